@@ -1,0 +1,132 @@
+//! The allocation: one placed instance of a group, as its source wants it and as this node reports it.
+
+use std_alloc::{collections::BTreeMap, string::String, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    AllocId, JobKey, UnixNanos,
+    job::{Group, Job, Task},
+};
+
+/// A wanted allocation. Immutable but for [`Allocation::desired`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// Unique for ever.
+    pub id: AllocId,
+    /// The job it belongs to.
+    pub job_key: JobKey,
+    /// Version of the job it was made from.
+    pub job_version: u64,
+    /// That version. Shared between allocations; stored once per version, not with each allocation.
+    #[serde(skip, default = "no_job")]
+    pub job: Arc<Job>,
+    /// Name of its group.
+    pub group: String,
+    /// Index within the group, from 0.
+    pub index: u32,
+    /// Host ports by label.
+    pub ports: BTreeMap<String, AssignedPort>,
+    /// What its source wants.
+    pub desired: Desired,
+    /// Why, in a sentence; empty while it runs.
+    #[serde(default)]
+    pub desired_description: String,
+    /// Commit in which it was made.
+    pub create_index: u64,
+    /// When it was made.
+    pub create_time: UnixNanos,
+    /// The allocation it replaces.
+    pub previous: Option<AllocId>,
+}
+
+impl Allocation {
+    /// `job.group[index]`, Nomad's allocation name.
+    pub fn name(&self) -> String {
+        std_alloc::format!("{}.{}[{}]", self.job_key.id, self.group, self.index)
+    }
+
+    /// Its group. Every stored allocation has one; a damaged record has not.
+    pub fn group(&self) -> Option<&Group> {
+        self.job.group(&self.group)
+    }
+
+    /// A task of its group.
+    pub fn task(&self, name: &str) -> Option<&Task> {
+        self.group()?.task(name)
+    }
+}
+
+/// The stand-in while an allocation is read back and its job version is not attached yet.
+fn no_job() -> Arc<Job> {
+    Arc::new(Job {
+        namespace: String::new(),
+        id: String::new(),
+        name: String::new(),
+        labels: BTreeMap::new(),
+        kind: crate::job::JobType::Service,
+        priority: 50,
+        region: String::new(),
+        datacenters: Default::default(),
+        meta: BTreeMap::new(),
+        groups: Default::default(),
+    })
+}
+
+/// What the source of an allocation wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Desired {
+    /// It should run.
+    Run,
+    /// It should be stopped; its directory stays.
+    Stop,
+    /// It should be stopped and nothing of it should stay.
+    Gone,
+}
+
+/// A port as given to an allocation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssignedPort {
+    /// Host address, for instance `127.0.0.1`.
+    pub host_ip: String,
+    /// Host port.
+    pub value: u16,
+    /// Port the task listens on, 0 for the same as `value`.
+    pub to: u16,
+}
+
+/// What this node says of an allocation, in Nomad's coarse words.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientStatus {
+    /// No task runs yet, or one waits to run again.
+    #[default]
+    Pending,
+    /// A task runs.
+    Running,
+    /// All tasks ended well.
+    Complete,
+    /// A task failed for good.
+    Failed,
+}
+
+impl ClientStatus {
+    /// Never left again.
+    pub fn is_terminal(self) -> bool {
+        match self {
+            Self::Pending | Self::Running => false,
+            Self::Complete | Self::Failed => true,
+        }
+    }
+
+    /// Nomad's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Complete => "complete",
+            Self::Failed => "failed",
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! The canonical job: every default resolved, every name checked. The only shape of a job that the planner sees.
+//!
+//! Goes in: a manifest (YAML) or Nomad's JSON, through total conversions that live beside those shapes.
+//! Names follow Nomad's job specification; plurals are lists. Units: durations in nanoseconds ([`Duration`]), cpu in MHz,
+//! memory and disk in MiB.
+
+use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Duration, JobKey};
+
+/// A job: what its author wants to run, with all defaults filled in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Nomad namespace, `default` unless written.
+    pub namespace: String,
+    /// Job id; for a manifest `metadata.name`.
+    pub id: String,
+    /// Display name; equals the id unless a Nomad job says otherwise.
+    pub name: String,
+    /// `metadata.labels` of the manifest.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// What ending means for this job.
+    pub kind: JobType,
+    /// 1 to 100, 50 unless written.
+    pub priority: u8,
+    /// Region name, `global` unless written.
+    pub region: String,
+    /// Datacenters this job may run in; `["*"]` unless written.
+    pub datacenters: Vec<String>,
+    /// Job meta, the lowest layer of `NOMAD_META_*`.
+    #[serde(default)]
+    pub meta: BTreeMap<String, String>,
+    /// Groups in file order; names are unique.
+    pub groups: Vec<Group>,
+}
+
+impl Job {
+    /// The key that identifies this job.
+    pub fn key(&self) -> JobKey {
+        JobKey { namespace: self.namespace.clone(), id: self.id.clone() }
+    }
+
+    /// The group of that name.
+    pub fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+}
+
+/// Job types that this release runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobType {
+    /// Runs until stopped; an exit of a task, even with code 0, is followed by a restart.
+    Service,
+    /// Runs until its tasks end with code 0.
+    Batch,
+}
+
+/// A group: tasks that live and die together on one machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// Unique in the job.
+    pub name: String,
+    /// How many allocations of this group should exist.
+    pub count: u32,
+    /// Roll-out rules; absent where the manifest has no `update` (then all change at once and health is not awaited).
+    pub update: Option<Update>,
+    /// Ports; absent where the group has no `network`.
+    pub network: Option<Network>,
+    /// Volumes by the name that tasks mount them by.
+    #[serde(default)]
+    pub volumes: BTreeMap<String, VolumeRequest>,
+    /// Group services.
+    #[serde(default)]
+    pub services: Vec<Service>,
+    /// Tasks in file order; names are unique.
+    pub tasks: Vec<Task>,
+    /// How long to wait between deregistering the services and stopping the tasks.
+    #[serde(default)]
+    pub shutdown_delay: Duration,
+    /// Group meta, above the job's.
+    #[serde(default)]
+    pub meta: BTreeMap<String, String>,
+    /// `ephemeral_disk.size` in MiB; a scheduling number, not enforced.
+    pub disk_mib: u64,
+}
+
+impl Group {
+    /// The task of that name.
+    pub fn task(&self, name: &str) -> Option<&Task> {
+        self.tasks.iter().find(|task| task.name == name)
+    }
+
+    /// Group services and the services of all tasks, each with the task it belongs to.
+    pub fn all_services(&self) -> impl Iterator<Item = (Option<&Task>, &Service)> {
+        let of_tasks =
+            self.tasks.iter().flat_map(|task| task.services.iter().map(move |service| (Some(task), service)));
+        self.services.iter().map(|service| (None, service)).chain(of_tasks)
+    }
+}
+
+/// `update`: how a new version replaces the old one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Update {
+    /// Allocations replaced at the same time, at least 1.
+    pub max_parallel: u32,
+    /// How long an allocation must be healthy without a break to count as healthy.
+    pub min_healthy_time: Duration,
+    /// How long it may take to become healthy.
+    pub healthy_deadline: Duration,
+    /// Stored; acts in a later release.
+    pub progress_deadline: Duration,
+    /// What health means.
+    pub health_check: HealthCheck,
+    /// Stored; acts in a later release.
+    pub auto_revert: bool,
+    /// Stored; acts in a later release.
+    pub auto_promote: bool,
+    /// Stored; acts in a later release.
+    pub canary: u32,
+    /// Stored; acts in a later release.
+    pub stagger: Duration,
+}
+
+/// What makes an allocation healthy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HealthCheck {
+    /// All tasks run and all checks pass.
+    Checks,
+    /// All tasks run.
+    TaskStates,
+    /// Somebody says so through the API.
+    Manual,
+}
+
+/// `network` of a group, in mode `host`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Ports by label.
+    pub ports: BTreeMap<String, PortRequest>,
+}
+
+/// One port of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortRequest {
+    /// The host port to take; a dynamic one (20000–32000) where absent.
+    pub fixed: Option<u16>,
+    /// The port the task listens on where it differs from the host's (`NOMAD_PORT_<label>`).
+    pub to: Option<u16>,
+}
+
+/// `volumes.<name>` of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeRequest {
+    /// Name of a host volume; with `per_alloc` the allocation's index is appended as `[n]`.
+    pub source: String,
+    /// No task of the group may write.
+    pub read_only: bool,
+    /// One volume per allocation index.
+    pub per_alloc: bool,
+}
+
+/// A task: one program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// Unique in the group.
+    pub name: String,
+    /// Task driver, for instance `raw_exec`.
+    pub driver: String,
+    /// User to run as; the agent's own where absent.
+    pub user: Option<String>,
+    /// The driver's own configuration, checked against its schema; strings in it may hold `${…}`.
+    pub config: serde_json::Value,
+    /// Environment; values may hold `${…}`.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Task meta, above the group's and the job's.
+    #[serde(default)]
+    pub meta: BTreeMap<String, String>,
+    /// When this task ends, the others are stopped.
+    #[serde(default)]
+    pub leader: bool,
+    /// When the task runs relative to the main tasks.
+    #[serde(default)]
+    pub lifecycle: Lifecycle,
+    /// Tasks of the same group that this one waits for before it starts; it is stopped before them.
+    #[serde(default)]
+    pub depends_on: Vec<Dependency>,
+    /// Runs inside the task before its kill signal.
+    pub prestop: Option<Prestop>,
+    /// Restart policy, resolved from task, group and job type.
+    pub restart: RestartPolicy,
+    /// Task services, registered while the process runs.
+    #[serde(default)]
+    pub services: Vec<Service>,
+    /// Where the group's volumes appear.
+    #[serde(default)]
+    pub volume_mounts: Vec<VolumeMount>,
+    /// Identities beyond the default one.
+    #[serde(default)]
+    pub identities: Vec<Identity>,
+    /// Limits and admission.
+    #[serde(default)]
+    pub resources: Resources,
+    /// Log collection.
+    pub logs: Logs,
+    /// Signal that asks the task to end; the driver's default (SIGINT) where absent.
+    pub kill_signal: Option<String>,
+    /// Time between that signal and SIGKILL; the agent caps it by `max_kill_timeout`.
+    pub kill_timeout: Duration,
+    /// Wait between deregistering the task's services and the kill signal.
+    #[serde(default)]
+    pub shutdown_delay: Duration,
+}
+
+/// When a task runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lifecycle {
+    /// Before the main tasks, to its end.
+    Prestart,
+    /// Before the main tasks and beside them.
+    PrestartSidecar,
+    /// The work itself.
+    #[default]
+    Main,
+    /// Once the main tasks run, to its end.
+    Poststart,
+    /// Once the main tasks run and beside them.
+    PoststartSidecar,
+    /// After all others ended.
+    Poststop,
+}
+
+impl Lifecycle {
+    /// Runs beside the main tasks and is stopped after them.
+    pub fn is_sidecar(self) -> bool {
+        matches!(self, Self::PrestartSidecar | Self::PoststartSidecar)
+    }
+}
+
+/// One entry of `depends_on`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dependency {
+    /// A task of the same group.
+    pub task: String,
+    /// What that task must have reached.
+    pub condition: DependencyCondition,
+}
+
+/// What `depends_on` waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DependencyCondition {
+    /// Its process was started.
+    Started,
+    /// It runs and the checks of its services pass.
+    Healthy,
+    /// It ended with code 0.
+    Completed,
+}
+
+/// `prestop`: a command run inside the task before its kill signal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prestop {
+    /// Program.
+    pub command: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// After this the stop goes on without it.
+    pub timeout: Duration,
+}
+
+/// `restart`: what happens when a task ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartPolicy {
+    /// Restarts allowed within `interval`.
+    pub attempts: u32,
+    /// Length of the window in which attempts are counted.
+    pub interval: Duration,
+    /// Wait before a restart; up to a quarter is added as jitter.
+    pub delay: Duration,
+    /// What follows the last attempt.
+    pub mode: RestartMode,
+}
+
+/// What happens when the attempts of a restart policy are used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RestartMode {
+    /// The task fails.
+    Fail,
+    /// It waits for the next window.
+    Delay,
+}
+
+/// A service to register in a catalogue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// Name after default and before interpolation.
+    pub name: String,
+    /// Catalogue.
+    pub provider: Provider,
+    /// Port label or number; none where the service has no port.
+    pub port: Option<String>,
+    /// Literal address; only with [`AddressMode::Auto`].
+    pub address: Option<String>,
+    /// Whose address is registered.
+    pub address_mode: AddressMode,
+    /// Tags.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// Meta.
+    #[serde(default)]
+    pub meta: BTreeMap<String, String>,
+    /// Health checks; names are unique in the service.
+    #[serde(default)]
+    pub checks: Vec<Check>,
+}
+
+/// A service catalogue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provider {
+    /// The built-in catalogue, as Nomad's own.
+    Nomad,
+    /// A Consul agent.
+    Consul,
+}
+
+/// Whose address a service or check uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AddressMode {
+    /// The literal address, else the driver's where it asks for it, else the host's.
+    Auto,
+    /// The host's.
+    Host,
+    /// The driver network's.
+    Driver,
+    /// The allocation network's.
+    Alloc,
+}
+
+/// A health check of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// Unique in its service.
+    pub name: String,
+    /// How it is made.
+    pub kind: CheckKind,
+    /// Port label or number; the service's where absent.
+    pub port: Option<String>,
+    /// Time between two checks, at least 1 s.
+    pub interval: Duration,
+    /// Time one check may take, at least 1 s.
+    pub timeout: Duration,
+}
+
+/// How a check is made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckKind {
+    /// An HTTP request; below 400 passes.
+    Http {
+        /// Path with optional query, beginning with `/`.
+        path: String,
+        /// Method, `GET` unless written.
+        method: String,
+        /// `http` or `https`.
+        protocol: String,
+        /// Request header fields.
+        header: BTreeMap<String, Vec<String>>,
+        /// Request body.
+        body: String,
+        /// Accept any certificate.
+        tls_skip_verify: bool,
+    },
+    /// A TCP connection.
+    Tcp,
+}
+
+/// `volume_mounts[]` of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeMount {
+    /// Name of a volume of the group.
+    pub volume: String,
+    /// Where it appears; relative to the task directory for drivers without filesystem isolation.
+    pub destination: String,
+    /// This task may not write.
+    pub read_only: bool,
+}
+
+/// `identities[]` of a task: a signed token that says who the task is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// `default`, or a name of `[A-Za-z0-9-_]{1,128}`.
+    pub name: String,
+    /// Audiences; empty only for the default identity, which has `nomadproject.io`.
+    pub aud: Vec<String>,
+    /// Lifetime; without it the token does not expire.
+    pub ttl: Option<Duration>,
+    /// Export as `NOMAD_TOKEN` (default) or `NOMAD_TOKEN_<name>`.
+    pub env: bool,
+    /// Write to `secrets/nomad_token` (default) or `secrets/nomad_<name>.jwt`.
+    pub file: bool,
+    /// What happens to the task when the token was renewed.
+    pub change_mode: ChangeMode,
+    /// Signal for [`ChangeMode::Signal`].
+    pub change_signal: Option<String>,
+}
+
+/// What a changed file does to a running task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeMode {
+    /// Nothing.
+    Noop,
+    /// A signal.
+    Signal,
+    /// A restart that does not count as an attempt.
+    Restart,
+}
+
+/// `resources` of a task. What is not written is neither limited nor admitted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// CPU share in MHz.
+    pub cpu_mhz: Option<u64>,
+    /// Memory in MiB.
+    pub memory_mib: Option<u64>,
+    /// Memory the task may use beyond `memory_mib` when the machine has it, in MiB.
+    pub memory_max_mib: Option<u64>,
+}
+
+/// `logs` of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Logs {
+    /// Files kept per stream.
+    pub max_files: u32,
+    /// Size of one file in MiB.
+    pub max_file_size_mib: u64,
+    /// No collection: output goes to `/dev/null`.
+    pub disabled: bool,
+    /// What happens when the disk can't keep up.
+    pub mode: LogMode,
+}
+
+/// What happens when log output comes faster than the disk takes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogMode {
+    /// Output is dropped and counted; the task is never held up.
+    Drop,
+    /// The task waits.
+    Block,
+}

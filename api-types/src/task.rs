@@ -1,0 +1,131 @@
+//! What became of a task: its coarse state, its events, the result of an attempt.
+
+use std_alloc::{collections::BTreeMap, string::String};
+
+use serde::{Deserialize, Serialize};
+
+use crate::UnixNanos;
+
+/// Nomad's three task states.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskStatus {
+    /// Not started yet, between two starts, or waiting for its `shutdown_delay`.
+    #[default]
+    Pending,
+    /// Its process lives.
+    Running,
+    /// It ended and will not start again by itself.
+    Dead,
+}
+
+impl TaskStatus {
+    /// Nomad's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitResult {
+    /// Exit code; 128 + n where signal n ended it.
+    pub code: i32,
+    /// The signal that ended it, 0 for none.
+    pub signal: i32,
+    /// The kernel killed it for want of memory.
+    pub oom_killed: bool,
+    /// Why there is no proper result; empty where there is one.
+    #[serde(default)]
+    pub error: String,
+    /// When it ended, 0 if not known.
+    pub at: UnixNanos,
+}
+
+impl ExitResult {
+    /// Code 0, no signal, no error.
+    pub fn is_success(&self) -> bool {
+        self.code == 0 && self.signal == 0 && self.error.is_empty()
+    }
+}
+
+/// One entry of a task's history; Nomad's names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskEvent {
+    /// Nomad's event type, for instance `Started`.
+    #[serde(rename = "type")]
+    pub kind: TaskEventKind,
+    /// When.
+    pub time: UnixNanos,
+    /// A sentence for people.
+    pub message: String,
+    /// Nomad's detail keys, for instance `exit_code`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub details: BTreeMap<String, String>,
+}
+
+macro_rules! event_kinds {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// Nomad's task event types, as far as they occur here.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum TaskEventKind {
+            $($(#[$doc])* #[serde(rename = $text)] $name,)*
+        }
+
+        impl TaskEventKind {
+            /// Nomad's text for it.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+event_kinds! {
+    /// The task was accepted.
+    Received = "Received",
+    /// Its directory is being made.
+    TaskSetup = "Task Setup",
+    /// Something of the allocation could not be set up.
+    SetupFailure = "Setup Failure",
+    /// The driver config is wrong.
+    FailedValidation = "Failed Validation",
+    /// The driver could not start it.
+    DriverFailure = "Driver Failure",
+    /// Word from the driver.
+    Driver = "Driver",
+    /// Its process runs.
+    Started = "Started",
+    /// Its process ended.
+    Terminated = "Terminated",
+    /// It will start again.
+    Restarting = "Restarting",
+    /// It will not start again.
+    NotRestarting = "Not Restarting",
+    /// Somebody or something asked for a restart.
+    RestartSignaled = "Restart Signaled",
+    /// A signal is being sent.
+    Signaling = "Signaling",
+    /// It is being stopped.
+    Killing = "Killing",
+    /// It was stopped.
+    Killed = "Killed",
+    /// Another task of the group failed.
+    SiblingFailed = "Sibling Task Failed",
+    /// The leader ended.
+    LeaderDead = "Leader Task Dead",
+    /// Only sidecars are left.
+    MainDead = "Main Tasks Dead",
+    /// The task's `shutdown_delay` has begun.
+    WaitingShutdownDelay = "Waiting for shutdown delay",
+    /// A part of the task could not be set up.
+    HookFailed = "Task hook failed",
+    /// Word from a part of the task.
+    HookMessage = "Task hook message",
+    /// The allocation did not become healthy in time.
+    AllocUnhealthy = "Alloc Unhealthy",
+}
