@@ -29,7 +29,7 @@ pub mod task;
 pub mod volume;
 
 mod duration;
-pub use duration::{Duration, ParseDurationError};
+pub use duration::{Duration, ParseDurationError, format_duration, parse_duration};
 pub use ids::{AllocId, InstanceId, JobKey};
 
 /// Wall-clock time in nanoseconds since 1970-01-01 UTC; 0 means "never".
