@@ -1,1 +1,3 @@
-//! placeholder
+//! What the tests of this package share.
+
+pub mod environment;

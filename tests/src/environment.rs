@@ -1,0 +1,82 @@
+//! Which real components this machine has for the tests.
+//!
+//! In: the variables that `tests/setup` writes to `target/test-env/env`, from the environment or, when somebody runs
+//! `cargo test` by hand, from that file. Out: a path, or nothing, after which the test says that it was left out and
+//! passes. Where `HERDLET_TEST_REQUIRE=1` (CI) a missing component fails the test instead: nothing is left out silently.
+//!
+//! It must not know what a component is for.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// The Consul program.
+pub const CONSUL: &str = "HERDLET_TEST_CONSUL";
+
+/// A Python 3 that is no version manager's stand-in.
+pub const PYTHON: &str = "HERDLET_TEST_PYTHON";
+
+/// The path that `variable` names, if it is set and exists; otherwise `None`, said on stderr.
+///
+/// # Panics
+///
+/// When the component is missing although `HERDLET_TEST_REQUIRE=1`.
+#[must_use]
+pub fn component(variable: &str) -> Option<PathBuf> {
+    let path = env::var_os(variable)
+        .map(PathBuf::from)
+        .or_else(|| from_setup(variable))
+        .filter(|path| path.exists());
+    if path.is_none() {
+        leave_out(&format!("{variable} names no existing file; run tests/setup"));
+    }
+    path
+}
+
+/// The program called `name` on PATH, if there is one; otherwise `None`, said on stderr.
+///
+/// # Panics
+///
+/// When it is missing although `HERDLET_TEST_REQUIRE=1`.
+#[must_use]
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").and_then(|path| {
+        env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
+    });
+    if path.is_none() {
+        leave_out(&format!("{name} is not on PATH; run tests/setup"));
+    }
+    path
+}
+
+/// Says that a test is left out because of `why`: for what only the test itself can find missing (root, a cgroup
+/// controller, a kernel feature).
+///
+/// # Panics
+///
+/// When `HERDLET_TEST_REQUIRE=1`.
+pub fn leave_out(why: &str) {
+    assert!(env::var_os("HERDLET_TEST_REQUIRE").is_none_or(|value| value != "1"), "required here: {why}");
+    eprintln!("left out: {why}");
+}
+
+fn from_setup(variable: &str) -> Option<PathBuf> {
+    let cache = env::var_os("HERDLET_TEST_CACHE")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-env"), PathBuf::from);
+    let lines = std::fs::read_to_string(cache.join("env")).ok()?;
+    lines.lines().find_map(|line| value_in(line, variable)).map(PathBuf::from)
+}
+
+fn value_in<'l>(line: &'l str, variable: &str) -> Option<&'l str> {
+    line.strip_prefix(variable)?.strip_prefix("='")?.strip_suffix('\'')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::value_in;
+
+    #[test]
+    fn a_line_of_the_env_file_is_read_by_its_whole_name() {
+        assert_eq!(value_in("HERDLET_TEST_CONSUL='/a b/consul'", "HERDLET_TEST_CONSUL"), Some("/a b/consul"));
+        assert_eq!(value_in("HERDLET_TEST_CONSUL_X='/a'", "HERDLET_TEST_CONSUL"), None);
+    }
+}

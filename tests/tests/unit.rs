@@ -1,0 +1,94 @@
+//! The shipped systemd unit: systemd understands every line of it, and what must never be in it is not.
+//!
+//! In: deploy/herdlet.service, and `systemd-analyze` where there is one. How the unit behaves under a real systemd is the
+//! business of tests/guest/run.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use herdlet_tests::environment;
+
+/// Each gives the service a mount namespace of its own: what the agent mounts for tasks would vanish with a restart.
+const MOUNT_NAMESPACE: [&str; 28] = [
+    "BindLogSockets",
+    "BindPaths",
+    "BindReadOnlyPaths",
+    "DynamicUser",
+    "ExecPaths",
+    "InaccessiblePaths",
+    "MountAPIVFS",
+    "MountFlags",
+    "MountImages",
+    "NoExecPaths",
+    "PrivateDevices",
+    "PrivateIPC",
+    "PrivateMounts",
+    "PrivateNetwork",
+    "PrivateTmp",
+    "PrivateUsers",
+    "ProcSubset",
+    "ProtectControlGroups",
+    "ProtectHome",
+    "ProtectKernelLogs",
+    "ProtectKernelModules",
+    "ProtectKernelTunables",
+    "ProtectProc",
+    "ProtectSystem",
+    "ReadOnlyPaths",
+    "ReadWritePaths",
+    "RootDirectory",
+    "TemporaryFileSystem",
+];
+
+/// Each would be inherited by every task, or takes something from under running ones.
+const HARMFUL: [&str; 9] = [
+    "CapabilityBoundingSet",
+    "Delegate",
+    "LoadCredential",
+    "NoNewPrivileges",
+    "RestrictNamespaces",
+    "RestrictSUIDSGID",
+    "RuntimeDirectory",
+    "SystemCallFilter",
+    "User",
+];
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+#[test]
+fn systemd_has_nothing_to_say_about_the_unit() -> Outcome {
+    let Some(analyze) = environment::program("systemd-analyze") else { return Ok(()) };
+    let folder = tempfile::tempdir()?;
+    let copy = folder.path().join("herdlet.service");
+    // systemd looks for the program; the agent need not be installed for this.
+    fs::write(&copy, unit()?.replace("/usr/bin/herdlet ", "/bin/true "))?;
+
+    let output = Command::new(analyze).arg("verify").arg(&copy).output()?;
+
+    // The exit code is 0 even for unknown keys.
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(output.status.success(), "{}", output.status);
+    Ok(())
+}
+
+#[test]
+fn the_unit_leaves_tasks_alone() -> Outcome {
+    let unit = unit()?;
+    assert_eq!(value(&unit, "Type"), Some("notify"));
+    assert_eq!(value(&unit, "KillMode"), Some("process"));
+    for key in MOUNT_NAMESPACE.into_iter().chain(HARMFUL) {
+        assert_eq!(value(&unit, key), None, "{key}= must not be in the unit");
+    }
+    Ok(())
+}
+
+fn unit() -> std::io::Result<String> {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/herdlet.service"))
+}
+
+/// The value of the first `key=` line; comments don't count.
+fn value<'u>(unit: &'u str, key: &str) -> Option<&'u str> {
+    unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+}
