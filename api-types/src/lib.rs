@@ -26,6 +26,7 @@ pub mod ids;
 pub mod job;
 pub mod service;
 pub mod task;
+pub mod view;
 pub mod volume;
 
 mod duration;

@@ -1,0 +1,214 @@
+//! What the agent shows of its objects: the read model behind the API, the CLI and the metrics.
+//!
+//! Views are made from committed state; they never claim more than is so.
+
+use std_alloc::{string::String, sync::Arc, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    AllocId, JobKey, UnixNanos,
+    alloc::{Allocation, ClientStatus},
+    job::Job,
+    service::CheckResult,
+    task::{ExitResult, TaskEvent, TaskStatus},
+    volume::{Volume, VolumeStatus},
+};
+
+/// A job as shown.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobView {
+    /// Which.
+    pub key: JobKey,
+    /// The current version's number, from 0.
+    pub version: u64,
+    /// The current version.
+    pub job: Arc<Job>,
+    /// It is being stopped and will be forgotten.
+    pub deleting: bool,
+    /// Commit in which it was made.
+    pub create_index: u64,
+    /// Commit in which it last changed.
+    pub modify_index: u64,
+    /// When the current version was accepted.
+    pub submit_time: UnixNanos,
+    /// Allocations of the current version and of older ones that still matter, in order of group and index.
+    pub allocs: Vec<AllocId>,
+    /// How far it has come.
+    pub convergence: Convergence,
+}
+
+/// An allocation as shown.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AllocView {
+    /// Its specification; `job` is attached by the reader from `job_key` and `job_version`.
+    pub spec: Arc<Allocation>,
+    /// Coarse status.
+    pub status: ClientStatus,
+    /// Why, in a sentence.
+    pub description: String,
+    /// Tasks in the group's order.
+    pub tasks: Vec<TaskView>,
+    /// Last results of its checks in the built-in catalogue.
+    pub checks: Vec<CheckResult>,
+    /// Verdict of the roll-out's health watch.
+    pub healthy: Option<bool>,
+    /// Commit in which it last changed.
+    pub modify_index: u64,
+    /// When it last changed.
+    pub modify_time: UnixNanos,
+    /// How far it has come.
+    pub convergence: Convergence,
+}
+
+/// A task as shown.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TaskView {
+    /// Task name.
+    pub name: String,
+    /// Coarse state.
+    pub state: TaskStatus,
+    /// What it is doing, in one of the words `waiting starting running stopping backing-off dead`.
+    pub phase: String,
+    /// The last attempt number given out; 0 before the first.
+    pub attempt: u32,
+    /// It failed for good.
+    pub failed: bool,
+    /// Restarts so far.
+    pub restarts: u32,
+    /// When it last restarted.
+    pub last_restart: UnixNanos,
+    /// When its process last started.
+    pub started_at: UnixNanos,
+    /// When it ended for good.
+    pub finished_at: UnixNanos,
+    /// How the last attempt ended.
+    pub exit: Option<ExitResult>,
+    /// Its last ten events, oldest first.
+    pub events: Vec<TaskEvent>,
+}
+
+/// A volume as shown.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct VolumeView {
+    /// Its specification.
+    pub spec: Arc<Volume>,
+    /// What is known of it.
+    pub status: VolumeStatus,
+    /// Allocations that claim it.
+    pub claims: Vec<AllocId>,
+}
+
+/// How far an object has come towards what is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Convergence {
+    /// The verdict.
+    pub state: ConvergenceState,
+    /// What it waits for; none when converged.
+    pub reason: Option<Reason>,
+    /// The same in a sentence; empty when converged.
+    pub message: String,
+    /// Since when it has not been converged (or since when it has), wall clock.
+    pub since: UnixNanos,
+    /// Past this it is overdue by its own plan; none where the plan declares no deadline.
+    pub overdue_at: Option<UnixNanos>,
+}
+
+/// The verdict on an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConvergenceState {
+    /// All is as wanted.
+    Converged,
+    /// Work is going on.
+    Progressing,
+    /// It waits for something and says for what.
+    Waiting,
+    /// It failed for good.
+    Failed,
+}
+
+impl ConvergenceState {
+    /// The word for it in output and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Converged => "converged",
+            Self::Progressing => "progressing",
+            Self::Waiting => "waiting",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What an object waits for: a closed list, used as a metric label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reason {
+    /// Another task, volume or allocation.
+    Dependency,
+    /// Room on this machine.
+    Capacity,
+    /// A port that another allocation holds.
+    Port,
+    /// The delay before the next try.
+    Backoff,
+    /// Checks, or time in health.
+    Health,
+    /// An operation that is under way.
+    Operation,
+    /// A delay that the specification asks for.
+    Delay,
+    /// A manifest that can't be read.
+    Manifest,
+    /// Something failed.
+    Error,
+}
+
+impl Reason {
+    /// The word for it in output and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dependency => "dependency",
+            Self::Capacity => "capacity",
+            Self::Port => "port",
+            Self::Backoff => "backoff",
+            Self::Health => "health",
+            Self::Operation => "operation",
+            Self::Delay => "delay",
+            Self::Manifest => "manifest",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// What the plan of an allocation waits for, for `herdlet explain`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// `job.group[index]`.
+    pub name: String,
+    /// Allocation id.
+    pub alloc: String,
+    /// The goal in a word: `run`, `stop`, `remove`.
+    pub goal: String,
+    /// Coarse status.
+    pub status: ClientStatus,
+    /// Every part that is not as wanted, in the order of the plan.
+    pub waits: Vec<Wait>,
+    /// Next time the plan looks at it by itself; none when nothing is timed.
+    pub wake_at: Option<UnixNanos>,
+}
+
+/// One part that is not as wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wait {
+    /// Which part, for instance `task httpd: mounts`.
+    pub part: String,
+    /// What it waits for.
+    pub reason: Reason,
+    /// The same in a sentence, with the last error if there is one.
+    pub message: String,
+    /// Since when, if known.
+    pub since: Option<UnixNanos>,
+    /// Until when at the latest, or when the next try is.
+    pub until: Option<UnixNanos>,
+}

@@ -1,0 +1,163 @@
+//! What the executor is asked to do. Every action is idempotent: doing it again after a crash is safe.
+
+use std_alloc::{string::String, vec::Vec};
+
+use herdlet_api_types::Duration;
+
+use crate::op::{Op, Subject};
+
+/// One operation to start.
+#[derive(Debug, Clone)]
+pub struct Action {
+    /// Under which id its outcome comes back.
+    pub op: Op,
+    /// What it is about.
+    pub subject: Subject,
+    /// What to do.
+    pub verb: Verb,
+    /// After this the operation counts as overdue: its part becomes unknown, its slot stays taken until it truly ends.
+    pub timeout: Duration,
+}
+
+/// What to do with the subject's part.
+///
+/// | part | `Up` | `Down` | `Look` |
+/// | --- | --- | --- | --- |
+/// | `Dir` | make the allocation directory | remove it with all that is mounted below | does it exist? |
+/// | `Services` | make the catalogue hold exactly the group's registrations | take them back, confirmed | does it hold them? |
+/// | `Checks` | run the group's checks | stop them | do they run? |
+/// | `Task Dir` | make the task directory, tmpfs on `secrets` and `private` | unmount, remove | does it exist, mounted? |
+/// | `Task Identity` | write tokens | remove the files | are they there and unexpired? |
+/// | `Task Mounts` | mount all volumes of the task | unmount all | are all there and ours? |
+/// | `Task Services`, `Task Checks` | as for the group | | |
+/// | `Task Process` | – | – | – (own verbs) |
+/// | volume | make it | remove its data | is it there? |
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verb {
+    /// Bring the part up.
+    Up,
+    /// Take the part down.
+    Down,
+    /// See what is there; changes nothing.
+    Look,
+    /// Start attempt `attempt` of a task. Fenced by the attempt's record: whoever creates it first wins, so that starting
+    /// the same number again is safe. Done when the process runs.
+    Start {
+        /// Attempt number, committed before this action is released.
+        attempt: u32,
+    },
+    /// See what became of the attempt.
+    Recover {
+        /// Attempt number.
+        attempt: u32,
+    },
+    /// Ask the attempt to end by `signal`, end it by force after `grace`. Fences an attempt that has not begun.
+    Stop {
+        /// Attempt number.
+        attempt: u32,
+        /// Signal name such as `SIGTERM`; the driver's default where absent.
+        signal: Option<String>,
+        /// Time between the signal and SIGKILL.
+        grace: Duration,
+    },
+    /// Remove what an ended attempt left: leftover processes, its cgroup, its record.
+    Destroy {
+        /// Attempt number.
+        attempt: u32,
+    },
+    /// Run the task's `prestop` command inside the attempt.
+    Prestop {
+        /// Attempt number.
+        attempt: u32,
+    },
+    /// Send one signal. At most once: not repeated after a crash.
+    Signal {
+        /// Attempt number.
+        attempt: u32,
+        /// Signal name.
+        signal: String,
+    },
+}
+
+impl Verb {
+    /// Stops are released after a second even when the state database can't commit: a hung disk never keeps a task alive.
+    pub fn is_stop(&self) -> bool {
+        match self {
+            Self::Stop { .. } | Self::Down => true,
+            Self::Up
+            | Self::Look
+            | Self::Start { .. }
+            | Self::Recover { .. }
+            | Self::Destroy { .. }
+            | Self::Prestop { .. }
+            | Self::Signal { .. } => false,
+        }
+    }
+}
+
+/// The end of an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// `Up`, `Down`, `Stop`, `Destroy`, `Prestop`, `Signal` did what they should. `Start`: the process runs.
+    Done,
+    /// Answer to `Look`: it is there as wanted.
+    Present,
+    /// Answer to `Look`: it is not there, or not as wanted.
+    Absent,
+    /// Answer to `Look`: something that is not ours stands in its place.
+    Foreign {
+        /// What.
+        why: String,
+    },
+    /// Answer to `Recover`.
+    Recovered(Recovered),
+    /// It did not work.
+    Failed {
+        /// Whether trying again may help.
+        class: FailureClass,
+        /// A sentence that reads after "failed to".
+        why: String,
+    },
+    /// Its time is over; it may still end. The part is unknown.
+    Overdue,
+    /// What `Up` of `Identity` made: when to renew, counted from now; none where nothing expires.
+    Issued {
+        /// Time until renewal is due.
+        renew_in: Option<Duration>,
+    },
+    /// A volume is there at this path.
+    Volume {
+        /// Absolute path.
+        path: String,
+    },
+}
+
+/// What became of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recovered {
+    /// It never began; it is safe to start it.
+    NotStarted,
+    /// Its process lives.
+    Running,
+    /// It ended.
+    Exited(herdlet_api_types::task::ExitResult),
+    /// It is gone and nobody knows how it ended.
+    Lost {
+        /// Why.
+        why: String,
+    },
+}
+
+/// How an operation failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureClass {
+    /// It may work later: tried again with growing delays.
+    Retry,
+    /// It will not work as specified: the task fails, or its restart policy decides for a start.
+    Fatal,
+    /// A start failed in a way that the restart policy counts as an attempt.
+    Recoverable,
+}
+
+/// Actions of one turn.
+pub type Actions = Vec<Action>;

@@ -1,0 +1,219 @@
+//! What reaches the planner: desired state, ends of operations, things seen, requests of people.
+
+use std_alloc::{boxed::Box, string::String, vec::Vec};
+
+use herdlet_api_types::{
+    AllocId, JobKey, alloc::Allocation, job::Job, service::CheckResult, task::ExitResult, volume::Volume,
+};
+
+use crate::{
+    action::Outcome,
+    explain::Explanation,
+    op::{Op, Part},
+};
+
+/// Something happened.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A source says what should be.
+    Desired(DesiredChange),
+    /// An operation ended.
+    Outcome(Op, Outcome),
+    /// A task's main process ended, or its supervisor died.
+    Exited {
+        /// Allocation.
+        alloc: AllocId,
+        /// Task name.
+        task: String,
+        /// Attempt number.
+        attempt: u32,
+        /// How.
+        result: ExitResult,
+    },
+    /// A check's status or output changed.
+    Check {
+        /// Allocation.
+        alloc: AllocId,
+        /// Result.
+        result: CheckResult,
+    },
+    /// A part of an allocation no longer is as it should be, or may not be: look.
+    Drift {
+        /// Allocation.
+        alloc: AllocId,
+        /// Which part.
+        part: Part,
+        /// How it was noticed.
+        by: Noticed,
+    },
+    /// Word from a driver about a task.
+    Driver {
+        /// Allocation.
+        alloc: AllocId,
+        /// Task name.
+        task: String,
+        /// Message.
+        message: String,
+    },
+    /// Somebody asks for something; answered after the turn's commit.
+    Command {
+        /// Under which the reply comes back.
+        request: u64,
+        /// What is asked.
+        command: Command,
+    },
+    /// A real thing of this instance was found at start: an attempt's record or cgroup.
+    Found {
+        /// Allocation.
+        alloc: AllocId,
+        /// Task name.
+        task: String,
+        /// Attempt number.
+        attempt: u32,
+    },
+}
+
+/// How drift was noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Noticed {
+    /// By an event, at once.
+    Event,
+    /// By a periodic look.
+    Look,
+}
+
+/// A change of desired state from a source.
+#[derive(Debug, Clone)]
+pub enum DesiredChange {
+    /// This volume should exist.
+    Volume(Box<Volume>),
+    /// This volume is no longer wanted; its data stays.
+    VolumeGone(String),
+    /// This job should run as written.
+    Job(Box<Job>),
+    /// This job is no longer wanted.
+    JobGone(JobKey),
+    /// This allocation should be as written (node mode, rebuilding).
+    Alloc(Box<Allocation>),
+    /// The source has said all it knows: from now on what it did not name may be removed.
+    Complete,
+}
+
+/// A request.
+#[derive(Debug, Clone)]
+pub enum Command {
+    /// Make these jobs and volumes the desired state. All or nothing.
+    Apply {
+        /// Jobs.
+        jobs: Vec<Job>,
+        /// Volumes.
+        volumes: Vec<Volume>,
+    },
+    /// Stop a job and forget it.
+    Delete {
+        /// Which.
+        job: JobKey,
+    },
+    /// Forget a volume; with `purge` remove its data.
+    DeleteVolume {
+        /// Which.
+        name: String,
+        /// What becomes of its data.
+        data: VolumeData,
+    },
+    /// Restart tasks of an allocation.
+    Restart {
+        /// Which.
+        alloc: AllocId,
+        /// What.
+        scope: RestartScope,
+    },
+    /// Send a signal to one task, or to all running ones.
+    Signal {
+        /// Which.
+        alloc: AllocId,
+        /// One task; all running where absent.
+        task: Option<String>,
+        /// Signal name such as `SIGHUP`.
+        signal: String,
+    },
+    /// Say what an allocation is waiting for.
+    Explain {
+        /// Which.
+        alloc: AllocId,
+    },
+}
+
+/// What becomes of a deleted volume's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VolumeData {
+    /// It stays.
+    Keep,
+    /// It is removed.
+    Purge,
+}
+
+/// What a restart request covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RestartScope {
+    /// All running tasks, group-wide: services are taken back, `shutdown_delay` passes, they are registered again.
+    Running,
+    /// One running task; group services stay.
+    Task(String),
+    /// All tasks but poststop ones, dead ones too, in lifecycle order.
+    All,
+}
+
+/// Answer to a [`Command`].
+#[derive(Debug, Clone)]
+pub enum Reply {
+    /// Accepted; it is durable.
+    Accepted {
+        /// The commit's index.
+        index: u64,
+    },
+    /// What an apply did, in the order given.
+    Applied {
+        /// The commit's index.
+        index: u64,
+        /// Per job.
+        jobs: Vec<AppliedJob>,
+        /// Names of volumes that were made or changed.
+        volumes: Vec<String>,
+    },
+    /// Answer to `Explain`.
+    Explanation(Box<Explanation>),
+    /// It can't be done; nothing was changed.
+    Refused(Refusal),
+}
+
+/// What an apply did to one job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AppliedJob {
+    /// Which.
+    pub job: JobKey,
+    /// Its version now.
+    pub version: u64,
+    /// What happened.
+    pub change: JobChange,
+}
+
+/// What an apply did to one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobChange {
+    /// It is new.
+    Created,
+    /// It has a new version.
+    Updated,
+    /// It was equal already.
+    Unchanged,
+}
+
+/// Why a command was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such thing.
+    NotFound(String),
+    /// It can't be done in its present state.
+    Conflict(String),
+}

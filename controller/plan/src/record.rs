@@ -1,0 +1,60 @@
+//! What is kept in the state database: immutable specifications apart from small states.
+//!
+//! Only what a look can't tell is stored: intents, attempts, exits, deadlines, accepted generations.
+
+use std_alloc::{boxed::Box, string::String, sync::Arc};
+
+use herdlet_api_types::{AllocId, JobKey, alloc::Allocation, job::Job};
+use serde::{Deserialize, Serialize};
+
+use crate::{job::JobState, shared::volume::VolumeState, state::Durable};
+
+/// Key of a record.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RecordKey {
+    /// Counters of this instance.
+    Meta,
+    /// What is remembered of a job.
+    Job(JobKey),
+    /// One accepted version of a job.
+    JobVersion(JobKey, u64),
+    /// What is remembered of a volume.
+    Volume(String),
+    /// A wanted allocation.
+    AllocSpec(AllocId),
+    /// What is remembered of an allocation.
+    AllocState(AllocId),
+}
+
+/// Value of a record.
+#[derive(Debug, Clone)]
+pub enum RecordValue {
+    /// See [`RecordKey::Meta`].
+    Meta(Meta),
+    /// See [`RecordKey::Job`].
+    Job(Box<JobState>),
+    /// See [`RecordKey::JobVersion`].
+    JobVersion(Arc<Job>),
+    /// See [`RecordKey::Volume`].
+    Volume(Box<VolumeState>),
+    /// See [`RecordKey::AllocSpec`].
+    AllocSpec(Arc<Allocation>),
+    /// See [`RecordKey::AllocState`].
+    AllocState(Box<Durable>),
+}
+
+/// A change of the database. All records of a turn are written in one transaction.
+#[derive(Debug, Clone)]
+pub enum Record {
+    /// Write.
+    Put(RecordKey, RecordValue),
+    /// Remove.
+    Delete(RecordKey),
+}
+
+/// Counters of this instance.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// Nomad's index: grows with every turn that changes something durable, over restarts too.
+    pub index: u64,
+}

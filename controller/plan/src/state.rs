@@ -1,0 +1,291 @@
+//! What is remembered of an allocation.
+//!
+//! [`Durable`] is written to the state database; [`Parts`] is not: what a look can tell is not stored, so after a start
+//! every part is [`PartState::Unknown`] and the plan is to look.
+
+use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+
+use herdlet_api_types::{
+    Duration, UnixNanos,
+    alloc::ClientStatus,
+    service::CheckResult,
+    task::{ExitResult, TaskEvent},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    event::Noticed,
+    op::Part,
+    time::{BootId, Deadline},
+};
+
+/// All that is remembered of one allocation.
+#[derive(Debug, Clone, Default)]
+pub struct AllocState {
+    /// What is stored.
+    pub durable: Durable,
+    /// What is not.
+    pub parts: Parts,
+    /// Last results of the checks, by check id. Not stored: after a restart the stored health holds until the first result.
+    pub checks: BTreeMap<String, CheckResult>,
+    /// Since when the allocation is healthy without a break, by `CLOCK_BOOTTIME`.
+    pub healthy_since_ns: Option<u64>,
+    /// When the tokens of each task fall due for renewal, by `CLOCK_BOOTTIME`.
+    pub renew_at_ns: BTreeMap<u16, u64>,
+}
+
+/// The stored part of an allocation's state. Fields are only ever added.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Durable {
+    /// From now on we may own things in its name. Written before the first effect, gone when the last part is seen gone.
+    pub adopted: bool,
+    /// How far the lifecycle has come.
+    pub stage: Stage,
+    /// Tasks in the group's order.
+    pub tasks: Vec<TaskState>,
+    /// Its tasks are being stopped, or were.
+    pub stop: Option<Stop>,
+    /// A group-wide restart that has been accepted and not carried out.
+    pub restart: Option<GroupRestart>,
+    /// What was last reported.
+    pub status: ClientStatus,
+    /// Why, in a sentence.
+    pub description: String,
+    /// When `status` or a task last changed.
+    pub modify_time: UnixNanos,
+    /// Commit in which it last changed.
+    pub modify_index: u64,
+    /// Verdict of the roll-out's health watch; none while undecided or where there is no `update`.
+    pub health: Option<Health>,
+    /// Until when the allocation may take to become healthy.
+    pub healthy_by: Option<Deadline>,
+    /// Planning it panicked; it is left alone until an operator acts.
+    pub quarantine: Option<String>,
+}
+
+/// How far an allocation's lifecycle has come. Only ever moves forward, except for a restart of all tasks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Every gate is closed until all tasks are pending. Left at once unless all tasks are being restarted.
+    #[default]
+    Init,
+    /// Prestart tasks may start.
+    Prestart,
+    /// Main tasks may start.
+    Main,
+    /// Poststart tasks may start.
+    Poststart,
+    /// Nothing new starts but restarts of main tasks and sidecars.
+    WaitAlloc,
+    /// Poststop tasks may start.
+    Poststop,
+}
+
+/// Why and since when the tasks of an allocation are being stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stop {
+    /// Why.
+    pub reason: StopReason,
+    /// When it was decided.
+    pub decided_at: UnixNanos,
+    /// End of the group's `shutdown_delay`, counted from the decision: a catalogue that is down doesn't stretch it.
+    pub delay: Deadline,
+}
+
+/// Why all tasks of an allocation are stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// Its source wants it stopped.
+    Desired,
+    /// The leader ended.
+    LeaderDead,
+    /// This task failed.
+    SiblingFailed(String),
+    /// Only sidecars are left.
+    MainDead,
+}
+
+/// An accepted restart of the whole group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupRestart {
+    /// Dead tasks too, in lifecycle order.
+    pub all: bool,
+    /// End of the group's `shutdown_delay`; the services are down until then.
+    pub delay: Deadline,
+}
+
+/// Verdict of the roll-out's health watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// Healthy, or not within its deadline.
+    pub healthy: bool,
+    /// When it was decided.
+    pub at: UnixNanos,
+}
+
+/// What is remembered of a task.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskState {
+    /// Task name.
+    pub name: String,
+    /// Where its machine stands.
+    pub run: Run,
+    /// The last attempt number given out; 0 before the first.
+    pub attempt: u32,
+    /// It failed for good in this incarnation.
+    pub failed: bool,
+    /// Restarts so far.
+    pub restarts: u32,
+    /// When it last restarted.
+    pub last_restart: UnixNanos,
+    /// When its process last started.
+    pub started_at: UnixNanos,
+    /// When it ended for good.
+    pub finished_at: UnixNanos,
+    /// Restart policy: end of the current window.
+    pub window: Option<Deadline>,
+    /// Restart policy: attempts counted in the current window.
+    pub counted: u32,
+    /// How the last attempt ended.
+    pub exit: Option<ExitResult>,
+    /// Its last ten events, oldest first.
+    pub events: Vec<TaskEvent>,
+    /// An accepted restart of this task that has not been carried out.
+    pub restart_requested: bool,
+}
+
+/// The machine of a task.
+///
+/// ```text
+///            gate open, parts up          process runs
+///  Waiting ───────────────────► Starting ─────────────► Running ──exit──► restart policy
+///    ▲  ▲                          │ failed to start       │                │      │
+///    │  └──────── delay over ── BackingOff ◄───────────────┼────────────────┘      │
+///    │                                                     │ stop, restart         ▼
+///    └───────────────────── restart ◄── Stopping ◄─────────┘                     Dead
+///                                          └────────────── killed ─────────────────▲
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Run {
+    /// The planner brings its parts up once its gate opens, then starts it.
+    #[default]
+    Waiting,
+    /// The planner waits until the deadline, then it is `Waiting`.
+    BackingOff {
+        /// Until when.
+        until: Deadline,
+    },
+    /// The attempt is committed; the planner starts it, again after a crash.
+    Starting {
+        /// Attempt number.
+        attempt: u32,
+        /// Boot in which it was begun.
+        boot: BootId,
+    },
+    /// The planner keeps it, and looks where it doesn't know.
+    Running {
+        /// Attempt number.
+        attempt: u32,
+        /// Boot in which it was begun.
+        boot: BootId,
+    },
+    /// The planner goes on with the step.
+    Stopping {
+        /// Attempt number.
+        attempt: u32,
+        /// Boot in which it was begun.
+        boot: BootId,
+        /// How far the stop has come.
+        step: StopStep,
+        /// What follows.
+        then: AfterStop,
+    },
+    /// The planner does nothing but remove what is left of it.
+    Dead,
+}
+
+/// Steps of stopping one task, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopStep {
+    /// The task's `shutdown_delay` runs.
+    Delay {
+        /// Until when.
+        until: Deadline,
+    },
+    /// The `prestop` command runs.
+    Prestop {
+        /// Until when at the latest.
+        until: Deadline,
+    },
+    /// The kill signal was decided; SIGKILL follows at the deadline.
+    Kill {
+        /// When SIGKILL follows.
+        until: Deadline,
+    },
+}
+
+/// What follows when a stopped task has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AfterStop {
+    /// It is dead.
+    Dead,
+    /// It starts again at once; not counted as an attempt.
+    Restart,
+}
+
+/// States of all parts that an allocation may have; a part not in the map is unknown.
+#[derive(Debug, Clone, Default)]
+pub struct Parts(pub BTreeMap<Part, PartState>);
+
+/// What is known of one part.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum PartState {
+    /// Nothing is known: the planner looks.
+    #[default]
+    Unknown,
+    /// It was up and something suggests that it no longer is: the planner looks, and counts drift if so.
+    Suspect(Noticed),
+    /// It is not there: the planner brings it up if it is wanted.
+    Absent,
+    /// It is there: the planner takes it down if it is not wanted.
+    Up,
+    /// An operation runs: the planner waits for its outcome.
+    Busy {
+        /// The operation.
+        generation: u64,
+        /// What it does.
+        doing: Doing,
+        /// Since when, by `CLOCK_BOOTTIME`.
+        since_ns: u64,
+    },
+    /// The last operation failed: the planner tries again at `retry_at_ns`.
+    Failed {
+        /// What it did.
+        doing: Doing,
+        /// How often in a row.
+        attempt: u32,
+        /// When to try again, by `CLOCK_BOOTTIME`.
+        retry_at_ns: u64,
+        /// Why.
+        why: String,
+    },
+}
+
+/// What an operation on a part is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doing {
+    /// Bringing it up.
+    Up,
+    /// Taking it down.
+    Down,
+    /// Looking.
+    Look(Option<Noticed>),
+}
+
+/// Longest wait between two tries of a failing part.
+pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);

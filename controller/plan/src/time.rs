@@ -1,0 +1,76 @@
+//! Time as the planner sees it: an argument, never a clock.
+
+use herdlet_api_types::{Duration, UnixNanos};
+use serde::{Deserialize, Serialize};
+
+/// Identifies one boot of the machine: a hash of the kernel's `boot_id`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BootId(pub u64);
+
+/// The present.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// Which boot.
+    pub boot: BootId,
+    /// `CLOCK_BOOTTIME` in nanoseconds: for deadlines.
+    pub boot_ns: u64,
+    /// Wall clock: for what people read.
+    pub wall: UnixNanos,
+}
+
+/// A point in the future that survives a restart of the agent and, by the wall clock, a reboot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deadline {
+    /// The boot that `boot_ns` belongs to.
+    pub boot: BootId,
+    /// When, by `CLOCK_BOOTTIME`.
+    pub boot_ns: u64,
+    /// When, by the wall clock.
+    pub wall: UnixNanos,
+    /// How long the wait was when it began; what remains after a reboot is never more.
+    pub length: Duration,
+}
+
+impl Deadline {
+    /// `length` from now; a negative length counts as none.
+    pub fn after(now: Now, length: Duration) -> Self {
+        let nanos = length.as_nanos().max(0);
+        Self {
+            boot: now.boot,
+            boot_ns: now.boot_ns.saturating_add(nanos.unsigned_abs()),
+            wall: UnixNanos(now.wall.0.saturating_add(nanos)),
+            length: Duration(nanos),
+        }
+    }
+
+    /// When it is due by this boot's `CLOCK_BOOTTIME`. After a reboot: `clamp(wall deadline − wall, 0, length)` from now.
+    pub fn due_ns(&self, now: Now) -> u64 {
+        if self.boot == now.boot {
+            self.boot_ns
+        } else {
+            now.boot_ns.saturating_add(self.remaining(now).as_nanos().unsigned_abs())
+        }
+    }
+
+    /// Whether it has passed.
+    pub fn is_due(&self, now: Now) -> bool {
+        self.due_ns(now) <= now.boot_ns
+    }
+
+    /// What is left of it, never negative.
+    pub fn remaining(&self, now: Now) -> Duration {
+        let left = if self.boot == now.boot {
+            i64::try_from(self.boot_ns.saturating_sub(now.boot_ns)).unwrap_or(i64::MAX)
+        } else {
+            self.wall.0.saturating_sub(now.wall.0)
+        };
+        Duration(left.clamp(0, self.length.as_nanos()))
+    }
+
+    /// The same deadline bound to this boot. Done once when state is read back, so that a deadline of an earlier boot does
+    /// not slide with the present.
+    pub fn rebased(&self, now: Now) -> Self {
+        Self { boot: now.boot, boot_ns: self.due_ns(now), ..*self }
+    }
+}

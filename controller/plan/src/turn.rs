@@ -1,0 +1,93 @@
+//! What one turn of the world produces.
+
+use std_alloc::{boxed::Box, string::String, vec::Vec};
+
+use herdlet_api_types::{
+    AllocId, JobKey,
+    view::{AllocView, JobView, VolumeView},
+};
+
+use crate::{action::Action, event::Reply, op::Key, record::Record};
+
+/// The output of planning the dirty keys once.
+#[derive(Debug, Default)]
+pub struct Turn {
+    /// Written in one transaction before anything else of the turn is released.
+    pub records: Vec<Record>,
+    /// Started once the records are durable.
+    pub actions: Vec<Action>,
+    /// Published once the records are durable.
+    pub views: Vec<View>,
+    /// Sent once the records are durable.
+    pub replies: Vec<(u64, Reply)>,
+    /// When to plan which key again, by `CLOCK_BOOTTIME`.
+    pub wakes: Vec<(Key, u64)>,
+    /// Counted for the metrics.
+    pub notes: Vec<Note>,
+}
+
+/// A change of what the agent shows.
+#[derive(Debug, Clone)]
+pub enum View {
+    /// This is the job now.
+    Job(Box<JobView>),
+    /// This job is forgotten.
+    JobGone(JobKey),
+    /// This is the allocation now.
+    Alloc(Box<AllocView>),
+    /// This allocation is forgotten.
+    AllocGone(AllocId),
+    /// This is the volume now.
+    Volume(Box<VolumeView>),
+    /// This volume is forgotten.
+    VolumeGone(String),
+}
+
+/// Something worth a counter; never a decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// A look found a difference.
+    DriftDetected {
+        /// Part name, for instance `mounts`.
+        kind: &'static str,
+        /// How it was noticed.
+        by: crate::event::Noticed,
+    },
+    /// The difference is gone.
+    DriftRepaired {
+        /// Part name.
+        kind: &'static str,
+    },
+    /// A task starts again.
+    TaskRestart {
+        /// Its job.
+        job: JobKey,
+        /// Task name.
+        task: String,
+        /// A word of a closed list: `exit`, `failed_start`, `request`, `identity`, `reboot`.
+        reason: &'static str,
+    },
+    /// We stopped an allocation's tasks.
+    Disruption {
+        /// Its job.
+        job: JobKey,
+        /// A word of a closed list: `update`, `stop`, `scale`, `leader`, `sibling`, `restart`.
+        cause: &'static str,
+    },
+    /// An object became converged after a change.
+    Converged {
+        /// `job` or `alloc`.
+        kind: &'static str,
+        /// How long it took, in nanoseconds, from durable acceptance.
+        took_ns: u64,
+        /// A word of a closed list: `apply`, `exit`, `drift`, `boot`.
+        cause: &'static str,
+    },
+    /// A key was planned: `unchanged`, `changed` or `waiting`.
+    Reconciled {
+        /// `job`, `alloc` or `volume`.
+        kind: &'static str,
+        /// The result.
+        result: &'static str,
+    },
+}

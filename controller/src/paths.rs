@@ -1,0 +1,129 @@
+//! Where things are: every path is a function of the state directory, the runtime directory and ids.
+//!
+//! Path parts that come from users are percent-encoded, so that no name can leave its directory.
+
+use std::path::{Path, PathBuf};
+
+use herdlet_api_types::AllocId;
+
+/// The directories of one instance.
+#[derive(Debug, Clone)]
+pub struct Paths {
+    /// Durable state: database, accepted files, keys, allocation directories, volumes.
+    pub state: PathBuf,
+    /// What lives as long as the boot: attempt records, sockets.
+    pub runtime: PathBuf,
+}
+
+impl Paths {
+    /// `<state>/state.db`.
+    pub fn database(&self) -> PathBuf {
+        self.state.join("state.db")
+    }
+
+    /// `<state>/accepted`: job versions as plain files, from which a lost database is rebuilt.
+    pub fn accepted(&self) -> PathBuf {
+        self.state.join("accepted")
+    }
+
+    /// `<state>/keys`: signing keys, 0700.
+    pub fn keys(&self) -> PathBuf {
+        self.state.join("keys")
+    }
+
+    /// `<state>/alloc`: all allocation directories.
+    pub fn allocs(&self) -> PathBuf {
+        self.state.join("alloc")
+    }
+
+    /// `<state>/alloc/<id>`: one allocation's directory (Nomad's ALLOC).
+    pub fn alloc(&self, id: &AllocId) -> PathBuf {
+        self.allocs().join(id.to_string())
+    }
+
+    /// The directory that all tasks of an allocation share.
+    pub fn shared(&self, id: &AllocId) -> PathBuf {
+        self.alloc(id).join("alloc")
+    }
+
+    /// Log files of an allocation.
+    pub fn logs(&self, id: &AllocId) -> PathBuf {
+        self.shared(id).join("logs")
+    }
+
+    /// One task's directory (Nomad's TASKDIR).
+    pub fn task(&self, id: &AllocId, task: &str) -> PathBuf {
+        self.alloc(id).join(encode(task))
+    }
+
+    /// `<state>/volumes/<name>`: data of a volume made by the plugin `mkdir`.
+    pub fn volume(&self, name: &str) -> PathBuf {
+        self.state.join("volumes").join(encode(name))
+    }
+
+    /// `<runtime>/attempts`: one record per task attempt.
+    pub fn attempts(&self) -> PathBuf {
+        self.runtime.join("attempts")
+    }
+}
+
+/// `<alloc>.<task>.<n>`: the name of an attempt's record and cgroup.
+pub fn attempt_name(alloc: &AllocId, task: &str, attempt: u32) -> String {
+    format!("{alloc}.{}.{attempt}", encode(task))
+}
+
+/// Reads an attempt's name back.
+pub fn parse_attempt_name(name: &str) -> Option<(AllocId, String, u32)> {
+    let (rest, attempt) = name.rsplit_once('.')?;
+    let (alloc, task) = rest.split_once('.')?;
+    Some((AllocId(alloc.parse().ok()?), decode(task)?, attempt.parse().ok()?))
+}
+
+/// Percent-encodes everything but letters, digits, `-` and `_`, so that the result is one plain path part without a dot.
+pub fn encode(part: &str) -> String {
+    let mut out = String::with_capacity(part.len());
+    for byte in part.bytes() {
+        if byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// Reads [`encode`]d text back; `None` where it is not well formed.
+pub fn decode(part: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(part.len());
+    let mut bytes = part.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let hex = [bytes.next()?, bytes.next()?];
+            out.push(u8::from_str_radix(std::str::from_utf8(&hex).ok()?, 16).ok()?);
+        } else {
+            out.push(byte);
+        }
+    }
+    String::from_utf8(out).ok()
+}
+
+/// Whether `path` is `base` or below it, by components (not by string prefix). Neither is resolved.
+pub fn is_below(path: &Path, base: &Path) -> bool {
+    path.starts_with(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempt_names_are_read_back_whatever_the_task_is_called() {
+        let alloc = AllocId::from_hash([7; 16]);
+        for task in ["httpd", "a.b", "ü/..", "%41", ""] {
+            let name = attempt_name(&alloc, task, 12);
+            assert!(!name.contains('/'), "{name}");
+            assert_eq!(parse_attempt_name(&name), Some((alloc, task.to_owned(), 12)));
+        }
+        assert_eq!(parse_attempt_name("rubbish"), None);
+    }
+}
