@@ -302,8 +302,6 @@ fn decimal(value: u64, unit: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test may panic")]
-
     use super::*;
     use std_alloc::string::ToString;
 
