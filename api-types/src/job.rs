@@ -51,6 +51,7 @@ impl Job {
 
 /// Job types that this release runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum JobType {
     /// Runs until stopped; an exit of a task, even with code 0, is followed by a restart.
@@ -127,6 +128,7 @@ pub struct Update {
 
 /// What makes an allocation healthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HealthCheck {
     /// All tasks run and all checks pass.
@@ -254,6 +256,7 @@ pub struct Dependency {
 
 /// What `depends_on` waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DependencyCondition {
     /// Its process was started.
@@ -290,6 +293,7 @@ pub struct RestartPolicy {
 
 /// What happens when the attempts of a restart policy are used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RestartMode {
     /// The task fails.
@@ -324,6 +328,7 @@ pub struct Service {
 
 /// A service catalogue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {
     /// The built-in catalogue, as Nomad's own.
@@ -334,6 +339,7 @@ pub enum Provider {
 
 /// Whose address a service or check uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum AddressMode {
     /// The literal address, else the driver's where it asks for it, else the host's.
@@ -416,6 +422,7 @@ pub struct Identity {
 
 /// What a changed file does to a running task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeMode {
     /// Nothing.
@@ -452,6 +459,7 @@ pub struct Logs {
 
 /// What happens when log output comes faster than the disk takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LogMode {
     /// Output is dropped and counted; the task is never held up.

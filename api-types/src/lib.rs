@@ -24,6 +24,7 @@ extern crate alloc as std_alloc;
 pub mod alloc;
 pub mod ids;
 pub mod job;
+pub mod manifest;
 pub mod service;
 pub mod task;
 pub mod view;

@@ -1,0 +1,160 @@
+//! The YAML shape of jobs and volumes: what people write, everything optional, nothing resolved.
+//!
+//! In: a document that was already checked against the schema of these types, with its positions kept elsewhere.
+//! Out: the canonical [`Job`](crate::job::Job) or [`Volume`](crate::volume::Volume) through [`JobManifest::to_job`] and
+//! [`VolumeManifest::to_volume`], and back through [`JobManifest::from_job`] and [`VolumeManifest::from_volume`].
+//! All four are total: whether a manifest makes sense is judged by others before.
+//!
+//! Names are those of Nomad's HCL; blocks that repeat are lists under the plural. The doc comments of the fields become
+//! the descriptions in the published JSON Schema, so they speak to the authors of manifests. Schema extensions used here:
+//! `x-text`, `x-duration`, `x-mib`, `x-mhz`, `x-name`, `x-hint`, and `x-not-built` (fields or values that Nomad has and
+//! this release doesn't).
+
+use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+/// The `apiVersion` of every document.
+pub const API_VERSION: &str = "herdlet/v1";
+
+/// Declares a block of the manifest: every field may be missing, unknown ones are refused, missing ones aren't written.
+macro_rules! block {
+    ($(#[$meta:meta])* pub struct $name:ident { $( $(#[$field_meta:meta])* pub $field:ident: $type:ty, )* }) => {
+        #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(deny_unknown_fields)]
+        $(#[$meta])*
+        pub struct $name {
+            $(
+                $(#[$field_meta])*
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $field: Option<$type>,
+            )*
+        }
+    };
+}
+
+pub mod defaults;
+pub mod driver;
+pub mod group;
+pub mod job;
+pub mod scalar;
+pub mod service;
+pub mod task;
+pub mod volume;
+
+mod resolve;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use group::{
+    EphemeralDisk, GroupSpec, Network, NetworkMode, Port, Restart, Update, VolumeRequest, VolumeType,
+};
+pub use job::JobSpec;
+pub use scalar::{Signal, Span, Text};
+pub use service::{Check, CheckType, Service};
+pub use task::{Dependency, Hook, Identity, Lifecycle, Logs, Prestop, Resources, TaskSpec, VolumeMount};
+pub use volume::{MkdirParameters, VolumePlugin, VolumeSpec};
+
+/// A document of kind `Job`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct JobManifest {
+    /// The version of this format: `herdlet/v1`.
+    #[serde(rename = "apiVersion")]
+    pub api_version: ApiVersion,
+    /// What this document describes: a job.
+    pub kind: JobKind,
+    /// Name, namespace and labels.
+    pub metadata: Metadata,
+    /// The job itself, in the words of Nomad's job specification.
+    pub spec: JobSpec,
+}
+
+/// A document of kind `Volume`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct VolumeManifest {
+    /// The version of this format: `herdlet/v1`.
+    #[serde(rename = "apiVersion")]
+    pub api_version: ApiVersion,
+    /// What this document describes: a host volume.
+    pub kind: VolumeKindName,
+    /// Name and labels. The name of a volume for one allocation ends in its index: `data[0]`.
+    pub metadata: Metadata,
+    /// The volume itself.
+    pub spec: VolumeSpec,
+}
+
+/// The one version there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum ApiVersion {
+    /// The first version.
+    #[default]
+    #[serde(rename = "herdlet/v1")]
+    V1,
+}
+
+/// The kind of a [`JobManifest`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum JobKind {
+    /// A job.
+    #[default]
+    Job,
+}
+
+/// The kind of a [`VolumeManifest`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum VolumeKindName {
+    /// A host volume.
+    #[default]
+    Volume,
+}
+
+block! {
+    /// Who a document is about.
+    pub struct Metadata {
+        /// The id: a lower-case DNS label (letters, digits and dashes, at most 63 characters).
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
+        pub name: String,
+        /// The namespace of a job; `default` unless written.
+        #[cfg_attr(feature = "schema", schemars(extend("x-name" = "dns-label")))]
+        pub namespace: String,
+        /// Labels to select by.
+        pub labels: BTreeMap<String, Text>,
+        /// Notes for people and tools; kept with the document, never acted upon.
+        pub annotations: BTreeMap<String, Text>,
+    }
+}
+
+/// The strings of a map of texts.
+fn strings(texts: Option<&BTreeMap<String, Text>>) -> BTreeMap<String, String> {
+    texts.into_iter().flatten().map(|(key, text)| (key.clone(), text.0.clone())).collect()
+}
+
+/// A map of texts, absent where it would be empty.
+fn texts(strings: &BTreeMap<String, String>) -> Option<BTreeMap<String, Text>> {
+    non_empty_map(strings.iter().map(|(key, text)| (key.clone(), Text(text.clone()))).collect())
+}
+
+/// The map, absent where it is empty.
+fn non_empty_map<K, V>(map: BTreeMap<K, V>) -> Option<BTreeMap<K, V>> {
+    (!map.is_empty()).then_some(map)
+}
+
+/// The list, absent where it is empty.
+fn non_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+/// The text, absent where it is the default.
+fn unless(text: &str, default: &str) -> Option<String> {
+    (text != default).then(|| text.to_owned())
+}

@@ -1,0 +1,56 @@
+//! What holds where a manifest says nothing.
+//!
+//! The values are Nomad's (job specification), except what the YAML format decides otherwise: services go to the built-in
+//! catalogue, and resources that aren't written are not limited.
+
+use std_alloc::{format, string::String};
+
+use crate::{
+    Duration,
+    job::{HealthCheck, JobType, LogMode, Logs, RestartMode, RestartPolicy, Update},
+};
+
+/// The namespace of a job that names none.
+pub const DEFAULT_NAMESPACE: &str = "default";
+/// The name of the identity that every task has.
+pub const DEFAULT_IDENTITY: &str = "default";
+/// `priority` where none is written.
+pub const PRIORITY: u8 = 50;
+/// `region` where none is written.
+pub const REGION: &str = "global";
+/// `ephemeral_disk.size` in MiB where none is written.
+pub const DISK_MIB: u64 = 300;
+/// `kill_timeout` where none is written.
+pub const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// `prestop.timeout` where none is written: as long as a task has for its own end.
+pub const PRESTOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// `logs` where nothing is written.
+pub const LOGS: Logs = Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop };
+/// Where an `update` block leaves something out.
+pub const UPDATE: Update = Update {
+    max_parallel: 1,
+    min_healthy_time: Duration::from_secs(10),
+    healthy_deadline: Duration::from_secs(5 * 60),
+    progress_deadline: Duration::from_secs(10 * 60),
+    health_check: HealthCheck::Checks,
+    auto_revert: false,
+    auto_promote: false,
+    canary: 0,
+    stagger: Duration::from_secs(30),
+};
+/// `parameters.mode` of a volume where none is written.
+pub const MKDIR_MODE: u32 = 0o700;
+
+/// `restart` where nothing is written.
+pub const fn default_restart(kind: JobType) -> RestartPolicy {
+    let (attempts, interval) = match kind {
+        JobType::Service => (2, Duration::from_secs(30 * 60)),
+        JobType::Batch => (3, Duration::from_secs(24 * 3600)),
+    };
+    RestartPolicy { attempts, interval, delay: Duration::from_secs(15), mode: RestartMode::Fail }
+}
+
+/// The name of a check that has none, as Nomad makes it.
+pub fn check_name(service: &str) -> String {
+    format!("service: {service:?} check")
+}

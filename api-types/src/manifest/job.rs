@@ -1,0 +1,37 @@
+//! `spec` of a job.
+
+use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+
+use super::{GroupSpec, Text, Update};
+use crate::job::JobType;
+
+block! {
+    /// A job: groups of tasks, and how they are rolled out.
+    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
+        "affinities", "affinity", "all_at_once", "constraint", "constraints", "consul", "consul_namespace",
+        "migrate", "multiregion", "node_pool", "parameterized", "periodic", "reschedule", "spread", "spreads",
+        "ui", "vault", "vault_namespace",
+    ])))]
+    pub struct JobSpec {
+        /// A `service` runs until it is stopped, a `batch` job until its tasks have ended with code 0. Default `service`.
+        #[serde(rename = "type")]
+        #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["system", "sysbatch"])))]
+        pub kind: JobType,
+        /// The name that is shown; `metadata.name` unless written.
+        pub name: String,
+        /// 1 to 100; default 50. Stored for Nomad's sake: one machine has nothing to rank.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
+        pub priority: u8,
+        /// `NOMAD_REGION`; default `global`.
+        pub region: String,
+        /// Datacenters this job may run in; default `["*"]`.
+        pub datacenters: Vec<String>,
+        /// Values for `NOMAD_META_<key>`; groups and tasks may override them.
+        pub meta: BTreeMap<String, Text>,
+        /// How a new version replaces the old one; groups may override single fields. Without it all changes at once.
+        pub update: Update,
+        /// The groups of this job: at least one.
+        #[cfg_attr(feature = "schema", schemars(required))]
+        pub groups: Vec<GroupSpec>,
+    }
+}

@@ -1,0 +1,326 @@
+//! Manifest → canonical: defaults filled in, blocks merged.
+//!
+//! Total: what is missing although it is required becomes empty, which validation refuses before. The defaults are
+//! Nomad's (job specification, `nomad/structs`), except what the YAML format decides otherwise: services go to the
+//! built-in catalogue, and resources that aren't written are not limited (see [`super::defaults`]).
+
+use std_alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec, vec::Vec};
+
+use super::{
+    CheckType, Dependency, GroupSpec, Hook, JobManifest, Lifecycle, Restart, Span, TaskSpec, Text, Update,
+    VolumeManifest,
+    defaults::{
+        DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, PRESTOP_TIMEOUT,
+        PRIORITY, REGION, UPDATE, check_name, default_restart,
+    },
+    service, strings,
+};
+use crate::{
+    Duration,
+    job::{
+        self, AddressMode, ChangeMode, Check, CheckKind, DependencyCondition, Group, Job, JobType, Network,
+        PortRequest, Provider, RestartPolicy, Service, Task, VolumeRequest,
+    },
+    volume::{Volume, VolumeKind},
+};
+
+impl Restart {
+    /// The policy that these fields make of an outer one.
+    pub fn over(&self, outer: &RestartPolicy) -> RestartPolicy {
+        RestartPolicy {
+            attempts: self.attempts.unwrap_or(outer.attempts),
+            interval: length(self.interval, outer.interval),
+            delay: length(self.delay, outer.delay),
+            mode: self.mode.unwrap_or(outer.mode),
+        }
+    }
+}
+
+impl Update {
+    /// The rules that these fields make of outer ones.
+    pub fn over(&self, outer: &job::Update) -> job::Update {
+        job::Update {
+            max_parallel: self.max_parallel.unwrap_or(outer.max_parallel),
+            min_healthy_time: length(self.min_healthy_time, outer.min_healthy_time),
+            healthy_deadline: length(self.healthy_deadline, outer.healthy_deadline),
+            progress_deadline: length(self.progress_deadline, outer.progress_deadline),
+            health_check: self.health_check.unwrap_or(outer.health_check),
+            auto_revert: self.auto_revert.unwrap_or(outer.auto_revert),
+            auto_promote: self.auto_promote.unwrap_or(outer.auto_promote),
+            canary: self.canary.unwrap_or(outer.canary),
+            stagger: length(self.stagger, outer.stagger),
+        }
+    }
+}
+
+impl Lifecycle {
+    /// The stage that these fields mean; a poststop task is never a sidecar.
+    pub fn stage(&self) -> job::Lifecycle {
+        match (self.hook, self.sidecar.unwrap_or(false)) {
+            (None, _) => job::Lifecycle::Main,
+            (Some(Hook::Prestart), false) => job::Lifecycle::Prestart,
+            (Some(Hook::Prestart), true) => job::Lifecycle::PrestartSidecar,
+            (Some(Hook::Poststart), false) => job::Lifecycle::Poststart,
+            (Some(Hook::Poststart), true) => job::Lifecycle::PoststartSidecar,
+            (Some(Hook::Poststop), _) => job::Lifecycle::Poststop,
+        }
+    }
+}
+
+impl JobManifest {
+    /// The job that this document describes.
+    pub fn to_job(&self) -> Job {
+        let spec = &self.spec;
+        let id = self.metadata.name.clone().unwrap_or_default();
+        let outer =
+            Outer { job: &id, kind: spec.kind.unwrap_or(JobType::Service), update: spec.update.as_ref() };
+        let groups = spec.groups.iter().flatten().map(|group| to_group(group, &outer)).collect();
+        Job {
+            namespace: self.metadata.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
+            name: spec.name.clone().unwrap_or_else(|| id.clone()),
+            labels: strings(self.metadata.labels.as_ref()),
+            kind: outer.kind,
+            priority: spec.priority.unwrap_or(PRIORITY),
+            region: spec.region.clone().unwrap_or_else(|| REGION.to_owned()),
+            datacenters: spec.datacenters.clone().unwrap_or_else(|| vec!["*".to_owned()]),
+            meta: strings(spec.meta.as_ref()),
+            groups,
+            id,
+        }
+    }
+}
+
+impl VolumeManifest {
+    /// The volume that this document describes.
+    pub fn to_volume(&self) -> Volume {
+        let spec = &self.spec;
+        let parameters = spec.parameters.clone().unwrap_or_default();
+        let kind = match &spec.host_path {
+            Some(path) => VolumeKind::HostPath { path: path.clone() },
+            None => VolumeKind::Mkdir {
+                mode: parameters
+                    .mode
+                    .and_then(|mode| u32::from_str_radix(&mode.0, 8).ok())
+                    .unwrap_or(MKDIR_MODE),
+                uid: parameters.uid,
+                gid: parameters.gid,
+            },
+        };
+        Volume {
+            name: self.metadata.name.clone().unwrap_or_default(),
+            kind,
+            read_only: spec.read_only.unwrap_or(false),
+        }
+    }
+}
+
+/// What a job says for all of its groups.
+struct Outer<'a> {
+    job: &'a str,
+    kind: JobType,
+    update: Option<&'a Update>,
+}
+
+fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
+    let name = spec.name.clone().unwrap_or_default();
+    let update = match (outer.update, &spec.update) {
+        (None, None) => None,
+        (Some(update), None) | (None, Some(update)) => Some(update.over(&UPDATE)),
+        (Some(of_job), Some(of_group)) => Some(of_group.over(&of_job.over(&UPDATE))),
+    };
+    let default = default_restart(outer.kind);
+    let restart = spec.restart.as_ref().map_or(default.clone(), |written| written.over(&default));
+    // Nomad names a group's own service after a task called "group".
+    let names = Names { job: outer.job, group: &name, task: "group" };
+    Group {
+        count: spec.count.unwrap_or(1),
+        update,
+        network: spec.network.as_ref().map(to_network),
+        volumes: spec
+            .volumes
+            .iter()
+            .flatten()
+            .map(|(name, volume)| (name.clone(), to_request(volume)))
+            .collect(),
+        services: to_services(spec.services.as_deref(), &names),
+        tasks: spec.tasks.iter().flatten().map(|task| to_task(task, &names, &restart)).collect(),
+        shutdown_delay: length(spec.shutdown_delay, Duration::ZERO),
+        meta: strings(spec.meta.as_ref()),
+        disk_mib: spec.ephemeral_disk.as_ref().and_then(|disk| disk.size).unwrap_or(DISK_MIB),
+        name,
+    }
+}
+
+fn to_network(spec: &super::Network) -> Network {
+    let ports = spec.ports.iter().flatten();
+    Network {
+        ports: ports
+            .map(|(label, port)| (label.clone(), PortRequest { fixed: port.fixed, to: port.to }))
+            .collect(),
+    }
+}
+
+fn to_request(spec: &super::VolumeRequest) -> VolumeRequest {
+    VolumeRequest {
+        source: spec.source.clone().unwrap_or_default(),
+        read_only: spec.read_only.unwrap_or(false),
+        per_alloc: spec.per_alloc.unwrap_or(false),
+    }
+}
+
+fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolicy) -> Task {
+    let name = spec.name.clone().unwrap_or_default();
+    let names = Names { task: &name, ..*group };
+    Task {
+        driver: spec.driver.clone().unwrap_or_default(),
+        user: spec.user.clone().map(|user| user.0),
+        config: serde_json::Value::Object(spec.config.clone().unwrap_or_default()),
+        env: strings(spec.env.as_ref()),
+        meta: strings(spec.meta.as_ref()),
+        leader: spec.leader.unwrap_or(false),
+        lifecycle: spec.lifecycle.as_ref().map(Lifecycle::stage).unwrap_or_default(),
+        depends_on: spec.depends_on.iter().flatten().map(to_dependency).collect(),
+        prestop: spec.prestop.as_ref().map(to_prestop),
+        restart: spec.restart.as_ref().map_or(restart.clone(), |written| written.over(restart)),
+        services: to_services(spec.services.as_deref(), &names),
+        volume_mounts: spec.volume_mounts.iter().flatten().map(to_mount).collect(),
+        identities: spec.identities.iter().flatten().map(to_identity).collect(),
+        resources: spec.resources.as_ref().map(to_resources).unwrap_or_default(),
+        logs: spec.logs.as_ref().map_or(LOGS, to_logs),
+        kill_signal: spec.kill_signal.clone().map(|signal| signal.0),
+        kill_timeout: length(spec.kill_timeout, KILL_TIMEOUT),
+        shutdown_delay: length(spec.shutdown_delay, Duration::ZERO),
+        name,
+    }
+}
+
+fn to_dependency(spec: &Dependency) -> job::Dependency {
+    job::Dependency {
+        task: spec.task.clone().unwrap_or_default(),
+        condition: spec.condition.unwrap_or(DependencyCondition::Started),
+    }
+}
+
+fn to_prestop(spec: &super::Prestop) -> job::Prestop {
+    job::Prestop {
+        command: spec.command.clone().unwrap_or_default(),
+        args: plain(spec.args.as_deref()),
+        timeout: length(spec.timeout, PRESTOP_TIMEOUT),
+    }
+}
+
+fn to_mount(spec: &super::VolumeMount) -> job::VolumeMount {
+    job::VolumeMount {
+        volume: spec.volume.clone().unwrap_or_default(),
+        destination: spec.destination.clone().unwrap_or_default(),
+        read_only: spec.read_only.unwrap_or(false),
+    }
+}
+
+fn to_identity(spec: &super::Identity) -> job::Identity {
+    job::Identity {
+        name: spec.name.clone().unwrap_or_else(|| DEFAULT_IDENTITY.to_owned()),
+        aud: spec.aud.clone().unwrap_or_default(),
+        ttl: spec.ttl.map(|ttl| ttl.0),
+        env: spec.env.unwrap_or(false),
+        file: spec.file.unwrap_or(false),
+        change_mode: spec.change_mode.unwrap_or(ChangeMode::Noop),
+        change_signal: spec.change_signal.clone().map(|signal| signal.0),
+    }
+}
+
+fn to_resources(spec: &super::Resources) -> job::Resources {
+    job::Resources { cpu_mhz: spec.cpu, memory_mib: spec.memory, memory_max_mib: spec.memory_max }
+}
+
+fn to_logs(spec: &super::Logs) -> job::Logs {
+    job::Logs {
+        max_files: spec.max_files.unwrap_or(LOGS.max_files),
+        max_file_size_mib: spec.max_file_size.unwrap_or(LOGS.max_file_size_mib),
+        disabled: spec.disabled.unwrap_or(LOGS.disabled),
+        mode: spec.mode.unwrap_or(LOGS.mode),
+    }
+}
+
+/// The names that a service's name may be made of.
+#[derive(Clone, Copy)]
+pub(super) struct Names<'a> {
+    /// Id of the job.
+    pub(super) job: &'a str,
+    /// Name of the group.
+    pub(super) group: &'a str,
+    /// Name of the task, `group` for a service of the group.
+    pub(super) task: &'a str,
+}
+
+impl Names<'_> {
+    /// The service's name with its placeholders filled in, or the default. Others (`${NOMAD_…}`) stay.
+    pub(super) fn service(&self, written: Option<&str>) -> String {
+        let Self { job, group, task } = self;
+        let base = format!("{job}-{group}-{task}");
+        let Some(written) = written else { return base };
+        [
+            ("${JOB}", *job),
+            ("${TASKGROUP}", group),
+            ("${GROUP}", group),
+            ("${TASK}", task),
+            ("${BASE}", &base),
+        ]
+        .iter()
+        .fold(written.to_owned(), |name, (placeholder, value)| name.replace(placeholder, value))
+    }
+}
+
+fn to_services(services: Option<&[service::Service]>, names: &Names<'_>) -> Vec<Service> {
+    services.into_iter().flatten().map(|service| to_service(service, names)).collect()
+}
+
+fn to_service(spec: &service::Service, names: &Names<'_>) -> Service {
+    let name = names.service(spec.name.as_deref());
+    Service {
+        provider: spec.provider.unwrap_or(Provider::Nomad),
+        port: spec.port.clone().map(|port| port.0),
+        address: spec.address.clone(),
+        address_mode: spec.address_mode.unwrap_or(AddressMode::Auto),
+        tags: plain(spec.tags.as_deref()),
+        meta: strings(spec.meta.as_ref()),
+        checks: spec.checks.iter().flatten().map(|check| to_check(check, &name)).collect(),
+        name,
+    }
+}
+
+fn to_check(spec: &service::Check, service: &str) -> Check {
+    let kind = match spec.kind.unwrap_or_default() {
+        CheckType::Tcp => CheckKind::Tcp,
+        CheckType::Http => CheckKind::Http {
+            path: spec.path.clone().unwrap_or_default(),
+            method: spec.method.clone().unwrap_or_else(|| "GET".to_owned()),
+            protocol: match spec.protocol.unwrap_or_default() {
+                service::Protocol::Http => "http".to_owned(),
+                service::Protocol::Https => "https".to_owned(),
+            },
+            header: to_header(spec.header.as_ref()),
+            body: spec.body.clone().unwrap_or_default().0,
+            tls_skip_verify: spec.tls_skip_verify.unwrap_or(false),
+        },
+    };
+    Check {
+        name: spec.name.clone().unwrap_or_else(|| check_name(service)),
+        kind,
+        port: spec.port.clone().map(|port| port.0),
+        interval: length(spec.interval, Duration::ZERO),
+        timeout: length(spec.timeout, Duration::ZERO),
+    }
+}
+
+fn to_header(header: Option<&BTreeMap<String, Vec<Text>>>) -> BTreeMap<String, Vec<String>> {
+    header.into_iter().flatten().map(|(field, values)| (field.clone(), plain(Some(values)))).collect()
+}
+
+fn length(written: Option<Span>, default: Duration) -> Duration {
+    written.map_or(default, |span| span.0)
+}
+
+fn plain(texts: Option<&[Text]>) -> Vec<String> {
+    texts.into_iter().flatten().map(|text| text.0.clone()).collect()
+}

@@ -1,0 +1,103 @@
+//! Scalars of a manifest that are more than a plain string or number.
+//!
+//! Each knows how it stands in the schema; what their text must look like is checked against that schema, not here.
+
+use std_alloc::{borrow::ToOwned, string::String};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::Duration;
+
+/// A text in which numbers and booleans need no quotes: it is kept as it stands in the source (`8080`, `1.10`, `no`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Text(pub String);
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+/// A length of time, written with a unit as Go does: `30s`, `1h30m`, `250ms`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&short_text(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Duration::deserialize(deserializer).map(Self)
+    }
+}
+
+/// The name of a signal, `SIGTERM`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Signal(pub String);
+
+/// The signals that a task may be sent, by the names Nomad knows them.
+pub const SIGNALS: [&str; 29] = [
+    "SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO",
+    "SIGIOT", "SIGKILL", "SIGPIPE", "SIGPROF", "SIGQUIT", "SIGSEGV", "SIGSTOP", "SIGSYS", "SIGTERM",
+    "SIGTRAP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGXCPU",
+    "SIGXFSZ",
+];
+
+#[cfg(feature = "schema")]
+mod schema {
+    use std_alloc::borrow::Cow;
+
+    use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+    use super::{Duration, SIGNALS, Signal, Span, Text};
+
+    impl JsonSchema for Text {
+        fn schema_name() -> Cow<'static, str> {
+            "Text".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({
+                "description": "A text; numbers and booleans need no quotes and are kept as they are written.",
+                "type": ["string", "number", "boolean"],
+                "x-text": true,
+            })
+        }
+    }
+
+    impl JsonSchema for Span {
+        fn schema_name() -> Cow<'static, str> {
+            Duration::schema_name()
+        }
+
+        fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+            Duration::json_schema(generator)
+        }
+    }
+
+    impl JsonSchema for Signal {
+        fn schema_name() -> Cow<'static, str> {
+            "Signal".into()
+        }
+
+        fn json_schema(_: &mut SchemaGenerator) -> Schema {
+            json_schema!({ "description": "A signal by its name.", "type": "string", "enum": SIGNALS })
+        }
+    }
+}
+
+/// Go's text without the zero parts that nobody writes: `1h` instead of `1h0m0s`.
+fn short_text(length: Duration) -> String {
+    let mut text = std_alloc::format!("{length}");
+    for zero in ["m0s", "h0m"] {
+        if text.ends_with(zero) {
+            text.truncate(text.len() - 2);
+        }
+    }
+    text
+}

@@ -1,0 +1,286 @@
+//! Canonical → manifest: what a person would have written to get this job or volume; defaults are left out.
+//!
+//! Total, and exact: reading the manifest again gives an equal job.
+
+use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+
+use super::{
+    ApiVersion, Check, CheckType, Dependency, EphemeralDisk, GroupSpec, Hook, Identity, JobKind, JobManifest,
+    JobSpec, Lifecycle, Logs, Metadata, MkdirParameters, Network, Port, Prestop, Resources, Restart, Service,
+    Signal, Span, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMount, VolumePlugin,
+    VolumeRequest, VolumeSpec, VolumeType,
+    defaults::{
+        DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, PRESTOP_TIMEOUT,
+        PRIORITY, REGION, UPDATE, check_name, default_restart,
+    },
+    non_empty, non_empty_map,
+    resolve::Names,
+    service::Protocol,
+    texts, unless,
+};
+use crate::{
+    Duration,
+    job::{self, AddressMode, ChangeMode, CheckKind, DependencyCondition, Job, Provider, RestartPolicy},
+    volume::{Volume, VolumeKind},
+};
+
+impl JobManifest {
+    /// The document that describes this job.
+    pub fn from_job(job: &Job) -> Self {
+        Self {
+            api_version: ApiVersion::V1,
+            kind: JobKind::Job,
+            metadata: Metadata {
+                name: Some(job.id.clone()),
+                namespace: unless(&job.namespace, DEFAULT_NAMESPACE),
+                labels: texts(&job.labels),
+                annotations: None,
+            },
+            spec: JobSpec {
+                kind: Some(job.kind),
+                name: unless(&job.name, &job.id),
+                priority: (job.priority != PRIORITY).then_some(job.priority),
+                region: unless(&job.region, REGION),
+                datacenters: (job.datacenters != ["*"]).then(|| job.datacenters.clone()),
+                meta: texts(&job.meta),
+                update: None,
+                groups: Some(job.groups.iter().map(|group| from_group(group, job)).collect()),
+            },
+        }
+    }
+}
+
+impl VolumeManifest {
+    /// The document that describes this volume.
+    pub fn from_volume(volume: &Volume) -> Self {
+        let mut spec = VolumeSpec {
+            kind: Some(VolumeType::Host),
+            read_only: yes(volume.read_only),
+            ..VolumeSpec::default()
+        };
+        match &volume.kind {
+            VolumeKind::HostPath { path } => spec.host_path = Some(path.clone()),
+            VolumeKind::Mkdir { mode, uid, gid } => {
+                let mode = (*mode != MKDIR_MODE).then(|| Text(format!("{mode:04o}")));
+                spec.plugin_id = Some(VolumePlugin::Mkdir);
+                spec.parameters = unless_empty(MkdirParameters { mode, uid: *uid, gid: *gid });
+            }
+        }
+        Self {
+            api_version: ApiVersion::V1,
+            kind: VolumeKindName::Volume,
+            metadata: Metadata { name: Some(volume.name.clone()), ..Metadata::default() },
+            spec,
+        }
+    }
+}
+
+fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
+    let default = default_restart(job.kind);
+    // A policy that all tasks share was most likely written once, for the group.
+    let shared = match group.tasks.split_first() {
+        Some((first, rest)) if rest.iter().all(|task| task.restart == first.restart) => &first.restart,
+        Some(_) | None => &default,
+    };
+    let names = Names { job: &job.id, group: &group.name, task: "group" };
+    let tasks = group.tasks.iter().map(|task| from_task(task, &Names { task: &task.name, ..names }, shared));
+    GroupSpec {
+        name: Some(group.name.clone()),
+        count: (group.count != 1).then_some(group.count),
+        update: group.update.as_ref().map(from_update),
+        restart: from_restart(shared, &default),
+        network: group.network.as_ref().map(from_network),
+        volumes: non_empty_map(
+            group.volumes.iter().map(|(name, volume)| (name.clone(), from_request(volume))).collect(),
+        ),
+        services: from_services(&group.services, &names),
+        tasks: Some(tasks.collect()),
+        shutdown_delay: from_length(group.shutdown_delay, Duration::ZERO),
+        meta: texts(&group.meta),
+        ephemeral_disk: (group.disk_mib != DISK_MIB).then_some(EphemeralDisk { size: Some(group.disk_mib) }),
+    }
+}
+
+fn from_update(update: &job::Update) -> Update {
+    let flag = |value: bool, default: bool| (value != default).then_some(value);
+    Update {
+        max_parallel: Some(update.max_parallel),
+        min_healthy_time: from_length(update.min_healthy_time, UPDATE.min_healthy_time),
+        healthy_deadline: from_length(update.healthy_deadline, UPDATE.healthy_deadline),
+        progress_deadline: from_length(update.progress_deadline, UPDATE.progress_deadline),
+        health_check: (update.health_check != UPDATE.health_check).then_some(update.health_check),
+        auto_revert: flag(update.auto_revert, UPDATE.auto_revert),
+        auto_promote: flag(update.auto_promote, UPDATE.auto_promote),
+        canary: (update.canary != UPDATE.canary).then_some(update.canary),
+        stagger: from_length(update.stagger, UPDATE.stagger),
+    }
+}
+
+fn from_restart(policy: &RestartPolicy, outer: &RestartPolicy) -> Option<Restart> {
+    unless_empty(Restart {
+        attempts: (policy.attempts != outer.attempts).then_some(policy.attempts),
+        interval: from_length(policy.interval, outer.interval),
+        delay: from_length(policy.delay, outer.delay),
+        mode: (policy.mode != outer.mode).then_some(policy.mode),
+    })
+}
+
+fn from_network(network: &job::Network) -> Network {
+    let ports = network.ports.iter();
+    let ports = ports.map(|(label, port)| (label.clone(), Port { fixed: port.fixed, to: port.to }));
+    Network { mode: None, ports: Some(ports.collect()) }
+}
+
+fn from_request(request: &job::VolumeRequest) -> VolumeRequest {
+    VolumeRequest {
+        kind: Some(VolumeType::Host),
+        source: Some(request.source.clone()),
+        read_only: yes(request.read_only),
+        per_alloc: yes(request.per_alloc),
+    }
+}
+
+fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPolicy) -> TaskSpec {
+    TaskSpec {
+        name: Some(task.name.clone()),
+        driver: Some(task.driver.clone()),
+        user: task.user.clone().map(Text),
+        config: task.config.as_object().filter(|fields| !fields.is_empty()).cloned(),
+        env: texts(&task.env),
+        meta: texts(&task.meta),
+        leader: yes(task.leader),
+        lifecycle: from_stage(task.lifecycle),
+        depends_on: non_empty(task.depends_on.iter().map(from_dependency).collect()),
+        prestop: task.prestop.as_ref().map(from_prestop),
+        restart: from_restart(&task.restart, restart),
+        services: from_services(&task.services, names),
+        volume_mounts: non_empty(task.volume_mounts.iter().map(from_mount).collect()),
+        identities: non_empty(task.identities.iter().map(from_identity).collect()),
+        resources: unless_empty(Resources {
+            cpu: task.resources.cpu_mhz,
+            memory: task.resources.memory_mib,
+            memory_max: task.resources.memory_max_mib,
+        }),
+        logs: from_logs(&task.logs),
+        kill_signal: task.kill_signal.clone().map(Signal),
+        kill_timeout: from_length(task.kill_timeout, KILL_TIMEOUT),
+        shutdown_delay: from_length(task.shutdown_delay, Duration::ZERO),
+    }
+}
+
+fn from_stage(stage: job::Lifecycle) -> Option<Lifecycle> {
+    let (hook, sidecar) = match stage {
+        job::Lifecycle::Main => return None,
+        job::Lifecycle::Prestart => (Hook::Prestart, None),
+        job::Lifecycle::PrestartSidecar => (Hook::Prestart, Some(true)),
+        job::Lifecycle::Poststart => (Hook::Poststart, None),
+        job::Lifecycle::PoststartSidecar => (Hook::Poststart, Some(true)),
+        job::Lifecycle::Poststop => (Hook::Poststop, None),
+    };
+    Some(Lifecycle { hook: Some(hook), sidecar })
+}
+
+fn from_dependency(dependency: &job::Dependency) -> Dependency {
+    let condition = (dependency.condition != DependencyCondition::Started).then_some(dependency.condition);
+    Dependency { task: Some(dependency.task.clone()), condition }
+}
+
+fn from_prestop(prestop: &job::Prestop) -> Prestop {
+    Prestop {
+        command: Some(prestop.command.clone()),
+        args: from_plain(&prestop.args),
+        timeout: from_length(prestop.timeout, PRESTOP_TIMEOUT),
+    }
+}
+
+fn from_mount(mount: &job::VolumeMount) -> VolumeMount {
+    VolumeMount {
+        volume: Some(mount.volume.clone()),
+        destination: Some(mount.destination.clone()),
+        read_only: yes(mount.read_only),
+    }
+}
+
+fn from_identity(identity: &job::Identity) -> Identity {
+    Identity {
+        name: unless(&identity.name, DEFAULT_IDENTITY),
+        aud: non_empty(identity.aud.clone()),
+        ttl: identity.ttl.map(Span),
+        env: yes(identity.env),
+        file: yes(identity.file),
+        change_mode: (identity.change_mode != ChangeMode::Noop).then_some(identity.change_mode),
+        change_signal: identity.change_signal.clone().map(Signal),
+    }
+}
+
+fn from_logs(logs: &job::Logs) -> Option<Logs> {
+    unless_empty(Logs {
+        max_files: (logs.max_files != LOGS.max_files).then_some(logs.max_files),
+        max_file_size: (logs.max_file_size_mib != LOGS.max_file_size_mib).then_some(logs.max_file_size_mib),
+        disabled: yes(logs.disabled),
+        mode: (logs.mode != LOGS.mode).then_some(logs.mode),
+    })
+}
+
+fn from_services(services: &[job::Service], names: &Names<'_>) -> Option<Vec<Service>> {
+    non_empty(services.iter().map(|service| from_service(service, names)).collect())
+}
+
+fn from_service(service: &job::Service, names: &Names<'_>) -> Service {
+    Service {
+        name: unless(&service.name, &names.service(None)),
+        provider: (service.provider != Provider::Nomad).then_some(service.provider),
+        port: service.port.clone().map(Text),
+        address: service.address.clone(),
+        address_mode: (service.address_mode != AddressMode::Auto).then_some(service.address_mode),
+        tags: from_plain(&service.tags),
+        meta: texts(&service.meta),
+        checks: non_empty(service.checks.iter().map(|check| from_check(check, &service.name)).collect()),
+    }
+}
+
+fn from_check(check: &job::Check, service: &str) -> Check {
+    let mut spec = Check {
+        name: unless(&check.name, &check_name(service)),
+        port: check.port.clone().map(Text),
+        interval: Some(Span(check.interval)),
+        timeout: Some(Span(check.timeout)),
+        ..Check::default()
+    };
+    match &check.kind {
+        CheckKind::Tcp => spec.kind = Some(CheckType::Tcp),
+        CheckKind::Http { path, method, protocol, header, body, tls_skip_verify } => {
+            spec.kind = Some(CheckType::Http);
+            spec.path = Some(path.clone());
+            spec.method = unless(method, "GET");
+            spec.protocol = (protocol == "https").then_some(Protocol::Https);
+            spec.header = from_header(header);
+            spec.body = unless(body, "").map(Text);
+            spec.tls_skip_verify = yes(*tls_skip_verify);
+        }
+    }
+    spec
+}
+
+fn from_header(header: &BTreeMap<String, Vec<String>>) -> Option<BTreeMap<String, Vec<Text>>> {
+    let texts = |values: &[String]| values.iter().cloned().map(Text).collect();
+    non_empty_map(header.iter().map(|(field, values)| (field.clone(), texts(values))).collect())
+}
+
+fn from_plain(strings: &[String]) -> Option<Vec<Text>> {
+    non_empty(strings.iter().cloned().map(Text).collect())
+}
+
+fn from_length(length: Duration, default: Duration) -> Option<Span> {
+    (length != default).then_some(Span(length))
+}
+
+/// A flag, absent where it is false.
+fn yes(flag: bool) -> Option<bool> {
+    flag.then_some(true)
+}
+
+/// A block, absent where nothing is written in it.
+fn unless_empty<T: Default + PartialEq>(block: T) -> Option<T> {
+    (block != T::default()).then_some(block)
+}
