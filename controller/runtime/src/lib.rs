@@ -1,1 +1,53 @@
-//! placeholder
+//! The reconcile runtime of herdlet: a turn loop with a key-only queue, a committer, and the operations it starts.
+//!
+//! In go events (through an [`Inbox`]), out come actions, records, statuses and replies, each released when the
+//! records of its turn are durable. What the keys, events and actions mean is the business of a [`World`], which is
+//! synchronous and pure; this crate must not know what is being reconciled.
+//!
+//! ```text
+//!   Inbox ──► Runtime::run ──► Reconciler::turn (pure) ──► Committer ──► Executor::start, Publisher::offer, Reply
+//!     ▲          │  ▲                │                        │
+//!     │          │  └── alarm ◄── WakeQueue                   └── Store::commit, in order, one in flight, on a thread
+//!     └──────────┼────────────────────────────── Operations (own task, permit, deadline, token)
+//!                └── awaits its inbox and its alarm, nothing else
+//! ```
+//!
+//! - [`world`]: what a user implements, and what one turn yields.
+//! - [`turn`]: the synchronous core, which a simulator can drive without tokio.
+//! - [`queue`]: wakes, one per key, the earliest wins.
+//! - [`inbox`] and [`run`]: the loop around the core.
+//! - [`committer`]: durability first, then effects.
+//! - [`operation`] and [`permit`]: hands, bounded.
+//! - [`ready`], [`backoff`], [`clock`], [`metrics`]: small things the above (and worlds) need.
+//!
+//! There is no timer tick: without an event and without a due wake nothing runs. Wakes are kept in a sorted set with
+//! one alarm instead of a timer wheel, so that the simulator and the agent share the queue, any deadline is legal, and
+//! the alarm can be set on `CLOCK_BOOTTIME`, which goes on while the machine is suspended.
+
+pub mod backoff;
+pub mod clock;
+pub mod committer;
+pub mod inbox;
+pub mod metrics;
+pub mod operation;
+pub mod permit;
+pub mod queue;
+pub mod ready;
+pub mod run;
+pub mod turn;
+pub mod world;
+
+mod panic;
+
+pub use backoff::{Attempts, Backoff};
+pub use clock::{Alarm, BootClock, Clock, Now, TokioClock};
+pub use committer::{CommitIndex, Executor, Publisher, Store, StoreHealth};
+pub use inbox::{Arrivals, Inbox, InboxError};
+pub use metrics::Metrics;
+pub use operation::{Operations, Outcome, Report, Request};
+pub use permit::{Limit, Permit, Permits, Rate};
+pub use queue::{Wake, WakeQueue};
+pub use ready::{Gate, GateOpener, Ready};
+pub use run::{Ended, Handle, Runtime, Settings, Shell};
+pub use turn::Reconciler;
+pub use world::{Action, Dirty, Release, Reply, Turn, World};

@@ -1,0 +1,118 @@
+//! Where turns are released: starts and stops to the executor, statuses to the publisher, answers to who waits.
+//!
+//! In go turns as they are offered and again when they are durable, out go their effects. Stops are kept apart, because
+//! they are released ahead of their turn when its commit takes too long. It must not know how anything is committed.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{CommitIndex, Executor, Offered, Publisher};
+use crate::metrics::Metrics;
+use crate::panic::message;
+use crate::run::Settings;
+use crate::world::{Action, Release, Reply, World};
+
+/// The release side of a committer.
+pub(crate) struct Outlet<W: World, X, P> {
+    executor: X,
+    publisher: P,
+    stops: VecDeque<Stops<W>>,
+    /// How many turns were taken: their numbers, in order.
+    taken: u64,
+    settings: Settings,
+    closing: CancellationToken,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// The stops of one turn that is not yet durable.
+struct Stops<W: World> {
+    turn: u64,
+    until: Instant,
+    actions: Vec<W::Action>,
+}
+
+impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> {
+    /// Once `closing` is cancelled no action is started any more: to the world that looks like a crash at that point,
+    /// from which the next start recovers by looking.
+    pub(crate) fn new(
+        executor: X,
+        publisher: P,
+        settings: Settings,
+        closing: CancellationToken,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { executor, publisher, stops: VecDeque::new(), taken: 0, settings, closing, metrics }
+    }
+
+    /// Takes a turn that begins to wait: starts what needs no commit, and puts its stops on the clock.
+    pub(crate) fn take(&mut self, mut offered: Offered<W>) -> Offered<W> {
+        self.taken += 1;
+        offered.number = self.taken;
+        let (mut at_once, mut stops, mut after_commit) = (Vec::new(), Vec::new(), Vec::new());
+        for action in offered.turn.actions.drain(..) {
+            match action.release() {
+                Release::AtOnce => at_once.push(action),
+                Release::Stop => stops.push(action),
+                Release::AfterCommit => after_commit.push(action),
+            }
+        }
+        offered.turn.actions = after_commit;
+        if !stops.is_empty() {
+            let until = offered.at + self.settings.stop_grace;
+            self.stops.push_back(Stops { turn: offered.number, until, actions: stops });
+        }
+        self.start(at_once);
+        offered
+    }
+
+    /// When the next stop has waited long enough.
+    pub(crate) fn next_stop_at(&self) -> Option<Instant> {
+        self.stops.front().map(|stops| stops.until)
+    }
+
+    /// Releases the stops that have waited long enough for their commit.
+    pub(crate) fn release_stops_ahead(&mut self, now: Instant) {
+        while let Some(stops) = self.stops.pop_front_if(|stops| stops.until <= now) {
+            tracing::warn!(stops = stops.actions.len(), "stopping without a commit, which takes too long");
+            self.metrics.stops_ahead.add(stops.actions.len());
+            self.start(stops.actions);
+        }
+    }
+
+    /// Releases a turn that is durable at `index`: its stops first, then the rest in order.
+    pub(crate) fn release(&mut self, index: CommitIndex, offered: Offered<W>) {
+        let Offered { turn, at, number, gate, compact_len: _ } = offered;
+        self.metrics.release_wait.observe(at.elapsed());
+        while let Some(stops) = self.stops.pop_front_if(|stops| stops.turn <= number) {
+            self.start(stops.actions);
+        }
+        self.start(turn.actions);
+        if !turn.statuses.is_empty() {
+            guard(&self.metrics, || self.publisher.offer(index, turn.statuses));
+        }
+        for reply in turn.replies {
+            guard(&self.metrics, || reply.release(index));
+        }
+        if let Some(gate) = gate {
+            gate.open();
+        }
+    }
+
+    fn start(&mut self, actions: Vec<W::Action>) {
+        if !actions.is_empty() && !self.closing.is_cancelled() {
+            guard(&self.metrics, || self.executor.start(actions));
+        }
+    }
+}
+
+/// A panic of whoever takes what is released must not end the committer.
+fn guard(metrics: &Metrics, release: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(release)) {
+        metrics.release_panics.add(1);
+        tracing::error!(panic = message(&*payload), "a released turn was not taken");
+    }
+}

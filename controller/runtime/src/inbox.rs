@@ -1,0 +1,117 @@
+//! The inbox of a runtime: everybody sends, one loop receives in chunks.
+//!
+//! Bounded, so that a flood slows its source down instead of filling memory. It must not look into events.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// The sending side; cheap to clone.
+pub struct Inbox<E> {
+    sender: mpsc::Sender<(Instant, E)>,
+}
+
+/// The receiving side, for [`crate::Runtime`].
+pub struct Arrivals<E> {
+    receiver: mpsc::Receiver<(Instant, E)>,
+    chunk: Vec<(Instant, E)>,
+}
+
+/// Why an event was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InboxError {
+    /// The runtime is shutting down.
+    #[error("send an event to a runtime which has stopped")]
+    Closed,
+    /// The inbox is full; only [`Inbox::try_send`] says so, the others wait.
+    #[error("send an event to a full inbox")]
+    Full,
+}
+
+impl<E> Clone for Inbox<E> {
+    fn clone(&self) -> Self {
+        Self { sender: self.sender.clone() }
+    }
+}
+
+impl<E: Send + 'static> Inbox<E> {
+    /// An inbox that holds at most `capacity` events (at least 1).
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> (Self, Arrivals<E>) {
+        let (sender, receiver) = mpsc::channel(capacity.max(1));
+        (Self { sender }, Arrivals { receiver, chunk: Vec::new() })
+    }
+
+    /// Sends an event, waiting for room. Events of one sender arrive in order.
+    ///
+    /// # Errors
+    /// [`InboxError::Closed`] when the runtime has stopped; the event is gone.
+    pub async fn send(&self, event: E) -> Result<(), InboxError> {
+        self.sender.send((Instant::now(), event)).await.map_err(|_| InboxError::Closed)
+    }
+
+    /// Sends an event if there is room.
+    ///
+    /// # Errors
+    /// [`InboxError::Full`] or [`InboxError::Closed`]; the event is gone.
+    pub fn try_send(&self, event: E) -> Result<(), InboxError> {
+        self.sender.try_send((Instant::now(), event)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => InboxError::Full,
+            mpsc::error::TrySendError::Closed(_) => InboxError::Closed,
+        })
+    }
+
+    /// Sends an event from a thread outside the async runtime, blocking while there is no room.
+    ///
+    /// # Errors
+    /// [`InboxError::Closed`] when the runtime has stopped; the event is gone.
+    pub fn blocking_send(&self, event: E) -> Result<(), InboxError> {
+        self.sender.blocking_send((Instant::now(), event)).map_err(|_| InboxError::Closed)
+    }
+
+    /// How many events wait now.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.sender.max_capacity() - self.sender.capacity()
+    }
+
+    /// Resolves when the runtime has stopped taking events.
+    pub async fn closed(&self) {
+        self.sender.closed().await;
+    }
+}
+
+impl<E> Arrivals<E> {
+    /// Waits for at least one event and takes what is there, at most `chunk_max`; 0 when all senders are gone. Nothing
+    /// is lost when it is dropped while waiting.
+    pub(crate) async fn ready_chunk(&mut self, chunk_max: usize) -> usize {
+        self.receiver.recv_many(&mut self.chunk, chunk_max).await
+    }
+
+    /// Takes what is there without waiting, at most `chunk_max`; 0 when there is nothing.
+    pub(crate) fn rest_chunk(&mut self, chunk_max: usize) -> usize {
+        while self.chunk.len() < chunk_max {
+            match self.receiver.try_recv() {
+                Ok(arrival) => self.chunk.push(arrival),
+                Err(mpsc::error::TryRecvError::Empty | mpsc::error::TryRecvError::Disconnected) => break,
+            }
+        }
+        self.chunk.len()
+    }
+
+    /// The events of the chunk with how long they had waited.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (Duration, E)> {
+        self.chunk.drain(..).map(|(sent_at, event)| (sent_at.elapsed(), event))
+    }
+
+    /// How many events wait beyond the chunk.
+    pub(crate) fn depth(&self) -> usize {
+        self.receiver.len()
+    }
+
+    /// Takes no more events; what was accepted stays readable.
+    pub(crate) fn close(&mut self) {
+        self.receiver.close();
+    }
+}

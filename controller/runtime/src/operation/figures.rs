@@ -1,0 +1,101 @@
+//! Figures of operations by kind: what is alive now, and what became of the others.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Outcome, Phase, Slots};
+use crate::metrics::{Histogram, HistogramReading};
+
+/// One kind of operation at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KindFigures {
+    /// How many wait for a permit.
+    pub waiting: usize,
+    /// How many run, those past their deadline included.
+    pub running: usize,
+    /// How many run past their deadline.
+    pub overdue: usize,
+    /// How long ago the oldest live one was asked for; zero when none is alive.
+    pub oldest: Duration,
+    /// How many were asked for so far.
+    pub asked_total: u64,
+    /// How many have ended by themselves so far.
+    pub done_total: u64,
+    /// How many went past their deadline so far.
+    pub overdue_total: u64,
+    /// How many panicked so far.
+    pub panicked_total: u64,
+    /// How many were cancelled before they began so far.
+    pub cancelled_total: u64,
+    /// How many were refused because their key was taken so far.
+    pub refused_total: u64,
+    /// How long those that ended had run.
+    pub duration: HistogramReading,
+}
+
+/// Sums over the operations of one kind.
+#[derive(Debug, Default)]
+pub(super) struct OperationFigures {
+    pub(super) asked: u64,
+    pub(super) overdue: u64,
+    pub(super) refused: u64,
+    done: u64,
+    panicked: u64,
+    cancelled: u64,
+    duration: Histogram,
+}
+
+impl OperationFigures {
+    /// Counts the end of an operation.
+    pub(super) fn count<T>(&mut self, outcome: &Outcome<T>, ran: Duration) {
+        match outcome {
+            Outcome::Done(_) => self.done += 1,
+            Outcome::Panicked(_) => self.panicked += 1,
+            Outcome::Cancelled => {
+                self.cancelled += 1;
+                return;
+            }
+            // Neither is an end.
+            Outcome::Overdue | Outcome::Refused => return,
+        }
+        self.duration.observe(ran);
+    }
+}
+
+impl<K, N: Ord + Copy> Slots<K, N> {
+    /// The figures of every kind.
+    pub(super) fn figures(&self) -> Vec<(N, KindFigures)> {
+        let now = Instant::now();
+        let mut kinds: std::collections::BTreeMap<N, KindFigures> = self
+            .ended
+            .iter()
+            .map(|(kind, sums)| {
+                let figures = KindFigures {
+                    asked_total: sums.asked,
+                    done_total: sums.done,
+                    overdue_total: sums.overdue,
+                    panicked_total: sums.panicked,
+                    cancelled_total: sums.cancelled,
+                    refused_total: sums.refused,
+                    duration: sums.duration.read(),
+                    ..KindFigures::default()
+                };
+                (*kind, figures)
+            })
+            .collect();
+        for slot in self.live.values() {
+            let figures = kinds.entry(slot.kind).or_default();
+            figures.oldest = figures.oldest.max(now.saturating_duration_since(slot.asked_at));
+            match slot.phase {
+                Phase::Waiting => figures.waiting += 1,
+                Phase::Running => figures.running += 1,
+                Phase::Overdue => {
+                    figures.running += 1;
+                    figures.overdue += 1;
+                }
+            }
+        }
+        kinds.into_iter().collect()
+    }
+}

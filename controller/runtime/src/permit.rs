@@ -1,0 +1,185 @@
+//! Bounded concurrency and rate per kind of work.
+//!
+//! In goes a kind, out comes a [`Permit`] once there is a place and the rate allows it. Waiters are served in order. It
+//! must not know what the work is.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Debug};
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use governor::clock::Clock;
+use governor::middleware::NoOpMiddleware;
+use governor::nanos::Nanos;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+/// How much of one kind of work may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// How many at a time.
+    pub concurrent: NonZeroU32,
+    /// How many may begin over time; `None` is no limit.
+    pub rate: Option<Rate>,
+}
+
+/// How many may begin over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// How many may begin at once after a quiet time.
+    pub burst: NonZeroU32,
+    /// After how long one more may begin; zero counts as a nanosecond.
+    pub period: Duration,
+}
+
+/// The permission to work; the place is free again when it is dropped.
+#[derive(Debug)]
+pub struct Permit {
+    _place: OwnedSemaphorePermit,
+}
+
+/// The permits of all kinds; cheap to clone.
+pub struct Permits<N> {
+    limit_of: Arc<dyn Fn(N) -> Limit + Send + Sync>,
+    kinds: Arc<Mutex<BTreeMap<N, Arc<Kind>>>>,
+}
+
+struct Kind {
+    places: Arc<Semaphore>,
+    /// The lock makes those who wait for the rate wait in order.
+    rate: Option<tokio::sync::Mutex<Limiter>>,
+}
+
+type Limiter = RateLimiter<NotKeyed, InMemoryState, TokioTime, NoOpMiddleware<Nanos>>;
+
+impl<N> Clone for Permits<N> {
+    fn clone(&self) -> Self {
+        Self { limit_of: Arc::clone(&self.limit_of), kinds: Arc::clone(&self.kinds) }
+    }
+}
+
+impl<N: Debug> Debug for Permits<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permits").finish_non_exhaustive()
+    }
+}
+
+impl<N: Ord + Copy> Permits<N> {
+    /// Permits with the limits `limit_of` gives; it is asked once per kind, so that no kind is without a limit.
+    #[must_use]
+    pub fn new(limit_of: impl Fn(N) -> Limit + Send + Sync + 'static) -> Self {
+        Self { limit_of: Arc::new(limit_of), kinds: Arc::default() }
+    }
+
+    /// Waits for a place, then for the rate. Nothing is used up when it is dropped while waiting.
+    pub async fn acquire(&self, kind: N) -> Permit {
+        let kind = self.kind(kind);
+        let place = match Arc::clone(&kind.places).acquire_owned().await {
+            Ok(place) => place,
+            // Only a closed semaphore fails, and nobody closes these.
+            Err(_) => std::future::pending().await,
+        };
+        if let Some(rate) = &kind.rate {
+            let limiter = rate.lock().await;
+            while let Err(not_until) = limiter.check() {
+                // Tokio's timers have a resolution of 1 ms; a zero sleep would spin.
+                let wait = not_until.wait_time_from(limiter.clock().now());
+                tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
+            }
+        }
+        Permit { _place: place }
+    }
+
+    fn kind(&self, kind: N) -> Arc<Kind> {
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(kinds.entry(kind).or_insert_with(|| Arc::new(Kind::new((self.limit_of)(kind)))))
+    }
+}
+
+impl Kind {
+    fn new(limit: Limit) -> Self {
+        let places =
+            usize::try_from(limit.concurrent.get()).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        let rate = limit.rate.and_then(|rate| {
+            let quota = Quota::with_period(rate.period.max(Duration::from_nanos(1)))?.allow_burst(rate.burst);
+            Some(tokio::sync::Mutex::new(RateLimiter::direct_with_clock(quota, TokioTime(Instant::now()))))
+        });
+        Self { places: Arc::new(Semaphore::new(places)), rate }
+    }
+}
+
+/// Tokio's time for governor, whose own clocks don't follow paused time.
+#[derive(Debug, Clone)]
+struct TokioTime(Instant);
+
+impl Clock for TokioTime {
+    type Instant = Nanos;
+
+    fn now(&self) -> Nanos {
+        Nanos::from(self.0.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const TWO: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn only_so_many_at_a_time() {
+        let permits = Permits::new(|_: &str| Limit { concurrent: TWO, rate: None });
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let start = Instant::now();
+        let work: Vec<_> = (0..6)
+            .map(|_| {
+                let (permits, now, most) = (permits.clone(), Arc::clone(&now), Arc::clone(&most));
+                tokio::spawn(async move {
+                    let _permit = permits.acquire("mount").await;
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_secs(10)).await;
+                    now.fetch_sub(1, Ordering::SeqCst);
+                })
+            })
+            .collect();
+        permits.acquire("kill").await;
+        assert_eq!(start.elapsed(), Duration::ZERO, "another kind does not wait");
+        for work in work {
+            assert!(work.await.is_ok());
+        }
+        assert_eq!((most.load(Ordering::SeqCst), start.elapsed().as_secs()), (2, 30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rate_follows_paused_time() {
+        let rate = Some(Rate { burst: TWO, period: Duration::from_secs(60) });
+        let permits = Permits::new(move |()| Limit { concurrent: NonZeroU32::MAX, rate });
+        let start = Instant::now();
+        let mut began = Vec::new();
+        for _ in 0..4 {
+            drop(permits.acquire(()).await);
+            began.push(start.elapsed().as_secs());
+        }
+        assert_eq!(began, [0, 0, 60, 120]);
+        // A quiet time earns the burst again, and no more.
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+        let start = Instant::now();
+        for _ in 0..3 {
+            drop(permits.acquire(()).await);
+        }
+        assert_eq!(start.elapsed().as_secs(), 60);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_gives_up_uses_nothing() {
+        let permits = Permits::new(|()| Limit { concurrent: NonZeroU32::MIN, rate: None });
+        let held = permits.acquire(()).await;
+        assert!(tokio::time::timeout(Duration::from_secs(1), permits.acquire(())).await.is_err());
+        drop(held);
+        assert!(tokio::time::timeout(Duration::from_secs(1), permits.acquire(())).await.is_ok());
+    }
+}

@@ -1,0 +1,240 @@
+//! The loop: await the inbox and the alarm, take a turn, hand it to the committer.
+//!
+//! In goes a [`Shell`] (a world and what surrounds it), out come a [`Runtime`] to run and a [`Handle`] to follow it. The
+//! loop awaits nothing else, so no slow disk, driver or server ever delays a decision.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::clock::{Alarm, Clock};
+use crate::committer::{Committer, Executor, Offered, Outlet, Publisher, Store, StoreHealth};
+use crate::inbox::Arrivals;
+use crate::metrics::Metrics;
+use crate::ready::{Gate, GateOpener};
+use crate::turn::Reconciler;
+use crate::world::World;
+
+/// Numbers of a runtime; the defaults are meant for the agent.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// So many events share a turn at most: a burst must not keep decisions waiting for its end.
+    pub chunk_max: usize,
+    /// So long a stop waits for its commit; then it is released without.
+    pub stop_grace: Duration,
+    /// A commit that takes longer is shown as degraded while it hangs.
+    pub commit_slow: Duration,
+    /// How long to wait between tries of a commit that fails.
+    pub commit_retry: Backoff,
+    /// So long a shutdown waits for the last commits.
+    pub flush_max: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            chunk_max: 1_024,
+            stop_grace: Duration::from_secs(1),
+            commit_slow: Duration::from_secs(5),
+            commit_retry: Backoff {
+                base: Duration::from_millis(100),
+                factor: 2,
+                max: Duration::from_secs(10),
+                jitter_percent: 0,
+            },
+            flush_max: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A world and what surrounds it.
+pub struct Shell<W: World, S, X, P, C> {
+    /// What decides.
+    pub world: W,
+    /// Where events come from: [`crate::Inbox::with_capacity`].
+    pub arrivals: Arrivals<W::Event>,
+    /// Where records go.
+    pub store: S,
+    /// Who starts actions.
+    pub executor: X,
+    /// Who takes statuses.
+    pub publisher: P,
+    /// What time it is.
+    pub clock: C,
+    /// The numbers.
+    pub settings: Settings,
+}
+
+/// Follows and ends a runtime; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    /// Whether records become durable.
+    pub store_health: watch::Receiver<StoreHealth>,
+    /// Opens once the first turn, which begins the world, is durable and released.
+    pub first_turn: Gate,
+    /// The figures.
+    pub metrics: Arc<Metrics>,
+    /// Cancel it to shut the runtime down.
+    pub shutdown: CancellationToken,
+}
+
+/// A runtime, to be run in one task.
+pub struct Runtime<W: World, S: Store<Record = W::Record>, X, P, C: Clock> {
+    reconciler: Reconciler<W>,
+    arrivals: Arrivals<W::Event>,
+    committer: Committer<W, S, X, P, C>,
+    offers: mpsc::UnboundedSender<Offered<W>>,
+    first_turn: Option<GateOpener>,
+    clock: C,
+    settings: Settings,
+    metrics: Arc<Metrics>,
+    shutdown: CancellationToken,
+}
+
+/// What is left of a runtime that has ended.
+pub struct Ended<W, S> {
+    /// The world as it was after the last turn.
+    pub world: W,
+    /// The store, when everything was flushed to it; `None` when the last commits did not end in time.
+    pub store: Option<S>,
+}
+
+impl<W, S, X, P, C> Runtime<W, S, X, P, C>
+where
+    W: World,
+    S: Store<Record = W::Record>,
+    X: Executor<W::Action>,
+    P: Publisher<W::Status>,
+    C: Clock,
+{
+    /// Puts a runtime together; nothing happens before [`Runtime::run`].
+    #[must_use]
+    pub fn new(shell: Shell<W, S, X, P, C>) -> (Self, Handle) {
+        let Shell { world, arrivals, store, executor, publisher, clock, settings } = shell;
+        let metrics = Arc::new(Metrics::default());
+        let shutdown = CancellationToken::new();
+        let (offers, offered) = offers();
+        let outlet = Outlet::new(executor, publisher, settings, shutdown.clone(), Arc::clone(&metrics));
+        let committer = Committer::new(offered, store, outlet, clock.clone(), settings);
+        let (opener, first_turn) = Gate::closed();
+        let handle = Handle {
+            store_health: committer.health(),
+            first_turn,
+            metrics: Arc::clone(&metrics),
+            shutdown: shutdown.clone(),
+        };
+        let runtime = Self {
+            reconciler: Reconciler::new(world),
+            arrivals,
+            committer,
+            offers,
+            first_turn: Some(opener),
+            clock,
+            settings,
+            metrics,
+            shutdown,
+        };
+        (runtime, handle)
+    }
+
+    /// Runs until the shutdown token is cancelled or all senders of the inbox are gone. Then it takes what was already
+    /// accepted, waits for the last commits (bounded by [`Settings::flush_max`]) and starts no further action; it does
+    /// not touch what runs.
+    pub async fn run(self) -> Ended<W, S> {
+        let Self {
+            reconciler,
+            mut arrivals,
+            committer,
+            offers,
+            first_turn,
+            clock,
+            settings,
+            metrics,
+            shutdown,
+        } = self;
+        let mut committing = tokio::spawn(committer.run());
+        let mut alarm = clock.alarm();
+        let mut turns = Turns { reconciler, offers, first_turn, clock, metrics };
+        turns.take(&mut arrivals);
+        loop {
+            let next_at = turns.reconciler.next_at();
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                events = arrivals.ready_chunk(settings.chunk_max) => if events == 0 { break },
+                () = alarm.until(next_at.unwrap_or(u64::MAX)), if next_at.is_some() => {
+                    if !turns.reconciler.is_due(turns.clock.now()) {
+                        continue;
+                    }
+                    // Keys that are due again at once must not starve the other tasks of this thread.
+                    tokio::task::yield_now().await;
+                }
+            }
+            turns.take(&mut arrivals);
+        }
+        arrivals.close();
+        while arrivals.rest_chunk(settings.chunk_max) > 0 {
+            turns.take(&mut arrivals);
+        }
+        let Turns { reconciler, offers, .. } = turns;
+        // Ends the committer once it has caught up.
+        drop(offers);
+        let store = match tokio::time::timeout(settings.flush_max, &mut committing).await {
+            Ok(Ok(store)) => store,
+            Ok(Err(error)) => {
+                tracing::error!(%error, "the committer failed");
+                None
+            }
+            Err(_) => {
+                tracing::error!("shutting down without the last commits, which take too long");
+                committing.abort();
+                None
+            }
+        };
+        Ended { world: reconciler.into_world(), store }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the loop never waits; the committer empties it at once and keeps the bound"
+)]
+fn offers<W: World>() -> (mpsc::UnboundedSender<Offered<W>>, mpsc::UnboundedReceiver<Offered<W>>) {
+    mpsc::unbounded_channel()
+}
+
+/// The part of the loop that does not wait.
+struct Turns<W: World, C> {
+    reconciler: Reconciler<W>,
+    offers: mpsc::UnboundedSender<Offered<W>>,
+    first_turn: Option<GateOpener>,
+    clock: C,
+    metrics: Arc<Metrics>,
+}
+
+impl<W: World, C: Clock> Turns<W, C> {
+    /// Takes one turn with the events of the present chunk.
+    fn take(&mut self, arrivals: &mut Arrivals<W::Event>) {
+        let now = self.clock.now();
+        let metrics = &self.metrics;
+        metrics.inbox_depth.set_len(arrivals.depth());
+        let events = arrivals.drain().map(|(waited, event)| {
+            metrics.inbox_wait.observe(waited);
+            event
+        });
+        let turn = self.reconciler.turn(now, events);
+        metrics.count_turn(turn.counts);
+        metrics.quarantined.set_len(self.reconciler.quarantine().len());
+        metrics.wakes_pending.set_len(self.reconciler.wakes().len());
+        metrics.turn_wall_ns.set(now.wall_ns);
+        metrics.turn_duration.observe(self.clock.now().since(now.boot_ns));
+        if turn.is_quiet() && self.first_turn.is_none() {
+            return;
+        }
+        // Fails only when the committer is gone, which only happens with the async runtime.
+        let _ = self.offers.send(Offered::new(turn, self.first_turn.take()));
+    }
+}
