@@ -1,0 +1,5 @@
+//! Where desired state comes from: manifests laid down by people.
+//!
+//! In: texts. Out: what should run. It must not know what does run.
+
+pub mod yaml;

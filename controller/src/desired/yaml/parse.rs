@@ -1,0 +1,183 @@
+//! Source text → trees.
+//!
+//! In: the name and the bytes of a text with any number of YAML documents, trusted in nothing. Out: a tree for every
+//! document that could be read, and all problems met on the way. Problems that leave the structure readable (a key
+//! written twice, an unknown tag) don't end a document, and a broken document doesn't end the text. Size, depth,
+//! number of values and what aliases multiply are bounded. It must not know what the documents are about.
+
+use std::sync::Arc;
+
+use granit_parser::{ErrorKind, Event, Parser, ScanError};
+
+use super::node::Document;
+use super::problem::{Position, Problem, Problems};
+
+mod build;
+mod syntax;
+
+use build::{Builder, Stop};
+
+/// The most a text may ask of us.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of the text.
+    pub bytes_max: usize,
+    /// Lists and maps within each other, whether written or repeated by an alias.
+    pub depth_max: usize,
+    /// Values in all documents of the text, those that aliases repeat counted every time.
+    pub nodes_max: usize,
+    /// Bytes of scalars that aliases repeat.
+    pub repeated_bytes_max: usize,
+    /// Documents in the text, empty ones counted.
+    pub documents_max: usize,
+}
+
+impl Limits {
+    /// A large real manifest has some thousand values in a hundred kilobytes; these leave room for generated ones and
+    /// bound a hostile one to some 100 MiB for a moment.
+    pub const DEFAULT: Self = Self {
+        bytes_max: 4 << 20,
+        depth_max: 64,
+        nodes_max: 250_000,
+        repeated_bytes_max: 16 << 20,
+        documents_max: 10_000,
+    };
+}
+
+/// What could be read of a text, and what could not.
+#[derive(Debug, Clone, Default)]
+pub struct Parsed {
+    /// The documents that have a value, in order. One with problems is here too as long as its structure is known.
+    pub documents: Vec<Document>,
+    /// What is wrong.
+    pub problems: Problems,
+}
+
+/// Reads a text within the default limits.
+pub fn parse(source: &str, bytes: &[u8]) -> Parsed {
+    parse_within(source, bytes, Limits::DEFAULT)
+}
+
+/// Reads a text within limits of one's own.
+pub fn parse_within(source: &str, bytes: &[u8], limits: Limits) -> Parsed {
+    match decode(source, bytes, limits) {
+        Ok(text) => Reader::new(source, text, limits).read(),
+        Err(problem) => Parsed { documents: Vec::new(), problems: problem.into() },
+    }
+}
+
+fn decode<'a>(source: &str, bytes: &'a [u8], limits: Limits) -> Result<&'a str, Problem> {
+    let problem = |position: Position, message: String| {
+        let Position { line, column } = position;
+        Problem { source: source.to_owned(), line, column, path: String::new(), message }
+    };
+    if bytes.len() > limits.bytes_max {
+        let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+        let message =
+            format!("has {:.1} MiB; the limit is {:.1} MiB", mib(bytes.len()), mib(limits.bytes_max));
+        return Err(problem(Position::default(), message));
+    }
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(problem(Position::default(), "is UTF-16; save it as UTF-8".to_owned()));
+    }
+    std::str::from_utf8(bytes).map_err(|error| {
+        let offset = error.valid_up_to();
+        let line_start = bytes[..offset].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let lines = bytes[..line_start].iter().filter(|byte| **byte == b'\n').count();
+        let columns = String::from_utf8_lossy(&bytes[line_start..offset]).chars().count();
+        let position = Position { line: count(lines + 1), column: count(columns + 1) };
+        let byte = bytes.get(offset).copied().unwrap_or_default();
+        problem(position, format!("is not UTF-8: byte 0x{byte:02x} at offset {offset}"))
+    })
+}
+
+/// Drives the parser through the documents.
+struct Reader<'a> {
+    source: Arc<str>,
+    parser: Parser<'a, granit_parser::StrInput<'a>>,
+    builder: Builder,
+    documents: Vec<Document>,
+    /// Documents begun, empty and broken ones counted.
+    begun: usize,
+    limits: Limits,
+}
+
+impl<'a> Reader<'a> {
+    fn new(source: &str, text: &'a str, limits: Limits) -> Self {
+        let mut options = granit_parser::options! {
+            emit_unresolved_aliases: true,
+            flow_nesting_limit: limits.depth_max,
+            block_nesting_limit: limits.depth_max,
+        };
+        // Comments are buffered by the parser up to a limit, past which it fails.
+        options.set_emit_comments(false);
+        let source: Arc<str> = source.into();
+        Self {
+            parser: Parser::new_from_str_with_options(text, options),
+            builder: Builder::new(source.clone(), limits),
+            documents: Vec::new(),
+            begun: 0,
+            limits,
+            source,
+        }
+    }
+
+    fn read(mut self) -> Parsed {
+        loop {
+            let stop = match self.parser.next_event() {
+                None => break,
+                Some(Err(error)) => Err(self.syntax(&error)),
+                Some(Ok((event, span))) => self.event(event, &span),
+            };
+            match stop {
+                Ok(()) => {}
+                Err(Stop::Document(problem)) => {
+                    self.builder.problems.push(problem);
+                    self.builder.abandon();
+                    // An error here is one of the source itself, which a text in memory cannot have.
+                    if !self.parser.proceed_next_document().unwrap_or(false) {
+                        break;
+                    }
+                }
+                Err(Stop::Source(problem)) => {
+                    self.builder.problems.push(problem);
+                    break;
+                }
+            }
+        }
+        Parsed { documents: self.documents, problems: self.builder.problems }
+    }
+
+    fn event(&mut self, event: Event<'_>, span: &granit_parser::Span) -> Result<(), Stop> {
+        if let Event::DocumentStart(..) = event {
+            self.begun += 1;
+            if self.begun > self.limits.documents_max {
+                let message = format!("has more than {} documents", self.limits.documents_max);
+                return Err(Stop::Source(self.builder.problem(position(span.start), message)));
+            }
+        }
+        if let Some(root) = self.builder.event(event, span)? {
+            let index = self.documents.len();
+            self.documents.push(Document { source: self.source.clone(), index, root });
+        }
+        Ok(())
+    }
+
+    fn syntax(&self, error: &ScanError) -> Stop {
+        let at = position(*error.marker());
+        Stop::Document(if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
+            self.builder.too_deep(at)
+        } else {
+            self.builder.problem(at, syntax::message(error))
+        })
+    }
+}
+
+/// The parser counts lines from 1 and columns from 0.
+fn position(marker: granit_parser::Marker) -> Position {
+    Position { line: count(marker.line()), column: count(marker.col() + 1) }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,393 @@
+//! Events of the parser → the tree of a document.
+//!
+//! In: events in order. Out: the root of each document, and problems with places and paths. Keys are made unique,
+//! aliases shared, merge keys (`<<`) resolved, tags judged, limits kept.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use granit_parser::{Event, ScalarStyle, Span, Tag};
+
+use super::super::node::{Entry, Node, Style, Value};
+use super::super::path::{Step, write_steps};
+use super::super::problem::{Position, Problem, Problems};
+use super::super::scalar::{resolve_plain, resolve_tagged};
+use super::super::words::shorten;
+use super::{Limits, position};
+
+/// Why reading cannot go on.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// In this document.
+    Document(Problem),
+    /// In the whole text.
+    Source(Problem),
+}
+
+/// Builds one document after the other.
+pub(super) struct Builder {
+    source: Arc<str>,
+    limits: Limits,
+    /// What is wrong so far, in all documents.
+    pub(super) problems: Problems,
+    /// Collections that are not complete yet, outermost first.
+    open: Vec<Frame>,
+    /// Complete nodes with an anchor, by the parser's number for it.
+    anchors: HashMap<usize, Part>,
+    /// The root of the document once it is complete.
+    root: Option<Arc<Node>>,
+    /// Values in all documents so far, repeated ones counted every time.
+    nodes: usize,
+    /// Bytes that aliases repeat so far.
+    repeated_bytes: usize,
+}
+
+/// A node with what it costs to walk through it.
+#[derive(Clone)]
+struct Part {
+    node: Arc<Node>,
+    nodes: usize,
+    bytes: usize,
+    height: usize,
+}
+
+/// A collection whose end has not been seen.
+struct Frame {
+    content: Content,
+    anchor: usize,
+    position: Position,
+    nodes: usize,
+    bytes: usize,
+    height: usize,
+}
+
+enum Content {
+    Seq(Vec<Arc<Node>>),
+    Map(MapContent),
+}
+
+#[derive(Default)]
+struct MapContent {
+    entries: Vec<Entry>,
+    /// Where each key was written first.
+    seen: HashMap<Box<str>, Position>,
+    /// Where `<<` was written.
+    merge: Option<Position>,
+    /// Values of `<<`, to be merged at the end.
+    merged: Vec<Arc<Node>>,
+    expecting: Expecting,
+}
+
+#[derive(Default)]
+enum Expecting {
+    #[default]
+    Key,
+    /// The value of this key.
+    Value(Box<str>, Position),
+    /// What `<<` merges.
+    Merge(Position),
+    /// The value of a key that was refused.
+    Refused,
+}
+
+impl Builder {
+    pub(super) fn new(source: Arc<str>, limits: Limits) -> Self {
+        Self {
+            source,
+            limits,
+            problems: Problems::new(),
+            open: Vec::new(),
+            anchors: HashMap::new(),
+            root: None,
+            nodes: 0,
+            repeated_bytes: 0,
+        }
+    }
+
+    /// Takes the next event; gives the root when it ended a document that has a value.
+    pub(super) fn event(&mut self, event: Event<'_>, span: &Span) -> Result<Option<Arc<Node>>, Stop> {
+        let at = position(span.start);
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let node = self.scalar(&text, style, tag.as_deref(), span);
+                self.complete(
+                    Part { nodes: 1, bytes: node.text.len(), height: 0, node: Arc::new(node) },
+                    anchor,
+                )?;
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.collection_tag(tag.as_deref(), "seq", span);
+                self.begin(Content::Seq(Vec::new()), anchor, at)?;
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.collection_tag(tag.as_deref(), "map", span);
+                self.begin(Content::Map(MapContent::default()), anchor, at)?;
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end()?,
+            Event::Alias(anchor) => self.alias(anchor, at)?,
+            Event::UnresolvedAlias(name) => {
+                let problem = self.problem(at, format!("nothing above is marked `&{name}`"));
+                self.problems.push(problem);
+                self.complete(Part::refused(at), 0)?;
+            }
+            Event::DocumentEnd => {
+                let root = self.root.take();
+                self.abandon();
+                return Ok(root);
+            }
+            // Nothing to build. The parser's enum may grow.
+            Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart(..)
+            | Event::Anchor(..)
+            | Event::Comment(..)
+            | _ => {}
+        }
+        Ok(None)
+    }
+
+    /// Forgets the document that was begun.
+    pub(super) fn abandon(&mut self) {
+        self.open.clear();
+        self.anchors.clear();
+        self.root = None;
+    }
+
+    /// A problem at a position, with the path of where building stands.
+    pub(super) fn problem(&self, at: Position, message: String) -> Problem {
+        let mut path = String::new();
+        // Writing to a string cannot fail.
+        let _ = write_steps(&mut path, &self.steps());
+        let Position { line, column } = at;
+        Problem { source: self.source.to_string(), line, column, path, message }
+    }
+
+    fn steps(&self) -> Vec<Step<'_>> {
+        self.open
+            .iter()
+            .filter_map(|frame| match &frame.content {
+                Content::Seq(items) => Some(Step::Item(items.len())),
+                Content::Map(map) => match &map.expecting {
+                    Expecting::Value(key, _) => Some(Step::Field(key)),
+                    Expecting::Merge(_) => Some(Step::Field("<<")),
+                    Expecting::Key | Expecting::Refused => None,
+                },
+            })
+            .collect()
+    }
+
+    fn scalar(&mut self, text: &str, style: ScalarStyle, tag: Option<&Tag>, span: &Span) -> Node {
+        let mut at = position(span.start);
+        let plain = style == ScalarStyle::Plain;
+        // The parser writes `~` for a value that was left out. It is told where its key is: that is what people see.
+        let left_out = plain && span.start.index() == span.end.index();
+        let text = if left_out { "" } else { text };
+        if left_out && let Some(Frame { content: Content::Map(map), .. }) = self.open.last() {
+            match &map.expecting {
+                Expecting::Value(_, key) | Expecting::Merge(key) => at = *key,
+                Expecting::Key | Expecting::Refused => {}
+            }
+        }
+        let value = match tag.map(|tag| (tag, tag.core_suffix())) {
+            None if plain => resolve_plain(text),
+            None => Value::Str,
+            Some((tag, _)) if is_non_specific(tag) => Value::Str,
+            Some((tag, None)) => {
+                self.refuse_tag(tag, span);
+                Value::Refused
+            }
+            Some((tag, Some(kind))) => resolve_tagged(text, kind).unwrap_or_else(|| {
+                let problem = self.problem(at, format!("is not what its tag `{}` says", tag.original()));
+                self.problems.push(problem);
+                Value::Refused
+            }),
+        };
+        let style = match style {
+            ScalarStyle::Plain => Style::Plain,
+            ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => Style::Quoted,
+            ScalarStyle::Literal | ScalarStyle::Folded => Style::Block,
+        };
+        Node { value, text: text.into(), style, position: at }
+    }
+
+    fn collection_tag(&mut self, tag: Option<&Tag>, kind: &str, span: &Span) {
+        if let Some(tag) = tag
+            && !is_non_specific(tag)
+            && tag.core_suffix() != Some(kind)
+        {
+            self.refuse_tag(tag, span);
+        }
+    }
+
+    fn refuse_tag(&mut self, tag: &Tag, span: &Span) {
+        let at = position(span.tag_start().unwrap_or(span.start));
+        let problem = self.problem(at, format!("the tag `{}` is not known here; remove it", tag.original()));
+        self.problems.push(problem);
+    }
+
+    fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Stop> {
+        let Some(part) = self.anchors.get(&anchor).cloned() else {
+            let problem = self.problem(at, "an alias cannot stand within what it repeats".to_owned());
+            self.problems.push(problem);
+            return self.complete(Part::refused(at), 0);
+        };
+        self.repeated_bytes = self.repeated_bytes.saturating_add(part.bytes);
+        // `complete` counts the node itself.
+        self.nodes = self.nodes.saturating_add(part.nodes - 1);
+        if self.repeated_bytes > self.limits.repeated_bytes_max {
+            let mib = self.limits.repeated_bytes_max >> 20;
+            return Err(Stop::Source(
+                self.problem(at, format!("aliases repeat more than {mib} MiB of text")),
+            ));
+        }
+        if self.open.len() + part.height > self.limits.depth_max {
+            return Err(Stop::Document(self.too_deep(at)));
+        }
+        // The node keeps its own place, which is where a mistake in it is mended.
+        self.complete_at(part, 0, at)
+    }
+
+    fn begin(&mut self, content: Content, anchor: usize, at: Position) -> Result<(), Stop> {
+        if self.open.len() >= self.limits.depth_max {
+            return Err(Stop::Document(self.too_deep(at)));
+        }
+        self.open.push(Frame { content, anchor, position: at, nodes: 1, bytes: 0, height: 1 });
+        Ok(())
+    }
+
+    /// What is said when the parser's limit or ours is reached, whichever comes first.
+    pub(super) fn too_deep(&self, at: Position) -> Problem {
+        self.problem(at, format!("lists and maps are nested more than {} deep", self.limits.depth_max))
+    }
+
+    fn end(&mut self) -> Result<(), Stop> {
+        let Some(frame) = self.open.pop() else { return Ok(()) };
+        let value = match frame.content {
+            Content::Seq(items) => Value::Seq(items),
+            Content::Map(map) => Value::Map(self.merge(map)),
+        };
+        let node = Node { value, text: "".into(), style: Style::Collection, position: frame.position };
+        let Frame { anchor, nodes, bytes, height, .. } = frame;
+        self.complete(Part { node: Arc::new(node), nodes, bytes, height }, anchor)
+    }
+
+    /// Keys of what `<<` names, where the map itself and what was merged before have none of that name
+    /// (<https://yaml.org/type/merge.html>).
+    fn merge(&mut self, map: MapContent) -> Vec<Entry> {
+        let MapContent { mut entries, mut seen, merged, .. } = map;
+        for node in merged {
+            for part in node.items().unwrap_or(std::slice::from_ref(&node)) {
+                match part.entries() {
+                    Some(others) => add_missing(&mut entries, &mut seen, others),
+                    None if part.value == Value::Refused => {}
+                    None => {
+                        let message = "`<<` takes a map, or a list of maps".to_owned();
+                        let problem = self.problem(part.position, message);
+                        self.problems.push(problem);
+                    }
+                }
+            }
+        }
+        entries
+    }
+
+    fn complete(&mut self, part: Part, anchor: usize) -> Result<(), Stop> {
+        let at = part.node.position;
+        self.complete_at(part, anchor, at)
+    }
+
+    /// Puts a complete node where it belongs. `at` is where it was written, which for an alias is not its own place.
+    fn complete_at(&mut self, part: Part, anchor: usize, at: Position) -> Result<(), Stop> {
+        self.nodes = self.nodes.saturating_add(1);
+        if self.nodes > self.limits.nodes_max {
+            let message =
+                format!("has more than {} values, those that aliases repeat counted", self.limits.nodes_max);
+            return Err(Stop::Source(self.problem(at, message)));
+        }
+        if anchor > 0 {
+            self.anchors.insert(anchor, part.clone());
+        }
+        let Some(frame) = self.open.last_mut() else {
+            let left_out = part.node.text.is_empty() && part.node.value == Value::Null;
+            self.root = (!left_out).then_some(part.node);
+            return Ok(());
+        };
+        frame.nodes = frame.nodes.saturating_add(part.nodes);
+        frame.bytes = frame.bytes.saturating_add(part.bytes);
+        frame.height = frame.height.max(part.height + 1);
+        match &mut frame.content {
+            Content::Seq(items) => items.push(part.node),
+            Content::Map(map) => match std::mem::take(&mut map.expecting) {
+                Expecting::Key => self.key(&part.node, at),
+                Expecting::Value(key, key_position) => {
+                    map.entries.push(Entry { key, key_position, value: part.node });
+                }
+                Expecting::Merge(_) => map.merged.push(part.node),
+                Expecting::Refused => {}
+            },
+        }
+        Ok(())
+    }
+
+    fn key(&mut self, node: &Node, at: Position) {
+        let (expecting, complaint) = self.judge_key(node, at);
+        if let Some(complaint) = complaint {
+            let problem = self.problem(at, complaint);
+            self.problems.push(problem);
+        }
+        if let Some(Frame { content: Content::Map(map), .. }) = self.open.last_mut() {
+            map.expecting = expecting;
+        }
+    }
+
+    fn judge_key(&mut self, node: &Node, at: Position) -> (Expecting, Option<String>) {
+        let Some(Frame { content: Content::Map(map), .. }) = self.open.last_mut() else {
+            return (Expecting::Refused, None);
+        };
+        let Some(text) = node.scalar_text() else {
+            let complaint = match node.value {
+                Value::Refused => None,
+                Value::Seq(_) | Value::Map(_) => Some("a key is a word, not a list or a map".to_owned()),
+                Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str => {
+                    Some(format!("a key is a word; put it in quotes if it is to be {:?}", node.text))
+                }
+            };
+            return (Expecting::Refused, complaint);
+        };
+        let is_merge = text == "<<" && node.style == Style::Plain;
+        if let Some(first) = if is_merge { map.merge.as_ref() } else { map.seen.get(text) } {
+            let Position { line, column } = *first;
+            let key = shorten(text);
+            let complaint = format!("duplicate key `{key}`; it is already at line {line}, column {column}");
+            return (Expecting::Refused, Some(complaint));
+        }
+        if is_merge {
+            map.merge = Some(at);
+            return (Expecting::Merge(at), None);
+        }
+        map.seen.insert(text.into(), at);
+        (Expecting::Value(text.into(), at), None)
+    }
+}
+
+impl Part {
+    /// What stands for a value that could not be read.
+    fn refused(at: Position) -> Self {
+        let node = Node { value: Value::Refused, text: "".into(), style: Style::Plain, position: at };
+        Self { node: Arc::new(node), nodes: 1, bytes: 0, height: 0 }
+    }
+}
+
+fn add_missing(entries: &mut Vec<Entry>, seen: &mut HashMap<Box<str>, Position>, others: &[Entry]) {
+    for other in others {
+        if !seen.contains_key(&other.key) {
+            seen.insert(other.key.clone(), other.key_position);
+            entries.push(other.clone());
+        }
+    }
+}
+
+/// `!` alone: a string, list or map, whatever the text looks like.
+fn is_non_specific(tag: &Tag) -> bool {
+    tag.handle().is_empty() && tag.suffix() == "!"
+}

@@ -1,0 +1,182 @@
+//! What is wrong with a text, told so that a person finds the place and knows what to write.
+//!
+//! In: problems in any order, from the parser, the schema walker and whoever checks meaning. Out: the first hundred of
+//! them by place, one line each, or as JSON. It must not know what the texts are about.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A place in a source text. Lines and columns count from 1, columns in characters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Position {
+    /// Line, from 1.
+    pub line: u32,
+    /// Column in characters, from 1.
+    pub column: u32,
+}
+
+/// One thing wrong with one place of a text.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Problem {
+    /// Name of the text, as the person who wrote it knows it: a file name, or `<stdin>`.
+    pub source: String,
+    /// Line, from 1; 0 when the text as a whole is meant.
+    pub line: u32,
+    /// Column in characters, from 1; 0 when the text as a whole is meant.
+    pub column: u32,
+    /// Where that is in the data, such as `spec.groups[0].tasks[1].resources.cpu`; empty for the whole document.
+    pub path: String,
+    /// What is wrong and, where it is plain, what to write instead. Reads after the path.
+    pub message: String,
+}
+
+impl Problem {
+    /// The place in its text.
+    pub fn position(&self) -> Position {
+        Position { line: self.line, column: self.column }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        if !self.path.is_empty() {
+            write!(f, ": {}", self.path)?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+/// All that is wrong, ordered by source and place.
+///
+/// Keeps the first [`Problems::SHOWN_MAX`] and counts the rest, so that a hostile text costs no memory. Displays one
+/// problem a line, then `and N more`. As JSON: `{"problems": [...], "more": N}`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problems {
+    /// Sorted, at most [`Problems::SHOWN_MAX`].
+    problems: Vec<Problem>,
+    /// How many came after those.
+    more: usize,
+}
+
+impl Problems {
+    /// How many problems are told; a person mends the first few and tries again.
+    pub const SHOWN_MAX: usize = 100;
+
+    /// Nothing is wrong so far.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether nothing is wrong.
+    pub fn is_empty(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// How many there are, told or not.
+    pub fn len(&self) -> usize {
+        self.problems.len() + self.more
+    }
+
+    /// How many are not told.
+    pub fn more(&self) -> usize {
+        self.more
+    }
+
+    /// The told ones, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.problems.iter()
+    }
+
+    /// Adds one, keeping the order; of two at the same place the one added first comes first.
+    pub fn push(&mut self, problem: Problem) {
+        let place = (problem.source.as_str(), problem.position());
+        let at = self.problems.partition_point(|other| (other.source.as_str(), other.position()) <= place);
+        if at < Self::SHOWN_MAX {
+            self.problems.insert(at, problem);
+        } else {
+            self.more += 1;
+        }
+        if self.problems.len() > Self::SHOWN_MAX {
+            self.problems.truncate(Self::SHOWN_MAX);
+            self.more += 1;
+        }
+    }
+
+    /// Adds one from the one source all of these are from; its text is built only when it will be told.
+    pub(crate) fn push_with(&mut self, position: Position, problem: impl FnOnce() -> Problem) {
+        let full = self.problems.len() >= Self::SHOWN_MAX;
+        if full && self.problems.last().is_some_and(|last| last.position() <= position) {
+            self.more += 1;
+        } else {
+            self.push(problem());
+        }
+    }
+
+    /// Adds all of another list.
+    pub fn append(&mut self, others: Self) {
+        self.more += others.more;
+        for problem in others.problems {
+            self.push(problem);
+        }
+    }
+
+    /// The told ones, in order.
+    pub fn into_vec(self) -> Vec<Problem> {
+        self.problems
+    }
+
+    /// Nothing when nothing is wrong, else all of it as an error.
+    ///
+    /// # Errors
+    /// The list itself.
+    pub fn into_result(self) -> Result<(), Self> {
+        if self.is_empty() { Ok(()) } else { Err(self) }
+    }
+}
+
+impl From<Problem> for Problems {
+    fn from(problem: Problem) -> Self {
+        Self { problems: vec![problem], more: 0 }
+    }
+}
+
+impl Extend<Problem> for Problems {
+    fn extend<I: IntoIterator<Item = Problem>>(&mut self, problems: I) {
+        for problem in problems {
+            self.push(problem);
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Problems {
+    type Item = &'a Problem;
+    type IntoIter = std::slice::Iter<'a, Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, problem) in self.problems.iter().enumerate() {
+            if nth > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{problem}")?;
+        }
+        if self.more > 0 {
+            write!(f, "\nand {} more", self.more)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}

@@ -1,0 +1,28 @@
+//! Tests of the YAML front end, by what they look at, over one small model of a manifest.
+
+mod checked;
+mod golden;
+mod hostile;
+mod model;
+mod shown;
+mod tree;
+mod typed;
+
+use super::*;
+
+/// The one document of a text that has nothing wrong with it.
+fn document(text: &str) -> Document {
+    let Parsed { mut documents, problems } = parse("t.yaml", text.as_bytes());
+    assert!(problems.is_empty(), "{text:?}: {problems}");
+    assert_eq!(documents.len(), 1, "{text:?}");
+    documents.remove(0)
+}
+
+/// What is wrong with a text, one line each, without the name of the source.
+fn wrong(text: &str) -> String {
+    told(&parse("t.yaml", text.as_bytes()).problems)
+}
+
+fn told(problems: &Problems) -> String {
+    problems.to_string().replace("t.yaml: ", "").replace("t.yaml:", "")
+}

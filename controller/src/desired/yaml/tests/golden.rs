@@ -1,0 +1,27 @@
+//! Whole texts with what is said about them, as files a person can read.
+//!
+//! `golden/NAME.yaml` is checked against the model; `golden/NAME.txt` is what is shown. `HERDLET_BLESS=1` writes it anew.
+
+use std::path::Path;
+
+use super::model::Manifest;
+use super::*;
+
+#[test]
+fn what_is_shown_is_what_the_files_say() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/desired/yaml/tests/golden");
+    for name in ["slips", "foreign", "two_documents"] {
+        let source = format!("{name}.yaml");
+        let text = std::fs::read(folder.join(&source)).unwrap();
+        let Parsed { documents, mut problems } = parse(&source, &text);
+        for document in &documents {
+            problems.append(check(&document.root(), &schema_for::<Manifest>()));
+        }
+        let shown = format!("{problems}\n");
+        let golden = folder.join(format!("{name}.txt"));
+        if std::env::var_os("HERDLET_BLESS").is_some() {
+            std::fs::write(&golden, &shown).unwrap();
+        }
+        assert_eq!(shown, std::fs::read_to_string(&golden).unwrap(), "{name}");
+    }
+}

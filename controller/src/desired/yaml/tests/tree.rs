@@ -1,0 +1,256 @@
+//! Texts → trees: what scalars mean, where things stand, merges, aliases, and what is refused.
+
+use super::*;
+
+fn scalar(text: &str) -> Value {
+    document(&format!("v: {text}\n")).at("v").unwrap().node.value.clone()
+}
+
+#[test]
+fn scalars_mean_what_yaml_1_2_says() {
+    for text in [
+        "no",
+        "yes",
+        "on",
+        "off",
+        "y",
+        "n",
+        "1_000",
+        "12:30:45",
+        "2024-01-01",
+        "0b11",
+        "1e",
+        ".",
+        "-a",
+        "+",
+        "e5",
+    ] {
+        assert_eq!(scalar(&format!("{text} # comment")), Value::Str, "{text}");
+    }
+    for text in [
+        "0x", "0xg", "0o8", "-0x10", "+.nan", "inf", "nan", "1.2.3", "infinity", "0x1p4", "--1", "1-", "${a}",
+    ] {
+        assert_eq!(scalar(text), Value::Str, "{text}");
+    }
+    for text in ["", "~", "null", "Null", "NULL"] {
+        assert_eq!(scalar(text), Value::Null, "{text}");
+    }
+    for (text, value) in [("true", true), ("True", true), ("TRUE", true), ("false", false), ("FALSE", false)]
+    {
+        assert_eq!(scalar(text), Value::Bool(value), "{text}");
+    }
+    for (text, value) in [
+        ("0", 0),
+        ("-0", 0),
+        ("8080", 8080),
+        ("+7", 7),
+        ("-12", -12),
+        ("0x10", 16),
+        ("0xfF", 255),
+        ("0o17", 15),
+        ("0755", 755),
+        ("18446744073709551616", 1 << 64),
+    ] {
+        assert_eq!(scalar(text), Value::Int(value), "{text}");
+    }
+    for (text, value) in [
+        ("1.10", 1.1),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("1e3", 1000.0),
+        ("-1.5E-2", -0.015),
+        (".inf", f64::INFINITY),
+        ("-.INF", f64::NEG_INFINITY),
+        ("1000000000000000000000000000000000000000000", 1e42),
+    ] {
+        assert_eq!(scalar(text), Value::Float(value), "{text}");
+    }
+    assert!(matches!(scalar(".nan"), Value::Float(value) if value.is_nan()));
+}
+
+#[test]
+fn plain_scalars_keep_their_source_text() {
+    for text in
+        ["1.10", "no", "0x10", "8080", "~", "007", "1e3", "+5", "TRUE", "a b", "x:y", "${NOMAD_PORT_http}"]
+    {
+        let document = document(&format!("v: {text}   # comment\n"));
+        let node = document.at("v").unwrap().node;
+        assert_eq!((&*node.text, node.style), (text, Style::Plain));
+    }
+    let document = document("a: 'no'\nb: \"a\\tb\"\nc: |\n  x: 1\n  y\nd: >-\n  x\n  y\ne:\n");
+    let text = |path: &str| {
+        let node = document.at(path).unwrap().node;
+        (node.text.to_string(), node.style)
+    };
+    assert_eq!(text("a"), ("no".to_owned(), Style::Quoted));
+    assert_eq!(text("b"), ("a\tb".to_owned(), Style::Quoted));
+    assert_eq!(text("c"), ("x: 1\ny\n".to_owned(), Style::Block));
+    assert_eq!(text("d"), ("x y".to_owned(), Style::Block));
+    assert_eq!(text("e"), (String::new(), Style::Plain));
+}
+
+#[test]
+fn everything_has_its_place() {
+    let text = "spec:\n  groups:\n    - name: web\n      ports: {http: {to: 80}}\n    -   name: bé\n        é: [x, y]\n      \nlast:\n";
+    let document = document(text);
+    for (path, line, column) in [
+        ("", 1, 1),
+        ("spec", 2, 3),
+        ("spec.groups", 3, 5),
+        ("spec.groups[0]", 3, 7),
+        ("spec.groups[0].name", 3, 13),
+        ("spec.groups[0].ports", 4, 14),
+        ("spec.groups[0].ports.http.to", 4, 26),
+        ("spec.groups[1].name", 5, 15),
+        ("spec.groups[1][\"é\"][1]", 6, 16),
+        // A value that was left out stands at its key.
+        ("last", 8, 1),
+    ] {
+        let place = document.at(path).unwrap();
+        assert_eq!(place.node.position, Position { line, column }, "{path}");
+        assert_eq!(place.path, path);
+    }
+    assert!(document.at("spec.groups[2]").is_none());
+    assert!(document.at("spec.groups.x").is_none());
+    assert!(document.at("spec..groups").is_none());
+    let problem = document.problem("spec.groups[0].tasks[1].name", "is missing");
+    assert_eq!(problem.to_string(), "t.yaml:3:7: spec.groups[0].tasks[1].name: is missing");
+}
+
+#[test]
+fn a_byte_order_mark_and_windows_line_ends_change_nothing() {
+    let document = document("\u{feff}a: 1\r\nb:\r\n  - x\r\n  - |\r\n    y\r\n    z\r\n");
+    assert_eq!(document.at("a").unwrap().node.position, Position { line: 1, column: 4 });
+    assert_eq!(document.at("b[0]").unwrap().node.position, Position { line: 3, column: 5 });
+    assert_eq!(&*document.at("b[1]").unwrap().node.text, "y\nz\n");
+}
+
+#[test]
+fn documents_are_counted_without_the_empty_ones() {
+    let parsed = parse("t.yaml", b"---\n# nothing\n---\na: 1\n---\n...\n---\nb: 2\n---\n~\n---\n");
+    assert_eq!(parsed.problems, Problems::new());
+    let roots: Vec<_> =
+        parsed.documents.iter().map(|document| (document.index, &document.root.value)).collect();
+    assert_eq!(roots.len(), 3);
+    assert_eq!(roots[2], (2, &Value::Null));
+    for text in ["", "\n\n", "# only a comment\n", "---\n", "\u{feff}", "--- # x\n...\n"] {
+        assert_eq!(parse("t.yaml", text.as_bytes()).documents.len(), 0, "{text:?}");
+        assert_eq!(wrong(text), "", "{text:?}");
+    }
+}
+
+#[test]
+fn merge_keys_give_what_the_map_lacks() {
+    let document = document(
+        "base: &base {a: 1, b: 2}\nmore: &more {b: 3, c: 4}\none: {<<: *base, a: 9}\ntwo:\n  <<: [*base, *more]\n  d: 5\n\
+         three: {<<: {x: 1}, \"<<\": literal}\n",
+    );
+    let keys = |path: &str| -> Vec<(String, String)> {
+        let entries = document.at(path).unwrap().node.entries().unwrap();
+        entries.iter().map(|entry| (entry.key.to_string(), entry.value.text.to_string())).collect()
+    };
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    assert_eq!(keys("one"), pairs(&[("a", "9"), ("b", "2")]));
+    assert_eq!(keys("two"), pairs(&[("d", "5"), ("a", "1"), ("b", "2"), ("c", "4")]));
+    // A merged value stands where it was written.
+    assert_eq!(document.at("two.c").unwrap().node.position, Position { line: 2, column: 23 });
+}
+
+#[test]
+fn duplicate_keys_are_told_with_both_places() {
+    assert_eq!(
+        wrong("a:\n  b: 1\n  c: 2\n  b: 3\n  \"b\": 4\n"),
+        "4:3: a: duplicate key `b`; it is already at line 2, column 3\n\
+         5:3: a: duplicate key `b`; it is already at line 2, column 3"
+    );
+    // 1 and "1" are one name.
+    assert_eq!(
+        wrong("x: [{1: a, '1': b}]\n"),
+        "1:12: x[0]: duplicate key `1`; it is already at line 1, column 6"
+    );
+    assert_eq!(
+        wrong("a: &a {x: 1}\nb:\n  <<: *a\n  <<: *a\n"),
+        "4:3: b: duplicate key `<<`; it is already at line 3, column 3"
+    );
+    // The first one stands, so that what is wrong with the rest can be told as well.
+    let parsed = parse("t.yaml", b"a: 1\na: 2\n");
+    assert_eq!(&*parsed.documents[0].at("a").unwrap().node.text, "1");
+}
+
+#[test]
+fn odd_keys_tags_and_aliases_are_refused_and_reading_goes_on() {
+    for (text, told) in [
+        ("a: !vault x\n", "1:4: a: the tag `!vault` is not known here; remove it"),
+        ("a: !!binary aGk=\n", "1:4: a: the tag `!!binary` is not known here; remove it"),
+        (
+            "a: !!python/object:os.system x\n",
+            "1:4: a: the tag `!!python/object:os.system` is not known here; remove it",
+        ),
+        ("a: !!map [x]\n", "1:4: a: the tag `!!map` is not known here; remove it"),
+        ("a: !!int x\n", "1:10: a: is not what its tag `!!int` says"),
+        ("a: [*b]\n", "1:5: a[0]: nothing above is marked `&b`"),
+        ("a: &a [*a]\n", "1:8: a[0]: an alias cannot stand within what it repeats"),
+        ("a: {? [x] : y}\n", "1:7: a: a key is a word, not a list or a map"),
+        ("a: {? {x: 1} : y}\n", "1:7: a: a key is a word, not a list or a map"),
+        ("~: x\n", "1:1: a key is a word; put it in quotes if it is to be \"~\""),
+        ("<<: x\n", "1:5: `<<` takes a map, or a list of maps"),
+        ("a: {<<: [{x: 1}, 2]}\n", "1:18: a: `<<` takes a map, or a list of maps"),
+    ] {
+        assert_eq!(wrong(text), told, "{text}");
+        assert_eq!(parse("t.yaml", text.as_bytes()).documents.len(), 1, "{text}");
+    }
+}
+
+#[test]
+fn core_tags_and_anchors_work() {
+    let document = document(
+        "a: !!str 8080\nb: !!int \"5\"\nc: ! 12\nd: !!float 3\ne: !!map {x: &x [1, 2]}\nf: *x\n? k\n: v\n*x2 : 1\n"
+            .replace("*x2 : 1\n", "")
+            .as_str(),
+    );
+    let value = |path: &str| document.at(path).unwrap().node.value.clone();
+    assert_eq!(value("a"), Value::Str);
+    assert_eq!(value("b"), Value::Int(5));
+    assert_eq!(value("c"), Value::Str);
+    assert_eq!(value("d"), Value::Float(3.0));
+    assert_eq!(value("f"), value("e.x"));
+    assert_eq!(document.at("f[1]").unwrap().node.position, Position { line: 5, column: 21 });
+    assert_eq!(&*document.at("k").unwrap().node.text, "v");
+}
+
+#[test]
+fn a_broken_document_does_not_end_the_text() {
+    let parsed = parse("t.yaml", b"a: [1, 2\n---\nb: 1\nb: 2\n---\nc: \"x\n---\nd: 1\n");
+    assert_eq!(parsed.documents.len(), 2);
+    assert_eq!(&*parsed.documents[1].at("d").unwrap().node.text, "1");
+    assert_eq!(
+        told(&parsed.problems),
+        "1:4: a[1]: is not YAML: unclosed bracket '['\n\
+         4:1: duplicate key `b`; it is already at line 3, column 1\n\
+         7:1: c: is not YAML: invalid indentation in multiline quoted scalar; look for a quote that is not closed"
+    );
+}
+
+#[test]
+fn what_is_no_yaml_is_told_with_its_usual_cause() {
+    for (text, told) in [
+        ("a:\n\tb: 1\n", "indent with spaces"),
+        ("a: 1\n\tb: 2\n", "indent with spaces"),
+        (
+            "a: b: c\n",
+            "1:5: is not YAML: mapping values are not allowed in this context; check the indentation, and put a value that holds `: ` in quotes",
+        ),
+        ("a: 1\n  b: 2\n", "check the indentation"),
+        ("a: @x\n", "put the value in quotes"),
+        ("a: `x`\n", "put the value in quotes"),
+        ("a: \"x\nb: 1\n", "look for a quote that is not closed"),
+        ("a: \"\\q\"\n", "in single quotes a backslash stands for itself"),
+        ("a: 1\nb\n", "a line of a map reads `key: value`"),
+    ] {
+        let wrong = wrong(text);
+        assert!(wrong.contains(told), "{text:?}: {wrong}");
+        assert_eq!(wrong.lines().count(), 1);
+    }
+}

@@ -1,0 +1,91 @@
+//! Words for people: what a value is called, names in a row, the name that was probably meant.
+//!
+//! In: nodes and names. Out: phrases that stand inside a message, safe to print on a terminal whatever they quote.
+
+use super::node::{Node, Value};
+
+/// A longer text is cut where it is quoted in a message.
+const QUOTED_CHARS_MAX: usize = 40;
+
+/// A text cut to a length that a message can bear, with control characters escaped.
+pub(crate) fn shorten(text: &str) -> String {
+    let escaped = |text: &str| text.escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'");
+    match text.char_indices().nth(QUOTED_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", escaped(&text[..end])),
+        None => escaped(text),
+    }
+}
+
+/// What was found, as a phrase with its article: `the string "8080"`, `a list`.
+pub(crate) fn found(node: &Node) -> String {
+    match node.value {
+        Value::Null => "nothing".to_owned(),
+        Value::Bool(value) => format!("the boolean {value}"),
+        Value::Int(_) => format!("the integer {}", shorten(&node.text)),
+        Value::Float(_) => format!("the number {}", shorten(&node.text)),
+        Value::Str => format!("the string \"{}\"", shorten(&node.text)),
+        Value::Seq(_) => "a list".to_owned(),
+        Value::Map(_) => "a map".to_owned(),
+        Value::Refused => "something unreadable".to_owned(),
+    }
+}
+
+/// Phrases in a row: `a`, `a or b`, `a, b or c`.
+pub(crate) fn one_of(phrases: &[String]) -> String {
+    match phrases {
+        [] => String::new(),
+        [only] => only.clone(),
+        [init @ .., last] => format!("{} or {last}", init.join(", ")),
+    }
+}
+
+/// The name that was probably meant by one that is not known: the same but for case, `-` and `_`, else the one with
+/// the fewest slips (a letter left out, added, changed, or two swapped), if few for its length.
+pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    let folded = fold(name);
+    if let Some(same) = names.clone().find(|other| fold(other) == folded) {
+        return Some(same);
+    }
+    let length = name.chars().count();
+    let slips_max = match length {
+        0..=2 => 0,
+        3 => 1,
+        4..=7 => 2,
+        8..=NAME_CHARS_MAX => 3,
+        _ => return None,
+    };
+    names
+        .map(|other| (slips(name, other), other))
+        .filter(|(slips, _)| *slips <= slips_max)
+        .min_by_key(|(slips, _)| *slips)
+        .map(|(_, other)| other)
+}
+
+/// A longer name is no slip of any of ours.
+const NAME_CHARS_MAX: usize = 64;
+
+/// A name without case and separators: `maxParallel`, `max-parallel` and `max_parallel` are one.
+fn fold(name: &str) -> String {
+    name.chars().filter(|char| !matches!(char, '-' | '_' | ' ')).flat_map(char::to_lowercase).collect()
+}
+
+/// The optimal string alignment distance.
+fn slips(left: &str, right: &str) -> usize {
+    let left: Vec<char> = left.chars().collect();
+    let right: Vec<char> = right.chars().collect();
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=right.len()).collect();
+    for (row, from) in left.iter().enumerate() {
+        let mut next = vec![row + 1];
+        for (column, to) in right.iter().enumerate() {
+            let change = last[column] + usize::from(from != to);
+            let mut cost = change.min(last[column + 1] + 1).min(next[column] + 1);
+            if row > 0 && column > 0 && *from == right[column - 1] && left[row - 1] == *to {
+                cost = cost.min(before[column - 1] + 1);
+            }
+            next.push(cost);
+        }
+        before = std::mem::replace(&mut last, next);
+    }
+    last[right.len()]
+}
