@@ -13,10 +13,25 @@ pub struct Action {
     pub op: Op,
     /// What it is about.
     pub subject: Subject,
+    /// For the mounts of a task: what to mount where.
+    pub mounts: Vec<MountSource>,
     /// What to do.
     pub verb: Verb,
     /// After this the operation counts as overdue: its part becomes unknown, its slot stays taken until it truly ends.
     pub timeout: Duration,
+}
+
+/// One volume to mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountSource {
+    /// Volume name.
+    pub volume: String,
+    /// Absolute path of its data.
+    pub path: String,
+    /// Where it appears, relative to the task directory.
+    pub destination: String,
+    /// The task may not write.
+    pub read_only: bool,
 }
 
 /// What to do with the subject's part.
@@ -26,7 +41,7 @@ pub struct Action {
 /// | `Dir` | make the allocation directory | remove it with all that is mounted below | does it exist? |
 /// | `Services` | make the catalogue hold exactly the group's registrations | take them back, confirmed | does it hold them? |
 /// | `Checks` | run the group's checks | stop them | do they run? |
-/// | `Task Dir` | make the task directory, tmpfs on `secrets` and `private` | unmount, remove | does it exist, mounted? |
+/// | `Task Dir` | make the task directory, tmpfs on `secrets` and `private` | – (goes with `Dir`) | does it exist, mounted? |
 /// | `Task Identity` | write tokens | remove the files | are they there and unexpired? |
 /// | `Task Mounts` | mount all volumes of the task | unmount all | are all there and ours? |
 /// | `Task Services`, `Task Checks` | as for the group | | |
@@ -158,6 +173,3 @@ pub enum FailureClass {
     /// A start failed in a way that the restart policy counts as an attempt.
     Recoverable,
 }
-
-/// Actions of one turn.
-pub type Actions = Vec<Action>;

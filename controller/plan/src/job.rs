@@ -1,8 +1,21 @@
 //! The job controller: a job's versions become allocations. Pure, separately keyed, in the same turns.
+//!
+//! Goes in: a job's current version, its slots and what became of their allocations. Comes out: allocations to make, to stop
+//! and to remove. It never touches a task: that is the allocations' own plan.
 
-use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+pub mod ports;
+pub mod rollout;
 
-use herdlet_api_types::{AllocId, JobKey, UnixNanos};
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
+
+use herdlet_api_types::{
+    AllocId, JobKey, UnixNanos,
+    job::{Group, Job},
+};
 use serde::{Deserialize, Serialize};
 
 /// What is remembered of a job.
@@ -12,6 +25,9 @@ pub struct JobState {
     pub key: JobKey,
     /// Number of the current version, from 0.
     pub version: u64,
+    /// Versions whose text is stored: the current one and those that allocations were made from.
+    #[serde(default)]
+    pub versions: BTreeSet<u64>,
     /// Commit in which it was made.
     pub create_index: u64,
     /// Commit in which it last changed.
@@ -31,4 +47,15 @@ pub struct Slot {
     pub had: u32,
     /// The newest of them.
     pub alloc: Option<AllocId>,
+}
+
+/// Whether an allocation made from `old` needs no replacement under `new`: everything its tasks could notice is equal.
+pub fn same_work(old: &Job, new: &Job, group: &str) -> bool {
+    let (Some(old_group), Some(new_group)) = (old.group(group), new.group(group)) else { return false };
+    let plain = |group: &Group| Group { count: 0, update: None, ..group.clone() };
+    old.kind == new.kind
+        && old.name == new.name
+        && old.region == new.region
+        && old.meta == new.meta
+        && plain(old_group) == plain(new_group)
 }

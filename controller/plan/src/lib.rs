@@ -1,7 +1,7 @@
 //! The planner: desired state and remembered state in, actions out.
 //!
-//! Decisions are pure. `plan` reads no clock, draws no randomness, does no IO, does not log and cannot fail: whatever the
-//! state, there is a plan. State is changed by `apply` and by nothing else.
+//! Decisions are pure. [`alloc::plan`] reads no clock, draws no randomness, does no IO, does not log and cannot fail:
+//! whatever the state, there is a plan. State is changed by [`alloc::apply`] and by nothing else.
 //!
 //! Read [`parts`] first.
 #![no_std]
@@ -9,12 +9,21 @@
 extern crate alloc as std_alloc;
 
 pub mod action;
+pub mod alloc;
+pub mod backoff;
 pub mod event;
 pub mod explain;
 pub mod job;
+pub mod limits;
 pub mod op;
+pub mod parts;
+pub mod pass;
+pub mod plan;
 pub mod record;
 pub mod shared;
 pub mod state;
+pub mod status;
+pub mod task;
 pub mod time;
 pub mod turn;
+pub mod world;

@@ -3,18 +3,23 @@
 //! [`Durable`] is written to the state database; [`Parts`] is not: what a look can tell is not stored, so after a start
 //! every part is [`PartState::Unknown`] and the plan is to look.
 
-use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
 
 use herdlet_api_types::{
-    Duration, UnixNanos,
+    UnixNanos,
     alloc::ClientStatus,
     service::CheckResult,
-    task::{ExitResult, TaskEvent},
+    task::{ExitResult, TaskEvent, TaskEventKind, TaskStatus},
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
     event::Noticed,
+    limits::EVENTS_MAX,
     op::Part,
     time::{BootId, Deadline},
 };
@@ -23,7 +28,7 @@ use crate::{
 #[derive(Debug, Clone, Default)]
 pub struct AllocState {
     /// What is stored.
-    pub durable: Durable,
+    pub durable: Tracked<Durable>,
     /// What is not.
     pub parts: Parts,
     /// Last results of the checks, by check id. Not stored: after a restart the stored health holds until the first result.
@@ -154,6 +159,17 @@ pub struct TaskState {
     pub events: Vec<TaskEvent>,
     /// An accepted restart of this task that has not been carried out.
     pub restart_requested: bool,
+    /// It can't go on: it is stopped if it runs, then it has failed.
+    pub doom: Option<Doom>,
+}
+
+/// Why a task can't go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doom {
+    /// Nomad's event for it.
+    pub kind: TaskEventKind,
+    /// A sentence.
+    pub message: String,
 }
 
 /// The machine of a task.
@@ -238,9 +254,14 @@ pub enum AfterStop {
     Restart,
 }
 
-/// States of all parts that an allocation may have; a part not in the map is unknown.
-#[derive(Debug, Clone, Default)]
-pub struct Parts(pub BTreeMap<Part, PartState>);
+/// States of all parts that an allocation may have.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    map: BTreeMap<Part, PartState>,
+    unseen: PartState,
+    drifted: BTreeSet<Part>,
+    failures: BTreeMap<Part, u32>,
+}
 
 /// What is known of one part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -287,5 +308,150 @@ pub enum Doing {
     Look(Option<Noticed>),
 }
 
-/// Longest wait between two tries of a failing part.
-pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
+impl TaskState {
+    /// Nomad's coarse state.
+    pub fn status(&self) -> TaskStatus {
+        match &self.run {
+            Run::Waiting | Run::BackingOff { .. } | Run::Starting { .. } => TaskStatus::Pending,
+            Run::Stopping { step: StopStep::Delay { .. }, .. } => TaskStatus::Pending,
+            Run::Running { .. }
+            | Run::Stopping { step: StopStep::Prestop { .. } | StopStep::Kill { .. }, .. } => {
+                TaskStatus::Running
+            }
+            Run::Dead => TaskStatus::Dead,
+        }
+    }
+
+    /// It is not dead.
+    pub fn status_live(&self) -> bool {
+        self.status() != TaskStatus::Dead
+    }
+
+    /// The attempt whose process may live, if any.
+    pub fn live_attempt(&self) -> Option<u32> {
+        match &self.run {
+            Run::Starting { attempt, .. } | Run::Running { attempt, .. } | Run::Stopping { attempt, .. } => {
+                Some(*attempt)
+            }
+            Run::Waiting | Run::BackingOff { .. } | Run::Dead => None,
+        }
+    }
+
+    /// Remembers an event; the oldest of more than ten goes.
+    pub fn remember(&mut self, event: TaskEvent) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.remove(0);
+        }
+        self.events.push(event);
+    }
+}
+
+impl Parts {
+    /// Parts of an allocation that has never had any: nothing to look for.
+    pub fn absent() -> Self {
+        Self {
+            map: BTreeMap::new(),
+            unseen: PartState::Absent,
+            drifted: BTreeSet::new(),
+            failures: BTreeMap::new(),
+        }
+    }
+
+    /// Parts of an allocation that this agent process knows nothing of yet.
+    pub fn unknown() -> Self {
+        Self {
+            map: BTreeMap::new(),
+            unseen: PartState::Unknown,
+            drifted: BTreeSet::new(),
+            failures: BTreeMap::new(),
+        }
+    }
+
+    /// What is known of a part.
+    pub fn get(&self, part: Part) -> &PartState {
+        self.map.get(&part).unwrap_or(&self.unseen)
+    }
+
+    /// Remembers what is known of a part. Once it is up or gone its failures are forgotten.
+    pub fn set(&mut self, part: Part, state: PartState) {
+        if matches!(state, PartState::Up | PartState::Absent) {
+            self.failures.remove(&part);
+        }
+        self.map.insert(part, state);
+    }
+
+    /// How often in a row operations on the part have failed.
+    pub fn failures(&self, part: Part) -> u32 {
+        self.failures.get(&part).copied().unwrap_or(0)
+    }
+
+    /// Remembers how often in a row operations on the part have failed.
+    pub fn count_failure(&mut self, part: Part, failures: u32) {
+        self.failures.insert(part, failures);
+    }
+
+    /// The part's drift was seen and is not repaired yet.
+    pub fn mark_drifted(&mut self, part: Part) {
+        self.drifted.insert(part);
+    }
+
+    /// The part is up again: whether it had drifted.
+    pub fn clear_drifted(&mut self, part: Part) -> bool {
+        self.drifted.remove(&part)
+    }
+
+    /// All parts of which something is known.
+    pub fn iter(&self) -> impl Iterator<Item = (Part, &PartState)> {
+        self.map.iter().map(|(part, state)| (*part, state))
+    }
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self::unknown()
+    }
+}
+
+/// A value that remembers being changed, so that a turn writes exactly what it changed.
+#[derive(Debug, Clone, Default)]
+pub struct Tracked<T> {
+    value: T,
+    touched: bool,
+}
+
+impl<T> Tracked<T> {
+    /// A value that must be written.
+    pub fn new(value: T) -> Self {
+        Self { value, touched: true }
+    }
+
+    /// A value as it was read back.
+    pub fn stored(value: T) -> Self {
+        Self { value, touched: false }
+    }
+
+    /// Whether it changed since the last call.
+    pub fn take_touched(&mut self) -> bool {
+        core::mem::take(&mut self.touched)
+    }
+
+    /// Whether it changed and was not taken.
+    pub fn is_touched(&self) -> bool {
+        self.touched
+    }
+}
+
+impl<T> core::ops::Deref for Tracked<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> core::ops::DerefMut for Tracked<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.touched = true;
+        &mut self.value
+    }
+}

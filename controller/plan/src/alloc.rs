@@ -1,0 +1,99 @@
+//! Planning one allocation: the pipeline.
+//!
+//! Goes in: what is wanted and what is remembered. Comes out: a [`Plan`]. The tables in [`crate::parts`] give the order.
+
+pub mod apply;
+pub mod checks;
+pub mod dir;
+pub mod health;
+pub mod services;
+pub mod show;
+pub mod tasks;
+pub mod volumes;
+
+use herdlet_api_types::{
+    alloc::{Allocation, Desired},
+    task::TaskStatus,
+};
+
+use crate::{
+    parts,
+    pass::Pass,
+    plan::{Change, Plan},
+    state::{AllocState, Stop, StopReason},
+    task::lifecycle,
+    time::{Deadline, Now},
+    world::Context,
+};
+
+/// Plans an allocation once. Total: an allocation whose specification can't be read is left alone.
+pub fn plan(now: Now, ctx: &Context, spec: &Allocation, state: &AllocState) -> Plan {
+    let Some(group) = spec.group() else { return Plan::default() };
+    if state.durable.quarantine.is_some() {
+        return Plan::default();
+    }
+    let mut pass = Pass { now, ctx, spec, group, state, plan: Plan::default() };
+    if !state.durable.adopted {
+        pass.plan.changes.push(Change::Adopt);
+        return pass.plan;
+    }
+    if decide(&mut pass) {
+        return pass.plan;
+    }
+    let table = if wants_tasks(&pass) { &parts::UP } else { &parts::DOWN };
+    let mut arrived = true;
+    for part in table {
+        let step = if wants_tasks(&pass) { part.up } else { part.down };
+        arrived &= step(&mut pass, arrived);
+    }
+    health::watch(&mut pass);
+    if arrived && !wants_tasks(&pass) && spec.desired == Desired::Gone {
+        pass.plan.changes.push(Change::Forget);
+    }
+    pass.plan
+}
+
+/// Whether the allocation's tasks should be there: nothing stops them and not all have ended.
+pub(crate) fn wants_tasks(pass: &Pass<'_>) -> bool {
+    pass.state.durable.stop.is_none()
+        && pass.state.durable.tasks.iter().any(|task| task.status() != TaskStatus::Dead)
+}
+
+/// Whether the group's services should be registered: its tasks should be there and no group-wide restart has them down.
+pub(crate) fn wants_services(pass: &Pass<'_>) -> bool {
+    let restarting =
+        pass.state.durable.restart.as_ref().is_some_and(|restart| !restart.delay.is_due(pass.now));
+    wants_tasks(pass) && !restarting
+}
+
+/// Decisions about the allocation as a whole. `true` if one was made: then the rest is planned on its result.
+fn decide(pass: &mut Pass<'_>) -> bool {
+    let durable = &*pass.state.durable;
+    let stage = lifecycle::advance(durable.stage, &pass.group.tasks, &durable.tasks);
+    if stage != durable.stage {
+        pass.plan.changes.push(Change::Stage(stage));
+        return true;
+    }
+    if durable.stop.is_none() {
+        let reason = match pass.spec.desired {
+            Desired::Run => lifecycle::stop_reason(&pass.group.tasks, &durable.tasks),
+            Desired::Stop | Desired::Gone => Some(StopReason::Desired),
+        };
+        if let Some(reason) = reason {
+            // Nobody was sent here before the first start, so nobody has to be given time to go elsewhere.
+            let never_ran = durable.tasks.iter().all(|task| task.attempt == 0);
+            let delay = if never_ran { Default::default() } else { pass.group.shutdown_delay };
+            let stop = Stop { reason, decided_at: pass.now.wall, delay: Deadline::after(pass.now, delay) };
+            pass.plan.changes.push(Change::Stop(stop));
+            return true;
+        }
+    }
+    if let Some(restart) = &durable.restart {
+        let restart = restart.clone();
+        if durable.stop.is_none() && pass.passed(&restart.delay) {
+            pass.plan.changes.push(Change::RestartTasks(restart));
+            return true;
+        }
+    }
+    false
+}

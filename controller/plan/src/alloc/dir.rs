@@ -1,0 +1,24 @@
+//! The allocation directory: first to come, last to go. It stays after the tasks ended, with their logs, until the
+//! allocation is forgotten.
+
+use herdlet_api_types::alloc::Desired;
+
+use crate::{
+    action::Verb,
+    limits::OPERATION_TIMEOUT,
+    op::Part,
+    pass::{Pass, Trust},
+};
+
+/// Makes it.
+pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
+    pass.want_up(Part::Dir, Trust::LookFirst, OPERATION_TIMEOUT)
+}
+
+/// Removes it with all that is mounted below, once nothing of the allocation is left that could use it.
+pub fn down(pass: &mut Pass<'_>, above_gone: bool) -> bool {
+    match pass.spec.desired {
+        Desired::Run | Desired::Stop => true,
+        Desired::Gone => above_gone && pass.want_down(Part::Dir, Verb::Down, OPERATION_TIMEOUT),
+    }
+}

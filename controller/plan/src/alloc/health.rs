@@ -1,0 +1,90 @@
+//! Whether an allocation is healthy, and the roll-out's verdict on it.
+//!
+//! Healthy: all tasks run as they should and all checks pass. The verdict: healthy for `min_healthy_time` without a break
+//! before `healthy_deadline`, or not. Watched only where the group writes `update`; given once.
+
+use std_alloc::{format, string::String};
+
+use herdlet_api_types::{
+    alloc::Desired,
+    job::{Group, HealthCheck, Lifecycle},
+    service::CheckStatus,
+    task::TaskStatus,
+};
+
+use crate::{
+    alloc::wants_tasks,
+    pass::Pass,
+    plan::{Change, Waiting},
+    state::{AllocState, Health, TaskState},
+};
+
+/// Follows the allocation's health and gives the verdict when it is due.
+pub fn watch(pass: &mut Pass<'_>) {
+    let healthy = is_healthy(pass.group, pass.state);
+    if healthy != pass.state.healthy_since_ns.is_some() {
+        pass.plan.changes.push(Change::Healthy(healthy));
+        return;
+    }
+    if !healthy && wants_tasks(pass) && has_any_check(pass.group) {
+        pass.wait(Waiting::Health(pass.state.durable.healthy_by));
+    }
+    let Some(update) = &pass.group.update else { return };
+    if pass.state.durable.health.is_some()
+        || pass.spec.desired != Desired::Run
+        || update.health_check == HealthCheck::Manual
+    {
+        return;
+    }
+    let failed = pass.state.durable.tasks.iter().any(|task| task.failed);
+    let by = pass.state.durable.healthy_by;
+    if failed {
+        verdict(pass, false, String::from("Unhealthy because of failed task"));
+    } else if let Some(since_ns) = pass.state.healthy_since_ns
+        && pass.due(since_ns.saturating_add(update.min_healthy_time.as_nanos().unsigned_abs()))
+    {
+        verdict(pass, true, String::new());
+    } else if by.is_some_and(|by| pass.passed(&by)) {
+        let message = format!(
+            "Task not running or checks not passing for min_healthy_time of {} by healthy_deadline of {}",
+            update.min_healthy_time, update.healthy_deadline
+        );
+        verdict(pass, false, message);
+    } else {
+        pass.wait(Waiting::Health(by));
+    }
+}
+
+/// Whether every task runs as it should and every check passes, now.
+pub fn is_healthy(group: &Group, state: &AllocState) -> bool {
+    let tasks =
+        group.tasks.iter().zip(&state.durable.tasks).all(|(task, known)| task_is_well(task.lifecycle, known));
+    tasks && !state.durable.tasks.is_empty() && checks_pass(group, state)
+}
+
+fn task_is_well(lifecycle: Lifecycle, known: &TaskState) -> bool {
+    let ended_well = known.status() == TaskStatus::Dead && !known.failed;
+    match lifecycle {
+        Lifecycle::Poststop => true,
+        Lifecycle::Prestart => ended_well,
+        Lifecycle::Poststart => ended_well || known.status() == TaskStatus::Running,
+        Lifecycle::Main | Lifecycle::PrestartSidecar | Lifecycle::PoststartSidecar => {
+            known.status() == TaskStatus::Running
+        }
+    }
+}
+
+fn checks_pass(group: &Group, state: &AllocState) -> bool {
+    let wanted: usize = group.all_services().map(|(_, service)| service.checks.len()).sum();
+    wanted == 0
+        || state.checks.len() >= wanted
+            && state.checks.values().all(|result| result.status == CheckStatus::Success)
+}
+
+fn has_any_check(group: &Group) -> bool {
+    group.all_services().any(|(_, service)| !service.checks.is_empty())
+}
+
+fn verdict(pass: &mut Pass<'_>, healthy: bool, message: String) {
+    pass.plan.changes.push(Change::Verdict(Health { healthy, at: pass.now.wall }, message));
+}

@@ -1,0 +1,79 @@
+//! An allocation as people see it.
+
+use std_alloc::{
+    string::{String, ToString},
+    sync::Arc,
+};
+
+use herdlet_api_types::{
+    UnixNanos,
+    alloc::{Allocation, Desired},
+    view::{AllocView, Convergence, Explanation, TaskView},
+};
+
+use crate::{
+    plan::Plan,
+    state::{AllocState, Run, TaskState},
+    status,
+    time::Now,
+};
+
+/// The allocation's view.
+pub fn view(spec: &Arc<Allocation>, state: &AllocState, convergence: Convergence) -> AllocView {
+    AllocView {
+        spec: spec.clone(),
+        status: state.durable.status,
+        description: state.durable.description.clone(),
+        tasks: state.durable.tasks.iter().map(task_view).collect(),
+        checks: state.checks.values().cloned().collect(),
+        healthy: state.durable.health.map(|health| health.healthy),
+        modify_index: state.durable.modify_index,
+        modify_time: state.durable.modify_time,
+        convergence,
+    }
+}
+
+/// What the allocation's plan waits for.
+pub fn explain(now: Now, spec: &Allocation, state: &AllocState, plan: &Plan) -> Explanation {
+    let goal = match spec.desired {
+        Desired::Run if state.durable.stop.is_some() => "stop",
+        Desired::Run => "run",
+        Desired::Stop => "stop",
+        Desired::Gone => "remove",
+    };
+    Explanation {
+        name: spec.name(),
+        alloc: spec.id.to_string(),
+        goal: String::from(goal),
+        status: state.durable.status,
+        waits: plan.waits.iter().map(|waiting| status::describe(now, spec, state, waiting)).collect(),
+        wake_at: plan.wake_ns.map(|at| {
+            let ahead = i64::try_from(at.saturating_sub(now.boot_ns)).unwrap_or(i64::MAX);
+            UnixNanos(now.wall.0.saturating_add(ahead))
+        }),
+    }
+}
+
+fn task_view(task: &TaskState) -> TaskView {
+    let phase = match task.run {
+        Run::Waiting => "waiting",
+        Run::BackingOff { .. } => "backing-off",
+        Run::Starting { .. } => "starting",
+        Run::Running { .. } => "running",
+        Run::Stopping { .. } => "stopping",
+        Run::Dead => "dead",
+    };
+    TaskView {
+        name: task.name.clone(),
+        state: task.status(),
+        phase: String::from(phase),
+        attempt: task.attempt,
+        failed: task.failed,
+        restarts: task.restarts,
+        last_restart: task.last_restart,
+        started_at: task.started_at,
+        finished_at: task.finished_at,
+        exit: task.exit.clone(),
+        events: task.events.clone(),
+    }
+}

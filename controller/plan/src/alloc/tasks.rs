@@ -1,0 +1,39 @@
+//! The tasks of an allocation, each a small machine of its own.
+
+use herdlet_api_types::job::Lifecycle;
+
+use crate::{
+    limits::OPERATION_TIMEOUT,
+    op::{Part, TaskIndex},
+    pass::{Pass, Trust},
+    task::machine,
+};
+
+/// Moves every task on. Running tasks are watched whether or not what is above them in the table is ready.
+pub fn up(pass: &mut Pass<'_>, ready: bool) -> bool {
+    for index in indexes(pass) {
+        machine::plan(pass, index, ready);
+    }
+    true
+}
+
+/// Moves every task towards its end, poststop tasks through their run. `true` once none has anything left.
+pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
+    let poststop_due = pass
+        .state
+        .durable
+        .tasks
+        .iter()
+        .zip(&pass.group.tasks)
+        .any(|(state, task)| task.lifecycle == Lifecycle::Poststop && state.status_live());
+    let ready = poststop_due && pass.want_up(Part::Dir, Trust::LookFirst, OPERATION_TIMEOUT);
+    let mut gone = true;
+    for index in indexes(pass) {
+        gone &= machine::plan(pass, index, ready);
+    }
+    gone
+}
+
+fn indexes(pass: &Pass<'_>) -> core::ops::Range<TaskIndex> {
+    0..TaskIndex::try_from(pass.group.tasks.len()).unwrap_or(TaskIndex::MAX)
+}

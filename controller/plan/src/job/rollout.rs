@@ -1,0 +1,181 @@
+//! Which allocations of a job to make, stop and remove next.
+//!
+//! A slot is one index of one group. At most one allocation of a slot lives at a time: the old one has ended before the new
+//! one is made. Where the group writes `update`, at most `max_parallel` slots are between versions at a time, and a new
+//! allocation that failed or did not become healthy halts the roll-out.
+
+use std_alloc::{string::String, vec::Vec};
+
+use herdlet_api_types::{
+    AllocId,
+    alloc::Desired,
+    job::{Group, Job, JobType},
+};
+
+use crate::{
+    job::{JobState, Slot, same_work},
+    state::Durable,
+};
+
+/// What the rollout sees of one allocation.
+#[derive(Debug, Clone, Copy)]
+pub struct Placed<'a> {
+    /// The version it was made from.
+    pub job: &'a Job,
+    /// What is wanted of it.
+    pub desired: Desired,
+    /// The allocation it replaced.
+    pub previous: Option<AllocId>,
+    /// What is remembered of it.
+    pub known: &'a Durable,
+}
+
+/// One step of a job's plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Make a new allocation for this slot.
+    Create {
+        /// Group name.
+        group: String,
+        /// Slot index.
+        index: u32,
+        /// The allocation it follows.
+        previous: Option<AllocId>,
+    },
+    /// Change what is wanted of an allocation.
+    Want {
+        /// Which.
+        alloc: AllocId,
+        /// What.
+        desired: Desired,
+        /// Why, in a sentence.
+        why: String,
+    },
+    /// Nothing of the job is left: it is forgotten.
+    Forget,
+}
+
+/// The next steps. `allocs` are all allocations of the job; `find` knows them by id.
+pub fn plan<'a>(
+    job: &Job,
+    state: &JobState,
+    allocs: &[AllocId],
+    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if state.deleting {
+        for alloc in allocs {
+            want(&mut steps, *alloc, find, Desired::Gone, "job deleted");
+        }
+        if allocs.is_empty() {
+            steps.push(Step::Forget);
+        }
+        return steps;
+    }
+    for group in &job.groups {
+        let slots = state.slots.get(&group.name).map_or(&[][..], Vec::as_slice);
+        plan_group(&mut steps, job, group, slots, find);
+    }
+    for (group, slots) in &state.slots {
+        if job.group(group).is_none() {
+            for alloc in slots.iter().filter_map(|slot| slot.alloc) {
+                want(&mut steps, alloc, find, Desired::Gone, "group removed");
+            }
+        }
+    }
+    // Of the allocations that were replaced, only each slot's last predecessor stays, for its logs.
+    let current = || state.slots.values().flatten().filter_map(|slot| slot.alloc);
+    for alloc in allocs {
+        let precedes = |newer: AllocId| find(newer).and_then(|placed| placed.previous) == Some(*alloc);
+        if !current().any(|newer| newer == *alloc || precedes(newer)) {
+            want(&mut steps, *alloc, find, Desired::Gone, "replaced");
+        }
+    }
+    steps
+}
+
+fn plan_group<'a>(
+    steps: &mut Vec<Step>,
+    job: &Job,
+    group: &Group,
+    slots: &[Slot],
+    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
+) {
+    let count = usize::try_from(group.count).unwrap_or(usize::MAX);
+    for slot in slots.iter().skip(count) {
+        if let Some(alloc) = slot.alloc {
+            want(steps, alloc, find, Desired::Stop, "group count was lowered");
+        }
+    }
+    let placed = |index: usize| {
+        let alloc = slots.get(index).and_then(|slot| slot.alloc)?;
+        Some((alloc, find(alloc)?))
+    };
+    let current =
+        |placed: &Placed<'_>| placed.desired == Desired::Run && same_work(placed.job, job, &group.name);
+    let mut changing = 0;
+    let mut halted = false;
+    for index in 0..count {
+        let Some((_, placed)) = placed(index) else { continue };
+        if current(&placed) {
+            halted |= group.update.is_some() && is_bad(placed.known);
+            changing += u32::from(!is_settled(group, job, placed.known));
+        } else if placed.desired != Desired::Run && !has_ended(placed.known) {
+            changing += 1;
+        }
+    }
+    for index in 0..count {
+        let create = |previous| Step::Create {
+            group: group.name.clone(),
+            index: u32::try_from(index).unwrap_or(u32::MAX),
+            previous,
+        };
+        match placed(index) {
+            None => steps.push(create(None)),
+            Some((_, placed)) if current(&placed) => {}
+            Some((alloc, placed)) if has_ended(placed.known) && placed.desired != Desired::Run => {
+                steps.push(create(Some(alloc)));
+            }
+            Some((_, placed)) if placed.desired != Desired::Run => {}
+            Some((alloc, _)) => {
+                let room =
+                    group.update.as_ref().is_none_or(|update| changing < update.max_parallel && !halted);
+                if room {
+                    changing += 1;
+                    want(steps, alloc, find, Desired::Stop, "replaced by a newer version of the job");
+                }
+            }
+        }
+    }
+}
+
+/// All its tasks have ended, or it never had any.
+pub fn has_ended(known: &Durable) -> bool {
+    known.adopted && known.tasks.iter().all(|task| !task.status_live())
+}
+
+/// It will not become what was wanted.
+pub fn is_bad(known: &Durable) -> bool {
+    known.status == herdlet_api_types::alloc::ClientStatus::Failed
+        || known.health.is_some_and(|health| !health.healthy)
+}
+
+/// Its roll-out is over: it proved healthy, or nothing is there to wait for.
+fn is_settled(group: &Group, job: &Job, known: &Durable) -> bool {
+    match job.kind {
+        JobType::Batch => true,
+        JobType::Service => group.update.is_none() || known.health.is_some_and(|health| health.healthy),
+    }
+}
+
+fn want<'a>(
+    steps: &mut Vec<Step>,
+    alloc: AllocId,
+    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
+    desired: Desired,
+    why: &str,
+) {
+    if find(alloc).is_some_and(|placed| placed.desired < desired) {
+        steps.push(Step::Want { alloc, desired, why: String::from(why) });
+    }
+}

@@ -1,0 +1,31 @@
+//! Bounds of the planner, each with its reason.
+
+use herdlet_api_types::Duration;
+
+/// How long an operation on a directory, mount, token or look may take before it counts as overdue. Local file systems answer
+/// in milliseconds; ten seconds is a hung disk.
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a request to a catalogue may take, all its items together.
+pub const CATALOG_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a start may take. Nomad has no limit; a start that takes longer is shown as overdue and not cancelled.
+pub const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a stop may take beyond its grace period: the kernel needs a moment to end a process that was killed.
+pub const STOP_MARGIN: Duration = Duration::from_secs(15);
+
+/// Events kept per task, as Nomad.
+pub const EVENTS_MAX: usize = 10;
+
+/// First delay after a failed operation; doubles up to [`RETRY_DELAY_MAX`].
+pub const RETRY_DELAY: Duration = Duration::from_millis(250);
+
+/// Longest delay between two tries of a failing operation.
+pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
+
+/// Rounds of planning one key within one turn. A plan settles in a handful; the bound keeps a mistake from hanging the loop.
+pub const ROUNDS_MAX: usize = 64;
+
+/// Dynamic ports, as Nomad's default.
+pub const DYNAMIC_PORTS: core::ops::RangeInclusive<u16> = 20_000..=32_000;

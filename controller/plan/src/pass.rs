@@ -1,0 +1,147 @@
+//! One pass over an allocation: what every part may read, and the few verbs it may use.
+
+use herdlet_api_types::{
+    Duration,
+    alloc::Allocation,
+    job::{Group, Task},
+};
+
+use crate::{
+    action::Verb,
+    limits::OPERATION_TIMEOUT,
+    op::{Part, TaskIndex, TaskPart},
+    plan::{Change, Plan, TaskChange, Waiting},
+    state::{AllocState, Doing, PartState, TaskState},
+    time::{Deadline, Now},
+    world::Context,
+};
+
+/// What a part sees while it is planned.
+pub struct Pass<'a> {
+    /// The present.
+    pub now: Now,
+    /// What allocations share, and the agent's settings.
+    pub ctx: &'a Context,
+    /// What is wanted.
+    pub spec: &'a Allocation,
+    /// Its group.
+    pub group: &'a Group,
+    /// What is remembered.
+    pub state: &'a AllocState,
+    /// What comes out.
+    pub plan: Plan,
+}
+
+impl Pass<'_> {
+    /// Wants a part to be there. `true` once it is (also while it is only suspected not to be).
+    pub fn want_up(&mut self, part: Part, trust: Trust, timeout: Duration) -> bool {
+        match self.state.parts.get(part) {
+            PartState::Up => true,
+            PartState::Suspect(noticed) => {
+                let noticed = *noticed;
+                self.issue(part, Doing::Look(Some(noticed)), Verb::Look, timeout);
+                true
+            }
+            PartState::Unknown => {
+                match trust {
+                    Trust::LookFirst => self.issue(part, Doing::Look(None), Verb::Look, timeout),
+                    Trust::Assert => self.issue(part, Doing::Up, Verb::Up, timeout),
+                }
+                false
+            }
+            PartState::Absent => {
+                self.issue(part, Doing::Up, Verb::Up, timeout);
+                false
+            }
+            PartState::Busy { doing, .. } => {
+                let seen_up = matches!(doing, Doing::Look(Some(_)));
+                self.wait(Waiting::Part(part));
+                seen_up
+            }
+            PartState::Failed { retry_at_ns, .. } => {
+                let retry_at_ns = *retry_at_ns;
+                if self.due(retry_at_ns) {
+                    self.issue(part, Doing::Up, Verb::Up, timeout);
+                }
+                self.wait(Waiting::Part(part));
+                false
+            }
+        }
+    }
+
+    /// Wants a part to be gone. `true` once it is.
+    pub fn want_down(&mut self, part: Part, verb: Verb, timeout: Duration) -> bool {
+        match self.state.parts.get(part) {
+            PartState::Absent => return true,
+            PartState::Up | PartState::Unknown | PartState::Suspect(_) => {
+                self.issue(part, Doing::Down, verb, timeout);
+            }
+            PartState::Busy { .. } => {}
+            PartState::Failed { doing: Doing::Up | Doing::Look(_), .. } => {
+                self.issue(part, Doing::Down, verb, timeout);
+            }
+            PartState::Failed { doing: Doing::Down, retry_at_ns, .. } => {
+                let retry_at_ns = *retry_at_ns;
+                if self.due(retry_at_ns) {
+                    self.issue(part, Doing::Down, verb, timeout);
+                }
+            }
+        }
+        self.wait(Waiting::Part(part));
+        false
+    }
+
+    /// Wants a part of a task to be there, with the usual time limit.
+    pub fn want_task_part_up(&mut self, index: TaskIndex, part: TaskPart) -> bool {
+        self.want_up(Part::Task(index, part), Trust::LookFirst, OPERATION_TIMEOUT)
+    }
+
+    /// Wants a part of a task to be gone, with the usual time limit.
+    pub fn want_task_part_down(&mut self, index: TaskIndex, part: TaskPart) -> bool {
+        self.want_down(Part::Task(index, part), Verb::Down, OPERATION_TIMEOUT)
+    }
+
+    /// Starts an operation.
+    pub fn issue(&mut self, part: Part, doing: Doing, verb: Verb, timeout: Duration) {
+        self.plan.changes.push(Change::Issue { part, doing, verb, timeout });
+    }
+
+    /// Moves a task.
+    pub fn change(&mut self, index: TaskIndex, change: TaskChange) {
+        self.plan.changes.push(Change::Task(index, change));
+    }
+
+    /// Notes what is waited for.
+    pub fn wait(&mut self, waiting: Waiting) {
+        self.plan.waits.push(waiting);
+    }
+
+    /// Whether a time has come; if not, the plan is made again then.
+    pub fn due(&mut self, at_ns: u64) -> bool {
+        if at_ns <= self.now.boot_ns {
+            return true;
+        }
+        self.plan.wake_ns = Some(self.plan.wake_ns.map_or(at_ns, |wake| wake.min(at_ns)));
+        false
+    }
+
+    /// Whether a deadline has passed; if not, the plan is made again then.
+    pub fn passed(&mut self, deadline: &Deadline) -> bool {
+        self.due(deadline.due_ns(self.now))
+    }
+
+    /// A task and what is remembered of it.
+    pub fn task(&self, index: TaskIndex) -> Option<(&Task, &TaskState)> {
+        let at = usize::from(index);
+        Some((self.group.tasks.get(at)?, self.state.durable.tasks.get(at)?))
+    }
+}
+
+/// What to do with a part of which nothing is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// Look before doing anything.
+    LookFirst,
+    /// Bringing it up compares by itself and changes only what differs.
+    Assert,
+}

@@ -1,0 +1,4 @@
+//! Decisions about one task.
+pub mod lifecycle;
+pub mod machine;
+pub mod restart;

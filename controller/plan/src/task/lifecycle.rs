@@ -1,0 +1,115 @@
+//! When the tasks of a group may start, and when they end together: Nomad's coordinator as pure functions.
+//!
+//! Goes in: how far the allocation has come and the state of its tasks. Comes out: the next stage, whether a task's gate is
+//! open, why all must end. A closed gate keeps a task from starting; it never touches a running one, and nothing here keeps
+//! a running task from being watched.
+
+use std_alloc::string::ToString;
+
+use herdlet_api_types::{
+    job::{Lifecycle, Task},
+    task::TaskStatus,
+};
+
+use crate::state::{Stage, StopReason, TaskState};
+
+/// The next stage. Repeats until nothing changes, so that a stage without tasks is passed at once.
+pub fn advance(stage: Stage, tasks: &[Task], states: &[TaskState]) -> Stage {
+    let mut stage = stage;
+    loop {
+        let next = step(stage, tasks, states);
+        if next == stage {
+            return stage;
+        }
+        stage = next;
+    }
+}
+
+/// Whether a task of this kind may start.
+pub fn gate_open(stage: Stage, lifecycle: Lifecycle) -> bool {
+    use Lifecycle as L;
+    match stage {
+        Stage::Init => false,
+        Stage::Prestart => matches!(lifecycle, L::Prestart | L::PrestartSidecar),
+        Stage::Main => matches!(lifecycle, L::PrestartSidecar | L::Main),
+        Stage::Poststart => !matches!(lifecycle, L::Prestart | L::Poststop),
+        Stage::WaitAlloc => matches!(lifecycle, L::PrestartSidecar | L::Main | L::PoststartSidecar),
+        Stage::Poststop => lifecycle == L::Poststop,
+    }
+}
+
+/// Why all tasks must end, if they must. Poststop tasks neither cause it nor suffer it.
+pub fn stop_reason(tasks: &[Task], states: &[TaskState]) -> Option<StopReason> {
+    let members = || tasks.iter().zip(states).filter(|(task, _)| task.lifecycle != Lifecycle::Poststop);
+    let dead = |state: &TaskState| state.status() == TaskStatus::Dead;
+    if !members().any(|(_, state)| !dead(state)) {
+        return None;
+    }
+    if members().any(|(task, state)| task.leader && dead(state) && !state.failed) {
+        return Some(StopReason::LeaderDead);
+    }
+    if let Some((task, _)) = members().find(|(_, state)| dead(state) && state.failed) {
+        return Some(StopReason::SiblingFailed(task.name.to_string()));
+    }
+    let (mut others, mut others_live) = (false, false);
+    for (_, state) in members().filter(|(task, _)| !task.lifecycle.is_sidecar()) {
+        others = true;
+        others_live |= !dead(state);
+    }
+    (others && !others_live).then_some(StopReason::MainDead)
+}
+
+/// Whether a task may be stopped now: leader first, then the others, sidecars last; within these a task goes after all that
+/// depend on it.
+pub fn may_stop(index: usize, tasks: &[Task], states: &[TaskState]) -> bool {
+    let Some(task) = tasks.get(index) else { return false };
+    let live = || {
+        tasks
+            .iter()
+            .zip(states)
+            .enumerate()
+            .filter(|(other, (task, state))| {
+                *other != index && task.lifecycle != Lifecycle::Poststop && state.status_live()
+            })
+            .map(|(_, (task, _))| task)
+    };
+    let rank = |task: &Task| if task.leader { 0 } else { 1 + u8::from(task.lifecycle.is_sidecar()) };
+    !live().any(|other| {
+        rank(other) < rank(task)
+            || (rank(other) == rank(task)
+                && other.depends_on.iter().any(|dependency| dependency.task == task.name))
+    })
+}
+
+fn step(stage: Stage, tasks: &[Task], states: &[TaskState]) -> Stage {
+    use Lifecycle as L;
+    let all = |kind: &dyn Fn(L) -> bool, holds: &dyn Fn(&TaskState) -> bool| {
+        tasks.iter().zip(states).filter(|(task, _)| kind(task.lifecycle)).all(|(_, state)| holds(state))
+    };
+    let dead = |state: &TaskState| state.status() == TaskStatus::Dead;
+    let pending = |state: &TaskState| state.status() == TaskStatus::Pending;
+    let running = |state: &TaskState| state.status() == TaskStatus::Running;
+    let only = |wanted: L| move |kind: L| kind == wanted;
+
+    if stage != Stage::Poststop && all(&|kind| kind != L::Poststop, &dead) {
+        return Stage::Poststop;
+    }
+    let passed = match stage {
+        Stage::Init => all(&|_| true, &pending),
+        Stage::Prestart => {
+            all(&only(L::Prestart), &|state| dead(state) && !state.failed)
+                && all(&only(L::PrestartSidecar), &running)
+        }
+        Stage::Main => all(&only(L::Main), &|state| !pending(state)),
+        Stage::Poststart => all(&only(L::Poststart), &dead),
+        Stage::WaitAlloc | Stage::Poststop => false,
+    };
+    match stage {
+        _ if !passed => stage,
+        Stage::Init => Stage::Prestart,
+        Stage::Prestart => Stage::Main,
+        Stage::Main => Stage::Poststart,
+        Stage::Poststart | Stage::WaitAlloc => Stage::WaitAlloc,
+        Stage::Poststop => Stage::Poststop,
+    }
+}

@@ -1,0 +1,381 @@
+//! One task's machine: from waiting over its process to its end. See [`crate::state::Run`] for the drawing.
+//!
+//! Goes in: a pass and the task's index. Comes out: changes of the pass's plan, and whether nothing of the task is left.
+//! Exits don't come through here: they are applied when they happen (see [`crate::alloc::apply`]).
+
+use herdlet_api_types::{
+    Duration,
+    job::{DependencyCondition, Lifecycle, Task},
+    service::CheckStatus,
+    task::TaskStatus,
+};
+
+use crate::{
+    action::Verb,
+    alloc::{checks::has_checks, volumes::volume_name},
+    limits::{CATALOG_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT, STOP_MARGIN},
+    op::{Part, TaskIndex, TaskPart},
+    pass::{Pass, Trust},
+    plan::{TaskChange, Waiting},
+    state::{AfterStop, Doing, PartState, Run, StopStep, TaskState},
+    task::{lifecycle, restart::restarts_on_success},
+    time::Deadline,
+};
+
+/// Plans one task. `ready` says whether what all tasks share is up; it only holds back a start.
+pub fn plan(pass: &mut Pass<'_>, index: TaskIndex, ready: bool) -> bool {
+    let (group, state) = (pass.group, pass.state);
+    let at = usize::from(index);
+    let (Some(task), Some(known)) = (group.tasks.get(at), state.durable.tasks.get(at)) else { return true };
+    let me = Me { index, task, known };
+    match &known.run {
+        Run::Waiting => me.plan_waiting(pass, ready),
+        Run::BackingOff { until } => me.plan_backing_off(pass, until),
+        Run::Starting { attempt, .. } => me.plan_starting(pass, *attempt),
+        Run::Running { attempt, .. } => me.plan_running(pass, *attempt),
+        Run::Stopping { attempt, step, .. } => me.plan_stopping(pass, *attempt, step),
+        Run::Dead => return me.plan_dead(pass),
+    }
+    false
+}
+
+/// The first step of a stop. A `shutdown_delay` counts only where the task is not coming back at once.
+pub fn first_stop_step(pass: &Pass<'_>, task: &Task, then: AfterStop) -> StopStep {
+    match then {
+        AfterStop::Dead if task.shutdown_delay > Duration::ZERO => {
+            StopStep::Delay { until: Deadline::after(pass.now, task.shutdown_delay) }
+        }
+        AfterStop::Dead | AfterStop::Restart => step_after_delay(pass, task),
+    }
+}
+
+fn step_after_delay(pass: &Pass<'_>, task: &Task) -> StopStep {
+    match &task.prestop {
+        Some(prestop) => StopStep::Prestop { until: Deadline::after(pass.now, prestop.timeout) },
+        None => kill_step(pass, task),
+    }
+}
+
+fn kill_step(pass: &Pass<'_>, task: &Task) -> StopStep {
+    StopStep::Kill {
+        until: Deadline::after(pass.now, task.kill_timeout.min(pass.ctx.settings.max_kill_timeout)),
+    }
+}
+
+/// One task within a pass.
+#[derive(Clone, Copy)]
+struct Me<'a> {
+    index: TaskIndex,
+    task: &'a Task,
+    known: &'a TaskState,
+}
+
+impl Me<'_> {
+    fn plan_waiting(self, pass: &mut Pass<'_>, ready: bool) {
+        self.withdraw(pass);
+        if self.is_over(pass) {
+            pass.change(self.index, TaskChange::Die);
+            return;
+        }
+        if !lifecycle::gate_open(pass.state.durable.stage, self.task.lifecycle) {
+            pass.wait(Waiting::Gate(self.index));
+            return;
+        }
+        if let Some(dependency) = self.unmet_dependency(pass) {
+            pass.wait(Waiting::Dependency(self.index, dependency));
+            return;
+        }
+        let clean = self.clean_process(pass);
+        if ready && clean && self.parts_up(pass) {
+            pass.change(self.index, TaskChange::Begin);
+        } else {
+            pass.wait(Waiting::Task(self.index, TaskStatus::Pending));
+        }
+    }
+
+    fn plan_backing_off(self, pass: &mut Pass<'_>, until: &Deadline) {
+        self.withdraw(pass);
+        self.clean_process(pass);
+        if self.is_over(pass) {
+            pass.change(self.index, TaskChange::Die);
+        } else if pass.passed(until) {
+            pass.change(self.index, TaskChange::Wait);
+        } else {
+            pass.wait(Waiting::Backoff(self.index, *until));
+        }
+    }
+
+    fn plan_starting(self, pass: &mut Pass<'_>, attempt: u32) {
+        let part = self.part(TaskPart::Process);
+        match pass.state.parts.get(part) {
+            PartState::Busy { .. } => {}
+            _ if self.is_over(pass) => {
+                let step = kill_step(pass, self.task);
+                pass.change(self.index, TaskChange::Stop { step, then: AfterStop::Dead });
+            }
+            PartState::Absent => pass.issue(part, Doing::Up, Verb::Start { attempt }, START_TIMEOUT),
+            PartState::Unknown | PartState::Suspect(_) | PartState::Up => self.recover(pass, attempt),
+            PartState::Failed { retry_at_ns, .. } => {
+                let retry_at_ns = *retry_at_ns;
+                if pass.due(retry_at_ns) {
+                    self.recover(pass, attempt);
+                }
+            }
+        }
+        pass.wait(Waiting::Part(part));
+    }
+
+    fn plan_running(self, pass: &mut Pass<'_>, attempt: u32) {
+        let part = self.part(TaskPart::Process);
+        match pass.state.parts.get(part) {
+            PartState::Up | PartState::Absent => {}
+            PartState::Unknown | PartState::Suspect(_) => self.recover(pass, attempt),
+            PartState::Busy { .. } => pass.wait(Waiting::Part(part)),
+            PartState::Failed { retry_at_ns, .. } => {
+                let retry_at_ns = *retry_at_ns;
+                if pass.due(retry_at_ns) {
+                    self.recover(pass, attempt);
+                }
+                pass.wait(Waiting::Part(part));
+            }
+        }
+        if let Some(then) = self.stop_wanted(pass) {
+            let step = first_stop_step(pass, self.task, then);
+            pass.change(self.index, TaskChange::Stop { step, then });
+            return;
+        }
+        if pass.state.durable.stop.is_some() && self.task.lifecycle != Lifecycle::Poststop {
+            return;
+        }
+        self.keep_parts(pass);
+        // Where an exit with code 0 is the goal, running is not there yet.
+        if !restarts_on_success(pass.spec.job.kind, self.task.lifecycle) {
+            pass.wait(Waiting::Task(self.index, TaskStatus::Running));
+        }
+    }
+
+    fn plan_stopping(self, pass: &mut Pass<'_>, attempt: u32, step: &StopStep) {
+        self.withdraw(pass);
+        match step {
+            StopStep::Delay { until } => {
+                if pass.passed(until) {
+                    let next = step_after_delay(pass, self.task);
+                    pass.change(self.index, TaskChange::Step(next));
+                } else {
+                    pass.wait(Waiting::Delay(Some(self.index), *until));
+                }
+            }
+            StopStep::Prestop { until } => {
+                let part = self.part(TaskPart::Prestop);
+                let over = match pass.state.parts.get(part) {
+                    PartState::Up | PartState::Failed { .. } => true,
+                    PartState::Unknown | PartState::Suspect(_) | PartState::Absent => {
+                        let timeout = until.remaining(pass.now);
+                        pass.issue(part, Doing::Up, Verb::Prestop { attempt }, timeout);
+                        false
+                    }
+                    PartState::Busy { .. } => false,
+                };
+                if over || pass.passed(until) {
+                    let next = kill_step(pass, self.task);
+                    pass.change(self.index, TaskChange::Step(next));
+                } else {
+                    pass.wait(Waiting::Part(part));
+                }
+            }
+            StopStep::Kill { until } => self.kill(pass, attempt, until),
+        }
+    }
+
+    fn plan_dead(self, pass: &mut Pass<'_>) -> bool {
+        let withdrawn = self.withdraw(pass);
+        let clean = self.clean_process(pass);
+        let unmounted = clean
+            && (self.task.volume_mounts.is_empty() || pass.want_task_part_down(self.index, TaskPart::Mounts));
+        withdrawn && unmounted
+    }
+
+    /// Asks the process to end, then looks what became of it.
+    fn kill(self, pass: &mut Pass<'_>, attempt: u32, until: &Deadline) {
+        let part = self.part(TaskPart::Process);
+        let grace = until.remaining(pass.now);
+        let stop = Verb::Stop { attempt, signal: self.task.kill_signal.clone(), grace };
+        let timeout = Duration(grace.as_nanos().saturating_add(STOP_MARGIN.as_nanos()));
+        match pass.state.parts.get(part) {
+            PartState::Busy { .. } => {}
+            // A stop that is done without an exit having been seen: the look tells which.
+            PartState::Suspect(_) => self.recover(pass, attempt),
+            PartState::Up | PartState::Unknown | PartState::Absent => {
+                pass.issue(part, Doing::Down, stop, timeout)
+            }
+            PartState::Failed { doing, retry_at_ns, .. } => {
+                let (doing, retry_at_ns) = (*doing, *retry_at_ns);
+                if pass.due(retry_at_ns) {
+                    match doing {
+                        Doing::Look(_) => self.recover(pass, attempt),
+                        Doing::Up | Doing::Down => pass.issue(part, Doing::Down, stop, timeout),
+                    }
+                }
+            }
+        }
+        pass.wait(Waiting::Exit(self.index, *until));
+    }
+
+    /// Everything that one start needs, in the table's order.
+    fn parts_up(self, pass: &mut Pass<'_>) -> bool {
+        if !pass.want_task_part_up(self.index, TaskPart::Dir) {
+            return false;
+        }
+        let identity =
+            self.task.identities.is_empty() || pass.want_task_part_up(self.index, TaskPart::Identity);
+        let mounts =
+            self.task.volume_mounts.is_empty() || pass.want_task_part_up(self.index, TaskPart::Mounts);
+        identity && mounts
+    }
+
+    /// Keeps the parts of a running task as they should be, without touching its process.
+    fn keep_parts(self, pass: &mut Pass<'_>) {
+        pass.want_task_part_up(self.index, TaskPart::Dir);
+        if !self.task.identities.is_empty() {
+            self.renew_identity(pass);
+        }
+        if !self.task.volume_mounts.is_empty() && self.volumes_ready(pass) {
+            pass.want_task_part_up(self.index, TaskPart::Mounts);
+        }
+        if !self.task.services.is_empty() {
+            pass.want_up(self.part(TaskPart::Services), Trust::Assert, CATALOG_TIMEOUT);
+        }
+        if has_checks(&self.task.services) {
+            pass.want_up(self.part(TaskPart::Checks), Trust::Assert, OPERATION_TIMEOUT);
+        }
+    }
+
+    fn renew_identity(self, pass: &mut Pass<'_>) {
+        let part = self.part(TaskPart::Identity);
+        let renew_at_ns = pass.state.renew_at_ns.get(&self.index).copied();
+        let up = pass.want_task_part_up(self.index, TaskPart::Identity);
+        if let Some(at_ns) = renew_at_ns
+            && up
+            && *pass.state.parts.get(part) == PartState::Up
+            && pass.due(at_ns)
+        {
+            pass.issue(part, Doing::Up, Verb::Up, OPERATION_TIMEOUT);
+        }
+    }
+
+    /// Takes back what says that the task is there. Not waited for.
+    fn withdraw(self, pass: &mut Pass<'_>) -> bool {
+        let services = self.task.services.is_empty()
+            || pass.want_down(self.part(TaskPart::Services), Verb::Down, CATALOG_TIMEOUT);
+        let checks = !has_checks(&self.task.services)
+            || pass.want_down(self.part(TaskPart::Checks), Verb::Down, OPERATION_TIMEOUT);
+        services && checks
+    }
+
+    /// Removes what an ended attempt left. After a restart of the agent it looks first: what lives is stopped, not removed.
+    fn clean_process(self, pass: &mut Pass<'_>) -> bool {
+        let part = self.part(TaskPart::Process);
+        let attempt = self.known.attempt;
+        if attempt == 0 {
+            return true;
+        }
+        match pass.state.parts.get(part) {
+            PartState::Unknown => self.recover(pass, attempt),
+            PartState::Absent => return true,
+            PartState::Up | PartState::Suspect(_) => {
+                pass.issue(part, Doing::Down, Verb::Destroy { attempt }, OPERATION_TIMEOUT);
+            }
+            PartState::Busy { .. } => {}
+            PartState::Failed { doing, retry_at_ns, .. } => {
+                let (doing, retry_at_ns) = (*doing, *retry_at_ns);
+                if pass.due(retry_at_ns) {
+                    match doing {
+                        Doing::Look(_) => self.recover(pass, attempt),
+                        Doing::Up | Doing::Down => {
+                            pass.issue(part, Doing::Down, Verb::Destroy { attempt }, OPERATION_TIMEOUT);
+                        }
+                    }
+                }
+            }
+        }
+        pass.wait(Waiting::Part(part));
+        false
+    }
+
+    fn recover(self, pass: &mut Pass<'_>, attempt: u32) {
+        pass.issue(
+            self.part(TaskPart::Process),
+            Doing::Look(None),
+            Verb::Recover { attempt },
+            OPERATION_TIMEOUT,
+        );
+    }
+
+    /// Whether this task must not start any more.
+    fn is_over(self, pass: &Pass<'_>) -> bool {
+        self.known.doom.is_some()
+            || (pass.state.durable.stop.is_some() && self.task.lifecycle != Lifecycle::Poststop)
+    }
+
+    /// Whether the running process is to be stopped now, and what follows.
+    fn stop_wanted(self, pass: &mut Pass<'_>) -> Option<AfterStop> {
+        if self.known.doom.is_some() {
+            return Some(AfterStop::Dead);
+        }
+        if let Some(stop) = &pass.state.durable.stop
+            && self.task.lifecycle != Lifecycle::Poststop
+        {
+            let delay = stop.delay;
+            if !pass.passed(&delay) {
+                pass.wait(Waiting::Delay(None, delay));
+                return None;
+            }
+            if !lifecycle::may_stop(usize::from(self.index), &pass.group.tasks, &pass.state.durable.tasks) {
+                pass.wait(Waiting::StopOrder(self.index));
+                return None;
+            }
+            return Some(AfterStop::Dead);
+        }
+        self.known.restart_requested.then_some(AfterStop::Restart)
+    }
+
+    fn unmet_dependency(self, pass: &Pass<'_>) -> Option<std_alloc::string::String> {
+        self.task
+            .depends_on
+            .iter()
+            .find(|dependency| !is_met(pass, dependency))
+            .map(|unmet| unmet.task.clone())
+    }
+
+    fn volumes_ready(self, pass: &Pass<'_>) -> bool {
+        self.task.volume_mounts.iter().all(|mount| {
+            pass.group
+                .volumes
+                .get(&mount.volume)
+                .is_none_or(|request| pass.ctx.volume_path(&volume_name(pass.spec, request)).is_some())
+        })
+    }
+
+    fn part(self, part: TaskPart) -> Part {
+        Part::Task(self.index, part)
+    }
+}
+
+fn is_met(pass: &Pass<'_>, dependency: &herdlet_api_types::job::Dependency) -> bool {
+    let Some((task, state)) =
+        pass.group.tasks.iter().zip(&pass.state.durable.tasks).find(|(task, _)| task.name == dependency.task)
+    else {
+        return false;
+    };
+    match dependency.condition {
+        DependencyCondition::Started => state.started_at.0 != 0,
+        DependencyCondition::Completed => state.status() == TaskStatus::Dead && !state.failed,
+        DependencyCondition::Healthy => {
+            let checks: usize = task.services.iter().map(|service| service.checks.len()).sum();
+            let passing = pass.state.checks.values().filter(|result| {
+                result.task.as_deref() == Some(task.name.as_str()) && result.status == CheckStatus::Success
+            });
+            state.status() == TaskStatus::Running && passing.count() >= checks
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What follows the end of a task: Nomad's restart policy, with counters that survive a restart of the agent.
+
+use std_alloc::{format, string::String};
+
+use herdlet_api_types::{
+    Duration,
+    job::{JobType, Lifecycle, RestartMode, RestartPolicy},
+    task::ExitResult,
+};
+
+use crate::{
+    backoff::fraction,
+    state::TaskState,
+    time::{Deadline, Now},
+};
+
+/// Why a decision is due.
+#[derive(Debug, Clone, Copy)]
+pub enum Ended<'a> {
+    /// The process ended.
+    Exit(&'a ExitResult),
+    /// It could not be started, but another try may work.
+    StartFailed,
+    /// It can't be started as specified.
+    StartImpossible,
+}
+
+/// What follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// It starts again after this delay.
+    Restart {
+        /// How long to wait.
+        delay: Duration,
+        /// Nomad's sentence; empty where the policy simply allows it.
+        reason: String,
+    },
+    /// It did its work.
+    Done,
+    /// It failed for good.
+    Fail {
+        /// Nomad's sentence.
+        reason: String,
+    },
+}
+
+/// Whether an exit with code 0 is followed by a restart.
+pub fn restarts_on_success(kind: JobType, lifecycle: Lifecycle) -> bool {
+    match lifecycle {
+        Lifecycle::Main => match kind {
+            JobType::Service => true,
+            JobType::Batch => false,
+        },
+        Lifecycle::PrestartSidecar | Lifecycle::PoststartSidecar => true,
+        Lifecycle::Prestart | Lifecycle::Poststart | Lifecycle::Poststop => false,
+    }
+}
+
+/// Decides and counts. `seed` makes the jitter, up to a quarter of the delay, differ between tasks.
+pub fn decide(
+    now: Now,
+    policy: &RestartPolicy,
+    on_success: bool,
+    ended: Ended<'_>,
+    state: &mut TaskState,
+    seed: u64,
+) -> Decision {
+    let done = match ended {
+        Ended::Exit(result) => result.is_success() && !on_success,
+        Ended::StartFailed | Ended::StartImpossible => false,
+    };
+    if policy.attempts == 0 {
+        return if done {
+            Decision::Done
+        } else {
+            Decision::Fail { reason: String::from("Policy allows no restarts") }
+        };
+    }
+    if state.window.is_none_or(|window| window.is_due(now)) {
+        state.window = Some(Deadline::after(now, policy.interval));
+        state.counted = 0;
+    }
+    state.counted = state.counted.saturating_add(1);
+    if matches!(ended, Ended::StartImpossible) {
+        return Decision::Fail { reason: String::from("Error was unrecoverable") };
+    }
+    if done {
+        return Decision::Done;
+    }
+    if state.counted <= policy.attempts {
+        let jitter = fraction(policy.delay.as_nanos() / 4, (seed, state.counted));
+        return Decision::Restart {
+            delay: Duration(policy.delay.as_nanos().saturating_add(jitter)),
+            reason: String::new(),
+        };
+    }
+    match policy.mode {
+        RestartMode::Fail => Decision::Fail {
+            reason: format!(
+                "Exceeded allowed attempts {} in interval {} and mode is \"fail\"",
+                policy.attempts, policy.interval
+            ),
+        },
+        RestartMode::Delay => Decision::Restart {
+            delay: state.window.map_or(policy.interval, |window| window.remaining(now)),
+            reason: String::from("Exceeded allowed attempts, applying a delay"),
+        },
+    }
+}

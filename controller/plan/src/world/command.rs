@@ -1,0 +1,147 @@
+//! Requests of people: checked against the present state, then accepted as a whole or refused as a whole.
+
+use std_alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
+
+use herdlet_api_types::{AllocId, job::Job, volume::Volume};
+
+use crate::{
+    alloc::{self, show},
+    event::{AppliedJob, Command, Refusal, Reply, VolumeData},
+    op::Key,
+    record::{Record, RecordKey},
+    shared::volume::Origin,
+    time::Now,
+    turn::Turn,
+    world::World,
+};
+
+impl World {
+    /// Carries out a request. A refused one changes nothing.
+    pub(crate) fn command(
+        &mut self,
+        now: Now,
+        command: Command,
+        dirty: &mut BTreeSet<Key>,
+        turn: &mut Turn,
+    ) -> Reply {
+        match self.try_command(now, command, dirty, turn) {
+            Ok(reply) => reply,
+            Err(refusal) => Reply::Refused(refusal),
+        }
+    }
+
+    fn try_command(
+        &mut self,
+        now: Now,
+        command: Command,
+        dirty: &mut BTreeSet<Key>,
+        turn: &mut Turn,
+    ) -> Result<Reply, Refusal> {
+        match command {
+            Command::Apply { jobs, volumes } => self.apply_set(now, jobs, volumes, dirty),
+            Command::Delete { job } => {
+                if !self.jobs.contains_key(&job) {
+                    return Err(Refusal::NotFound(format!("there is no job \"{job}\"")));
+                }
+                self.delete_job(now, &job, dirty);
+                Ok(Reply::Accepted { index: self.meta.index })
+            }
+            Command::DeleteVolume { name, data } => self.delete_volume(name, data, dirty, turn),
+            Command::Restart { alloc, scope } => {
+                let done = self.write(now, alloc, dirty, turn, |writer| writer.restart(&scope));
+                self.answer(alloc, done)
+            }
+            Command::Signal { alloc, task, signal } => {
+                let done =
+                    self.write(now, alloc, dirty, turn, |writer| writer.signal(task.as_deref(), &signal));
+                self.answer(alloc, done)
+            }
+            Command::Explain { alloc: id } => {
+                let entry = self.allocs.get(&id).ok_or_else(|| no_alloc(id))?;
+                let plan = alloc::plan(now, &self.ctx, &entry.spec, &entry.state);
+                Ok(Reply::Explanation(Box::new(show::explain(now, &entry.spec, &entry.state, &plan))))
+            }
+        }
+    }
+
+    fn apply_set(
+        &mut self,
+        now: Now,
+        jobs: Vec<Job>,
+        volumes: Vec<Volume>,
+        dirty: &mut BTreeSet<Key>,
+    ) -> Result<Reply, Refusal> {
+        for volume in &volumes {
+            let Some(known) = self.ctx.volumes.get(&volume.name) else { continue };
+            if known.state.origin == Origin::Config {
+                let message = format!("volume \"{}\" is defined in the agent's config", volume.name);
+                return Err(Refusal::Conflict(message));
+            }
+            let same_place =
+                core::mem::discriminant(&known.state.spec.kind) == core::mem::discriminant(&volume.kind);
+            if !same_place && self.claims(&volume.name).next().is_some() {
+                let message = format!("volume \"{}\" is in use and can't move its data", volume.name);
+                return Err(Refusal::Conflict(message));
+            }
+        }
+        let mut changed = Vec::new();
+        for volume in volumes {
+            if self.ctx.volumes.get(&volume.name).is_none_or(|known| known.state.spec != volume) {
+                changed.push(volume.name.clone());
+            }
+            self.want_volume(volume, Origin::Manifest, dirty);
+        }
+        let mut applied = Vec::new();
+        for job in jobs {
+            let key = job.key();
+            let (version, change) = self.accept_job(now, job, dirty);
+            applied.push(AppliedJob { job: key, version, change });
+        }
+        Ok(Reply::Applied { index: self.meta.index, jobs: applied, volumes: changed })
+    }
+
+    fn delete_volume(
+        &mut self,
+        name: String,
+        data: VolumeData,
+        dirty: &mut BTreeSet<Key>,
+        turn: &mut Turn,
+    ) -> Result<Reply, Refusal> {
+        let users: Vec<String> =
+            self.claims(&name).filter_map(|id| self.allocs.get(&id)).map(|entry| entry.spec.name()).collect();
+        let Some(entry) = self.ctx.volumes.get_mut(&name) else {
+            return Err(Refusal::NotFound(format!("there is no volume \"{name}\"")));
+        };
+        if entry.state.origin == Origin::Config {
+            return Err(Refusal::Conflict(format!("volume \"{name}\" is defined in the agent's config")));
+        }
+        if !users.is_empty() {
+            return Err(Refusal::Conflict(format!("volume \"{name}\" is in use by {}", users.join(", "))));
+        }
+        match data {
+            VolumeData::Purge => {
+                entry.state.purging = true;
+                entry.part = crate::state::PartState::Unknown;
+            }
+            VolumeData::Keep => {
+                self.ctx.volumes.remove(&name);
+                turn.records.push(Record::Delete(RecordKey::Volume(name.clone())));
+            }
+        }
+        self.meta.index += 1;
+        dirty.insert(Key::Volume(name));
+        Ok(Reply::Accepted { index: self.meta.index })
+    }
+
+    fn answer(&self, alloc: AllocId, done: Option<Result<(), String>>) -> Result<Reply, Refusal> {
+        match done {
+            None => Err(no_alloc(alloc)),
+            Some(Err(why)) => Err(Refusal::Conflict(why)),
+            Some(Ok(())) => Ok(Reply::Accepted { index: self.meta.index }),
+        }
+    }
+}
+
+fn no_alloc(id: AllocId) -> Refusal {
+    Refusal::NotFound(format!("there is no allocation {id}"))
+}

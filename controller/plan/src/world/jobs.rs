@@ -1,0 +1,399 @@
+//! Jobs in the world: accepting versions, and carrying out the job controller's steps.
+
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::{String, ToString},
+    sync::Arc,
+    vec::Vec,
+};
+
+use herdlet_api_types::{
+    AllocId, JobKey, UnixNanos,
+    alloc::{Allocation, Desired},
+    job::Job,
+    view::{Convergence, ConvergenceState, JobView, Reason},
+};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    event::JobChange,
+    job::{
+        JobState, Slot,
+        ports::{self, NoPorts},
+        rollout::{self, Placed, Step, has_ended, is_bad},
+        same_work,
+    },
+    limits::ROUNDS_MAX,
+    op::Key,
+    record::{Record, RecordKey, RecordValue},
+    state::Tracked,
+    time::Now,
+    turn::{Note, Turn, View},
+    world::{AllocEntry, JobEntry, World},
+};
+
+impl World {
+    /// Makes this the job's current version, unless it is already. A job that is being deleted comes back to life.
+    pub(crate) fn accept_job(&mut self, now: Now, job: Job, dirty: &mut BTreeSet<Key>) -> (u64, JobChange) {
+        let key = job.key();
+        dirty.insert(Key::Job(key.clone()));
+        let index = self.meta.index + 1;
+        match self.jobs.get_mut(&key) {
+            Some(entry) if *entry.current == job && !entry.state.deleting => {
+                (entry.state.version, JobChange::Unchanged)
+            }
+            Some(entry) => {
+                entry.current = Arc::new(job);
+                entry.since = now.wall;
+                let state = &mut *entry.state;
+                state.version += 1;
+                state.versions.insert(state.version);
+                state.deleting = false;
+                state.submit_time = now.wall;
+                state.modify_index = index;
+                self.meta.index = index;
+                (entry.state.version, JobChange::Updated)
+            }
+            None => {
+                let state = JobState {
+                    key: key.clone(),
+                    version: 0,
+                    versions: [0].into(),
+                    create_index: index,
+                    modify_index: index,
+                    submit_time: now.wall,
+                    deleting: false,
+                    slots: BTreeMap::new(),
+                };
+                self.meta.index = index;
+                let entry = JobEntry {
+                    state: Tracked::new(state),
+                    current: Arc::new(job),
+                    blocked: None,
+                    since: now.wall,
+                    shown: None,
+                };
+                self.jobs.insert(key, entry);
+                (0, JobChange::Created)
+            }
+        }
+    }
+
+    /// The job is no longer wanted: its allocations are stopped and removed, then it is forgotten.
+    pub(crate) fn delete_job(&mut self, now: Now, key: &JobKey, dirty: &mut BTreeSet<Key>) {
+        let index = self.meta.index + 1;
+        if let Some(entry) = self.jobs.get_mut(key)
+            && !entry.state.deleting
+        {
+            entry.state.deleting = true;
+            entry.state.modify_index = index;
+            entry.since = now.wall;
+            self.meta.index = index;
+            dirty.insert(Key::Job(key.clone()));
+        }
+    }
+
+    pub(crate) fn reconcile_job(
+        &mut self,
+        now: Now,
+        key: &JobKey,
+        dirty: &mut BTreeSet<Key>,
+        turn: &mut Turn,
+    ) {
+        dirty.remove(&Key::Job(key.clone()));
+        let mut result = "unchanged";
+        for _ in 0..ROUNDS_MAX {
+            let steps = self.plan_job(key);
+            if steps.contains(&Step::Forget) {
+                self.forget_job(key, turn);
+                return;
+            }
+            let mut moved = false;
+            for step in steps {
+                moved |= self.step(now, key, step, dirty);
+            }
+            if !moved {
+                break;
+            }
+            result = "changed";
+        }
+        if self.jobs.get(key).is_some_and(|entry| entry.blocked.is_some()) {
+            result = "waiting";
+        }
+        turn.notes.push(Note::Reconciled { kind: "job", result });
+        self.flush_job(now, key, turn);
+    }
+
+    fn plan_job(&mut self, key: &JobKey) -> Vec<Step> {
+        let Some(entry) = self.jobs.get_mut(key) else { return Vec::new() };
+        entry.blocked = None;
+        let Some(entry) = self.jobs.get(key) else { return Vec::new() };
+        if !self.ctx.complete && entry.state.deleting {
+            return Vec::new();
+        }
+        let allocs: Vec<AllocId> = self.allocs_of(key).collect();
+        let find = |id: AllocId| {
+            self.allocs.get(&id).map(|entry| Placed {
+                job: &entry.spec.job,
+                desired: entry.spec.desired,
+                previous: entry.spec.previous,
+                known: &entry.state.durable,
+            })
+        };
+        rollout::plan(&entry.current, &entry.state, &allocs, &find)
+    }
+
+    /// Carries out one step. Whether anything moved.
+    fn step(&mut self, now: Now, key: &JobKey, step: Step, dirty: &mut BTreeSet<Key>) -> bool {
+        match step {
+            Step::Want { alloc, desired, why } => {
+                let Some(entry) = self.allocs.get_mut(&alloc) else { return false };
+                let spec = Arc::make_mut(&mut entry.spec);
+                spec.desired = desired;
+                spec.desired_description = why;
+                entry.changed = true;
+                dirty.insert(Key::Alloc(alloc));
+                true
+            }
+            Step::Create { group, index, previous } => {
+                self.create_alloc(now, key, &group, index, previous, dirty)
+            }
+            Step::Forget => false,
+        }
+    }
+
+    fn create_alloc(
+        &mut self,
+        now: Now,
+        key: &JobKey,
+        group: &str,
+        index: u32,
+        previous: Option<AllocId>,
+        dirty: &mut BTreeSet<Key>,
+    ) -> bool {
+        let taken = self.taken_ports();
+        let create_index = self.meta.index + 1;
+        let Some(entry) = self.jobs.get_mut(key) else { return false };
+        let job = Arc::clone(&entry.current);
+        let Some(spec) = job.group(group) else { return false };
+        let at = usize::try_from(index).unwrap_or(usize::MAX);
+        let had = entry.state.slots.get(group).and_then(|slots| slots.get(at)).map_or(0, |slot| slot.had);
+        let settings = &self.ctx.settings;
+        let id = alloc_id(&settings.instance.0, key, entry.state.create_index, group, index, had);
+        let ports = match ports::assign(spec, id, &taken, &settings.dynamic_ports, &settings.host_ip) {
+            Ok(ports) => ports,
+            Err(NoPorts::Taken(port)) => {
+                let message =
+                    format!("port {port} for {}.{group}[{index}] is held by another allocation", key.id);
+                entry.blocked = Some((Reason::Port, message));
+                return false;
+            }
+            Err(NoPorts::Exhausted) => {
+                entry.blocked = Some((Reason::Port, String::from("no dynamic port is free")));
+                return false;
+            }
+        };
+        let slots = entry.state.slots.entry(String::from(group)).or_default();
+        if slots.len() <= at {
+            slots.resize(at + 1, Slot::default());
+        }
+        if let Some(slot) = slots.get_mut(at) {
+            slot.had += 1;
+            slot.alloc = Some(id);
+        }
+        let alloc = Allocation {
+            id,
+            job_key: key.clone(),
+            job_version: entry.state.version,
+            job,
+            group: String::from(group),
+            index,
+            ports,
+            desired: Desired::Run,
+            desired_description: String::new(),
+            create_index,
+            create_time: now.wall,
+            previous,
+        };
+        self.meta.index = create_index;
+        self.allocs.insert(id, AllocEntry::new(Arc::new(alloc), now));
+        dirty.insert(Key::Alloc(id));
+        true
+    }
+
+    /// Host ports of all allocations that may still use them.
+    fn taken_ports(&self) -> BTreeSet<u16> {
+        let live = self.allocs.values().filter(|entry| !has_ended(&entry.state.durable));
+        live.flat_map(|entry| entry.spec.ports.values().map(|port| port.value)).collect()
+    }
+
+    pub(crate) fn allocs_of(&self, key: &JobKey) -> impl Iterator<Item = AllocId> {
+        self.allocs.iter().filter(move |(_, entry)| entry.spec.job_key == *key).map(|(id, _)| *id)
+    }
+
+    fn flush_job(&mut self, now: Now, key: &JobKey, turn: &mut Turn) {
+        let in_use: BTreeSet<u64> = self
+            .allocs
+            .values()
+            .filter(|entry| entry.spec.job_key == *key)
+            .map(|entry| entry.spec.job_version)
+            .collect();
+        let convergence = self.job_convergence(key);
+        let mut allocs: Vec<AllocId> = self.allocs_of(key).collect();
+        allocs.sort_by_key(|id| {
+            self.allocs
+                .get(id)
+                .map(|entry| (entry.spec.group.clone(), entry.spec.index, entry.spec.create_index))
+        });
+        let Some(entry) = self.jobs.get_mut(key) else { return };
+        let current = entry.state.version;
+        let unused: Vec<u64> = entry
+            .state
+            .versions
+            .iter()
+            .copied()
+            .filter(|version| *version != current && !in_use.contains(version))
+            .collect();
+        for version in unused {
+            entry.state.versions.remove(&version);
+            turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), version)));
+        }
+        if entry.state.take_touched() {
+            let version = RecordKey::JobVersion(key.clone(), current);
+            turn.records.push(Record::Put(version, RecordValue::JobVersion(Arc::clone(&entry.current))));
+            let value = RecordValue::Job((*entry.state).clone().into());
+            turn.records.push(Record::Put(RecordKey::Job(key.clone()), value));
+        }
+        if entry.shown != Some(convergence.state) {
+            if convergence.state == ConvergenceState::Converged {
+                let took = now.wall.0.saturating_sub(entry.since.0).max(0).unsigned_abs();
+                let cause = if entry.shown.is_none() && entry.state.submit_time != entry.since {
+                    "boot"
+                } else {
+                    "apply"
+                };
+                turn.notes.push(Note::Converged { kind: "job", took_ns: took, cause });
+            }
+            if entry.shown == Some(ConvergenceState::Converged)
+                || convergence.state == ConvergenceState::Converged
+            {
+                entry.since = now.wall;
+            }
+            entry.shown = Some(convergence.state);
+        }
+        let view = JobView {
+            key: key.clone(),
+            version: entry.state.version,
+            job: Arc::clone(&entry.current),
+            deleting: entry.state.deleting,
+            create_index: entry.state.create_index,
+            modify_index: entry.state.modify_index,
+            submit_time: entry.state.submit_time,
+            allocs,
+            convergence: Convergence { since: entry.since, ..convergence },
+        };
+        turn.views.push(View::Job(view.into()));
+    }
+
+    /// A job has converged when each of its slots holds a converged allocation of its current version, and nothing else of
+    /// it is live.
+    fn job_convergence(&self, key: &JobKey) -> Convergence {
+        let mut verdict = Convergence {
+            state: ConvergenceState::Converged,
+            reason: None,
+            message: String::new(),
+            since: UnixNanos::default(),
+            overdue_at: None,
+        };
+        let Some(entry) = self.jobs.get(key) else { return verdict };
+        let mut worse = |state, reason, message: String, overdue_at| {
+            if rank(state) > rank(verdict.state) {
+                verdict = Convergence {
+                    state,
+                    reason: Some(reason),
+                    message,
+                    since: UnixNanos::default(),
+                    overdue_at,
+                };
+            }
+        };
+        if entry.state.deleting {
+            worse(ConvergenceState::Progressing, Reason::Operation, String::from("is being deleted"), None);
+        }
+        if let Some((reason, message)) = &entry.blocked {
+            worse(ConvergenceState::Waiting, *reason, message.clone(), None);
+        }
+        for group in &entry.current.groups {
+            let slots = entry.state.slots.get(&group.name).map_or(&[][..], Vec::as_slice);
+            for index in 0..usize::try_from(group.count).unwrap_or(usize::MAX) {
+                let alloc = slots.get(index).and_then(|slot| slot.alloc).and_then(|id| self.allocs.get(&id));
+                let name = || format!("{}.{}[{index}]", key.id, group.name);
+                let Some(alloc) = alloc else {
+                    let message = format!("{} does not exist yet", name());
+                    worse(ConvergenceState::Progressing, Reason::Operation, message, None);
+                    continue;
+                };
+                let current = alloc.spec.desired == Desired::Run
+                    && same_work(&alloc.spec.job, &entry.current, &group.name);
+                let known = &alloc.state.durable;
+                if current && is_bad(known) {
+                    let why =
+                        if known.description.is_empty() { "failed" } else { known.description.as_str() };
+                    worse(ConvergenceState::Failed, Reason::Error, format!("{}: {why}", name()), None);
+                } else if !current {
+                    let message = format!("{} is being replaced", name());
+                    worse(ConvergenceState::Progressing, Reason::Operation, message, None);
+                } else if alloc.verdict != Some(ConvergenceState::Converged) {
+                    let state = alloc.verdict.unwrap_or(ConvergenceState::Progressing);
+                    worse(state, Reason::Operation, format!("{} has not converged", name()), None);
+                }
+            }
+        }
+        let lingering = self.allocs.values().find(|alloc| {
+            alloc.spec.job_key == *key
+                && alloc.spec.desired != Desired::Run
+                && !has_ended(&alloc.state.durable)
+        });
+        if let Some(alloc) = lingering {
+            let message = format!("{} is being stopped", alloc.spec.name());
+            worse(ConvergenceState::Progressing, Reason::Operation, message, None);
+        }
+        verdict
+    }
+
+    fn forget_job(&mut self, key: &JobKey, turn: &mut Turn) {
+        let Some(entry) = self.jobs.remove(key) else { return };
+        for version in &entry.state.versions {
+            turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), *version)));
+        }
+        turn.records.push(Record::Delete(RecordKey::Job(key.clone())));
+        turn.views.push(View::JobGone(key.clone()));
+    }
+}
+
+/// The id of a slot's next allocation: a hash of everything that tells it from all others.
+fn alloc_id(instance: &str, key: &JobKey, create_index: u64, group: &str, index: u32, had: u32) -> AllocId {
+    let mut hash = Sha256::new();
+    for text in [instance, &key.namespace, &key.id, group] {
+        hash.update(text.len().to_string().as_bytes());
+        hash.update(b":");
+        hash.update(text.as_bytes());
+    }
+    hash.update(create_index.to_le_bytes());
+    hash.update(index.to_le_bytes());
+    hash.update(had.to_le_bytes());
+    let digest = hash.finalize();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    AllocId::from_hash(bytes)
+}
+
+fn rank(state: ConvergenceState) -> u8 {
+    match state {
+        ConvergenceState::Converged => 0,
+        ConvergenceState::Progressing => 1,
+        ConvergenceState::Waiting => 2,
+        ConvergenceState::Failed => 3,
+    }
+}

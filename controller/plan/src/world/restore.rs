@@ -1,0 +1,133 @@
+//! Reading the world back from what was stored.
+
+use std_alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    sync::Arc,
+    vec::Vec,
+};
+
+use herdlet_api_types::{AllocId, JobKey, alloc::Allocation, job::Job};
+
+use crate::{
+    job::JobState,
+    record::RecordValue,
+    shared::volume::VolumeState,
+    state::{AllocState, Durable, PartState, Parts, Run, StopStep, Tracked},
+    time::Now,
+    world::{AllocEntry, JobEntry, Settings, VolumeEntry, World},
+};
+
+/// What was stored and can't be used: its other half is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unusable {
+    /// The job's current version is not there.
+    Job(JobKey),
+    /// There is a state but no specification.
+    Alloc(AllocId),
+}
+
+impl World {
+    /// Builds the world from stored records, in any order. Nothing is known of any part: the plan will be to look.
+    pub fn restore(
+        settings: Settings,
+        now: Now,
+        records: impl IntoIterator<Item = (crate::record::RecordKey, RecordValue)>,
+    ) -> (Self, Vec<Unusable>) {
+        let mut world = Self::new(settings);
+        let mut unusable = Vec::new();
+        let mut jobs: Vec<Box<JobState>> = Vec::new();
+        let mut versions: BTreeMap<(JobKey, u64), Arc<Job>> = BTreeMap::new();
+        let mut specs: BTreeMap<AllocId, Arc<Allocation>> = BTreeMap::new();
+        let mut states: BTreeMap<AllocId, Box<Durable>> = BTreeMap::new();
+        for (key, value) in records {
+            match (key, value) {
+                (_, RecordValue::Meta(meta)) => world.meta = Tracked::stored(meta),
+                (_, RecordValue::Job(job)) => jobs.push(job),
+                (crate::record::RecordKey::JobVersion(key, version), RecordValue::JobVersion(job)) => {
+                    versions.insert((key, version), job);
+                }
+                (_, RecordValue::JobVersion(_)) => {}
+                (_, RecordValue::Volume(volume)) => world.restore_volume(*volume),
+                (_, RecordValue::AllocSpec(spec)) => {
+                    specs.insert(spec.id, spec);
+                }
+                (crate::record::RecordKey::AllocState(id), RecordValue::AllocState(state)) => {
+                    states.insert(id, state);
+                }
+                (_, RecordValue::AllocState(_)) => {}
+            }
+        }
+        for state in jobs {
+            match versions.get(&(state.key.clone(), state.version)) {
+                Some(current) => {
+                    let current = Arc::clone(current);
+                    world.jobs.insert(
+                        state.key.clone(),
+                        JobEntry {
+                            state: Tracked::stored(*state),
+                            current,
+                            blocked: None,
+                            since: now.wall,
+                            shown: None,
+                        },
+                    );
+                }
+                None => unusable.push(Unusable::Job(state.key.clone())),
+            }
+        }
+        for (id, spec) in specs {
+            let durable = states.remove(&id).map(|state| *state).unwrap_or_default();
+            let indexes: BTreeSet<u64> = [world.meta.index, spec.create_index, durable.modify_index].into();
+            let newest = indexes.last().copied().unwrap_or_default();
+            if newest > world.meta.index {
+                world.meta.index = newest;
+            }
+            world.allocs.insert(id, restored(spec, durable, now));
+        }
+        unusable.extend(states.into_keys().map(Unusable::Alloc));
+        (world, unusable)
+    }
+
+    fn restore_volume(&mut self, state: VolumeState) {
+        let name: String = state.spec.name.clone();
+        let state = Tracked::stored(state);
+        self.ctx
+            .volumes
+            .insert(name, VolumeEntry { state, part: PartState::Unknown, failures: 0, generation: 0 });
+    }
+}
+
+fn restored(spec: Arc<Allocation>, mut durable: Durable, now: Now) -> AllocEntry {
+    rebase(&mut durable, now);
+    let parts = if durable.adopted { Parts::unknown() } else { Parts::absent() };
+    let state = AllocState { durable: Tracked::stored(durable), parts, ..AllocState::default() };
+    AllocEntry { spec: Tracked::stored(spec), state, changed: true, since: now.wall, verdict: None }
+}
+
+/// Binds every deadline to this boot.
+fn rebase(durable: &mut Durable, now: Now) {
+    if let Some(stop) = &mut durable.stop {
+        stop.delay = stop.delay.rebased(now);
+    }
+    if let Some(restart) = &mut durable.restart {
+        restart.delay = restart.delay.rebased(now);
+    }
+    if let Some(by) = &mut durable.healthy_by {
+        *by = by.rebased(now);
+    }
+    for task in &mut durable.tasks {
+        if let Some(window) = &mut task.window {
+            *window = window.rebased(now);
+        }
+        match &mut task.run {
+            Run::BackingOff { until }
+            | Run::Stopping {
+                step: StopStep::Delay { until } | StopStep::Prestop { until } | StopStep::Kill { until },
+                ..
+            } => *until = until.rebased(now),
+            Run::Waiting | Run::Starting { .. } | Run::Running { .. } | Run::Dead => {}
+        }
+    }
+}
