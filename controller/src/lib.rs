@@ -3,3 +3,4 @@
 
 pub mod desired;
 pub mod paths;
+pub mod planner;

@@ -1,0 +1,186 @@
+//! The planner's world under the runtime: translates between the two, decides nothing.
+//!
+//! In go [`Input`]s; out come the turn's actions, records, views and answers. Requests get a number while the world looks at
+//! them, so that it needs to know no channels.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use herdlet_api_types::UnixNanos;
+use herdlet_plan::{
+    action::Action,
+    event::{Command, Event, Reply},
+    op::{Key, Op, Target},
+    record::Record,
+    time::{BootId, Now},
+    turn::{Note, Turn, View},
+    world::World,
+};
+use herdlet_runtime as runtime;
+use tokio::sync::oneshot;
+
+/// What reaches the loop.
+#[derive(Debug)]
+pub enum Input {
+    /// Something happened.
+    Event(Event),
+    /// Somebody asks and waits for the answer.
+    Request(Command, oneshot::Sender<Answer>),
+}
+
+/// The answer to a request, sent when what it changed is durable.
+#[derive(Debug)]
+pub struct Answer {
+    /// What the planner said.
+    pub reply: Reply,
+    /// The commit that made it durable.
+    pub index: runtime::CommitIndex,
+}
+
+/// Counts what the planner notes. Called on the loop: must neither block nor wait.
+pub type NoteSink = Arc<dyn Fn(&Note) + Send + Sync>;
+
+/// The world as the runtime drives it.
+pub struct Planner {
+    world: World,
+    boot: BootId,
+    notes: NoteSink,
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    requests: u64,
+}
+
+impl Planner {
+    /// Drives `world` during the boot `boot`.
+    pub fn new(world: World, boot: BootId, notes: NoteSink) -> Self {
+        Self { world, boot, notes, waiting: HashMap::new(), requests: 0 }
+    }
+
+    fn now(&self, now: runtime::Now) -> Now {
+        Now { boot: self.boot, boot_ns: now.boot_ns, wall: UnixNanos(now.wall_ns) }
+    }
+
+    /// Hands the planner's output to the runtime's turn.
+    fn hand_over(&mut self, made: Turn, turn: &mut runtime::Turn<Self>) {
+        let Turn { records, actions, views, replies, wakes, notes } = made;
+        turn.records.extend(records);
+        turn.actions.extend(actions.into_iter().map(Do));
+        turn.statuses.extend(views);
+        for (key, at_ns) in wakes {
+            turn.wake(key, at_ns, "plan");
+        }
+        for (request, reply) in replies {
+            if let Some(sender) = self.waiting.remove(&request) {
+                turn.replies.push(PendingReply { sender, reply });
+            }
+        }
+        for note in &notes {
+            (self.notes)(note);
+        }
+    }
+}
+
+impl runtime::World for Planner {
+    type Key = Key;
+    type Event = Input;
+    type Action = Do;
+    type Record = Record;
+    type Status = View;
+    type Reply = PendingReply;
+
+    fn begin(&mut self, _now: runtime::Now, dirty: &mut runtime::Dirty<Key>) {
+        for key in self.world.keys() {
+            dirty.mark(key);
+        }
+    }
+
+    fn key_of(&self, input: &Input) -> Option<Key> {
+        match input {
+            Input::Event(event) => key_of(event),
+            Input::Request(..) => None,
+        }
+    }
+
+    fn apply(
+        &mut self,
+        now: runtime::Now,
+        input: Input,
+        dirty: &mut runtime::Dirty<Key>,
+        turn: &mut runtime::Turn<Self>,
+    ) {
+        let event = match input {
+            Input::Event(event) => event,
+            Input::Request(command, sender) => {
+                self.requests += 1;
+                self.waiting.insert(self.requests, sender);
+                Event::Command { request: self.requests, command }
+            }
+        };
+        let (mut keys, mut made) = (BTreeSet::new(), Turn::default());
+        self.world.apply(self.now(now), event, &mut keys, &mut made);
+        for key in keys {
+            dirty.mark(key);
+        }
+        self.hand_over(made, turn);
+    }
+
+    fn reconcile(&mut self, now: runtime::Now, key: &Key, turn: &mut runtime::Turn<Self>) {
+        let (mut keys, mut made) = (BTreeSet::new(), Turn::default());
+        self.world.reconcile(self.now(now), key, &mut keys, &mut made);
+        turn.dirty.extend(keys);
+        self.hand_over(made, turn);
+    }
+
+    fn quarantined(&mut self, _now: runtime::Now, key: &Key, message: &str, turn: &mut runtime::Turn<Self>) {
+        let mut made = Turn::default();
+        self.world.quarantine(key, message, &mut made);
+        self.hand_over(made, turn);
+    }
+}
+
+/// An action under the runtime.
+#[derive(Debug)]
+pub struct Do(pub Action);
+
+impl runtime::Action for Do {
+    fn release(&self) -> runtime::Release {
+        use herdlet_plan::action::Verb;
+        match self.0.verb {
+            Verb::Look | Verb::Recover { .. } => runtime::Release::AtOnce,
+            Verb::Down | Verb::Stop { .. } => runtime::Release::Stop,
+            Verb::Up
+            | Verb::Start { .. }
+            | Verb::Destroy { .. }
+            | Verb::Prestop { .. }
+            | Verb::Signal { .. } => runtime::Release::AfterCommit,
+        }
+    }
+}
+
+/// An answer on its way to whoever asked.
+#[derive(Debug)]
+pub struct PendingReply {
+    sender: oneshot::Sender<Answer>,
+    reply: Reply,
+}
+
+impl runtime::Reply for PendingReply {
+    fn release(self, index: runtime::CommitIndex) {
+        // Whoever asked may have gone away.
+        let _ = self.sender.send(Answer { reply: self.reply, index });
+    }
+}
+
+fn key_of(event: &Event) -> Option<Key> {
+    match event {
+        Event::Outcome(Op { target: Target::Alloc(alloc, _), .. }, _)
+        | Event::Exited { alloc, .. }
+        | Event::Check { alloc, .. }
+        | Event::Drift { alloc, .. }
+        | Event::Driver { alloc, .. }
+        | Event::Found { alloc, .. } => Some(Key::Alloc(*alloc)),
+        Event::Outcome(Op { target: Target::Volume(name), .. }, _) => Some(Key::Volume(name.clone())),
+        Event::Desired(_) | Event::Command { .. } => None,
+    }
+}
