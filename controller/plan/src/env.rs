@@ -1,0 +1,235 @@
+//! The environment of a task: Nomad's `NOMAD_*` variables, what the job adds to them, and the facts of the node that
+//! `${…}` can name.
+//!
+//! In: [`Inputs`], all of it values. Out: a [`TaskEnv`], the same for the same inputs. Must not know the process it runs in: the
+//! host's variables are an input too. Values may be secret (tokens), so nothing here prints one.
+//!
+//! Later layers win over earlier ones:
+//!
+//! | layer | interpolated | source |
+//! | --- | --- | --- |
+//! | built-ins: directories, limits, names | no | [`Inputs`] |
+//! | ports, then upstreams | no | allocation, [`Inputs::network`], [`Inputs::upstreams`] |
+//! | tokens | no | [`Inputs::tokens`] |
+//! | `NOMAD_META_*` | yes | job, group, task |
+//! | the host's variables, where not yet set | yes | [`Inputs::host_env`] |
+//! | `env` of the task | yes | task |
+//! | what parts of the task add, in their order | yes | [`Inputs::hook_env`] |
+//! | templates | no | [`Inputs::template_env`] |
+//!
+//! Within a layer values may name each other: they are resolved in the order of their dependencies (`env/layer.rs`).
+//! Without an input yet: `NOMAD_CPU_CORES`, `NOMAD_JOB_PARENT_ID`, ports of single tasks. Variables of Consul, Vault, CSI and
+//! devices come as [`Inputs::hook_env`].
+
+mod builtin;
+mod key;
+mod layer;
+
+use core::fmt;
+use std_alloc::{
+    borrow::Cow,
+    collections::BTreeMap,
+    string::{String, ToString},
+};
+
+use herdlet_api_types::{alloc::Allocation, job::Task};
+
+use crate::network::AllocNetwork;
+
+/// Variables of the host that no task gets, unless the agent's config names another list.
+pub const DENIED_DEFAULT: [&str; 8] = [
+    "CONSUL_TOKEN",
+    "CONSUL_HTTP_TOKEN",
+    "VAULT_TOKEN",
+    "NOMAD_LICENSE",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+];
+
+/// Room for all values of one environment, in bytes: the kernel's own limit for arguments and variables of a process lies
+/// below 6 MiB. Past it values are no longer interpolated, so that values which name each other can't fill the memory.
+pub const VALUES_BYTES_MAX: usize = 4 << 20;
+
+/// What `${node.…}`, `${attr.…}` and `${meta.…}` say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Unique id, `${node.unique.id}`.
+    pub id: String,
+    /// Name, `${node.unique.name}`.
+    pub name: String,
+    /// `${node.datacenter}` and `NOMAD_DC`.
+    pub datacenter: String,
+    /// `${node.region}` and `NOMAD_REGION`.
+    pub region: String,
+    /// `${node.class}`.
+    pub class: String,
+    /// `${node.pool}`.
+    pub pool: String,
+    /// Fingerprints, `${attr.<key>}`.
+    pub attributes: BTreeMap<String, String>,
+    /// The node's own meta, `${meta.<key>}`. A job's meta is `NOMAD_META_*`.
+    pub meta: BTreeMap<String, String>,
+}
+
+/// The three directories of a task, as its program finds them: host paths without filesystem isolation, else paths in the task's
+/// own root. The agent's own work on paths (template and artifact destinations) wants a second [`build`] with host paths.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskDirs {
+    /// Shared by the tasks of the allocation, `NOMAD_ALLOC_DIR`.
+    pub alloc: String,
+    /// `NOMAD_TASK_DIR`: the task's `local`.
+    pub task: String,
+    /// `NOMAD_SECRETS_DIR`.
+    pub secrets: String,
+}
+
+/// A service that a local proxy makes reachable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upstream {
+    /// Name of the service.
+    pub destination: String,
+    /// Port on 127.0.0.1.
+    pub bind_port: u16,
+}
+
+/// Variables by name.
+pub type Variables = BTreeMap<String, String>;
+
+/// All that an environment is made of. Has no `Debug`: tokens are among it.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The allocation.
+    pub alloc: &'a Allocation,
+    /// The task; none for the environment of group services.
+    pub task: Option<&'a Task>,
+    /// The node.
+    pub node: &'a NodeFacts,
+    /// Directories; none where there is no task.
+    pub dirs: Option<&'a TaskDirs>,
+    /// The network namespace of the allocation; none while it has the host's.
+    pub network: Option<&'a AllocNetwork>,
+    /// Upstreams of the group.
+    pub upstreams: &'a [Upstream],
+    /// Variables of the agent's own process; empty for drivers that run images.
+    pub host_env: &'a Variables,
+    /// Names in `host_env` that are not passed on.
+    pub denied: &'a [&'a str],
+    /// Signed tokens by name of the identity; exported where the task's identity says `env`.
+    pub tokens: &'a Variables,
+    /// The task API's socket, as the task sees it, where there is one.
+    pub api_socket: Option<&'a str>,
+    /// What parts of the task add, in their order.
+    pub hook_env: &'a [Variables],
+    /// What templates with `env` add.
+    pub template_env: &'a Variables,
+    /// The cgroup below which the tasks of this node live.
+    pub cgroup_parent: Option<&'a str>,
+}
+
+impl<'a> Inputs<'a> {
+    /// Inputs with nothing but the allocation and the node; the other fields are empty and the default deny list holds.
+    pub fn new(alloc: &'a Allocation, node: &'a NodeFacts) -> Self {
+        static EMPTY: Variables = BTreeMap::new();
+        Self {
+            alloc,
+            task: None,
+            node,
+            dirs: None,
+            network: None,
+            upstreams: &[],
+            host_env: &EMPTY,
+            denied: &DENIED_DEFAULT,
+            tokens: &EMPTY,
+            api_socket: None,
+            hook_env: &[],
+            template_env: &EMPTY,
+            cgroup_parent: None,
+        }
+    }
+}
+
+/// A finished environment: the variables for the process and the facts of the node for `${…}`.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct TaskEnv {
+    variables: Variables,
+    node: Variables,
+    /// Bytes of all values that were ever set, of overwritten ones too.
+    bytes: usize,
+}
+
+impl TaskEnv {
+    /// The variables in the order of their names, for the process.
+    pub fn variables(&self) -> &Variables {
+        &self.variables
+    }
+
+    /// One variable. Names that Nomad cleans (`NOMAD_META_a.b`) are found as written and as cleaned.
+    pub fn var(&self, name: &str) -> Option<&str> {
+        self.variables.get(key::cleaned(name).as_ref()).map(String::as_str)
+    }
+
+    /// What `${name}` means: a variable, else a fact of the node.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.var(name).or_else(|| self.node.get(name).map(String::as_str))
+    }
+
+    fn set(&mut self, name: &str, value: impl ToString) {
+        self.insert(key::cleaned(name).into_owned(), value.to_string());
+    }
+
+    fn insert(&mut self, cleaned: String, value: String) {
+        self.bytes = self.bytes.saturating_add(value.len());
+        self.variables.insert(cleaned, value);
+    }
+}
+
+/// Names only: values may be secret.
+impl fmt::Debug for TaskEnv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskEnv")
+            .field("variables", &self.variables.keys())
+            .field("node", &self.node.keys())
+            .finish()
+    }
+}
+
+/// Builds the environment. Total and deterministic.
+pub fn build(inputs: &Inputs<'_>) -> TaskEnv {
+    let mut env = TaskEnv { variables: Variables::new(), node: builtin::node_keys(inputs.node), bytes: 0 };
+    builtin::set_places(&mut env, inputs);
+    builtin::set_limits(&mut env, inputs);
+    builtin::set_names(&mut env, inputs);
+    builtin::set_ports(&mut env, inputs);
+    builtin::set_upstreams(&mut env, inputs);
+    builtin::set_tokens(&mut env, inputs);
+    layer::add(&mut env, builtin::meta(inputs));
+    let passed = host_variables(&env, inputs);
+    layer::add(&mut env, passed);
+    if let Some(task) = inputs.task {
+        layer::add(&mut env, layer::borrowed(&task.env));
+    }
+    for hook in inputs.hook_env {
+        layer::add(&mut env, layer::borrowed(hook));
+    }
+    for (name, value) in inputs.template_env {
+        env.set(name, value);
+    }
+    env
+}
+
+/// The host's variables that are neither denied nor set already.
+fn host_variables<'a>(env: &TaskEnv, inputs: &Inputs<'a>) -> layer::Layer<'a> {
+    inputs
+        .host_env
+        .iter()
+        .filter(|(name, _)| !inputs.denied.contains(&name.as_str()) && env.var(name).is_none())
+        .map(|(name, value)| (Cow::Borrowed(name.as_str()), value.as_str()))
+        .collect()
+}
+
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod tests;

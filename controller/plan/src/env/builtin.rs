@@ -1,0 +1,153 @@
+//! The variables that do not depend on other variables, by the table of Nomad's "Runtime environment settings".
+//!
+//! In: [`Inputs`]. Out: entries in a [`TaskEnv`]. Must not know precedence; that is the order of the calls in `build`.
+
+use std_alloc::{
+    borrow::Cow,
+    format,
+    string::{String, ToString},
+};
+
+use herdlet_api_types::alloc::AssignedPort;
+
+use super::{Inputs, NodeFacts, TaskEnv, Variables, key, layer::Layer};
+use crate::network::join_host_port;
+
+/// Name of the identity that is exported as `NOMAD_TOKEN`.
+const DEFAULT_IDENTITY: &str = "default";
+
+/// The names that only `${…}` knows.
+pub(super) fn node_keys(node: &NodeFacts) -> Variables {
+    let own = [
+        ("node.unique.id", &node.id),
+        ("node.unique.name", &node.name),
+        ("node.datacenter", &node.datacenter),
+        ("node.region", &node.region),
+        ("node.class", &node.class),
+        ("node.pool", &node.pool),
+    ];
+    let own = own.into_iter().map(|(name, value)| (name.to_string(), value.clone()));
+    let attributes = node.attributes.iter().map(|(name, value)| (format!("attr.{name}"), value.clone()));
+    let meta = node.meta.iter().map(|(name, value)| (format!("meta.{name}"), value.clone()));
+    own.chain(attributes).chain(meta).collect()
+}
+
+/// Where the task finds its things.
+pub(super) fn set_places(env: &mut TaskEnv, inputs: &Inputs<'_>) {
+    if let Some(dirs) = inputs.dirs {
+        set_unless_empty(env, "NOMAD_ALLOC_DIR", &dirs.alloc);
+        set_unless_empty(env, "NOMAD_TASK_DIR", &dirs.task);
+        set_unless_empty(env, "NOMAD_SECRETS_DIR", &dirs.secrets);
+    }
+    set_unless_empty(env, "NOMAD_PARENT_CGROUP", inputs.cgroup_parent.unwrap_or_default());
+}
+
+/// What the task may use. A limit that is not there has no variable.
+pub(super) fn set_limits(env: &mut TaskEnv, inputs: &Inputs<'_>) {
+    let Some(task) = inputs.task else { return };
+    let limits = [
+        ("NOMAD_MEMORY_LIMIT", task.resources.memory_mib),
+        ("NOMAD_MEMORY_MAX_LIMIT", task.resources.memory_max_mib),
+        ("NOMAD_CPU_LIMIT", task.resources.cpu_mhz),
+    ];
+    for (name, limit) in limits {
+        if let Some(limit) = limit.filter(|&limit| limit > 0) {
+            env.set(name, limit);
+        }
+    }
+}
+
+/// What it is called.
+pub(super) fn set_names(env: &mut TaskEnv, inputs: &Inputs<'_>) {
+    let alloc = inputs.alloc;
+    env.set("NOMAD_ALLOC_ID", alloc.id);
+    env.set("NOMAD_SHORT_ALLOC_ID", alloc.id.short());
+    env.set("NOMAD_ALLOC_NAME", alloc.name());
+    env.set("NOMAD_ALLOC_INDEX", alloc.index);
+    set_unless_empty(env, "NOMAD_GROUP_NAME", &alloc.group);
+    set_unless_empty(env, "NOMAD_JOB_ID", &alloc.job_key.id);
+    set_unless_empty(env, "NOMAD_JOB_NAME", &alloc.job.name);
+    set_unless_empty(env, "NOMAD_NAMESPACE", &alloc.job_key.namespace);
+    set_unless_empty(env, "NOMAD_DC", &inputs.node.datacenter);
+    set_unless_empty(env, "NOMAD_REGION", &inputs.node.region);
+    if let Some(task) = inputs.task {
+        env.set("NOMAD_TASK_NAME", &task.name);
+    }
+}
+
+/// The group's ports: the host's side, the task's side and the allocation network's.
+pub(super) fn set_ports(env: &mut TaskEnv, inputs: &Inputs<'_>) {
+    for (label, port) in &inputs.alloc.ports {
+        let bind = bind_port(port);
+        let host_addr = join_host_port(&port.host_ip, port.value);
+        env.set(&format!("NOMAD_IP_{label}"), &port.host_ip);
+        env.set(&format!("NOMAD_ADDR_{label}"), &host_addr);
+        env.set(&format!("NOMAD_PORT_{label}"), bind);
+        env.set(&format!("NOMAD_HOST_IP_{label}"), &port.host_ip);
+        env.set(&format!("NOMAD_HOST_ADDR_{label}"), &host_addr);
+        env.set(&format!("NOMAD_HOST_PORT_{label}"), port.value);
+        env.set(&format!("NOMAD_ALLOC_PORT_{label}"), bind);
+        if let Some(network) = inputs.network {
+            env.set(&format!("NOMAD_ALLOC_INTERFACE_{label}"), &network.interface);
+            env.set(&format!("NOMAD_ALLOC_IP_{label}"), &network.address);
+            env.set(&format!("NOMAD_ALLOC_ADDR_{label}"), join_host_port(&network.address, bind));
+        }
+    }
+}
+
+/// Upstreams, under the service's name and under its cleaned name.
+pub(super) fn set_upstreams(env: &mut TaskEnv, inputs: &Inputs<'_>) {
+    const LOCAL: &str = "127.0.0.1";
+    for upstream in inputs.upstreams {
+        for name in [key::clean(&upstream.destination), upstream.destination.clone()] {
+            env.set(&format!("NOMAD_UPSTREAM_IP_{name}"), LOCAL);
+            env.set(&format!("NOMAD_UPSTREAM_PORT_{name}"), upstream.bind_port);
+            env.set(&format!("NOMAD_UPSTREAM_ADDR_{name}"), join_host_port(LOCAL, upstream.bind_port));
+        }
+    }
+}
+
+/// Tokens of identities with `env`, and the way to the task API for them.
+pub(super) fn set_tokens(env: &mut TaskEnv, inputs: &Inputs<'_>) {
+    let Some(task) = inputs.task else { return };
+    for identity in task.identities.iter().filter(|identity| identity.env) {
+        let Some(token) = inputs.tokens.get(&identity.name) else { continue };
+        if identity.name == DEFAULT_IDENTITY {
+            env.set("NOMAD_TOKEN", token);
+        } else {
+            env.set(&format!("NOMAD_TOKEN_{}", identity.name), token);
+        }
+        if let Some(socket) = inputs.api_socket {
+            env.set("NOMAD_UNIX_ADDR", format!("unix://{socket}"));
+        }
+    }
+}
+
+/// Meta of job, group and task, each key as written and in upper case; a key that somebody wrote wins over one that was made
+/// upper case.
+pub(super) fn meta<'a>(inputs: &Inputs<'a>) -> Layer<'a> {
+    let mut merged: Layer<'a> = Layer::new();
+    let group = inputs.alloc.group();
+    let levels = [Some(&inputs.alloc.job.meta), group.map(|g| &g.meta), inputs.task.map(|t| &t.meta)];
+    for level in levels.into_iter().flatten() {
+        merged.extend(level.iter().map(|(name, value)| (Cow::Borrowed(name.as_str()), value.as_str())));
+    }
+    let upper = merged.iter().map(|(name, value)| (meta_name(&name.to_uppercase()), *value));
+    let written = merged.iter().map(|(name, value)| (meta_name(name), *value));
+    upper.chain(written).collect()
+}
+
+fn meta_name(name: &str) -> Cow<'static, str> {
+    Cow::Owned(format!("NOMAD_META_{name}"))
+}
+
+/// The port that the task listens on.
+fn bind_port(port: &AssignedPort) -> u16 {
+    if port.to > 0 { port.to } else { port.value }
+}
+
+fn set_unless_empty(env: &mut TaskEnv, name: &str, value: &str) {
+    if !value.is_empty() {
+        env.set(name, String::from(value));
+    }
+}

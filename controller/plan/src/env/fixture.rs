@@ -1,0 +1,130 @@
+//! An allocation with one task, for tests of what is made from allocations.
+
+use std_alloc::{
+    string::{String, ToString},
+    sync::Arc,
+    vec,
+    vec::Vec,
+};
+
+use herdlet_api_types::{
+    AllocId, Duration, JobKey, UnixNanos,
+    alloc::{Allocation, AssignedPort, Desired},
+    job::{
+        ChangeMode, Group, Identity, Job, JobType, Lifecycle, LogMode, Logs, Resources, RestartMode,
+        RestartPolicy, Task,
+    },
+};
+
+use super::{NodeFacts, Variables};
+
+pub(crate) const ALLOC_ID: &str = "b4e61df9-b095-d64e-f241-23860da1375f";
+
+pub(crate) fn variables(entries: &[(&str, &str)]) -> Variables {
+    entries.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+}
+
+pub(crate) fn port(host_ip: &str, value: u16, to: u16) -> AssignedPort {
+    AssignedPort { host_ip: host_ip.to_string(), value, to }
+}
+
+/// Job `web` with group `cache`, index 12, and task `redis`; ports as in the table of address resolution.
+pub(crate) fn alloc() -> Allocation {
+    let group = Group {
+        name: "cache".to_string(),
+        count: 13,
+        update: None,
+        network: None,
+        volumes: Default::default(),
+        services: vec![],
+        tasks: vec![task()],
+        shutdown_delay: Duration::ZERO,
+        meta: Default::default(),
+        disk_mib: 300,
+    };
+    let job = Job {
+        namespace: "default".to_string(),
+        id: "web".to_string(),
+        name: "The Web".to_string(),
+        labels: Default::default(),
+        kind: JobType::Service,
+        priority: 50,
+        region: "global".to_string(),
+        datacenters: vec!["*".to_string()],
+        meta: Default::default(),
+        groups: vec![group],
+    };
+    Allocation {
+        id: AllocId(uuid::Uuid::parse_str(ALLOC_ID).unwrap()),
+        job_key: JobKey { namespace: "default".to_string(), id: "web".to_string() },
+        job_version: 0,
+        job: Arc::new(job),
+        group: "cache".to_string(),
+        index: 12,
+        ports: [
+            ("http".to_string(), port("10.0.0.5", 21000, 8080)),
+            ("raw".to_string(), port("10.0.0.5", 22000, 0)),
+        ]
+        .into(),
+        desired: Desired::Run,
+        desired_description: String::new(),
+        create_index: 1,
+        create_time: UnixNanos(0),
+        previous: None,
+    }
+}
+
+/// The same with another group or job.
+pub(crate) fn alloc_with(change: impl FnOnce(&mut Job)) -> Allocation {
+    let mut alloc = alloc();
+    change(Arc::make_mut(&mut alloc.job));
+    alloc
+}
+
+pub(crate) fn task() -> Task {
+    Task {
+        name: "redis".to_string(),
+        driver: "raw_exec".to_string(),
+        user: None,
+        config: serde_json::Value::Null,
+        env: Default::default(),
+        meta: Default::default(),
+        leader: false,
+        lifecycle: Lifecycle::Main,
+        depends_on: vec![],
+        prestop: None,
+        restart: RestartPolicy {
+            attempts: 2,
+            interval: Duration::from_secs(1800),
+            delay: Duration::from_secs(15),
+            mode: RestartMode::Fail,
+        },
+        services: vec![],
+        volume_mounts: vec![],
+        identities: vec![],
+        resources: Resources { cpu_mhz: Some(500), memory_mib: Some(256), memory_max_mib: Some(512) },
+        logs: Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop },
+        kill_signal: None,
+        kill_timeout: Duration::from_secs(5),
+        shutdown_delay: Duration::ZERO,
+    }
+}
+
+pub(crate) fn identity(name: &str, aud: &[&str], ttl: Option<Duration>) -> Identity {
+    let aud: Vec<String> = aud.iter().map(ToString::to_string).collect();
+    let change_mode = ChangeMode::Noop;
+    Identity { name: name.to_string(), aud, ttl, env: true, file: true, change_mode, change_signal: None }
+}
+
+pub(crate) fn node() -> NodeFacts {
+    NodeFacts {
+        id: "n-1".to_string(),
+        name: "box".to_string(),
+        datacenter: "dc1".to_string(),
+        region: "global".to_string(),
+        class: "edge".to_string(),
+        pool: "default".to_string(),
+        attributes: variables(&[("kernel.name", "linux")]),
+        meta: variables(&[("rack", "r7"), ("a b", "blank")]),
+    }
+}

@@ -1,0 +1,103 @@
+//! `${name}`: putting values in the place of their names.
+//!
+//! In: a text or a driver's config, and a [`TaskEnv`]. Out: the same with its variables replaced. Must not know where the
+//! values come from.
+//!
+//! Two rules, as in Nomad:
+//!
+//! | where | a variable | an unknown one | escape |
+//! | --- | --- | --- | --- |
+//! | everything but driver config | `${` `[a-zA-Z0-9_.-]+` `}` | stays as written | none |
+//! | driver config ([`interpolate_config`]) | `${NAME}`, `${env["x.y"]}`, `${attr.…}`, `${meta.…}`, `${node.…}` | an error | `$${` is `${` |
+
+mod config;
+
+use std_alloc::string::String;
+
+use crate::env::TaskEnv;
+
+pub use config::{ConfigError, interpolate_config};
+
+/// Longest text that interpolation makes, in bytes. The kernel takes 128 KiB for one argument or variable; files may be
+/// longer. The bound is there because values that name each other many times grow without end.
+pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
+
+impl TaskEnv {
+    /// Replaces every known `${name}`; unknown ones stay. A text that would grow past [`OUTPUT_BYTES_MAX`] is returned as
+    /// written.
+    pub fn interpolate(&self, text: &str) -> String {
+        replace(text, OUTPUT_BYTES_MAX, |name| self.get(name))
+    }
+}
+
+/// Replaces every `${name}` that `value_of` knows. A text that would grow past `bytes_max` is returned as written.
+pub(crate) fn replace<'v>(
+    text: &str,
+    bytes_max: usize,
+    value_of: impl Fn(&str) -> Option<&'v str>,
+) -> String {
+    let mut out = String::with_capacity(text.len());
+    for piece in pieces(text) {
+        let part = match piece {
+            Piece::Text(part) => part,
+            Piece::Variable { name, written } => value_of(name).unwrap_or(written),
+        };
+        if out.len() + part.len() > bytes_max {
+            return String::from(text);
+        }
+        out.push_str(part);
+    }
+    out
+}
+
+/// Names of the variables in a text, in order and with repetition.
+pub(crate) fn variables(text: &str) -> impl Iterator<Item = &str> {
+    pieces(text).filter_map(|piece| match piece {
+        Piece::Text(_) => None,
+        Piece::Variable { name, .. } => Some(name),
+    })
+}
+
+/// A stretch of a text.
+enum Piece<'t> {
+    /// Stands for itself.
+    Text(&'t str),
+    /// `${name}`.
+    Variable { name: &'t str, written: &'t str },
+}
+
+/// Splits as the regular expression `\$\{[a-zA-Z0-9_.-]+\}` would: leftmost match first, nothing in a match is looked at
+/// again.
+fn pieces(text: &str) -> impl Iterator<Item = Piece<'_>> {
+    let mut rest = text;
+    core::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        if let Some(name) = variable_at_start(rest) {
+            let (written, after) = rest.split_at(name.len() + "${}".len());
+            rest = after;
+            return Some(Piece::Variable { name, written });
+        }
+        // The first character begins no variable, so the next `$` to look at comes after it.
+        let skip = rest.chars().next().map_or(0, char::len_utf8);
+        let end = rest[skip..].find('$').map_or(rest.len(), |at| skip + at);
+        let (part, after) = rest.split_at(end);
+        rest = after;
+        Some(Piece::Text(part))
+    })
+}
+
+fn variable_at_start(text: &str) -> Option<&str> {
+    let inner = text.strip_prefix("${")?;
+    let end = inner.find(|c: char| !is_name_char(c))?;
+    (end > 0 && inner[end..].starts_with('}')).then(|| &inner[..end])
+}
+
+/// The characters of a variable's name.
+fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')
+}
+
+#[cfg(test)]
+mod tests;

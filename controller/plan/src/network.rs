@@ -1,0 +1,30 @@
+//! What is known of an allocation's networks once they exist: the facts that environment and registrations read.
+//!
+//! In: what a network or task driver reported. Out: nothing; it is data. Must not know how a network is made.
+
+use std_alloc::{collections::BTreeMap, format, string::String};
+
+/// The network namespace that the tasks of one allocation share (Nomad's alloc network status).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllocNetwork {
+    /// Interface within the namespace, for instance `eth0`.
+    pub interface: String,
+    /// Its address.
+    pub address: String,
+}
+
+/// The network that a driver made for one task, for instance a container's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DriverNetwork {
+    /// Its address.
+    pub ip: String,
+    /// Ports as the task sees them, by label.
+    pub port_map: BTreeMap<String, u16>,
+    /// Services in mode `auto` are registered with this address.
+    pub auto_advertise: bool,
+}
+
+/// `ip:port`, with brackets around an IPv6 address.
+pub fn join_host_port(ip: &str, port: u16) -> String {
+    if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
+}
