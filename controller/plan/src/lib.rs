@@ -23,6 +23,7 @@ pub mod parts;
 pub mod pass;
 pub mod plan;
 pub mod record;
+pub mod registration;
 pub mod shared;
 pub mod state;
 pub mod status;

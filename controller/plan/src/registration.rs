@@ -1,0 +1,194 @@
+//! Services as a catalogue should hold them: names interpolated, addresses resolved, ids that are functions of what they name.
+//!
+//! In: a [`Workload`]. Out: a [`Registration`] or an error for each service, so that a broken one holds no other back. Must not
+//! know any catalogue.
+
+pub mod address;
+mod check;
+
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use herdlet_api_types::{
+    InstanceId,
+    alloc::Allocation,
+    job::{Service, Task},
+    service::Registration,
+};
+
+use crate::{
+    env::TaskEnv,
+    network::{AllocNetwork, DriverNetwork},
+};
+use address::{Address, AddressError};
+
+/// Meta key that says which kind of agent registered a service; Consul's UI shows it.
+pub const META_SOURCE: &str = "external-source";
+/// Meta key of our owner mark: the instance.
+pub const META_INSTANCE: &str = "herdlet-instance";
+/// Meta key of our owner mark: the allocation.
+pub const META_ALLOC: &str = "herdlet-alloc";
+
+/// Longest service name: a DNS label (RFC 1035 §2.3.4).
+const NAME_BYTES_MAX: usize = 63;
+
+/// In whose name services are registered; the beginning of all ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Ids begin with `_herdlet-`, so that a Nomad client on the same Consul agent leaves them alone.
+    Standalone,
+    /// Ids begin with `_nomad-`, as the servers of the cluster expect.
+    Node,
+}
+
+impl Origin {
+    /// The word in ids and in [`META_SOURCE`].
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Standalone => "herdlet",
+            Self::Node => "nomad",
+        }
+    }
+}
+
+/// What has services: a task, or the group where `task` is none.
+#[derive(Debug, Clone, Copy)]
+pub struct Workload<'a> {
+    /// The allocation.
+    pub alloc: &'a Allocation,
+    /// The task whose services are meant; none for the group's.
+    pub task: Option<&'a Task>,
+    /// The task's environment, for the group one that was built without a task.
+    pub env: &'a TaskEnv,
+    /// The network that the task's driver made, if it did.
+    pub driver_network: Option<&'a DriverNetwork>,
+    /// The network namespace of the allocation, if it has one.
+    pub alloc_network: Option<&'a AllocNetwork>,
+    /// Our instance.
+    pub instance: &'a InstanceId,
+    /// In whose name.
+    pub origin: Origin,
+}
+
+/// Why one service could not be registered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("register service {service:?}: {why}")]
+pub struct RegistrationError {
+    /// Name after interpolation.
+    pub service: String,
+    /// What is wrong.
+    pub why: Invalid,
+}
+
+/// What is wrong with a service.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// The name is no DNS label.
+    #[error(
+        "the name must be 1 to {NAME_BYTES_MAX} letters, digits or dashes and begin and end with none of the latter"
+    )]
+    Name,
+    /// The service has no address.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// A check has no address.
+    #[error("check {check:?}: {why}")]
+    Check {
+        /// Name of the check.
+        check: String,
+        /// Why.
+        why: AddressError,
+    },
+    /// Another service of the workload has the same name and port.
+    #[error("another service has the same name and port")]
+    Duplicate,
+}
+
+/// The registrations of a workload, one result for each of its services, in their order.
+///
+/// Fields that Nomad interpolates are: a service's name, port, address, tags and meta; a check's name, port, path, method,
+/// protocol and header.
+pub fn registrations(workload: &Workload<'_>) -> Vec<Result<Registration, RegistrationError>> {
+    let services = match workload.task {
+        Some(task) => task.services.as_slice(),
+        None => workload.alloc.group().map_or(&[][..], |group| &group.services),
+    };
+    let mut taken = BTreeSet::new();
+    services
+        .iter()
+        .map(|service| {
+            let name = workload.env.interpolate(&service.name);
+            register(workload, service, &name, &mut taken)
+                .map_err(|why| RegistrationError { service: name, why })
+        })
+        .collect()
+}
+
+fn register(
+    workload: &Workload<'_>,
+    service: &Service,
+    name: &str,
+    taken: &mut BTreeSet<String>,
+) -> Result<Registration, Invalid> {
+    if !is_dns_label(name) {
+        return Err(Invalid::Name);
+    }
+    let Workload { alloc, task, env, origin, .. } = *workload;
+    let label = env.interpolate(service.port.as_deref().unwrap_or_default());
+    let literal = env.interpolate(service.address.as_deref().unwrap_or_default());
+    let Address { ip, port } = address::resolve(workload, service.address_mode, &label, &literal)?;
+    let id = service_id(workload, name, &label);
+    if !taken.insert(id.clone()) {
+        return Err(Invalid::Duplicate);
+    }
+    let of = check::Of { workload, id: &id, label: &label, literal: &literal, provider: service.provider };
+    let checks = service.checks.iter().map(|check| of.register(check)).collect::<Result<_, _>>()?;
+    let tags: BTreeSet<String> = service.tags.iter().map(|tag| env.interpolate(tag)).collect();
+    Ok(Registration {
+        id,
+        provider: service.provider,
+        name: name.to_string(),
+        address: ip,
+        port,
+        tags: tags.into_iter().collect(),
+        meta: meta(workload, service, origin),
+        checks,
+        alloc: alloc.id,
+        task: task.map(|task| task.name.clone()),
+        job: alloc.job_key.clone(),
+    })
+}
+
+/// `_herdlet-task-<alloc>-<task, or group-GROUP>-<service>-<port label>`. Without a port the last dash stays.
+fn service_id(workload: &Workload<'_>, name: &str, label: &str) -> String {
+    let owner = match workload.task {
+        Some(task) => task.name.clone(),
+        None => format!("group-{}", workload.alloc.group),
+    };
+    format!("_{}-task-{}-{owner}-{name}-{label}", workload.origin.as_str(), workload.alloc.id)
+}
+
+/// The author's meta and our mark, which wins.
+fn meta(workload: &Workload<'_>, service: &Service, origin: Origin) -> BTreeMap<String, String> {
+    let env = workload.env;
+    let mut meta: BTreeMap<String, String> =
+        service.meta.iter().map(|(key, value)| (env.interpolate(key), env.interpolate(value))).collect();
+    meta.insert(META_SOURCE.to_string(), origin.as_str().to_string());
+    meta.insert(META_INSTANCE.to_string(), workload.instance.to_string());
+    meta.insert(META_ALLOC.to_string(), workload.alloc.id.to_string());
+    meta
+}
+
+fn is_dns_label(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests;
