@@ -11,6 +11,7 @@ extern crate alloc as std_alloc;
 pub mod action;
 pub mod alloc;
 pub mod backoff;
+pub mod claims;
 pub mod env;
 pub mod event;
 pub mod explain;

@@ -1,0 +1,109 @@
+//! What a workload identity token says: the claims of a JWT, in the form of Nomad 1.7 and later.
+//!
+//! In: the allocation, the task, the identity, the time and a token id. Out: [`Claims`], ready to be signed. Must not know keys,
+//! clocks or files.
+
+use std_alloc::{
+    format,
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
+
+use herdlet_api_types::{
+    Duration, UnixNanos,
+    alloc::Allocation,
+    job::{Identity, Task},
+};
+use serde::{Deserialize, Serialize};
+
+/// Audience of the default identity.
+pub const DEFAULT_AUDIENCE: &str = "nomadproject.io";
+
+/// Claims of one token. Times are whole seconds since 1970-01-01 UTC (RFC 7519 §2, NumericDate).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claims {
+    /// Namespace of the job.
+    pub nomad_namespace: String,
+    /// Id of the job.
+    pub nomad_job_id: String,
+    /// Id of the allocation.
+    pub nomad_allocation_id: String,
+    /// Name of the task.
+    pub nomad_task: String,
+    /// Who signed, where the node has a name for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iss: Option<String>,
+    /// `region:namespace:job:group:task:identity`.
+    pub sub: String,
+    /// Who should accept it.
+    pub aud: Vec<String>,
+    /// When it was issued.
+    pub iat: i64,
+    /// From when it is valid.
+    pub nbf: i64,
+    /// Until when; absent where the identity has no `ttl`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exp: Option<i64>,
+    /// Unique id of the token.
+    pub jti: String,
+}
+
+/// What a token is issued for, and when.
+#[derive(Debug, Clone, Copy)]
+pub struct Grant<'a> {
+    /// The allocation.
+    pub alloc: &'a Allocation,
+    /// One of its tasks.
+    pub task: &'a Task,
+    /// The task's identity.
+    pub identity: &'a Identity,
+    /// Now.
+    pub issued_at: UnixNanos,
+    /// A fresh unique id, usually a random UUID.
+    pub token_id: &'a str,
+    /// `iss`, where the node has one.
+    pub issuer: Option<&'a str>,
+}
+
+impl Claims {
+    /// The claims for a grant.
+    pub fn new(grant: &Grant<'_>) -> Self {
+        let Grant { alloc, task, identity, issued_at, token_id, issuer } = *grant;
+        let now = seconds(issued_at.0);
+        let aud =
+            if identity.aud.is_empty() { vec![DEFAULT_AUDIENCE.to_string()] } else { identity.aud.clone() };
+        Self {
+            nomad_namespace: alloc.job_key.namespace.clone(),
+            nomad_job_id: alloc.job_key.id.clone(),
+            nomad_allocation_id: alloc.id.to_string(),
+            nomad_task: task.name.clone(),
+            iss: issuer.map(ToString::to_string),
+            sub: subject(grant),
+            aud,
+            iat: now,
+            nbf: now,
+            exp: expires(issued_at, identity.ttl),
+            jti: token_id.to_string(),
+        }
+    }
+}
+
+fn subject(grant: &Grant<'_>) -> String {
+    let Grant { alloc, task, identity, .. } = grant;
+    let (region, namespace, job) = (&alloc.job.region, &alloc.job_key.namespace, &alloc.job_key.id);
+    format!("{region}:{namespace}:{job}:{}:{}:{}", alloc.group, task.name, identity.name)
+}
+
+/// The last second in which a token is valid. A `ttl` of 0 means none, as in Nomad.
+fn expires(issued_at: UnixNanos, ttl: Option<Duration>) -> Option<i64> {
+    let ttl = ttl.filter(|ttl| !ttl.is_zero() && !ttl.is_negative())?;
+    Some(seconds(issued_at.0.saturating_add(ttl.as_nanos())))
+}
+
+fn seconds(nanos: i64) -> i64 {
+    nanos.div_euclid(1_000_000_000)
+}
+
+#[cfg(test)]
+mod tests;
