@@ -36,6 +36,7 @@ pub use prepare::schema_for;
 /// | `x-mib` | `true` | an integer of MiB; `512Mi` is told to be 512 |
 /// | `x-mhz` | `true` | an integer of MHz; `500m` and `0.5` are explained |
 /// | `x-name` | `"dns-label"`, `"file-name"`, `"variable"` | what a string may be made of |
+/// | `x-nullable` | `true` | null may be written ([`schema_for`] refuses it elsewhere) |
 /// | `x-hint` | sentence | said after "expected …, found …" instead of a generic remedy |
 /// | `x-port` | `true` | on a map: `8080` and `"8080:80"` are told to be `{static: 8080, to: 80}` |
 /// | `x-command` | `true` | on a string: `[a, b]` is told to be `command: a` and `args: [b]` |

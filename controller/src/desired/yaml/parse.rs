@@ -94,6 +94,7 @@ fn decode<'a>(source: &str, bytes: &'a [u8], limits: Limits) -> Result<&'a str, 
 /// Drives the parser through the documents.
 struct Reader<'a> {
     source: Arc<str>,
+    text: &'a str,
     parser: Parser<'a, granit_parser::StrInput<'a>>,
     builder: Builder,
     documents: Vec<Document>,
@@ -119,6 +120,7 @@ impl<'a> Reader<'a> {
             begun: 0,
             limits,
             source,
+            text,
         }
     }
 
@@ -168,7 +170,7 @@ impl<'a> Reader<'a> {
         Stop::Document(if matches!(error.kind(), ErrorKind::RecursionLimitExceeded) {
             self.builder.too_deep(at)
         } else {
-            self.builder.problem(at, syntax::message(error))
+            self.builder.problem(at, syntax::message(error, self.text))
         })
     }
 }

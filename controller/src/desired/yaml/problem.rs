@@ -36,6 +36,16 @@ impl Problem {
     pub fn position(&self) -> Position {
         Position { line: self.line, column: self.column }
     }
+
+    /// Whether another problem at the same place differs in nothing but numbers of list items.
+    fn says_the_same(&self, other: &Self) -> bool {
+        fn without_indexes(path: &str) -> impl Iterator<Item = &str> {
+            path.split('[').map(|part| part.trim_start_matches(|char: char| char.is_ascii_digit()))
+        }
+        self.message == other.message
+            && self.line > 0
+            && without_indexes(&self.path).eq(without_indexes(&other.path))
+    }
 }
 
 impl fmt::Display for Problem {
@@ -94,10 +104,16 @@ impl Problems {
         self.problems.iter()
     }
 
-    /// Adds one, keeping the order; of two at the same place the one added first comes first.
+    /// Adds one, keeping the order; of two at the same place the one added first comes first. What was already
+    /// said of the same place is not said again, as where an alias repeats a mistake for other items of a list.
     pub fn push(&mut self, problem: Problem) {
         let place = (problem.source.as_str(), problem.position());
-        let at = self.problems.partition_point(|other| (other.source.as_str(), other.position()) <= place);
+        let place_of = |other: &Problem| (other.source.as_str(), other.position()).cmp(&place);
+        let first = self.problems.partition_point(|other| place_of(other).is_lt());
+        let at = self.problems.partition_point(|other| place_of(other).is_le());
+        if self.problems[first..at].iter().any(|other| other.says_the_same(&problem)) {
+            return;
+        }
         if at < Self::SHOWN_MAX {
             self.problems.insert(at, problem);
         } else {

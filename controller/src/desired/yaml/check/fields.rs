@@ -91,6 +91,9 @@ fn unknown(here: &Enclosing<'_>, name: &str) -> String {
 
 fn explain(here: &Enclosing<'_>, name: &str) -> Option<String> {
     let names = here.facets.field_names();
+    if let Some((key, _)) = name.split_once(':').filter(|(key, _)| names.contains(key)) {
+        return Some(format!("put a space after `{key}:`"));
+    }
     misplaced(here, name)
         .or_else(|| plural(here.facets, name))
         .or_else(|| elsewhere(here, name))

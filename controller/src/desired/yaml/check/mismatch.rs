@@ -230,6 +230,9 @@ fn to_list(facets: &Facets<'_>, node: &Node) -> Option<String> {
 }
 
 fn to_map(facets: &Facets<'_>, node: &Node) -> Option<String> {
+    if let (Style::Plain, Some((key, _))) = (node.style, node.text.split_once(':')) {
+        return Some(format!("put a space after `{}:`", shorten(key)));
+    }
     match node.items()? {
         [] => Some("write {}".to_owned()),
         [only] if only.entries().is_some() && !facets.field_names().is_empty() => {

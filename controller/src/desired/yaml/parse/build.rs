@@ -126,7 +126,13 @@ impl Builder {
             Event::SequenceEnd | Event::MappingEnd => self.end()?,
             Event::Alias(anchor) => self.alias(anchor, at)?,
             Event::UnresolvedAlias(name) => {
-                let problem = self.problem(at, format!("nothing above is marked `&{name}`"));
+                let problem = self.problem(
+                    at,
+                    format!(
+                        "nothing above is marked `&{0}`; put a value that begins with `*` in quotes",
+                        shorten(&name)
+                    ),
+                );
                 self.problems.push(problem);
                 self.complete(Part::refused(at), 0)?;
             }
@@ -221,7 +227,13 @@ impl Builder {
 
     fn refuse_tag(&mut self, tag: &Tag, span: &Span) {
         let at = position(span.tag_start().unwrap_or(span.start));
-        let problem = self.problem(at, format!("the tag `{}` is not known here; remove it", tag.original()));
+        let problem = self.problem(
+            at,
+            format!(
+                "the tag `{}` is not known here; remove it, or put a value that begins with `!` in quotes",
+                tag.original()
+            ),
+        );
         self.problems.push(problem);
     }
 
@@ -347,7 +359,10 @@ impl Builder {
         let Some(text) = node.scalar_text() else {
             let complaint = match node.value {
                 Value::Refused => None,
-                Value::Seq(_) | Value::Map(_) => Some("a key is a word, not a list or a map".to_owned()),
+                Value::Seq(_) => Some("a key is a word, not a list".to_owned()),
+                Value::Map(_) => {
+                    Some("a key is a word, not a map; put a value that begins with `{` in quotes".to_owned())
+                }
                 Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str => {
                     Some(format!("a key is a word; put it in quotes if it is to be {:?}", node.text))
                 }

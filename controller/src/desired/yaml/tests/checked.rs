@@ -253,6 +253,11 @@ fn unknown_fields_are_looked_for_near_and_far() {
     assert_eq!(said("spec: {}\nspecs: {}\n", ""), "specs: unknown field `specs`; did you mean `spec`?");
     assert_eq!(said("{}\n", ""), ": `spec` is missing");
     assert_eq!(said("[]\n", ""), ": expected a map, found a list; write {}");
+    assert_eq!(
+        said("spec:1\n", ""),
+        ": expected a map, found the string \"spec:1\"; put a space after `spec:`"
+    );
+    assert_eq!(group("count:2"), "[\"count:2\"]: unknown field `count:2`; put a space after `count:`");
     assert_eq!(said("~\n", ""), ": is empty; remove it or give it a value");
 }
 

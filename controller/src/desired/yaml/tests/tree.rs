@@ -182,18 +182,30 @@ fn duplicate_keys_are_told_with_both_places() {
 #[test]
 fn odd_keys_tags_and_aliases_are_refused_and_reading_goes_on() {
     for (text, told) in [
-        ("a: !vault x\n", "1:4: a: the tag `!vault` is not known here; remove it"),
-        ("a: !!binary aGk=\n", "1:4: a: the tag `!!binary` is not known here; remove it"),
+        (
+            "a: !vault x\n",
+            "1:4: a: the tag `!vault` is not known here; remove it, or put a value that begins with `!` in quotes",
+        ),
+        (
+            "a: !!binary aGk=\n",
+            "1:4: a: the tag `!!binary` is not known here; remove it, or put a value that begins with `!` in quotes",
+        ),
         (
             "a: !!python/object:os.system x\n",
-            "1:4: a: the tag `!!python/object:os.system` is not known here; remove it",
+            "1:4: a: the tag `!!python/object:os.system` is not known here; remove it, or put a value that begins with `!` in quotes",
         ),
-        ("a: !!map [x]\n", "1:4: a: the tag `!!map` is not known here; remove it"),
+        (
+            "a: !!map [x]\n",
+            "1:4: a: the tag `!!map` is not known here; remove it, or put a value that begins with `!` in quotes",
+        ),
         ("a: !!int x\n", "1:10: a: is not what its tag `!!int` says"),
-        ("a: [*b]\n", "1:5: a[0]: nothing above is marked `&b`"),
+        ("a: [*b]\n", "1:5: a[0]: nothing above is marked `&b`; put a value that begins with `*` in quotes"),
         ("a: &a [*a]\n", "1:8: a[0]: an alias cannot stand within what it repeats"),
-        ("a: {? [x] : y}\n", "1:7: a: a key is a word, not a list or a map"),
-        ("a: {? {x: 1} : y}\n", "1:7: a: a key is a word, not a list or a map"),
+        ("a: {? [x] : y}\n", "1:7: a: a key is a word, not a list"),
+        (
+            "a: {? {x: 1} : y}\n",
+            "1:7: a: a key is a word, not a map; put a value that begins with `{` in quotes",
+        ),
         ("~: x\n", "1:1: a key is a word; put it in quotes if it is to be \"~\""),
         ("<<: x\n", "1:5: `<<` takes a map, or a list of maps"),
         ("a: {<<: [{x: 1}, 2]}\n", "1:18: a: `<<` takes a map, or a list of maps"),
@@ -248,6 +260,19 @@ fn what_is_no_yaml_is_told_with_its_usual_cause() {
         ("a: \"x\nb: 1\n", "look for a quote that is not closed"),
         ("a: \"\\q\"\n", "in single quotes a backslash stands for itself"),
         ("a: 1\nb\n", "a line of a map reads `key: value`"),
+        (
+            "a: [-m, ${PORT}]\n",
+            "1:10: a[2]: is not YAML: while parsing a flow sequence, expected ',' or ']'; within brackets put a value that holds `${…}` in quotes",
+        ),
+        ("a: {b: x${PORT}}\n", "within brackets put a value that holds `${…}` in quotes"),
+        ("a: [1, 2\nb: 1\n", "look for a bracket that is not closed"),
+        ("a: {b: 1\nc: 1\n", "look for a bracket that is not closed"),
+        ("a: * * * * *\n", "put a value that begins with `*` or `&` in quotes"),
+        ("a:\n  b: 1\n c: 2\n", "did not find expected key; check the indentation"),
+        ("a: - b\n", "begin the list on the next line"),
+        ("a: 'it's'\n", "within single quotes write ' twice"),
+        ("a: \"x\" y\n", "within double quotes write \\\""),
+        ("a: {{ key }}\n", "put a value that begins with `{` in quotes"),
     ] {
         let wrong = wrong(text);
         assert!(wrong.contains(told), "{text:?}: {wrong}");
