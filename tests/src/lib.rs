@@ -1,3 +1,4 @@
-//! What the tests of this package share.
+//! What the tests of this package share: simulated lives, and the environment of end-to-end tests.
 
 pub mod environment;
+pub mod sim;

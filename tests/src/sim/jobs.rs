@@ -1,0 +1,193 @@
+//! The jobs that simulated lives are made of.
+
+use std::collections::BTreeMap;
+
+use herdlet_api_types::{
+    Duration,
+    job::*,
+    volume::{Volume, VolumeKind},
+};
+use serde_json::json;
+
+use super::Dice;
+
+/// A task whose process runs for `run_for_ms` (for ever where absent) and ends with `exit_code`.
+pub fn task(name: &str, run_for_ms: Option<u64>, exit_code: i32) -> Task {
+    Task {
+        name: name.to_owned(),
+        driver: "mock".to_owned(),
+        user: None,
+        config: json!({"run_for_ms": run_for_ms, "exit_code": exit_code}),
+        env: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        leader: false,
+        lifecycle: Lifecycle::Main,
+        depends_on: Vec::new(),
+        prestop: None,
+        restart: RestartPolicy {
+            attempts: 2,
+            interval: Duration::from_secs(60),
+            delay: Duration::from_secs(1),
+            mode: RestartMode::Fail,
+        },
+        services: Vec::new(),
+        volume_mounts: Vec::new(),
+        identities: Vec::new(),
+        resources: Resources::default(),
+        logs: Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop },
+        kill_signal: None,
+        kill_timeout: Duration::from_secs(5),
+        shutdown_delay: Duration::ZERO,
+    }
+}
+
+/// A group of these tasks.
+pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
+    Group {
+        name: name.to_owned(),
+        count,
+        update: None,
+        network: None,
+        volumes: BTreeMap::new(),
+        services: Vec::new(),
+        tasks,
+        shutdown_delay: Duration::ZERO,
+        meta: BTreeMap::new(),
+        disk_mib: 300,
+    }
+}
+
+/// A job of these groups.
+pub fn job(id: &str, kind: JobType, groups: Vec<Group>) -> Job {
+    Job {
+        namespace: "default".to_owned(),
+        id: id.to_owned(),
+        name: id.to_owned(),
+        labels: BTreeMap::new(),
+        kind,
+        priority: 50,
+        region: "global".to_owned(),
+        datacenters: vec!["*".to_owned()],
+        meta: BTreeMap::new(),
+        groups,
+    }
+}
+
+/// A service with one TCP check.
+pub fn service(name: &str) -> Service {
+    Service {
+        name: name.to_owned(),
+        provider: Provider::Nomad,
+        port: Some("http".to_owned()),
+        address: None,
+        address_mode: AddressMode::Auto,
+        tags: Vec::new(),
+        meta: BTreeMap::new(),
+        checks: vec![Check {
+            name: "alive".to_owned(),
+            kind: CheckKind::Tcp,
+            port: None,
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+        }],
+    }
+}
+
+/// The volume that [`random`] jobs mount.
+pub fn volume() -> Volume {
+    Volume {
+        name: "data".to_owned(),
+        kind: VolumeKind::Mkdir { mode: 0o755, uid: None, gid: None },
+        read_only: false,
+    }
+}
+
+/// Some job called `id`: any mix of what exists.
+pub fn random(dice: &mut Dice, id: &str) -> Job {
+    let kind = if dice.one_in(2) { JobType::Service } else { JobType::Batch };
+    let run_for = |dice: &mut Dice| match kind {
+        JobType::Service => dice.one_in(3).then(|| dice.below(3_000)),
+        JobType::Batch => Some(dice.below(5_000)),
+    };
+    let exit_code = |dice: &mut Dice| i32::from(dice.one_in(4));
+    let ms = run_for(dice);
+    let code = exit_code(dice);
+    let mut tasks = vec![task("main", ms, code)];
+    tasks[0].leader = dice.one_in(4);
+    if dice.one_in(3) {
+        tasks[0].volume_mounts.push(VolumeMount {
+            volume: "data".to_owned(),
+            destination: "local/data".to_owned(),
+            read_only: dice.one_in(2),
+        });
+    }
+    if dice.one_in(4) {
+        tasks[0].shutdown_delay = Duration::from_secs(2);
+    }
+    if dice.one_in(3) {
+        tasks[0].identities.push(Identity {
+            name: "api".to_owned(),
+            aud: vec!["example.test".to_owned()],
+            ttl: dice.one_in(2).then(|| Duration::from_secs(60)),
+            env: false,
+            file: true,
+            change_mode: if dice.one_in(2) { ChangeMode::Restart } else { ChangeMode::Noop },
+            change_signal: None,
+        });
+    }
+    for (name, lifecycle) in [
+        ("pre", Lifecycle::Prestart),
+        ("side", Lifecycle::PrestartSidecar),
+        ("second", Lifecycle::Main),
+        ("post", Lifecycle::Poststart),
+        ("late", Lifecycle::PoststartSidecar),
+        ("stop", Lifecycle::Poststop),
+    ] {
+        if !dice.one_in(4) {
+            continue;
+        }
+        let ends = !lifecycle.is_sidecar() && lifecycle != Lifecycle::Main;
+        let ms = if ends {
+            Some(dice.below(2_000))
+        } else {
+            run_for(dice).filter(|_| lifecycle == Lifecycle::Main)
+        };
+        let code = if dice.one_in(8) { 1 } else { 0 };
+        let mut extra = task(name, ms, code);
+        extra.lifecycle = lifecycle;
+        if name == "second" && dice.one_in(2) {
+            let condition =
+                if dice.one_in(2) { DependencyCondition::Started } else { DependencyCondition::Healthy };
+            extra.depends_on.push(Dependency { task: "main".to_owned(), condition });
+        }
+        tasks.push(extra);
+    }
+    let count = 1 + dice.below(3) as u32;
+    let mut group = group("g", count, tasks);
+    group.volumes.insert(
+        "data".to_owned(),
+        VolumeRequest { source: "data".to_owned(), read_only: false, per_alloc: false },
+    );
+    group.network =
+        Some(Network { ports: [("http".to_owned(), PortRequest { fixed: None, to: None })].into() });
+    if dice.one_in(2) {
+        group.services.push(service("web"));
+    }
+    if dice.one_in(3) {
+        group.shutdown_delay = Duration::from_secs(3);
+    }
+    if dice.one_in(3) {
+        group.update = Some(Update {
+            max_parallel: 1,
+            min_healthy_time: Duration::from_secs(1),
+            healthy_deadline: Duration::from_secs(20),
+            progress_deadline: Duration::from_secs(60),
+            health_check: HealthCheck::Checks,
+            auto_revert: false,
+            auto_promote: false,
+            canary: 0,
+            stagger: Duration::from_secs(30),
+        });
+    }
+    job(id, kind, vec![group])
+}

@@ -1,0 +1,37 @@
+//! Simulated lives: seeds × faults × crashes. `HERDLET_SIM_SEEDS=FROM..TO` runs others than CI's.
+
+use herdlet_tests::sim::life::{Faults, Life};
+
+const HARD: Faults = Faults { failing_one_in: 12, crash_one_in: 60, reboot_one_in: 6, drift_one_in: 30 };
+
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("HERDLET_SIM_SEEDS") else { return 0..3_000 };
+    let (from, to) = text.split_once("..").expect("FROM..TO");
+    from.parse().expect("a number")..to.parse().expect("a number")
+}
+
+#[test]
+fn every_life_keeps_the_promises() {
+    let mut steps = 0;
+    for seed in seeds() {
+        let mut life = Life::new(seed, HARD);
+        if let Err(broken) = life.live(150) {
+            let mut again = Life::new(seed, HARD).logged();
+            let _ = again.live(150);
+            let from = again.log.len().saturating_sub(120);
+            panic!("seed {seed}: {broken}\n{}", again.log[from..].join("\n"));
+        }
+        steps += life.steps;
+    }
+    println!("{steps} steps in {} lives", seeds().count());
+}
+
+#[test]
+fn the_same_seed_gives_the_same_life() {
+    let log = |seed| {
+        let mut life = Life::new(seed, HARD).logged();
+        life.live(100).expect("a good life");
+        life.log
+    };
+    assert_eq!(log(7), log(7));
+}
