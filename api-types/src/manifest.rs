@@ -6,9 +6,8 @@
 //! All four are total: whether a manifest makes sense is judged by others before.
 //!
 //! Names are those of Nomad's HCL; blocks that repeat are lists under the plural. The doc comments of the fields become
-//! the descriptions in the published JSON Schema, so they speak to the authors of manifests. Schema extensions used here:
-//! `x-text`, `x-duration`, `x-mib`, `x-mhz`, `x-name`, `x-hint`, and `x-not-built` (fields or values that Nomad has and
-//! this release doesn't).
+//! the descriptions in the published JSON Schema, so they speak to the authors of manifests. The schema's keywords of our
+//! own are those of the reader of YAML, and `x-not-built`: fields or values that Nomad has and this release doesn't.
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
 
@@ -60,7 +59,7 @@ pub use volume::{MkdirParameters, VolumePlugin, VolumeSpec};
 
 /// A document of kind `Job`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("patternProperties" = {"^x-": true})))]
 #[serde(deny_unknown_fields)]
 pub struct JobManifest {
     /// The version of this format: `herdlet/v1`.
@@ -76,7 +75,7 @@ pub struct JobManifest {
 
 /// A document of kind `Volume`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("patternProperties" = {"^x-": true})))]
 #[serde(deny_unknown_fields)]
 pub struct VolumeManifest {
     /// The version of this format: `herdlet/v1`.
@@ -84,8 +83,8 @@ pub struct VolumeManifest {
     pub api_version: ApiVersion,
     /// What this document describes: a host volume.
     pub kind: VolumeKindName,
-    /// Name and labels. The name of a volume for one allocation ends in its index: `data[0]`.
-    pub metadata: Metadata,
+    /// Name and labels.
+    pub metadata: VolumeMetadata,
     /// The volume itself.
     pub spec: VolumeSpec,
 }
@@ -127,6 +126,22 @@ block! {
         /// The namespace of a job; `default` unless written.
         #[cfg_attr(feature = "schema", schemars(extend("x-name" = "dns-label")))]
         pub namespace: String,
+        /// Labels to select by.
+        pub labels: BTreeMap<String, Text>,
+        /// Notes for people and tools; kept with the document, never acted upon.
+        pub annotations: BTreeMap<String, Text>,
+    }
+}
+
+block! {
+    /// Which volume a document is about.
+    #[cfg_attr(feature = "schema", schemars(extend("x-misplaced" = {
+        "namespace": "a volume belongs to the machine, not to a namespace",
+    })))]
+    pub struct VolumeMetadata {
+        /// A lower-case DNS label. The name of a volume for one allocation ends in its index: `"data[0]"`.
+        #[cfg_attr(feature = "schema", schemars(required))]
+        pub name: String,
         /// Labels to select by.
         pub labels: BTreeMap<String, Text>,
         /// Notes for people and tools; kept with the document, never acted upon.

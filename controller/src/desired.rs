@@ -2,4 +2,5 @@
 //!
 //! In: texts. Out: what should run. It must not know what does run.
 
+pub mod manifests;
 pub mod yaml;

@@ -13,11 +13,10 @@ use super::{Span, Text};
 #[serde(deny_unknown_fields)]
 pub struct RawExecConfig {
     /// The program: a path, or a name that is looked up in `PATH`.
-    #[cfg_attr(feature = "schema", schemars(extend("x-hint" = "write command: PROGRAM and args: [ARGUMENT, …]")))]
+    #[cfg_attr(feature = "schema", schemars(extend("x-command" = true)))]
     pub command: String,
     /// Its arguments; `${…}` is filled in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "schema", schemars(extend("x-hint" = "write a list: args: [ARGUMENT, …]")))]
     pub args: Vec<Text>,
     /// The directory it starts in, absolute or relative to the task directory; the task directory unless written.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -13,7 +13,9 @@ block! {
         "affinities", "affinity", "constraint", "constraints", "consul", "disconnect", "max_client_disconnect",
         "migrate", "prevent_reschedule_on_lost", "reschedule", "scaling", "spread", "spreads",
         "stop_after_client_disconnect", "vault",
-    ])))]
+    ], "x-misplaced" = {
+        "replicas": "did you mean `count`?",
+    })))]
     pub struct GroupSpec {
         /// Unique in the job; a lower-case DNS label.
         #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
@@ -95,7 +97,6 @@ block! {
         #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["bridge", "none", "cni/*"])))]
         pub mode: NetworkMode,
         /// Ports by label: `{}` takes a free one (`NOMAD_PORT_<label>`).
-        #[cfg_attr(feature = "schema", schemars(extend("x-hint" = "write a label for each port, for instance {http: {static: 8080}}")))]
         pub ports: BTreeMap<String, Port>,
     }
 }
@@ -114,7 +115,7 @@ block! {
     /// One port.
     #[cfg_attr(feature = "schema", schemars(extend(
         "x-not-built" = ["host_network", "ignore_collision"],
-        "x-hint" = "write {} for a free port, {static: 8080} for a fixed one",
+        "x-port" = true,
     )))]
     pub struct Port {
         /// The host port to take; without it a free one from 20000 to 32000.

@@ -17,7 +17,14 @@ block! {
         "action", "actions", "affinities", "affinity", "artifact", "artifacts", "constraint", "constraints", "consul",
         "csi_plugin", "dispatch_payload", "kind", "scaling", "scalings", "schedule", "secret", "secrets",
         "template", "templates", "vault",
-    ])))]
+    ], "x-misplaced" = {
+        "args": "it belongs to `config`",
+        "command": "it belongs to `config`",
+        "enviroment": "did you mean `env`?",
+        "environment": "did you mean `env`?",
+        "image": "it belongs to `config`",
+        "volumes": "volumes belong to the group; a task mounts them by `volume_mounts`",
+    })))]
     pub struct TaskSpec {
         /// Unique in the group; a lower-case DNS label.
         #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
@@ -30,6 +37,7 @@ block! {
         /// The driver's own settings.
         pub config: serde_json::Map<String, serde_json::Value>,
         /// Environment; values may hold `${…}`.
+        #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = {"x-name": "variable"})))]
         pub env: BTreeMap<String, Text>,
         /// Values for `NOMAD_META_<key>`, above the group's and the job's.
         pub meta: BTreeMap<String, Text>,
@@ -110,7 +118,7 @@ block! {
     /// A command that runs inside the task before its kill signal.
     pub struct Prestop {
         /// The program.
-        #[cfg_attr(feature = "schema", schemars(required, extend("x-hint" = "write command: PROGRAM and args: [ARGUMENT, …]")))]
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-command" = true)))]
         pub command: String,
         /// Its arguments.
         pub args: Vec<Text>,

@@ -7,8 +7,8 @@ use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use super::{
     ApiVersion, Check, CheckType, Dependency, EphemeralDisk, GroupSpec, Hook, Identity, JobKind, JobManifest,
     JobSpec, Lifecycle, Logs, Metadata, MkdirParameters, Network, Port, Prestop, Resources, Restart, Service,
-    Signal, Span, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMount, VolumePlugin,
-    VolumeRequest, VolumeSpec, VolumeType,
+    Signal, Span, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata, VolumeMount,
+    VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
     defaults::{
         DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, PRESTOP_TIMEOUT,
         PRIORITY, REGION, UPDATE, check_name, default_restart,
@@ -69,7 +69,7 @@ impl VolumeManifest {
         Self {
             api_version: ApiVersion::V1,
             kind: VolumeKindName::Volume,
-            metadata: Metadata { name: Some(volume.name.clone()), ..Metadata::default() },
+            metadata: VolumeMetadata { name: Some(volume.name.clone()), ..VolumeMetadata::default() },
             spec,
         }
     }

@@ -27,6 +27,8 @@ mod tests;
 pub use check::{check, schema_for};
 pub use node::{Document, Entry, Node, Place, Style, Value};
 pub use parse::{Limits, Parsed, parse, parse_within};
+pub(crate) use path::{OwnedStep as PathStep, Trail, parse as parse_path};
 pub use problem::{Position, Problem, Problems};
 pub use read::from_node;
+pub(crate) use words::nearest;
 pub use write::{WriteError, to_yaml};

@@ -1,0 +1,138 @@
+//! One document → a canonical object, or what is wrong with it.
+//!
+//! In: a tree. Out: its content when nothing is wrong, all problems, and warnings. Structure (names and types of fields)
+//! and meaning (names that must exist, numbers that must fit) are told in one go: what the structure's problems left
+//! readable is typed and validated too.
+
+use std::sync::LazyLock;
+
+use herdlet_api_types::job::Job;
+use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
+use herdlet_api_types::volume::Volume;
+use schemars::{JsonSchema, Schema};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::drivers::Drivers;
+use super::findings::Findings;
+use super::prune::{Pruned, typed};
+use super::{config, unbuilt, validate};
+use crate::desired::yaml::{self, Document, Problem, Problems};
+
+/// What a document holds.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// A job.
+    Job {
+        /// Canonical.
+        job: Job,
+        /// As written, in JSON.
+        document: serde_json::Value,
+    },
+    /// A volume.
+    Volume {
+        /// Canonical.
+        volume: Volume,
+        /// As written, in JSON.
+        document: serde_json::Value,
+    },
+}
+
+/// What reading a document came to.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// What it holds, if nothing is wrong.
+    pub(super) content: Option<Content>,
+    /// What is wrong.
+    pub(super) problems: Problems,
+    /// What is accepted, but worth saying.
+    pub(super) warnings: Vec<Problem>,
+}
+
+/// Reads a document of any kind.
+pub(super) fn read(document: &mut Document, drivers: &Drivers) -> Outcome {
+    document.ignore_fields("x-");
+    match kind(document) {
+        Some(Kind::Job) => read_job(document, drivers),
+        Some(Kind::Volume) => read_volume(document),
+        None => Outcome { problems: yaml::check(&document.root(), &HEAD), ..Outcome::default() },
+    }
+}
+
+/// The part of a document that says what the rest is.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(extend("additionalProperties" = true))]
+#[expect(dead_code, reason = "only its schema is used")]
+struct Head {
+    #[serde(rename = "apiVersion")]
+    api_version: herdlet_api_types::manifest::ApiVersion,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+enum Kind {
+    Job,
+    Volume,
+}
+
+static HEAD: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<Head>);
+static JOB: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<JobManifest>);
+static VOLUME: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<VolumeManifest>);
+
+fn kind(document: &Document) -> Option<Kind> {
+    yaml::from_node(&document.at("kind")?).ok()
+}
+
+fn read_job(document: &Document, drivers: &Drivers) -> Outcome {
+    let (mut problems, pruned) = structure::<JobManifest>(document, &JOB);
+    let Some(Pruned { value: mut manifest, lost }) = pruned else {
+        return Outcome { problems, ..Outcome::default() };
+    };
+    let mut findings = Findings::new(document, lost);
+    config::read(&mut manifest, drivers, &mut findings);
+    let job = manifest.to_job();
+    validate::job(&manifest, &job, drivers, &mut findings);
+    problems.append(findings.problems);
+    let content = problems.is_empty().then(|| Content::Job { job, document: to_json(&manifest) });
+    Outcome { content, problems, warnings: findings.warnings }
+}
+
+fn read_volume(document: &Document) -> Outcome {
+    let (mut problems, pruned) = structure::<VolumeManifest>(document, &VOLUME);
+    let Some(Pruned { value: manifest, lost }) = pruned else {
+        return Outcome { problems, ..Outcome::default() };
+    };
+    let mut findings = Findings::new(document, lost);
+    validate::volume(&manifest, &mut findings);
+    problems.append(findings.problems);
+    let content = problems
+        .is_empty()
+        .then(|| Content::Volume { volume: manifest.to_volume(), document: to_json(&manifest) });
+    Outcome { content, problems, warnings: findings.warnings }
+}
+
+/// Everything wrong with the structure, and what of it can be read in spite of that.
+fn structure<T: DeserializeOwned>(document: &Document, schema: &Schema) -> (Problems, Option<Pruned<T>>) {
+    let unbuilt = unbuilt::find(document, schema);
+    let mut problems = Problems::new();
+    let checked = yaml::check(&document.root(), schema);
+    // Of the same place, that it isn't built says more than that it is unknown.
+    problems.extend(
+        checked.iter().filter(|problem| !unbuilt.iter().any(|told| told.path == problem.path)).cloned(),
+    );
+    problems.extend(unbuilt);
+    let pruned = match typed(document) {
+        Ok(pruned) => Some(pruned),
+        Err(problem) if problems.is_empty() => {
+            problems.push(problem);
+            None
+        }
+        Err(_) => None,
+    };
+    (problems, pruned)
+}
+
+fn to_json<T: serde::Serialize>(manifest: &T) -> serde_json::Value {
+    // Total: all keys are strings, and no number is beyond JSON.
+    serde_json::to_value(manifest).unwrap_or_default()
+}

@@ -1,0 +1,128 @@
+//! Files and folders of manifests.
+//!
+//! In: paths. Out: named texts, in order, bounded. Hidden files and what editors leave behind are not manifests.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::{Drivers, Reading, Set};
+use crate::desired::yaml::{Limits, Problem, Problems};
+
+/// A folder of manifests, file by file: one that is broken doesn't take the others with it.
+#[derive(Debug, Default)]
+pub struct Folder {
+    /// All manifest files, by name.
+    pub files: Vec<FolderFile>,
+    /// Why the folder itself could not be read; then no file is listed, which doesn't mean that there is none.
+    pub problem: Option<Problem>,
+}
+
+/// One file of a folder.
+#[derive(Debug)]
+pub struct FolderFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// What it holds, or all that is wrong with it: also that an earlier file defines the same job or volume.
+    pub content: Result<Set, Problems>,
+}
+
+/// A folder with more files than this is refused.
+const FILES_MAX: usize = 10_000;
+/// The name of standard input in problems.
+const STDIN: &str = "<stdin>";
+
+/// Reads all manifests of a folder (`*.yaml` and `*.yml`, not below), file by file.
+pub fn read_folder(folder: &Path, drivers: &Drivers) -> Folder {
+    let paths = match list(folder) {
+        Ok(paths) => paths,
+        Err(problem) => return Folder { files: Vec::new(), problem: Some(problem) },
+    };
+    let mut places = BTreeMap::new();
+    let files = paths.into_iter().map(|path| {
+        let mut reading = Reading { places: std::mem::take(&mut places), ..Reading::default() };
+        match read_file(&path) {
+            Ok((source, bytes)) => reading.text(&source, &bytes, drivers),
+            Err(problem) => reading.problems.push(problem),
+        }
+        places = std::mem::take(&mut reading.places);
+        FolderFile { path, content: reading.finish() }
+    });
+    Folder { files: files.collect(), problem: None }
+}
+
+/// A name and the bytes it stands for.
+type Text = (String, Vec<u8>);
+
+/// The texts at these paths, read one by one.
+pub(super) fn texts(paths: &[PathBuf]) -> impl Iterator<Item = Result<Text, Problem>> + '_ {
+    paths.iter().flat_map(|path| -> Box<dyn Iterator<Item = Result<Text, Problem>>> {
+        if path.as_os_str() == "-" {
+            return Box::new(std::iter::once_with(read_stdin));
+        }
+        if !path.is_dir() {
+            return Box::new(std::iter::once_with(|| read_file(path)));
+        }
+        match list(path) {
+            Ok(files) if files.is_empty() => {
+                Box::new(std::iter::once(Err(of_source(path, "has no *.yaml or *.yml file"))))
+            }
+            Ok(files) => Box::new(files.into_iter().map(|file| read_file(&file))),
+            Err(problem) => Box::new(std::iter::once(Err(problem))),
+        }
+    })
+}
+
+/// The manifests of a folder, sorted.
+fn list(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
+    let failed = |error: io::Error| of_source(folder, format!("cannot be listed: {error}"));
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        // Through symbolic links, as mounted configuration often is; a dangling one is a file that can't be read.
+        let is_file = fs::metadata(&path).map_or_else(|_| path.is_symlink(), |metadata| metadata.is_file());
+        if is_manifest_name(&path) && is_file {
+            paths.push(path);
+        }
+        if paths.len() > FILES_MAX {
+            return Err(of_source(folder, format!("has more than {FILES_MAX} manifests")));
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn is_manifest_name(path: &Path) -> bool {
+    let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+    !hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
+fn read_file(path: &Path) -> Result<Text, Problem> {
+    let bytes = fs::File::open(path).and_then(read_bounded);
+    let bytes = bytes.map_err(|error| of_source(path, format!("cannot be read: {error}")))?;
+    Ok((path.display().to_string(), bytes))
+}
+
+fn read_stdin() -> Result<Text, Problem> {
+    let bytes = read_bounded(io::stdin().lock());
+    let bytes = bytes.map_err(|error| of_source(Path::new(STDIN), format!("cannot be read: {error}")))?;
+    Ok((STDIN.to_owned(), bytes))
+}
+
+/// One byte more than is allowed at most, so that the reader of YAML sees that it is too much.
+fn read_bounded(source: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(Limits::DEFAULT.bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn of_source(path: &Path, message: impl Into<String>) -> Problem {
+    Problem {
+        source: path.display().to_string(),
+        line: 0,
+        column: 0,
+        path: String::new(),
+        message: message.into(),
+    }
+}

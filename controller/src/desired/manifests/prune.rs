@@ -1,0 +1,74 @@
+//! A document with structural problems → as much of it as can be typed.
+//!
+//! In: a tree. Out: a value in which what doesn't fit is missing, and the paths of that. Items of lists keep their
+//! numbers, so that paths into the value are paths into the document.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use crate::desired::yaml::{Document, Node, PathStep, Place, Problem, Value, from_node, parse_path};
+
+/// A value, and what was left out of it.
+pub(super) struct Pruned<T> {
+    /// The value.
+    pub(super) value: T,
+    /// Paths of what was left out.
+    pub(super) lost: Vec<String>,
+}
+
+/// So many misfits are left out before we give up: each costs another reading.
+const MISFITS_MAX: usize = 32;
+
+/// Types a document, leaving out what doesn't fit.
+///
+/// # Errors
+/// The first misfit of a document that can't be typed at all.
+pub(super) fn typed<T: DeserializeOwned>(document: &Document) -> Result<Pruned<T>, Problem> {
+    let mut root = Arc::clone(&document.root);
+    let mut lost: Vec<String> = Vec::new();
+    loop {
+        let problem = match from_node(&Place { source: &document.source, path: String::new(), node: &root }) {
+            Ok(value) => return Ok(Pruned { value, lost }),
+            Err(problem) => problem,
+        };
+        let steps = parse_path(&problem.path).unwrap_or_default();
+        // An item that was emptied before and still doesn't fit takes its list along.
+        let (steps, path) = match (lost.contains(&problem.path), steps.split_last(), problem.path.rfind('['))
+        {
+            (true, Some((_, list)), Some(end)) => (list, problem.path[..end].to_owned()),
+            (true | false, _, _) => (&steps[..], problem.path.clone()),
+        };
+        let Some(next) = without(&root, steps).filter(|_| lost.len() < MISFITS_MAX) else {
+            return Err(problem);
+        };
+        root = next;
+        lost.push(path);
+    }
+}
+
+/// The tree without what is at the end of a path: a field is removed, an item becomes an empty map.
+fn without(node: &Node, steps: &[PathStep]) -> Option<Arc<Node>> {
+    let (step, rest) = steps.split_first()?;
+    let mut node = node.clone();
+    match (step, &mut node.value) {
+        (PathStep::Field(name), Value::Map(entries)) => {
+            let at = entries.iter().position(|entry| *entry.key == **name)?;
+            if rest.is_empty() {
+                entries.remove(at);
+            } else {
+                let entry = entries.get_mut(at)?;
+                entry.value = without(&entry.value, rest)?;
+            }
+        }
+        (PathStep::Item(index), Value::Seq(items)) => {
+            let item = items.get_mut(*index)?;
+            *item = match rest {
+                [] => Arc::new(Node { value: Value::Map(Vec::new()), ..Node::clone(item) }),
+                rest => without(item, rest)?,
+            };
+        }
+        (PathStep::Field(_) | PathStep::Item(_), _) => return None,
+    }
+    Some(Arc::new(node))
+}

@@ -1,0 +1,134 @@
+//! Examples of whole texts; what is wrong with bad ones stands beside them as golden files.
+
+use std::path::{Path, PathBuf};
+
+use super::{Drivers, Set, job_to_yaml, load, parse, schema, volume_to_yaml};
+use crate::desired::yaml::Problems;
+
+mod bad;
+mod folders;
+mod hostile;
+
+fn read(text: &str) -> Result<Set, Problems> {
+    parse("test.yaml", text.as_bytes(), &Drivers::built_in())
+}
+
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// The examples of the repository.
+fn examples() -> Vec<PathBuf> {
+    let folder = repository().join("manifests");
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    paths.sort();
+    assert!(paths.len() >= 6, "{paths:?}");
+    paths
+}
+
+#[test]
+fn examples_load_and_come_back() {
+    for path in examples() {
+        let set = load(std::slice::from_ref(&path), &Drivers::built_in())
+            .unwrap_or_else(|problems| panic!("{}:\n{problems}", path.display()));
+        for loaded in &set.jobs {
+            let written = job_to_yaml(&loaded.object).unwrap();
+            let again = read(&written).unwrap_or_else(|problems| panic!("{written}\n{problems}"));
+            assert_eq!(again.jobs[0].object, loaded.object, "{written}");
+        }
+        for loaded in &set.volumes {
+            let written = volume_to_yaml(&loaded.object).unwrap();
+            let again = read(&written).unwrap_or_else(|problems| panic!("{written}\n{problems}"));
+            assert_eq!(again.volumes[0].object, loaded.object, "{written}");
+        }
+        let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+        assert!(lines <= 50, "{} has {lines} lines", path.display());
+    }
+}
+
+#[test]
+fn examples_are_one_set() {
+    let set =
+        load(&[repository().join("manifests")], &Drivers::built_in()).unwrap_or_else(|all| panic!("{all}"));
+    assert_eq!((set.jobs.len(), set.volumes.len()), (6, 4));
+}
+
+#[test]
+fn hello_is_as_the_readme_says() {
+    let set = load(&[repository().join("manifests/hello.yaml")], &Drivers::built_in()).unwrap();
+    let job = &set.jobs[0].object;
+    assert_eq!(
+        (job.id.as_str(), job.groups[0].name.as_str(), job.groups[0].tasks[0].name.as_str()),
+        ("hello", "hello", "greet")
+    );
+    assert!(set.warnings.is_empty());
+}
+
+#[test]
+fn what_is_only_stored_is_said() {
+    let set = load(&[repository().join("manifests/web.yaml")], &Drivers::built_in()).unwrap();
+    let warnings: Vec<String> = set.warnings.iter().map(|warning| warning.message.clone()).collect();
+    assert_eq!(
+        warnings,
+        ["progress_deadline, auto_revert don't act in this release; the rest of `update` does"]
+    );
+}
+
+#[test]
+fn scalars_keep_their_text() {
+    let set = read(
+        r#"
+apiVersion: herdlet/v1
+kind: Job
+metadata: {name: a, labels: {v: 1.10}}
+x-notes: {anything: [goes]}
+spec:
+  meta: {on: off, n: 0x10}
+  groups:
+    - name: g
+      tasks:
+        - name: t
+          driver: raw_exec
+          user: 1000
+          env: {PORT: 8080, VERSION: 1.10, FLAG: no, EMPTY: ""}
+          config: {command: echo, args: [1.10, 1e3, yes, 08, true, 18446744073709551616]}
+        - name: m
+          driver: mock
+          config: {run_for: 1m30s, kill_after: 0, exit_code: 3, stdout_string: 1.0}
+"#,
+    )
+    .unwrap_or_else(|all| panic!("{all}"));
+    let job = &set.jobs[0].object;
+    assert_eq!(job.labels["v"], "1.10");
+    assert_eq!((job.meta["on"].as_str(), job.meta["n"].as_str()), ("off", "0x10"));
+    let [task, mock] = job.groups[0].tasks.as_slice() else { panic!("two tasks") };
+    assert_eq!(task.user.as_deref(), Some("1000"));
+    assert_eq!(
+        (task.env["PORT"].as_str(), task.env["VERSION"].as_str(), task.env["FLAG"].as_str()),
+        ("8080", "1.10", "no")
+    );
+    let args = serde_json::json!(["1.10", "1e3", "yes", "08", "true", "18446744073709551616"]);
+    assert_eq!(task.config["args"], args);
+    let config: herdlet_api_types::manifest::driver::MockConfig =
+        serde_json::from_value(mock.config.clone()).unwrap();
+    assert_eq!((config.exit_code, config.stdout_string.unwrap().0.as_str()), (3, "1.0"));
+    assert_eq!(config.run_for.0, herdlet_api_types::Duration::from_secs(90));
+    let written = job_to_yaml(job).unwrap();
+    assert_eq!(&read(&written).unwrap_or_else(|all| panic!("{written}\n{all}")).jobs[0].object, job);
+}
+
+#[test]
+fn the_published_schema_is_current() {
+    let path = repository().join("manifests/schema.json");
+    let current = format!("{:#}\n", schema());
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        std::fs::write(&path, &current).unwrap();
+    }
+    let published = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        published == current,
+        "manifests/schema.json is old; run: UPDATE_SCHEMA=1 cargo test -p herdlet the_published"
+    );
+}

@@ -1,0 +1,113 @@
+//! `update` and `restart`: numbers that must fit each other.
+
+use herdlet_api_types::Duration;
+use herdlet_api_types::job::{JobType, RestartMode, RestartPolicy};
+use herdlet_api_types::manifest::defaults::{UPDATE, default_restart};
+use herdlet_api_types::manifest::{Restart, Span, Update};
+
+use super::{Findings, kind_name};
+use crate::desired::yaml::Trail;
+
+/// The shortest window in which restarts can be counted.
+const INTERVAL_MIN: Duration = Duration::from_secs(5);
+
+/// The policy that a group's `restart` makes.
+pub(super) fn of_group(restart: &Restart, kind: JobType) -> RestartPolicy {
+    restart.over(&default_restart(kind))
+}
+
+/// Validates the policy that a written `restart` came to.
+pub(super) fn restart(policy: &RestartPolicy, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let RestartPolicy { attempts, interval, delay, mode } = policy;
+    if *interval < INTERVAL_MIN {
+        return findings.problem(
+            &trail.field("interval"),
+            format!("must be at least {INTERVAL_MIN}, found {}", Span(*interval)),
+        );
+    }
+    if *attempts == 0 && *mode == RestartMode::Delay {
+        let message = "`delay` with 0 attempts never restarts anything; write `fail`, or allow attempts";
+        return findings.problem(&trail.field("mode"), message);
+    }
+    if i128::from(*attempts) * i128::from(delay.as_nanos()) > i128::from(interval.as_nanos()) {
+        let message = format!(
+            "{attempts} attempts with a delay of {} don't fit into an interval of {}; \
+             lengthen the interval, shorten the delay or allow fewer",
+            Span(*delay),
+            Span(*interval)
+        );
+        findings.problem(trail, message);
+    }
+}
+
+/// Validates an `update` together with the one around it, and says what of it doesn't act yet.
+pub(super) fn update(
+    update: &Update,
+    outer: Option<&Update>,
+    kind: JobType,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    if kind == JobType::Batch {
+        let message = format!("a {} job is not rolled out; remove `update`", kind_name(kind));
+        return findings.problem(trail, message);
+    }
+    let rules = update.over(&outer.map_or(UPDATE, |outer| outer.over(&UPDATE)));
+    if update.canary.is_some_and(|canary| canary > 0) {
+        findings.problem(
+            &trail.field("canary"),
+            "canaries are known from Nomad, but not built in this release; write 0",
+        );
+    }
+    if rules.auto_promote && rules.canary == 0 && update.auto_promote.is_some() {
+        findings.problem(&trail.field("auto_promote"), "needs canaries, which are not built in this release");
+    }
+    // What the outer block says alone was told there.
+    let own = |written: &[bool]| outer.is_none() || written.contains(&true);
+    let deadline_written = update.healthy_deadline.is_some();
+    if rules.healthy_deadline <= rules.min_healthy_time
+        && own(&[deadline_written, update.min_healthy_time.is_some()])
+    {
+        let message = format!(
+            "healthy_deadline ({}) must be longer than min_healthy_time ({})",
+            Span(rules.healthy_deadline),
+            Span(rules.min_healthy_time)
+        );
+        findings.problem(trail, message);
+    }
+    let in_order = rules.progress_deadline.is_zero() || rules.progress_deadline > rules.healthy_deadline;
+    if !in_order && own(&[deadline_written, update.progress_deadline.is_some()]) {
+        let message = format!(
+            "progress_deadline ({}) must be longer than healthy_deadline ({}), or 0 for none",
+            Span(rules.progress_deadline),
+            Span(rules.healthy_deadline)
+        );
+        findings.problem(trail, message);
+    }
+    if update.stagger.is_some() && rules.stagger.is_zero() {
+        findings.problem(&trail.field("stagger"), "must be longer than 0");
+    }
+    let idle = idle_fields(update);
+    if let Some(first) = idle.first() {
+        let (verb, names) = (if idle.len() == 1 { "doesn't" } else { "don't" }, idle.join(", "));
+        findings.warning(
+            &trail.field(first),
+            format!("{names} {verb} act in this release; the rest of `update` does"),
+        );
+    }
+}
+
+/// What is written and only stored.
+fn idle_fields(update: &Update) -> Vec<&'static str> {
+    [
+        ("progress_deadline", update.progress_deadline.is_some()),
+        ("health_check", update.health_check.is_some()),
+        ("auto_revert", update.auto_revert.is_some()),
+        ("auto_promote", update.auto_promote.is_some()),
+        ("canary", update.canary.is_some()),
+        ("stagger", update.stagger.is_some()),
+    ]
+    .into_iter()
+    .filter_map(|(name, written)| written.then_some(name))
+    .collect()
+}

@@ -1,0 +1,220 @@
+//! `services` and `checks`, by Nomad's rules.
+
+use std::collections::BTreeMap;
+
+use herdlet_api_types::Duration;
+use herdlet_api_types::job::{AddressMode, Check, CheckKind, Provider, Service};
+use herdlet_api_types::manifest::{CheckType, Span, service as spec};
+
+use super::text::no_such;
+use super::{Findings, GroupContext, text};
+use crate::desired::yaml::Trail;
+
+/// The shortest interval and timeout of a check.
+const CHECK_TIME_MIN: Duration = Duration::from_secs(1);
+/// Methods an HTTP check may use.
+const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
+
+/// Validates the services of a group, and that all of the group use one catalogue.
+pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) {
+    let GroupContext { spec, group, trail, .. } = *context;
+    list(context, spec.services.as_deref(), &group.services, &trail.field("services"), findings);
+    let mut first: Option<(Provider, String)> = None;
+    let tasks = trail.field("tasks");
+    one_provider(&group.services, &trail.field("services"), &mut first, findings);
+    for (index, task) in group.tasks.iter().enumerate() {
+        one_provider(&task.services, &tasks.item(index).field("services"), &mut first, findings);
+    }
+}
+
+fn one_provider(
+    services: &[Service],
+    trail: &Trail<'_>,
+    first: &mut Option<(Provider, String)>,
+    findings: &mut Findings<'_>,
+) {
+    for (index, service) in services.iter().enumerate() {
+        let trail = trail.item(index);
+        match first {
+            Some((provider, place)) if *provider != service.provider => {
+                let message = format!("`{place}` uses another catalogue; a group uses one");
+                findings.absent(&trail, &trail.field("provider"), message);
+            }
+            Some(_) => {}
+            None => *first = Some((service.provider, trail.to_string())),
+        }
+    }
+}
+
+/// Validates the services of a group or of one task.
+pub(super) fn list(
+    context: &GroupContext<'_>,
+    specs: Option<&[spec::Service]>,
+    services: &[Service],
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let mut seen = BTreeMap::new();
+    for (index, (spec, service)) in specs.into_iter().flatten().zip(services).enumerate() {
+        let trail = trail.item(index);
+        let port = service.port.as_deref().unwrap_or_default();
+        if let Some(first) = seen.insert((service.name.as_str(), port), trail.to_string()) {
+            let message = match port {
+                "" => format!("service `{}` is already defined at `{first}`", service.name),
+                port => {
+                    format!("service `{}` with port `{port}` is already defined at `{first}`", service.name)
+                }
+            };
+            findings.problem(&trail, message);
+        }
+        name(spec, service, &trail, findings);
+        if let Some(port) = &service.port {
+            label(context, port, &trail.field("port"), findings);
+        }
+        if spec.address.is_some() && service.address_mode != AddressMode::Auto {
+            findings.problem(&trail.field("address"), "stands only with `address_mode: auto`");
+        }
+        if let Some(address) = &spec.address {
+            text::plain(address, &trail.field("address"), findings);
+        }
+        let checks = trail.field("checks");
+        text::unique(
+            service.checks.iter().map(|check| Some(check.name.as_str())),
+            "check",
+            &checks,
+            findings,
+        );
+        for (index, (spec, check)) in spec.checks.iter().flatten().zip(&service.checks).enumerate() {
+            one_check(context, spec, check, service, &checks.item(index), findings);
+        }
+    }
+}
+
+/// A DNS label once placeholders are filled in; what Nomad fills in at run time can't be judged here.
+fn name(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let name = service.name.as_str();
+    if name.contains("${") {
+        return;
+    }
+    let fits = (1..=63).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-');
+    if fits {
+        return;
+    }
+    let rule = "must be 1 to 63 letters, digits and dashes, with no dash at either end";
+    match &spec.name {
+        Some(_) => {
+            findings.problem(&trail.field("name"), format!("the service's name {rule}; it comes to `{name}`"))
+        }
+        None => {
+            findings.problem(trail, format!("the default name `{name}` won't do, it {rule}; write `name`"))
+        }
+    }
+}
+
+/// A label of the group's ports, or a number.
+fn label(context: &GroupContext<'_>, port: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let ports = context.group.network.as_ref().map(|network| &network.ports);
+    let labels = || ports.into_iter().flatten().map(|(label, _)| label.as_str());
+    if port.contains("${") || ports.is_some_and(|ports| ports.contains_key(port)) {
+        return;
+    }
+    if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) {
+        if !port.parse::<u16>().is_ok_and(|port| port > 0) {
+            findings.problem(trail, format!("`{port}` is no port; ports go from 1 to 65535"));
+        }
+        return;
+    }
+    let network = context.trail.field("network");
+    findings.absent_with(&network.field("ports"), trail, || no_such("port", port, labels()));
+}
+
+fn one_check(
+    context: &GroupContext<'_>,
+    spec: &spec::Check,
+    check: &Check,
+    service: &Service,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    if let Some(port) = &check.port {
+        label(context, port, &trail.field("port"), findings);
+    } else if service.port.is_none() {
+        findings.absent(trail, trail, "needs a port: its own or the service's");
+    }
+    for (written, length, name) in
+        [(spec.interval, check.interval, "interval"), (spec.timeout, check.timeout, "timeout")]
+    {
+        if written.is_some() && length < CHECK_TIME_MIN {
+            findings.problem(
+                &trail.field(name),
+                format!("must be at least {CHECK_TIME_MIN}, found {}", Span(length)),
+            );
+        }
+    }
+    match (&check.kind, spec.kind) {
+        (CheckKind::Tcp, _) => tcp(spec, trail, findings),
+        (CheckKind::Http { .. }, Some(CheckType::Http | CheckType::Tcp)) => {
+            http(spec, check, trail, findings)
+        }
+        // The type could not be read.
+        (CheckKind::Http { .. }, None) => {}
+    }
+}
+
+fn tcp(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let only_http = [
+        ("path", spec.path.is_some()),
+        ("method", spec.method.is_some()),
+        ("protocol", spec.protocol.is_some()),
+        ("header", spec.header.is_some()),
+        ("body", spec.body.is_some()),
+        ("tls_skip_verify", spec.tls_skip_verify.is_some()),
+    ];
+    for (name, _) in only_http.into_iter().filter(|(_, written)| *written) {
+        findings.problem(&trail.field(name), "stands only with `type: http`");
+    }
+}
+
+fn http(spec: &spec::Check, check: &Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let CheckKind::Http { path, method, protocol, header, .. } = &check.kind else { return };
+    match &spec.path {
+        None => findings.absent(trail, trail, "`path` is missing"),
+        Some(_) if path.contains("://") => {
+            findings.problem(&trail.field("path"), "write only the path of the URL, beginning with `/`");
+        }
+        Some(_) if !path.starts_with('/') && !path.starts_with("${") => {
+            findings.problem(&trail.field("path"), format!("must begin with `/`; write /{path}"));
+        }
+        Some(_) if path.contains(|char: char| char.is_control() || char == ' ') => {
+            findings.problem(&trail.field("path"), "must not hold spaces and control characters");
+        }
+        Some(_) => {}
+    }
+    if !METHODS.contains(&method.as_str()) && !method.contains("${") {
+        let upper = method.to_uppercase();
+        let message = match METHODS.contains(&upper.as_str()) {
+            true => format!("methods are upper-case; write {upper}"),
+            false => format!("`{method}` is no method of HTTP; there are {}", METHODS.join(", ")),
+        };
+        findings.problem(&trail.field("method"), message);
+    }
+    if spec.tls_skip_verify == Some(true) && protocol == "http" {
+        findings.problem(&trail.field("tls_skip_verify"), "stands only with `protocol: https`");
+    }
+    for (field, values) in header {
+        let headers = trail.field("header");
+        let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if field.is_empty() || !field.bytes().all(is_token) {
+            findings.problem(
+                &headers.field(field),
+                "as a name of a header field it holds characters that HTTP forbids",
+            );
+        }
+        if values.iter().any(|value| value.contains(['\r', '\n', '\0'])) {
+            findings.problem(&headers.field(field), "must not hold line breaks");
+        }
+    }
+}
