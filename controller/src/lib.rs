@@ -2,5 +2,6 @@
 //! `herdlet-runtime`; this crate feeds them events and carries out their actions.
 
 pub mod desired;
+pub mod drivers;
 pub mod paths;
 pub mod planner;

@@ -1,0 +1,15 @@
+//! The hands of the agent: what makes, looks at and removes real things. Every operation is idempotent.
+//!
+//! In: paths, ids and specifications. Out: what was done or seen, and errors that say whether trying again may help.
+//! Nothing here knows the planner; the executor translates.
+
+pub mod alloc_dir;
+pub mod identity;
+pub mod mounts;
+pub mod privileges;
+pub mod safe_fs;
+pub mod sight;
+pub mod task_dir;
+#[cfg(test)]
+pub(crate) mod test_ground;
+pub mod volume;

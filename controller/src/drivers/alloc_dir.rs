@@ -1,0 +1,254 @@
+//! An allocation's directory (Nomad's ALLOC) and what all its tasks share in it.
+//!
+//! | path | mode | what |
+//! | --- | --- | --- |
+//! | ALLOC | 0755 | the agent's |
+//! | `alloc.json` | 0600 | the allocation's specification, from which a lost database is rebuilt |
+//! | `alloc`, `alloc/logs`, `alloc/tmp`, `alloc/data` | 0777 | shared by the tasks; `nobody`'s where the agent is root, else less its umask |
+//!
+//! In: the directory of all allocations, an id, what we may do. Out: what was made or seen. Removal renames the directory
+//! to `.gone-<id>` first, so that a directory under its own name is never half removed; [`sweep`] finishes what a
+//! crash left. Everything here blocks.
+
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+};
+
+use herdlet_api_types::AllocId;
+
+use crate::{
+    drivers::{
+        mounts::kernel,
+        privileges::Privileges,
+        safe_fs::{Dir, FsError, Rights},
+        sight::{Class, Sight},
+        task_dir::open_rights,
+    },
+    paths::Paths,
+};
+
+/// One allocation's directory.
+#[derive(Debug, Clone)]
+pub struct AllocDir {
+    allocs: PathBuf,
+    id: AllocId,
+    privileges: Privileges,
+}
+
+/// Why an allocation directory is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum AllocDirError {
+    /// It can't be made or kept.
+    #[error("build allocation directory of {id}: {source}")]
+    Up {
+        /// Allocation.
+        id: AllocId,
+        /// The step that failed.
+        source: FsError,
+    },
+    /// It can't be looked at.
+    #[error("look at allocation directory of {id}: {source}")]
+    Look {
+        /// Allocation.
+        id: AllocId,
+        /// The step that failed.
+        source: FsError,
+    },
+    /// It can't be removed.
+    #[error("remove allocation directory of {id}: {source}")]
+    Down {
+        /// Allocation.
+        id: AllocId,
+        /// The step that failed.
+        source: FsError,
+    },
+}
+
+impl AllocDirError {
+    /// Whether trying again may help.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Up { source, .. } | Self::Look { source, .. } => source.class(),
+            // There is no other way to be rid of it.
+            Self::Down { .. } => Class::Retry,
+        }
+    }
+}
+
+impl AllocDir {
+    /// The directory of allocation `id`.
+    pub fn new(paths: &Paths, id: AllocId, privileges: Privileges) -> Self {
+        Self { allocs: paths.allocs(), id, privileges }
+    }
+
+    /// Makes it, or what is missing of it, and keeps `spec` in it. Done again with the same `spec` it writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// When something else stands in its place or the system refuses.
+    pub fn up(&self, spec: &[u8]) -> Result<(), AllocDirError> {
+        self.make(spec).map_err(|source| AllocDirError::Up { id: self.id, source })
+    }
+
+    /// Whether all of it is there.
+    ///
+    /// # Errors
+    ///
+    /// When that can't be told.
+    pub fn look(&self) -> Result<Sight, AllocDirError> {
+        self.see().map_err(|source| AllocDirError::Look { id: self.id, source })
+    }
+
+    /// Unmounts all that is mounted at or below it and removes it with all that is in it. Nothing there is fine.
+    ///
+    /// # Errors
+    ///
+    /// When something can't be unmounted or removed; what could be is gone, and doing it again goes on from there.
+    pub fn down(&self) -> Result<(), AllocDirError> {
+        self.remove().map_err(|source| AllocDirError::Down { id: self.id, source })
+    }
+
+    fn make(&self, spec: &[u8]) -> Result<(), FsError> {
+        // 0711: tasks of any user must be able to pass.
+        let allocs = Dir::open_or_make(&self.allocs, 0o711)?;
+        let alloc = allocs.make(&self.name(), Rights::Exact { mode: 0o755, owner: None })?;
+        let shared = alloc.make(OsStr::new(SHARED), open_rights(self.privileges, 0o777))?;
+        for name in SHARED_DIRS {
+            shared.make(OsStr::new(name), open_rights(self.privileges, 0o777))?;
+        }
+        let kept = alloc.read_file(OsStr::new(SPEC), SPEC_BYTES_MAX)?;
+        if kept.as_deref() != Some(spec) {
+            alloc.write_file(OsStr::new(SPEC), spec, Rights::Exact { mode: 0o600, owner: None })?;
+            allocs.sync()?;
+        }
+        Ok(())
+    }
+
+    fn see(&self) -> Result<Sight, FsError> {
+        let Some(allocs) = open(&self.allocs)? else { return Ok(Sight::Absent) };
+        let alloc = match allocs.find(&self.name()) {
+            Ok(Some(alloc)) => alloc,
+            Ok(None) if allocs.stat_name(&gone_name(self.id))?.is_some() => {
+                return Ok(Sight::foreign(format!(
+                    "{} is half removed",
+                    allocs.path().join(gone_name(self.id)).display()
+                )));
+            }
+            Ok(None) => return Ok(Sight::Absent),
+            Err(error) => return error.into_sight(),
+        };
+        let shared = match alloc.find(OsStr::new(SHARED)) {
+            Ok(Some(shared)) => shared,
+            Ok(None) => return Ok(missing(&alloc, SHARED)),
+            Err(error) => return error.into_sight(),
+        };
+        for name in SHARED_DIRS {
+            match shared.find(OsStr::new(name)) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(missing(&shared, name)),
+                Err(error) => return error.into_sight(),
+            }
+        }
+        if alloc.stat_name(OsStr::new(SPEC))?.is_none() {
+            return Ok(missing(&alloc, SPEC));
+        }
+        Ok(Sight::Present)
+    }
+
+    fn remove(&self) -> Result<(), FsError> {
+        let Some(allocs) = open(&self.allocs)? else { return Ok(()) };
+        let gone = gone_name(self.id);
+        // What an earlier removal left; the rename below needs the name.
+        remove_all(&allocs, &gone)?;
+        if allocs.stat_name(&self.name())?.is_some() {
+            kernel::unmount_below(&allocs, &self.name())?;
+            allocs.rename(&self.name(), &gone)?;
+            remove_all(&allocs, &gone)?;
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> OsString {
+        self.id.to_string().into()
+    }
+}
+
+/// A specification that was found in an allocation directory.
+#[derive(Debug)]
+pub struct KeptSpec {
+    /// Allocation.
+    pub id: AllocId,
+    /// What [`AllocDir::up`] was given, or why it can't be read.
+    pub spec: Result<Vec<u8>, FsError>,
+}
+
+/// All allocation directories with the specification kept in each, in order of their ids; for rebuilding a lost database.
+///
+/// # Errors
+///
+/// When the directory of all allocations can't be listed.
+pub fn kept_specs(paths: &Paths) -> Result<Vec<KeptSpec>, FsError> {
+    let Some(allocs) = open(&paths.allocs())? else { return Ok(Vec::new()) };
+    let mut found: Vec<KeptSpec> = allocs
+        .names()?
+        .iter()
+        .filter_map(|name| Some((name, AllocId(name.to_str()?.parse().ok()?))))
+        .map(|(name, id)| KeptSpec { id, spec: read_spec(&allocs, name) })
+        .collect();
+    found.sort_by_key(|kept| kept.id);
+    Ok(found)
+}
+
+/// Removes what interrupted removals left. Returns how many there were.
+///
+/// # Errors
+///
+/// When one of them can't be removed.
+pub fn sweep(paths: &Paths) -> Result<usize, FsError> {
+    let Some(allocs) = open(&paths.allocs())? else { return Ok(0) };
+    let mut removed = 0;
+    for name in allocs.names()?.iter().filter(|name| name.as_encoded_bytes().starts_with(GONE.as_bytes())) {
+        remove_all(&allocs, name)?;
+        removed += 1;
+    }
+    Ok(removed)
+}
+
+const SHARED: &str = "alloc";
+const SHARED_DIRS: [&str; 3] = ["logs", "tmp", "data"];
+const SPEC: &str = "alloc.json";
+const GONE: &str = ".gone-";
+
+/// Far beyond any job, well below what hurts.
+const SPEC_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+fn gone_name(id: AllocId) -> OsString {
+    format!("{GONE}{id}").into()
+}
+
+fn open(allocs: &Path) -> Result<Option<Dir>, FsError> {
+    match Dir::open(allocs) {
+        Ok(dir) => Ok(Some(dir)),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn remove_all(allocs: &Dir, name: &OsStr) -> Result<(), FsError> {
+    kernel::unmount_below(allocs, name)?;
+    allocs.remove_tree(name)
+}
+
+fn read_spec(allocs: &Dir, name: &OsStr) -> Result<Vec<u8>, FsError> {
+    let alloc = allocs.open_below(Path::new(name), crate::drivers::safe_fs::Crossing::Mounts)?;
+    let spec = alloc.read_file(OsStr::new(SPEC), SPEC_BYTES_MAX)?;
+    spec.ok_or_else(|| FsError::io("read", alloc.path().join(SPEC), rustix::io::Errno::NOENT))
+}
+
+fn missing(dir: &Dir, name: &str) -> Sight {
+    Sight::foreign(format!("{} is missing", dir.path().join(name).display()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, symlink},
+    process::Command,
+};
+
+use super::*;
+use crate::drivers::{
+    mounts::{Access, Binding, Destination, TaskMounts},
+    task_dir::{NOBODY, TaskDir},
+    test_ground::Ground,
+};
+
+fn paths(ground: &Ground) -> Paths {
+    Paths { state: ground.path().join("state"), runtime: ground.path().join("run") }
+}
+
+fn id(n: u8) -> AllocId {
+    AllocId::from_hash([n; 16])
+}
+
+fn is_foreign(sight: &Sight, part: &str) -> bool {
+    matches!(sight, Sight::Foreign { why } if why.contains(part))
+}
+
+#[test]
+fn it_is_made_seen_kept_and_removed() {
+    for ground in [Some(Ground::plain()), Ground::mounting()].into_iter().flatten() {
+        let paths = paths(&ground);
+        let dir = AllocDir::new(&paths, id(1), ground.privileges());
+        assert_eq!(dir.look().unwrap(), Sight::Absent);
+        assert!(kept_specs(&paths).unwrap().is_empty());
+        for _ in 0..2 {
+            dir.up(b"{}").unwrap();
+            assert_eq!(dir.look().unwrap(), Sight::Present);
+        }
+        let alloc = paths.alloc(&id(1));
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
+        assert_eq!(
+            (mode(&alloc), mode(&alloc.join("alloc.json")), mode(&paths.allocs())),
+            (0o755, 0o600, 0o711)
+        );
+        if rustix::process::geteuid().is_root() && ground.privileges() != Privileges::none() {
+            for name in ["alloc", "alloc/logs", "alloc/tmp", "alloc/data"] {
+                let stat = alloc.join(name).metadata().unwrap();
+                assert_eq!((stat.mode() & 0o7777, stat.uid()), (0o777, NOBODY.0), "{name}");
+            }
+        }
+        dir.up(b"{\"new\":1}").unwrap();
+        let kept = kept_specs(&paths).unwrap();
+        assert_eq!((kept[0].id, kept[0].spec.as_deref().unwrap()), (id(1), &b"{\"new\":1}"[..]));
+
+        // Incomplete is neither present nor absent.
+        fs::remove_dir(alloc.join("alloc/tmp")).unwrap();
+        assert!(is_foreign(&dir.look().unwrap(), "alloc/tmp is missing"));
+        fs::remove_file(alloc.join("alloc.json")).unwrap();
+        assert!(kept_specs(&paths).unwrap()[0].spec.is_err());
+        dir.up(b"{}").unwrap();
+        assert_eq!(dir.look().unwrap(), Sight::Present);
+        for _ in 0..2 {
+            dir.down().unwrap();
+            assert_eq!(dir.look().unwrap(), Sight::Absent);
+        }
+        assert!(fs::read_dir(paths.allocs()).unwrap().next().is_none());
+    }
+}
+
+#[test]
+fn removal_unmounts_what_is_below_and_touches_no_volume() {
+    let Some(ground) = Ground::mounting() else { return };
+    let paths = paths(&ground);
+    let dir = AllocDir::new(&paths, id(1), ground.privileges());
+    dir.up(b"{}").unwrap();
+    let task = paths.task(&id(1), "web.1");
+    TaskDir::new(task.clone(), ground.privileges()).up().unwrap();
+    let volume = ground.path().join("volume");
+    fs::create_dir(&volume).unwrap();
+    fs::write(volume.join("data"), "precious").unwrap();
+    let binding = Binding {
+        source: volume.clone(),
+        destination: Destination::parse("local/site").unwrap(),
+        access: Access::ReadWrite,
+    };
+    TaskMounts::new(task.clone(), ground.privileges()).up(&[binding]).unwrap();
+    // Foreign mounts: over ours, over the whole directory, and one with a name that needs escaping.
+    let odd = task.join("local/odd \\ name");
+    fs::create_dir(&odd).unwrap();
+    symlink(&volume, task.join("local/link")).unwrap();
+    for point in [&task.join("local/site"), &odd, &paths.alloc(&id(1))] {
+        assert!(
+            Command::new("mount").args(["-t", "tmpfs", "foreign"]).arg(point).status().unwrap().success()
+        );
+    }
+    assert_eq!(ground.mounted().len(), 6);
+    // Somebody still works in there.
+    let open = fs::File::open(paths.alloc(&id(1))).unwrap();
+    dir.down().unwrap();
+    drop(open);
+    assert!(ground.mounted().is_empty(), "{:?}", ground.mounted());
+    assert_eq!(fs::read_to_string(volume.join("data")).unwrap(), "precious");
+    assert_eq!(dir.look().unwrap(), Sight::Absent);
+}
+
+#[test]
+fn an_interrupted_removal_is_seen_and_finished() {
+    let ground = Ground::plain();
+    let paths = paths(&ground);
+    let dir = AllocDir::new(&paths, id(1), ground.privileges());
+    dir.up(b"{}").unwrap();
+    let gone = paths.allocs().join(gone_name(id(1)));
+    fs::rename(paths.alloc(&id(1)), &gone).unwrap();
+    assert!(is_foreign(&dir.look().unwrap(), "half removed"));
+    dir.down().unwrap();
+    assert_eq!(dir.look().unwrap(), Sight::Absent);
+
+    dir.up(b"{}").unwrap();
+    fs::rename(paths.alloc(&id(1)), &gone).unwrap();
+    // Made again in the meantime: both go.
+    dir.up(b"{}").unwrap();
+    assert_eq!(dir.look().unwrap(), Sight::Present);
+    assert_eq!(sweep(&paths).unwrap(), 1);
+    assert!(!gone.exists());
+    assert_eq!(dir.look().unwrap(), Sight::Present);
+}
+
+#[test]
+fn a_task_that_plants_links_harms_nobody() {
+    let ground = Ground::plain();
+    let paths = paths(&ground);
+    let dir = AllocDir::new(&paths, id(1), ground.privileges());
+    dir.up(b"{}").unwrap();
+    let victim = ground.path().join("victim");
+    fs::create_dir(&victim).unwrap();
+    fs::write(victim.join("file"), "").unwrap();
+    let logs = paths.logs(&id(1));
+    fs::remove_dir(&logs).unwrap();
+    symlink(&victim, &logs).unwrap();
+    assert!(is_foreign(&dir.look().unwrap(), "symbolic link"));
+    assert_eq!(dir.up(b"{}").unwrap_err().class(), Class::Fatal);
+    dir.down().unwrap();
+    assert!(victim.join("file").exists());
+}

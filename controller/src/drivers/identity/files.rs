@@ -1,0 +1,205 @@
+//! Token files in a task's `secrets`, and the same tokens for its environment.
+//!
+//! In: the signer, the task directory, the identities a task wants with the claims for each. Out: files `nomad_token` (the identity called `default`)
+//! and `nomad_<name>.jwt`, readable by the task's user alone. It must not know when tokens are renewed, only how long that may
+//! wait.
+
+use std::ffi::{OsStr, OsString};
+
+use herdlet_api_types::{Duration, UnixNanos, job::Identity};
+
+use super::{IdentityError, Signer, Token};
+use crate::drivers::{
+    privileges::{Ownership, Privileges},
+    safe_fs::{Dir, FsError, Rights},
+    sight::Sight,
+    task_dir::TaskDir,
+};
+
+/// The tokens of one task.
+#[derive(Debug)]
+pub struct TaskTokens<'a> {
+    /// Signs them.
+    pub signer: &'a Signer,
+    /// Where they lie.
+    pub task_dir: &'a TaskDir,
+    /// The task's name, for messages.
+    pub task: &'a str,
+    /// User and group the task runs as; ours where absent.
+    pub owner: Option<(u32, u32)>,
+    /// What we may do.
+    pub privileges: Privileges,
+}
+
+/// A token that a task wants.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WantedToken {
+    /// Its name, and where it goes.
+    pub identity: Identity,
+    /// What it should say, as of now: an object with the registered claims of RFC 7519 among others.
+    pub claims: serde_json::Value,
+}
+
+/// What was issued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Issued {
+    /// Time until the first of the tokens is due for renewal; none where nothing expires.
+    pub renew_in: Option<Duration>,
+}
+
+impl TaskTokens<'_> {
+    /// Signs a fresh token for each identity that wants a file and writes it, in one step for readers. Done again it renews
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// When `secrets` is missing or a file can't be written.
+    pub fn up(&self, wanted: &[WantedToken]) -> Result<Issued, IdentityError> {
+        if wanted.iter().any(|token| token.identity.file) {
+            let secrets =
+                self.secrets()?.ok_or_else(|| IdentityError::NoSecretsDir { task: self.task.to_owned() })?;
+            for WantedToken { identity, claims } in wanted.iter().filter(|token| token.identity.file) {
+                let token = self.signer.sign(claims)?;
+                secrets
+                    .write_file(&file_name(identity), token.reveal().as_bytes(), self.rights())
+                    .map_err(|source| self.file_error(source))?;
+            }
+        }
+        Ok(Issued { renew_in: wanted.iter().filter_map(|token| renew_in(&token.identity)).min() })
+    }
+
+    /// Fresh tokens for the environment, by variable name: `NOMAD_TOKEN` (default) or `NOMAD_TOKEN_<name>`.
+    ///
+    /// # Errors
+    ///
+    /// When one can't be signed.
+    pub fn env(&self, wanted: &[WantedToken]) -> Result<Vec<(String, Token)>, IdentityError> {
+        wanted
+            .iter()
+            .filter(|token| token.identity.env)
+            .map(|token| Ok((env_name(&token.identity), self.signer.sign(&token.claims)?)))
+            .collect()
+    }
+
+    /// Whether all token files are there, signed by us, readable by nobody else, not expired at `now`, and say what is wanted.
+    ///
+    /// # Errors
+    ///
+    /// When that can't be told.
+    pub fn look(&self, wanted: &[WantedToken], now: UnixNanos) -> Result<Sight, IdentityError> {
+        let files: Vec<_> = wanted.iter().filter(|token| token.identity.file).collect();
+        if files.is_empty() {
+            return Ok(Sight::Present);
+        }
+        let Some(secrets) = self.secrets()? else { return Ok(Sight::Absent) };
+        let mut missing = Vec::new();
+        for token in &files {
+            match self.see(&secrets, token, now)? {
+                Sight::Present => {}
+                Sight::Absent => missing.push(file_name(&token.identity)),
+                Sight::Foreign { why } => return Ok(Sight::Foreign { why }),
+            }
+        }
+        Ok(match missing.first() {
+            None => Sight::Present,
+            Some(_) if missing.len() == files.len() => Sight::Absent,
+            Some(name) => Sight::foreign(format!("{} is missing", secrets.path().join(name).display())),
+        })
+    }
+
+    /// Removes the files of these identities. None there is fine.
+    ///
+    /// # Errors
+    ///
+    /// When one can't be removed.
+    pub fn down<'i>(&self, identities: impl IntoIterator<Item = &'i Identity>) -> Result<(), IdentityError> {
+        let Some(secrets) = self.secrets()? else { return Ok(()) };
+        for identity in identities {
+            secrets.remove_tree(&file_name(identity)).map_err(|source| self.file_error(source))?;
+        }
+        Ok(())
+    }
+
+    fn see(&self, secrets: &Dir, token: &WantedToken, now: UnixNanos) -> Result<Sight, IdentityError> {
+        let name = file_name(&token.identity);
+        let here = secrets.path().join(&name);
+        let seen = |what: &str| Ok(Sight::foreign(format!("{} {what}", here.display())));
+        let bytes = match secrets.read_file(&name, TOKEN_BYTES_MAX) {
+            Ok(Some(bytes)) => zeroize::Zeroizing::new(bytes),
+            Ok(None) => return Ok(Sight::Absent),
+            Err(FsError::Link { .. } | FsError::NotAFile { .. } | FsError::TooLarge { .. }) => {
+                return seen("is no token of ours");
+            }
+            Err(source) => return Err(self.file_error(source)),
+        };
+        let stat = secrets.stat_name(&name).map_err(|source| self.file_error(source))?;
+        if stat.is_some_and(|stat| stat.st_mode & 0o077 != 0) {
+            return seen("is readable by others");
+        }
+        let claims = std::str::from_utf8(&bytes).ok().and_then(|text| self.signer.verify(text).ok());
+        let Some(claims) = claims else { return seen("is no token of ours") };
+        if lasting(&claims) != lasting(&token.claims) {
+            return seen("says something else than it should");
+        }
+        match claims.get("exp").and_then(serde_json::Value::as_i64) {
+            Some(exp) if exp <= now.0.div_euclid(NANOS) => seen("has expired"),
+            _ => Ok(Sight::Present),
+        }
+    }
+
+    fn secrets(&self) -> Result<Option<Dir>, IdentityError> {
+        self.task_dir
+            .secrets()
+            .map_err(|source| IdentityError::TaskDir { task: self.task.to_owned(), source })
+    }
+
+    /// Nobody else may read a token: where a file can't be given to the task's user, it stays ours.
+    fn rights(&self) -> Rights {
+        let owner = match self.privileges.ownership {
+            Ownership::Anybody => self.owner,
+            Ownership::OwnOnly => None,
+        };
+        Rights::Exact { mode: 0o600, owner }
+    }
+
+    fn file_error(&self, source: FsError) -> IdentityError {
+        IdentityError::File { task: self.task.to_owned(), source }
+    }
+}
+
+/// What two tokens for the same purpose have in common: not when they were issued, not which of them it is. Whether they expire
+/// at all is part of the purpose.
+fn lasting(claims: &serde_json::Value) -> serde_json::Value {
+    let mut claims = claims.clone();
+    if let Some(claims) = claims.as_object_mut() {
+        let expires = claims.contains_key("exp");
+        claims.retain(|name, _| !matches!(name.as_str(), "iat" | "nbf" | "exp" | "jti"));
+        claims.insert("exp".to_owned(), expires.into());
+    }
+    claims
+}
+
+/// How long after its issue a token is due for renewal: half its life, as Nomad does; none where it doesn't expire.
+fn renew_in(identity: &Identity) -> Option<Duration> {
+    let ttl = identity.ttl.filter(|ttl| !ttl.is_zero() && !ttl.is_negative())?;
+    Some(Duration((ttl.as_nanos() / 2).max(NANOS)))
+}
+
+const NANOS: i64 = 1_000_000_000;
+
+/// Far beyond any token, well below the size of `secrets`.
+const TOKEN_BYTES_MAX: u64 = 64 * 1024;
+
+const DEFAULT: &str = "default";
+
+/// Identity names are `[A-Za-z0-9-_]{1,128}`; anything else becomes harmless here.
+fn file_name(identity: &Identity) -> OsString {
+    if identity.name == DEFAULT {
+        return OsStr::new("nomad_token").to_owned();
+    }
+    format!("nomad_{}.jwt", crate::paths::encode(&identity.name)).into()
+}
+
+fn env_name(identity: &Identity) -> String {
+    if identity.name == DEFAULT { "NOMAD_TOKEN".to_owned() } else { format!("NOMAD_TOKEN_{}", identity.name) }
+}

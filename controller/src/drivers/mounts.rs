@@ -1,0 +1,424 @@
+//! Volumes in a task's directory: a private bind mount where mounting is possible, a symbolic link elsewhere.
+//!
+//! In: the volume's directory, where the task wants it (relative to its directory), and whether it may write. Out: what was
+//! made or seen. A bind mount is made in the agent's own mount namespace, so that a task without a namespace of its own
+//! sees it at once. A link can't be read-only: without mounting that is not enforced, and said in the log.
+//! It must not know what a volume is or which task this is. Everything but [`MountWatch`] blocks.
+
+use std::{
+    ffi::OsStr,
+    path::{Component, Path, PathBuf},
+};
+
+pub(crate) mod kernel;
+mod table;
+
+pub use table::{Mount, MountChange, MountWatch, mounts_below};
+
+use crate::drivers::{
+    privileges::{Mounting, Privileges},
+    safe_fs::{Crossing, Dir, FsError, Rights},
+    sight::{Class, Sight},
+};
+
+/// A volume as one task wants it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// The volume's directory.
+    pub source: PathBuf,
+    /// Where it appears.
+    pub destination: Destination,
+    /// Whether the task may write.
+    pub access: Access,
+}
+
+/// Whether a task may write to a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// It may.
+    ReadWrite,
+    /// It may not.
+    ReadOnly,
+}
+
+/// A path relative to the task directory, checked: no part goes up, and it is none of the directories that every task has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination(PathBuf);
+
+/// Why volumes are not where a task wants them.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// There is no task directory.
+    #[error("mount volumes in {path}: the task directory is gone")]
+    NoTaskDir {
+        /// The task directory.
+        path: PathBuf,
+    },
+    /// Absolute, but the driver has no file system of its own.
+    #[error(
+        "mount a volume at {destination}: the path is absolute, and a task without a file system of its own can't have \
+         that; write it relative to the task directory, for instance local/{}",
+        last_part(destination)
+    )]
+    Absolute {
+        /// As written.
+        destination: String,
+    },
+    /// It would leave the task directory.
+    #[error("mount a volume at {destination:?}: the path is empty or leaves the task directory")]
+    Leaves {
+        /// As written.
+        destination: String,
+    },
+    /// It is one of the task's own directories.
+    #[error("mount a volume at {destination}: {reason}")]
+    Reserved {
+        /// As written.
+        destination: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Two volumes want the same place, or one lies inside the other.
+    #[error("mount a volume at {inner}: another volume is mounted at {outer}")]
+    Overlap {
+        /// The one inside.
+        inner: String,
+        /// The one outside.
+        outer: String,
+    },
+    /// Something stands at the destination that is not ours to remove.
+    #[error("mount a volume at {path}: {what} stands in the way")]
+    Obstacle {
+        /// The destination.
+        path: PathBuf,
+        /// What is there.
+        what: &'static str,
+    },
+    /// The mount table can't be read.
+    #[error("read the mount table: {0}")]
+    Table(#[source] std::io::Error),
+    /// A step on the way failed.
+    #[error(transparent)]
+    Fs(#[from] FsError),
+}
+
+impl MountError {
+    /// Whether trying again may help.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::NoTaskDir { .. } | Self::Table(_) => Class::Retry,
+            Self::Absolute { .. }
+            | Self::Leaves { .. }
+            | Self::Reserved { .. }
+            | Self::Overlap { .. }
+            | Self::Obstacle { .. } => Class::Fatal,
+            Self::Fs(error) => error.class(),
+        }
+    }
+}
+
+impl Destination {
+    /// Checks `volume_mounts[].destination` for a driver without file system isolation.
+    ///
+    /// # Errors
+    ///
+    /// When it is absolute, leaves the task directory, or is or lies in a directory that has another use.
+    pub fn parse(destination: &str) -> Result<Self, MountError> {
+        let owned = || destination.to_owned();
+        let mut path = PathBuf::new();
+        for part in Path::new(destination).components() {
+            match part {
+                Component::Normal(name) => path.push(name),
+                Component::CurDir => {}
+                Component::RootDir | Component::Prefix(_) => {
+                    return Err(MountError::Absolute { destination: owned() });
+                }
+                Component::ParentDir => return Err(MountError::Leaves { destination: owned() }),
+            }
+        }
+        let mut parts = path.components();
+        let first = match parts.next() {
+            Some(Component::Normal(first)) => first.to_string_lossy(),
+            _ => return Err(MountError::Leaves { destination: owned() }),
+        };
+        let reserved = |reason| Err(MountError::Reserved { destination: owned(), reason });
+        match (first.as_ref(), parts.next()) {
+            ("secrets" | "private", _) => reserved("secrets lie there"),
+            ("alloc", _) => reserved("the allocation's shared directory has that name"),
+            ("local" | "tmp", None) => {
+                reserved("every task has a directory of its own there; mount below it")
+            }
+            _ => Ok(Self(path)),
+        }
+    }
+
+    /// The path, relative to the task directory.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn name(&self) -> &OsStr {
+        self.0.file_name().unwrap_or_default()
+    }
+
+    fn parent(&self) -> &Path {
+        self.0.parent().unwrap_or(Path::new(""))
+    }
+}
+
+/// The volumes of one task.
+#[derive(Debug, Clone)]
+pub struct TaskMounts {
+    task_dir: PathBuf,
+    privileges: Privileges,
+}
+
+impl TaskMounts {
+    /// Of the task whose directory is `task_dir`.
+    pub fn new(task_dir: PathBuf, privileges: Privileges) -> Self {
+        Self { task_dir, privileges }
+    }
+
+    /// Makes every volume appear where it should. What covers one of our mounts at exactly its place is unmounted; what is
+    /// right already is left alone.
+    ///
+    /// # Errors
+    ///
+    /// When a volume's directory is missing, something stands in the way, or the system refuses.
+    pub fn up(&self, bindings: &[Binding]) -> Result<(), MountError> {
+        check_overlap(bindings)?;
+        let task = self.open()?.ok_or_else(|| MountError::NoTaskDir { path: self.task_dir.clone() })?;
+        for binding in bindings {
+            match self.privileges.mounting {
+                Mounting::Possible => bind_up(&task, binding)?,
+                Mounting::Impossible => link_up(&task, binding)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every volume is where it should be: the right directory, with the right access, and nothing over it.
+    ///
+    /// # Errors
+    ///
+    /// When that can't be told.
+    pub fn look(&self, bindings: &[Binding]) -> Result<Sight, MountError> {
+        let Some(task) = self.open()? else { return Ok(Sight::Absent) };
+        let mut absent = 0;
+        for binding in bindings {
+            let seen = match self.privileges.mounting {
+                Mounting::Possible => bind_look(&task, binding)?,
+                Mounting::Impossible => link_look(&task, binding)?,
+            };
+            match seen {
+                Sight::Present => {}
+                Sight::Absent => absent += 1,
+                Sight::Foreign { why } => return Ok(Sight::Foreign { why }),
+            }
+        }
+        Ok(match absent {
+            0 => Sight::Present,
+            all if all == bindings.len() => Sight::Absent,
+            some => Sight::foreign(format!("{some} of {} volumes are not mounted", bindings.len())),
+        })
+    }
+
+    /// Takes all volumes away; data in them stays. The empty directories they were mounted on stay too.
+    ///
+    /// # Errors
+    ///
+    /// When something can't be unmounted or removed.
+    pub fn down(&self, bindings: &[Binding]) -> Result<(), MountError> {
+        let Some(task) = self.open()? else { return Ok(()) };
+        for binding in bindings {
+            let parent = match task.open_below(binding.destination.parent(), Crossing::Mounts) {
+                Err(error) if error.is_missing() => continue,
+                parent => parent?,
+            };
+            let name = binding.destination.name();
+            match self.privileges.mounting {
+                Mounting::Possible => kernel::unmount_below(&parent, name)?,
+                Mounting::Impossible => {
+                    if parent.read_link(name)?.is_some_and(|target| target == binding.source) {
+                        parent.unlink(name)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> Result<Option<Dir>, MountError> {
+        let (Some(parent), Some(name)) = (self.task_dir.parent(), self.task_dir.file_name()) else {
+            return Ok(None);
+        };
+        match Dir::open(parent) {
+            Err(error) if error.is_missing() => Ok(None),
+            parent => Ok(parent?.find(name)?),
+        }
+    }
+}
+
+fn bind_up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
+    let parent = task.make_all(binding.destination.parent(), OPEN)?;
+    let name = binding.destination.name();
+    // Peel off what is not ours until what we want appears, or nothing is mounted here.
+    loop {
+        match mounts_at(&parent, name)?.as_slice() {
+            [] => break,
+            [one] if is_wanted(&parent, binding, one)? => return Ok(()),
+            _ => {
+                tracing::info!(point = %parent.path().join(name).display(), "unmounting what is not ours or not as wanted");
+                kernel::unmount_top(&parent, name)?;
+            }
+        }
+    }
+    match parent.stat_name(name)?.map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
+        None | Some(rustix::fs::FileType::Directory) => {}
+        // Left from a time without mounting.
+        Some(rustix::fs::FileType::Symlink) if parent.read_link(name)?.as_ref() == Some(&binding.source) => {
+            parent.unlink(name)?;
+        }
+        Some(_) => {}
+    }
+    let target = match parent.find(name)? {
+        Some(target) => target,
+        None => parent.make(name, OPEN)?,
+    };
+    kernel::bind(&binding.source, &target, binding.access)?;
+    Ok(())
+}
+
+fn bind_look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
+    let parent = match task.open_below(binding.destination.parent(), Crossing::Nothing) {
+        Ok(parent) => parent,
+        Err(error) if error.is_missing() => return Ok(Sight::Absent),
+        Err(error) => return Ok(error.into_sight()?),
+    };
+    let name = binding.destination.name();
+    let here = parent.path().join(name);
+    match mounts_at(&parent, name)?.as_slice() {
+        [] => Ok(Sight::Absent),
+        [one] if is_wanted(&parent, binding, one)? => Ok(Sight::Present),
+        [_] => Ok(Sight::foreign(format!("something else is mounted at {}", here.display()))),
+        many => Ok(Sight::foreign(format!(
+            "{} mounts lie on top of each other at {}",
+            many.len(),
+            here.display()
+        ))),
+    }
+}
+
+/// Whether the one mount at `name` shows the volume's directory with the wanted access.
+fn is_wanted(parent: &Dir, binding: &Binding, mount: &Mount) -> Result<bool, MountError> {
+    let source = match kernel::open_source(&binding.source) {
+        Err(error) if error.is_missing() => return Ok(false),
+        source => source?,
+    };
+    let source_stat =
+        rustix::fs::fstat(&source).map_err(|errno| FsError::io("examine", &binding.source, errno))?;
+    let Some(seen) = parent.stat_name(binding.destination.name())? else { return Ok(false) };
+    if (seen.st_dev, seen.st_ino) != (source_stat.st_dev, source_stat.st_ino) {
+        return Ok(false);
+    }
+    match binding.access {
+        Access::ReadOnly => Ok(mount.read_only),
+        // Where the volume itself lies on a read-only mount, ours can't be otherwise.
+        Access::ReadWrite => Ok(!mount.read_only || is_read_only(&source, &binding.source)?),
+    }
+}
+
+fn is_read_only(source: &std::os::fd::OwnedFd, path: &Path) -> Result<bool, FsError> {
+    let about = rustix::fs::fstatvfs(source).map_err(|errno| FsError::io("examine", path, errno))?;
+    Ok(about.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}
+
+fn mounts_at(parent: &Dir, name: &OsStr) -> Result<Vec<Mount>, MountError> {
+    let point = parent.real_path()?.join(name);
+    let mut mounts = mounts_below(&point).map_err(MountError::Table)?;
+    mounts.retain(|mount| mount.point == point);
+    Ok(mounts)
+}
+
+fn link_up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
+    // A link to nothing would only fail later, in the task.
+    drop(kernel::open_source(&binding.source)?);
+    let parent = task.make_all(binding.destination.parent(), OPEN)?;
+    let name = binding.destination.name();
+    let obstacle = |what| Err(MountError::Obstacle { path: parent.path().join(name), what });
+    match parent.stat_name(name)?.map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
+        None => {}
+        Some(rustix::fs::FileType::Symlink) => {
+            return match parent.read_link(name)? {
+                Some(target) if target == binding.source => Ok(()),
+                _ => obstacle("a symbolic link that leads elsewhere"),
+            };
+        }
+        // An empty one gives way.
+        Some(rustix::fs::FileType::Directory) if parent.remove_empty(name).is_ok() => {}
+        Some(rustix::fs::FileType::Directory) => return obstacle("a directory with content"),
+        Some(_) => return obstacle("a file"),
+    }
+    if binding.access == Access::ReadOnly {
+        tracing::warn!(
+            destination = %parent.path().join(name).display(),
+            "mounting is not possible here: a read-only volume is a link, through which the task may write"
+        );
+    }
+    parent.link(name, &binding.source)?;
+    Ok(())
+}
+
+fn link_look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
+    let parent = match task.open_below(binding.destination.parent(), Crossing::Nothing) {
+        Ok(parent) => parent,
+        Err(error) if error.is_missing() => return Ok(Sight::Absent),
+        Err(error) => return Ok(error.into_sight()?),
+    };
+    let name = binding.destination.name();
+    let here = parent.path().join(name);
+    if parent.stat_name(name)?.is_none() {
+        return Ok(Sight::Absent);
+    }
+    match parent.read_link(name)? {
+        Some(target) if target != binding.source => {
+            Ok(Sight::foreign(format!("the link {} leads to {}", here.display(), target.display())))
+        }
+        Some(_) if kernel::open_source(&binding.source).is_err() => {
+            Ok(Sight::foreign(format!("the volume's directory {} is gone", binding.source.display())))
+        }
+        Some(_) => Ok(Sight::Present),
+        None => Ok(Sight::foreign(format!("{} is no link of ours", here.display()))),
+    }
+}
+
+/// Making the inner mount's place would write into the outer volume.
+fn check_overlap(bindings: &[Binding]) -> Result<(), MountError> {
+    for (i, a) in bindings.iter().enumerate() {
+        for b in bindings.iter().skip(i + 1) {
+            let (a, b) = (a.destination.path(), b.destination.path());
+            let (inner, outer) = if a.starts_with(b) {
+                (a, b)
+            } else if b.starts_with(a) {
+                (b, a)
+            } else {
+                continue;
+            };
+            return Err(MountError::Overlap {
+                inner: inner.display().to_string(),
+                outer: outer.display().to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn last_part(destination: &str) -> &str {
+    destination.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
+}
+
+/// Parents of a destination: tasks may be run as any user.
+const OPEN: Rights = Rights::Exact { mode: 0o777, owner: None };
+
+#[cfg(test)]
+mod tests;

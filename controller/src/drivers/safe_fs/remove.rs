@@ -1,0 +1,149 @@
+//! Removing a tree that somebody else may be writing to: no link is followed, no mount is entered, open files stay few
+//! however deep the tree is.
+
+use std::{
+    ffi::{CStr, CString, OsStr, OsString},
+    os::unix::ffi::OsStrExt as _,
+    path::Path,
+};
+
+use rustix::{
+    fs::{AtFlags, Mode, OFlags},
+    io::Errno,
+};
+
+use super::{Crossing, DIRECTORY, Dir, FsError, openat2};
+
+/// Directories open at a time. What lies deeper is moved up first: a task can nest deeper than we have files.
+const DEPTH_MAX: usize = 32;
+
+/// How often a directory may be found filled again after it was emptied.
+const ROUNDS_MAX: u32 = 16;
+
+/// Removes `name` in `parent`.
+pub(super) fn tree(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
+    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR) => {}
+        Err(errno) => return Err(refused(&parent.path.join(name), errno)),
+    }
+    for _ in 0..ROUNDS_MAX {
+        let Some(top) = enter(parent, name)? else { return Ok(()) };
+        clear(&top)?;
+        drop(top);
+        match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTEMPTY) => {}
+            Err(errno) => return Err(refused(&parent.path.join(name), errno)),
+        }
+    }
+    Err(FsError::Busy { path: parent.path.join(name) })
+}
+
+/// Empties `top`, depth first.
+fn clear(top: &Dir) -> Result<(), FsError> {
+    let mut levels: Vec<(Dir, OsString)> = Vec::new();
+    let mut moved = 0_u64;
+    let mut refilled = 0_u32;
+    loop {
+        let here = levels.last().map_or(top, |(dir, _)| dir);
+        match first_directory(here)? {
+            Some(name) if levels.len() < DEPTH_MAX => {
+                let name = OsStr::from_bytes(name.to_bytes()).to_owned();
+                if let Some(dir) = enter(here, &name)? {
+                    levels.push((dir, name));
+                }
+            }
+            Some(name) => {
+                let unique = format!(".herdlet-removing-{}-{moved}", std::process::id());
+                moved += 1;
+                match rustix::fs::renameat(here, name.as_c_str(), top, unique.as_str()) {
+                    Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => {}
+                    Err(errno) => {
+                        return Err(refused(&here.path.join(OsStr::from_bytes(name.to_bytes())), errno));
+                    }
+                }
+            }
+            None => {
+                let Some((dir, name)) = levels.pop() else { return Ok(()) };
+                drop(dir);
+                let above = levels.last().map_or(top, |(dir, _)| dir);
+                match rustix::fs::unlinkat(above, &name, AtFlags::REMOVEDIR) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(Errno::NOTEMPTY) => {
+                        refilled += 1;
+                        if refilled > ROUNDS_MAX {
+                            return Err(FsError::Busy { path: above.path.join(&name) });
+                        }
+                    }
+                    Err(errno) => return Err(refused(&above.path.join(&name), errno)),
+                }
+            }
+        }
+    }
+}
+
+/// Unlinks what is no directory; the first directory that is met ends it.
+fn first_directory(dir: &Dir) -> Result<Option<CString>, FsError> {
+    let mut found = None;
+    let mut failure = None;
+    dir.each_name(|name| match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => true,
+        Err(Errno::ISDIR) => {
+            found = Some(name.to_owned());
+            false
+        }
+        Err(errno) => {
+            failure = Some(refused(&dir.path.join(os(name)), errno));
+            false
+        }
+    })?;
+    failure.map_or(Ok(found), Err)
+}
+
+/// Opens a directory that is to be emptied; `None` where it is gone or no directory any more.
+fn enter(parent: &Dir, name: &OsStr) -> Result<Option<Dir>, FsError> {
+    let path = parent.path.join(name);
+    let open = || openat2(super::AsFd::as_fd(parent), Path::new(name), DIRECTORY, Crossing::Nothing);
+    let opened = match open() {
+        // Ours, but closed to ourselves: a task may have done that.
+        Err(Errno::ACCESS) => {
+            unlock(parent, name).map_err(|errno| refused(&path, errno))?;
+            open()
+        }
+        opened => opened,
+    };
+    match opened {
+        Ok(fd) => {
+            // Files can't be removed from a directory that its owner may not write to.
+            let mode =
+                Mode::from_raw_mode(rustix::fs::fstat(&fd).map_err(|errno| refused(&path, errno))?.st_mode);
+            if !mode.contains(Mode::RWXU) {
+                // Where this is refused, removing a file is refused too, and says so.
+                let _ = rustix::fs::fchmod(&fd, Mode::RWXU);
+            }
+            Ok(Some(Dir { fd, path }))
+        }
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        Err(Errno::XDEV) => Err(FsError::Mounted { path }),
+        Err(errno) => Err(refused(&path, errno)),
+    }
+}
+
+/// Makes a directory one can't open enterable for its owner.
+fn unlock(parent: &Dir, name: &OsStr) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = openat2(super::AsFd::as_fd(parent), Path::new(name), flags, Crossing::Nothing)?;
+    rustix::fs::chmod(super::proc_path(super::AsFd::as_fd(&fd), None), Mode::RWXU)
+}
+
+fn os(name: &CStr) -> &OsStr {
+    OsStr::from_bytes(name.to_bytes())
+}
+
+fn refused(path: &Path, errno: Errno) -> FsError {
+    match errno {
+        Errno::BUSY | Errno::XDEV => FsError::Mounted { path: path.to_owned() },
+        _ => FsError::io("remove", path, errno),
+    }
+}

@@ -1,0 +1,139 @@
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+use super::*;
+
+const OPEN: Rights = Rights::Exact { mode: 0o777, owner: None };
+
+fn temp() -> (tempfile::TempDir, Dir) {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = Dir::open(temp.path()).unwrap();
+    (temp, dir)
+}
+
+#[test]
+fn a_directory_gets_its_mode_whatever_the_umask_and_keeps_it() {
+    let (temp, dir) = temp();
+    for _ in 0..2 {
+        dir.make(OsStr::new("a"), OPEN).unwrap();
+        assert_eq!(temp.path().join("a").metadata().unwrap().mode() & 0o7777, 0o777);
+    }
+    dir.make(OsStr::new("a"), Rights::Exact { mode: 0o1777, owner: None }).unwrap();
+    assert_eq!(temp.path().join("a").metadata().unwrap().mode() & 0o7777, 0o1777);
+}
+
+#[test]
+fn links_are_named_and_not_followed() {
+    let (temp, dir) = temp();
+    let victim = tempfile::tempdir().unwrap();
+    std::fs::create_dir(temp.path().join("a")).unwrap();
+    symlink(victim.path(), temp.path().join("a/planted")).unwrap();
+    for result in [
+        dir.open_below(Path::new("a/planted"), Crossing::Mounts).map(drop),
+        dir.open_below(Path::new("a/planted/below"), Crossing::Mounts).map(drop),
+        dir.make_all(Path::new("a/planted/below"), OPEN).map(drop),
+        dir.open_below(Path::new("a"), Crossing::Mounts).unwrap().make(OsStr::new("planted"), OPEN).map(drop),
+    ] {
+        let error = result.unwrap_err();
+        assert!(matches!(&error, FsError::Link { path } if path.ends_with("a/planted")), "{error}");
+        assert_eq!(error.class(), Class::Fatal);
+    }
+    assert!(std::fs::read_dir(victim.path()).unwrap().next().is_none());
+}
+
+#[test]
+fn paths_that_leave_are_refused() {
+    let (_temp, dir) = temp();
+    for path in ["..", "/etc", "a/../..", "a/./b/.."] {
+        assert!(matches!(dir.make_all(Path::new(path), OPEN), Err(FsError::Escapes { .. })), "{path}");
+        assert!(dir.open_below(Path::new(path), Crossing::Mounts).is_err(), "{path}");
+    }
+    for name in ["", ".", "..", "a/b", "/"] {
+        assert!(matches!(dir.unlink(OsStr::new(name)), Err(FsError::Escapes { .. })), "{name}");
+    }
+}
+
+#[test]
+fn a_file_is_replaced_whole_even_where_a_link_was_planted() {
+    let (temp, dir) = temp();
+    let victim = temp.path().join("victim");
+    std::fs::write(&victim, "untouched").unwrap();
+    let name = OsStr::new("token");
+    symlink(&victim, temp.path().join("token")).unwrap();
+    symlink(&victim, temp.path().join(".token.new")).unwrap();
+    assert!(matches!(dir.read_file(name, 100), Err(FsError::Link { .. })));
+    for text in ["one", "two"] {
+        dir.write_file(name, text.as_bytes(), Rights::Exact { mode: 0o600, owner: None }).unwrap();
+        assert_eq!(dir.read_file(name, 3).unwrap().unwrap(), text.as_bytes());
+    }
+    assert!(matches!(dir.read_file(name, 2), Err(FsError::TooLarge { .. })));
+    assert_eq!(temp.path().join("token").metadata().unwrap().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
+    assert_eq!(dir.names().unwrap().len(), 2);
+}
+
+#[test]
+fn a_fifo_in_place_of_a_file_does_not_hold_us_up() {
+    let (temp, dir) = temp();
+    let path = temp.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    assert!(matches!(dir.read_file(OsStr::new("fifo"), 10), Err(FsError::NotAFile { .. })));
+}
+
+#[test]
+fn a_tree_is_removed_without_following_links_however_deep_and_closed_it_is() {
+    let (temp, dir) = temp();
+    let victim = tempfile::tempdir().unwrap();
+    std::fs::write(victim.path().join("file"), "").unwrap();
+    let tree = temp.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    symlink(victim.path(), tree.join("link")).unwrap();
+    for i in 0..60 {
+        std::fs::create_dir_all(tree.join(format!("d{i}/e"))).unwrap();
+        std::fs::write(tree.join(format!("d{i}/e/f")), "").unwrap();
+    }
+    // Deeper than a path may be long, and than directories are held open.
+    let mut deep = Dir::open(&tree).unwrap();
+    let name = "deeper".repeat(30);
+    for _ in 0..100 {
+        deep = deep.make(OsStr::new(&name), OPEN).unwrap();
+    }
+    deep.link(OsStr::new("link"), victim.path()).unwrap();
+    drop(deep);
+    std::fs::set_permissions(tree.join("d7/e"), std::fs::Permissions::from_mode(0o500)).unwrap();
+    std::fs::set_permissions(tree.join("d8"), std::fs::Permissions::from_mode(0o000)).unwrap();
+    for _ in 0..2 {
+        dir.remove_tree(OsStr::new("tree")).unwrap();
+        assert!(!tree.exists());
+    }
+    assert!(victim.path().join("file").exists());
+    // A link in the place of the tree itself.
+    symlink(victim.path(), temp.path().join("tree")).unwrap();
+    dir.remove_tree(OsStr::new("tree")).unwrap();
+    assert!(victim.path().join("file").exists());
+    assert!(dir.names().unwrap().is_empty());
+}
+
+#[test]
+fn a_tree_that_is_being_filled_while_it_is_removed_goes_or_says_so() {
+    let (temp, dir) = temp();
+    let tree = temp.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut n = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = std::fs::create_dir_all(tree.join(format!("{}/x", n % 7)));
+                let _ = std::fs::write(tree.join(format!("{}/x/f", n % 5)), "");
+                n += 1;
+            }
+        });
+        let removed = dir.remove_tree(OsStr::new("tree"));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        if let Err(error) = removed {
+            assert!(matches!(error, FsError::Busy { .. }), "{error}");
+        }
+    });
+    dir.remove_tree(OsStr::new("tree")).unwrap();
+    assert!(!tree.exists());
+}
