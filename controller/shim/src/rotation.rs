@@ -1,0 +1,219 @@
+//! Rules of the rotated log files: names, and where to cut between one file and the next.
+//!
+//! In: names found in a directory, sizes, bytes to write. Out: indexes and decisions. It opens nothing. The names and the
+//! rule of the last 32 KiB are Nomad's (`client/lib/fifo`, `client/logmon/logging/rotator.go`), so that its readers work.
+
+use crate::spec::STEM_LEN_MAX;
+use core::ffi::CStr;
+
+/// The highest index in use. A task can plant any name in its log directory; beyond this one it is not taken for ours.
+pub const INDEX_MAX: u32 = 999_999_999;
+
+/// How close to its limit a file is cut at a line end rather than filled to the last byte, in bytes.
+const WINDOW_LEN: usize = 32 * 1024;
+
+/// What to do with the next bytes of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Write that many bytes, the file stays.
+    Write(usize),
+    /// Write that many bytes (maybe none), then go to the next file.
+    WriteAndRotate(usize),
+}
+
+/// Decides how much of `data` goes into a file that holds `size` of at most `size_max` bytes.
+///
+/// Never goes beyond `size_max`. Lines that are shorter than the window stay whole; a fresh file always takes something.
+#[must_use]
+pub fn cut(data: &[u8], size: u64, size_max: u64) -> Cut {
+    let room = usize::try_from(size_max.saturating_sub(size)).unwrap_or(usize::MAX);
+    let window = usize::try_from(size_max / 8).unwrap_or(usize::MAX).min(WINDOW_LEN);
+    let reach = data.get(..room).unwrap_or(data);
+    let fits = reach.len() == data.len();
+    if fits && (room - data.len() > window || data.ends_with(b"\n")) {
+        return Cut::Write(data.len());
+    }
+    let line_end = reach.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    if line_end > 0 && line_end + window >= room {
+        Cut::WriteAndRotate(line_end)
+    } else if fits {
+        Cut::Write(data.len())
+    } else if size == 0 || room > window {
+        // A line that is too long to be kept whole.
+        Cut::WriteAndRotate(room)
+    } else {
+        Cut::WriteAndRotate(0)
+    }
+}
+
+/// The index of a log file with this stem: `web.stdout.3` has index 3.
+#[must_use]
+pub fn index_of(name: &[u8], stem: &[u8]) -> Option<u32> {
+    let digits = name.strip_prefix(stem)?.strip_prefix(b".")?;
+    if digits.is_empty() || digits.len() > 9 || (digits[0] == b'0' && digits.len() > 1) {
+        return None;
+    }
+    let mut index: u32 = 0;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        index = index * 10 + u32::from(digit - b'0');
+    }
+    Some(index)
+}
+
+/// A short NUL-terminated text without an allocator; what doesn't fit is cut off.
+#[derive(Clone, Copy, Debug)]
+pub struct Text {
+    bytes: [u8; TEXT_LEN],
+    len: usize,
+}
+
+const TEXT_LEN: usize = STEM_LEN_MAX + 16;
+
+impl Text {
+    /// An empty text.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { bytes: [0; TEXT_LEN], len: 0 }
+    }
+
+    /// The same text with `more` at its end.
+    #[must_use]
+    pub fn with(mut self, more: &[u8]) -> Self {
+        for byte in more {
+            if self.len + 1 < TEXT_LEN && *byte != 0 {
+                self.bytes[self.len] = *byte;
+                self.len += 1;
+            }
+        }
+        self
+    }
+
+    /// The same text with a decimal number at its end.
+    #[must_use]
+    pub fn with_number(self, mut number: u64) -> Self {
+        let mut digits = [0; 20];
+        let mut at = digits.len();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        self.with(&digits[at..])
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    /// For the kernel.
+    #[must_use]
+    pub fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Writes `data` in `chunk` sized pieces; returns the files' contents.
+    fn rotate(data: &[u8], chunk: usize, size_max: u64) -> Vec<Vec<u8>> {
+        let mut files = vec![Vec::new()];
+        for mut piece in data.chunks(chunk) {
+            while !piece.is_empty() {
+                let at = files.len() - 1;
+                let (len, next) = match cut(piece, files[at].len() as u64, size_max) {
+                    Cut::Write(len) => (len, false),
+                    Cut::WriteAndRotate(len) => (len, true),
+                };
+                assert!(len > 0 || (next && !files[at].is_empty()), "no progress");
+                files[at].extend_from_slice(&piece[..len]);
+                assert!(files[at].len() as u64 <= size_max);
+                if next {
+                    files.push(Vec::new());
+                }
+                piece = &piece[len..];
+            }
+        }
+        assert_eq!(files.concat(), data, "nothing lost, nothing doubled");
+        files
+    }
+
+    #[test]
+    fn short_lines_fill_the_files_and_stay_whole() {
+        let mut data = Vec::new();
+        let mut n = 0_u32;
+        while data.len() < 5_500_000 {
+            data.extend_from_slice(format!("line number {n} of the vector\n").as_bytes());
+            n += 1;
+        }
+        for chunk in [37, 4096, 65_536, 262_144] {
+            let files = rotate(&data, chunk, MIB);
+            assert_eq!(files.len(), 6, "chunk {chunk}");
+            for file in &files[..5] {
+                assert!(file.ends_with(b"\n"));
+                assert!(file.len() as u64 >= MIB - 40_000, "{} bytes", file.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_without_line_ends_is_cut_where_it_must_be() {
+        let data = vec![b'x'; 3_000_000];
+        for chunk in [1000, 65_536, 1_000_000] {
+            let files = rotate(&data, chunk, MIB);
+            assert!(files.len() <= 4, "chunk {chunk}: {} files", files.len());
+        }
+        rotate(&data[..10_000], 300, 100);
+        rotate(&data[..1000], 300, 1);
+    }
+
+    #[test]
+    fn a_line_that_fits_into_a_file_is_moved_to_the_next_one() {
+        let mut data = vec![b'x'; 9_990];
+        data.push(b'\n');
+        data.extend_from_slice(&[b'y'; 500]);
+        data.push(b'\n');
+        let files = rotate(&data, data.len(), 10_000);
+        assert_eq!(files.len(), 2);
+        assert_eq!((files[0].len(), files[1].len()), (9_991, 501));
+    }
+
+    #[test]
+    fn only_our_own_names_count() {
+        assert_eq!(index_of(b"web.stdout.0", b"web.stdout"), Some(0));
+        assert_eq!(index_of(b"web.stdout.12", b"web.stdout"), Some(12));
+        assert_eq!(index_of(b"web.stdout.999999999", b"web.stdout"), Some(INDEX_MAX));
+        for name in
+            ["web.stdout", "web.stdout.", "web.stdout.01", "web.stdout.x", "web.stderr.1", "web.stdout.-1"]
+        {
+            assert_eq!(index_of(name.as_bytes(), b"web.stdout"), None, "{name}");
+        }
+        assert_eq!(index_of(b"web.stdout.1000000000", b"web.stdout"), None);
+    }
+
+    #[test]
+    fn texts_are_put_together_and_cut() {
+        let text = Text::new().with(b"web.stdout.").with_number(120);
+        assert_eq!(text.as_c_str(), c"web.stdout.120");
+        assert_eq!(Text::new().with_number(0).as_bytes(), b"0");
+        let long = Text::new().with(&[b'x'; 1000]);
+        assert_eq!(long.as_bytes().len(), TEXT_LEN - 1);
+    }
+}

@@ -1,0 +1,214 @@
+//! The verb `run`: the life of one task attempt.
+//!
+//! In: the descriptors and the launch spec from the agent. Out: the attempt's record, the log files, and an exit code for
+//! whoever started the attempt. It knows no agent: whoever wants to know watches the record.
+
+use super::birth;
+use super::files::Place;
+use super::logs::{Full, Shared, Streams};
+use super::slay::slay;
+use super::sys::{self, Errno, Fd, POLLIN, PollFd};
+use super::{LEASH, drop_spec, take_leash, take_spec};
+use crate::record::{Exit, Process, Record, State, Step, start_ticks};
+use crate::rotation::Text;
+use crate::spec::Spec;
+use crate::{EXIT_LOST, EXIT_NO_RECORD, FD_LOGS, FD_RUNTIME};
+use core::ffi::CStr;
+
+/// Runs an attempt to its end; returns the exit code.
+pub(super) fn run() -> u32 {
+    // The agent's terminal and its hang-ups are none of ours. Fails only where this is a session of its own already.
+    let _ = sys::setsid();
+    let Ok(blob) = take_spec() else { return EXIT_NO_RECORD };
+    let Some(name) = Spec::record_name(blob) else { return EXIT_NO_RECORD };
+    let mut keeper = match Keeper::create(name) {
+        Ok(keeper) => keeper,
+        Err(sys::EEXIST) => return EXIT_LOST,
+        Err(_) => return EXIT_NO_RECORD,
+    };
+    sys::umask(0o022);
+    let Ok(spec) = Spec::decode(blob) else {
+        keeper.fail(Step::Spec, 0);
+        return 0;
+    };
+    sys::close_from(if spec.leash { LEASH + 1 } else { LEASH });
+    let leash = if spec.leash { take_leash().unwrap_or(-1) } else { -1 };
+    let place = |stem: Option<&CStr>| Place {
+        dir: FD_LOGS,
+        stem: Text::new().with(stem.unwrap_or_default().to_bytes()),
+        files_max: spec.log_files,
+        size_max: spec.log_file_size,
+    };
+    let full = if spec.log_block { Full::Block } else { Full::Drop };
+    let shared = Shared::new([place(spec.stdout), place(spec.stderr)], full);
+    let started = start(&spec, &mut keeper);
+    drop_spec(blob);
+    let Some((pipes, signals)) = started else { return 0 };
+    // Keeps no mount busy.
+    let _ = sys::chdir(c"/");
+    Attempt { keeper, streams: Streams::new(&shared, pipes), signals, leash, slaying: false }.live();
+    0
+}
+
+/// Starts the task and says so in the record. Returns the reading ends of its pipes and the signal descriptor.
+fn start(spec: &Spec<'_>, keeper: &mut Keeper) -> Option<([Fd; 2], Fd)> {
+    match start_with_pipes(spec) {
+        Ok((pid, pipes, signals)) => {
+            keeper.record.task = Process { pid, start_ticks: start_ticks_of(Some(pid)) };
+            keeper.advance(State::Running);
+            Some((pipes, signals))
+        }
+        Err((step, errno)) => {
+            keeper.fail(step, errno);
+            None
+        }
+    }
+}
+
+fn start_with_pipes(spec: &Spec<'_>) -> Result<(u32, [Fd; 2], Fd), birth::Failure> {
+    let prepare = |errno| (Step::Prepare, errno);
+    let signals =
+        sys::signalfd(sys::signal_bit(sys::SIGCHLD) | sys::signal_bit(sys::SIGUSR1)).map_err(prepare)?;
+    let mut reading = [-1; 2];
+    let mut stdio = [0; 3];
+    for (index, stem) in [spec.stdout, spec.stderr].into_iter().enumerate() {
+        if stem.is_some() {
+            let (from, to) = sys::pipe().map_err(prepare)?;
+            reading[index] = from;
+            stdio[index + 1] = to;
+        }
+    }
+    let pid = birth::start(spec, stdio)?;
+    for end in stdio {
+        if end != 0 {
+            sys::close(end);
+        }
+    }
+    Ok((pid, reading, signals))
+}
+
+struct Attempt<'s> {
+    keeper: Keeper,
+    streams: Streams<'s>,
+    signals: Fd,
+    leash: Fd,
+    slaying: bool,
+}
+
+impl Attempt<'_> {
+    /// Blocks in one poll until the main process, every child and both pipes have ended.
+    fn live(&mut self) {
+        let mut has_children = self.reap();
+        while has_children || !self.streams.are_closed() {
+            let mut entries = [PollFd { fd: self.signals, events: POLLIN, revents: 0 }; 4];
+            entries[1] = PollFd { fd: self.leash, events: 0, revents: 0 };
+            let timeout_ms = self.streams.prepare(&mut entries[2..]);
+            if sys::poll(&mut entries, timeout_ms).is_err() {
+                continue;
+            }
+            if entries[1].revents != 0 {
+                self.leash = -1;
+                self.slaying = true;
+                slay(self.keeper.record.task.pid);
+            }
+            if entries[0].revents != 0 {
+                let _ = sys::read(self.signals, &mut [0; 256]);
+                has_children = self.reap();
+                self.streams.release();
+            }
+            for index in 0..2 {
+                if entries[2 + index].revents != 0 {
+                    self.streams.read(index);
+                }
+            }
+            self.keeper.publish_dropped(self.streams.dropped());
+        }
+        self.streams.finish(self.signals);
+        self.keeper.record.dropped_bytes = self.streams.dropped();
+        self.keeper.write();
+    }
+
+    /// Reaps whoever died; returns whether children are left.
+    fn reap(&mut self) -> bool {
+        loop {
+            match sys::reap() {
+                Ok(Some((pid, status))) => {
+                    if pid == self.keeper.record.task.pid && self.keeper.record.state == State::Running {
+                        self.keeper.record.dropped_bytes = self.streams.dropped();
+                        self.keeper.advance(State::Exited(Exit::of_wait_status(status, sys::now_unix_ns())));
+                    }
+                }
+                Ok(None) => {
+                    if self.slaying {
+                        slay(self.keeper.record.task.pid);
+                    }
+                    return true;
+                }
+                Err(errno) => return errno != sys::ECHILD,
+            }
+        }
+    }
+}
+
+/// Holds the attempt's record.
+struct Keeper {
+    fd: Fd,
+    record: Record,
+}
+
+impl Keeper {
+    /// Claims the attempt: whoever creates the file has it.
+    fn create(name: &CStr) -> Result<Self, Errno> {
+        let flags = sys::O_WRONLY | sys::O_CREAT | sys::O_EXCL;
+        let fd = sys::openat(FD_RUNTIME, name, flags, 0o600)?;
+        let mut record = Record::claimed();
+        record.shim = Process { pid: sys::getpid(), start_ticks: start_ticks_of(None) };
+        let keeper = Self { fd, record };
+        if keeper.write() {
+            Ok(keeper)
+        } else {
+            // Without its block on disk the record could lose an exit later: better not to start.
+            sys::unlinkat(FD_RUNTIME, name);
+            Err(sys::EINVAL)
+        }
+    }
+
+    fn advance(&mut self, state: State) {
+        self.record.state = state;
+        self.write();
+    }
+
+    fn fail(&mut self, step: Step, errno: Errno) {
+        self.advance(State::StartFailed { step, errno, at_unix_ns: sys::now_unix_ns() });
+    }
+
+    /// Each write wakes those who watch the record, so the counter goes out in growing steps only.
+    fn publish_dropped(&mut self, dropped: u64) {
+        let known = self.record.dropped_bytes;
+        if dropped > known && (known == 0 || dropped - known > known / 4 + (1 << 16)) {
+            self.record.dropped_bytes = dropped;
+            self.write();
+        }
+    }
+
+    fn write(&self) -> bool {
+        let bytes = self.record.to_bytes();
+        sys::pwrite(self.fd, &bytes, 0) == Ok(bytes.len())
+    }
+}
+
+/// Start time of a process, by default this one; 0 where /proc doesn't tell.
+fn start_ticks_of(pid: Option<u32>) -> u64 {
+    let path = Text::new().with(b"/proc/");
+    let path = match pid {
+        Some(pid) => path.with_number(u64::from(pid)),
+        None => path.with(b"self"),
+    };
+    let Ok(fd) = sys::openat(sys::AT_FDCWD, path.with(b"/stat").as_c_str(), sys::O_RDONLY, 0) else {
+        return 0;
+    };
+    let mut buffer = [0; 512];
+    let len = sys::read(fd, &mut buffer).unwrap_or(0);
+    sys::close(fd);
+    start_ticks(buffer.get(..len).unwrap_or_default()).unwrap_or(0)
+}

@@ -1,0 +1,203 @@
+//! Starting one program: from the launch spec to a running child.
+//!
+//! In: a decoded spec and three descriptors. Out: the child's pid, or which step failed and why. The child shares this
+//! process' memory until it executes the program (`CLONE_VM | CLONE_VFORK`), so its failure is read from memory, without a
+//! pipe, and no page is copied.
+
+use super::sys::{self, Errno, Fd};
+use crate::clone::{Birth, CLONE_INTO_CGROUP, CLONE_VFORK, CLONE_VM, clone_onto};
+use crate::record::Step;
+use crate::rotation::Text;
+use crate::spec::Spec;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Which step of a start failed, and why.
+pub(super) type Failure = (Step, Errno);
+
+const CHILD_STACK_LEN: usize = 16 * 1024;
+
+/// Starts the program. `stdio` become its descriptors 0, 1 and 2; all others must be close-on-exec.
+pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3]) -> Result<u32, Failure> {
+    let cgroup = match spec.cgroup {
+        Some(path) => sys::openat(sys::AT_FDCWD, path, sys::O_RDONLY | sys::O_DIRECTORY, 0)
+            .map_err(|errno| (Step::Cgroup, errno))?,
+        None => -1,
+    };
+    let arguments = spec.arguments().count();
+    let variables = spec.variables().count();
+    let groups = spec.groups().count();
+    let len = CHILD_STACK_LEN + (arguments + variables + 2) * size_of::<usize>() + groups * size_of::<u32>();
+    let arena = sys::map(len).map_err(|errno| (Step::Prepare, errno))?;
+    let whole = (arena.as_ptr(), arena.len());
+    let (stack, rest) = arena.split_at_mut(CHILD_STACK_LEN);
+    // SAFETY: zeroed words are valid null pointers and numbers; mappings begin at a page.
+    let (_, words, tail) = unsafe { rest.align_to_mut::<*const u8>() };
+    let (for_arguments, for_variables) = words.split_at_mut((arguments + 1).min(words.len()));
+    // SAFETY: as above. A last odd group may lie in the words' space or behind it: both are free.
+    let (_, behind, _) = unsafe { tail.align_to_mut::<u32>() };
+    for (slot, text) in for_arguments.iter_mut().zip(spec.arguments()) {
+        *slot = text.as_ptr().cast();
+    }
+    let (for_variables, free) = for_variables.split_at_mut((variables + 1).min(for_variables.len()));
+    for (slot, text) in for_variables.iter_mut().zip(spec.variables()) {
+        *slot = text.as_ptr().cast();
+    }
+    // SAFETY: a word is two numbers; the pointers are no longer used as such.
+    let (_, free, _) = unsafe { free.align_to_mut::<u32>() };
+    // SAFETY: both parts are neighbours in the arena.
+    let groups = unsafe { core::slice::from_raw_parts_mut(free.as_mut_ptr(), free.len() + behind.len()) };
+    for (slot, group) in groups.iter_mut().zip(spec.groups()) {
+        *slot = group;
+    }
+    let mut child = Child {
+        spec,
+        stdio,
+        arguments: for_arguments,
+        variables: for_variables,
+        groups,
+        cgroup: -1,
+        failed_step: AtomicU32::new(0),
+        failed_errno: AtomicU32::new(0),
+    };
+    let pid = child.create(stack, cgroup);
+    let failed_step = Step::of(child.failed_step.load(Ordering::SeqCst) as u8);
+    let failed_errno = child.failed_errno.load(Ordering::SeqCst) as Errno;
+    sys::close(cgroup);
+    // SAFETY: the child has left the arena: it executed its program or is gone.
+    unsafe { sys::unmap(whole.0, whole.1) };
+    match failed_step {
+        Some(step) => Err((step, failed_errno)),
+        None => pid.map_err(|errno| (Step::Clone, errno)),
+    }
+}
+
+struct Child<'a> {
+    spec: &'a Spec<'a>,
+    stdio: [Fd; 3],
+    arguments: &'a [*const u8],
+    variables: &'a [*const u8],
+    groups: &'a [u32],
+    /// Directory of a cgroup to enter by hand, or -1.
+    cgroup: Fd,
+    failed_step: AtomicU32,
+    failed_errno: AtomicU32,
+}
+
+impl Child<'_> {
+    fn create(&mut self, stack: &mut [u8], cgroup: Fd) -> sys::Result<u32> {
+        let mut birth = Birth {
+            flags: CLONE_VM | CLONE_VFORK,
+            exit_signal: u64::from(sys::SIGCHLD),
+            parent_word: 0,
+            child_word: 0,
+            cgroup: 0,
+        };
+        if cgroup >= 0 {
+            birth.flags |= CLONE_INTO_CGROUP;
+            birth.cgroup = cgroup as u64;
+            match self.clone(&birth, stack) {
+                // An old kernel or a sandbox without clone3: the slower way, which moves the child.
+                Err(sys::ENOSYS | sys::EINVAL | sys::EPERM) => {
+                    birth.flags &= !CLONE_INTO_CGROUP;
+                    self.cgroup = cgroup;
+                }
+                done => return done,
+            }
+        }
+        self.clone(&birth, stack)
+    }
+
+    fn clone(&self, birth: &Birth, stack: &mut [u8]) -> sys::Result<u32> {
+        let this = core::ptr::from_ref(self).cast_mut().cast::<c_void>();
+        // SAFETY: this thread is suspended while the child uses the stack and `self`; the child only makes system calls.
+        let pid = unsafe { clone_onto(birth, stack, child, this) };
+        if pid < 0 { Err(-pid as Errno) } else { Ok(pid as u32) }
+    }
+
+    /// Runs in the child. Returns only if something failed.
+    fn become_task(&self) -> Failure {
+        match self.prepare() {
+            Ok(()) => (Step::Exec, sys::execve(self.spec.program, self.arguments, self.variables)),
+            Err(failure) => failure,
+        }
+    }
+
+    fn prepare(&self) -> Result<(), Failure> {
+        let spec = self.spec;
+        if self.cgroup >= 0 {
+            write_to(self.cgroup, c"cgroup.procs", b"0").map_err(|errno| (Step::Cgroup, errno))?;
+        }
+        for path in spec.tasks_files() {
+            write_to(sys::AT_FDCWD, path, b"0").map_err(|errno| (Step::TasksFile, errno))?;
+        }
+        sys::setsid().map_err(|errno| (Step::Session, errno))?;
+        if let Some(adjustment) = spec.oom_score_adj {
+            set_oom_score_adj(adjustment).map_err(|errno| (Step::OomScore, errno))?;
+        }
+        if let Some(limit) = spec.open_files {
+            limit_open_files(limit).map_err(|errno| (Step::OpenFiles, errno))?;
+        }
+        sys::umask(spec.umask);
+        for (to, from) in (0..).zip(self.stdio) {
+            if from != to {
+                sys::dup_to(from, to).map_err(|errno| (Step::Stdio, errno))?;
+            }
+        }
+        if spec.terminal {
+            sys::take_terminal(0).map_err(|errno| (Step::Terminal, errno))?;
+        }
+        if let Some((uid, gid)) = spec.user {
+            sys::setgroups(self.groups.get(..spec.groups().count()).unwrap_or_default())
+                .map_err(|errno| (Step::Groups, errno))?;
+            sys::setgid(gid).map_err(|errno| (Step::Gid, errno))?;
+            sys::setuid(uid).map_err(|errno| (Step::Uid, errno))?;
+        }
+        if spec.no_new_privs {
+            const PR_SET_NO_NEW_PRIVS: u32 = 38;
+            sys::prctl(PR_SET_NO_NEW_PRIVS, 1).map_err(|errno| (Step::NoNewPrivs, errno))?;
+        }
+        if let Some(path) = spec.directory {
+            sys::chdir(path).map_err(|errno| (Step::Directory, errno))?;
+        }
+        sys::set_signal_mask(0);
+        Ok(())
+    }
+}
+
+unsafe extern "C" fn child(argument: *mut c_void) -> ! {
+    // SAFETY: `Child::clone` passes itself and is suspended meanwhile.
+    let this = unsafe { &*argument.cast::<Child<'_>>() };
+    let (step, errno) = this.become_task();
+    this.failed_errno.store(u32::from(errno), Ordering::SeqCst);
+    this.failed_step.store(step as u32, Ordering::SeqCst);
+    sys::exit(127)
+}
+
+fn write_to(dir: Fd, path: &core::ffi::CStr, bytes: &[u8]) -> sys::Result<()> {
+    let fd = sys::openat(dir, path, sys::O_WRONLY, 0)?;
+    let done = sys::write(fd, bytes);
+    sys::close(fd);
+    done.map(|_| ())
+}
+
+/// The kernel refuses a lower value to those without CAP_SYS_RESOURCE; the task then runs with the inherited one.
+fn set_oom_score_adj(adjustment: i16) -> sys::Result<()> {
+    let sign: &[u8] = if adjustment < 0 { b"-" } else { b"" };
+    let text = Text::new().with(sign).with_number(u64::from(adjustment.unsigned_abs()));
+    match write_to(sys::AT_FDCWD, c"/proc/self/oom_score_adj", text.as_bytes()) {
+        Err(sys::EPERM | sys::EACCES | sys::ENOENT) => Ok(()),
+        done => done,
+    }
+}
+
+/// Where the hard limit can't be raised, the task gets what is allowed.
+fn limit_open_files(limit: u64) -> sys::Result<()> {
+    match sys::limit_open_files(Some([limit, limit])) {
+        Err(sys::EPERM) => {
+            let [_, hard] = sys::limit_open_files(None)?;
+            sys::limit_open_files(Some([limit.min(hard), hard])).map(|_| ())
+        }
+        done => done.map(|_| ()),
+    }
+}

@@ -1,0 +1,205 @@
+//! The rotated files of one output stream.
+//!
+//! In: bytes in the order the task wrote them. Out: the files `<stem>.N` in the logs directory, never longer than their
+//! limit, the newest kept. Used by the log writer only, because any of this may wait for a disk. The task can write to the
+//! directory: nothing there is trusted, links are not followed, only regular files with a single name are written.
+
+use super::sys::{self, Errno, Fd};
+use crate::rotation::{Cut, INDEX_MAX, Text, cut, index_of};
+use core::ffi::CStr;
+
+/// How many taken names are passed over when looking for the next file.
+const TRIES: u32 = 64;
+/// How many times the directory is asked for more names; a task may have planted any number.
+const LISTINGS_MAX: u32 = 4096;
+
+/// Where a stream's files are, and how many and how large they may be.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) dir: Fd,
+    pub(super) stem: Text,
+    pub(super) files_max: u32,
+    pub(super) size_max: u64,
+}
+
+/// The file that is being written.
+pub(super) struct LogFile {
+    fd: Fd,
+    index: u32,
+}
+
+impl LogFile {
+    pub(super) const fn closed() -> Self {
+        Self { fd: -1, index: 0 }
+    }
+
+    /// Writes as much as can be written; returns how many bytes that were. Fewer than given means that the disk refused.
+    pub(super) fn append(&mut self, place: &Place, bytes: &[u8]) -> usize {
+        let mut done = 0;
+        while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+            match self.append_some(place, rest) {
+                Ok(len) => done += len,
+                Err(sys::EINTR) => {}
+                Err(_) => break,
+            }
+        }
+        done
+    }
+
+    fn append_some(&mut self, place: &Place, bytes: &[u8]) -> Result<usize, Errno> {
+        // Asked each time: the file may have been removed or cut short by whoever can.
+        let size = match self.size() {
+            Some(size) => size,
+            None => self.open_newest(place)?,
+        };
+        let (len, rotate) = match cut(bytes, size, place.size_max) {
+            Cut::Write(len) => (len, false),
+            Cut::WriteAndRotate(len) => (len, true),
+        };
+        let piece = bytes.get(..len).unwrap_or(bytes);
+        let written = if piece.is_empty() { 0 } else { sys::write(self.fd, piece)? };
+        if rotate && written == piece.len() {
+            let old = self.index;
+            self.open_from(place, old.saturating_add(1))?;
+            self.remove_old(place, old);
+        }
+        Ok(written)
+    }
+
+    /// Size of the open file, if there is one that still has its name.
+    fn size(&self) -> Option<u64> {
+        if self.fd < 0 {
+            return None;
+        }
+        sys::stat(self.fd).ok().filter(|stat| stat.links == 1).map(|stat| stat.size)
+    }
+
+    /// Goes on with the newest file unless it is full.
+    fn open_newest(&mut self, place: &Place) -> Result<u64, Errno> {
+        let mut newest = 0;
+        each_index(place, |index, _| newest = newest.max(index))?;
+        let size = self.open_from(place, newest)?;
+        if let Some(oldest) = self.index.checked_sub(place.files_max) {
+            each_index(place, |index, name| {
+                if index <= oldest {
+                    sys::unlinkat(place.dir, name);
+                }
+            })?;
+        }
+        Ok(size)
+    }
+
+    /// Opens the first usable file from this index on; returns its size.
+    fn open_from(&mut self, place: &Place, first: u32) -> Result<u64, Errno> {
+        self.close();
+        let mut problem = sys::EEXIST;
+        for index in first..=first.saturating_add(TRIES) {
+            if index > INDEX_MAX {
+                // Nobody gets here but by a planted name: start over in the last file.
+                let size = open_at(place, INDEX_MAX).map(|(fd, _)| {
+                    sys::truncate(fd);
+                    (self.fd, self.index) = (fd, INDEX_MAX);
+                    0
+                });
+                return size.map_err(|(errno, _)| errno);
+            }
+            match open_at(place, index) {
+                Ok((fd, size)) if size < place.size_max => {
+                    (self.fd, self.index) = (fd, index);
+                    return Ok(size);
+                }
+                Ok((fd, _)) => sys::close(fd),
+                Err((errno, Taken::ByAnother)) => problem = errno,
+                Err((errno, Taken::No)) => return Err(errno),
+            }
+        }
+        Err(problem)
+    }
+
+    fn close(&mut self) {
+        sys::close(self.fd);
+        self.fd = -1;
+    }
+
+    /// Removes what the step from `old` to the present index has made superfluous.
+    fn remove_old(&self, place: &Place, old: u32) {
+        let first = (old.saturating_add(1)).saturating_sub(place.files_max);
+        let end = self.index.saturating_add(1).saturating_sub(place.files_max);
+        for index in first..end {
+            sys::unlinkat(place.dir, name_of(place, index).as_c_str());
+        }
+    }
+}
+
+enum Taken {
+    /// The name is free or ours, but the disk refuses.
+    No,
+    /// Something else than a log file has the name.
+    ByAnother,
+}
+
+fn open_at(place: &Place, index: u32) -> Result<(Fd, u64), (Errno, Taken)> {
+    const ENXIO: Errno = 6;
+    const EISDIR: Errno = 21;
+    const ELOOP: Errno = 40;
+    // Non-blocking matters for a fifo only: without a reader it then fails instead of waiting for one.
+    let flags = sys::O_WRONLY | sys::O_CREAT | sys::O_APPEND | sys::O_NOFOLLOW | sys::O_NONBLOCK;
+    let name = name_of(place, index);
+    let fd = sys::openat(place.dir, name.as_c_str(), flags, 0o644).map_err(|errno| {
+        let taken = matches!(errno, ENXIO | EISDIR | ELOOP | sys::EACCES | sys::EPERM);
+        (errno, if taken { Taken::ByAnother } else { Taken::No })
+    })?;
+    match sys::stat(fd) {
+        Ok(stat) if stat.is_file && stat.links == 1 => Ok((fd, stat.size)),
+        Ok(_) => {
+            sys::close(fd);
+            Err((sys::EEXIST, Taken::ByAnother))
+        }
+        Err(errno) => {
+            sys::close(fd);
+            Err((errno, Taken::No))
+        }
+    }
+}
+
+fn name_of(place: &Place, index: u32) -> Text {
+    place.stem.with(b".").with_number(u64::from(index))
+}
+
+/// Walks over the regular files of this stream, in no order.
+fn each_index(place: &Place, mut visit: impl FnMut(u32, &CStr)) -> Result<(), Errno> {
+    // Opened anew: the position of the held descriptor is shared with everyone who holds it.
+    let dir = sys::openat(place.dir, c".", sys::O_RDONLY | sys::O_DIRECTORY, 0)?;
+    let mut buffer = [0; 2048];
+    for _ in 0..LISTINGS_MAX {
+        let Ok(len) = sys::getdents(dir, &mut buffer) else { break };
+        if len == 0 {
+            break;
+        }
+        each_entry(buffer.get(..len).unwrap_or_default(), |kind, name| {
+            const DT_UNKNOWN: u8 = 0;
+            const DT_REG: u8 = 8;
+            if let Some(index) = index_of(name.to_bytes(), place.stem.as_bytes())
+                && matches!(kind, DT_UNKNOWN | DT_REG)
+            {
+                visit(index, name);
+            }
+        });
+    }
+    sys::close(dir);
+    Ok(())
+}
+
+/// Splits a buffer of `struct linux_dirent64`: inode and offset (16 bytes), record length (2), type (1), name.
+fn each_entry(mut buffer: &[u8], mut visit: impl FnMut(u8, &CStr)) {
+    while let (Some(len), Some(kind)) = (buffer.get(16..18), buffer.get(18)) {
+        let len = usize::from(len[0]) | usize::from(len[1]) << 8;
+        if let Some(Ok(name)) = buffer.get(19..len).map(CStr::from_bytes_until_nul) {
+            visit(*kind, name);
+        }
+        match buffer.get(len..) {
+            Some(rest) if len > 0 => buffer = rest,
+            _ => return,
+        }
+    }
+}

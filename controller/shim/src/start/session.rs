@@ -1,0 +1,84 @@
+//! The verb `enter`: one exec session, which belongs to the agent and ends with it.
+//!
+//! In: the session's own streams as descriptors 0 to 2, the launch spec, and the leash, a pipe that hangs up when the agent
+//! is gone. Out: the command's exit code (128 + n for signal n), or 127 / 126 when it can't be found / executed, with a line
+//! on stderr. There is no record.
+
+use super::slay::slay;
+use super::sys::{self, POLLIN, PollFd};
+use super::{LEASH, birth, drop_spec, take_leash, take_spec};
+use crate::record::{Exit, Step};
+use crate::rotation::Text;
+use crate::spec::Spec;
+use crate::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND};
+
+/// Runs a session to its end; returns the exit code.
+pub(super) fn enter() -> u32 {
+    sys::close_from(LEASH + 1);
+    let Ok(blob) = take_spec() else { return EXIT_CANNOT_EXECUTE };
+    let Ok(spec) = Spec::decode(blob) else {
+        return refuse((Step::Spec, 0));
+    };
+    let Ok(leash) = take_leash() else { return EXIT_CANNOT_EXECUTE };
+    let has_cgroup = spec.cgroup.is_some();
+    let started = sys::signalfd(sys::signal_bit(sys::SIGCHLD))
+        .map_err(|errno| (Step::Prepare, errno))
+        .and_then(|signals| Ok((birth::start(&spec, [0, 1, 2])?, signals)));
+    drop_spec(blob);
+    match started {
+        Ok((pid, signals)) => wait(pid, signals, leash, has_cgroup),
+        Err(failure) => refuse(failure),
+    }
+}
+
+fn wait(main: u32, signals: sys::Fd, leash: sys::Fd, has_cgroup: bool) -> u32 {
+    let mut entries =
+        [PollFd { fd: signals, events: POLLIN, revents: 0 }, PollFd { fd: leash, events: 0, revents: 0 }];
+    let mut slaying = false;
+    let mut code = None;
+    loop {
+        loop {
+            match sys::reap() {
+                Ok(Some((pid, status))) if pid == main => code = Some(code_of(status)),
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                // Nobody is left, so the main process is not either.
+                Err(_) => return code.unwrap_or(EXIT_CANNOT_EXECUTE),
+            }
+        }
+        // What the command left behind stays in its cgroup and ends with that; without one it would stay for ever.
+        match code {
+            Some(code) if has_cgroup && !slaying => return code,
+            Some(_) => slaying = true,
+            None => {}
+        }
+        if slaying {
+            slay(main);
+        }
+        if sys::poll(&mut entries, None).is_ok() {
+            if entries[0].revents != 0 {
+                let _ = sys::read(signals, &mut [0; 256]);
+            }
+            if entries[1].revents != 0 {
+                entries[1].fd = -1;
+                slaying = true;
+            }
+        }
+    }
+}
+
+fn code_of(status: u32) -> u32 {
+    let exit = Exit::of_wait_status(status, 0);
+    if exit.signal == 0 { u32::from(exit.code) } else { 128 + u32::from(exit.signal) }
+}
+
+fn refuse((step, errno): birth::Failure) -> u32 {
+    let line = Text::new()
+        .with(b"herdlet: failed to ")
+        .with(step.phrase().as_bytes())
+        .with(b" (errno ")
+        .with_number(u64::from(errno))
+        .with(b")\n");
+    let _ = sys::write(2, line.as_bytes());
+    if step == Step::Exec && errno == sys::ENOENT { EXIT_NOT_FOUND } else { EXIT_CANNOT_EXECUTE }
+}
