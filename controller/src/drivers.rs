@@ -9,6 +9,7 @@ pub mod mounts;
 pub mod privileges;
 pub mod safe_fs;
 pub mod sight;
+pub mod supervisor;
 pub mod task_dir;
 #[cfg(test)]
 pub(crate) mod test_ground;

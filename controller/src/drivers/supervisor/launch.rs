@@ -1,0 +1,392 @@
+//! Describing and starting one attempt or one exec session.
+//!
+//! In: [`Launch`] or [`Session`]. Out: a [`Child`], the shim itself. What becomes of an attempt is told by its record, not
+//! by its shim: shims outlive the agent, `Child` is only there to reap one while the agent lives.
+
+use super::program::Program;
+use super::spawn::{Spawn, register, spawn};
+use herdlet_shim::spec::{Field, SpecError, encode};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus};
+use std::ffi::{CString, OsString};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use zeroize::Zeroize;
+
+/// One program with all that surrounds it. The environment is secret: it is never printed.
+#[derive(Clone, Default)]
+pub struct Invocation {
+    /// Path of the program, resolved: no search is done.
+    pub program: PathBuf,
+    /// Arguments, the program's name for itself first; at least one.
+    pub arguments: Vec<OsString>,
+    /// The whole environment; nothing is inherited.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Working directory; `None` leaves the agent's.
+    pub directory: Option<PathBuf>,
+    /// Whom to become; `None` leaves ids and groups as they are.
+    pub user: Option<User>,
+    /// File mode creation mask; `None` means 0o022.
+    pub umask: Option<u32>,
+    /// Limit of open files, soft and hard; what can't be raised stays as it is.
+    pub open_files: Option<u64>,
+    /// OOM score adjustment. `None` inherits the agent's, which may be protected: a task should always have its own.
+    pub oom_score_adj: Option<i16>,
+    /// Whether executing a file can give more rights.
+    pub new_privileges: NewPrivileges,
+    /// Directory of the v2 cgroup to be born in, fresh for each attempt.
+    pub cgroup: Option<PathBuf>,
+    /// The `tasks` files of v1 cgroups to enter.
+    pub tasks_files: Vec<PathBuf>,
+}
+
+/// Ids of a user, with the exact list of supplementary groups (an empty list means none).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// Whether executing a set-user-id file can give more rights (no_new_privs).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NewPrivileges {
+    /// As usual.
+    #[default]
+    Allowed,
+    /// no_new_privs is set.
+    Refused,
+}
+
+/// What becomes of a task's output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Logs {
+    /// Both streams go to /dev/null.
+    Disabled,
+    /// Both streams are kept in rotated files.
+    Files(LogFiles),
+}
+
+/// Rotated log files `NAME.stdout.N` and `NAME.stderr.N`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFiles {
+    /// What their names begin with: the task's name, as a file name.
+    pub name: String,
+    /// How many files of each stream are kept, at least 1.
+    pub files_max: u32,
+    /// Bytes after which a file is full, at least 1.
+    pub file_size_max: u64,
+    /// What to do when the disk is slower than the task.
+    pub when_full: WhenFull,
+}
+
+/// What to do with output when the disk is stalled or full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Drop and count it.
+    Drop,
+    /// Make the task wait.
+    Block,
+}
+
+/// One attempt to start.
+pub struct Launch<'a> {
+    /// The supervisor program.
+    pub program: &'a Program,
+    /// File name of the attempt's record; also shown in `ps`.
+    pub record: &'a str,
+    /// Where records are.
+    pub runtime_dir: BorrowedFd<'a>,
+    /// Where log files go, below the allocation.
+    pub logs_dir: BorrowedFd<'a>,
+    /// What to run.
+    pub invocation: &'a Invocation,
+    /// What becomes of its output.
+    pub logs: &'a Logs,
+    /// The instance's cgroup for shims; `None` leaves the shim where the agent is.
+    pub shims_cgroup: Option<BorrowedFd<'a>>,
+    /// Reading end of a pipe; when its writing end is closed, shim and task are killed. For private agents.
+    pub leash: Option<BorrowedFd<'a>>,
+}
+
+/// One exec session to start.
+pub struct Session<'a> {
+    /// The supervisor program.
+    pub program: &'a Program,
+    /// Shown in `ps`.
+    pub title: &'a str,
+    /// What to run.
+    pub invocation: &'a Invocation,
+    /// The session's stdin, stdout and stderr.
+    pub stdio: [BorrowedFd<'a>; 3],
+    /// Whether stdin is a terminal to control the session by.
+    pub terminal: Terminal,
+    /// The instance's cgroup for shims.
+    pub shims_cgroup: Option<BorrowedFd<'a>>,
+    /// Reading end of a pipe; when its writing end is closed, everything in the session is killed.
+    pub leash: BorrowedFd<'a>,
+}
+
+/// Whether a session has a controlling terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Terminal {
+    /// Plain streams.
+    None,
+    /// Stdin is a terminal (a pty's slave), which becomes the session's.
+    Stdin,
+}
+
+/// Why a supervisor could not be started. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The invocation can't be expressed: too long, or a NUL byte in a string.
+    #[error("describe {name} to its supervisor")]
+    Spec {
+        /// The attempt or session.
+        name: String,
+        /// What doesn't fit.
+        #[source]
+        source: SpecError,
+    },
+    /// The description could not be handed over.
+    #[error("hand {name} over to its supervisor")]
+    Handover {
+        /// The attempt or session.
+        name: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The supervisor could not be started.
+    #[error("start the supervisor of {name}")]
+    Spawn {
+        /// The attempt or session.
+        name: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A running shim, child of this agent. Somebody must wait for it, or it stays a zombie until the agent ends.
+#[derive(Debug)]
+pub struct Child {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+/// How a shim ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShimEnd {
+    /// With an exit code: 0 after an attempt's end, [`herdlet_shim::EXIT_LOST`] for the loser of a double start, the
+    /// command's own for a session.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// Starts an attempt's supervisor; the record tells the rest. Takes well under a millisecond, and blocks for it.
+///
+/// Starting the same record twice is safe: only one of them runs the task.
+///
+/// # Errors
+/// When the supervisor itself can't be started. What happens to the task's program is in the record.
+pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
+    let names = log_names(what.logs);
+    let mut fields = vec![Field::Record(what.record.as_bytes())];
+    if let (Logs::Files(files), Some((stdout, stderr))) = (what.logs, &names) {
+        fields.extend([
+            Field::Stdout(stdout.as_bytes()),
+            Field::Stderr(stderr.as_bytes()),
+            Field::LogFiles(files.files_max),
+            Field::LogFileSize(files.file_size_max),
+        ]);
+        if files.when_full == WhenFull::Block {
+            fields.push(Field::LogBlock);
+        }
+    }
+    if what.leash.is_some() {
+        fields.push(Field::Leash);
+    }
+    let handover =
+        |source: Errno| LaunchError::Handover { name: what.record.to_owned(), source: source.into() };
+    let spec = hand_over(what.record, fields, what.invocation)?;
+    let null =
+        rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(handover)?;
+    let mut fds = vec![null.as_fd(), what.logs_dir, what.runtime_dir, spec.as_fd()];
+    fds.extend(what.leash);
+    start(what.program, c"run", what.record, &fds, what.shims_cgroup)
+}
+
+/// Starts an exec session. It ends with the command's exit code.
+///
+/// # Errors
+/// When the supervisor can't be started. A command that can't be executed is exit code 126 or 127.
+pub fn enter(what: &Session<'_>) -> Result<Child, LaunchError> {
+    let fields = match what.terminal {
+        Terminal::None => vec![],
+        Terminal::Stdin => vec![Field::Terminal],
+    };
+    let spec = hand_over(what.title, fields, what.invocation)?;
+    let [stdin, stdout, stderr] = what.stdio;
+    let fds = [stdin, stdout, stderr, spec.as_fd(), what.leash];
+    start(what.program, c"enter", what.title, &fds, what.shims_cgroup)
+}
+
+fn start(
+    program: &Program,
+    verb: &std::ffi::CStr,
+    title: &str,
+    fds: &[BorrowedFd<'_>],
+    cgroup: Option<BorrowedFd<'_>>,
+) -> Result<Child, LaunchError> {
+    let text = CString::new(title).unwrap_or_default();
+    let arguments = [c"herdlet-shim", verb, text.as_c_str()];
+    let (pid, pidfd) = spawn(&Spawn { program: program.as_fd(), arguments: &arguments, fds, cgroup })
+        .map_err(|source| LaunchError::Spawn { name: title.to_owned(), source })?;
+    Ok(Child { pid, pidfd })
+}
+
+fn log_names(logs: &Logs) -> Option<(String, String)> {
+    match logs {
+        Logs::Disabled => None,
+        Logs::Files(files) => Some((format!("{}.stdout", files.name), format!("{}.stderr", files.name))),
+    }
+}
+
+/// Writes the spec where only the shim finds it. Environments hold secrets: no copy stays behind.
+fn hand_over(
+    name: &str,
+    mut fields: Vec<Field<'_>>,
+    invocation: &Invocation,
+) -> Result<OwnedFd, LaunchError> {
+    let mut variables: Vec<Vec<u8>> = invocation
+        .environment
+        .iter()
+        .map(|(key, value)| [key.as_bytes(), b"=", value.as_bytes()].concat())
+        .collect();
+    let all = fields.drain(..).chain(invocation.fields()).chain(variables.iter().map(|v| Field::Variable(v)));
+    let mut blob = Vec::with_capacity(4096);
+    let encoded = encode(all, &mut blob);
+    let written =
+        encoded.map_err(|source| LaunchError::Spec { name: name.to_owned(), source }).and_then(|()| {
+            in_memory(&blob)
+                .map_err(|source| LaunchError::Handover { name: name.to_owned(), source: source.into() })
+        });
+    blob.zeroize();
+    variables.zeroize();
+    written
+}
+
+fn in_memory(blob: &[u8]) -> Result<OwnedFd, Errno> {
+    let fd = rustix::fs::memfd_create("herdlet-spec", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut rest = blob;
+    while !rest.is_empty() {
+        let len = rustix::io::write(&fd, rest)?;
+        rest = &rest[len..];
+    }
+    seal(&fd)?;
+    Ok(fd)
+}
+
+/// Nobody can change it from here on.
+pub(super) fn seal(fd: &OwnedFd) -> Result<(), Errno> {
+    rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)
+}
+
+impl Invocation {
+    fn fields(&self) -> Vec<Field<'_>> {
+        let mut fields = vec![Field::Program(self.program.as_os_str().as_bytes())];
+        fields.extend(self.arguments.iter().map(|argument| Field::Argument(argument.as_bytes())));
+        fields.extend(self.directory.iter().map(|path| Field::Directory(path.as_os_str().as_bytes())));
+        if let Some(user) = &self.user {
+            fields.push(Field::User { uid: user.uid, gid: user.gid });
+            fields.extend(user.groups.iter().map(|group| Field::Group(*group)));
+        }
+        fields.extend(self.umask.map(Field::Umask));
+        fields.extend(self.open_files.map(Field::OpenFiles));
+        fields.extend(self.oom_score_adj.map(Field::OomScoreAdj));
+        if self.new_privileges == NewPrivileges::Refused {
+            fields.push(Field::NoNewPrivs);
+        }
+        fields.extend(self.cgroup.iter().map(|path| Field::Cgroup(path.as_os_str().as_bytes())));
+        fields.extend(self.tasks_files.iter().map(|path| Field::TasksFile(path.as_os_str().as_bytes())));
+        fields
+    }
+}
+
+impl fmt::Debug for Invocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Invocation")
+            .field("program", &self.program)
+            .field("arguments", &self.arguments.len())
+            .field("environment", &self.environment.len())
+            .field("directory", &self.directory)
+            .field("user", &self.user)
+            .field("cgroup", &self.cgroup)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Child {
+    /// The shim's pid.
+    #[must_use]
+    pub const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Waits for the shim's end and reaps it.
+    ///
+    /// # Errors
+    /// When somebody else has reaped it, or there is no tokio runtime with IO.
+    pub async fn wait(self) -> io::Result<ShimEnd> {
+        let pidfd = register(self.pidfd)?;
+        loop {
+            let mut guard = pidfd.readable().await?;
+            match reap(pidfd.get_ref().as_fd(), WaitIdOptions::NOHANG)? {
+                Some(end) => return Ok(end),
+                None => guard.clear_ready(),
+            }
+        }
+    }
+
+    /// Waits for the shim's end and reaps it, blocking the calling thread.
+    ///
+    /// # Errors
+    /// When somebody else has reaped it.
+    pub fn wait_blocking(self) -> io::Result<ShimEnd> {
+        loop {
+            if let Some(end) = reap(self.pidfd.as_fd(), WaitIdOptions::empty())? {
+                return Ok(end);
+            }
+        }
+    }
+}
+
+impl AsFd for Child {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+fn reap(pidfd: BorrowedFd<'_>, options: WaitIdOptions) -> io::Result<Option<ShimEnd>> {
+    let status = loop {
+        match rustix::process::waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | options) {
+            Err(Errno::INTR) => {}
+            done => break done?,
+        }
+    };
+    Ok(status.as_ref().and_then(end_of))
+}
+
+fn end_of(status: &WaitIdStatus) -> Option<ShimEnd> {
+    let code = status.exit_status().map(ShimEnd::Code);
+    code.or_else(|| status.terminating_signal().map(ShimEnd::Signal))
+}

@@ -1,0 +1,244 @@
+//! A process that is certainly the one meant.
+//!
+//! In: pid and start time as a record tells them. Out: a pidfd, signals, the end of the process or of its whole tree. A
+//! bare pid is never signalled: pids are used again.
+
+use super::spawn::register;
+use herdlet_shim::record::{Process, Record, start_ticks};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Why a process could not be reached. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// Its pidfd could not be opened.
+    #[error("open process {pid}")]
+    Open {
+        /// The process.
+        pid: u32,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The record has no start time (its shim could not read /proc), so the process can't be told from a later one.
+    #[error("tell process {pid} from a later one with that number")]
+    Unverifiable {
+        /// The process.
+        pid: u32,
+    },
+    /// A signal could not be sent.
+    #[error("signal process {pid}")]
+    Signal {
+        /// The process.
+        pid: u32,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The processes below a shim did not end in time.
+    #[error("end {left} processes below process {pid}")]
+    Tree {
+        /// The shim.
+        pid: u32,
+        /// How many are left.
+        left: usize,
+    },
+}
+
+/// A verified process. It stays this one, even after the process has ended.
+#[derive(Debug)]
+pub struct PidFd {
+    fd: OwnedFd,
+    process: Process,
+}
+
+/// The task's main process, if it still lives.
+///
+/// # Errors
+/// When that can't be found out.
+pub fn open_task(record: &Record) -> Result<Option<PidFd>, ProcessError> {
+    PidFd::open(record.task)
+}
+
+impl PidFd {
+    /// Opens a process if it is still the one with that start time.
+    ///
+    /// # Errors
+    /// When the start time is unknown, or the system refuses.
+    pub fn open(process: Process) -> Result<Option<Self>, ProcessError> {
+        let Some(pid) = Pid::from_raw(process.pid as i32) else { return Ok(None) };
+        let fd = match pidfd_open(pid, PidfdFlags::empty()) {
+            // EINVAL: by now the number belongs to a thread.
+            Err(Errno::SRCH | Errno::INVAL) => return Ok(None),
+            fd => fd.map_err(|source| ProcessError::Open { pid: process.pid, source: source.into() })?,
+        };
+        if process.start_ticks == 0 {
+            return Err(ProcessError::Unverifiable { pid: process.pid });
+        }
+        // Only now, with the pidfd held, does the number stand still.
+        let is_same = stat_of(process.pid).is_some_and(|stat| stat.start_ticks == process.start_ticks);
+        Ok(is_same.then_some(Self { fd, process }))
+    }
+
+    /// Pid and start time.
+    #[must_use]
+    pub const fn process(&self) -> Process {
+        self.process
+    }
+
+    /// Sends a signal; a process that has ended already is fine.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn send(&self, signal: Signal) -> Result<(), ProcessError> {
+        match pidfd_send_signal(&self.fd, signal) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(source) => Err(ProcessError::Signal { pid: self.process.pid, source: source.into() }),
+        }
+    }
+
+    /// Sends a signal to the process group that this process leads. The task's main process leads one.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn send_to_group(&self, signal: Signal) -> Result<(), ProcessError> {
+        let failed = |source: Errno| ProcessError::Signal { pid: self.process.pid, source: source.into() };
+        let Some(pid) = Pid::from_raw(self.process.pid as i32) else { return Ok(()) };
+        // While the leader isn't reaped its number can't be a foreign group's; once it is, it may.
+        if self.has_ended().map_err(failed)? {
+            return Ok(());
+        }
+        #[expect(clippy::disallowed_methods, reason = "the leader was just seen alive through its pidfd")]
+        let sent = rustix::process::kill_process_group(pid, signal);
+        match sent {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(source) => Err(failed(source)),
+        }
+    }
+
+    /// Waits until the process has ended.
+    ///
+    /// # Errors
+    /// When there is no tokio runtime with IO.
+    pub async fn ended(&self) -> io::Result<()> {
+        let fd = register(self.fd.try_clone()?)?;
+        fd.readable().await?.retain_ready();
+        Ok(())
+    }
+
+    fn has_ended(&self) -> Result<bool, Errno> {
+        self.wait(Duration::ZERO)
+    }
+
+    fn wait(&self, at_most: Duration) -> Result<bool, Errno> {
+        let timeout =
+            Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
+        match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout)) {
+            Ok(count) => Ok(count > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Kills everything below a shim, for machines without cgroups; blocks until nothing is left or the time is over.
+///
+/// The shim itself lives on, notes the exit and inherits whoever loses its parent, so that nobody gets away. Returns how
+/// many processes were killed.
+///
+/// # Errors
+/// When processes remain (stuck in the kernel, or forking faster than they can be killed), or a signal is refused.
+pub fn kill_tree(shim: &PidFd, patience: Duration) -> Result<usize, ProcessError> {
+    let until = Instant::now() + patience;
+    let mut killed = 0;
+    loop {
+        let below = descendants(shim);
+        if below.is_empty() {
+            return Ok(killed);
+        }
+        for process in &below {
+            process.send(Signal::KILL)?;
+            killed += 1;
+        }
+        for process in &below {
+            let left = until.saturating_duration_since(Instant::now());
+            let failed =
+                |source: Errno| ProcessError::Signal { pid: process.process.pid, source: source.into() };
+            if !process.wait(left).map_err(failed)? && Instant::now() >= until {
+                return Err(ProcessError::Tree { pid: shim.process.pid, left: below.len() });
+            }
+        }
+    }
+}
+
+/// Every living process below a shim, each verified: opened first, then seen to be below it still.
+fn descendants(shim: &PidFd) -> Vec<PidFd> {
+    let mut found: Vec<PidFd> = Vec::new();
+    let mut parents = vec![shim.process];
+    while let Some(parent) = parents.pop() {
+        for pid in children_of(parent.pid) {
+            if found.iter().any(|known| known.process.pid == pid) {
+                continue;
+            }
+            let Some(before) = stat_of(pid) else { continue };
+            let process = Process { pid, start_ticks: before.start_ticks };
+            // A zombie waits for its parent to reap it; it has nothing below it any more.
+            let is_living = before.parent == parent.pid && before.state != b'Z' && before.state != b'X';
+            if let (true, Ok(Some(fd))) = (is_living, PidFd::open(process)) {
+                parents.push(process);
+                found.push(fd);
+            }
+        }
+    }
+    // If the shim was not the shim any more while we looked, all of the above was about somebody else.
+    let is_same = stat_of(shim.process.pid).is_some_and(|stat| stat.start_ticks == shim.process.start_ticks);
+    if is_same { found } else { Vec::new() }
+}
+
+struct Stat {
+    state: u8,
+    parent: u32,
+    start_ticks: u64,
+}
+
+/// State, parent (fields 3 and 4) and start time from `/proc/PID/stat`.
+fn stat_of(pid: u32) -> Option<Stat> {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let name_end = text.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = text.get(name_end + 2..)?.split(|byte| *byte == b' ');
+    let state = *fields.next()?.first()?;
+    let parent = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    Some(Stat { state, parent, start_ticks: start_ticks(&text)? })
+}
+
+/// Direct children: as the kernel lists them, or (without CONFIG_PROC_CHILDREN) by looking at everybody's parent.
+fn children_of(pid: u32) -> Vec<u32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let mut children = Vec::new();
+    for thread in threads.flatten() {
+        match std::fs::read_to_string(thread.path().join("children")) {
+            Ok(list) => {
+                children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()))
+            }
+            Err(problem) if problem.kind() == io::ErrorKind::NotFound => return children_by_parent(pid),
+            Err(_) => {}
+        }
+    }
+    children
+}
+
+fn children_by_parent(parent: u32) -> Vec<u32> {
+    let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| stat_of(*pid).is_some_and(|stat| stat.parent == parent)).collect()
+}

@@ -1,0 +1,131 @@
+//! The embedded supervisor program as something the kernel can execute.
+//!
+//! In: a directory of ours. Out: a descriptor of the program. A file is better than memory (every task shares its pages, and
+//! it has a name in `ps`), so memory is only the way out where the directory forbids execution.
+
+use herdlet_shim::PROGRAM;
+use rustix::fs::{MemfdFlags, Mode, OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// The supervisor program, ready for execution. Held open, so that nobody can replace it under us.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+}
+
+/// Why the program could not be made ready. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// The file could not be written.
+    #[error("write the supervisor program to {path}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file could not be opened again.
+    #[error("open the supervisor program {path}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The directory forbids execution, and so does memory.
+    #[error("keep the supervisor program in memory")]
+    Memory(#[source] std::io::Error),
+}
+
+impl Program {
+    /// Writes the program as `DIR/shim-HASH` (mode 0700) unless it is there already; `DIR` must be writable by nobody else.
+    ///
+    /// # Errors
+    /// When neither the directory nor memory can hold it.
+    pub fn install(dir: &Path) -> Result<Self, ProgramError> {
+        let name = file_name();
+        let path = dir.join(&name);
+        let is_present = std::fs::read(&path).is_ok_and(|bytes| bytes == PROGRAM);
+        if !is_present {
+            write_file(dir, &path, &name)
+                .map_err(|source| ProgramError::Write { path: path.clone(), source })?;
+        }
+        let open = |source: Errno| ProgramError::Open { path: path.clone(), source: source.into() };
+        let fd = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
+        let fd = fd.map_err(open)?;
+        let flags = rustix::fs::fstatvfs(&fd).map_err(open)?.f_flag;
+        if flags.contains(StatVfsMountFlags::NOEXEC) {
+            return memory().map(|fd| Self { fd }).map_err(|errno| ProgramError::Memory(errno.into()));
+        }
+        Ok(Self { fd })
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn file_name() -> OsString {
+    let hash = Sha256::digest(PROGRAM);
+    let hex: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("shim-{hex}").into()
+}
+
+fn write_file(dir: &Path, path: &Path, name: &OsString) -> std::io::Result<()> {
+    let mut temporary = OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!("-{}", uuid::Uuid::new_v4()));
+    let temporary = dir.join(temporary);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&temporary, flags, Mode::RWXU)?;
+    let mut file = File::from(file);
+    let written = file.write_all(PROGRAM).and_then(|()| {
+        drop(file);
+        std::fs::rename(&temporary, path)
+    });
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn memory() -> Result<OwnedFd, Errno> {
+    let fd = rustix::fs::memfd_create("herdlet-shim", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut rest = PROGRAM;
+    while !rest.is_empty() {
+        let len = rustix::io::write(&fd, rest)?;
+        rest = &rest[len..];
+    }
+    super::launch::seal(&fd)?;
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_written_once_and_repaired() {
+        let dir = tempfile::tempdir().unwrap();
+        Program::install(dir.path()).unwrap();
+        let path = dir.path().join(file_name());
+        assert_eq!(std::fs::read(&path).unwrap(), PROGRAM);
+        let written = std::fs::metadata(&path).unwrap().modified().unwrap();
+        Program::install(dir.path()).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), written);
+        std::fs::write(&path, "damaged").unwrap();
+        Program::install(dir.path()).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), PROGRAM);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

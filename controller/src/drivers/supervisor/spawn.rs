@@ -1,0 +1,207 @@
+//! Starting the supervisor program itself, at the same price however large the agent is.
+//!
+//! In: the program, its arguments, the descriptors to become 0, 1, 2, … and the cgroup to be born in. Out: a pidfd.
+//! `std::process::Command` can't do it: it offers neither the cgroup nor the pidfd, and placing descriptors through `pre_exec`
+//! makes it copy the agent's page tables. The child here shares the agent's memory until it executes, so between clone and
+//! exec there are system calls on prepared data and nothing else; all signals are blocked meanwhile, so that no handler of
+//! the agent can run in the child.
+
+#![expect(unsafe_code, reason = "clone3, what the child does until exec, and AsyncFd have no safe interface")]
+
+use herdlet_shim::clone::{Birth, CLONE_INTO_CGROUP, CLONE_PIDFD, CLONE_VFORK, CLONE_VM, clone_onto};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+const STACK_LEN: usize = 32 * 1024;
+/// Descriptors are first copied to numbers from here on, so that placing one can't overwrite another.
+const FREE_FROM: RawFd = 16;
+const FDS_MAX: usize = 5;
+
+/// What to execute.
+pub(super) struct Spawn<'a> {
+    pub(super) program: BorrowedFd<'a>,
+    pub(super) arguments: &'a [&'a CStr],
+    /// Become descriptors 0, 1, 2, …; at most five.
+    pub(super) fds: &'a [BorrowedFd<'a>],
+    pub(super) cgroup: Option<BorrowedFd<'a>>,
+}
+
+/// Starts the program with an empty environment. Returns its pid and pidfd; the caller reaps it.
+pub(super) fn spawn(what: &Spawn<'_>) -> io::Result<(u32, OwnedFd)> {
+    let mut arguments: Vec<*const c_char> = what.arguments.iter().map(|text| text.as_ptr()).collect();
+    arguments.push(std::ptr::null());
+    let mut fds = [-1; FDS_MAX];
+    for (slot, fd) in fds.iter_mut().zip(what.fds) {
+        *slot = fd.as_raw_fd();
+    }
+    let child = Child {
+        program: what.program.as_raw_fd(),
+        arguments: arguments.as_ptr(),
+        variables: [std::ptr::null()],
+        fds,
+        errno: AtomicI32::new(0),
+    };
+    let mut stack = vec![0_u8; STACK_LEN];
+    let blocked = BlockedSignals::all();
+    let (pid, pidfd, moved) = child.create(&mut stack, what.cgroup)?;
+    drop(blocked);
+    match child.errno.load(Ordering::SeqCst) {
+        0 => {
+            if moved && let Some(cgroup) = what.cgroup {
+                enter_cgroup(cgroup, pid)?;
+            }
+            Ok((pid, pidfd))
+        }
+        errno => {
+            let options = rustix::process::WaitIdOptions::EXITED;
+            let _ = rustix::process::waitid(rustix::process::WaitId::PidFd(borrow(&pidfd)), options);
+            Err(io::Error::from_raw_os_error(errno))
+        }
+    }
+}
+
+fn borrow(fd: &OwnedFd) -> BorrowedFd<'_> {
+    std::os::fd::AsFd::as_fd(fd)
+}
+
+/// For kernels and sandboxes without clone3: the child is moved after its birth.
+fn enter_cgroup(cgroup: BorrowedFd<'_>, pid: u32) -> io::Result<()> {
+    use rustix::fs::{Mode, OFlags, openat};
+    let file = openat(cgroup, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, pid.to_string().as_bytes())?;
+    Ok(())
+}
+
+/// A descriptor whose readiness tokio reports (its own safe constructor is deprecated, for types other than this one).
+///
+/// # Errors
+/// When the descriptor can't be polled.
+pub fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` is open, always gives the same number, and is owned by the result from here on.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)
+}
+
+struct Child {
+    program: RawFd,
+    arguments: *const *const c_char,
+    variables: [*const c_char; 1],
+    fds: [RawFd; FDS_MAX],
+    errno: AtomicI32,
+}
+
+impl Child {
+    /// Pid, pidfd, and whether the cgroup still has to be entered.
+    fn create(&self, stack: &mut [u8], cgroup: Option<BorrowedFd<'_>>) -> io::Result<(u32, OwnedFd, bool)> {
+        let mut pidfd: c_int = -1;
+        let mut birth = Birth {
+            flags: CLONE_VM | CLONE_VFORK | CLONE_PIDFD,
+            exit_signal: libc::SIGCHLD as u64,
+            parent_word: &raw mut pidfd as u64,
+            child_word: 0,
+            cgroup: cgroup.map_or(0, |fd| fd.as_raw_fd() as u64),
+        };
+        let this = std::ptr::from_ref(self).cast_mut().cast::<c_void>();
+        if cgroup.is_some() {
+            birth.flags |= CLONE_INTO_CGROUP;
+        }
+        // SAFETY: this thread is suspended while the child uses the stack and `self`; see `Child::become_program`.
+        let mut pid = unsafe { clone_onto(&birth, stack, child, this) };
+        let refusals = [libc::ENOSYS, libc::EINVAL, libc::EPERM];
+        let moved = cgroup.is_some() && refusals.iter().any(|errno| pid == -(*errno as isize));
+        if moved {
+            birth.flags &= !CLONE_INTO_CGROUP;
+            // SAFETY: as above.
+            pid = unsafe { clone_onto(&birth, stack, child, this) };
+        }
+        if pid < 0 {
+            return Err(io::Error::from_raw_os_error(-pid as i32));
+        }
+        // SAFETY: the kernel made this descriptor for us, through CLONE_PIDFD.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        Ok((pid as u32, pidfd, moved))
+    }
+
+    /// Runs in the child, in the agent's memory: system calls only. Returns the errno of what failed.
+    fn become_program(&self) -> c_int {
+        let mut copies = [-1; FDS_MAX];
+        for (copy, fd) in copies.iter_mut().zip(self.fds) {
+            if fd >= 0 {
+                // SAFETY: plain system calls on numbers.
+                *copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, FREE_FROM) };
+                if *copy < 0 {
+                    return errno();
+                }
+            }
+        }
+        // SAFETY: as above.
+        let program = unsafe { libc::fcntl(self.program, libc::F_DUPFD_CLOEXEC, FREE_FROM) };
+        for (place, copy) in (0..).zip(copies) {
+            // SAFETY: as above.
+            if copy >= 0 && unsafe { libc::dup3(copy, place, 0) } < 0 {
+                return errno();
+            }
+        }
+        // SAFETY: both lists end with a null pointer and live in the suspended parent.
+        unsafe {
+            libc::syscall(
+                libc::SYS_execveat,
+                program,
+                c"".as_ptr(),
+                self.arguments,
+                self.variables.as_ptr(),
+                libc::AT_EMPTY_PATH,
+            )
+        };
+        errno()
+    }
+}
+
+unsafe extern "C" fn child(argument: *mut c_void) -> ! {
+    // SAFETY: `Child::create` passes itself and is suspended meanwhile.
+    let this = unsafe { &*argument.cast::<Child>() };
+    this.errno.store(this.become_program(), Ordering::SeqCst);
+    loop {
+        // SAFETY: ends this process without touching the memory it shares.
+        unsafe { libc::syscall(libc::SYS_exit_group, 127) };
+    }
+}
+
+fn errno() -> c_int {
+    // SAFETY: a pointer to the calling thread's own word; the child uses that of the suspended parent.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Blocks every signal of this thread until dropped.
+struct BlockedSignals(u64);
+
+impl BlockedSignals {
+    fn all() -> Self {
+        Self(set_mask(u64::MAX))
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        set_mask(self.0);
+    }
+}
+
+/// Not through libc, which would leave out the signals it uses itself.
+fn set_mask(mask: u64) -> u64 {
+    let mut old: u64 = 0;
+    // SAFETY: both point to words of the kernel's size.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const mask,
+            &raw mut old,
+            size_of::<u64>(),
+        )
+    };
+    old
+}
