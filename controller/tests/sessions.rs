@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 use herdlet::drivers::supervisor::*;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs::File;
@@ -65,6 +66,19 @@ fn null() -> OwnedFd {
     File::options().read(true).write(true).open("/dev/null").unwrap().into()
 }
 
+/// How long anything may take before a test fails.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+fn has_ended(child: &Child, within: Duration) -> bool {
+    let timeout = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
+    poll(&mut [PollFd::new(child, PollFlags::IN)], Some(&timeout)).unwrap() > 0
+}
+
+fn end_of(child: Child) -> ShimEnd {
+    assert!(has_ended(&child, DEADLINE), "the session didn't end in time");
+    child.wait_blocking().unwrap()
+}
+
 fn read_all(fd: OwnedFd) -> String {
     let mut text = String::new();
     File::from(fd).read_to_string(&mut text).unwrap();
@@ -84,7 +98,7 @@ fn streams_and_exit_code_pass_through() {
     File::from(to_stdin).write_all(b"hello\n").unwrap();
     assert_eq!(read_all(from_stdout), "got hello\n");
     assert_eq!(read_all(from_stderr), "err\n");
-    assert_eq!(child.wait_blocking().unwrap(), ShimEnd::Code(41));
+    assert_eq!(end_of(child), ShimEnd::Code(41));
 }
 
 #[test]
@@ -96,7 +110,7 @@ fn signals_and_failed_starts_have_the_shells_codes() {
         let (from_stderr, stderr) = pipe();
         let child = bench.enter_program(invocation, [&null, &null, &stderr], Terminal::None, &leash);
         drop(stderr);
-        (child.wait_blocking().unwrap(), read_all(from_stderr))
+        (end_of(child), read_all(from_stderr))
     };
     assert_eq!(run(&shell("kill -KILL $$")).0, ShimEnd::Code(137));
     let mut missing = shell("");
@@ -131,9 +145,12 @@ fn a_terminal_controls_its_session() {
         said.push_str(std::str::from_utf8(&buffer[..len]).unwrap());
     }
     assert_eq!(said.replace('\r', ""), "on-a-terminal\nhi\n");
-    // Ctrl-C reaches the foreground of the session.
-    terminal.write_all(&[3]).unwrap();
-    assert_eq!(child.wait_blocking().unwrap(), ShimEnd::Code(130));
+    // Ctrl-C reaches the foreground of the session; a shell that is just about to fork may miss one.
+    let started = Instant::now();
+    while started.elapsed() < DEADLINE && !has_ended(&child, Duration::from_millis(50)) {
+        terminal.write_all(&[3]).unwrap();
+    }
+    assert_eq!(end_of(child), ShimEnd::Code(130));
 }
 
 #[test]
@@ -150,7 +167,7 @@ fn everything_ends_with_the_leash() {
     output.read_exact(&mut ready).unwrap();
     drop(held);
     let started = Instant::now();
-    assert_eq!(child.wait_blocking().unwrap(), ShimEnd::Code(137));
+    assert_eq!(end_of(child), ShimEnd::Code(137));
     // Every holder of the pipe is gone, the detached one too.
     assert_eq!(output.read(&mut ready).unwrap(), 0);
     assert!(started.elapsed() < Duration::from_secs(10));
@@ -165,6 +182,6 @@ fn what_a_command_leaves_behind_ends_with_it_where_no_cgroup_would_end_it() {
     let (leash, _held) = pipe();
     let child = bench.enter("setsid sleep 1000 & exit 6", [&null, &stdout, &null], Terminal::None, &leash);
     drop(stdout);
-    assert_eq!(child.wait_blocking().unwrap(), ShimEnd::Code(6));
+    assert_eq!(end_of(child), ShimEnd::Code(6));
     assert_eq!(read_all(from_stdout), "");
 }

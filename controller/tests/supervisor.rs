@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests may panic")]
 
 use herdlet::drivers::supervisor::*;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -63,7 +64,7 @@ impl Bench {
 
     /// Runs to the end; returns how the task ended.
     fn run(&self, record: &str, invocation: &Invocation) -> State {
-        let end = self.launch(record, invocation).wait_blocking().unwrap();
+        let end = end_of(self.launch(record, invocation));
         assert_eq!(end, ShimEnd::Code(0));
         self.record(record).state
     }
@@ -117,6 +118,14 @@ fn shell(script: &str) -> Invocation {
     program("/bin/sh", &["sh", "-c", script])
 }
 
+/// Waits for a shim's end, not for ever.
+fn end_of(child: Child) -> ShimEnd {
+    let timeout = Timespec { tv_sec: DEADLINE.as_secs() as i64, tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(&child, PollFlags::IN)], Some(&timeout)).unwrap() > 0;
+    assert!(ended, "shim {} didn't end in time", child.pid());
+    child.wait_blocking().unwrap()
+}
+
 /// Looks again and again: the end of somebody else's process has no event for us.
 #[expect(clippy::disallowed_methods, reason = "a test thread of its own")]
 fn eventually(what: &str, mut done: impl FnMut() -> bool) {
@@ -157,7 +166,7 @@ fn a_task_runs_and_its_exit_code_output_and_processes_are_kept() {
     let bench = Bench::new();
     let child = bench.launch("a.1", &shell("echo out; echo err >&2; exit 7"));
     let pid = child.pid();
-    assert_eq!(child.wait_blocking().unwrap(), ShimEnd::Code(0));
+    assert_eq!(end_of(child), ShimEnd::Code(0));
     let record = bench.record("a.1");
     assert_eq!(code_of(record.state), (7, 0));
     assert_eq!(record.shim.pid, pid);
@@ -201,11 +210,11 @@ fn a_tombstone_or_an_earlier_start_wins() {
     let bench = Bench::new();
     assert_eq!(bench.records.tombstone("a").unwrap(), TombstoneOutcome::Cancelled);
     let late = bench.launch("a", &shell("echo ran"));
-    assert_eq!(late.wait_blocking().unwrap(), ShimEnd::Code(herdlet_shim::EXIT_LOST as i32));
+    assert_eq!(end_of(late), ShimEnd::Code(herdlet_shim::EXIT_LOST as i32));
     assert_eq!(bench.record("a").state, State::Tombstone);
 
     let children: Vec<Child> = (0..8).map(|_| bench.launch("b", &shell("echo ran"))).collect();
-    let ends: Vec<ShimEnd> = children.into_iter().map(|child| child.wait_blocking().unwrap()).collect();
+    let ends: Vec<ShimEnd> = children.into_iter().map(end_of).collect();
     assert_eq!(ends.iter().filter(|end| **end == ShimEnd::Code(0)).count(), 1, "{ends:?}");
     assert_eq!(bench.log("t.stdout.0"), "ran\n");
     let TombstoneOutcome::TooLate(record) = bench.records.tombstone("b").unwrap() else { panic!() };
@@ -217,7 +226,7 @@ fn five_and_a_half_megabytes_leave_the_last_three_files() {
     let bench = Bench::new();
     let script = shell("yes 'a short line of the task' | head -c 5767168");
     let child = bench.launch_with("a", &script, &log_files(3, 1 << 20), None);
-    assert_eq!(child.wait_blocking().unwrap(), ShimEnd::Code(0));
+    assert_eq!(end_of(child), ShimEnd::Code(0));
     assert_eq!(bench.record("a").dropped_bytes, 0);
     assert_eq!(bench.log_names(), ["t.stdout.3", "t.stdout.4", "t.stdout.5"]);
     for name in ["t.stdout.3", "t.stdout.4"] {
@@ -279,7 +288,7 @@ fn removed_log_files_come_back() {
     eventually("the first line", || bench.log_names() == ["t.stdout.0"]);
     fs::remove_file(bench.path("logs/t.stdout.0")).unwrap();
     fs::write(bench.path("fifo"), "go\n").unwrap();
-    child.wait_blocking().unwrap();
+    end_of(child);
     assert_eq!(bench.log("t.stdout.0"), "two\n");
 }
 
@@ -297,7 +306,7 @@ fn disabled_logs_go_nowhere() {
     let bench = Bench::new();
     let script = shell("readlink /proc/self/fd/1; test \"$(readlink /proc/$$/fd/1)\" = /dev/null");
     let child = bench.launch_with("a", &script, &Logs::Disabled, None);
-    child.wait_blocking().unwrap();
+    end_of(child);
     assert_eq!(code_of(bench.record("a").state), (0, 0));
     assert!(bench.log_names().is_empty());
 }
@@ -337,24 +346,22 @@ fn a_blocking_log_waits_for_room_on_the_disk() {
         return;
     }
     bench.logs = open_dir(&logs);
-    let files = LogFiles {
-        name: "t".to_owned(),
-        files_max: 10,
-        file_size_max: 1 << 20,
-        when_full: WhenFull::Block,
-    };
+    let files =
+        LogFiles { name: "t".to_owned(), files_max: 10, file_size_max: 1 << 20, when_full: WhenFull::Block };
     let child =
         bench.launch_with("a", &shell("head -c 1500000 /dev/zero; exit 4"), &Logs::Files(files), None);
     bench.wait_for("a", is_running);
-    eventually("a full disk", || fs::metadata(logs.join("t.stdout.0")).is_ok_and(|file| file.len() == 65_536));
+    eventually("a full disk", || {
+        fs::metadata(logs.join("t.stdout.0")).is_ok_and(|file| file.len() == 65_536)
+    });
     let record = bench.record("a");
     assert_eq!((record.state, record.dropped_bytes), (State::Running, 0));
     let more = rustix::mount::mount_remount(&logs, flags, c"size=8m");
-    let end = child.wait_blocking();
+    let end = end_of(child);
     let kept: u64 = fs::read_dir(&logs).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
     rustix::mount::unmount(&logs, rustix::mount::UnmountFlags::DETACH).unwrap();
     more.unwrap();
-    assert_eq!(end.unwrap(), ShimEnd::Code(0));
+    assert_eq!(end, ShimEnd::Code(0));
     assert_eq!((code_of(bench.record("a").state), bench.record("a").dropped_bytes), ((4, 0), 0));
     assert_eq!(kept, 1_500_000);
 }
@@ -413,7 +420,8 @@ fn inner_launch() {
 #[test]
 fn task_environment_directory_and_limits_are_exact() {
     let bench = Bench::new();
-    let mut invocation = shell("env | grep -v -e ^PWD -e ^_ -e ^SHLVL -e ^OLDPWD; pwd; umask; ulimit -n; ulimit -Hn");
+    let mut invocation =
+        shell("env | grep -v -e ^PWD -e ^_ -e ^SHLVL -e ^OLDPWD; pwd; umask; ulimit -n; ulimit -Hn");
     invocation.environment.push(("EMPTY".into(), "".into()));
     invocation.directory = Some("/usr".into());
     invocation.umask = Some(0o027);
@@ -431,7 +439,7 @@ fn a_session_leader_runs_outside_the_agents_session() {
     let bench = Bench::new();
     let child = bench.launch("a", &shell("cut -d' ' -f1,5,6,7 /proc/$$/stat"));
     let shim = child.pid();
-    child.wait_blocking().unwrap();
+    end_of(child);
     let text = bench.log("t.stdout.0");
     let fields: Vec<i64> = text.split_whitespace().map(|field| field.parse().unwrap()).collect();
     let [pid, group, session, terminal] = fields[..] else { panic!("{text}") };
@@ -510,7 +518,7 @@ fn the_exit_is_told_while_a_grandchild_holds_the_pipes() {
     let shim = PidFd::open(record.shim).unwrap().expect("the shim drains the pipes");
     eventually("the pid", || bench.log_names() == ["t.stdout.0"] && bench.log("t.stdout.0").ends_with('\n'));
     assert!(kill_tree(&shim, DEADLINE).unwrap() >= 1);
-    assert_eq!(child.wait_blocking().unwrap(), ShimEnd::Code(0));
+    assert_eq!(end_of(child), ShimEnd::Code(0));
     assert_eq!(code_of(bench.record("a").state), (5, 0), "the first exit counts");
 }
 
@@ -519,7 +527,8 @@ fn whoever_detaches_is_reaped_and_found() {
     let bench = Bench::new();
     // A daemon: forked twice, in a session of its own, with its streams closed.
     let daemon = "setsid sh -c 'echo $$ > daemon; exec sleep 1000 >/dev/null 2>&1' &";
-    let mut invocation = shell(&format!("{daemon} wait_for=$!; while ! test -s daemon; do sleep 0.01; done; exit 0"));
+    let mut invocation =
+        shell(&format!("{daemon} wait_for=$!; while ! test -s daemon; do sleep 0.01; done; exit 0"));
     invocation.directory = Some(bench.dir.path().into());
     let child = bench.launch("a", &invocation);
     let record = bench.wait_for("a", has_exited);
@@ -529,20 +538,21 @@ fn whoever_detaches_is_reaped_and_found() {
     assert_eq!(parent, record.shim.pid, "the shim is the subreaper");
     let shim = PidFd::open(record.shim).unwrap().expect("the shim waits for it");
     assert_eq!(kill_tree(&shim, DEADLINE).unwrap(), 1);
-    assert_eq!(child.wait_blocking().unwrap(), ShimEnd::Code(0));
+    assert_eq!(end_of(child), ShimEnd::Code(0));
     assert!(!Path::new(&format!("/proc/{pid}")).exists(), "reaped");
 }
 
 #[test]
 fn a_whole_tree_is_killed_without_cgroups() {
     let bench = Bench::new();
-    let script = "for i in 1 2 3; do (setsid sh -c 'sleep 1000 & sleep 1000 & wait' &) ; done; echo ready; sleep 1000";
+    let script =
+        "for i in 1 2 3; do (setsid sh -c 'sleep 1000 & sleep 1000 & wait' &) ; done; echo ready; sleep 1000";
     let child = bench.launch("a", &shell(script));
     let record = bench.wait_for("a", is_running);
     eventually("the tree", || bench.log_names() == ["t.stdout.0"]);
     let shim = PidFd::open(record.shim).unwrap().unwrap();
     assert!(kill_tree(&shim, DEADLINE).unwrap() >= 4);
-    assert_eq!(child.wait_blocking().unwrap(), ShimEnd::Code(0));
+    assert_eq!(end_of(child), ShimEnd::Code(0));
     assert_eq!(code_of(bench.record("a").state), (0, 9));
     assert_eq!(kill_tree(&shim, DEADLINE).unwrap(), 0);
 }
@@ -554,13 +564,15 @@ fn signals_do_not_reach_the_shim() {
     let record = bench.wait_for("a", is_running);
     let shim = PidFd::open(record.shim).unwrap().unwrap();
     use rustix::process::Signal;
-    for signal in [Signal::HUP, Signal::INT, Signal::TERM, Signal::PIPE, Signal::USR1, Signal::ALARM, Signal::QUIT] {
+    for signal in
+        [Signal::HUP, Signal::INT, Signal::TERM, Signal::PIPE, Signal::USR1, Signal::ALARM, Signal::QUIT]
+    {
         shim.send(signal).unwrap();
     }
     eventually("the output", || bench.log_names() == ["t.stdout.0"]);
     assert!(is_alive(record.shim) && is_alive(record.task));
     open_task(&record).unwrap().unwrap().send_to_group(Signal::INT).unwrap();
-    child.wait_blocking().unwrap();
+    end_of(child);
     assert_eq!(code_of(bench.record("a").state), (0, 2));
 }
 
@@ -575,7 +587,7 @@ fn a_later_process_with_the_same_pid_is_not_taken_for_the_task() {
     let unknown = Process { start_ticks: 0, ..record.task };
     assert!(matches!(PidFd::open(unknown), Err(ProcessError::Unverifiable { .. })));
     task.send(rustix::process::Signal::KILL).unwrap();
-    child.wait_blocking().unwrap();
+    end_of(child);
     assert!(open_task(&record).unwrap().is_none());
     task.send(rustix::process::Signal::KILL).unwrap();
 }
@@ -589,7 +601,7 @@ fn a_cut_leash_ends_shim_and_task() {
     bench.wait_for("a", is_running);
     eventually("the output", || bench.log_names() == ["t.stdout.0"]);
     drop(writing);
-    assert_eq!(child.wait_blocking().unwrap(), ShimEnd::Code(0));
+    assert_eq!(end_of(child), ShimEnd::Code(0));
     assert_eq!(code_of(bench.record("a").state), (0, 9));
 }
 
@@ -612,7 +624,7 @@ fn a_damaged_spec_is_a_failed_start() {
     let empty = Invocation { arguments: vec!["x".into()], ..Invocation::default() };
     let State::StartFailed { step, errno, .. } = bench.run("a", &empty) else { panic!() };
     assert_eq!((step, errno), (Step::Spec, 0));
-    let end = bench.launch("../a", &shell("true")).wait_blocking().unwrap();
+    let end = end_of(bench.launch("../a", &shell("true")));
     assert_eq!(end, ShimEnd::Code(herdlet_shim::EXIT_NO_RECORD as i32));
     let nul = shell("a\0b");
     let what = Launch {
@@ -677,7 +689,7 @@ fn a_v2_cgroup_is_entered_at_birth() {
         shims_cgroup: Some(shims.as_fd()),
         leash: None,
     };
-    launch(&what).unwrap().wait_blocking().unwrap();
+    end_of(launch(&what).unwrap());
     fs::remove_dir(&group).unwrap();
     assert_eq!(code_of(state), (0, 0));
     let name = group.file_name().unwrap().to_str().unwrap().to_owned();
