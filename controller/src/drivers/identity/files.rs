@@ -4,9 +4,12 @@
 //! and `nomad_<name>.jwt`, readable by the task's user alone. It must not know when tokens are renewed, only how long that may
 //! wait.
 
-use std::ffi::{OsStr, OsString};
+use std::{
+    ffi::{OsStr, OsString},
+    time::Duration,
+};
 
-use herdlet_api_types::{Duration, UnixNanos, job::Identity};
+use herdlet_api_types::job::Identity;
 
 use super::{IdentityError, Signer, Token};
 use crate::drivers::{
@@ -81,12 +84,13 @@ impl TaskTokens<'_> {
             .collect()
     }
 
-    /// Whether all token files are there, signed by us, readable by nobody else, not expired at `now`, and say what is wanted.
+    /// Whether all token files are there, signed by us, readable by nobody else, not expired now (when the wanted claims would be
+    /// issued), and say what is wanted.
     ///
     /// # Errors
     ///
     /// When that can't be told.
-    pub fn look(&self, wanted: &[WantedToken], now: UnixNanos) -> Result<Sight, IdentityError> {
+    pub fn look(&self, wanted: &[WantedToken]) -> Result<Sight, IdentityError> {
         let files: Vec<_> = wanted.iter().filter(|token| token.identity.file).collect();
         if files.is_empty() {
             return Ok(Sight::Present);
@@ -94,7 +98,7 @@ impl TaskTokens<'_> {
         let Some(secrets) = self.secrets()? else { return Ok(Sight::Absent) };
         let mut missing = Vec::new();
         for token in &files {
-            match self.see(&secrets, token, now)? {
+            match self.see(&secrets, token)? {
                 Sight::Present => {}
                 Sight::Absent => missing.push(file_name(&token.identity)),
                 Sight::Foreign { why } => return Ok(Sight::Foreign { why }),
@@ -107,44 +111,71 @@ impl TaskTokens<'_> {
         })
     }
 
-    /// Removes the files of these identities. None there is fine.
+    /// Time until the first of the tokens that lie there is due for renewal, zero when it is past; none where nothing
+    /// expires.
+    pub fn renew_in(&self, wanted: &[WantedToken]) -> Option<Duration> {
+        let secrets = self.secrets().ok().flatten()?;
+        let due = |token: &WantedToken| {
+            let claims = self.read(&secrets, &file_name(&token.identity)).ok().flatten()?.ok()?;
+            let (issued, expires, now) =
+                (seconds(&claims, "iat")?, seconds(&claims, "exp")?, seconds(&token.claims, "iat")?);
+            let left = issued.saturating_add(expires.saturating_sub(issued) / 2).saturating_sub(now);
+            Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
+        };
+        wanted.iter().filter(|token| token.identity.file).filter_map(due).min()
+    }
+
+    /// Removes the token files. None there is fine.
     ///
     /// # Errors
     ///
     /// When one can't be removed.
-    pub fn down<'i>(&self, identities: impl IntoIterator<Item = &'i Identity>) -> Result<(), IdentityError> {
+    pub fn down(&self, wanted: &[WantedToken]) -> Result<(), IdentityError> {
         let Some(secrets) = self.secrets()? else { return Ok(()) };
-        for identity in identities {
-            secrets.remove_tree(&file_name(identity)).map_err(|source| self.file_error(source))?;
+        for token in wanted {
+            secrets.remove_tree(&file_name(&token.identity)).map_err(|source| self.file_error(source))?;
         }
         Ok(())
     }
 
-    fn see(&self, secrets: &Dir, token: &WantedToken, now: UnixNanos) -> Result<Sight, IdentityError> {
+    fn see(&self, secrets: &Dir, token: &WantedToken) -> Result<Sight, IdentityError> {
         let name = file_name(&token.identity);
         let here = secrets.path().join(&name);
         let seen = |what: &str| Ok(Sight::foreign(format!("{} {what}", here.display())));
-        let bytes = match secrets.read_file(&name, TOKEN_BYTES_MAX) {
-            Ok(Some(bytes)) => zeroize::Zeroizing::new(bytes),
-            Ok(None) => return Ok(Sight::Absent),
-            Err(FsError::Link { .. } | FsError::NotAFile { .. } | FsError::TooLarge { .. }) => {
-                return seen("is no token of ours");
-            }
-            Err(source) => return Err(self.file_error(source)),
+        let claims = match self.read(secrets, &name)? {
+            None => return Ok(Sight::Absent),
+            Some(Err(NotOurs)) => return seen("is no token of ours"),
+            Some(Ok(claims)) => claims,
         };
         let stat = secrets.stat_name(&name).map_err(|source| self.file_error(source))?;
         if stat.is_some_and(|stat| stat.st_mode & 0o077 != 0) {
             return seen("is readable by others");
         }
-        let claims = std::str::from_utf8(&bytes).ok().and_then(|text| self.signer.verify(text).ok());
-        let Some(claims) = claims else { return seen("is no token of ours") };
         if lasting(&claims) != lasting(&token.claims) {
             return seen("says something else than it should");
         }
-        match claims.get("exp").and_then(serde_json::Value::as_i64) {
-            Some(exp) if exp <= now.0.div_euclid(NANOS) => seen("has expired"),
+        match (seconds(&claims, "exp"), seconds(&token.claims, "iat")) {
+            (Some(expires), Some(now)) if expires <= now => seen("has expired"),
             _ => Ok(Sight::Present),
         }
+    }
+
+    /// The claims of the token that lies there.
+    fn read(
+        &self,
+        secrets: &Dir,
+        name: &OsStr,
+    ) -> Result<Option<Result<serde_json::Value, NotOurs>>, IdentityError> {
+        let bytes = match secrets.read_file(name, TOKEN_BYTES_MAX) {
+            Ok(Some(bytes)) => zeroize::Zeroizing::new(bytes),
+            Ok(None) => return Ok(None),
+            Err(FsError::Link { .. } | FsError::NotAFile { .. } | FsError::TooLarge { .. }) => {
+                return Ok(Some(Err(NotOurs)));
+            }
+            Err(source) => return Err(self.file_error(source)),
+        };
+        let claims = std::str::from_utf8(&bytes).ok().and_then(|text| self.signer.verify(text).ok());
+        Ok(Some(claims.ok_or(NotOurs)))
     }
 
     fn secrets(&self) -> Result<Option<Dir>, IdentityError> {
@@ -167,6 +198,13 @@ impl TaskTokens<'_> {
     }
 }
 
+/// Something else lies where a token should.
+struct NotOurs;
+
+fn seconds(claims: &serde_json::Value, name: &str) -> Option<i64> {
+    claims.get(name)?.as_i64()
+}
+
 /// What two tokens for the same purpose have in common: not when they were issued, not which of them it is. Whether they expire
 /// at all is part of the purpose.
 fn lasting(claims: &serde_json::Value) -> serde_json::Value {
@@ -182,10 +220,8 @@ fn lasting(claims: &serde_json::Value) -> serde_json::Value {
 /// How long after its issue a token is due for renewal: half its life, as Nomad does; none where it doesn't expire.
 fn renew_in(identity: &Identity) -> Option<Duration> {
     let ttl = identity.ttl.filter(|ttl| !ttl.is_zero() && !ttl.is_negative())?;
-    Some(Duration((ttl.as_nanos() / 2).max(NANOS)))
+    Some((ttl.to_std() / 2).max(Duration::from_secs(1)))
 }
-
-const NANOS: i64 = 1_000_000_000;
 
 /// Far beyond any token, well below the size of `secrets`.
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;

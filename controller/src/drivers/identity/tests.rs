@@ -120,9 +120,11 @@ fn token_files_are_written_seen_renewed_and_removed() {
         identity("api", &["example.test"], Some(Duration::from_secs(3600))),
         identity("short", &["x"], Some(Duration::from_secs(60))),
     ];
-    assert_eq!(tokens.look(&all(&identities, NOW), NOW).unwrap(), Sight::Absent);
-    assert_eq!(tokens.up(&all(&identities, NOW)).unwrap().renew_in, Some(Duration::from_secs(30)));
-    assert_eq!(tokens.look(&all(&identities, NOW), NOW).unwrap(), Sight::Present);
+    assert_eq!(tokens.look(&all(&identities, NOW)).unwrap(), Sight::Absent);
+    assert_eq!(tokens.up(&all(&identities, NOW)).unwrap().renew_in, Some(std::time::Duration::from_secs(30)));
+    let soon = UnixNanos(NOW.0 + 10_000_000_000);
+    assert_eq!(tokens.renew_in(&all(&identities, soon)), Some(std::time::Duration::from_secs(20)));
+    assert_eq!(tokens.look(&all(&identities, NOW)).unwrap(), Sight::Present);
     let file = world.path.join("secrets/nomad_api.jwt");
     assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
     let first = std::fs::read_to_string(&file).unwrap();
@@ -133,32 +135,32 @@ fn token_files_are_written_seen_renewed_and_removed() {
     // The shortest one has expired.
     let later = UnixNanos(NOW.0 + 61_000_000_000);
     assert!(
-        matches!(tokens.look(&all(&identities, later), later).unwrap(), Sight::Foreign { why } if why.contains("expired"))
+        matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { why } if why.contains("expired"))
     );
     tokens.up(&all(&identities, later)).unwrap();
-    assert_eq!(tokens.look(&all(&identities, later), later).unwrap(), Sight::Present);
+    assert_eq!(tokens.look(&all(&identities, later)).unwrap(), Sight::Present);
     assert_ne!(first, std::fs::read_to_string(&file).unwrap());
 
     // Others may not read it.
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(matches!(tokens.look(&all(&identities, later), later).unwrap(), Sight::Foreign { .. }));
+    assert!(matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { .. }));
     // A token of another task was put there.
     let stolen = world.signer.sign(&wanted("other", &identities[1], later).claims).unwrap();
     std::fs::write(&file, stolen.reveal()).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert!(
-        matches!(tokens.look(&all(&identities, later), later).unwrap(), Sight::Foreign { why } if why.contains("something else"))
+        matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { why } if why.contains("something else"))
     );
     std::fs::write(&file, "rubbish").unwrap();
-    assert!(matches!(tokens.look(&all(&identities, later), later).unwrap(), Sight::Foreign { .. }));
+    assert!(matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { .. }));
     std::fs::remove_file(&file).unwrap();
     assert!(
-        matches!(tokens.look(&all(&identities, later), later).unwrap(), Sight::Foreign { why } if why.contains("missing"))
+        matches!(tokens.look(&all(&identities, later)).unwrap(), Sight::Foreign { why } if why.contains("missing"))
     );
 
     for _ in 0..2 {
-        tokens.down(&identities).unwrap();
-        assert_eq!(tokens.look(&all(&identities, later), later).unwrap(), Sight::Absent);
+        tokens.down(&all(&identities, NOW)).unwrap();
+        assert_eq!(tokens.look(&all(&identities, later)).unwrap(), Sight::Absent);
     }
 }
 
@@ -169,9 +171,9 @@ fn a_link_in_place_of_a_token_file_is_replaced_and_its_target_untouched() {
     std::fs::write(&victim, "untouched").unwrap();
     std::os::unix::fs::symlink(&victim, world.path.join("secrets/nomad_token")).unwrap();
     let identities = [identity("default", &[], None)];
-    assert!(matches!(tokens(&world).look(&all(&identities, NOW), NOW).unwrap(), Sight::Foreign { .. }));
+    assert!(matches!(tokens(&world).look(&all(&identities, NOW)).unwrap(), Sight::Foreign { .. }));
     tokens(&world).up(&all(&identities, NOW)).unwrap();
-    assert_eq!(tokens(&world).look(&all(&identities, NOW), NOW).unwrap(), Sight::Present);
+    assert_eq!(tokens(&world).look(&all(&identities, NOW)).unwrap(), Sight::Present);
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
 }
 
