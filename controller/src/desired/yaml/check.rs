@@ -117,10 +117,12 @@ impl Walk<'_> {
     }
 
     fn constants(&mut self, facets: &Facets<'_>, node: &Node, trail: &Trail<'_>) {
-        if let Some(names) = facets.constants()
-            && !names.iter().any(|value| mismatch::equals(node, value))
+        // Values that are choices were judged with the choices.
+        if facets.choices().is_none()
+            && let Some(values) = facets.constants()
+            && !values.iter().any(|value| mismatch::equals(node, value))
         {
-            self.tell(node.position, trail, || mismatch::not_one_of(&names, node));
+            self.tell(node.position, trail, || mismatch::not_one_of(&values, node));
         }
     }
 

@@ -30,35 +30,44 @@ pub(crate) fn found(node: &Node) -> String {
     }
 }
 
-/// Phrases in a row: `a`, `a or b`, `a, b or c`.
+/// So many phrases are told in a row.
+const PHRASES_MAX: usize = 12;
+
+/// Phrases in a row: `a`, `a or b`, `a, b or c`; of very many only the first.
 pub(crate) fn one_of(phrases: &[String]) -> String {
     match phrases {
         [] => String::new(),
         [only] => only.clone(),
+        many if many.len() > PHRASES_MAX => {
+            format!("one of {} values such as {}", many.len(), many[..3].join(", "))
+        }
         [init @ .., last] => format!("{} or {last}", init.join(", ")),
     }
 }
 
 /// The name that was probably meant by one that is not known: the same but for case, `-` and `_`, else the one with
-/// the fewest slips (a letter left out, added, changed, or two swapped), if few for its length.
+/// the fewest slips (a letter left out, added, changed, or two swapped), if few for its length, else the only one that
+/// ends in it.
 pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
     let folded = fold(name);
     if let Some(same) = names.clone().find(|other| fold(other) == folded) {
         return Some(same);
     }
-    let length = name.chars().count();
-    let slips_max = match length {
+    let slips_max = match name.chars().count() {
         0..=2 => 0,
         3 => 1,
         4..=7 => 2,
         8..=NAME_CHARS_MAX => 3,
         _ => return None,
     };
-    names
+    let near = names
+        .clone()
         .map(|other| (slips(name, other), other))
         .filter(|(slips, _)| *slips <= slips_max)
         .min_by_key(|(slips, _)| *slips)
-        .map(|(_, other)| other)
+        .map(|(_, other)| other);
+    let mut longer = names.filter(|other| folded.len() > 2 && fold(other).ends_with(&folded));
+    near.or_else(|| longer.next().filter(|_| longer.next().is_none()))
 }
 
 /// A longer name is no slip of any of ours.

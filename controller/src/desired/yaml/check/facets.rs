@@ -97,12 +97,15 @@ impl<'s> Facets<'s> {
         self.get("anyOf").or_else(|| self.get("oneOf")).and_then(Json::as_array).map(Vec::as_slice)
     }
 
-    /// The values of which the node must be one.
+    /// The values of which the node must be one, also where each is a choice of its own.
     pub(super) fn constants(&self) -> Option<Vec<&'s Json>> {
         match (self.get("const"), self.get("enum")) {
             (Some(value), _) => Some(vec![value]),
             (None, Some(Json::Array(values))) => Some(values.iter().collect()),
-            (None, _) => None,
+            (None, _) => {
+                let choices = self.choices()?.iter().map(|choice| self.beside(choice).constants());
+                choices.collect::<Option<Vec<_>>>().map(|values| values.concat())
+            }
         }
     }
 

@@ -233,6 +233,15 @@ fn to_map(facets: &Facets<'_>, node: &Node) -> Option<String> {
     if let (Style::Plain, Some((key, _))) = (node.style, node.text.split_once(':')) {
         return Some(format!("put a space after `{}:`", shorten(key)));
     }
+    if let Some(text) = node.scalar_text() {
+        let mut required =
+            facets.all("required").filter_map(Json::as_array).flatten().filter_map(Json::as_str);
+        let (Some(only), None) = (required.next(), required.next()) else { return None };
+        let field = facets.beside(facets.field(only)?);
+        let fits = type_fits(&field, node)
+            && field.constants().is_none_or(|values| values.iter().any(|value| equals(node, value)));
+        return fits.then(|| format!("write {{{only}: {}}}", flow_word(text)));
+    }
     match node.items()? {
         [] => Some("write {}".to_owned()),
         [only] if only.entries().is_some() && !facets.field_names().is_empty() => {

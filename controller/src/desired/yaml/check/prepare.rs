@@ -44,7 +44,9 @@ fn strict(schema: &mut Map<String, Json>) {
         without_null(schema);
     }
     let has = |keyword: &str| schema.contains_key(keyword);
-    if has("properties") && !["additionalProperties", "unevaluatedProperties", "allOf"].into_iter().any(has) {
+    // Beside a reference or `allOf` the fields named here are not all there are.
+    let open = ["additionalProperties", "unevaluatedProperties", "allOf", "$ref"].into_iter().any(has);
+    if has("properties") && !open {
         schema.insert("additionalProperties".to_owned(), Json::Bool(false));
     }
 }

@@ -13,7 +13,9 @@ use crate::desired::yaml::node::{Node, Style, Value};
 pub(super) fn judge(facets: &Facets<'_>, node: &Node) -> Option<Result<(), String>> {
     let is_collection = facets.types().iter().any(|name| matches!(*name, "object" | "array"));
     if facets.is("x-text") && !is_collection {
-        return Some(judge_text(node));
+        let named =
+            || facets.text("x-name").and_then(|kind| judge_name(kind, &node.text)).map_or(Ok(()), Err);
+        return Some(judge_text(node).and_then(|()| named()));
     }
     if facets.is("x-duration") {
         return Some(judge_duration(node));

@@ -203,6 +203,11 @@ fn names_of_enums_are_told() {
             "restart: {mode: dely}",
             "restart.mode: expected `delay` or `fail`, found the string \"dely\"; did you mean `delay`?",
         ),
+        ("restart: {label: 0755}", ""),
+        (
+            "restart: {label: a/b}",
+            "restart.label: must be 1 to 128 bytes without `/`, `\\` and control characters",
+        ),
         ("restart: {mode: ~}", "restart.mode: is empty; remove it or give it a value"),
         ("restart: {mode: [delay]}", "restart.mode: expected `delay` or `fail`, found a list"),
         ("restart: {mode: 5}", "restart.mode: expected `delay` or `fail`, found the integer 5; write \"5\""),
@@ -272,6 +277,26 @@ fn names_have_rules() {
     assert_eq!(name("''"), rule);
     assert_eq!(name(&"a".repeat(64)), format!("{rule}; `{}` would do", "a".repeat(63)));
     assert_eq!(name("5"), "name: expected a string, found the integer 5; write \"5\"");
+}
+
+#[test]
+fn names_may_be_of_other_kinds() {
+    let wrong = |kind: &str, text: &str| {
+        let schema = serde_json::json!({"type": "string", "x-name": kind});
+        !check(&document(text).root(), &schemars::Schema::try_from(schema).unwrap()).is_empty()
+    };
+    for (kind, good, bad) in [
+        ("file-name", vec!["a b", "é", "a..b"], vec!["a/b", "..", "'.'", "''", "\"a\\nb\"", "a\\b"]),
+        ("variable", vec!["A_B", "a.b"], vec!["a=b", "''"]),
+        ("of-no-kind", vec!["''"], vec![]),
+    ] {
+        for text in good {
+            assert!(!wrong(kind, text), "{kind} {text}");
+        }
+        for text in bad {
+            assert!(wrong(kind, text), "{kind} {text}");
+        }
+    }
 }
 
 #[test]

@@ -73,6 +73,8 @@ pub(super) struct Restart {
     pub(super) attempts: Option<u8>,
     pub(super) interval: Option<Duration>,
     pub(super) mode: Option<Mode>,
+    #[schemars(extend("x-name" = "file-name"))]
+    pub(super) label: Option<Text>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, JsonSchema)]
