@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Drivers, Set, job_to_yaml, load, parse, schema, volume_to_yaml};
+use super::{Drivers, Filesystem, Set, job_to_yaml, load, parse, schema, volume_to_yaml};
 use crate::desired::yaml::Problems;
 
 mod bad;
@@ -131,4 +131,56 @@ fn the_published_schema_is_current() {
         published == current,
         "manifests/schema.json is old; run: UPDATE_SCHEMA=1 cargo test -p herdlet the_published"
     );
+}
+
+#[test]
+fn a_job_is_written_as_a_person_would() {
+    let set = load(&[repository().join("manifests/web.yaml")], &Drivers::built_in()).unwrap();
+    let written = job_to_yaml(&set.jobs[0].object).unwrap();
+    let path = repository().join("controller/src/desired/manifests/tests/web.written.yaml");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &written).unwrap();
+    }
+    assert_eq!(written, std::fs::read_to_string(path).unwrap_or_default());
+}
+
+#[test]
+fn a_token_that_the_task_never_sees_is_said() {
+    let set = read(
+        "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {groups: [{name: g, tasks: [
+           {name: t, driver: mock, identities: [{name: api, aud: [x]}, {env: true}]}]}]}}",
+    )
+    .unwrap_or_else(|all| panic!("{all}"));
+    let warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        ["test.yaml:2:49: spec.groups[0].tasks[0].identities[0]: \
+          neither `env` nor `file` is true, so the task won't see this token"]
+    );
+}
+
+#[test]
+fn a_driver_with_files_of_its_own_takes_mounts_anywhere() {
+    let mut drivers = Drivers::built_in();
+    let mut rules = drivers.get("mock").unwrap().clone();
+    rules.filesystem = Filesystem::Own;
+    drivers.insert("boxed", rules);
+    let text = "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {groups: [{name: g,
+        volumes: {data: {type: host, source: data}}, tasks: [
+        {name: t, driver: boxed, volume_mounts: [{volume: data, destination: /srv}]}]}]}}";
+    parse("x", text.as_bytes(), &drivers).unwrap_or_else(|all| panic!("{all}"));
+}
+
+#[test]
+fn what_is_built_is_not_listed_as_missing() {
+    fn look(schema: &serde_json::Value) {
+        let fields = schema.get("properties").and_then(|fields| fields.as_object());
+        for name in schema.get("x-not-built").and_then(|names| names.as_array()).into_iter().flatten() {
+            let name = name.as_str().unwrap();
+            assert!(fields.is_none_or(|fields| !fields.contains_key(name)), "{name} is built");
+        }
+        schema.as_object().into_iter().flatten().for_each(|(_, inner)| look(inner));
+        schema.as_array().into_iter().flatten().for_each(look);
+    }
+    look(&schema());
 }
