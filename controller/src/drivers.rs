@@ -10,6 +10,7 @@ pub mod privileges;
 pub mod safe_fs;
 pub mod sight;
 pub mod supervisor;
+pub mod task;
 pub mod task_dir;
 #[cfg(test)]
 pub(crate) mod test_ground;

@@ -1,0 +1,170 @@
+//! Commands executed in a running task: the whole thing at once, or as a session with streams.
+//!
+//! A session belongs to whoever holds it: dropping [`ExecSession`] ends the command.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, future::BoxFuture, stream::BoxStream};
+use tokio::sync::mpsc;
+
+use super::{DriverError, DriverResult, ExitResult};
+
+/// How much of each output stream [`ExecOutcome`] keeps, in bytes: the last ones, as Nomad's script checks do.
+pub const EXEC_OUTPUT_LEN_MAX: usize = 4096;
+
+/// How a command ended that ran to its end.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExecOutcome {
+    /// The last bytes of its standard output.
+    pub stdout: Vec<u8>,
+    /// The last bytes of its standard error.
+    pub stderr: Vec<u8>,
+    /// Code and signal.
+    pub exit: ExitResult,
+}
+
+/// A command to execute with its streams at hand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecRequest {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// The size of the terminal it gets; none for pipes.
+    pub terminal: Option<TerminalSize>,
+}
+
+/// Size of a terminal in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TerminalSize {
+    /// Rows.
+    pub height: u16,
+    /// Columns.
+    pub width: u16,
+}
+
+impl Default for TerminalSize {
+    fn default() -> Self {
+        Self { height: 24, width: 80 }
+    }
+}
+
+/// A running command.
+pub struct ExecSession {
+    /// Its standard input; dropping the sender closes it.
+    pub stdin: mpsc::Sender<Vec<u8>>,
+    /// Its standard output, with a terminal all of its output. Ends at the end of the output.
+    pub stdout: mpsc::Receiver<Vec<u8>>,
+    /// Its standard error.
+    pub stderr: mpsc::Receiver<Vec<u8>>,
+    /// New sizes of its terminal.
+    pub resize: mpsc::Sender<TerminalSize>,
+    /// How it ended. Dropping this ends it.
+    pub exit: BoxFuture<'static, DriverResult<ExitResult>>,
+}
+
+/// What goes into a session in raw form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecInput {
+    /// Bytes for standard input.
+    Stdin(Vec<u8>),
+    /// The end of standard input.
+    StdinEnd,
+    /// A new size of the terminal.
+    Resize(TerminalSize),
+}
+
+/// What comes out of a session in raw form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExecOutput {
+    /// Bytes of standard output.
+    Stdout(Vec<u8>),
+    /// The end of standard output.
+    StdoutEnd,
+    /// Bytes of standard error.
+    Stderr(Vec<u8>),
+    /// The end of standard error.
+    StderrEnd,
+    /// The command ended; the last frame.
+    Exited(ExitResult),
+}
+
+/// Runs a session to its end without input and keeps the tail of its output. After `timeout` it is ended.
+///
+/// # Errors
+/// What the session fails with; a timeout is of class `Retry`.
+pub async fn run_to_end(session: ExecSession, timeout: Duration) -> DriverResult<ExecOutcome> {
+    let ExecSession { stdin, mut stdout, mut stderr, resize, exit } = session;
+    drop((stdin, resize));
+    let all = async { tokio::join!(tail(&mut stdout), tail(&mut stderr), exit) };
+    match tokio::time::timeout(timeout, all).await {
+        Ok((stdout, stderr, exit)) => Ok(ExecOutcome { stdout, stderr, exit: exit? }),
+        Err(_) => Err(DriverError::retry(format!("end a command within {timeout:?}"))),
+    }
+}
+
+async fn tail(pieces: &mut mpsc::Receiver<Vec<u8>>) -> Vec<u8> {
+    let mut kept = Vec::new();
+    while let Some(piece) = pieces.recv().await {
+        kept.extend_from_slice(&piece);
+        if kept.len() > EXEC_OUTPUT_LEN_MAX {
+            kept.drain(..kept.len() - EXEC_OUTPUT_LEN_MAX);
+        }
+    }
+    kept
+}
+
+/// Drives a session by frames. Returns after the last frame was sent, or early when nobody reads any more (which ends the
+/// command). The end of `input` is no end of the session: a person may only be listening.
+///
+/// # Errors
+/// What the session itself fails with.
+pub async fn relay_frames(
+    session: ExecSession,
+    mut input: BoxStream<'static, ExecInput>,
+    output: mpsc::Sender<ExecOutput>,
+) -> DriverResult<()> {
+    let ExecSession { stdin, mut stdout, mut stderr, resize, exit } = session;
+    let reading = async {
+        let mut stdin = Some(stdin);
+        while let Some(frame) = input.next().await {
+            match frame {
+                ExecInput::Stdin(bytes) => {
+                    if let Some(stdin) = &stdin {
+                        // A command that closed its input just doesn't hear us any more.
+                        let _ = stdin.send(bytes).await;
+                    }
+                }
+                ExecInput::StdinEnd => stdin = None,
+                ExecInput::Resize(size) => {
+                    let _ = resize.send(size).await;
+                }
+            }
+        }
+        // The streams stay open: closing them at the end of `input` would end an interactive shell.
+        std::future::pending::<()>().await;
+    };
+    let writing = async {
+        let out = async {
+            while let Some(bytes) = stdout.recv().await {
+                output.send(ExecOutput::Stdout(bytes)).await?;
+            }
+            output.send(ExecOutput::StdoutEnd).await
+        };
+        let err = async {
+            while let Some(bytes) = stderr.recv().await {
+                output.send(ExecOutput::Stderr(bytes)).await?;
+            }
+            output.send(ExecOutput::StderrEnd).await
+        };
+        let (exit, out, err) = tokio::join!(exit, out, err);
+        let exit = exit?;
+        if out.is_ok() && err.is_ok() {
+            let _ = output.send(ExecOutput::Exited(exit)).await;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        () = reading => Ok(()),
+        () = output.closed() => Ok(()),
+        result = writing => result,
+    }
+}
