@@ -4,9 +4,12 @@
 //! Nothing here knows the planner; the executor translates.
 
 pub mod alloc_dir;
+pub mod cgroup;
 pub mod identity;
 pub mod mounts;
 pub mod privileges;
+pub mod process_tree;
+mod ready;
 pub mod safe_fs;
 pub mod sight;
 pub mod supervisor;

@@ -1,0 +1,248 @@
+//! Control groups: where every attempt's processes are held, limited, measured, and from where they are killed.
+//!
+//! In: the instance, attempts, their limits. Out: a [`Cgroup`] per attempt, or [`Isolation::None`] and why. It knows no
+//! task, no supervisor and no state: what exists in the tree of this instance is the whole truth.
+//!
+//! ```text
+//! <cgroup2>/<parent>/<instance>/shims        all supervisors of the instance; never killed as one
+//! <cgroup2>/<parent>/<instance>/<attempt>    one attempt, with all its descendants
+//! <v1 memory, v1 cpu>/<parent>/<instance>/<attempt>    on a hybrid machine, only where there is a limit
+//! ```
+//!
+//! An attempt's cgroup is never used twice: a cgroup that was once killed by `cgroup.kill` may kill at birth whatever is
+//! cloned into it later (seen on Linux 6.18).
+
+mod attempt;
+mod detect;
+mod files;
+mod kill;
+mod limits;
+mod usage;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::task::{AttemptId, in_full};
+
+pub use attempt::Cgroup;
+pub use detect::Mounts;
+pub use limits::Limits;
+
+/// What a cgroup operation fails with. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// A file operation.
+    #[error("{operation} {}", path.display())]
+    File {
+        /// What was tried, for instance `make cgroup`.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Processes that don't go.
+    #[error("end the processes in {}: some are left after {waited_ms} ms", path.display())]
+    Populated {
+        /// The cgroup.
+        path: PathBuf,
+        /// How long they were waited for.
+        waited_ms: u64,
+    },
+    /// There is no cgroup2.
+    #[error("find a cgroup2 hierarchy: {why}")]
+    NoHierarchy {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Whether tasks are held by cgroups.
+#[derive(Debug, Clone)]
+pub enum Isolation {
+    /// They are.
+    Cgroups(Arc<Cgroups>),
+    /// They are held by their process tree only.
+    None {
+        /// Why, for status and log.
+        why: String,
+    },
+}
+
+impl Isolation {
+    /// Finds and prepares this instance's tree.
+    pub fn detect(setup: &Setup) -> Self {
+        match Mounts::read(setup).and_then(|mounts| Cgroups::open(setup, &mounts)) {
+            Ok(cgroups) => Self::Cgroups(Arc::new(cgroups)),
+            Err(error) => Self::None { why: format!("failed to {}", in_full(&error)) },
+        }
+    }
+
+    /// The tree, where there is one.
+    pub fn cgroups(&self) -> Option<&Arc<Cgroups>> {
+        match self {
+            Self::Cgroups(cgroups) => Some(cgroups),
+            Self::None { .. } => None,
+        }
+    }
+}
+
+/// Where the tree should be.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Name of the topmost directory, by default `herdlet`; slashes make a path.
+    pub parent: String,
+    /// The instance.
+    pub instance: String,
+    /// The instance's runtime directory, where a cgroup2 is mounted if there is none.
+    pub runtime: PathBuf,
+}
+
+/// What a v1 or v2 controller is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Controller {
+    /// Memory limits and counters.
+    Memory,
+    /// Shares of processor time.
+    Cpu,
+}
+
+impl Controller {
+    const ALL: [Self; 2] = [Self::Memory, Self::Cpu];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+/// The cgroups of one instance.
+#[derive(Debug)]
+pub struct Cgroups {
+    tree: PathBuf,
+    v2: BTreeSet<Controller>,
+    v1: BTreeMap<Controller, PathBuf>,
+    unlimited: Vec<String>,
+}
+
+impl Cgroups {
+    /// Makes the tree of the instance, or finds it, and enables the controllers it can have.
+    ///
+    /// # Errors
+    /// When there is no cgroup2, or it can't be written to.
+    pub fn open(setup: &Setup, mounts: &Mounts) -> Result<Self, CgroupError> {
+        let top =
+            mounts.v2.clone().ok_or_else(|| CgroupError::NoHierarchy { why: "none is mounted".into() })?;
+        let below = Path::new(&setup.parent).join(&setup.instance);
+        let tree = top.join(&below);
+        files::make_dirs(&tree)?;
+        files::make_dirs(&tree.join(SHIMS))?;
+        let mut cgroups = Self { tree, v2: BTreeSet::new(), v1: BTreeMap::new(), unlimited: Vec::new() };
+        for controller in Controller::ALL {
+            match cgroups.enable(controller, &top, &below, mounts) {
+                Ok(()) => {}
+                Err(error) => {
+                    cgroups.unlimited.push(format!("{}: failed to {}", controller.name(), in_full(&error)))
+                }
+            }
+        }
+        Ok(cgroups)
+    }
+
+    /// The cgroup of all supervisors.
+    pub fn shims(&self) -> PathBuf {
+        self.tree.join(SHIMS)
+    }
+
+    /// Which limits can't be set here, and why; for status.
+    pub fn unlimited(&self) -> &[String] {
+        &self.unlimited
+    }
+
+    /// An attempt's cgroup, whether it exists or not.
+    pub fn of(&self, id: &AttemptId) -> Cgroup {
+        let name = id.name();
+        let v1 = self.v1.iter().map(|(controller, tree)| (*controller, tree.join(&name))).collect();
+        Cgroup::at(self.tree.join(&name), self.v2.clone(), v1)
+    }
+
+    /// Makes an attempt's cgroup with these limits. One that is there and was never killed is as good.
+    ///
+    /// # Errors
+    /// When it can't be made, or a limit that this machine knows can't be set.
+    pub fn create(&self, id: &AttemptId, limits: &Limits) -> Result<Cgroup, CgroupError> {
+        let cgroup = self.of(id);
+        cgroup.make(limits)?;
+        Ok(cgroup)
+    }
+
+    /// The attempts that have a cgroup.
+    ///
+    /// # Errors
+    /// When the tree can't be listed.
+    pub fn found(&self) -> Result<BTreeSet<AttemptId>, CgroupError> {
+        let mut found = BTreeSet::new();
+        for tree in std::iter::once(&self.tree).chain(self.v1.values()) {
+            let names = files::child_dirs(tree)?;
+            found.extend(names.iter().filter_map(|path| AttemptId::parse(path.file_name()?.to_str()?)));
+        }
+        Ok(found)
+    }
+
+    /// Removes the tree; for an instance that leaves nothing behind. Whatever still runs in it is killed.
+    ///
+    /// # Errors
+    /// When something in it resists.
+    pub async fn remove(&self) -> Result<(), CgroupError> {
+        for id in self.found()? {
+            let cgroup = self.of(&id);
+            cgroup.kill().await?;
+            cgroup.remove().await?;
+        }
+        kill::remove_tree(&self.tree).await?;
+        for tree in self.v1.values() {
+            kill::remove_tree(tree).await?;
+        }
+        // The parent belongs to all instances: it goes with the last one.
+        for tree in std::iter::once(&self.tree).chain(self.v1.values()) {
+            if let Some(parent) = tree.parent() {
+                let _ = std::fs::remove_dir(parent);
+            }
+        }
+        Ok(())
+    }
+
+    fn enable(
+        &mut self,
+        controller: Controller,
+        top: &Path,
+        below: &Path,
+        mounts: &Mounts,
+    ) -> Result<(), CgroupError> {
+        if let Some(mount) = mounts.v1.get(&controller) {
+            let tree = mount.join(below);
+            files::make_dirs(&tree)?;
+            self.v1.insert(controller, tree);
+            return Ok(());
+        }
+        let mut dir = top.to_owned();
+        detect::enable(controller, &dir)?;
+        for part in below {
+            dir.push(part);
+            detect::enable(controller, &dir)?;
+        }
+        self.v2.insert(controller);
+        Ok(())
+    }
+}
+
+const SHIMS: &str = "shims";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! With real cgroups, where the machine lets us.
+
+use std::process::{Command, Stdio};
+
+use herdlet_api_types::AllocId;
+
+use super::*;
+
+fn setup(instance: &str) -> Setup {
+    let parent = format!("herdlet-test-{}", std::process::id());
+    Setup { parent, instance: instance.into(), runtime: "/nonexistent".into() }
+}
+
+/// None where the machine has no writable cgroups; then there is nothing to test.
+fn open(instance: &str) -> Option<(Setup, Arc<Cgroups>)> {
+    let setup = setup(instance);
+    let isolation = Isolation::detect(&setup);
+    isolation.cgroups().map(|cgroups| (setup, Arc::clone(cgroups)))
+}
+
+fn id(attempt: u32) -> AttemptId {
+    AttemptId { alloc: AllocId::from_hash([3; 16]), task: "a task".into(), attempt }
+}
+
+#[tokio::test]
+async fn everything_in_a_cgroup_is_killed_and_nothing_else() {
+    let Some((_, cgroups)) = open("kill") else { return };
+    let mine = cgroups.create(&id(1), &Limits::default()).unwrap();
+    let other = cgroups.create(&id(2), &Limits::default()).unwrap();
+    let sleep = |cgroup: &Cgroup| {
+        let child = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+        cgroup.take_in(&[child.id()]).unwrap();
+        child
+    };
+    let (mut first, mut second, mut third) = (sleep(&mine), sleep(&mine), sleep(&other));
+    assert!(mine.is_populated());
+    assert_eq!(mine.pids().len(), 2);
+    mine.kill().await.unwrap();
+    assert!(!mine.is_populated());
+    first.wait().unwrap();
+    second.wait().unwrap();
+    assert!(third.try_wait().unwrap().is_none());
+    mine.remove().await.unwrap();
+    assert!(!mine.exists());
+    mine.kill().await.unwrap();
+    mine.remove().await.unwrap();
+    assert_eq!(cgroups.found().unwrap(), BTreeSet::from([id(2)]));
+    cgroups.remove().await.unwrap();
+    third.wait().unwrap();
+    assert!(!other.exists());
+}
+
+#[tokio::test]
+async fn another_instance_is_left_alone() {
+    let Some((_, ours)) = open("ours") else { return };
+    let Some((_, theirs)) = open("theirs") else { return };
+    ours.create(&id(1), &Limits::default()).unwrap();
+    let stranger = theirs.create(&id(1), &Limits::default()).unwrap();
+    ours.remove().await.unwrap();
+    assert!(stranger.exists());
+    theirs.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn limits_are_written_where_the_machine_has_the_controller() {
+    let Some((_, cgroups)) = open("limits") else { return };
+    let limits = Limits { memory_bytes: Some(64 << 20), memory_low_bytes: None, cpu_shares: Some(512) };
+    let cgroup = cgroups.create(&id(1), &limits).unwrap();
+    if let Some(dir) = cgroup.v1_dir(Controller::Memory) {
+        assert_eq!(files::number(&dir.join("memory.limit_in_bytes")), Some(64 << 20));
+    } else if cgroups.v2.contains(&Controller::Memory) {
+        assert_eq!(files::number(&cgroup.dir().join("memory.max")), Some(64 << 20));
+    } else {
+        assert!(!cgroups.unlimited().is_empty());
+    }
+    assert_eq!(cgroup.oom_kills(), 0);
+    cgroups.remove().await.unwrap();
+    assert!(cgroup.v1_dir(Controller::Memory).is_none());
+}
+
+#[test]
+fn a_machine_without_cgroups_says_why() {
+    let mut setup = setup("none");
+    setup.parent = "\0".into();
+    let Isolation::None { why } = Isolation::detect(&setup) else { panic!("isolated") };
+    assert!(why.starts_with("failed to "), "{why}");
+}

@@ -1,0 +1,120 @@
+//! A process and its descendants as /proc shows them: all that holds a task together where there are no cgroups.
+//!
+//! In: pids. Out: pids, memory, processor time. It changes nothing. What it reads is old when it is returned: a pid may
+//! have been given away meanwhile.
+
+use std::{collections::BTreeMap, fs};
+
+use super::task::{CpuUsage, MemoryUsage};
+
+/// Who a process is: told apart from a later one with the same pid by its start time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// Parent's pid.
+    pub parent: u32,
+    /// Time in user mode, in clock ticks.
+    pub user_ticks: u64,
+    /// Time in the kernel, in clock ticks.
+    pub system_ticks: u64,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// It has ended and waits to be reaped.
+    pub is_zombie: bool,
+}
+
+/// What /proc says about a process; none if there is no such process.
+pub fn stat(pid: u32) -> Option<Stat> {
+    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// `root` and all its descendants, without those that only wait to be reaped.
+pub fn members(root: u32) -> Vec<u32> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Some(stat) = stat(pid)
+            && !stat.is_zombie
+        {
+            children.entry(stat.parent).or_default().push(pid);
+        }
+    }
+    let mut found = vec![root];
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        found.extend(children.remove(pid).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+/// Resident memory of all of them.
+pub fn memory(pids: &[u32]) -> MemoryUsage {
+    let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
+    let (mut anonymous, mut mapped) = (0_u64, 0_u64);
+    for pid in pids {
+        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/statm")) else { continue };
+        let mut numbers = text.split(' ').skip(1).map_while(|number| number.parse::<u64>().ok());
+        let (resident, shared) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        anonymous = anonymous.saturating_add(resident.saturating_sub(shared).saturating_mul(page));
+        mapped = mapped.saturating_add(shared.saturating_mul(page));
+    }
+    MemoryUsage {
+        rss: Some(anonymous),
+        mapped_file: Some(mapped),
+        usage: Some(anonymous.saturating_add(mapped)),
+        ..MemoryUsage::default()
+    }
+}
+
+/// Processor time of those that still live.
+pub fn cpu(pids: &[u32]) -> CpuUsage {
+    let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    let stats = pids.iter().filter_map(|pid| stat(*pid));
+    let (user, system) = stats
+        .fold((0_u64, 0_u64), |(user, system), stat| (user + stat.user_ticks, system + stat.system_ticks));
+    CpuUsage {
+        user_ns: user.saturating_mul(tick_ns),
+        system_ns: system.saturating_mul(tick_ns),
+        ..CpuUsage::default()
+    }
+}
+
+fn parse(text: &str) -> Option<Stat> {
+    // A process may call itself anything, also `) R 1`: count from the last parenthesis.
+    let (_, rest) = text.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    Some(Stat {
+        parent: fields.get(1)?.parse().ok()?,
+        user_ticks: number(11)?,
+        system_ticks: number(12)?,
+        start_ticks: number(19)?,
+        is_zombie: matches!(fields.first(), Some(&("Z" | "X"))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_does_not_shift_the_fields() {
+        let stat = parse("7 (a) R 1 (x) S 5 7 7 0 -1 0 1 0 0 0 11 12 0 0 20 0 1 0 99 1 2").unwrap();
+        assert_eq!((stat.parent, stat.user_ticks, stat.system_ticks, stat.start_ticks), (5, 11, 12, 99));
+        assert!(!stat.is_zombie);
+        assert_eq!(parse("rubbish"), None);
+    }
+
+    #[test]
+    fn this_process_is_found_with_its_child() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pids = members(std::process::id());
+        assert!(pids.contains(&child.id()) && pids.contains(&std::process::id()));
+        assert!(memory(&pids).usage.unwrap() > 0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!members(std::process::id()).contains(&child.id()));
+        assert_eq!(stat(child.id()).map(|stat| stat.parent), None);
+    }
+}
