@@ -1,0 +1,425 @@
+//! The attempts directory, watched: one inotify watch tells of every change of every record of the instance.
+//!
+//! In: records, written by supervisors and by ourselves. Out: whoever waits for an attempt is woken when its record
+//! changes; and one channel of [`Notice`]s for the controller, which the drivers fill. It knows no cgroup and starts
+//! nothing.
+
+use std::{
+    collections::BTreeMap,
+    ffi::CStr,
+    fs, io,
+    mem::MaybeUninit,
+    os::{fd::OwnedFd, unix::fs::DirBuilderExt},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use herdlet_api_types::task::ExitResult;
+use rustix::fs::inotify;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::{mpsc, watch},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    ready,
+    supervisor::{PidFd, Record, RecordsError, RuntimeDir, State, TombstoneOutcome},
+    task::AttemptId,
+};
+
+/// Something happened to an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Its main process ended, or its supervisor died. Comes once per agent and attempt.
+    Exited {
+        /// Which.
+        id: AttemptId,
+        /// How.
+        result: ExitResult,
+    },
+    /// Something of it was taken away: look at it.
+    Drift {
+        /// Which.
+        id: AttemptId,
+    },
+}
+
+/// Why attempts can't be followed. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum AttemptsError {
+    /// The directory can't be prepared.
+    #[error("prepare {}", path.display())]
+    Prepare {
+        /// The directory, or a file in it.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It can't be watched.
+    #[error("watch {}", path.display())]
+    Watch {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A record can't be had.
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+}
+
+/// How an attempt's supervision ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// With a final record.
+    Record(Record),
+    /// The supervisor died and left the record as it was.
+    SupervisorDied(Record),
+    /// The record was removed.
+    Removed,
+}
+
+/// How long a tombstone outlives the attempt's removal: until then, a supervisor that was started before it may still come
+/// and must find it. It needs less than a millisecond, a stalled machine a bit more.
+const TOMBSTONE_TIME: Duration = Duration::from_secs(60);
+/// How long a record may stay without the pid of its supervisor, which writes it right after creating the file.
+const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
+/// Names of records are shorter; one event always fits.
+const EVENTS_LEN: usize = 4096;
+
+/// The watched attempts directory of one instance.
+#[derive(Debug)]
+pub struct Attempts {
+    path: PathBuf,
+    records: RuntimeDir,
+    waiting: Mutex<BTreeMap<String, watch::Sender<()>>>,
+    notices: mpsc::Sender<Notice>,
+    _watching: AbortOnDropHandle<()>,
+}
+
+impl Attempts {
+    /// Makes the directory if it isn't there, removes what an earlier boot left in it, and begins to watch it. The drivers'
+    /// notices go to `notices`.
+    ///
+    /// # Errors
+    /// When it can't be made or watched. Must be called within a tokio runtime.
+    pub fn open(path: &Path, notices: mpsc::Sender<Notice>) -> Result<Arc<Self>, AttemptsError> {
+        let prepare = |source| AttemptsError::Prepare { path: path.to_owned(), source };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(prepare)?;
+        let records = RuntimeDir::open(path)?;
+        forget_earlier_boot(path, &records)?;
+        let inotify = watch_dir(path)
+            .map_err(|source| AttemptsError::Watch { path: path.to_owned(), source: source.into() })?;
+        let inotify = ready::register(inotify, Interest::READABLE)
+            .map_err(|source| AttemptsError::Watch { path: path.to_owned(), source })?;
+        Ok(Arc::new_cyclic(|attempts| Self {
+            path: path.to_owned(),
+            records,
+            waiting: Mutex::new(BTreeMap::new()),
+            notices,
+            _watching: AbortOnDropHandle::new(tokio::spawn(read_events(inotify, Weak::clone(attempts)))),
+        }))
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The records in it.
+    pub fn records(&self) -> &RuntimeDir {
+        &self.records
+    }
+
+    /// An attempt's record; none if nobody has claimed it.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn record(&self, id: &AttemptId) -> Result<Option<Record>, AttemptsError> {
+        Ok(self.records.read(&id.name())?)
+    }
+
+    /// The attempts that have a record.
+    ///
+    /// # Errors
+    /// When the directory can't be listed.
+    pub fn found(&self) -> Result<Vec<AttemptId>, AttemptsError> {
+        Ok(self.records.list()?.iter().filter_map(|listed| AttemptId::parse(&listed.name)).collect())
+    }
+
+    /// Makes sure that an attempt which has not begun never will.
+    ///
+    /// # Errors
+    /// When no tombstone can be laid.
+    pub fn fence(&self, id: &AttemptId) -> Result<TombstoneOutcome, AttemptsError> {
+        let name = id.name();
+        // Most attempts that are stopped have begun: the read saves making a file.
+        match self.records.read(&name)? {
+            Some(record) => Ok(TombstoneOutcome::TooLate(record)),
+            None => Ok(self.records.tombstone(&name)?),
+        }
+    }
+
+    /// Waits until `pick` finds what it looks for in the record; asked at once and after each change.
+    ///
+    /// # Errors
+    /// When the record can't be read.
+    pub async fn until<T>(
+        &self,
+        id: &AttemptId,
+        mut pick: impl FnMut(Option<Record>) -> Option<T>,
+    ) -> Result<T, AttemptsError> {
+        // First listen, then read: a change in between is not missed.
+        let mut changes = self.listen(&id.name());
+        loop {
+            changes.mark_unchanged();
+            if let Some(found) = pick(self.record(id)?) {
+                return Ok(found);
+            }
+            if changes.changed().await.is_err() {
+                changes = self.listen(&id.name());
+            }
+        }
+    }
+
+    /// Waits until the attempt's record is final, or its supervisor is gone; without a supervisor it already is.
+    ///
+    /// # Errors
+    /// When the record can't be read.
+    pub async fn ended(&self, id: &AttemptId, shim: Option<&PidFd>) -> Result<Ended, AttemptsError> {
+        let by_record = self.until(id, |record| match record {
+            None => Some(Ended::Removed),
+            Some(record) => record.is_final().then_some(Ended::Record(record)),
+        });
+        let shim_gone = async {
+            match shim {
+                // A pidfd that can't be waited on would make us wait for ever: ask the record instead.
+                Some(shim) if shim.ended().await.is_err() => std::future::pending().await,
+                Some(_) => {}
+                None => {}
+            }
+        };
+        tokio::select! {
+            biased;
+            ended = by_record => ended,
+            () = shim_gone => Ok(match self.record(id)? {
+                None => Ended::Removed,
+                // It writes the record before it ends.
+                Some(record) if record.is_final() => Ended::Record(record),
+                Some(record) => Ended::SupervisorDied(record),
+            }),
+        }
+    }
+
+    /// The supervisor named in an attempt's record, if it still lives; waits a moment for one that has just been started
+    /// to write its name.
+    ///
+    /// # Errors
+    /// When that can't be found out.
+    pub async fn supervisor(&self, id: &AttemptId) -> Result<Option<PidFd>, super::task::BoxError> {
+        let named = self.until(id, |record| match record {
+            None => Some(None),
+            Some(record) if record.is_final() || record.shim.pid != 0 => Some(Some(record)),
+            Some(_) => None,
+        });
+        match tokio::time::timeout(CLAIM_TIME_MAX, named).await {
+            Ok(record) => match record? {
+                Some(record) => Ok(PidFd::open(record.shim)?),
+                None => Ok(None),
+            },
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Forgets an ended attempt: removes its record, a tombstone only later.
+    ///
+    /// # Errors
+    /// When it can't be removed.
+    pub fn remove(self: &Arc<Self>, id: &AttemptId) -> Result<(), AttemptsError> {
+        let name = id.name();
+        match self.records.read(&name) {
+            Ok(Some(Record { state: State::Tombstone, .. })) => {
+                let attempts = Arc::downgrade(self);
+                tokio::spawn(async move {
+                    tokio::time::sleep(TOMBSTONE_TIME).await;
+                    if let Some(attempts) = attempts.upgrade() {
+                        let _ = attempts.records.remove(&name);
+                    }
+                });
+            }
+            Ok(None) => {}
+            Ok(Some(_)) | Err(_) => self.records.remove(&name)?,
+        }
+        self.waiting().remove(&id.name());
+        Ok(())
+    }
+
+    /// Tells the controller. Waits while it is busy.
+    pub async fn notify(&self, notice: Notice) {
+        if self.notices.send(notice).await.is_err() {
+            tracing::debug!("nobody listens for the ends of attempts any more");
+        }
+    }
+
+    fn listen(&self, name: &str) -> watch::Receiver<()> {
+        let mut waiting = self.waiting();
+        waiting.entry(name.to_owned()).or_insert_with(|| watch::Sender::new(())).subscribe()
+    }
+
+    fn wake(&self, name: &str) {
+        let mut waiting = self.waiting();
+        if let Some(sender) = waiting.get(name)
+            && sender.send(()).is_err()
+        {
+            waiting.remove(name);
+        }
+    }
+
+    fn wake_all(&self) {
+        self.waiting().retain(|_, sender| sender.send(()).is_ok());
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, watch::Sender<()>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Records of an earlier boot name processes that are gone; their pids and start times may be somebody else's now. Only
+/// a directory that is on disk sees this.
+fn forget_earlier_boot(path: &Path, records: &RuntimeDir) -> Result<(), AttemptsError> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let marker = path.join(".boot");
+    if fs::read_to_string(&marker).is_ok_and(|known| known == boot) {
+        return Ok(());
+    }
+    for listed in records.list()? {
+        let is_over = match listed.record {
+            Ok(record) => record.is_final() && record.state != State::Tombstone,
+            Err(_) => false,
+        };
+        if !is_over {
+            records.remove(&listed.name)?;
+        }
+    }
+    fs::write(&marker, boot).map_err(|source| AttemptsError::Prepare { path: marker, source })
+}
+
+fn watch_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
+    let what = inotify::WatchFlags::CREATE | inotify::WatchFlags::MODIFY | inotify::WatchFlags::DELETE;
+    inotify::add_watch(&inotify, path, what)?;
+    Ok(inotify)
+}
+
+async fn read_events(inotify: AsyncFd<OwnedFd>, attempts: Weak<Attempts>) {
+    loop {
+        let Ok(mut ready) = inotify.readable().await else { return };
+        let Some(attempts) = attempts.upgrade() else { return };
+        if let Err(error) = drain(inotify.get_ref(), &attempts) {
+            // Waiters are woken all the same: each of them reads its record anew.
+            tracing::warn!(%error, "failed to read events of the attempts directory");
+            attempts.wake_all();
+        }
+        ready.clear_ready();
+    }
+}
+
+fn drain(inotify: &OwnedFd, attempts: &Attempts) -> rustix::io::Result<()> {
+    let mut buffer = [MaybeUninit::uninit(); EVENTS_LEN];
+    let mut events = inotify::Reader::new(inotify, &mut buffer);
+    loop {
+        match events.next() {
+            Ok(event) if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) => attempts.wake_all(),
+            Ok(event) => {
+                if let Some(name) = event.file_name().and_then(|name| CStr::to_str(name).ok()) {
+                    attempts.wake(name);
+                }
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::supervisor::{Core, Exit};
+    use herdlet_api_types::AllocId;
+
+    fn id() -> AttemptId {
+        AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 }
+    }
+
+    fn open(dir: &Path) -> Arc<Attempts> {
+        Attempts::open(dir, mpsc::channel(1).0).unwrap()
+    }
+
+    fn exited() -> Record {
+        let exit = Exit { code: 3, signal: 0, core: Core::None, at_unix_ns: 5 };
+        Record { state: State::Exited(exit), ..Record::claimed() }
+    }
+
+    #[tokio::test]
+    async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let attempts = open(dir.path());
+        let file = dir.path().join(id().name());
+        assert_eq!(attempts.ended(&id(), None).await.unwrap(), Ended::Removed);
+        fs::write(&file, Record::claimed().to_bytes()).unwrap();
+        let waiting = tokio::spawn({
+            let attempts = Arc::clone(&attempts);
+            async move { attempts.until(&id(), |record| record.filter(Record::is_final)).await.unwrap() }
+        });
+        tokio::task::yield_now().await;
+        fs::write(&file, exited().to_bytes()).unwrap();
+        assert_eq!(waiting.await.unwrap(), exited());
+        assert_eq!(attempts.found().unwrap(), [id()]);
+        attempts.remove(&id()).unwrap();
+        assert_eq!(attempts.record(&id()).unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_supervisor_that_is_gone_is_noticed_by_its_pidfd() {
+        let dir = tempfile::tempdir().unwrap();
+        let attempts = open(dir.path());
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let stat = fs::read(format!("/proc/{}/stat", child.id())).unwrap();
+        let start_ticks = herdlet_shim::record::start_ticks(&stat).unwrap();
+        let mut record = Record::claimed();
+        record.shim = crate::drivers::supervisor::Process { pid: child.id(), start_ticks };
+        fs::write(dir.path().join(id().name()), record.to_bytes()).unwrap();
+        let shim = attempts.supervisor(&id()).await.unwrap().unwrap();
+        child.kill().unwrap();
+        assert_eq!(attempts.ended(&id(), Some(&shim)).await.unwrap(), Ended::SupervisorDied(record));
+        child.wait().unwrap();
+        assert!(attempts.supervisor(&id()).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn another_boot_forgets_what_ran_and_keeps_what_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut other = id();
+        other.attempt = 2;
+        fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
+        fs::write(dir.path().join(other.name()), exited().to_bytes()).unwrap();
+        fs::write(dir.path().join(".boot"), "another").unwrap();
+        assert_eq!(open(dir.path()).found().unwrap(), [other]);
+        fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
+        assert_eq!(open(dir.path()).found().unwrap().len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tombstone_stands_for_a_while_after_it_was_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let attempts = open(dir.path());
+        assert_eq!(attempts.fence(&id()).unwrap(), TombstoneOutcome::Cancelled);
+        attempts.remove(&id()).unwrap();
+        assert!(attempts.record(&id()).unwrap().is_some());
+        tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
+        assert_eq!(attempts.record(&id()).unwrap(), None);
+    }
+}
