@@ -11,6 +11,7 @@ pub mod mock;
 pub mod mounts;
 pub mod privileges;
 pub mod process_tree;
+pub mod raw_exec;
 mod ready;
 pub mod safe_fs;
 pub mod sight;
@@ -20,4 +21,5 @@ pub mod task;
 pub mod task_dir;
 #[cfg(test)]
 pub(crate) mod test_ground;
+pub mod user;
 pub mod volume;

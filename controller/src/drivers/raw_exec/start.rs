@@ -1,0 +1,251 @@
+//! Starting an attempt, and taking over one that an earlier agent started.
+
+use std::{ffi::OsString, os::fd::AsFd, sync::Arc};
+
+use herdlet_api_types::{job::LogMode, manifest::driver::RawExecConfig};
+use rustix::fs::{Mode, OFlags};
+
+use super::{Shared, command, off_thread, supervise};
+use crate::drivers::{
+    cgroup::Limits,
+    supervisor::{
+        Child, Invocation, Launch, LogFiles, Logs, NewPrivileges, Record, ShimEnd, State, Step, User,
+        WhenFull, launch,
+    },
+    task::{AttemptId, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, read_config},
+    user,
+};
+
+const MIB: u64 = 1024 * 1024;
+
+impl Shared {
+    pub(super) async fn start(self: &Arc<Self>, config: TaskConfig) -> DriverResult<Started> {
+        let id = config.id.clone();
+        let config = Arc::new(config);
+        if self.find(&id).is_none() && self.attempts().record(&id)?.is_none() {
+            let child = off_thread({
+                let (shared, config) = (Arc::clone(self), Arc::clone(&config));
+                move || shared.launch(&config)
+            })
+            .await;
+            let child = match child {
+                Ok(child) => child,
+                Err(error) => {
+                    self.remove_unused_cgroup(&id).await;
+                    return Err(error);
+                }
+            };
+            self.begun(&id, child).await?;
+        }
+        self.adopt(&id, config).await
+    }
+
+    pub(super) async fn recover(self: &Arc<Self>, recovery: Recovery) -> DriverResult<Recovered> {
+        let Recovery { id, config, .. } = recovery;
+        if let Some(live) = self.find(&id) {
+            if let Some(config) = config {
+                live.set_config(Arc::new(config));
+            }
+            return Ok(live.exit().map_or(Recovered::Running, Recovered::Exited));
+        }
+        let Some(record) = self.attempts().record(&id)? else {
+            return self.recover_without_record(&id).await;
+        };
+        match record.state {
+            State::Tombstone => Ok(Recovered::Lost { why: "it was cancelled before it began".to_owned() }),
+            State::StartFailed { .. } | State::Exited(_) => {
+                Ok(Recovered::Exited(supervise::result_of(&record, self.cgroup(&id).as_ref())))
+            }
+            State::Created | State::Running => {
+                let live = self.supervise(&id, config.map(Arc::new)).await?;
+                match live.begun().await {
+                    Ok(()) => Ok(live.exit().map_or(Recovered::Running, Recovered::Exited)),
+                    Err(why) => Ok(Recovered::Lost { why }),
+                }
+            }
+        }
+    }
+
+    /// Nobody claimed the attempt. If its cgroup has processes all the same, its record was lost.
+    async fn recover_without_record(self: &Arc<Self>, id: &AttemptId) -> DriverResult<Recovered> {
+        match self.cgroup(id) {
+            Some(cgroup) if cgroup.is_populated() => {
+                self.attempts().fence(id)?;
+                cgroup.kill().await.map_err(DriverError::retry)?;
+                cgroup.remove().await.map_err(DriverError::retry)?;
+                Ok(Recovered::Lost { why: "it ran, but its record is gone".to_owned() })
+            }
+            Some(_) | None => Ok(Recovered::NotStarted),
+        }
+    }
+
+    /// Waits until somebody has claimed the attempt: this supervisor or another one that came first.
+    async fn begun(self: &Arc<Self>, id: &AttemptId, child: Child) -> DriverResult<()> {
+        // Waited for in any case, or it would stay a zombie.
+        let reaped = tokio::spawn(child.wait());
+        let claimed = self.attempts().until(id, |record| record.map(|_| ()));
+        tokio::select! {
+            biased;
+            claimed = claimed => Ok(claimed?),
+            end = reaped => {
+                if self.attempts().record(id)?.is_some() {
+                    return Ok(());
+                }
+                self.remove_unused_cgroup(id).await;
+                let why = match end {
+                    Ok(Ok(ShimEnd::Code(code))) => format!("it ended with code {code}"),
+                    Ok(Ok(ShimEnd::Signal(signal))) => format!("it ended by signal {signal}"),
+                    Ok(Err(error)) => error.to_string(),
+                    Err(error) => error.to_string(),
+                };
+                Err(DriverError::retry(format!("start the supervisor of {id}: {why}")))
+            }
+        }
+    }
+
+    /// Takes care of a claimed attempt; done when its process runs.
+    async fn adopt(self: &Arc<Self>, id: &AttemptId, config: Arc<TaskConfig>) -> DriverResult<Started> {
+        let live = match self.find(id) {
+            Some(live) => live,
+            None => self.supervise(id, Some(Arc::clone(&config))).await?,
+        };
+        live.set_config(config);
+        let begun = live.begun().await;
+        let record = self.attempts().record(id)?;
+        match (begun, record.map(|record| record.state)) {
+            (_, Some(State::StartFailed { step, errno, .. })) => {
+                self.live().remove(id);
+                self.remove_unused_cgroup(id).await;
+                Err(start_error(step, i32::from(errno)))
+            }
+            (_, Some(State::Tombstone)) => {
+                self.live().remove(id);
+                Err(DriverError::fatal(format!("start {id}: it was cancelled before")))
+            }
+            (Ok(()), _) => Ok(Started::default()),
+            (Err(why), _) => {
+                self.live().remove(id);
+                Err(DriverError::recoverable(format!("start {id}: {why}")))
+            }
+        }
+    }
+
+    /// Blocking: name services, files, the clone itself.
+    fn launch(&self, task: &TaskConfig) -> DriverResult<Child> {
+        let config = read_config::<RawExecConfig>(&task.config)?;
+        let mut invocation = invocation(task, &config)?;
+        if let Some(cgroups) = self.setup.isolation.cgroups() {
+            let limits = Limits::of(&task.resources);
+            let cgroup = cgroups.create(&task.id, &limits).map_err(DriverError::recoverable)?;
+            invocation.tasks_files = cgroup.tasks_files();
+            invocation.cgroup = Some(cgroup.dir().to_owned());
+        }
+        let open = |path: &std::path::Path| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty())
+                .map_err(|errno| DriverError::recoverable(format!("open {}: {errno}", path.display())))
+        };
+        let logs_dir = open(&task.dirs.logs)?;
+        let shims = self.setup.isolation.cgroups().map(|cgroups| open(&cgroups.shims())).transpose()?;
+        launch(&Launch {
+            program: &self.setup.program,
+            record: &task.id.name(),
+            runtime_dir: self.attempts().records().as_fd(),
+            logs_dir: logs_dir.as_fd(),
+            invocation: &invocation,
+            logs: &logs(task),
+            shims_cgroup: shims.as_ref().map(AsFd::as_fd),
+            leash: self.setup.leash.as_ref().map(AsFd::as_fd),
+        })
+        .map_err(DriverError::recoverable)
+    }
+
+    /// After a failed start. One that somebody runs in all the same is left alone.
+    async fn remove_unused_cgroup(&self, id: &AttemptId) {
+        let Some(cgroup) = self.cgroup(id).filter(|cgroup| !cgroup.is_populated()) else { return };
+        if let Err(error) = cgroup.remove().await {
+            tracing::debug!(%id, %error, "failed to remove the cgroup of a failed start");
+        }
+    }
+}
+
+/// How to run a program as the task: its environment, user, directory.
+pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverResult<Invocation> {
+    let user = user::credentials(task.user.as_deref()).map_err(DriverError::fatal)?;
+    let search_path = task.env.iter().rev().find(|(name, _)| name == "PATH");
+    let program = command::find(command::Lookup {
+        command: &config.command,
+        task_dir: &task.dirs.task,
+        search_path: search_path.map_or("", |(_, path)| path),
+    })
+    .map_err(DriverError::fatal)?;
+    let mut arguments = vec![OsString::from(&config.command)];
+    arguments.extend(config.args.iter().map(|arg| OsString::from(&arg.0)));
+    Ok(Invocation {
+        program,
+        arguments,
+        environment: task.env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+        directory: Some(
+            config.work_dir.as_ref().map_or_else(|| task.dirs.task.clone(), |dir| task.dirs.task.join(dir)),
+        ),
+        user: user.map(|user| User { uid: user.uid, gid: user.gid, groups: user.groups }),
+        umask: None,
+        open_files: None,
+        // Never the agent's own, which may be protected from the OOM killer.
+        oom_score_adj: Some(
+            config.oom_score_adj.map_or(0, |adjustment| i16::try_from(adjustment).unwrap_or(1000)),
+        ),
+        new_privileges: NewPrivileges::Allowed,
+        cgroup: None,
+        tasks_files: Vec::new(),
+    })
+}
+
+fn logs(task: &TaskConfig) -> Logs {
+    if task.logs.disabled {
+        return Logs::Disabled;
+    }
+    Logs::Files(LogFiles {
+        name: task.dirs.log_name.clone(),
+        files_max: task.logs.max_files.max(1),
+        file_size_max: task.logs.max_file_size_mib.max(1).saturating_mul(MIB),
+        when_full: match task.logs.mode {
+            LogMode::Drop => WhenFull::Drop,
+            LogMode::Block => WhenFull::Block,
+        },
+    })
+}
+
+/// The supervisor came as far as `step`. What the machine lacks just now may be there at the next try.
+pub(super) fn start_error(step: Step, errno: i32) -> DriverError {
+    let why = start_failure(step, errno);
+    match errno {
+        libc::EAGAIN
+        | libc::ENOMEM
+        | libc::ENFILE
+        | libc::EMFILE
+        | libc::EBUSY
+        | libc::ETXTBSY
+        | libc::EIO => DriverError::recoverable(why),
+        _ => DriverError::fatal(why),
+    }
+}
+
+/// Why a supervisor could not start the task, for people.
+pub(super) fn start_failure(step: Step, errno: i32) -> String {
+    let why = match (step, errno) {
+        (_, 0) => "the launch spec is bad".to_owned(),
+        (Step::Exec, libc::ENOENT) => "no such file, or its interpreter is missing".to_owned(),
+        (Step::Exec, libc::ENOEXEC) => "not a program for this machine, and no #! line".to_owned(),
+        _ => std::io::Error::from_raw_os_error(errno).to_string(),
+    };
+    format!("{step}: {why}")
+}
+
+/// Whether a record says that its attempt got as far as running.
+pub(super) fn has_run(record: &Record) -> bool {
+    match record.state {
+        State::Running | State::Exited(_) => true,
+        State::Created | State::StartFailed { .. } | State::Tombstone => false,
+    }
+}

@@ -1,0 +1,190 @@
+//! Taking care of one attempt: from its supervisor's first word to the exit, whichever agent started it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use herdlet_api_types::{UnixNanos, task::ExitResult};
+use tokio::sync::watch;
+
+use super::{Shared, end, retry, start};
+use crate::drivers::{
+    attempts::{Ended, Notice},
+    cgroup::Cgroup,
+    supervisor::{PidFd, Record, State},
+    task::{AttemptId, DriverResult, TaskConfig},
+};
+
+/// An attempt that this agent takes care of.
+#[derive(Debug)]
+pub(super) struct Live {
+    config: Mutex<Option<Arc<TaskConfig>>>,
+    phase: watch::Sender<Phase>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Phase {
+    /// Its supervisor has claimed it.
+    Claimed,
+    /// Its process runs.
+    Running,
+    /// It ended.
+    Ended(ExitResult),
+    /// It never ran.
+    Failed(String),
+}
+
+impl Live {
+    pub(super) fn config(&self) -> Option<Arc<TaskConfig>> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_config(&self, config: Arc<TaskConfig>) {
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
+    }
+
+    pub(super) fn exit(&self) -> Option<ExitResult> {
+        match &*self.phase.borrow() {
+            Phase::Ended(exit) => Some(exit.clone()),
+            Phase::Claimed | Phase::Running | Phase::Failed(_) => None,
+        }
+    }
+
+    /// Waits until its process runs or has run; else says why it never did.
+    pub(super) async fn begun(&self) -> Result<(), String> {
+        let mut phase = self.phase.subscribe();
+        let known = phase.wait_for(|phase| *phase != Phase::Claimed).await;
+        match known.as_deref() {
+            Ok(Phase::Failed(why)) => Err(why.clone()),
+            Ok(Phase::Claimed | Phase::Running | Phase::Ended(_)) => Ok(()),
+            Err(_) => Err("the driver was dropped".to_owned()),
+        }
+    }
+
+    /// Waits for the end; none if it never ran.
+    pub(super) async fn ended(&self) -> Option<ExitResult> {
+        let mut phase = self.phase.subscribe();
+        let _ = phase.wait_for(|phase| matches!(phase, Phase::Ended(_) | Phase::Failed(_))).await;
+        self.exit()
+    }
+}
+
+impl Shared {
+    /// Begins to take care of a claimed attempt.
+    pub(super) async fn supervise(
+        self: &Arc<Self>,
+        id: &AttemptId,
+        config: Option<Arc<TaskConfig>>,
+    ) -> DriverResult<Arc<Live>> {
+        let shim = self.attempts().supervisor(id).await.map_err(retry)?;
+        let live = Arc::new(Live { config: Mutex::new(config), phase: watch::Sender::new(Phase::Claimed) });
+        {
+            let mut all = self.live();
+            if let Some(known) = all.get(id) {
+                return Ok(Arc::clone(known));
+            }
+            all.insert(id.clone(), Arc::clone(&live));
+        }
+        let (shared, id, watched) = (Arc::clone(self), id.clone(), Arc::clone(&live));
+        tokio::spawn(async move {
+            let phase = match shared.watch(&id, &watched, shim).await {
+                Ok(phase) => phase,
+                Err(error) => Phase::Ended(ExitResult {
+                    error: format!("failed to follow it: {}", error.why()),
+                    at: now(),
+                    ..ExitResult::default()
+                }),
+            };
+            watched.phase.send_replace(phase.clone());
+            if let Phase::Ended(result) = phase {
+                tracing::debug!(%id, ?result, "ended");
+                shared.attempts().notify(Notice::Exited { id, result }).await;
+            }
+        });
+        Ok(live)
+    }
+
+    pub(super) async fn wait(self: &Arc<Self>, id: &AttemptId) -> DriverResult<ExitResult> {
+        let gone = || crate::drivers::task::DriverError::Gone(id.clone());
+        if let Some(live) = self.find(id) {
+            return live.ended().await.ok_or_else(gone);
+        }
+        match self.attempts().record(id)? {
+            None => Err(gone()),
+            Some(record) if record.is_final() => Ok(result_of(&record, self.cgroup(id).as_ref())),
+            Some(_) => self.supervise(id, None).await?.ended().await.ok_or_else(gone),
+        }
+    }
+
+    async fn watch(&self, id: &AttemptId, live: &Live, shim: Option<PidFd>) -> DriverResult<Phase> {
+        let running = self.attempts().until(id, |record| match record {
+            Some(record) if record.state == State::Created => None,
+            Some(_) | None => Some(()),
+        });
+        tokio::select! {
+            biased;
+            running = running => running?,
+            _ = self.attempts().ended(id, shim.as_ref()) => {}
+        }
+        if self.attempts().record(id)?.is_some_and(|record| start::has_run(&record)) {
+            live.phase.send_replace(Phase::Running);
+        }
+        let cgroup = self.cgroup(id);
+        Ok(match self.attempts().ended(id, shim.as_ref()).await? {
+            Ended::Record(record) => match record.state {
+                State::StartFailed { step, errno, .. } => {
+                    Phase::Failed(start::start_failure(step, i32::from(errno)))
+                }
+                State::Tombstone => Phase::Failed("it was cancelled before it began".to_owned()),
+                State::Created | State::Running | State::Exited(_) => {
+                    Phase::Ended(result_of(&record, cgroup.as_ref()))
+                }
+            },
+            Ended::SupervisorDied(record) => {
+                // Nobody would note its exit or drain its output any more.
+                if let Err(error) = end::kill_orphans(self, id, &record).await {
+                    tracing::warn!(%id, error = error.why(), "failed to end what a dead supervisor left");
+                }
+                if start::has_run(&record) {
+                    let oom_killed = cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0);
+                    let error = "supervisor died".to_owned();
+                    Phase::Ended(ExitResult { code: 137, signal: 9, oom_killed, error, at: now() })
+                } else {
+                    Phase::Failed("its supervisor died before it ran".to_owned())
+                }
+            }
+            Ended::Removed => Phase::Failed("its record was removed".to_owned()),
+        })
+    }
+}
+
+/// A final record in the words of the API.
+pub(super) fn result_of(record: &Record, cgroup: Option<&Cgroup>) -> ExitResult {
+    let at = |unix_ns: u64| UnixNanos(i64::try_from(unix_ns).unwrap_or(i64::MAX));
+    match record.state {
+        State::Exited(exit) => {
+            let signal = i32::from(exit.signal);
+            let result = ExitResult {
+                code: if signal == 0 { i32::from(exit.code) } else { 128 + signal },
+                signal,
+                at: at(exit.at_unix_ns),
+                ..ExitResult::default()
+            };
+            // A shell outlives the child that the kernel killed, and reports it as its own failure.
+            let oom_killed = !result.is_success() && cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0);
+            ExitResult { oom_killed, ..result }
+        }
+        State::StartFailed { step, errno, at_unix_ns } => ExitResult {
+            code: 127,
+            error: format!("failed to {}", start::start_failure(step, i32::from(errno))),
+            at: at(at_unix_ns),
+            ..ExitResult::default()
+        },
+        State::Created | State::Running | State::Tombstone => {
+            ExitResult { error: "it never ran".to_owned(), ..ExitResult::default() }
+        }
+    }
+}
+
+pub(super) fn now() -> UnixNanos {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    UnixNanos(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}

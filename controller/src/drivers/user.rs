@@ -1,0 +1,189 @@
+//! Users of the machine, through the name services that it is set up for.
+//!
+//! In: the name (or number) of a user, as written in a job. Out: ids and the exact list of its groups. Blocking: a name
+//! service may be on the network.
+#![expect(
+    unsafe_code,
+    reason = "rustix has no name services; the C library's are the only ones that know all users"
+)]
+
+use std::ffi::{CStr, CString};
+
+/// Who a process runs as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// User id.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// All groups, the primary one included, and no other.
+    pub groups: Vec<u32>,
+    /// Home directory.
+    pub home: String,
+}
+
+/// Why a user can't be used. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum UserError {
+    /// There is no such user.
+    #[error("find user {name:?}: there is none on this machine")]
+    Unknown {
+        /// As written.
+        name: String,
+    },
+    /// The name services don't answer.
+    #[error("look up user {name:?}")]
+    Lookup {
+        /// As written.
+        name: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Becoming somebody else takes root.
+    #[error("run as user {name:?}: only an agent that runs as root can change users")]
+    NotRoot {
+        /// As written.
+        name: String,
+    },
+}
+
+/// No more groups than a process can have (`NGROUPS_MAX`).
+const GROUPS_MAX: usize = 65_536;
+/// No name service entry is longer than this many bytes.
+const ENTRY_LEN_MAX: usize = 1 << 20;
+
+/// Whom a task with this `user` becomes; none where it simply stays who the agent is.
+///
+/// # Errors
+/// When there is no such user, or the agent can't become it.
+pub fn credentials(name: Option<&str>) -> Result<Option<Credentials>, UserError> {
+    let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(None) };
+    let found = find(name)?;
+    let own = rustix::process::geteuid();
+    if own.is_root() {
+        Ok(Some(found))
+    } else if own.as_raw() == found.uid {
+        Ok(None)
+    } else {
+        Err(UserError::NotRoot { name: name.to_owned() })
+    }
+}
+
+/// Finds a user by name, or by number where no user has that name.
+///
+/// # Errors
+/// When there is none, or the name services don't answer.
+pub fn find(name: &str) -> Result<Credentials, UserError> {
+    let unknown = || UserError::Unknown { name: name.to_owned() };
+    let c_name = CString::new(name).map_err(|_| unknown())?;
+    let lookup = |source| UserError::Lookup { name: name.to_owned(), source };
+    let mut entry = entry(Key::Name(&c_name)).map_err(lookup)?;
+    if entry.is_none()
+        && let Ok(uid) = name.parse()
+    {
+        entry = self::entry(Key::Uid(uid)).map_err(lookup)?;
+    }
+    let entry = entry.ok_or_else(unknown)?;
+    let groups = groups(&entry.name, entry.gid).map_err(lookup)?;
+    Ok(Credentials { uid: entry.uid, gid: entry.gid, groups, home: entry.home })
+}
+
+enum Key<'a> {
+    Name(&'a CStr),
+    Uid(u32),
+}
+
+struct Entry {
+    name: CString,
+    uid: u32,
+    gid: u32,
+    home: String,
+}
+
+fn entry(key: Key<'_>) -> std::io::Result<Option<Entry>> {
+    let mut buffer: Vec<libc::c_char> = vec![0; 4096];
+    loop {
+        // SAFETY: all zero is a valid `passwd`: integers and null pointers.
+        let mut passwd: libc::passwd = unsafe { std::mem::zeroed() };
+        let mut found = std::ptr::null_mut();
+        let (out, text, len) = (&raw mut passwd, buffer.as_mut_ptr(), buffer.len());
+        // SAFETY: all pointers are valid for the call, `text` for `len` bytes; the name ends with a NUL byte.
+        let errno = unsafe {
+            match key {
+                Key::Name(name) => libc::getpwnam_r(name.as_ptr(), out, text, len, &raw mut found),
+                Key::Uid(uid) => libc::getpwuid_r(uid, out, text, len, &raw mut found),
+            }
+        };
+        match errno {
+            libc::ERANGE if buffer.len() < ENTRY_LEN_MAX => buffer.resize(buffer.len() * 2, 0),
+            // "Not found" is told by the missing entry; these errors mean the same in some name services (getpwnam(3)).
+            0 | libc::ENOENT | libc::ESRCH if found.is_null() => return Ok(None),
+            0 => {
+                // SAFETY: the entry was found, so its strings point into `buffer`, which lives on.
+                let (name, home) = unsafe { (CStr::from_ptr(passwd.pw_name), text_of(passwd.pw_dir)) };
+                return Ok(Some(Entry {
+                    name: name.to_owned(),
+                    uid: passwd.pw_uid,
+                    gid: passwd.pw_gid,
+                    home,
+                }));
+            }
+            errno => return Err(std::io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+/// # Safety
+/// `text` is null or points to a string that ends with a NUL byte.
+unsafe fn text_of(text: *const libc::c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+fn groups(name: &CStr, gid: u32) -> std::io::Result<Vec<u32>> {
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut count = libc::c_int::try_from(groups.len()).unwrap_or(libc::c_int::MAX);
+        // SAFETY: `groups` has room for `count` ids, and the name ends with a NUL byte.
+        let fits = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
+        if fits >= 0 {
+            // Only what was filled in: the rest are zeros, and 0 is a group, the worst one.
+            groups.truncate(usize::try_from(count).unwrap_or(0));
+            return Ok(groups);
+        }
+        if groups.len() >= GROUPS_MAX {
+            return Err(std::io::Error::other("too many groups"));
+        }
+        groups.resize(groups.len() * 4, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_found_by_name_and_by_number() {
+        let root = find("root").unwrap();
+        assert_eq!((root.uid, root.gid), (0, 0));
+        assert_eq!(find("0").unwrap(), root);
+    }
+
+    #[test]
+    fn nobody_is_in_no_group_but_its_own() {
+        let nobody = find("nobody").unwrap();
+        assert_eq!(nobody.groups, [nobody.gid]);
+        assert_ne!(nobody.gid, 0);
+    }
+
+    #[test]
+    fn strangers_are_errors() {
+        for name in ["no such user", "a\0b", "4294967294", ""] {
+            assert!(matches!(find(name), Err(UserError::Unknown { .. })), "{name}");
+        }
+        assert_eq!(credentials(None).unwrap(), None);
+    }
+}
