@@ -222,6 +222,20 @@ proptest! {
     }
 
     #[test]
+    fn no_slip_of_the_keyboard_panics(
+        which in 0..SAMPLES.len(),
+        slips in prop::collection::vec((any::<prop::sample::Index>(), 0..3_usize, piece()), 1..4),
+    ) {
+        let mut bytes = SAMPLES[which].to_vec();
+        for (at, length, typed) in slips {
+            let at = at.index(bytes.len());
+            let end = (at + length).min(bytes.len());
+            bytes.splice(at..end, typed.bytes());
+        }
+        exercise(&bytes);
+    }
+
+    #[test]
     fn any_path_is_read_or_refused(path in ".{0,40}") {
         let document = document("a: [{b: 1}]\n");
         let _ = document.at(&path);
@@ -239,6 +253,13 @@ proptest! {
         prop_assert_eq!(read, value, "{}", text);
     }
 }
+
+/// Texts to slip in.
+const SAMPLES: [&[u8]; 3] = [
+    include_bytes!("golden/slips.yaml"),
+    include_bytes!("golden/foreign.yaml"),
+    include_bytes!("golden/two_documents.yaml"),
+];
 
 fn exercise(bytes: &[u8]) {
     let parsed = parse("t.yaml", bytes);
