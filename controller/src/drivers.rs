@@ -12,7 +12,7 @@ pub mod mounts;
 pub mod privileges;
 pub mod process_tree;
 pub mod raw_exec;
-mod ready;
+pub(crate) mod ready;
 pub mod safe_fs;
 pub mod sight;
 pub mod signal;

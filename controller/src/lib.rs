@@ -3,5 +3,11 @@
 
 pub mod desired;
 pub mod drivers;
+pub mod executor;
+pub mod guard;
+pub mod instance;
+pub mod logs;
 pub mod paths;
 pub mod planner;
+pub mod publish;
+pub mod watch;

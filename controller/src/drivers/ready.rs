@@ -12,7 +12,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 ///
 /// # Errors
 /// When the kernel refuses: the descriptor can't be polled, or there are too many.
-pub(super) fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` gives the same open descriptor from every `as_raw_fd` until it is dropped, and `AsyncFd`, which
     // owns it from here on and hands out no `&mut` to it here, deregisters it before that.
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)

@@ -1,0 +1,254 @@
+//! The agent: wires sources, planner, hands, eyes and faces together, in the order of starting and of stopping.
+//!
+//! ```text
+//!  start   directories, lock ─► database ─► drivers ─► world ─► loop ─► eyes ─► sources ─► complete ─► API ─► READY=1
+//!  stop    API ─► sources, eyes ─► loop (flushes its commits) ─► database. Tasks run on.
+//! ```
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use herdlet_api_types::{InstanceId, volume::Volume};
+use herdlet_plan::{
+    env::NodeFacts,
+    event::{Command, DesiredChange, Event, Noticed, Reply},
+    op::{Part, TaskIndex, TaskPart},
+    record::{RecordKey, RecordValue},
+    time::Now,
+    world::{Settings, World},
+};
+use herdlet_runtime::{self as runtime, BootClock, Clock as _, Inbox, Runtime, Shell};
+use tokio::{sync::oneshot, task::JoinSet};
+
+use crate::{
+    drivers::{attempts::Notice, identity::Signer},
+    executor::{self, Executor},
+    instance::{Instance, boot_id},
+    planner::{Answer, Input, NoteSink, Planner},
+    publish::ReadModel,
+    state_db::StateDb,
+    watch::drift,
+};
+
+/// Room in the inbox: a burst beyond it makes senders wait, never the loop.
+const INBOX_LEN: usize = 4_096;
+
+/// What an agent is built from.
+pub struct Parts {
+    /// The open instance.
+    pub instance: Instance,
+    /// The open state database.
+    pub store: StateDb,
+    /// What was read from it.
+    pub records: Vec<(RecordKey, RecordValue)>,
+    /// Whether the database was lost and rebuilt: then nothing that is found unknown is removed.
+    pub history: History,
+    /// What this machine is.
+    pub node: NodeFacts,
+    /// The planner's settings.
+    pub settings: Settings,
+    /// Host volumes of the config.
+    pub volumes: Vec<Volume>,
+    /// Where a Consul agent is, if one is configured.
+    pub consul: Option<crate::drivers::catalog::ConsulAddress>,
+    /// Counts what the planner notes.
+    pub notes: NoteSink,
+}
+
+/// Whether the state database tells the whole story.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum History {
+    /// It does: what it doesn't know and bears our mark is a leak.
+    Complete,
+    /// It was lost: what it doesn't know may be wanted, and is left to an operator.
+    Lost,
+}
+
+/// A running agent.
+pub struct Agent {
+    /// Where events and requests go.
+    pub inbox: Inbox<Input>,
+    /// What the agent shows.
+    pub model: Arc<ReadModel>,
+    /// Follows and ends the loop.
+    pub handle: runtime::Handle,
+    /// What operations work with.
+    pub context: Arc<executor::Context>,
+    /// Live operations and their figures.
+    pub operations: runtime::Operations<executor::OpKey, executor::Kind, herdlet_plan::action::Outcome>,
+    eyes: JoinSet<()>,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Agent {
+    /// Starts the loop and the eyes. Desired state comes next, through the inbox; [`Agent::complete`] says that it was all.
+    ///
+    /// # Errors
+    /// When keys or catalogues can't be prepared.
+    pub async fn start(parts: Parts) -> anyhow::Result<Self> {
+        let Parts { instance, store, records, history, node, settings, volumes, consul, notes } = parts;
+        let clock = BootClock;
+        let boot = boot_id();
+        let now = clock.now();
+        let now = Now { boot, boot_ns: now.boot_ns, wall: herdlet_api_types::UnixNanos(now.wall_ns) };
+        let (world, unusable) = World::restore(settings, now, records);
+        for unusable in &unusable {
+            tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
+        }
+        let found = reconcile_found(&instance, &world, history).await;
+        let signer = Signer::load_or_create(&instance.paths.keys()).context("failed to load the signing key")?;
+        let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
+        let services = executor::services::Services::new(&instance, consul, inbox.clone())?;
+        let context = Arc::new(executor::Context {
+            instance: instance.id.clone(),
+            paths: instance.paths.clone(),
+            node,
+            privileges: instance.privileges,
+            drivers: instance.drivers.clone(),
+            signer,
+            services,
+            host_env: executor::inheritable(std::env::vars()),
+        });
+        let model = Arc::new(ReadModel::default());
+        let executor = Executor::new(Arc::clone(&context), inbox.clone());
+        let operations = executor.operations();
+        let (runtime, handle) = Runtime::new(Shell {
+            world: Planner::new(world, boot, notes),
+            arrivals,
+            store,
+            executor,
+            publisher: model.publisher(),
+            clock,
+            settings: runtime::Settings::default(),
+        });
+        let (ended_sender, ended) = oneshot::channel();
+        tokio::spawn(async move {
+            runtime.run().await;
+            let _ = ended_sender.send(());
+        });
+        for event in found.into_iter().chain(volumes.into_iter().map(wanted_volume)) {
+            inbox.send(Input::Event(event)).await.context("failed to reach the loop")?;
+        }
+        let mut eyes = JoinSet::new();
+        eyes.spawn(follow_attempts(instance.notices, Arc::clone(&model), inbox.clone()));
+        eyes.spawn(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        eyes.spawn(drift::look_at_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        Ok(Self { inbox, model, handle, context, operations, eyes, ended })
+    }
+
+    /// Every source has said all it knows: from now on what none of them named may be removed.
+    ///
+    /// # Errors
+    /// When the loop has ended.
+    pub async fn complete(&self) -> anyhow::Result<()> {
+        let event = Event::Desired(DesiredChange::Complete);
+        self.inbox.send(Input::Event(event)).await.context("failed to reach the loop")
+    }
+
+    /// Asks for something and waits until it is durable.
+    ///
+    /// # Errors
+    /// When the loop ended before it could be committed.
+    pub async fn request(&self, command: Command) -> anyhow::Result<Answer> {
+        request(&self.inbox, command).await
+    }
+
+    /// Stops the agent; its tasks run on.
+    pub async fn stop(mut self) {
+        self.eyes.shutdown().await;
+        self.handle.shutdown.cancel();
+        // The loop flushes its commits within its own limit.
+        if tokio::time::timeout(Duration::from_secs(15), self.ended).await.is_err() {
+            tracing::error!("the loop did not end in time; what was not answered may not be durable");
+        }
+    }
+}
+
+/// Asks the planner for something and waits until it is durable.
+///
+/// # Errors
+/// When the loop ended before it could be committed.
+pub async fn request(inbox: &Inbox<Input>, command: Command) -> anyhow::Result<Answer> {
+    let (sender, answer) = oneshot::channel();
+    inbox.send(Input::Request(command, sender)).await.context("the agent is shutting down")?;
+    answer.await.context("the agent went down before the request was durable")
+}
+
+/// What an answer refuses, as an error.
+///
+/// # Errors
+/// When the request was refused.
+pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
+    match answer.reply {
+        Reply::Refused(refusal) => {
+            let (herdlet_plan::event::Refusal::NotFound(why) | herdlet_plan::event::Refusal::Conflict(why)) = refusal;
+            anyhow::bail!("{why}")
+        }
+        reply => Ok(reply),
+    }
+}
+
+/// Attempts that exist: those of known allocations are told to the planner, unknown ones are leaks and removed, unless the
+/// database was lost.
+async fn reconcile_found(instance: &Instance, world: &World, history: History) -> Vec<Event> {
+    let known: std::collections::BTreeSet<_> = world.allocations().map(|(spec, _)| spec.id).collect();
+    let mut events = Vec::new();
+    for (name, driver) in instance.drivers.iter() {
+        let found = match driver.found().await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(driver = name, error = error.why(), "failed to list attempts");
+                continue;
+            }
+        };
+        for id in found {
+            if known.contains(&id.alloc) {
+                events.push(Event::Found { alloc: id.alloc, task: id.task, attempt: id.attempt });
+                continue;
+            }
+            match history {
+                History::Complete => {
+                    tracing::warn!(attempt = %id, "removing an attempt that belongs to no allocation");
+                    if let Err(error) = driver.destroy(&id, crate::drivers::task::Leftover::Kill).await {
+                        tracing::warn!(attempt = %id, error = error.why(), "failed to remove it");
+                    }
+                }
+                History::Lost => tracing::warn!(attempt = %id, "an unknown attempt runs; it is left alone"),
+            }
+        }
+    }
+    events
+}
+
+fn wanted_volume(volume: Volume) -> Event {
+    Event::Desired(DesiredChange::Volume(Box::new(volume)))
+}
+
+/// Ends of attempts and drift of their cgroups become events.
+async fn follow_attempts(
+    mut notices: tokio::sync::mpsc::Receiver<Notice>,
+    model: Arc<ReadModel>,
+    inbox: Inbox<Input>,
+) {
+    while let Some(notice) = notices.recv().await {
+        let event = match notice {
+            Notice::Exited { id, result } => {
+                Event::Exited { alloc: id.alloc, task: id.task, attempt: id.attempt, result }
+            }
+            Notice::Drift { id } => {
+                let view = model.alloc(&id.alloc);
+                let position = view.and_then(|view| view.tasks.iter().position(|task| task.name == id.task));
+                let Some(index) = position.and_then(|position| TaskIndex::try_from(position).ok()) else { continue };
+                Event::Drift { alloc: id.alloc, part: Part::Task(index, TaskPart::Process), by: Noticed::Event }
+            }
+        };
+        if inbox.send(Input::Event(event)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The id by which this machine is known, where no server has given it another: the instance's.
+pub fn node_facts(instance: &InstanceId, name: String, datacenter: String, region: String) -> NodeFacts {
+    NodeFacts { id: instance.0.clone(), name, datacenter, region, ..NodeFacts::default() }
+}

@@ -1,0 +1,277 @@
+//! The hands of the planner: carries out actions through the drivers and reports how they ended.
+//!
+//! In go actions, each released by the committer when it may begin. Out come outcomes, through the inbox. It translates
+//! between the planner's words and the drivers', and holds no `if` about *whether* something is done, only about *how*.
+//!
+//! - [`process`]: starts, stops and finds task attempts through their task driver.
+//! - [`places`]: directories, mounts, tokens, volumes.
+//! - [`services`]: registrations and checks.
+
+pub mod places;
+pub mod process;
+pub mod services;
+
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
+
+use herdlet_api_types::{InstanceId, alloc::Allocation, job::Task};
+use herdlet_plan::{
+    action::{Action, FailureClass, Outcome, Verb},
+    env::{self, Inputs, NodeFacts, TaskDirs, TaskEnv, Variables},
+    event::Event,
+    op::{Op, Part, Subject, Target, TaskPart},
+};
+use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Permits, Report, Request};
+
+use crate::{
+    drivers::{identity::Signer, privileges::Privileges, sight::Class, task::Registry},
+    paths::Paths,
+    planner::{Do, Input},
+};
+
+/// What operations work with.
+pub struct Context {
+    /// This instance.
+    pub instance: InstanceId,
+    /// Where things are.
+    pub paths: Paths,
+    /// What this machine is.
+    pub node: NodeFacts,
+    /// What we may do on it.
+    pub privileges: Privileges,
+    /// Task drivers.
+    pub drivers: Registry,
+    /// Signs workload identities.
+    pub signer: Signer,
+    /// Catalogues and checks.
+    pub services: services::Services,
+    /// The agent's own variables that tasks may inherit.
+    pub host_env: Variables,
+}
+
+/// Starts actions as operations.
+pub struct Executor {
+    context: Arc<Context>,
+    operations: Operations<OpKey, Kind, Outcome>,
+}
+
+/// Under which key an operation is alone: its target; signals never wait for one another.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpKey {
+    target: Target,
+    signal: Option<u64>,
+}
+
+/// Kinds of work, each with its own permits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Looks: they change nothing.
+    Look,
+    /// Directories, mounts, tokens, volumes.
+    Place,
+    /// Starts of processes.
+    Start,
+    /// Stops and removals of processes; they mostly wait.
+    Stop,
+    /// Requests to catalogues.
+    Catalog,
+}
+
+impl Kind {
+    /// Its name in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Look => "look",
+            Self::Place => "place",
+            Self::Start => "start",
+            Self::Stop => "stop",
+            Self::Catalog => "catalog",
+        }
+    }
+}
+
+impl Executor {
+    /// Operations report to `inbox`.
+    pub fn new(context: Arc<Context>, inbox: Inbox<Input>) -> Self {
+        Self { context, operations: Operations::new(inbox, Permits::new(limit_of)) }
+    }
+
+    /// The live operations and figures, to look at.
+    pub fn operations(&self) -> Operations<OpKey, Kind, Outcome> {
+        self.operations.clone()
+    }
+}
+
+impl runtime::Executor<Do> for Executor {
+    fn start(&mut self, actions: Vec<Do>) {
+        for Do(action) in actions {
+            let request = Request {
+                key: OpKey {
+                    target: action.op.target.clone(),
+                    signal: matches!(action.verb, Verb::Signal { .. }).then_some(action.op.generation),
+                },
+                generation: action.op.generation,
+                kind: kind_of(&action),
+                deadline: duration(action.timeout),
+            };
+            let context = Arc::clone(&self.context);
+            self.operations.start(request, |_token| perform(context, action));
+        }
+    }
+}
+
+impl From<Report<OpKey, Outcome>> for Input {
+    fn from(report: Report<OpKey, Outcome>) -> Self {
+        let outcome = match report.outcome {
+            runtime::Outcome::Done(outcome) => outcome,
+            runtime::Outcome::Overdue => Outcome::Overdue,
+            runtime::Outcome::Panicked(message) => retry(format!("carry it out: it panicked: {message}")),
+            runtime::Outcome::Cancelled => retry("carry it out: it was cancelled".to_owned()),
+            runtime::Outcome::Refused => retry("begin: an earlier operation has not ended".to_owned()),
+        };
+        Self::Event(Event::Outcome(Op { target: report.key.target, generation: report.generation }, outcome))
+    }
+}
+
+/// How many operations of a kind run at once. Starts gain nothing beyond a handful on two cores; stops mostly wait for
+/// their tasks, so many may.
+fn limit_of(kind: Kind) -> Limit {
+    let concurrent = match kind {
+        Kind::Look => 16,
+        Kind::Place => 8,
+        Kind::Start => 8,
+        Kind::Stop => 1_024,
+        Kind::Catalog => 16,
+    };
+    Limit { concurrent: NonZeroU32::new(concurrent).unwrap_or(NonZeroU32::MIN), rate: None }
+}
+
+async fn perform(context: Arc<Context>, action: Action) -> Outcome {
+    match &action.subject {
+        Subject::Volume(volume) => places::volume(&context, volume, &action.verb).await,
+        Subject::Alloc(alloc, part) => {
+            let (alloc, part) = (Arc::clone(alloc), *part);
+            match part {
+                Part::Dir => places::alloc_dir(&context, &alloc, &action.verb).await,
+                Part::Services => services::group_services(&context, &alloc, &action.verb).await,
+                Part::Checks => services::group_checks(&context, &alloc, &action.verb).await,
+                Part::Task(index, part) => {
+                    let Some(task) = Workload::of(&alloc, index) else {
+                        return fatal("find the task: the allocation has no such task".to_owned());
+                    };
+                    match part {
+                        TaskPart::Dir => places::task_dir(&context, &task, &action.verb).await,
+                        TaskPart::Identity => places::identity(&context, &task, &action.verb).await,
+                        TaskPart::Mounts => {
+                            places::mounts(&context, &task, &action.mounts, &action.verb).await
+                        }
+                        TaskPart::Services => services::task_services(&context, &task, &action.verb).await,
+                        TaskPart::Checks => services::task_checks(&context, &task, &action.verb).await,
+                        TaskPart::Process | TaskPart::Prestop => {
+                            process::perform(&context, &task, &action.verb).await
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A task of an allocation.
+#[derive(Clone)]
+pub struct Workload {
+    /// The allocation.
+    pub alloc: Arc<Allocation>,
+    /// The task's index in its group.
+    index: usize,
+}
+
+impl Workload {
+    /// The task at `index`.
+    pub fn of(alloc: &Arc<Allocation>, index: u16) -> Option<Self> {
+        let index = usize::from(index);
+        alloc.group()?.tasks.get(index)?;
+        Some(Self { alloc: Arc::clone(alloc), index })
+    }
+
+    /// The task of that name.
+    pub fn named(alloc: &Arc<Allocation>, name: &str) -> Option<Self> {
+        let index = alloc.group()?.tasks.iter().position(|task| task.name == name)?;
+        Some(Self { alloc: Arc::clone(alloc), index })
+    }
+
+    /// Its specification.
+    pub fn task(&self) -> Option<&Task> {
+        self.alloc.group()?.tasks.get(self.index)
+    }
+}
+
+impl Context {
+    /// The task's environment as its program sees it, without tokens.
+    pub fn task_env(&self, workload: &Workload, tokens: &Variables) -> TaskEnv {
+        let name = workload.task().map_or("", |task| task.name.as_str());
+        let dir = self.paths.task(&workload.alloc.id, name);
+        let dirs = TaskDirs {
+            alloc: self.paths.shared(&workload.alloc.id).to_string_lossy().into_owned(),
+            task: dir.join("local").to_string_lossy().into_owned(),
+            secrets: dir.join("secrets").to_string_lossy().into_owned(),
+        };
+        env::build(&Inputs {
+            task: workload.task(),
+            dirs: Some(&dirs),
+            host_env: &self.host_env,
+            tokens,
+            ..Inputs::new(&workload.alloc, &self.node)
+        })
+    }
+
+    /// The environment that group services are resolved with.
+    pub fn group_env(&self, alloc: &Allocation) -> TaskEnv {
+        env::build(&Inputs::new(alloc, &self.node))
+    }
+}
+
+/// What of the agent's own environment a task may inherit: nothing that is about the agent itself.
+pub fn inheritable(vars: impl Iterator<Item = (String, String)>) -> Variables {
+    const OWN: [&str; 6] = ["HERDLET_", "NOMAD_", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID"];
+    vars.filter(|(name, _)| !OWN.iter().any(|own| name.starts_with(own))).collect::<BTreeMap<_, _>>()
+}
+
+fn kind_of(action: &Action) -> Kind {
+    match (&action.verb, &action.op.target) {
+        (Verb::Look | Verb::Recover { .. }, _) => Kind::Look,
+        (Verb::Start { .. }, _) => Kind::Start,
+        (Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. } | Verb::Signal { .. }, _) => {
+            Kind::Stop
+        }
+        (
+            Verb::Up | Verb::Down,
+            Target::Alloc(
+                _,
+                Part::Services | Part::Checks | Part::Task(_, TaskPart::Services | TaskPart::Checks),
+            ),
+        ) => Kind::Catalog,
+        (Verb::Up | Verb::Down, _) => Kind::Place,
+    }
+}
+
+/// A wish of the planner as a standard duration; a negative one is none.
+pub(crate) fn duration(duration: herdlet_api_types::Duration) -> Duration {
+    Duration::from_nanos(duration.as_nanos().max(0).unsigned_abs())
+}
+
+pub(crate) fn retry(why: String) -> Outcome {
+    Outcome::Failed { class: FailureClass::Retry, why }
+}
+
+pub(crate) fn fatal(why: String) -> Outcome {
+    Outcome::Failed { class: FailureClass::Fatal, why }
+}
+
+/// A place's failure in the planner's words.
+pub(crate) fn failed(class: Class, error: &(dyn std::error::Error + 'static)) -> Outcome {
+    let class = match class {
+        Class::Retry => FailureClass::Retry,
+        Class::Fatal => FailureClass::Fatal,
+    };
+    Outcome::Failed { class, why: crate::drivers::task::in_full(error) }
+}

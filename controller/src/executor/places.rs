@@ -1,0 +1,234 @@
+//! Directories, mounts, tokens and volumes, through their drivers. All of those block, so they run on the blocking pool.
+
+use std::{path::PathBuf, sync::Arc};
+
+use herdlet_api_types::{
+    UnixNanos,
+    alloc::Allocation,
+    job::{Job, Task},
+    volume::Volume,
+};
+use herdlet_plan::{
+    action::{MountSource, Outcome, Verb},
+    claims::{Claims, Grant},
+    env::Variables,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    drivers::{
+        alloc_dir::AllocDir,
+        identity::{IdentityError, TaskTokens, WantedToken},
+        mounts::{Access, Binding, Destination, TaskMounts},
+        sight::Sight,
+        task_dir::TaskDir,
+        user,
+        volume::HostVolumes,
+    },
+    executor::{Context, Workload, failed, fatal, process::wall_now, retry},
+};
+
+/// What is kept in an allocation's directory, so that a lost database can be rebuilt: the allocation with its job.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeptAllocation {
+    /// The allocation.
+    pub allocation: Allocation,
+    /// The job version it was made from.
+    pub job: Job,
+}
+
+/// The allocation directory.
+pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: &Verb) -> Outcome {
+    let dir = AllocDir::new(&context.paths, alloc.id, context.privileges);
+    let kept = KeptAllocation { allocation: (**alloc).clone(), job: (*alloc.job).clone() };
+    let verb = verb.clone();
+    blocking(move || {
+        let result = match verb {
+            Verb::Up => match serde_json::to_vec(&kept) {
+                Ok(spec) => dir.up(&spec).map(|()| Outcome::Done),
+                Err(error) => return fatal(format!("write the allocation as JSON: {error}")),
+            },
+            Verb::Down => dir.down().map(|()| Outcome::Done),
+            Verb::Look => dir.look().map(seen),
+            verb => return unknown(&verb),
+        };
+        result.unwrap_or_else(|error| failed(error.class(), &error))
+    })
+    .await
+}
+
+/// A task's directory.
+pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: &Verb) -> Outcome {
+    let dir = TaskDir::new(task_path(context, workload), context.privileges);
+    let verb = verb.clone();
+    blocking(move || {
+        let result = match verb {
+            Verb::Up => dir.up().map(|()| Outcome::Done),
+            Verb::Down => dir.down().map(|()| Outcome::Done),
+            Verb::Look => dir.look().map(seen),
+            verb => return unknown(&verb),
+        };
+        result.unwrap_or_else(|error| failed(error.class(), &error))
+    })
+    .await
+}
+
+/// Where a task's volumes appear.
+pub async fn mounts(
+    context: &Arc<Context>,
+    workload: &Workload,
+    sources: &[MountSource],
+    verb: &Verb,
+) -> Outcome {
+    let mounts = TaskMounts::new(task_path(context, workload), context.privileges);
+    let bindings: Result<Vec<Binding>, _> = sources
+        .iter()
+        .map(|source| {
+            Ok(Binding {
+                source: PathBuf::from(&source.path),
+                destination: Destination::parse(&source.destination)?,
+                access: if source.read_only { Access::ReadOnly } else { Access::ReadWrite },
+            })
+        })
+        .collect();
+    let bindings = match bindings {
+        Ok(bindings) => bindings,
+        Err(error) => {
+            let error: crate::drivers::mounts::MountError = error;
+            return failed(error.class(), &error);
+        }
+    };
+    let verb = verb.clone();
+    blocking(move || {
+        let result = match verb {
+            Verb::Up => mounts.up(&bindings).map(|()| Outcome::Done),
+            Verb::Down => mounts.down(&bindings).map(|()| Outcome::Done),
+            Verb::Look => mounts.look(&bindings).map(seen),
+            verb => return unknown(&verb),
+        };
+        result.unwrap_or_else(|error| failed(error.class(), &error))
+    })
+    .await
+}
+
+/// A volume of the machine.
+pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: &Verb) -> Outcome {
+    let volumes = HostVolumes::new(context.paths.clone(), context.privileges);
+    let (volume, verb) = (Arc::clone(volume), verb.clone());
+    blocking(move || {
+        let result = match verb {
+            Verb::Up => {
+                volumes.up(&volume).map(|path| Outcome::Volume { path: path.to_string_lossy().into_owned() })
+            }
+            Verb::Down => volumes.purge(&volume).map(|()| Outcome::Done),
+            Verb::Look => volumes.look(&volume).map(seen),
+            verb => return unknown(&verb),
+        };
+        result.unwrap_or_else(|error| failed(error.class(), &error))
+    })
+    .await
+}
+
+/// A task's token files.
+pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: &Verb) -> Outcome {
+    let (context, workload, verb) = (Arc::clone(context), workload.clone(), verb.clone());
+    blocking(move || {
+        let result = with_tokens(&context, &workload, |tokens, wanted| match verb {
+            Verb::Up => tokens
+                .up(wanted)
+                .map(|issued| Outcome::Issued { renew_in: issued.renew_in.map(planner_duration) }),
+            Verb::Down => tokens.down(wanted).map(|()| Outcome::Done),
+            Verb::Look => tokens.look(wanted).map(|sight| match sight {
+                Sight::Present => Outcome::Issued { renew_in: tokens.renew_in(wanted).map(planner_duration) },
+                Sight::Absent | Sight::Foreign { .. } => Outcome::Absent,
+            }),
+            verb => Ok(unknown(&verb)),
+        });
+        match result {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => failed(error.class(), &error),
+            Err(why) => fatal(why),
+        }
+    })
+    .await
+}
+
+/// Fresh tokens for a task's environment, by identity name.
+pub async fn env_tokens(context: &Arc<Context>, workload: &Workload) -> Result<Variables, String> {
+    let (context, workload) = (Arc::clone(context), workload.clone());
+    let made = tokio::task::spawn_blocking(move || {
+        with_tokens(&context, &workload, |tokens, wanted| {
+            let names =
+                wanted.iter().filter(|token| token.identity.env).map(|token| token.identity.name.clone());
+            let made = tokens.env(wanted)?;
+            Ok(names.zip(made).map(|(name, (_, token))| (name, token.reveal().to_owned())).collect())
+        })
+    });
+    match made.await {
+        Ok(Ok(Ok(variables))) => Ok(variables),
+        Ok(Ok(Err(error))) => Err(crate::drivers::task::in_full(&error)),
+        Ok(Err(why)) => Err(why),
+        Err(error) => Err(format!("sign tokens: {error}")),
+    }
+}
+
+/// Calls `act` with the task's token files and what they should say.
+fn with_tokens<T>(
+    context: &Context,
+    workload: &Workload,
+    act: impl FnOnce(&TaskTokens<'_>, &[WantedToken]) -> Result<T, IdentityError>,
+) -> Result<Result<T, IdentityError>, String> {
+    let task = workload.task().ok_or("find the task")?;
+    let owner =
+        user::credentials(task.user.as_deref()).map_err(|error| crate::drivers::task::in_full(&error))?;
+    let dir = TaskDir::new(task_path(context, workload), context.privileges);
+    let wanted: Vec<WantedToken> =
+        task.identities.iter().map(|identity| wanted_token(&workload.alloc, task, identity)).collect();
+    let tokens = TaskTokens {
+        signer: &context.signer,
+        task_dir: &dir,
+        task: &task.name,
+        owner: owner.map(|owner| (owner.uid, owner.gid)),
+        privileges: context.privileges,
+    };
+    Ok(act(&tokens, &wanted))
+}
+
+fn wanted_token(
+    alloc: &Arc<Allocation>,
+    task: &Task,
+    identity: &herdlet_api_types::job::Identity,
+) -> WantedToken {
+    let issued_at: UnixNanos = wall_now();
+    let token_id = uuid::Uuid::new_v4().to_string();
+    let claims = Claims::new(&Grant { alloc, task, identity, issued_at, token_id: &token_id, issuer: None });
+    WantedToken { identity: identity.clone(), claims: serde_json::to_value(claims).unwrap_or_default() }
+}
+
+fn task_path(context: &Context, workload: &Workload) -> PathBuf {
+    let name = workload.task().map_or("", |task| task.name.as_str());
+    context.paths.task(&workload.alloc.id, name)
+}
+
+fn seen(sight: Sight) -> Outcome {
+    match sight {
+        Sight::Present => Outcome::Present,
+        Sight::Absent => Outcome::Absent,
+        Sight::Foreign { why } => Outcome::Foreign { why },
+    }
+}
+
+fn planner_duration(duration: std::time::Duration) -> herdlet_api_types::Duration {
+    herdlet_api_types::Duration(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
+}
+
+fn unknown(verb: &Verb) -> Outcome {
+    fatal(format!("{verb:?}: this part knows no such verb"))
+}
+
+async fn blocking(work: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome,
+        Err(error) => retry(format!("carry it out: {error}")),
+    }
+}

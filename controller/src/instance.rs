@@ -1,0 +1,155 @@
+//! One instance on this machine: its directories, its cgroups, its drivers. Shared by the agent, and by the guard that tidies
+//! up after a private one.
+//!
+//! In: where its state and its runtime things are. Out: what the agent works with. It starts nothing.
+
+use std::{
+    os::{fd::OwnedFd, unix::fs::DirBuilderExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::Context as _;
+use herdlet_api_types::{AllocId, InstanceId};
+use tokio::sync::mpsc;
+
+use crate::{
+    drivers::{
+        alloc_dir::AllocDir,
+        attempts::{Attempts, Notice},
+        cgroup::{self, Isolation},
+        mock::Mock,
+        privileges::Privileges,
+        raw_exec::{self, RawExec},
+        supervisor::Program,
+        task::{Leftover, Registry},
+    },
+    executor::process::wall_now,
+    paths::Paths,
+};
+
+/// How an instance is opened.
+#[derive(Debug)]
+pub struct Options {
+    /// The instance's id.
+    pub instance: InstanceId,
+    /// Where things are.
+    pub paths: Paths,
+    /// Topmost cgroup.
+    pub cgroup_parent: String,
+    /// Whether `raw_exec` tasks may be run.
+    pub raw_exec: Availability,
+    /// For a private agent: reading end of a pipe whose hang-up ends all its tasks.
+    pub leash: Option<OwnedFd>,
+}
+
+/// Whether a driver is offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Availability {
+    /// It is.
+    Enabled,
+    /// The config turns it off.
+    Disabled,
+}
+
+/// An open instance.
+pub struct Instance {
+    /// Its id.
+    pub id: InstanceId,
+    /// Where things are.
+    pub paths: Paths,
+    /// What we may do on this machine.
+    pub privileges: Privileges,
+    /// Whether tasks are held by cgroups.
+    pub isolation: Isolation,
+    /// Task drivers by name.
+    pub drivers: Registry,
+    /// Ends of attempts, and drift of their cgroups.
+    pub notices: mpsc::Receiver<Notice>,
+}
+
+impl Instance {
+    /// Prepares directories, cgroups and drivers. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When a directory can't be made or watched. Missing cgroups are no error: see [`Isolation::None`].
+    pub fn open(options: Options) -> anyhow::Result<Self> {
+        let Options { instance, paths, cgroup_parent, raw_exec, leash } = options;
+        private_dir(&paths.state)?;
+        private_dir(&paths.runtime)?;
+        let isolation = Isolation::detect(&cgroup::Setup {
+            parent: cgroup_parent,
+            instance: instance.0.clone(),
+            runtime: paths.runtime.clone(),
+        });
+        let (sender, notices) = mpsc::channel(1_024);
+        let attempts =
+            Attempts::open(&paths.attempts(), sender).context("failed to open the attempts directory")?;
+        let mock = Mock::new(Arc::clone(&attempts), Arc::new(wall_now))
+            .context("failed to prepare the driver mock")?;
+        let mut drivers = Registry::new().with(Arc::new(mock));
+        if raw_exec == Availability::Enabled {
+            let program =
+                Program::install(&paths.state.join("bin")).context("failed to install the supervisor")?;
+            let setup = raw_exec::Setup { attempts, program, isolation: isolation.clone(), leash };
+            drivers = drivers.with(Arc::new(RawExec::new(setup)));
+        }
+        Ok(Self { id: instance, paths, privileges: Privileges::probe(), isolation, drivers, notices })
+    }
+
+    /// Ends and removes everything the instance has on this machine but its state directory: processes, mounts, cgroups,
+    /// allocation directories, records. What resists is named in the error; the rest is gone.
+    ///
+    /// # Errors
+    /// When something is left.
+    pub async fn remove_all(&self) -> anyhow::Result<()> {
+        let mut left = Vec::new();
+        for (name, driver) in self.drivers.iter() {
+            let found = match driver.found().await {
+                Ok(found) => found,
+                Err(error) => {
+                    left.push(format!("attempts of driver {name}: {}", error.why()));
+                    continue;
+                }
+            };
+            for id in found {
+                if let Err(error) = driver.destroy(&id, Leftover::Kill).await {
+                    left.push(format!("attempt {id}: {}", error.why()));
+                }
+            }
+        }
+        if let Some(cgroups) = self.isolation.cgroups()
+            && let Err(error) = cgroups.remove().await
+        {
+            left.push(format!("cgroups: {}", crate::drivers::task::in_full(&error)));
+        }
+        for id in alloc_ids(&self.paths.allocs()) {
+            let dir = AllocDir::new(&self.paths, id, self.privileges);
+            if let Err(error) = dir.down() {
+                left.push(crate::drivers::task::in_full(&error));
+            }
+        }
+        anyhow::ensure!(left.is_empty(), "could not remove: {}", left.join("; "));
+        Ok(())
+    }
+}
+
+/// Makes a directory that only its owner may enter, or checks that it is one.
+fn private_dir(path: &Path) -> anyhow::Result<()> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.with_context(|| format!("failed to make directory {}", path.display()))
+}
+
+/// Allocations that have a directory.
+fn alloc_ids(allocs: &Path) -> Vec<AllocId> {
+    let Ok(entries) = std::fs::read_dir(allocs) else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|name| Some(AllocId(name.parse().ok()?))).collect()
+}
+
+/// The kernel's id of this boot, as a number.
+pub fn boot_id() -> herdlet_plan::time::BootId {
+    let text = std::fs::read_to_string(PathBuf::from("/proc/sys/kernel/random/boot_id")).unwrap_or_default();
+    let hex: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    herdlet_plan::time::BootId(u64::from_str_radix(&hex, 16).unwrap_or(0))
+}

@@ -1,0 +1,298 @@
+//! A task's log files, read from any place and followed over rotations.
+//!
+//! In: an allocation's logs directory and the name its files begin with, `<task>.stdout` or `<task>.stderr`. Out: bytes in
+//! order. The directory is writable by the task: only regular files are read, links are not followed, and what is not named
+//! `<stem>.<number>` is passed over.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::FileExt,
+    path::PathBuf,
+};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::{
+    paths,
+    watch::directory::{DirectoryWatch, Interests},
+};
+
+/// Largest piece handed out at once, as Nomad's frames.
+pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
+
+/// Which of a task's streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl Stream {
+    /// Its name in file names and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
+/// One stream of one task.
+#[derive(Debug, Clone)]
+pub struct LogFiles {
+    dir: PathBuf,
+    stem: String,
+}
+
+impl LogFiles {
+    /// The files of `task` in `dir`.
+    pub fn new(dir: PathBuf, task: &str, stream: Stream) -> Self {
+        Self { dir, stem: format!("{}.{}", paths::encode(task), stream.as_str()) }
+    }
+
+    /// Numbers of the files that are there, ascending.
+    ///
+    /// # Errors
+    /// When the directory can't be read. One that does not exist has no files.
+    pub fn indexes(&self) -> io::Result<Vec<u64>> {
+        let entries = match std::fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut indexes = Vec::new();
+        for entry in entries {
+            if let Some(index) = self.index_of(&entry?.file_name()) {
+                indexes.push(index);
+            }
+        }
+        indexes.sort_unstable();
+        Ok(indexes)
+    }
+
+    /// Opens one of the files for reading.
+    ///
+    /// # Errors
+    /// When it is not there, is a link, or is no regular file.
+    pub fn open(&self, index: u64) -> io::Result<File> {
+        let path = self.dir.join(format!("{}.{index}", self.stem));
+        // Non-blocking, so that a fifo somebody planted can't hold us up before it is seen to be one.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = File::from(rustix::fs::open(&path, flags, Mode::empty())?);
+        if file.metadata()?.is_file() {
+            Ok(file)
+        } else {
+            Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} is not a regular file", path.display()),
+            ))
+        }
+    }
+
+    /// Where the last `lines` lines begin: file number and offset. `None` where there are no files.
+    ///
+    /// # Errors
+    /// When the files can't be read.
+    pub fn tail(&self, lines: u64) -> io::Result<Option<(u64, u64)>> {
+        let mut left = lines;
+        let indexes = self.indexes()?;
+        for (position, index) in indexes.iter().enumerate().rev() {
+            let file = match self.open(*index) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            let newest = position + 1 == indexes.len();
+            if let Some(offset) = tail_offset(&file, &mut left, newest)? {
+                return Ok(Some((*index, offset)));
+            }
+        }
+        Ok(indexes.first().map(|first| (*first, 0)))
+    }
+
+    fn index_of(&self, name: &OsString) -> Option<u64> {
+        let number = name.to_str()?.strip_prefix(&self.stem)?.strip_prefix('.')?;
+        let plain =
+            number.bytes().all(|byte| byte.is_ascii_digit()) && (number == "0" || !number.starts_with('0'));
+        if plain { number.parse().ok() } else { None }
+    }
+}
+
+/// Reads a stream from some place on, to the end of the newest file or beyond as it grows.
+pub struct Follower {
+    files: LogFiles,
+    watch: Option<DirectoryWatch>,
+    current: Option<(u64, File)>,
+    start: (u64, u64),
+}
+
+/// One piece of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Number of the file it is from.
+    pub index: u64,
+    /// Where in the file it ends.
+    pub end_offset: u64,
+    /// The bytes, never empty.
+    pub bytes: Vec<u8>,
+}
+
+impl Follower {
+    /// Starts at `start`, a file number and an offset; a file that is gone means the oldest one that is there.
+    pub fn new(files: LogFiles, start: (u64, u64)) -> Self {
+        Self { files, watch: None, current: None, start }
+    }
+
+    /// The next piece that is there now; `None` at the end of what was written.
+    ///
+    /// # Errors
+    /// When the files can't be read.
+    pub fn read(&mut self) -> io::Result<Option<Chunk>> {
+        loop {
+            let (index, file) = match &mut self.current {
+                Some((index, file)) => (*index, file),
+                None => {
+                    let Some(opened) = self.open_first()? else { return Ok(None) };
+                    let (index, file) = self.current.insert(opened);
+                    (*index, file)
+                }
+            };
+            let mut bytes = vec![0; CHUNK_BYTES_MAX];
+            let count = file.read(&mut bytes)?;
+            if count > 0 {
+                bytes.truncate(count);
+                return Ok(Some(Chunk { index, end_offset: file.stream_position()?, bytes }));
+            }
+            // Its end: the next file, if there is one, was begun after the last byte of this one was written. But bytes
+            // may have come between our read and the look for the next file, so read once more before moving on.
+            let Some(next) = self.files.indexes()?.into_iter().find(|known| *known > index) else {
+                return Ok(None);
+            };
+            let count = file.read(&mut bytes)?;
+            if count > 0 {
+                bytes.truncate(count);
+                return Ok(Some(Chunk { index, end_offset: file.stream_position()?, bytes }));
+            }
+            self.current = Some((next, self.files.open(next)?));
+        }
+    }
+
+    /// Waits until something may have been written since the last [`Follower::read`].
+    ///
+    /// # Errors
+    /// When the directory can't be watched.
+    pub async fn changed(&mut self) -> io::Result<()> {
+        match &self.watch {
+            Some(watch) => watch.changed().await,
+            None => {
+                // What was written before the watch was there is found by one more read.
+                self.watch = Some(DirectoryWatch::open(&self.files.dir, Interests::Writes)?);
+                Ok(())
+            }
+        }
+    }
+
+    fn open_first(&self) -> io::Result<Option<(u64, File)>> {
+        let Some(index) = self.files.indexes()?.into_iter().find(|index| *index >= self.start.0) else {
+            return Ok(None);
+        };
+        let mut file = self.files.open(index)?;
+        if index == self.start.0 {
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(self.start.1.min(length)))?;
+        }
+        Ok(Some((index, file)))
+    }
+}
+
+/// Where the last `left` lines of a file begin; `None` if it has fewer, and then `left` is what the files before it owe.
+fn tail_offset(file: &File, left: &mut u64, newest: bool) -> io::Result<Option<u64>> {
+    let mut end = file.metadata()?.len();
+    let mut buffer = vec![0; CHUNK_BYTES_MAX];
+    // The newline at the very end closes the last line, it does not begin one more.
+    let mut skip_last = newest;
+    if *left == 0 {
+        return Ok(Some(end));
+    }
+    while end > 0 {
+        let from = end.saturating_sub(CHUNK_BYTES_MAX as u64);
+        let length = usize::try_from(end - from).unwrap_or(CHUNK_BYTES_MAX);
+        let piece = &mut buffer[..length];
+        file.read_exact_at(piece, from)?;
+        for (at, byte) in piece.iter().enumerate().rev() {
+            if *byte != b'\n' || std::mem::take(&mut skip_last) {
+                skip_last = false;
+                continue;
+            }
+            *left -= 1;
+            if *left == 0 {
+                return Ok(Some(from + at as u64 + 1));
+            }
+        }
+        end = from;
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests may panic")]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn files(dir: &Path) -> LogFiles {
+        LogFiles::new(dir.to_owned(), "t", Stream::Stdout)
+    }
+
+    fn write(dir: &Path, index: u64, text: &str) {
+        std::fs::write(dir.join(format!("t.stdout.{index}")), text).unwrap();
+    }
+
+    #[test]
+    fn odd_names_links_and_fifos_are_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 3, "x");
+        for odd in ["t.stdout.x", "t.stdout.03", "t.stdout.", "t.stdout", "tt.stdout.1"] {
+            std::fs::write(dir.path().join(odd), "secret").unwrap();
+        }
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("t.stdout.4")).unwrap();
+        let files = files(dir.path());
+        assert_eq!(files.indexes().unwrap(), [3, 4]);
+        assert!(files.open(3).is_ok());
+        assert!(files.open(4).is_err());
+    }
+
+    #[test]
+    fn the_tail_goes_over_file_borders() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 0, "a\nb\n");
+        write(dir.path(), 1, "c\nd\n");
+        let files = files(dir.path());
+        assert_eq!(files.tail(1).unwrap(), Some((1, 2)));
+        assert_eq!(files.tail(2).unwrap(), Some((0, 4)), "the end of one file is the beginning of the next");
+        assert_eq!(files.tail(3).unwrap(), Some((0, 2)));
+        assert_eq!(files.tail(9).unwrap(), Some((0, 0)));
+        assert_eq!(files.tail(0).unwrap(), Some((1, 4)));
+    }
+
+    #[tokio::test]
+    async fn a_follower_moves_on_without_a_gap() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 3, "one\n");
+        let mut follower = Follower::new(files(dir.path()), (0, 0));
+        assert_eq!(follower.read().unwrap().unwrap().bytes, b"one\n");
+        assert_eq!(follower.read().unwrap(), None);
+        follower.changed().await.unwrap();
+        write(dir.path(), 4, "two\n");
+        follower.changed().await.unwrap();
+        assert_eq!(
+            follower.read().unwrap().unwrap(),
+            Chunk { index: 4, end_offset: 4, bytes: b"two\n".to_vec() }
+        );
+    }
+}
