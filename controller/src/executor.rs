@@ -146,32 +146,54 @@ fn limit_of(kind: Kind) -> Limit {
 }
 
 async fn perform(context: Arc<Context>, action: Action) -> Outcome {
-    match &action.subject {
-        Subject::Volume(volume) => places::volume(&context, volume, &action.verb).await,
-        Subject::Alloc(alloc, part) => {
-            let (alloc, part) = (Arc::clone(alloc), *part);
-            match part {
-                Part::Dir => places::alloc_dir(&context, &alloc, &action.verb).await,
-                Part::Services => services::group_services(&context, &alloc, &action.verb).await,
-                Part::Checks => services::group_checks(&context, &alloc, &action.verb).await,
-                Part::Task(index, part) => {
-                    let Some(task) = Workload::of(&alloc, index) else {
-                        return fatal("find the task: the allocation has no such task".to_owned());
-                    };
-                    match part {
-                        TaskPart::Dir => places::task_dir(&context, &task, &action.verb).await,
-                        TaskPart::Identity => places::identity(&context, &task, &action.verb).await,
-                        TaskPart::Mounts => {
-                            places::mounts(&context, &task, &action.mounts, &action.verb).await
-                        }
-                        TaskPart::Services => services::task_services(&context, &task, &action.verb).await,
-                        TaskPart::Checks => services::task_checks(&context, &task, &action.verb).await,
-                        TaskPart::Process | TaskPart::Prestop => {
-                            process::perform(&context, &task, &action.verb).await
-                        }
-                    }
-                }
+    let Action { subject, verb, mounts, .. } = action;
+    let place = PlaceVerb::of(&verb);
+    match (subject, place) {
+        (Subject::Volume(volume), Some(verb)) => places::volume(&context, &volume, verb).await,
+        (Subject::Alloc(alloc, Part::Dir), Some(verb)) => places::alloc_dir(&context, &alloc, verb).await,
+        (Subject::Alloc(alloc, Part::Services), Some(verb)) => services::group_services(&context, &alloc, verb).await,
+        (Subject::Alloc(alloc, Part::Checks), Some(verb)) => services::group_checks(&context, &alloc, verb).await,
+        (Subject::Alloc(alloc, Part::Task(index, part)), place) => {
+            let Some(task) = Workload::of(&alloc, index) else {
+                return fatal("find the task: the allocation has no such task".to_owned());
+            };
+            match (part, place) {
+                (TaskPart::Dir, Some(verb)) => places::task_dir(&context, &task, verb).await,
+                (TaskPart::Identity, Some(verb)) => places::identity(&context, &task, verb).await,
+                (TaskPart::Mounts, Some(verb)) => places::mounts(&context, &task, &mounts, verb).await,
+                (TaskPart::Services, Some(verb)) => services::task_services(&context, &task, verb).await,
+                (TaskPart::Checks, Some(verb)) => services::task_checks(&context, &task, verb).await,
+                (TaskPart::Process | TaskPart::Prestop, None) => process::perform(&context, &task, &verb).await,
+                (_, _) => fatal(format!("{verb:?}: this part knows no such verb")),
             }
+        }
+        (_, None) => fatal(format!("{verb:?}: this part knows no such verb")),
+    }
+}
+
+/// What can be done to a part that is no process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceVerb {
+    /// Bring it up.
+    Up,
+    /// Take it down.
+    Down,
+    /// See what is there.
+    Look,
+}
+
+impl PlaceVerb {
+    fn of(verb: &Verb) -> Option<Self> {
+        match verb {
+            Verb::Up => Some(Self::Up),
+            Verb::Down => Some(Self::Down),
+            Verb::Look => Some(Self::Look),
+            Verb::Start { .. }
+            | Verb::Recover { .. }
+            | Verb::Stop { .. }
+            | Verb::Destroy { .. }
+            | Verb::Prestop { .. }
+            | Verb::Signal { .. } => None,
         }
     }
 }

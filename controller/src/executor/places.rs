@@ -9,7 +9,7 @@ use herdlet_api_types::{
     volume::Volume,
 };
 use herdlet_plan::{
-    action::{MountSource, Outcome, Verb},
+    action::{MountSource, Outcome},
     claims::{Claims, Grant},
     env::Variables,
 };
@@ -25,7 +25,7 @@ use crate::{
         user,
         volume::HostVolumes,
     },
-    executor::{Context, Workload, failed, fatal, process::wall_now, retry},
+    executor::{Context, PlaceVerb, Workload, failed, fatal, process::wall_now, retry},
 };
 
 /// What is kept in an allocation's directory, so that a lost database can be rebuilt: the allocation with its job.
@@ -38,19 +38,17 @@ pub struct KeptAllocation {
 }
 
 /// The allocation directory.
-pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: &Verb) -> Outcome {
+pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
     let dir = AllocDir::new(&context.paths, alloc.id, context.privileges);
     let kept = KeptAllocation { allocation: (**alloc).clone(), job: (*alloc.job).clone() };
-    let verb = verb.clone();
     blocking(move || {
         let result = match verb {
-            Verb::Up => match serde_json::to_vec(&kept) {
+            PlaceVerb::Up => match serde_json::to_vec(&kept) {
                 Ok(spec) => dir.up(&spec).map(|()| Outcome::Done),
                 Err(error) => return fatal(format!("write the allocation as JSON: {error}")),
             },
-            Verb::Down => dir.down().map(|()| Outcome::Done),
-            Verb::Look => dir.look().map(seen),
-            verb => return unknown(&verb),
+            PlaceVerb::Down => dir.down().map(|()| Outcome::Done),
+            PlaceVerb::Look => dir.look().map(seen),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -58,15 +56,13 @@ pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: &V
 }
 
 /// A task's directory.
-pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: &Verb) -> Outcome {
+pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
-    let verb = verb.clone();
     blocking(move || {
         let result = match verb {
-            Verb::Up => dir.up().map(|()| Outcome::Done),
-            Verb::Down => dir.down().map(|()| Outcome::Done),
-            Verb::Look => dir.look().map(seen),
-            verb => return unknown(&verb),
+            PlaceVerb::Up => dir.up().map(|()| Outcome::Done),
+            PlaceVerb::Down => dir.down().map(|()| Outcome::Done),
+            PlaceVerb::Look => dir.look().map(seen),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -78,7 +74,7 @@ pub async fn mounts(
     context: &Arc<Context>,
     workload: &Workload,
     sources: &[MountSource],
-    verb: &Verb,
+    verb: PlaceVerb,
 ) -> Outcome {
     let mounts = TaskMounts::new(task_path(context, workload), context.privileges);
     let bindings: Result<Vec<Binding>, _> = sources
@@ -98,13 +94,11 @@ pub async fn mounts(
             return failed(error.class(), &error);
         }
     };
-    let verb = verb.clone();
     blocking(move || {
         let result = match verb {
-            Verb::Up => mounts.up(&bindings).map(|()| Outcome::Done),
-            Verb::Down => mounts.down(&bindings).map(|()| Outcome::Done),
-            Verb::Look => mounts.look(&bindings).map(seen),
-            verb => return unknown(&verb),
+            PlaceVerb::Up => mounts.up(&bindings).map(|()| Outcome::Done),
+            PlaceVerb::Down => mounts.down(&bindings).map(|()| Outcome::Done),
+            PlaceVerb::Look => mounts.look(&bindings).map(seen),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -112,17 +106,16 @@ pub async fn mounts(
 }
 
 /// A volume of the machine.
-pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: &Verb) -> Outcome {
+pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: PlaceVerb) -> Outcome {
     let volumes = HostVolumes::new(context.paths.clone(), context.privileges);
-    let (volume, verb) = (Arc::clone(volume), verb.clone());
+    let volume = Arc::clone(volume);
     blocking(move || {
         let result = match verb {
-            Verb::Up => {
+            PlaceVerb::Up => {
                 volumes.up(&volume).map(|path| Outcome::Volume { path: path.to_string_lossy().into_owned() })
             }
-            Verb::Down => volumes.purge(&volume).map(|()| Outcome::Done),
-            Verb::Look => volumes.look(&volume).map(seen),
-            verb => return unknown(&verb),
+            PlaceVerb::Down => volumes.purge(&volume).map(|()| Outcome::Done),
+            PlaceVerb::Look => volumes.look(&volume).map(seen),
         };
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
@@ -130,19 +123,18 @@ pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: &Verb) -
 }
 
 /// A task's token files.
-pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: &Verb) -> Outcome {
-    let (context, workload, verb) = (Arc::clone(context), workload.clone(), verb.clone());
+pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
+    let (context, workload) = (Arc::clone(context), workload.clone());
     blocking(move || {
         let result = with_tokens(&context, &workload, |tokens, wanted| match verb {
-            Verb::Up => tokens
+            PlaceVerb::Up => tokens
                 .up(wanted)
                 .map(|issued| Outcome::Issued { renew_in: issued.renew_in.map(planner_duration) }),
-            Verb::Down => tokens.down(wanted).map(|()| Outcome::Done),
-            Verb::Look => tokens.look(wanted).map(|sight| match sight {
+            PlaceVerb::Down => tokens.down(wanted).map(|()| Outcome::Done),
+            PlaceVerb::Look => tokens.look(wanted).map(|sight| match sight {
                 Sight::Present => Outcome::Issued { renew_in: tokens.renew_in(wanted).map(planner_duration) },
                 Sight::Absent | Sight::Foreign { .. } => Outcome::Absent,
             }),
-            verb => Ok(unknown(&verb)),
         });
         match result {
             Ok(Ok(outcome)) => outcome,
@@ -220,10 +212,6 @@ fn seen(sight: Sight) -> Outcome {
 
 fn planner_duration(duration: std::time::Duration) -> herdlet_api_types::Duration {
     herdlet_api_types::Duration(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
-}
-
-fn unknown(verb: &Verb) -> Outcome {
-    fatal(format!("{verb:?}: this part knows no such verb"))
 }
 
 async fn blocking(work: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
