@@ -13,7 +13,6 @@ use herdlet_plan::{
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Noticed, Reply},
     op::{Part, TaskIndex, TaskPart},
-    record::{RecordKey, RecordValue},
     time::Now,
     world::{Settings, World},
 };
@@ -26,7 +25,7 @@ use crate::{
     instance::{Instance, boot_id},
     planner::{Answer, Input, NoteSink, Planner},
     publish::ReadModel,
-    state_db::StateDb,
+    state_db::Opened,
     watch::drift,
 };
 
@@ -37,12 +36,8 @@ const INBOX_LEN: usize = 4_096;
 pub struct Parts {
     /// The open instance.
     pub instance: Instance,
-    /// The open state database.
-    pub store: StateDb,
-    /// What was read from it.
-    pub records: Vec<(RecordKey, RecordValue)>,
-    /// Whether the database was lost and rebuilt: then nothing that is found unknown is removed.
-    pub history: History,
+    /// The open state database, and what was in it.
+    pub state: Opened,
     /// What this machine is.
     pub node: NodeFacts,
     /// The planner's settings.
@@ -53,15 +48,6 @@ pub struct Parts {
     pub consul: Option<crate::drivers::catalog::ConsulAddress>,
     /// Counts what the planner notes.
     pub notes: NoteSink,
-}
-
-/// Whether the state database tells the whole story.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum History {
-    /// It does: what it doesn't know and bears our mark is a leak.
-    Complete,
-    /// It was lost: what it doesn't know may be wanted, and is left to an operator.
-    Lost,
 }
 
 /// A running agent.
@@ -86,16 +72,17 @@ impl Agent {
     /// # Errors
     /// When keys or catalogues can't be prepared.
     pub async fn start(parts: Parts) -> anyhow::Result<Self> {
-        let Parts { instance, store, records, history, node, settings, volumes, consul, notes } = parts;
-        let clock = BootClock;
-        let boot = boot_id();
-        let now = clock.now();
-        let now = Now { boot, boot_ns: now.boot_ns, wall: herdlet_api_types::UnixNanos(now.wall_ns) };
+        let Parts { instance, state, node, settings, volumes, consul, notes } = parts;
+        let Opened { store, records, damaged, rebuilt } = state;
+        for damaged in &damaged {
+            tracing::error!(what = damaged.what, why = damaged.why, kept = %damaged.path.display(), "damaged state set aside");
+        }
+        let now = now();
         let (world, unusable) = World::restore(settings, now, records);
         for unusable in &unusable {
             tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
         }
-        let found = reconcile_found(&instance, &world, history).await;
+        let found = reconcile_found(&instance, &world, rebuilt.then_some(Lost)).await;
         let signer = Signer::load_or_create(&instance.paths.keys()).context("failed to load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
         let services = executor::services::Services::new(&instance, consul, inbox.clone())?;
@@ -113,12 +100,12 @@ impl Agent {
         let executor = Executor::new(Arc::clone(&context), inbox.clone());
         let operations = executor.operations();
         let (runtime, handle) = Runtime::new(Shell {
-            world: Planner::new(world, boot, notes),
+            world: Planner::new(world, now.boot, notes),
             arrivals,
             store,
             executor,
             publisher: model.publisher(),
-            clock,
+            clock: BootClock,
             settings: runtime::Settings::default(),
         });
         let (ended_sender, ended) = oneshot::channel();
@@ -188,9 +175,12 @@ pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
     }
 }
 
+/// The database was lost and rebuilt: what it doesn't know may be wanted, and is left to an operator.
+struct Lost;
+
 /// Attempts that exist: those of known allocations are told to the planner, unknown ones are leaks and removed, unless the
 /// database was lost.
-async fn reconcile_found(instance: &Instance, world: &World, history: History) -> Vec<Event> {
+async fn reconcile_found(instance: &Instance, world: &World, lost: Option<Lost>) -> Vec<Event> {
     let known: std::collections::BTreeSet<_> = world.allocations().map(|(spec, _)| spec.id).collect();
     let mut events = Vec::new();
     for (name, driver) in instance.drivers.iter() {
@@ -206,14 +196,13 @@ async fn reconcile_found(instance: &Instance, world: &World, history: History) -
                 events.push(Event::Found { alloc: id.alloc, task: id.task, attempt: id.attempt });
                 continue;
             }
-            match history {
-                History::Complete => {
-                    tracing::warn!(attempt = %id, "removing an attempt that belongs to no allocation");
-                    if let Err(error) = driver.destroy(&id, crate::drivers::task::Leftover::Kill).await {
-                        tracing::warn!(attempt = %id, error = error.why(), "failed to remove it");
-                    }
-                }
-                History::Lost => tracing::warn!(attempt = %id, "an unknown attempt runs; it is left alone"),
+            if lost.is_some() {
+                tracing::warn!(attempt = %id, "an unknown attempt exists; it is left alone");
+                continue;
+            }
+            tracing::warn!(attempt = %id, "removing an attempt that belongs to no allocation");
+            if let Err(error) = driver.destroy(&id, crate::drivers::task::Leftover::Kill).await {
+                tracing::warn!(attempt = %id, error = error.why(), "failed to remove it");
             }
         }
     }
@@ -245,6 +234,22 @@ async fn follow_attempts(
         if inbox.send(Input::Event(event)).await.is_err() {
             return;
         }
+    }
+}
+
+/// The present, by the machine's clocks.
+pub fn now() -> Now {
+    let now = BootClock.now();
+    Now { boot: boot_id(), boot_ns: now.boot_ns, wall: herdlet_api_types::UnixNanos(now.wall_ns) }
+}
+
+/// The planner's settings where the config says nothing.
+pub fn planner_settings(instance: InstanceId) -> Settings {
+    Settings {
+        instance,
+        max_kill_timeout: herdlet_api_types::Duration::from_secs(30),
+        dynamic_ports: herdlet_plan::limits::DYNAMIC_PORTS,
+        host_ip: "127.0.0.1".to_owned(),
     }
 }
 

@@ -151,8 +151,12 @@ async fn perform(context: Arc<Context>, action: Action) -> Outcome {
     match (subject, place) {
         (Subject::Volume(volume), Some(verb)) => places::volume(&context, &volume, verb).await,
         (Subject::Alloc(alloc, Part::Dir), Some(verb)) => places::alloc_dir(&context, &alloc, verb).await,
-        (Subject::Alloc(alloc, Part::Services), Some(verb)) => services::group_services(&context, &alloc, verb).await,
-        (Subject::Alloc(alloc, Part::Checks), Some(verb)) => services::group_checks(&context, &alloc, verb).await,
+        (Subject::Alloc(alloc, Part::Services), Some(verb)) => {
+            services::group_services(&context, &alloc, verb).await
+        }
+        (Subject::Alloc(alloc, Part::Checks), Some(verb)) => {
+            services::group_checks(&context, &alloc, verb).await
+        }
         (Subject::Alloc(alloc, Part::Task(index, part)), place) => {
             let Some(task) = Workload::of(&alloc, index) else {
                 return fatal("find the task: the allocation has no such task".to_owned());
@@ -163,7 +167,9 @@ async fn perform(context: Arc<Context>, action: Action) -> Outcome {
                 (TaskPart::Mounts, Some(verb)) => places::mounts(&context, &task, &mounts, verb).await,
                 (TaskPart::Services, Some(verb)) => services::task_services(&context, &task, verb).await,
                 (TaskPart::Checks, Some(verb)) => services::task_checks(&context, &task, verb).await,
-                (TaskPart::Process | TaskPart::Prestop, None) => process::perform(&context, &task, &verb).await,
+                (TaskPart::Process | TaskPart::Prestop, None) => {
+                    process::perform(&context, &task, &verb).await
+                }
                 (_, _) => fatal(format!("{verb:?}: this part knows no such verb")),
             }
         }

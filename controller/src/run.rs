@@ -1,0 +1,314 @@
+//! `herdlet run FILE…`: a private agent that lives as long as its batch work.
+//!
+//! In: manifests. Out: the tasks' output on stdout and stderr, progress and the verdict on stderr, an exit code. It has an
+//! instance and a state directory of its own and no socket. A guard process removes everything if it dies, whichever way.
+
+pub mod output;
+
+use std::{collections::BTreeSet, os::unix::fs::DirBuilderExt, path::PathBuf, sync::Arc, time::Instant};
+
+use anyhow::Context as _;
+use herdlet_api_types::{
+    AllocId,
+    alloc::ClientStatus,
+    job::{Job, JobType},
+    task::TaskStatus,
+    view::{AllocView, ConvergenceState, TaskView},
+};
+use herdlet_plan::event::Command;
+
+use crate::{
+    agent::{self, Agent},
+    desired::manifests::{self, Drivers, Set},
+    guard::{Charge, Guard},
+    instance::{Availability, Instance, Options},
+    paths::Paths,
+    publish::ReadModel,
+    run::output::Output,
+    state_db::{StateDb, StateDir},
+};
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// Manifests: files, folders, or `-`.
+    pub files: Vec<PathBuf>,
+    /// Where its state is kept; a temporary directory where absent.
+    pub state_dir: Option<PathBuf>,
+    /// Topmost cgroup.
+    pub cgroup_parent: String,
+}
+
+/// Exit code when the agent itself fails, as `docker run` has it.
+pub const AGENT_FAILED: u8 = 125;
+
+/// Exit code after Ctrl-C: 128 + SIGINT.
+pub const INTERRUPTED: u8 = 130;
+
+/// Runs the manifests to their end. The answer is the exit code.
+pub async fn run(options: RunOptions) -> u8 {
+    let set = match manifests::load(&options.files, &Drivers::built_in()) {
+        Ok(set) => set,
+        Err(problems) => {
+            anstream::eprint!("{problems}");
+            return AGENT_FAILED;
+        }
+    };
+    for warning in &set.warnings {
+        anstream::eprintln!("warning: {warning}");
+    }
+    match run_set(options, set).await {
+        Ok(code) => code,
+        Err(error) => {
+            anstream::eprintln!("herdlet: failed to run: {error:#}");
+            AGENT_FAILED
+        }
+    }
+}
+
+async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
+    let began = Instant::now();
+    let home = Home::make(options.state_dir)?;
+    let state = StateDir::claim(&home.state).context("failed to take the state directory")?;
+    let paths = Paths { state: home.state.clone(), runtime: home.state.join("run") };
+    let guard = Guard::start(&Charge {
+        instance: state.instance().clone(),
+        state: paths.state.clone(),
+        runtime: paths.runtime.clone(),
+        cgroup_parent: options.cgroup_parent.clone(),
+        remove: home.remove.clone(),
+    })?;
+    let instance = Instance::open(Options {
+        instance: state.instance().clone(),
+        paths,
+        cgroup_parent: options.cgroup_parent,
+        raw_exec: Availability::Enabled,
+        leash: None,
+    })?;
+    if let crate::drivers::cgroup::Isolation::None { why } = &instance.isolation {
+        tracing::info!(why, "isolation: none; tasks are held by their process tree only");
+    }
+    let agent = start_agent(state, instance).await?;
+    let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
+    let volumes = set.volumes.into_iter().map(|loaded| loaded.object).collect();
+    let work = Work::of(&jobs);
+    let follow = Output::start(Arc::clone(&agent.model), agent.context.paths.clone(), &jobs);
+    agent::accepted(agent.request(Command::Apply { jobs: jobs.clone(), volumes }).await?)?;
+    let ended = work.until_done(&agent.model, began).await;
+    follow.finish().await;
+    let code = match ended {
+        End::Done => exit_code(&agent.model, &jobs),
+        End::Interrupted => INTERRUPTED,
+    };
+    remove_jobs(&agent, &jobs).await;
+    agent.stop().await;
+    tokio::task::spawn_blocking(|| guard.finish()).await.context("failed to wait for the guard")?;
+    Ok(code)
+}
+
+async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agent> {
+    let state = StateDb::open(state, &instance.paths, agent::now()).context("failed to open the state database")?;
+    let node = agent::node_facts(&instance.id, "local".to_owned(), "dc1".to_owned(), "global".to_owned());
+    let settings = agent::planner_settings(instance.id.clone());
+    let agent = Agent::start(agent::Parts {
+        instance,
+        state,
+        node,
+        settings,
+        volumes: Vec::new(),
+        consul: agent::consul_from_env(),
+        notes: Arc::new(|_| {}),
+    })
+    .await?;
+    agent.complete().await?;
+    Ok(agent)
+}
+
+/// What has to end before the run does.
+struct Work {
+    /// Jobs of type batch; where there are none, only Ctrl-C ends the run.
+    batch: BTreeSet<herdlet_api_types::JobKey>,
+}
+
+enum End {
+    Done,
+    Interrupted,
+}
+
+impl Work {
+    fn of(jobs: &[Job]) -> Self {
+        let batch = jobs.iter().filter(|job| job.kind == JobType::Batch).map(Job::key).collect();
+        Self { batch }
+    }
+
+    /// Waits until all batch work has ended, telling what becomes of each task.
+    async fn until_done(&self, model: &ReadModel, began: Instant) -> End {
+        let mut changes = model.changes();
+        let mut told = Told::default();
+        let interrupt = interrupted();
+        tokio::pin!(interrupt);
+        loop {
+            told.tell(model, began);
+            if !self.batch.is_empty() && self.batch.iter().all(|job| is_over(model, job)) {
+                return End::Done;
+            }
+            tokio::select! {
+                // A lagging receiver has missed changes, but everything is read anew anyway.
+                _ = changes.recv() => {}
+                () = &mut interrupt => return End::Interrupted,
+            }
+        }
+    }
+}
+
+/// Every allocation of the job has ended, and nothing of its processes is left.
+fn is_over(model: &ReadModel, key: &herdlet_api_types::JobKey) -> bool {
+    let Some(job) = model.job(key) else { return false };
+    let settled = matches!(job.convergence.state, ConvergenceState::Converged | ConvergenceState::Failed);
+    let allocs = model.allocs_of(key);
+    settled && !allocs.is_empty() && allocs.iter().all(|view| has_ended(view))
+}
+
+fn has_ended(view: &AllocView) -> bool {
+    view.status.is_terminal() && view.tasks.iter().all(|task| task.state == TaskStatus::Dead)
+}
+
+/// What people were told already.
+#[derive(Default)]
+struct Told {
+    ended: BTreeSet<(AllocId, String)>,
+    running: BTreeSet<(AllocId, String, u32)>,
+    restarts: BTreeSet<(AllocId, String, u32)>,
+}
+
+impl Told {
+    fn tell(&mut self, model: &ReadModel, began: Instant) {
+        for view in model.allocs() {
+            for task in &view.tasks {
+                self.tell_task(&view, task, began);
+            }
+        }
+    }
+
+    fn tell_task(&mut self, view: &AllocView, task: &TaskView, began: Instant) {
+        let name = format!("{}/{}", view.spec.name(), task.name);
+        let key = (view.spec.id, task.name.clone());
+        if task.restarts > 0 && self.restarts.insert((key.0, key.1.clone(), task.restarts)) {
+            let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
+            anstream::eprintln!("{name} restarting (restart {}){exit}", task.restarts);
+        }
+        let service = view.spec.job.kind == JobType::Service;
+        if service && task.phase == "running" && self.running.insert((key.0, key.1.clone(), task.attempt)) {
+            anstream::eprintln!("{name} running after {}", format_elapsed(began));
+        }
+        if task.state == TaskStatus::Dead && self.ended.insert(key) {
+            let word = if task.failed { "failed" } else { "complete" };
+            let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
+            let outcome = if task.failed { "gave up after" } else { "converged in" };
+            anstream::eprintln!("{name} {word}{exit}, {outcome} {}", format_elapsed(began));
+            if task.failed
+                && let Some(event) = task.events.last()
+            {
+                anstream::eprintln!("  {}: {}", event.kind.as_str(), event.message);
+            }
+        }
+    }
+}
+
+fn describe_exit(exit: &herdlet_api_types::task::ExitResult) -> String {
+    match (exit.signal, exit.error.as_str()) {
+        (0, "") => format!(" (exit {})", exit.code),
+        (0, error) => format!(" ({error})"),
+        (signal, _) => format!(" (signal {signal})"),
+    }
+}
+
+fn format_elapsed(began: Instant) -> String {
+    let elapsed = began.elapsed();
+    if elapsed.as_secs() < 10 { format!("{} ms", elapsed.as_millis()) } else { format!("{} s", elapsed.as_secs()) }
+}
+
+/// The first task code that is not zero, in the order of files, groups and tasks.
+fn exit_code(model: &ReadModel, jobs: &[Job]) -> u8 {
+    for job in jobs {
+        for group in &job.groups {
+            let allocs = model.allocs_of(&job.key());
+            for view in allocs.iter().filter(|view| view.spec.group == group.name) {
+                for task in &view.tasks {
+                    if let Some(code) = task_code(view, task) {
+                        return code;
+                    }
+                }
+            }
+        }
+    }
+    0
+}
+
+/// A task's exit code as a process's; `None` for success. A task that never ran failed like a program that can't be run.
+fn task_code(view: &AllocView, task: &TaskView) -> Option<u8> {
+    match &task.exit {
+        Some(exit) if exit.is_success() => None,
+        Some(exit) if exit.code != 0 => Some(u8::try_from(exit.code).unwrap_or(u8::MAX)),
+        Some(_) => Some(126),
+        None if task.failed || view.status == ClientStatus::Failed && task.attempt > 0 => Some(126),
+        None => None,
+    }
+}
+
+/// Ends and removes what is left, services among it. Bounded by the tasks' own `kill_timeout`; a second Ctrl-C leaves the
+/// rest to the guard.
+async fn remove_jobs(agent: &Agent, jobs: &[Job]) {
+    let mut changes = agent.model.changes();
+    for job in jobs {
+        if let Err(error) = agent.request(Command::Delete { job: job.key() }).await {
+            tracing::debug!(%error, "failed to delete a job");
+        }
+    }
+    let interrupt = interrupted();
+    tokio::pin!(interrupt);
+    while !agent.model.jobs().is_empty() {
+        tokio::select! {
+            _ = changes.recv() => {}
+            () = &mut interrupt => return,
+        }
+    }
+}
+
+/// Ctrl-C or a request to end.
+async fn interrupted() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+/// Where a private agent lives.
+struct Home {
+    state: PathBuf,
+    /// Removed at the end: the whole directory if it is ours.
+    remove: Vec<PathBuf>,
+}
+
+impl Home {
+    fn make(state_dir: Option<PathBuf>) -> anyhow::Result<Self> {
+        if let Some(state) = state_dir {
+            return Ok(Self { remove: vec![state.join("run"), state.join("bin")], state });
+        }
+        let state = std::env::temp_dir().join(format!("herdlet-run-{}", random_hex()));
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&state)
+            .with_context(|| format!("failed to make directory {}", state.display()))?;
+        Ok(Self { remove: vec![state.clone()], state })
+    }
+}
+
+fn random_hex() -> String {
+    uuid::Uuid::new_v4().simple().to_string().chars().take(16).collect()
+}
