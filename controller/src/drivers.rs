@@ -5,7 +5,9 @@
 
 pub mod alloc_dir;
 pub mod attempts;
+pub mod catalog;
 pub mod cgroup;
+pub mod checks;
 pub mod identity;
 pub mod mock;
 pub mod mounts;

@@ -1,0 +1,67 @@
+//! The built-in catalogue: what this agent itself knows of services, for templates and the API.
+//!
+//! In: registrations by owner. Out: the same, by name. It lives in memory: after a restart it is empty until the planner, which asks
+//! for every part anew, has it filled again.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use herdlet_api_types::service::Registration;
+
+use super::ServiceOwner;
+use crate::drivers::sight::Sight;
+
+/// The built-in catalogue.
+#[derive(Debug, Default)]
+pub struct BuiltIn {
+    held: Mutex<BTreeMap<ServiceOwner, Vec<Registration>>>,
+}
+
+impl BuiltIn {
+    /// Makes it hold exactly `registrations` for `owner`.
+    pub fn up(&self, owner: &ServiceOwner, registrations: Vec<Registration>) {
+        if registrations.is_empty() {
+            self.down(owner);
+        } else {
+            self.held().insert(owner.clone(), registrations);
+        }
+    }
+
+    /// Takes back what it holds for `owner`.
+    pub fn down(&self, owner: &ServiceOwner) {
+        self.held().remove(owner);
+    }
+
+    /// Whether it holds exactly `registrations` for `owner`.
+    pub fn look(&self, owner: &ServiceOwner, registrations: &[Registration]) -> Sight {
+        match self.held().get(owner).map(Vec::as_slice) {
+            None if registrations.is_empty() => Sight::Present,
+            None => Sight::Absent,
+            Some(held) if held == registrations => Sight::Present,
+            Some(_) => Sight::foreign("other services are registered than should"),
+        }
+    }
+
+    /// All registrations of a name in a namespace, in order of their ids.
+    pub fn by_name(&self, namespace: &str, name: &str) -> Vec<Registration> {
+        self.select(|registration| registration.job.namespace == namespace && registration.name == name)
+    }
+
+    /// All registrations, in order of their ids.
+    pub fn all(&self) -> Vec<Registration> {
+        self.select(|_| true)
+    }
+
+    fn select(&self, wanted: impl Fn(&Registration) -> bool) -> Vec<Registration> {
+        let mut found: Vec<_> =
+            self.held().values().flatten().filter(|registration| wanted(registration)).cloned().collect();
+        found.sort_by(|a, b| a.id.cmp(&b.id));
+        found
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<ServiceOwner, Vec<Registration>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

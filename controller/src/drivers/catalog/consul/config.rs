@@ -1,0 +1,125 @@
+//! Where the Consul agent is and with which token we speak to it.
+//!
+//! In: the agent's config and environment variables. Out: an address and a token. The token is never shown.
+
+use std::{fmt, path::PathBuf};
+
+use zeroize::Zeroizing;
+
+/// Where the Consul agent is, and our token.
+#[derive(Clone)]
+pub struct ConsulConfig {
+    pub(super) address: Address,
+    pub(super) token: Option<Zeroizing<String>>,
+}
+
+/// Where the Consul agent listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    /// A URL without a path.
+    Http(String),
+    /// A socket.
+    Unix(PathBuf),
+}
+
+/// Why there is no usable config.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "read the Consul address {address:?}: write unix:///path, http://host:port, https://host:port or host:port"
+)]
+pub struct ConsulConfigError {
+    /// As written.
+    pub address: String,
+}
+
+impl ConsulConfig {
+    /// What `address` and `token` of the agent's config say, else `CONSUL_HTTP_ADDR` and `CONSUL_HTTP_TOKEN`, else Consul's
+    /// default address and no token. `variable` reads the environment.
+    ///
+    /// # Errors
+    ///
+    /// When the address makes no sense.
+    pub fn resolve(
+        address: Option<&str>,
+        token: Option<String>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConsulConfigError> {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let address = match address {
+            Some(address) => parse(address, "http")?,
+            None => match set("CONSUL_HTTP_ADDR") {
+                Some(address) => {
+                    let tls = set("CONSUL_HTTP_SSL")
+                        .is_some_and(|value| matches!(value.as_str(), "1" | "true" | "TRUE"));
+                    parse(&address, if tls { "https" } else { "http" })?
+                }
+                None => Address::Http(DEFAULT_ADDRESS.to_owned()),
+            },
+        };
+        let token = token.filter(|token| !token.is_empty()).or_else(|| set("CONSUL_HTTP_TOKEN"));
+        Ok(Self { address, token: token.map(Zeroizing::new) })
+    }
+}
+
+impl fmt::Debug for ConsulConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let token = if self.token.is_some() { "set" } else { "not set" };
+        f.debug_struct("ConsulConfig").field("address", &self.address).field("token", &token).finish()
+    }
+}
+
+const DEFAULT_ADDRESS: &str = "http://127.0.0.1:8500";
+
+fn parse(text: &str, scheme: &str) -> Result<Address, ConsulConfigError> {
+    let wrong = || ConsulConfigError { address: text.to_owned() };
+    if let Some(path) = text.strip_prefix("unix://") {
+        return if path.starts_with('/') { Ok(Address::Unix(path.into())) } else { Err(wrong()) };
+    }
+    let url = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
+    let parsed = reqwest::Url::parse(&url).map_err(|_| wrong())?;
+    let plain = parsed.path() == "/" && parsed.query().is_none() && parsed.username().is_empty();
+    if !matches!(parsed.scheme(), "http" | "https") || !parsed.has_host() || !plain {
+        return Err(wrong());
+    }
+    Ok(Address::Http(url.trim_end_matches('/').to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(address: Option<&str>, env: &[(&str, &str)]) -> Result<ConsulConfig, ConsulConfigError> {
+        let find =
+            |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        ConsulConfig::resolve(address, None, find)
+    }
+
+    #[test]
+    fn the_config_comes_before_the_environment_and_that_before_the_default() {
+        let env = [
+            ("CONSUL_HTTP_ADDR", "consul.test:8501"),
+            ("CONSUL_HTTP_SSL", "true"),
+            ("CONSUL_HTTP_TOKEN", "t0ken"),
+        ];
+        let http = |url: &str| Address::Http(url.to_owned());
+        assert_eq!(resolve(None, &[]).unwrap().address, http(DEFAULT_ADDRESS));
+        assert_eq!(resolve(None, &env).unwrap().address, http("https://consul.test:8501"));
+        assert_eq!(resolve(Some("http://[::1]:1/"), &env).unwrap().address, http("http://[::1]:1"));
+        assert_eq!(
+            resolve(Some("unix:///run/c.sock"), &[]).unwrap().address,
+            Address::Unix("/run/c.sock".into())
+        );
+        let config = resolve(None, &env).unwrap();
+        assert_eq!(config.token.as_ref().map(|token| token.as_str()), Some("t0ken"));
+        assert!(!format!("{config:?}").contains("t0ken"));
+    }
+
+    #[test]
+    fn addresses_that_make_no_sense_are_refused() {
+        for address in
+            ["", "unix://relative", "ftp://host:1", "http://host:1/v1", "http://u:p@host", "http://"]
+        {
+            assert!(resolve(Some(address), &[]).is_err(), "{address}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Services and checks as a Consul agent writes them, and what differs between one it holds and one it should hold.
+//!
+//! In: a registration, and what the agent lists. Out: the body of a registration request, or whether it is needed. It must not
+//! know how the agent is reached.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use herdlet_api_types::{
+    InstanceId, format_duration,
+    job::CheckKind,
+    service::{CheckStatus, RegisteredCheck, Registration},
+};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+
+use crate::drivers::{catalog::ServiceOwner, checks::host_port};
+
+/// Meta keys of our owner mark.
+pub(super) const META_INSTANCE: &str = "herdlet-instance";
+pub(super) const META_ALLOC: &str = "herdlet-alloc";
+const META_TASK: &str = "herdlet-task";
+
+/// A service as the agent lists it. What we don't compare is left out.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Entry {
+    #[serde(rename = "ID")]
+    pub(super) id: String,
+    service: String,
+    #[serde(default, deserialize_with = "or_default")]
+    tags: Vec<String>,
+    #[serde(default)]
+    address: String,
+    #[serde(default)]
+    port: u16,
+    #[serde(default, deserialize_with = "or_default")]
+    meta: BTreeMap<String, String>,
+}
+
+/// A check as the agent lists it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct CheckEntry {
+    #[serde(rename = "CheckID")]
+    pub(super) id: String,
+    #[serde(rename = "ServiceID", default)]
+    pub(super) service_id: String,
+    status: String,
+    #[serde(default)]
+    output: String,
+}
+
+impl Entry {
+    /// Whether it bears the mark of `owner`.
+    pub(super) fn is_of(&self, owner: &ServiceOwner) -> bool {
+        self.meta.get(META_ALLOC).is_some_and(|alloc| *alloc == owner.alloc.to_string())
+            && self.meta.get(META_TASK) == owner.task.as_ref()
+    }
+
+    /// Whether it is what `wanted` says. Checks are told apart by their ids, which change with their content.
+    pub(super) fn equals(
+        &self,
+        wanted: &Registration,
+        instance: &InstanceId,
+        checks: &BTreeMap<String, CheckEntry>,
+    ) -> bool {
+        let set = |tags: &[String]| tags.iter().cloned().collect::<BTreeSet<_>>();
+        let held_checks: BTreeSet<&str> = checks
+            .values()
+            .filter(|check| check.service_id == self.id)
+            .map(|check| check.id.as_str())
+            .collect();
+        let wanted_checks: BTreeSet<&str> = wanted.checks.iter().map(|check| check.id.as_str()).collect();
+        self.id == wanted.id
+            && self.service == wanted.name
+            && self.address == wanted.address
+            && self.port == wanted.port
+            && set(&self.tags) == set(&wanted.tags)
+            && self.meta == meta(wanted, instance)
+            && held_checks == wanted_checks
+    }
+}
+
+impl CheckEntry {
+    /// Its status in our words. A check that has never run is critical with nothing to say.
+    pub(super) fn status(&self) -> CheckStatus {
+        match self.status.as_str() {
+            "passing" => CheckStatus::Success,
+            "critical" if self.output.is_empty() => CheckStatus::Pending,
+            _ => CheckStatus::Failure,
+        }
+    }
+
+    /// What it said, at most 3 KiB.
+    pub(super) fn output(&self) -> String {
+        let mut end = self.output.len().min(3 * 1024);
+        while !self.output.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.output.get(..end).unwrap_or_default().to_owned()
+    }
+}
+
+/// Body of `PUT /v1/agent/service/register`.
+pub(super) fn body(registration: &Registration, instance: &InstanceId) -> Value {
+    json!({
+        "ID": registration.id,
+        "Name": registration.name,
+        "Tags": registration.tags,
+        "Address": registration.address,
+        "Port": registration.port,
+        "Meta": meta(registration, instance),
+        "EnableTagOverride": false,
+        "Checks": registration.checks.iter().map(check).collect::<Vec<_>>(),
+    })
+}
+
+/// The author's meta and our mark, which wins.
+fn meta(registration: &Registration, instance: &InstanceId) -> BTreeMap<String, String> {
+    let mut meta = registration.meta.clone();
+    meta.insert(META_INSTANCE.to_owned(), instance.to_string());
+    meta.insert(META_ALLOC.to_owned(), registration.alloc.to_string());
+    match &registration.task {
+        Some(task) => meta.insert(META_TASK.to_owned(), task.clone()),
+        None => meta.remove(META_TASK),
+    };
+    meta
+}
+
+fn check(check: &RegisteredCheck) -> Value {
+    let target = host_port(&check.address, check.port);
+    let mut body = json!({
+        "CheckID": check.id,
+        "Name": check.name,
+        "Interval": format_duration(check.interval.as_nanos()),
+        "Timeout": format_duration(check.timeout.as_nanos()),
+    });
+    match &check.kind {
+        CheckKind::Tcp => body["TCP"] = target.into(),
+        CheckKind::Http { path, method, protocol, header, body: content, tls_skip_verify } => {
+            body["HTTP"] = format!("{protocol}://{target}{path}").into();
+            body["Method"] = method.as_str().into();
+            body["Header"] = json!(header);
+            body["Body"] = content.as_str().into();
+            body["TLSSkipVerify"] = (*tls_skip_verify).into();
+        }
+    }
+    body
+}
+
+/// Go writes an empty list or map as null.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}

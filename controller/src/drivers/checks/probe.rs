@@ -1,0 +1,151 @@
+//! One run of a check: an HTTP request or a TCP connection.
+//!
+//! In: the check. Out: whether it passed and what was said, at most 3 KiB. The texts are Nomad's, for tools that read them.
+//! It must not know when or how often it runs; whoever calls it enforces the timeout.
+
+use std::net::Ipv6Addr;
+
+use herdlet_api_types::{
+    job::CheckKind,
+    service::{CheckStatus, RegisteredCheck},
+};
+use reqwest::{
+    Client, Method,
+    header::{HOST, HeaderMap, HeaderName, HeaderValue},
+    redirect,
+};
+
+/// Clients that all checks share.
+#[derive(Debug)]
+pub(super) struct Probe {
+    strict: Client,
+    /// For `tls_skip_verify`.
+    trusting: Client,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ProbeResult {
+    pub(super) status: CheckStatus,
+    pub(super) output: String,
+}
+
+impl ProbeResult {
+    pub(super) fn failure(output: String) -> Self {
+        Self { status: CheckStatus::Failure, output }
+    }
+
+    fn success(output: String) -> Self {
+        Self { status: CheckStatus::Success, output }
+    }
+}
+
+impl Probe {
+    pub(super) fn new() -> Result<Self, reqwest::Error> {
+        let builder = || {
+            Client::builder()
+                .user_agent(concat!("herdlet/", env!("CARGO_PKG_VERSION")))
+                // A check that reuses a connection would not see that nobody accepts new ones, and would keep a file open.
+                .pool_max_idle_per_host(0)
+                .redirect(redirect::Policy::limited(10))
+                .no_proxy()
+        };
+        let trusting = builder().tls_danger_accept_invalid_certs(true).build()?;
+        Ok(Self { strict: builder().build()?, trusting })
+    }
+
+    pub(super) async fn run(&self, check: &RegisteredCheck) -> ProbeResult {
+        let target = host_port(&check.address, check.port);
+        match &check.kind {
+            CheckKind::Tcp => match tokio::net::TcpStream::connect(&target).await {
+                Ok(_) => ProbeResult::success("nomad: tcp ok".to_owned()),
+                Err(error) => ProbeResult::failure(format!("nomad: connect to {target}: {error}")),
+            },
+            CheckKind::Http { path, method, protocol, header, body, tls_skip_verify } => {
+                let client = if *tls_skip_verify { &self.trusting } else { &self.strict };
+                let method = match Method::from_bytes(method.as_bytes()) {
+                    Ok(method) => method,
+                    Err(error) => return ProbeResult::failure(format!("nomad: method {method:?}: {error}")),
+                };
+                let headers = match headers(header) {
+                    Ok(headers) => headers,
+                    Err(why) => return ProbeResult::failure(format!("nomad: {why}")),
+                };
+                let url = format!("{protocol}://{target}{path}");
+                let mut request = client.request(method, url).headers(headers);
+                if !body.is_empty() {
+                    request = request.body(body.clone());
+                }
+                match request.send().await {
+                    Ok(response) => judge(response).await,
+                    Err(error) => ProbeResult::failure(format!("nomad: {}", in_full(&error))),
+                }
+            }
+        }
+    }
+}
+
+/// As much as the API shows of what a check said.
+const OUTPUT_BYTES_MAX: usize = 3 * 1024;
+
+async fn judge(mut response: reqwest::Response) -> ProbeResult {
+    let status = response.status();
+    if status == reqwest::StatusCode::OK {
+        return ProbeResult::success("nomad: http ok".to_owned());
+    }
+    let mut output = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        output.extend_from_slice(&chunk);
+        if output.len() >= OUTPUT_BYTES_MAX {
+            break;
+        }
+    }
+    output.truncate(OUTPUT_BYTES_MAX);
+    let mut output = String::from_utf8_lossy(&output).into_owned();
+    if output.is_empty() {
+        output = format!("nomad: http {status}");
+    }
+    if status.as_u16() < 400 { ProbeResult::success(output) } else { ProbeResult::failure(output) }
+}
+
+fn headers(fields: &std::collections::BTreeMap<String, Vec<String>>) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    for (name, values) in fields {
+        let name: HeaderName = name.parse().map_err(|_| format!("header {name:?} is no valid name"))?;
+        for value in values {
+            let value: HeaderValue =
+                value.parse().map_err(|_| format!("header {name:?} has an invalid value"))?;
+            // There can be only one Host.
+            if name == HOST {
+                headers.insert(name.clone(), value);
+            } else {
+                headers.append(name.clone(), value);
+            }
+        }
+    }
+    Ok(headers)
+}
+
+/// `host:port`, with brackets around an IPv6 address. An empty address is this machine.
+pub(in crate::drivers) fn host_port(address: &str, port: u16) -> String {
+    match address {
+        "" => format!("127.0.0.1:{port}"),
+        address if address.parse::<Ipv6Addr>().is_ok() => format!("[{address}]:{port}"),
+        address => format!("{address}:{port}"),
+    }
+}
+
+/// An error with its causes: reqwest's own text says only what was tried.
+pub(in crate::drivers) fn in_full(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}
