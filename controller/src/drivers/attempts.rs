@@ -39,10 +39,17 @@ pub enum Notice {
         /// How.
         result: ExitResult,
     },
-    /// Something of it was taken away: look at it.
+    /// Something of it was taken away: recover it, or look at it.
     Drift {
         /// Which.
         id: AttemptId,
+    },
+    /// Something of it was not as it should be and was put right without touching its processes: to be counted.
+    Repaired {
+        /// Which.
+        id: AttemptId,
+        /// What was wrong, for instance `its cgroup was gone`.
+        what: String,
     },
 }
 
@@ -94,6 +101,8 @@ const EVENTS_LEN: usize = 4096;
 pub struct Attempts {
     path: PathBuf,
     records: RuntimeDir,
+    inotify: Arc<AsyncFd<OwnedFd>>,
+    records_watch: i32,
     waiting: Mutex<BTreeMap<String, watch::Sender<()>>>,
     notices: mpsc::Sender<Notice>,
     _watching: AbortOnDropHandle<()>,
@@ -110,13 +119,16 @@ impl Attempts {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(prepare)?;
         let records = RuntimeDir::open(path)?;
         forget_earlier_boot(path, &records)?;
-        let inotify = watch_dir(path)
+        let (inotify, records_watch) = watch_dir(path)
             .map_err(|source| AttemptsError::Watch { path: path.to_owned(), source: source.into() })?;
         let inotify = ready::register(inotify, Interest::READABLE)
             .map_err(|source| AttemptsError::Watch { path: path.to_owned(), source })?;
+        let inotify = Arc::new(inotify);
         Ok(Arc::new_cyclic(|attempts| Self {
             path: path.to_owned(),
             records,
+            inotify: Arc::clone(&inotify),
+            records_watch,
             waiting: Mutex::new(BTreeMap::new()),
             notices,
             _watching: AbortOnDropHandle::new(tokio::spawn(read_events(inotify, Weak::clone(attempts)))),
@@ -256,6 +268,20 @@ impl Attempts {
         Ok(())
     }
 
+    /// Watches the directory of the attempts' cgroups too: where one goes whose attempt runs, that is drift.
+    ///
+    /// # Errors
+    /// When it can't be watched.
+    pub fn watch_cgroups(&self, tree: &Path) -> Result<(), AttemptsError> {
+        inotify::add_watch(
+            self.inotify.get_ref(),
+            tree,
+            inotify::WatchFlags::DELETE | inotify::WatchFlags::ONLYDIR,
+        )
+        .map(|_| ())
+        .map_err(|source| AttemptsError::Watch { path: tree.to_owned(), source: source.into() })
+    }
+
     /// Tells the controller. Waits while it is busy.
     pub async fn notify(&self, notice: Notice) {
         if self.notices.send(notice).await.is_err() {
@@ -279,6 +305,18 @@ impl Attempts {
 
     fn wake_all(&self) {
         self.waiting().retain(|_, sender| sender.send(()).is_ok());
+    }
+
+    /// A cgroup was removed; by us only when its attempt is over.
+    fn cgroup_gone(&self, name: &str) {
+        let Some(id) = AttemptId::parse(name) else { return };
+        if !self.record(&id).is_ok_and(|record| record.is_some_and(|record| record.state == State::Running)) {
+            return;
+        }
+        // The reader of events never waits: what doesn't fit is found by the next look.
+        if self.notices.try_send(Notice::Drift { id }).is_err() {
+            tracing::debug!(name, "too busy to tell that a cgroup is gone");
+        }
     }
 
     fn waiting(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, watch::Sender<()>>> {
@@ -306,14 +344,14 @@ fn forget_earlier_boot(path: &Path, records: &RuntimeDir) -> Result<(), Attempts
     fs::write(&marker, boot).map_err(|source| AttemptsError::Prepare { path: marker, source })
 }
 
-fn watch_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
+fn watch_dir(path: &Path) -> rustix::io::Result<(OwnedFd, i32)> {
     let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
     let what = inotify::WatchFlags::CREATE | inotify::WatchFlags::MODIFY | inotify::WatchFlags::DELETE;
-    inotify::add_watch(&inotify, path, what)?;
-    Ok(inotify)
+    let watch = inotify::add_watch(&inotify, path, what)?;
+    Ok((inotify, watch))
 }
 
-async fn read_events(inotify: AsyncFd<OwnedFd>, attempts: Weak<Attempts>) {
+async fn read_events(inotify: Arc<AsyncFd<OwnedFd>>, attempts: Weak<Attempts>) {
     loop {
         let Ok(mut ready) = inotify.readable().await else { return };
         let Some(attempts) = attempts.upgrade() else { return };
@@ -333,8 +371,11 @@ fn drain(inotify: &OwnedFd, attempts: &Attempts) -> rustix::io::Result<()> {
         match events.next() {
             Ok(event) if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) => attempts.wake_all(),
             Ok(event) => {
-                if let Some(name) = event.file_name().and_then(|name| CStr::to_str(name).ok()) {
-                    attempts.wake(name);
+                let name = event.file_name().and_then(|name| CStr::to_str(name).ok());
+                match name {
+                    Some(name) if event.wd() == attempts.records_watch => attempts.wake(name),
+                    Some(name) => attempts.cgroup_gone(name),
+                    None => {}
                 }
             }
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(()),

@@ -26,6 +26,8 @@ use std::{
     sync::Arc,
 };
 
+use rustix::mount::UnmountFlags;
+
 use super::task::{AttemptId, in_full};
 
 pub use attempt::Cgroup;
@@ -126,6 +128,7 @@ impl Controller {
 #[derive(Debug)]
 pub struct Cgroups {
     tree: PathBuf,
+    own_mount: Option<PathBuf>,
     v2: BTreeSet<Controller>,
     v1: BTreeMap<Controller, PathBuf>,
     unlimited: Vec<String>,
@@ -138,14 +141,17 @@ impl Cgroups {
     /// When there is no cgroup2, or it can't be written to.
     pub fn open(setup: &Setup, mounts: &Mounts) -> Result<Self, CgroupError> {
         let top =
-            mounts.v2.clone().ok_or_else(|| CgroupError::NoHierarchy { why: "none is mounted".into() })?;
+            mounts.v2.first().ok_or_else(|| CgroupError::NoHierarchy { why: "none is mounted".into() })?;
         let below = Path::new(&setup.parent).join(&setup.instance);
         let tree = top.join(&below);
         files::make_dirs(&tree)?;
         files::make_dirs(&tree.join(SHIMS))?;
-        let mut cgroups = Self { tree, v2: BTreeSet::new(), v1: BTreeMap::new(), unlimited: Vec::new() };
+        let own_mount = Some(detect::own_mount(&setup.runtime)).filter(|own| own == top);
+        let mut cgroups =
+            Self { tree, own_mount, v2: BTreeSet::new(), v1: BTreeMap::new(), unlimited: Vec::new() };
+
         for controller in Controller::ALL {
-            match cgroups.enable(controller, &top, &below, mounts) {
+            match cgroups.enable(controller, top, &below, mounts) {
                 Ok(()) => {}
                 Err(error) => {
                     cgroups.unlimited.push(format!("{}: failed to {}", controller.name(), in_full(&error)))
@@ -153,6 +159,11 @@ impl Cgroups {
             }
         }
         Ok(cgroups)
+    }
+
+    /// The directory of all cgroups of the instance.
+    pub fn tree(&self) -> &Path {
+        &self.tree
     }
 
     /// The cgroup of all supervisors.
@@ -195,7 +206,8 @@ impl Cgroups {
         Ok(found)
     }
 
-    /// Removes the tree; for an instance that leaves nothing behind. Whatever still runs in it is killed.
+    /// Removes the tree, and the cgroup2 mount where it is our own; for an instance that leaves nothing behind. Whatever
+    /// still runs in it is killed. To be called before the runtime directory is removed, or that would remove cgroups.
     ///
     /// # Errors
     /// When something in it resists.
@@ -215,7 +227,11 @@ impl Cgroups {
                 let _ = std::fs::remove_dir(parent);
             }
         }
-        Ok(())
+        match &self.own_mount {
+            Some(point) => rustix::mount::unmount(point, UnmountFlags::DETACH)
+                .map_err(|errno| files::failed("unmount", point)(errno.into())),
+            None => Ok(()),
+        }
     }
 
     fn enable(

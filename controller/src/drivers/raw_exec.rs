@@ -77,6 +77,14 @@ struct Shared {
 impl RawExec {
     /// A driver without attempts; those of an earlier agent come with `recover`. Must be called within a tokio runtime.
     pub fn new(setup: Setup) -> Self {
+        if let Some(cgroups) = setup.isolation.cgroups()
+            && let Err(error) = setup.attempts.watch_cgroups(cgroups.tree())
+        {
+            tracing::warn!(
+                error = task::in_full(&error),
+                "cgroups are only looked at when a task is recovered"
+            );
+        }
         Self { shared: Arc::new(Shared { setup, live: Mutex::default() }) }
     }
 }

@@ -57,7 +57,7 @@ pub trait TaskDriver: Send + Sync + 'static {
     /// Starts an attempt; done when its process runs. Starting an attempt that has already begun adopts it.
     fn start(&self, config: TaskConfig) -> BoxFuture<'_, DriverResult<Started>>;
 
-    /// Finds out what became of an attempt and takes care of it again if it runs. For a known attempt nothing changes.
+    /// Finds out what became of an attempt and takes care of it again if it runs, as [`TaskDriver::look`] does.
     fn recover(&self, recovery: Recovery) -> BoxFuture<'_, DriverResult<Recovered>>;
 
     /// Waits for the end of the attempt's main process. May be asked often and late: until `destroy` the answer stays.

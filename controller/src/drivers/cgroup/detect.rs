@@ -19,8 +19,8 @@ const USUAL: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 /// Where hierarchies are mounted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mounts {
-    /// The cgroup2 hierarchy.
-    pub v2: Option<PathBuf>,
+    /// Mounts of the cgroup2 hierarchy, the best one first.
+    pub v2: Vec<PathBuf>,
     /// v1 hierarchies by controller.
     pub v1: BTreeMap<Controller, PathBuf>,
 }
@@ -31,9 +31,24 @@ impl Mounts {
     /// # Errors
     /// When there is no cgroup2 and none can be mounted.
     pub fn read(setup: &Setup) -> Result<Self, CgroupError> {
+        let own = own_mount(&setup.runtime);
         let mut mounts = Self::parse(&files::read(Path::new("/proc/self/mountinfo"))?);
-        if mounts.v2.is_none() {
-            mounts.v2 = Some(mount_own(&setup.runtime)?);
+        mounts.v2.sort_by_key(|point| match USUAL.iter().position(|usual| point == Path::new(usual)) {
+            Some(rank) => rank,
+            None if *point == own => USUAL.len(),
+            None => USUAL.len() + 1,
+        });
+        // One somewhere else may be another instance's own, and goes when that one goes.
+        if !mounts
+            .v2
+            .first()
+            .is_some_and(|best| *best == own || USUAL.iter().any(|usual| best == Path::new(usual)))
+        {
+            match mount(&own) {
+                Ok(()) => mounts.v2.insert(0, own),
+                Err(error) if mounts.v2.is_empty() => return Err(error),
+                Err(_) => {}
+            }
         }
         Ok(mounts)
     }
@@ -59,8 +74,7 @@ impl Mounts {
                 Some(_) | None => {}
             }
         }
-        let usual = USUAL.iter().map(PathBuf::from).find(|usual| v2.contains(usual));
-        Self { v2: usual.or_else(|| v2.into_iter().next()), v1 }
+        Self { v2, v1 }
     }
 }
 
@@ -74,17 +88,20 @@ pub(super) fn enable(controller: Controller, dir: &Path) -> Result<(), CgroupErr
     files::write(&control, &format!("+{}", controller.name()))
 }
 
-fn mount_own(runtime: &Path) -> Result<PathBuf, CgroupError> {
+/// Where an instance mounts a cgroup2 of its own.
+pub(super) fn own_mount(runtime: &Path) -> PathBuf {
+    runtime.join("cgroup2")
+}
+
+fn mount(point: &Path) -> Result<(), CgroupError> {
     let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     if !known.lines().any(|line| line.split_whitespace().next_back() == Some("cgroup2")) {
         return Err(CgroupError::NoHierarchy { why: "the kernel has none".into() });
     }
-    let point = runtime.join("cgroup2");
-    fs::create_dir_all(&point).map_err(files::failed("make", &point))?;
+    fs::create_dir_all(point).map_err(files::failed("make", point))?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    rustix::mount::mount("none", &point, "cgroup2", flags, None)
-        .map_err(|errno| files::failed("mount cgroup2 on", &point)(errno.into()))?;
-    Ok(point)
+    rustix::mount::mount("none", point, "cgroup2", flags, None)
+        .map_err(|errno| files::failed("mount cgroup2 on", point)(errno.into()))
 }
 
 /// Mount points come with blanks and backslashes as octal numbers.
@@ -119,7 +136,7 @@ mod tests {
     fn plain_v2_is_found() {
         let mounts =
             Mounts::parse("30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
-        assert_eq!(mounts.v2, Some("/sys/fs/cgroup".into()));
+        assert_eq!(mounts.v2, [Path::new("/sys/fs/cgroup")]);
         assert!(mounts.v1.is_empty());
     }
 
@@ -132,7 +149,7 @@ mod tests {
              4 1 0:4 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
              5 1 0:5 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n",
         );
-        assert_eq!(mounts.v2, Some("/sys/fs/cgroup/unified".into()));
+        assert_eq!(mounts.v2, [Path::new("/sys/fs/cgroup/unified")]);
         assert_eq!(mounts.v1[&Controller::Cpu], Path::new("/sys/fs/cgroup/cpu,cpuacct"));
         assert_eq!(mounts.v1[&Controller::Memory], Path::new("/sys/fs/cgroup/memory"));
     }
@@ -140,7 +157,7 @@ mod tests {
     #[test]
     fn odd_mount_points_and_lines_do_no_harm() {
         let mounts = Mounts::parse("rubbish\n7 1 0:2 / /run/a\\040b/c rw - cgroup2 none rw\n8 - cgroup2\n");
-        assert_eq!(mounts.v2, Some("/run/a b/c".into()));
+        assert_eq!(mounts.v2, [Path::new("/run/a b/c")]);
         assert_eq!(Mounts::parse(""), Mounts::default());
     }
 }

@@ -8,7 +8,8 @@ use super::*;
 
 fn setup(instance: &str) -> Setup {
     let parent = format!("herdlet-test-{}", std::process::id());
-    Setup { parent, instance: instance.into(), runtime: "/nonexistent".into() }
+    let runtime = std::env::temp_dir().join(&parent).join(instance);
+    Setup { parent, instance: instance.into(), runtime }
 }
 
 /// None where the machine has no writable cgroups; then there is nothing to test.

@@ -6,6 +6,7 @@ use herdlet_api_types::UnixNanos;
 
 use super::{Shared, off_thread, retry, supervise};
 use crate::drivers::{
+    attempts::Notice,
     cgroup::Limits,
     process_tree,
     supervisor::{self, State},
@@ -35,7 +36,8 @@ pub(super) fn inspect(shared: &Shared, id: &AttemptId) -> DriverResult<TaskInfo>
     Ok(TaskInfo { state, started_at, exit, attributes, network: None })
 }
 
-/// Looks whether the main process is in its cgroup; one that isn't is brought back with all that is below its supervisor.
+/// Looks whether the main process is in its cgroup; one that isn't is brought back with all that is below its supervisor,
+/// and that is told as a [`Notice::Repaired`].
 pub(super) async fn look(shared: &Arc<Shared>, id: &AttemptId) -> DriverResult<Look> {
     let Ok((live, record)) = shared.running(id) else { return Ok(Look::Absent) };
     if live.exit().is_some() || supervisor::open_task(&record).map_err(retry)?.is_none() {
@@ -59,6 +61,7 @@ pub(super) async fn look(shared: &Arc<Shared>, id: &AttemptId) -> DriverResult<L
     })
     .await?;
     let what = if existed { "it had left its cgroup" } else { "its cgroup was gone" };
+    shared.attempts().notify(Notice::Repaired { id: id.clone(), what: what.to_owned() }).await;
     Ok(Look::Repaired { what: what.to_owned() })
 }
 

@@ -5,7 +5,10 @@ use std::{ffi::OsString, os::fd::AsFd, sync::Arc};
 use herdlet_api_types::{job::LogMode, manifest::driver::RawExecConfig};
 use rustix::fs::{Mode, OFlags};
 
-use super::{Shared, command, off_thread, supervise};
+use super::{
+    Shared, command, look, off_thread,
+    supervise::{self, Live},
+};
 use crate::drivers::{
     cgroup::Limits,
     supervisor::{
@@ -46,7 +49,7 @@ impl Shared {
             if let Some(config) = config {
                 live.set_config(Arc::new(config));
             }
-            return Ok(live.exit().map_or(Recovered::Running, Recovered::Exited));
+            return Ok(self.recovered(&id, &live).await);
         }
         let Some(record) = self.attempts().record(&id)? else {
             return self.recover_without_record(&id).await;
@@ -59,11 +62,21 @@ impl Shared {
             State::Created | State::Running => {
                 let live = self.supervise(&id, config.map(Arc::new)).await?;
                 match live.begun().await {
-                    Ok(()) => Ok(live.exit().map_or(Recovered::Running, Recovered::Exited)),
+                    Ok(()) => Ok(self.recovered(&id, &live).await),
                     Err(why) => Ok(Recovered::Lost { why }),
                 }
             }
         }
+    }
+
+    /// One that runs is brought back to where it belongs.
+    async fn recovered(self: &Arc<Self>, id: &AttemptId, live: &Live) -> Recovered {
+        if live.exit().is_none()
+            && let Err(error) = look::look(self, id).await
+        {
+            tracing::warn!(%id, error = error.why(), "failed to bring a task back into its cgroup");
+        }
+        live.exit().map_or(Recovered::Running, Recovered::Exited)
     }
 
     /// Nobody claimed the attempt. If its cgroup has processes all the same, its record was lost.

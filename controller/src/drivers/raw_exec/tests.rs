@@ -46,9 +46,10 @@ impl Bench {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let instance = format!("raw-exec-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let parent = format!("herdlet-test-{}", std::process::id());
-        let setup = cgroup::Setup { parent, instance, runtime: "/nonexistent".into() };
+        let bench = Self::without_cgroups();
+        let setup = cgroup::Setup { parent, instance, runtime: bench.path("run") };
         Isolation::detect(&setup).cgroups()?;
-        Some(Self { setup: Some(setup), ..Self::without_cgroups() })
+        Some(Self { setup: Some(setup), ..bench })
     }
 
     fn without_cgroups() -> Self {
@@ -633,7 +634,7 @@ async fn a_task_beyond_its_memory_is_killed_and_that_is_told() {
 #[tokio::test]
 async fn a_task_that_left_its_cgroup_is_brought_back() {
     let Some(bench) = Bench::with_cgroups() else { return };
-    let agent = bench.agent();
+    let mut agent = bench.agent();
     agent.driver.start(bench.shell("sleep 1000 & echo > ready; wait")).await.unwrap();
     bench.line("ready").await;
     assert_eq!(agent.driver.look(&id(1)).await.unwrap(), Look::Present);
@@ -645,12 +646,13 @@ async fn a_task_that_left_its_cgroup_is_brought_back() {
     elsewhere.take_in(&pids).unwrap();
     assert!(matches!(agent.driver.look(&id(1)).await.unwrap(), Look::Repaired { .. }));
     assert_eq!(cgroup.pids(), pids);
+    assert!(matches!(agent.seen.recv().await, Some(Notice::Repaired { .. })));
     elsewhere.take_in(&pids).unwrap();
     fs::remove_dir(cgroup.dir()).unwrap();
-    assert_eq!(
-        agent.driver.look(&id(1)).await.unwrap(),
-        Look::Repaired { what: "its cgroup was gone".into() }
-    );
+    assert_eq!(agent.seen.recv().await, Some(Notice::Drift { id: id(1) }));
+    assert_eq!(agent.recover(None).await, Recovered::Running);
+    let repaired = Notice::Repaired { id: id(1), what: "its cgroup was gone".into() };
+    assert_eq!(agent.seen.recv().await, Some(repaired));
     assert_eq!(cgroup.pids(), pids);
     assert_eq!(agent.driver.look(&id(1)).await.unwrap(), Look::Present);
     agent.driver.stop(&id(1), stop("SIGKILL", 0)).await.unwrap();
@@ -666,4 +668,31 @@ async fn secrets_are_not_in_debug_output() {
     let bench = Bench::without_cgroups();
     let task = bench.task(json!({"command": "s3cret"}));
     assert!(!format!("{task:?}").contains("s3cret"));
+}
+
+/// The same on machines that are laid out differently: plain v2 (without controllers, which the machine may have in v1), a
+/// cgroup2 of our own where none is mounted, and without the right to any.
+#[test]
+fn all_of_this_works_on_other_machines() {
+    const MARK: &str = "HERDLET_TEST_OTHER_MACHINE";
+    if !is_root() || std::env::var_os(MARK).is_some() {
+        return;
+    }
+    let exe = std::env::current_exe().unwrap();
+    for layout in [
+        "umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup",
+        "umount -R /sys/fs/cgroup",
+        "mount -o remount,bind,ro /sys/fs/cgroup && for m in /sys/fs/cgroup/*; do
+            mountpoint -q $m && { mount --bind $m $m && mount -o remount,bind,ro $m || exit; }; done; true",
+    ] {
+        let script = format!("{layout} && exec \"$0\" drivers::raw_exec drivers::cgroup drivers::attempts");
+        let output = std::process::Command::new("unshare")
+            .args(["-m", "sh", "-c", &script])
+            .arg(&exe)
+            .env(MARK, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{layout}\n{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
