@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     ready,
-    supervisor::{PidFd, Record, RecordsError, RuntimeDir, State, TombstoneOutcome},
+    supervisor::{Listed, PidFd, Record, RecordsError, RuntimeDir, State, TombstoneOutcome},
     task::AttemptId,
 };
 
@@ -124,7 +124,9 @@ impl Attempts {
         let inotify = ready::register(inotify, Interest::READABLE)
             .map_err(|source| AttemptsError::Watch { path: path.to_owned(), source })?;
         let inotify = Arc::new(inotify);
-        Ok(Arc::new_cyclic(|attempts| Self {
+        let tombstones: Vec<String> =
+            records.list()?.into_iter().filter(is_tombstone).map(|listed| listed.name).collect();
+        let attempts = Arc::new_cyclic(|attempts| Self {
             path: path.to_owned(),
             records,
             inotify: Arc::clone(&inotify),
@@ -132,7 +134,11 @@ impl Attempts {
             waiting: Mutex::new(BTreeMap::new()),
             notices,
             _watching: AbortOnDropHandle::new(tokio::spawn(read_events(inotify, Weak::clone(attempts)))),
-        }))
+        });
+        if !tombstones.is_empty() {
+            attempts.remove_later(tombstones);
+        }
+        Ok(attempts)
     }
 
     /// The directory.
@@ -145,20 +151,33 @@ impl Attempts {
         &self.records
     }
 
-    /// An attempt's record; none if nobody has claimed it.
+    /// An attempt's record; none if nobody has claimed it. A damaged one is set aside and a tombstone laid in its place:
+    /// the attempt is lost, and what can still be found of it is to be ended.
     ///
     /// # Errors
     /// When it can't be read.
     pub fn record(&self, id: &AttemptId) -> Result<Option<Record>, AttemptsError> {
-        Ok(self.records.read(&id.name())?)
+        match self.records.read(&id.name()) {
+            Err(error @ RecordsError::Damaged { .. }) => {
+                tracing::warn!(%id, error = super::task::in_full(&error), "a damaged record is set aside");
+                let name = id.name();
+                let (from, to) = (self.path.join(&name), self.path.join(format!(".damaged-{name}")));
+                fs::rename(&from, to).map_err(|source| AttemptsError::Prepare { path: from, source })?;
+                self.records.tombstone(&name)?;
+                Ok(self.records.read(&name)?)
+            }
+            record => Ok(record?),
+        }
     }
 
-    /// The attempts that have a record.
+    /// The attempts that have begun and have a record still.
     ///
     /// # Errors
     /// When the directory can't be listed.
     pub fn found(&self) -> Result<Vec<AttemptId>, AttemptsError> {
-        Ok(self.records.list()?.iter().filter_map(|listed| AttemptId::parse(&listed.name)).collect())
+        let listed = self.records.list()?;
+        let begun = listed.iter().filter(|listed| !is_tombstone(listed));
+        Ok(begun.filter_map(|listed| AttemptId::parse(&listed.name)).collect())
     }
 
     /// Makes sure that an attempt which has not begun never will.
@@ -166,11 +185,10 @@ impl Attempts {
     /// # Errors
     /// When no tombstone can be laid.
     pub fn fence(&self, id: &AttemptId) -> Result<TombstoneOutcome, AttemptsError> {
-        let name = id.name();
         // Most attempts that are stopped have begun: the read saves making a file.
-        match self.records.read(&name)? {
+        match self.record(id)? {
             Some(record) => Ok(TombstoneOutcome::TooLate(record)),
-            None => Ok(self.records.tombstone(&name)?),
+            None => Ok(self.records.tombstone(&id.name())?),
         }
     }
 
@@ -252,15 +270,7 @@ impl Attempts {
     pub fn remove(self: &Arc<Self>, id: &AttemptId) -> Result<(), AttemptsError> {
         let name = id.name();
         match self.records.read(&name) {
-            Ok(Some(Record { state: State::Tombstone, .. })) => {
-                let attempts = Arc::downgrade(self);
-                tokio::spawn(async move {
-                    tokio::time::sleep(TOMBSTONE_TIME).await;
-                    if let Some(attempts) = attempts.upgrade() {
-                        let _ = attempts.records.remove(&name);
-                    }
-                });
-            }
+            Ok(Some(Record { state: State::Tombstone, .. })) => self.remove_later(vec![name]),
             Ok(None) => {}
             Ok(Some(_)) | Err(_) => self.records.remove(&name)?,
         }
@@ -287,6 +297,19 @@ impl Attempts {
         if self.notices.send(notice).await.is_err() {
             tracing::debug!("nobody listens for the ends of attempts any more");
         }
+    }
+
+    fn remove_later(self: &Arc<Self>, tombstones: Vec<String>) {
+        let attempts = Arc::downgrade(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(TOMBSTONE_TIME).await;
+            let Some(attempts) = attempts.upgrade() else { return };
+            for name in tombstones {
+                if let Err(error) = attempts.records.remove(&name) {
+                    tracing::debug!(error = super::task::in_full(&error), "a tombstone stays");
+                }
+            }
+        });
     }
 
     fn listen(&self, name: &str) -> watch::Receiver<()> {
@@ -322,6 +345,10 @@ impl Attempts {
     fn waiting(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, watch::Sender<()>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_tombstone(listed: &Listed) -> bool {
+    listed.record.as_ref().is_ok_and(|record| record.state == State::Tombstone)
 }
 
 /// Records of an earlier boot name processes that are gone; their pids and start times may be somebody else's now. Only
@@ -460,6 +487,11 @@ mod tests {
         assert_eq!(attempts.fence(&id()).unwrap(), TombstoneOutcome::Cancelled);
         attempts.remove(&id()).unwrap();
         assert!(attempts.record(&id()).unwrap().is_some());
+        assert!(attempts.found().unwrap().is_empty());
+        tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
+        assert_eq!(attempts.record(&id()).unwrap(), None);
+        attempts.fence(&id()).unwrap();
+        let _next = open(dir.path());
         tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
         assert_eq!(attempts.record(&id()).unwrap(), None);
     }

@@ -106,7 +106,7 @@ async fn remove_one(dir: &Path) -> Result<(), CgroupError> {
 }
 
 /// Without `cgroup.kill`: freeze, so that nothing is forked meanwhile, and kill each. v2 processes die frozen.
-fn kill_one_by_one(dir: &Path) -> Result<(), CgroupError> {
+pub(super) fn kill_one_by_one(dir: &Path) -> Result<(), CgroupError> {
     let freeze = dir.join("cgroup.freeze");
     let frozen = files::write(&freeze, "1").is_ok();
     // Where freezing isn't possible either (before 5.2), a fork bomb takes more than one round.

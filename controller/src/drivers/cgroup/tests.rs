@@ -52,6 +52,20 @@ async fn everything_in_a_cgroup_is_killed_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_kernel_without_cgroup_kill_will_do() {
+    let Some((_, cgroups)) = open("old") else { return };
+    let cgroup = cgroups.create(&id(1), &Limits::default()).unwrap();
+    // Forks as fast as it can.
+    let bomb = "while :; do sleep 0.01 & done";
+    let mut child = Command::new("sh").args(["-c", bomb]).stdin(Stdio::null()).spawn().unwrap();
+    cgroup.take_in(&[child.id()]).unwrap();
+    kill::kill_one_by_one(cgroup.dir()).unwrap();
+    tokio::time::timeout(std::time::Duration::from_secs(20), cgroup.emptied()).await.unwrap().unwrap();
+    child.wait().unwrap();
+    cgroups.remove().await.unwrap();
+}
+
+#[tokio::test]
 async fn another_instance_is_left_alone() {
     let Some((_, ours)) = open("ours") else { return };
     let Some((_, theirs)) = open("theirs") else { return };

@@ -117,7 +117,7 @@ impl Shared {
     }
 
     /// Everything of the attempt: what is in its cgroup, and what is below its supervisor wherever it went.
-    async fn kill_all(&self, id: &AttemptId, shim: Option<&PidFd>) -> DriverResult<()> {
+    pub(super) async fn kill_all(&self, id: &AttemptId, shim: Option<&PidFd>) -> DriverResult<()> {
         if let Some(cgroup) = self.cgroup(id)
             && cgroup.is_populated()
         {

@@ -55,7 +55,11 @@ impl Shared {
             return self.recover_without_record(&id).await;
         };
         match record.state {
-            State::Tombstone => Ok(Recovered::Lost { why: "it was cancelled before it began".to_owned() }),
+            State::Tombstone => {
+                // There is something only where the tombstone took the place of a damaged record.
+                self.kill_all(&id, None).await?;
+                Ok(Recovered::Lost { why: "it was cancelled before it began".to_owned() })
+            }
             State::StartFailed { .. } | State::Exited(_) => {
                 Ok(Recovered::Exited(supervise::result_of(&record, self.cgroup(&id).as_ref())))
             }

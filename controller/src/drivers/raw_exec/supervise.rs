@@ -127,12 +127,14 @@ impl Shared {
         if self.attempts().record(id)?.is_some_and(|record| start::has_run(&record)) {
             live.phase.send_replace(Phase::Running);
         }
+        let has_run = *live.phase.borrow() == Phase::Running;
         let cgroup = self.cgroup(id);
         Ok(match self.attempts().ended(id, shim.as_ref()).await? {
             Ended::Record(record) => match record.state {
                 State::StartFailed { step, errno, .. } => {
                     Phase::Failed(start::start_failure(step, i32::from(errno)))
                 }
+                State::Tombstone if has_run => self.without_record(id, shim.as_ref()).await?,
                 State::Tombstone => Phase::Failed("it was cancelled before it began".to_owned()),
                 State::Created | State::Running | State::Exited(_) => {
                     Phase::Ended(result_of(&record, cgroup.as_ref()))
@@ -151,8 +153,16 @@ impl Shared {
                     Phase::Failed("its supervisor died before it ran".to_owned())
                 }
             }
+            Ended::Removed if has_run => self.without_record(id, shim.as_ref()).await?,
             Ended::Removed => Phase::Failed("its record was removed".to_owned()),
         })
+    }
+
+    /// Somebody took away the record of a running attempt: its end could not be told any more.
+    async fn without_record(&self, id: &AttemptId, shim: Option<&PidFd>) -> DriverResult<Phase> {
+        self.kill_all(id, shim).await?;
+        let error = "its record was removed or damaged".to_owned();
+        Ok(Phase::Ended(ExitResult { code: 137, signal: 9, error, at: now(), ..ExitResult::default() }))
     }
 }
 

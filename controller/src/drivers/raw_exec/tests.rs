@@ -64,6 +64,10 @@ impl Bench {
 
     /// As after a start of the agent.
     fn agent(&self) -> Agent {
+        self.agent_on(None)
+    }
+
+    fn agent_on(&self, leash: Option<OwnedFd>) -> Agent {
         let (notices, seen) = mpsc::channel(16);
         let isolation = match &self.setup {
             Some(setup) => Isolation::detect(setup),
@@ -73,7 +77,7 @@ impl Bench {
             attempts: Attempts::open(&self.path("run/attempts"), notices).unwrap(),
             program: Program::install(&self.path("run")).unwrap(),
             isolation,
-            leash: None,
+            leash,
         };
         Agent { driver: RawExec::new(setup), seen }
     }
@@ -418,6 +422,77 @@ async fn a_pid_that_is_somebody_elses_now_is_not_touched() {
     stranger.kill().unwrap();
     stranger.wait().unwrap();
     bench.close(agent).await;
+}
+
+#[tokio::test]
+async fn a_leash_ends_everything_when_the_agent_is_gone() {
+    for bench in Bench::both() {
+        let (held, leash) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        let agent = bench.agent_on(Some(held));
+        agent.driver.start(bench.shell("setsid sleep 1000 & echo $! > a; wait")).await.unwrap();
+        let (child, record) = (bench.pid("a").await, agent.record());
+        drop(leash);
+        for pid in [child, record.task.pid, record.shim.pid] {
+            gone(pid).await;
+        }
+        assert_eq!(agent.wait().await.signal, 9);
+        bench.close(agent).await;
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_record_is_a_lost_attempt() {
+    let Some(bench) = Bench::with_cgroups() else { return };
+    let agent = bench.agent();
+    agent.driver.start(bench.shell("exec sleep 1000")).await.unwrap();
+    let record = agent.record();
+    drop(agent);
+    fs::write(bench.path("run/attempts").join(id(1).name()), "rubbish").unwrap();
+    let agent = bench.agent();
+    assert!(matches!(agent.recover(None).await, Recovered::Lost { .. }));
+    gone(record.task.pid).await;
+    agent.driver.stop(&id(1), stop("SIGTERM", 0)).await.unwrap();
+    agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
+    assert!(agent.driver.found().await.unwrap().is_empty());
+    bench.close(agent).await;
+}
+
+#[tokio::test]
+async fn a_task_whose_record_is_taken_away_is_ended() {
+    for bench in Bench::both() {
+        let mut agent = bench.agent();
+        agent.driver.start(bench.shell("exec sleep 1000")).await.unwrap();
+        let record = agent.record();
+        fs::remove_file(bench.path("run/attempts").join(id(1).name())).unwrap();
+        assert_eq!(agent.notice().await.error, "its record was removed or damaged");
+        gone(record.task.pid).await;
+        bench.close(agent).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_attempts_at_once() {
+    for bench in Bench::both() {
+        let agent = bench.agent();
+        let began = Instant::now();
+        let driver = &agent.driver;
+        futures_util::future::join_all((1..=100).map(|attempt| {
+            let mut task = bench.task(json!({"command": "sleep", "args": ["1000"]}));
+            task.id = id(attempt);
+            async move { driver.start(task).await.unwrap() }
+        }))
+        .await;
+        let started = began.elapsed();
+        futures_util::future::join_all((1..=100).map(|attempt| async move {
+            driver.stop(&id(attempt), stop("SIGTERM", 20_000)).await.unwrap();
+            assert_eq!(driver.wait(&id(attempt)).await.unwrap().signal, 15);
+            driver.destroy(&id(attempt), Leftover::MainMustBeGone).await.unwrap();
+        }))
+        .await;
+        println!("100 started in {started:?}, gone after {:?}", began.elapsed());
+        assert!(driver.found().await.unwrap().is_empty());
+        bench.close(agent).await;
+    }
 }
 
 #[tokio::test]
