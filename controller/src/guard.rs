@@ -82,14 +82,7 @@ pub async fn watch(charge: Charge) -> anyhow::Result<()> {
     })
     .await
     .context("failed to wait for the agent")?;
-    let instance = Instance::open(Options {
-        instance: charge.instance,
-        paths: Paths { state: charge.state, runtime: charge.runtime },
-        cgroup_parent: charge.cgroup_parent,
-        raw_exec: Availability::Enabled,
-        leash: None,
-    })?;
-    let removed = instance.remove_all().await;
+    let removed = remove_all(&charge).await;
     for dir in &charge.remove {
         if let Err(error) = std::fs::remove_dir_all(dir)
             && error.kind() != std::io::ErrorKind::NotFound
@@ -98,4 +91,15 @@ pub async fn watch(charge: Charge) -> anyhow::Result<()> {
         }
     }
     removed
+}
+
+async fn remove_all(charge: &Charge) -> anyhow::Result<()> {
+    let instance = Instance::open(Options {
+        instance: charge.instance.clone(),
+        paths: Paths { state: charge.state.clone(), runtime: charge.runtime.clone() },
+        cgroup_parent: charge.cgroup_parent.clone(),
+        raw_exec: Availability::Enabled,
+        leash: None,
+    })?;
+    instance.remove_all().await
 }

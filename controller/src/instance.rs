@@ -77,6 +77,7 @@ impl Instance {
         let Options { instance, paths, cgroup_parent, raw_exec, leash } = options;
         private_dir(&paths.state)?;
         private_dir(&paths.runtime)?;
+        alloc_parent_dir(&paths.allocs())?;
         let isolation = Isolation::detect(&cgroup::Setup {
             parent: cgroup_parent,
             instance: instance.0.clone(),
@@ -89,8 +90,9 @@ impl Instance {
             .context("failed to prepare the driver mock")?;
         let mut drivers = Registry::new().with(Arc::new(mock));
         if raw_exec == Availability::Enabled {
-            let program =
-                Program::install(&paths.state.join("bin")).context("failed to install the supervisor")?;
+            let programs = paths.state.join("bin");
+            private_dir(&programs)?;
+            let program = Program::install(&programs).context("failed to install the supervisor")?;
             let setup = raw_exec::Setup { attempts, program, isolation: isolation.clone(), leash };
             drivers = drivers.with(Arc::new(RawExec::new(setup)));
         }
@@ -137,6 +139,12 @@ impl Instance {
 /// Makes a directory that only its owner may enter, or checks that it is one.
 fn private_dir(path: &Path) -> anyhow::Result<()> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.with_context(|| format!("failed to make directory {}", path.display()))
+}
+
+/// Makes the directory of all allocations: others pass through it to what is theirs, and list nothing.
+fn alloc_parent_dir(path: &Path) -> anyhow::Result<()> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o711).create(path);
     made.with_context(|| format!("failed to make directory {}", path.display()))
 }
 
