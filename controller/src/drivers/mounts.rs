@@ -10,7 +10,9 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+mod bind;
 pub(crate) mod kernel;
+mod link;
 mod table;
 
 pub use table::{Mount, MountChange, MountWatch, mounts_below};
@@ -190,8 +192,8 @@ impl TaskMounts {
         let task = self.open()?.ok_or_else(|| MountError::NoTaskDir { path: self.task_dir.clone() })?;
         for binding in bindings {
             match self.privileges.mounting {
-                Mounting::Possible => bind_up(&task, binding)?,
-                Mounting::Impossible => link_up(&task, binding)?,
+                Mounting::Possible => bind::up(&task, binding)?,
+                Mounting::Impossible => link::up(&task, binding)?,
             }
         }
         Ok(())
@@ -207,8 +209,8 @@ impl TaskMounts {
         let mut absent = 0;
         for binding in bindings {
             let seen = match self.privileges.mounting {
-                Mounting::Possible => bind_look(&task, binding)?,
-                Mounting::Impossible => link_look(&task, binding)?,
+                Mounting::Possible => bind::look(&task, binding)?,
+                Mounting::Impossible => link::look(&task, binding)?,
             };
             match seen {
                 Sight::Present => {}
@@ -259,139 +261,6 @@ impl TaskMounts {
     }
 }
 
-fn bind_up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
-    let parent = task.make_all(binding.destination.parent(), OPEN)?;
-    let name = binding.destination.name();
-    // Peel off what is not ours until what we want appears, or nothing is mounted here.
-    loop {
-        match mounts_at(&parent, name)?.as_slice() {
-            [] => break,
-            [one] if is_wanted(&parent, binding, one)? => return Ok(()),
-            _ => {
-                tracing::info!(point = %parent.path().join(name).display(), "unmounting what is not ours or not as wanted");
-                kernel::unmount_top(&parent, name)?;
-            }
-        }
-    }
-    match parent.stat_name(name)?.map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
-        None | Some(rustix::fs::FileType::Directory) => {}
-        // Left from a time without mounting.
-        Some(rustix::fs::FileType::Symlink) if parent.read_link(name)?.as_ref() == Some(&binding.source) => {
-            parent.unlink(name)?;
-        }
-        Some(_) => {}
-    }
-    let target = match parent.find(name)? {
-        Some(target) => target,
-        None => parent.make(name, OPEN)?,
-    };
-    kernel::bind(&binding.source, &target, binding.access)?;
-    Ok(())
-}
-
-fn bind_look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
-    let parent = match task.open_below(binding.destination.parent(), Crossing::Nothing) {
-        Ok(parent) => parent,
-        Err(error) if error.is_missing() => return Ok(Sight::Absent),
-        Err(error) => return Ok(error.into_sight()?),
-    };
-    let name = binding.destination.name();
-    let here = parent.path().join(name);
-    match mounts_at(&parent, name)?.as_slice() {
-        [] => Ok(Sight::Absent),
-        [one] if is_wanted(&parent, binding, one)? => Ok(Sight::Present),
-        [_] => Ok(Sight::foreign(format!("something else is mounted at {}", here.display()))),
-        many => Ok(Sight::foreign(format!(
-            "{} mounts lie on top of each other at {}",
-            many.len(),
-            here.display()
-        ))),
-    }
-}
-
-/// Whether the one mount at `name` shows the volume's directory with the wanted access.
-fn is_wanted(parent: &Dir, binding: &Binding, mount: &Mount) -> Result<bool, MountError> {
-    let source = match kernel::open_source(&binding.source) {
-        Err(error) if error.is_missing() => return Ok(false),
-        source => source?,
-    };
-    let source_stat =
-        rustix::fs::fstat(&source).map_err(|errno| FsError::io("examine", &binding.source, errno))?;
-    let Some(seen) = parent.stat_name(binding.destination.name())? else { return Ok(false) };
-    if (seen.st_dev, seen.st_ino) != (source_stat.st_dev, source_stat.st_ino) {
-        return Ok(false);
-    }
-    match binding.access {
-        Access::ReadOnly => Ok(mount.read_only),
-        // Where the volume itself lies on a read-only mount, ours can't be otherwise.
-        Access::ReadWrite => Ok(!mount.read_only || is_read_only(&source, &binding.source)?),
-    }
-}
-
-fn is_read_only(source: &std::os::fd::OwnedFd, path: &Path) -> Result<bool, FsError> {
-    let about = rustix::fs::fstatvfs(source).map_err(|errno| FsError::io("examine", path, errno))?;
-    Ok(about.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
-}
-
-fn mounts_at(parent: &Dir, name: &OsStr) -> Result<Vec<Mount>, MountError> {
-    let point = parent.real_path()?.join(name);
-    let mut mounts = mounts_below(&point).map_err(MountError::Table)?;
-    mounts.retain(|mount| mount.point == point);
-    Ok(mounts)
-}
-
-fn link_up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
-    // A link to nothing would only fail later, in the task.
-    drop(kernel::open_source(&binding.source)?);
-    let parent = task.make_all(binding.destination.parent(), OPEN)?;
-    let name = binding.destination.name();
-    let obstacle = |what| Err(MountError::Obstacle { path: parent.path().join(name), what });
-    match parent.stat_name(name)?.map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {
-        None => {}
-        Some(rustix::fs::FileType::Symlink) => {
-            return match parent.read_link(name)? {
-                Some(target) if target == binding.source => Ok(()),
-                _ => obstacle("a symbolic link that leads elsewhere"),
-            };
-        }
-        // An empty one gives way.
-        Some(rustix::fs::FileType::Directory) if parent.remove_empty(name).is_ok() => {}
-        Some(rustix::fs::FileType::Directory) => return obstacle("a directory with content"),
-        Some(_) => return obstacle("a file"),
-    }
-    if binding.access == Access::ReadOnly {
-        tracing::warn!(
-            destination = %parent.path().join(name).display(),
-            "mounting is not possible here: a read-only volume is a link, through which the task may write"
-        );
-    }
-    parent.link(name, &binding.source)?;
-    Ok(())
-}
-
-fn link_look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
-    let parent = match task.open_below(binding.destination.parent(), Crossing::Nothing) {
-        Ok(parent) => parent,
-        Err(error) if error.is_missing() => return Ok(Sight::Absent),
-        Err(error) => return Ok(error.into_sight()?),
-    };
-    let name = binding.destination.name();
-    let here = parent.path().join(name);
-    if parent.stat_name(name)?.is_none() {
-        return Ok(Sight::Absent);
-    }
-    match parent.read_link(name)? {
-        Some(target) if target != binding.source => {
-            Ok(Sight::foreign(format!("the link {} leads to {}", here.display(), target.display())))
-        }
-        Some(_) if kernel::open_source(&binding.source).is_err() => {
-            Ok(Sight::foreign(format!("the volume's directory {} is gone", binding.source.display())))
-        }
-        Some(_) => Ok(Sight::Present),
-        None => Ok(Sight::foreign(format!("{} is no link of ours", here.display()))),
-    }
-}
-
 /// Making the inner mount's place would write into the outer volume.
 fn check_overlap(bindings: &[Binding]) -> Result<(), MountError> {
     for (i, a) in bindings.iter().enumerate() {
@@ -418,7 +287,7 @@ fn last_part(destination: &str) -> &str {
 }
 
 /// Parents of a destination: tasks may be run as any user.
-const OPEN: Rights = Rights::Exact { mode: 0o777, owner: None };
+const PARENTS: Rights = Rights::Exact { mode: 0o777, owner: None };
 
 #[cfg(test)]
 mod tests;

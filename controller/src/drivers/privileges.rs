@@ -1,7 +1,10 @@
 //! What this process may do: mount file systems, give files away. Asked once at start; without it the places below the
 //! state directory are made in a plainer form that needs nothing.
 
-use rustix::mount::{FsOpenFlags, fsopen};
+use rustix::{
+    mount::{FsOpenFlags, fsopen},
+    thread::CapabilitySet,
+};
 
 /// What this process may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,13 +42,45 @@ impl Privileges {
             Ok(_context) => Mounting::Possible,
             Err(_) => Mounting::Impossible,
         };
-        let ownership =
-            if rustix::process::geteuid().is_root() { Ownership::Anybody } else { Ownership::OwnOnly };
+        let ownership = if may_give_away() { Ownership::Anybody } else { Ownership::OwnOnly };
         Self { mounting, ownership }
     }
 
     /// Those of a plain user.
     pub const fn none() -> Self {
         Self { mounting: Mounting::Impossible, ownership: Ownership::OwnOnly }
+    }
+}
+
+/// `nobody` on every distribution in use; the kernel's own overflow id.
+pub(crate) const NOBODY: (u32, u32) = (65534, 65534);
+
+/// Being root is not enough: a container may have taken the capability, and in a user namespace with few ids there is nobody to
+/// give to.
+fn may_give_away() -> bool {
+    let needed = CapabilitySet::CHOWN | CapabilitySet::FOWNER;
+    let capable = rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
+    let maps = |file: &str, id: u32| std::fs::read_to_string(file).is_ok_and(|map| has_id(&map, id));
+    capable && maps("/proc/self/uid_map", NOBODY.0) && maps("/proc/self/gid_map", NOBODY.1)
+}
+
+/// Whether a map (user_namespaces(7): first id inside, first outside, how many) has the id inside.
+fn has_id(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        matches!(numbers[..], [first, _, count] if (first..first.saturating_add(count)).contains(&u64::from(id)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_id;
+
+    #[test]
+    fn an_id_map_is_read() {
+        assert!(has_id("         0          0 4294967295\n", 65534));
+        assert!(has_id("0 1000 1\n1 100000 65536\n", 65534));
+        assert!(!has_id("         0       1000          1\n", 65534));
+        assert!(!has_id("", 0));
     }
 }

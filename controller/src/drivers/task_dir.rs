@@ -21,16 +21,13 @@ use std::{
 
 use crate::drivers::{
     mounts::{Mount, kernel, mounts_below},
-    privileges::{Mounting, Ownership, Privileges},
+    privileges::{Mounting, NOBODY, Ownership, Privileges},
     safe_fs::{Dir, FsError, Rights},
     sight::{Class, Sight},
 };
 
 /// Size of `secrets` and of `private`: Nomad's.
 pub const SECRETS_SIZE_BYTES: u64 = 1024 * 1024;
-
-/// `nobody` on every distribution in use; the kernel's own overflow id.
-pub(crate) const NOBODY: (u32, u32) = (65534, 65534);
 
 /// One task's directory.
 #[derive(Debug, Clone)]

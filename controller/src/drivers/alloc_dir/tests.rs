@@ -7,7 +7,8 @@ use std::{
 use super::*;
 use crate::drivers::{
     mounts::{Access, Binding, Destination, TaskMounts},
-    task_dir::{NOBODY, TaskDir},
+    privileges::{NOBODY, Ownership},
+    task_dir::TaskDir,
     test_ground::Ground,
 };
 
@@ -40,7 +41,7 @@ fn it_is_made_seen_kept_and_removed() {
             (mode(&alloc), mode(&alloc.join("alloc.json")), mode(&paths.allocs())),
             (0o755, 0o600, 0o711)
         );
-        if rustix::process::geteuid().is_root() && ground.privileges() != Privileges::none() {
+        if ground.privileges().ownership == Ownership::Anybody {
             for name in ["alloc", "alloc/logs", "alloc/tmp", "alloc/data"] {
                 let stat = alloc.join(name).metadata().unwrap();
                 assert_eq!((stat.mode() & 0o7777, stat.uid()), (0o777, NOBODY.0), "{name}");

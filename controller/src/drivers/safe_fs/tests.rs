@@ -1,6 +1,7 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
 use super::*;
+use crate::drivers::sight::Class;
 
 const OPEN: Rights = Rights::Exact { mode: 0o777, owner: None };
 

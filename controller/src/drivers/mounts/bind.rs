@@ -1,0 +1,90 @@
+//! A volume as a bind mount.
+//!
+//! In: the task directory and what is wanted. Out: the mount, or what is there instead. It must not know of other volumes.
+
+use std::{ffi::OsStr, path::Path};
+
+use super::{Access, Binding, Mount, MountError, PARENTS, kernel, mounts_below};
+use crate::drivers::{
+    safe_fs::{Crossing, Dir, FsError},
+    sight::Sight,
+};
+
+/// Makes the mount, unless it is there as wanted.
+pub(super) fn up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
+    let parent = task.make_all(binding.destination.parent(), PARENTS)?;
+    let name = binding.destination.name();
+    // Peel off what is not ours until what we want appears, or nothing is mounted here.
+    loop {
+        match mounts_at(&parent, name)?.as_slice() {
+            [] => break,
+            [one] if is_wanted(&parent, binding, one)? => return Ok(()),
+            _ => {
+                tracing::info!(point = %parent.path().join(name).display(), "unmounting what is not ours or not as wanted");
+                kernel::unmount_top(&parent, name)?;
+            }
+        }
+    }
+    // Left from a time without mounting.
+    if parent.read_link(name)?.as_ref() == Some(&binding.source) {
+        parent.unlink(name)?;
+    }
+    let target = match parent.find(name)? {
+        Some(target) => target,
+        None => parent.make(name, PARENTS)?,
+    };
+    kernel::bind(&binding.source, &target, binding.access)?;
+    Ok(())
+}
+
+/// Whether it is there as wanted.
+pub(super) fn look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
+    let parent = match task.open_below(binding.destination.parent(), Crossing::Nothing) {
+        Ok(parent) => parent,
+        Err(error) if error.is_missing() => return Ok(Sight::Absent),
+        Err(error) => return Ok(error.into_sight()?),
+    };
+    let name = binding.destination.name();
+    let here = parent.path().join(name);
+    match mounts_at(&parent, name)?.as_slice() {
+        [] => Ok(Sight::Absent),
+        [one] if is_wanted(&parent, binding, one)? => Ok(Sight::Present),
+        [_] => Ok(Sight::foreign(format!("something else is mounted at {}", here.display()))),
+        many => Ok(Sight::foreign(format!(
+            "{} mounts lie on top of each other at {}",
+            many.len(),
+            here.display()
+        ))),
+    }
+}
+
+/// Whether the one mount at `name` shows the volume's directory with the wanted access.
+fn is_wanted(parent: &Dir, binding: &Binding, mount: &Mount) -> Result<bool, MountError> {
+    let source = match kernel::open_source(&binding.source) {
+        Err(error) if error.is_missing() => return Ok(false),
+        source => source?,
+    };
+    let source_stat =
+        rustix::fs::fstat(&source).map_err(|errno| FsError::io("examine", &binding.source, errno))?;
+    let Some(seen) = parent.stat_name(binding.destination.name())? else { return Ok(false) };
+    if (seen.st_dev, seen.st_ino) != (source_stat.st_dev, source_stat.st_ino) {
+        return Ok(false);
+    }
+    match binding.access {
+        Access::ReadOnly => Ok(mount.read_only),
+        // Where the volume itself lies on a read-only mount, ours can't be otherwise.
+        Access::ReadWrite => Ok(!mount.read_only || is_read_only(&source, &binding.source)?),
+    }
+}
+
+fn is_read_only(source: &std::os::fd::OwnedFd, path: &Path) -> Result<bool, FsError> {
+    let about = rustix::fs::fstatvfs(source).map_err(|errno| FsError::io("examine", path, errno))?;
+    Ok(about.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}
+
+fn mounts_at(parent: &Dir, name: &OsStr) -> Result<Vec<Mount>, MountError> {
+    let point = parent.real_path()?.join(name);
+    let mut mounts = mounts_below(&point).map_err(MountError::Table)?;
+    mounts.retain(|mount| mount.point == point);
+    Ok(mounts)
+}
