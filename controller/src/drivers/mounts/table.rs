@@ -50,6 +50,7 @@ pub fn mounts_below(base: &Path) -> io::Result<Vec<Mount>> {
 #[derive(Debug)]
 pub struct MountWatch {
     base: PathBuf,
+    given: PathBuf,
     file: AsyncFd<PolledFile>,
     known: BTreeMap<u64, PathBuf>,
 }
@@ -73,17 +74,18 @@ impl MountChange {
 }
 
 impl MountWatch {
-    /// Begins to watch. What is mounted now is no change.
+    /// Begins to watch. What is mounted now is no change. The directory need not exist yet; points are told below `base` as
+    /// it is given here, even where it is reached through a link.
     ///
     /// # Errors
     ///
     /// When `/proc` can't be read or polled.
     pub fn open(base: &Path) -> io::Result<Self> {
-        let base = std::fs::canonicalize(base)?;
+        let (base, given) = (real(base)?, base.to_owned());
         let file = PolledFile(File::open(MOUNTINFO)?);
         // Interest before the first reading, so that nothing is missed between the two.
         let file = register(file)?;
-        let mut watch = Self { base, file, known: BTreeMap::new() };
+        let mut watch = Self { base, given, file, known: BTreeMap::new() };
         watch.known = watch.read()?;
         Ok(watch)
     }
@@ -108,9 +110,30 @@ impl MountWatch {
         }
     }
 
+    fn as_given(&self, point: &Path) -> PathBuf {
+        // Joining an empty path would add a slash.
+        match point.strip_prefix(&self.base) {
+            Ok(below) if !below.as_os_str().is_empty() => self.given.join(below),
+            _ => self.given.clone(),
+        }
+    }
+
     fn read(&self) -> io::Result<BTreeMap<u64, PathBuf>> {
         let bytes = self.file.get_ref().read()?;
-        Ok(parse(&bytes, &self.base).into_iter().map(|mount| (mount.id, mount.point)).collect())
+        Ok(parse(&bytes, &self.base)
+            .into_iter()
+            .map(|mount| (mount.id, self.as_given(&mount.point)))
+            .collect())
+    }
+}
+
+/// Where a path leads whose last parts may not exist yet.
+fn real(path: &Path) -> io::Result<PathBuf> {
+    match (std::fs::canonicalize(path), path.parent(), path.file_name()) {
+        (Err(error), Some(parent), Some(name)) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(real(parent)?.join(name))
+        }
+        (result, _, _) => result,
     }
 }
 
