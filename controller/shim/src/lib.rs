@@ -4,7 +4,7 @@
 //! fared, and rotated log files. It must not know the agent, the job, or anything that could fail to be there after years.
 //!
 //! This crate is two things from the same source. As a *library* it is what agent and shim have in common, tested on the
-//! host: [`record`], [`spec`], [`rotation`], [`ring`], [`clone`]. As a *program* (`--cfg shim_program`, compiled by the
+//! host: [`record`], [`spec`], [`rotation`], [`clone`]. As a *program* (`--cfg shim_program`, compiled by the
 //! build script with one direct call of the compiler, because stable cargo can't build a `no_std` program as a workspace
 //! member) it is `start` on top of that: no std, no libc, no allocator, no writable data, about 80 KB of real memory for each
 //! task. The program is embedded here as `PROGRAM`.
@@ -50,7 +50,6 @@
 
 pub mod clone;
 pub mod record;
-pub mod ring;
 pub mod rotation;
 pub mod spec;
 #[cfg(shim_program)]

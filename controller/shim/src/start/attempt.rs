@@ -40,13 +40,14 @@ pub(super) fn run() -> u32 {
         size_max: spec.log_file_size,
     };
     let full = if spec.log_block { Full::Block } else { Full::Drop };
-    let shared = Shared::new([place(spec.stdout), place(spec.stderr)], full);
+    let places = [place(spec.stdout), place(spec.stderr)];
     let started = start(&spec, &mut keeper);
     drop_spec(blob);
     let Some((pipes, signals)) = started else { return 0 };
     // Keeps no mount busy.
     let _ = sys::chdir(c"/");
-    Attempt { keeper, streams: Streams::new(&shared, pipes), signals, leash, slaying: false }.live();
+    let shared = Shared::new(places, full, pipes);
+    Attempt { keeper, streams: Streams::new(&shared), signals, leash, slaying: false }.live();
     0
 }
 
@@ -67,8 +68,7 @@ fn start(spec: &Spec<'_>, keeper: &mut Keeper) -> Option<([Fd; 2], Fd)> {
 
 fn start_with_pipes(spec: &Spec<'_>) -> Result<(u32, [Fd; 2], Fd), birth::Failure> {
     let prepare = |errno| (Step::Prepare, errno);
-    let signals =
-        sys::signalfd(sys::signal_bit(sys::SIGCHLD) | sys::signal_bit(sys::SIGUSR1)).map_err(prepare)?;
+    let signals = sys::signalfd(&[sys::SIGCHLD, sys::SIGUSR1, sys::SIGALRM]).map_err(prepare)?;
     let mut reading = [-1; 2];
     let mut stdio = [0; 3];
     for (index, stem) in [spec.stdout, spec.stderr].into_iter().enumerate() {
@@ -99,11 +99,11 @@ impl Attempt<'_> {
     /// Blocks in one poll until the main process, every child and both pipes have ended.
     fn live(&mut self) {
         let mut has_children = self.reap();
-        while has_children || !self.streams.are_closed() {
+        while has_children || !self.streams.are_finished() {
             let mut entries = [PollFd { fd: self.signals, events: POLLIN, revents: 0 }; 4];
             entries[1] = PollFd { fd: self.leash, events: 0, revents: 0 };
-            let timeout_ms = self.streams.prepare(&mut entries[2..]);
-            if sys::poll(&mut entries, timeout_ms).is_err() {
+            self.streams.prepare(&mut entries[2..]);
+            if sys::poll(&mut entries, None).is_err() {
                 continue;
             }
             if entries[1].revents != 0 {
@@ -111,19 +111,20 @@ impl Attempt<'_> {
                 self.slaying = true;
                 slay(self.keeper.record.task.pid);
             }
+            self.streams.see(&entries[2..]);
             if entries[0].revents != 0 {
-                let _ = sys::read(self.signals, &mut [0; 256]);
-                has_children = self.reap();
+                if sys::take_signals(self.signals) & sys::signal_bit(sys::SIGALRM) != 0 {
+                    self.streams.watch();
+                }
                 self.streams.release();
-            }
-            for index in 0..2 {
-                if entries[2 + index].revents != 0 {
-                    self.streams.read(index);
+                has_children = self.reap();
+                if !has_children {
+                    self.streams.end();
                 }
             }
             self.keeper.publish_dropped(self.streams.dropped());
         }
-        self.streams.finish(self.signals);
+        self.streams.give_up();
         self.keeper.record.dropped_bytes = self.streams.dropped();
         self.keeper.write();
     }

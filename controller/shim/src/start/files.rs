@@ -145,21 +145,26 @@ fn open_at(place: &Place, index: u32) -> Result<(Fd, u64), (Errno, Taken)> {
     // Non-blocking matters for a fifo only: without a reader it then fails instead of waiting for one.
     let flags = sys::O_WRONLY | sys::O_CREAT | sys::O_APPEND | sys::O_NOFOLLOW | sys::O_NONBLOCK;
     let name = name_of(place, index);
-    let fd = sys::openat(place.dir, name.as_c_str(), flags, 0o644).map_err(|errno| {
-        let taken = matches!(errno, ENXIO | EISDIR | ELOOP | sys::EACCES | sys::EPERM);
-        (errno, if taken { Taken::ByAnother } else { Taken::No })
-    })?;
-    match sys::stat(fd) {
-        Ok(stat) if stat.is_file && stat.links == 1 => Ok((fd, stat.size)),
-        Ok(_) => {
-            sys::close(fd);
-            Err((sys::EEXIST, Taken::ByAnother))
-        }
-        Err(errno) => {
-            sys::close(fd);
-            Err((errno, Taken::No))
+    for _ in 0..TRIES {
+        let fd = sys::openat(place.dir, name.as_c_str(), flags, 0o644).map_err(|errno| {
+            let taken = matches!(errno, ENXIO | EISDIR | ELOOP | sys::EACCES | sys::EPERM);
+            (errno, if taken { Taken::ByAnother } else { Taken::No })
+        })?;
+        match sys::stat(fd) {
+            Ok(stat) if stat.is_file && stat.links == 1 => return Ok((fd, stat.size)),
+            // Removed in this moment: the name is free again.
+            Ok(stat) if stat.links == 0 => sys::close(fd),
+            Ok(_) => {
+                sys::close(fd);
+                break;
+            }
+            Err(errno) => {
+                sys::close(fd);
+                return Err((errno, Taken::No));
+            }
         }
     }
+    Err((sys::EEXIST, Taken::ByAnother))
 }
 
 fn name_of(place: &Place, index: u32) -> Text {

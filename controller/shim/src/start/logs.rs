@@ -1,53 +1,49 @@
-//! From the task's pipes to the log files, without ever making the task wait for a disk.
+//! From the task's pipes to the log files, without making the task wait for a disk.
 //!
-//! In: two pipes. Out: two series of files, and a count of what could not be kept. The main loop moves bytes from a pipe
-//! into a ring in memory; a writer thread, which exists only while there is something to write, moves them from the ring
-//! into files. Memory and thread are given back after a quiet while.
+//! In: two pipes. Out: two series of files, and a count of what could not be kept.
 //!
 //! ```text
-//! task ──pipe──► main loop ──ring──► writer thread ──► <stem>.N
+//! task ──pipe──► writer thread ──► <stem>.N
+//!           └──► nowhere, by the main thread, while the writer is stuck and the pipe fills up
 //! ```
 //!
-//! A full ring is first of all a writer that has not had its turn: the task is held back for a moment ([`PATIENCE_MS`]),
-//! as any pipe would do. If the ring doesn't get half empty meanwhile, the disk counts as stalled: what the task writes is
-//! thrown away and counted until half of the ring is free again, and the patience is halved until the ring was empty once.
-//! With [`Full::Block`] the patience has no end.
+//! A writer thread exists only while there is output: the main thread, which sleeps in its poll, creates it at the first
+//! byte; after a quiet while it leaves, and its memory is given back. It alone may wait for a disk.
 //!
-//! ```text
-//! writer: gone ──► busy ◄──► idle ──► leaving ──► gone
-//! ```
+//! Whenever the writer begins to write it sets an alarm. If the alarm finds that it got (nearly) nowhere since, and a pipe
+//! is half full, the main thread empties that pipe into nowhere and counts the bytes. So a stalled disk holds up a task that
+//! writes much for [`PATIENCE_MS`] at first, then for ever less, down to 1 ms for each half pipe; what a task writes that
+//! writes little stays in its pipe. With [`Full::Block`] there is no alarm: the task waits for the disk.
 
 use super::files::{LogFile, Place};
 use super::sys::{self, Fd, POLLIN, PollFd};
 use crate::clone::{Birth, CLONE_VM, clone_onto};
-use crate::ring::Cursor;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-/// Bytes of each stream that may wait for the disk.
-const RING_LEN: usize = 256 * 1024;
-/// The most that is written at once, so that room comes back step by step.
-const PIECE_LEN: usize = 64 * 1024;
+/// The most that is read and written at once.
+const BUFFER_LEN: usize = 128 * 1024;
 const STACK_LEN: usize = 32 * 1024;
-const AREA_LEN: usize = 2 * RING_LEN + STACK_LEN;
-/// How long a task is held back before a full ring counts as a stalled disk.
-const PATIENCE_MS: u64 = 200;
-/// How long the writer waits for more before it gives back its memory.
+const AREA_LEN: usize = BUFFER_LEN + STACK_LEN;
+/// What a pipe holds by default (pipe(7)). A full one is a sign of heavy traffic.
+const PIPE_LEN: u32 = 64 * 1024;
+/// What a pipe holds under heavy traffic: fewer changes between task and writer.
+const PIPE_LEN_HEAVY: u32 = 256 * 1024;
+/// How long a busy writer is trusted at first.
+const PATIENCE_MS: u32 = 200;
+/// Bytes in each millisecond (1 MB/s) below which a writer counts as stuck.
+const SLOW_BYTES_MS: u64 = 1000;
+/// How long the writer waits for more before it leaves.
 const QUIET_MS: u64 = 3_000;
 /// How long a refused write is left alone when nothing may be dropped.
 const RETRY_MS: u64 = 500;
-/// How long a stalled disk may hold up the end, once the task and all its children are gone.
-const FINISH_MS: u64 = 10_000;
+/// How long a stuck disk may hold up the end, once the task and all its children are gone.
+const FINISH_MS: u32 = 10_000;
 
 const GONE: u32 = 0;
-const BUSY: u32 = 1;
-const IDLE: u32 = 2;
-const LEAVING: u32 = 3;
-
-const WANTS_NOTHING: u32 = 0;
-const WANTS_ROOM: u32 = 1;
-const WANTS_END: u32 = 2;
+const ACTIVE: u32 = 1;
+const LEAVING: u32 = 2;
 
 /// What to do when the disk is slower than the task.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,89 +52,87 @@ pub(super) enum Full {
     Block,
 }
 
-/// What the main loop and the writer share. Must not move once a pipe was read.
+/// What both threads share. Must not move once a writer was created.
 pub(super) struct Shared {
     places: [Place; 2],
     full: Full,
     process: u32,
-    rings: [Cursor; 2],
-    /// Address of the rings and the writer's stack, or 0.
+    streams: [Stream; 2],
+    /// Address of the writer's buffer and stack, or 0.
     area: AtomicUsize,
     writer: AtomicU32,
     writer_thread: AtomicU32,
-    wants: AtomicU32,
-    ending: AtomicU32,
+    /// Bytes that the writer is about to write, 0 while it isn't writing.
+    writing: AtomicU32,
+    /// Bytes that are done with: written or refused.
+    done: AtomicU64,
+    /// Bytes that could not be kept.
     dropped: AtomicU64,
-    /// The writer's own; the main loop touches them only while there is no writer.
+    /// 1 while an alarm is set.
+    armed: AtomicU32,
+    patience_ms: AtomicU32,
+    /// 1 when nobody is left who could write more.
+    ending: AtomicU32,
+    /// The writer's own; the main thread touches them only while there is no writer.
     files: UnsafeCell<[LogFile; 2]>,
 }
 
+/// One of the task's output streams.
+struct Stream {
+    /// The pipe's reading end, or -1 where there is none.
+    pipe: Fd,
+    pipe_len: AtomicU32,
+    /// 1 after its end was read.
+    closed: AtomicU32,
+}
+
+/// The main thread's side.
+pub(super) struct Streams<'s> {
+    shared: &'s Shared,
+    /// [`Shared::done`] when the alarm was looked at last.
+    done_before: u64,
+    /// How long the writer has been stuck.
+    stuck_ms: u32,
+}
+
 impl Shared {
-    pub(super) fn new(places: [Place; 2], full: Full) -> Self {
+    /// Takes over the reading ends of both pipes; -1 where there is none.
+    pub(super) fn new(places: [Place; 2], full: Full, pipes: [Fd; 2]) -> Self {
+        let stream = |pipe: Fd| Stream {
+            pipe,
+            pipe_len: AtomicU32::new(PIPE_LEN),
+            closed: AtomicU32::new(u32::from(pipe < 0)),
+        };
         Self {
             places,
             full,
             process: sys::getpid(),
-            rings: [Cursor::new(), Cursor::new()],
+            streams: pipes.map(stream),
             area: AtomicUsize::new(0),
             writer: AtomicU32::new(GONE),
             writer_thread: AtomicU32::new(0),
-            wants: AtomicU32::new(WANTS_NOTHING),
-            ending: AtomicU32::new(0),
+            writing: AtomicU32::new(0),
+            done: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            armed: AtomicU32::new(0),
+            patience_ms: AtomicU32::new(PATIENCE_MS),
+            ending: AtomicU32::new(0),
             files: UnsafeCell::new([LogFile::closed(), LogFile::closed()]),
         }
     }
 
-    fn is_empty(&self) -> bool {
-        self.rings.iter().all(|ring| ring.used() == 0)
+    fn are_closed(&self) -> bool {
+        self.streams.iter().all(|stream| stream.closed.load(SeqCst) != 0)
     }
 
-    /// A part of a ring.
-    ///
-    /// # Safety
-    /// The area must be mapped; the span must come from this ring's cursor, for the side that asks.
-    #[expect(clippy::mut_from_ref, reason = "the cursor keeps both sides apart")]
-    unsafe fn ring(&self, stream: usize, offset: usize, len: usize) -> &mut [u8] {
-        let at = self.area.load(SeqCst) + stream * RING_LEN + offset;
-        // SAFETY: as promised by the caller.
-        unsafe { core::slice::from_raw_parts_mut(at as *mut u8, len) }
+    fn wake_main(&self) {
+        sys::signal_thread(self.process, self.process, sys::SIGUSR1);
     }
-}
-
-/// The main loop's side.
-pub(super) struct Streams<'s> {
-    shared: &'s Shared,
-    streams: [Stream; 2],
-}
-
-struct Stream {
-    pipe: Fd,
-    pressure: Pressure,
-    patience_ms: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pressure {
-    Flowing,
-    /// The ring is full; the task is held back until half of it is free.
-    Holding {
-        until_ms: u64,
-    },
-    /// The disk is stalled; output is thrown away.
-    Dropping,
 }
 
 impl<'s> Streams<'s> {
-    /// Takes over the reading ends of both pipes; -1 where there is none.
-    pub(super) fn new(shared: &'s Shared, pipes: [Fd; 2]) -> Self {
-        let stream = |pipe| Stream { pipe, pressure: Pressure::Flowing, patience_ms: PATIENCE_MS };
-        Self { shared, streams: pipes.map(stream) }
-    }
-
-    /// Whether every writing end is closed.
-    pub(super) fn are_closed(&self) -> bool {
-        self.streams.iter().all(|stream| stream.pipe < 0)
+    pub(super) fn new(shared: &'s Shared) -> Self {
+        Self { shared, done_before: 0, stuck_ms: 0 }
     }
 
     /// Bytes that could not be kept so far.
@@ -146,115 +140,33 @@ impl<'s> Streams<'s> {
         self.shared.dropped.load(SeqCst)
     }
 
-    /// Fills in what to wait for; returns for how long at most.
-    pub(super) fn prepare(&mut self, entries: &mut [PollFd]) -> Option<u64> {
-        let mut timeout_ms: Option<u64> = None;
-        for (index, entry) in entries.iter_mut().enumerate().take(2) {
-            let wait_ms = self.pressure(index);
-            let holding = wait_ms.is_some();
-            let fd = if holding { -1 } else { self.streams[index].pipe };
+    /// Whether everything there was is written, or given up.
+    pub(super) fn are_finished(&self) -> bool {
+        let is_written = self.shared.are_closed() && self.shared.writer.load(SeqCst) == GONE;
+        is_written || self.stuck_ms >= FINISH_MS
+    }
+
+    /// What the main thread has to wait for: the pipes, unless the writer does.
+    pub(super) fn prepare(&self, entries: &mut [PollFd]) {
+        let is_idle = self.shared.writer.load(SeqCst) == GONE;
+        for (entry, stream) in entries.iter_mut().zip(&self.shared.streams) {
+            let fd = if is_idle && stream.closed.load(SeqCst) == 0 { stream.pipe } else { -1 };
             *entry = PollFd { fd, events: POLLIN, revents: 0 };
-            if self.shared.full == Full::Drop {
-                timeout_ms = match (timeout_ms, wait_ms) {
-                    (Some(a), Some(b)) => Some(a.min(b)),
-                    (a, b) => a.or(b),
-                };
-            }
-        }
-        timeout_ms
-    }
-
-    /// Looks at a ring's state; returns for how long its pipe must be left alone, if at all.
-    fn pressure(&mut self, index: usize) -> Option<u64> {
-        let (ring, stream) = (&self.shared.rings[index], &mut self.streams[index]);
-        let threshold = match stream.pressure {
-            Pressure::Flowing => RING_LEN - 1,
-            Pressure::Holding { .. } | Pressure::Dropping => RING_LEN / 2,
-        };
-        if ring.used() > threshold {
-            // First say what is wanted, then look again: the writer does it the other way round.
-            self.shared.wants.store(WANTS_ROOM, SeqCst);
-        }
-        if stream.pipe < 0 || ring.used() <= threshold {
-            stream.pressure = Pressure::Flowing;
-            return None;
-        }
-        let now_ms = sys::now_ms();
-        match stream.pressure {
-            Pressure::Flowing => {
-                stream.pressure = Pressure::Holding { until_ms: now_ms + stream.patience_ms };
-                Some(stream.patience_ms.max(1))
-            }
-            Pressure::Holding { until_ms } if now_ms < until_ms || self.shared.full == Full::Block => {
-                Some(until_ms.saturating_sub(now_ms).max(1))
-            }
-            Pressure::Holding { .. } => {
-                stream.patience_ms /= 2;
-                stream.pressure = Pressure::Dropping;
-                None
-            }
-            Pressure::Dropping => None,
         }
     }
 
-    /// Empties one pipe by one step, after poll said that there is something.
-    pub(super) fn read(&mut self, index: usize) {
-        if self.streams[index].pressure == Pressure::Dropping || !self.has_area() {
-            return self.discard(index);
-        }
-        let (ring, stream) = (&self.shared.rings[index], &mut self.streams[index]);
-        if ring.used() == 0 {
-            stream.patience_ms = PATIENCE_MS;
-        }
-        let vacant = ring.vacant(RING_LEN);
-        if vacant.len == 0 {
-            return;
-        }
-        // SAFETY: the area is mapped, the span is vacant and ours to fill.
-        let room = unsafe { self.shared.ring(index, vacant.offset, vacant.len) };
-        match sys::read(stream.pipe, room) {
-            Ok(0) => stream.close(),
-            Ok(len) => {
-                ring.put(len);
-                self.rouse_writer();
+    /// Looks at what poll said: a pipe's end is noted, anything else is the writer's work.
+    pub(super) fn see(&self, entries: &[PollFd]) {
+        let mut has_bytes = false;
+        for (entry, stream) in entries.iter().zip(&self.shared.streams) {
+            if entry.revents & POLLIN != 0 {
+                has_bytes = true;
+            } else if entry.revents != 0 {
+                stream.closed.store(1, SeqCst);
             }
-            Err(sys::EINTR) => {}
-            Err(_) => stream.close(),
         }
-    }
-
-    /// Throws away what waits in a pipe.
-    fn discard(&mut self, index: usize) {
-        const EAGAIN: sys::Errno = 11;
-        let stream = &mut self.streams[index];
-        match sys::splice(stream.pipe, 0, 1 << 20) {
-            Ok(0) => stream.close(),
-            Ok(len) => {
-                self.shared.dropped.fetch_add(len as u64, SeqCst);
-            }
-            Err(sys::EINTR | EAGAIN) => {}
-            Err(_) => stream.close(),
-        }
-    }
-
-    fn has_area(&self) -> bool {
-        if self.shared.area.load(SeqCst) == 0 {
-            let Ok(area) = sys::map(AREA_LEN) else { return false };
-            self.shared.area.store(area.as_ptr() as usize, SeqCst);
-        }
-        true
-    }
-
-    fn rouse_writer(&self) {
-        let shared = self.shared;
-        match shared.writer.swap(BUSY, SeqCst) {
-            BUSY => {}
-            IDLE => sys::futex_wake(&shared.writer),
-            LEAVING => {
-                self.join_writer();
-                self.create_writer();
-            }
-            _ => self.create_writer(),
+        if has_bytes {
+            self.create_writer();
         }
     }
 
@@ -262,6 +174,9 @@ impl<'s> Streams<'s> {
         const CLONE_FS_FILES_SIGHAND_THREAD_SYSVSEM: u64 = 0x200 | 0x400 | 0x800 | 0x1_0000 | 0x4_0000;
         const CLONE_PARENT_SETTID_CHILD_CLEARTID: u64 = 0x10_0000 | 0x20_0000;
         let shared = self.shared;
+        let Ok(area) = sys::map(AREA_LEN) else { return self.discard_all() };
+        shared.area.store(area.as_ptr() as usize, SeqCst);
+        shared.writer.store(ACTIVE, SeqCst);
         let word = sys::address(&shared.writer_thread);
         let birth = Birth {
             flags: CLONE_VM | CLONE_FS_FILES_SIGHAND_THREAD_SYSVSEM | CLONE_PARENT_SETTID_CHILD_CLEARTID,
@@ -270,66 +185,108 @@ impl<'s> Streams<'s> {
             child_word: word,
             cgroup: 0,
         };
-        let at = shared.area.load(SeqCst) + 2 * RING_LEN;
-        // SAFETY: the stack is part of the area and no earlier writer lives; `shared` outlives the process' threads.
-        let thread = unsafe {
-            let stack = core::slice::from_raw_parts_mut(at as *mut u8, STACK_LEN);
-            clone_onto(&birth, stack, writer, core::ptr::from_ref(shared).cast_mut().cast())
-        };
+        let (_, stack) = area.split_at_mut(BUFFER_LEN);
+        let argument = core::ptr::from_ref(shared).cast_mut().cast();
+        // SAFETY: the stack is the new thread's own, `shared` lives as long as the process.
+        let thread = unsafe { clone_onto(&birth, stack, writer, argument) };
         if thread < 0 {
-            // No thread to be had (a limit): better to wait for the disk than to lose everything.
-            write_rings(shared);
-            shared.writer.store(GONE, SeqCst);
+            // No thread to be had (a limit of the user): output is worth less than the task.
+            self.discard_all();
+            shared.writer.store(LEAVING, SeqCst);
+            self.release();
         }
     }
 
-    fn join_writer(&self) {
-        loop {
-            let thread = self.shared.writer_thread.load(SeqCst);
-            if thread == 0 {
-                return;
-            }
-            sys::futex_wait(&self.shared.writer_thread, thread, None);
-        }
-    }
-
-    /// Gives the memory back after the writer has left.
+    /// Gives the writer's memory back after it has left.
     pub(super) fn release(&self) {
         let shared = self.shared;
-        if shared.writer.load(SeqCst) == LEAVING {
-            self.join_writer();
-            shared.writer.store(GONE, SeqCst);
-            let area = shared.area.swap(0, SeqCst);
-            // SAFETY: the writer is gone, it left with empty rings, and only this thread fills them.
-            unsafe { sys::unmap(area as *const u8, AREA_LEN) };
+        if shared.writer.load(SeqCst) != LEAVING {
+            return;
+        }
+        loop {
+            // The kernel clears the word when the thread is gone for good.
+            let thread = shared.writer_thread.load(SeqCst);
+            if thread == 0 {
+                break;
+            }
+            sys::futex_wait(&shared.writer_thread, thread, None);
+        }
+        for stream in &shared.streams {
+            stream.resize(PIPE_LEN);
+        }
+        let area = shared.area.swap(0, SeqCst);
+        // SAFETY: the thread is gone, and nobody else uses its buffer and stack.
+        unsafe { sys::unmap(area as *const u8, AREA_LEN) };
+        shared.writer.store(GONE, SeqCst);
+    }
+
+    /// The alarm: looks whether the writer gets on.
+    pub(super) fn watch(&mut self) {
+        let shared = self.shared;
+        let patience_ms = shared.patience_ms.load(SeqCst);
+        let done = shared.done.load(SeqCst);
+        let is_slow = done - self.done_before < SLOW_BYTES_MS * u64::from(patience_ms);
+        self.stuck_ms = if done == self.done_before { self.stuck_ms + patience_ms } else { 0 };
+        self.done_before = done;
+        shared.armed.store(0, SeqCst);
+        if shared.writing.load(SeqCst) == 0 {
+            // It waits for output; its next write sets the alarm again.
+            self.stuck_ms = 0;
+            shared.patience_ms.store(PATIENCE_MS, SeqCst);
+            return;
+        }
+        let mut is_held = false;
+        if is_slow {
+            for stream in &shared.streams {
+                if sys::waiting_bytes(stream.pipe) * 2 >= stream.pipe_len.load(SeqCst) {
+                    is_held = true;
+                    self.discard(stream);
+                }
+            }
+        }
+        let patience_ms = match (is_slow, is_held) {
+            (false, _) => PATIENCE_MS,
+            (true, true) => (patience_ms / 2).max(1),
+            (true, false) => (patience_ms * 2).min(PATIENCE_MS),
+        };
+        shared.patience_ms.store(patience_ms, SeqCst);
+        arm(shared);
+    }
+
+    /// Throws away what waits in a pipe.
+    fn discard(&self, stream: &Stream) {
+        if let Ok(len) = sys::splice(stream.pipe, 0, 1 << 20) {
+            self.shared.dropped.fetch_add(len as u64, SeqCst);
         }
     }
 
-    /// Waits until everything is written, or the disk is given up.
-    pub(super) fn finish(&self, signals: Fd) {
-        let shared = self.shared;
-        let until_ms = sys::now_ms() + FINISH_MS;
-        shared.ending.store(1, SeqCst);
-        sys::futex_wake(&shared.ending);
-        loop {
-            shared.wants.store(WANTS_END, SeqCst);
-            let left_ms = until_ms.saturating_sub(sys::now_ms());
-            if shared.is_empty() || left_ms == 0 {
-                break;
+    fn discard_all(&self) {
+        for stream in &self.shared.streams {
+            if sys::waiting_bytes(stream.pipe) > 0 {
+                self.discard(stream);
             }
-            let _ = sys::poll(&mut [PollFd { fd: signals, events: POLLIN, revents: 0 }], Some(left_ms));
-            let _ = sys::read(signals, &mut [0; 256]);
         }
-        for ring in &shared.rings {
-            shared.dropped.fetch_add(ring.used() as u64, SeqCst);
-        }
+    }
+
+    /// Nobody is left who could write more: what can't be written now never will be.
+    pub(super) fn end(&self) {
+        self.shared.ending.store(1, SeqCst);
+        sys::futex_wake(&self.shared.ending);
+    }
+
+    /// Counts what was given up.
+    pub(super) fn give_up(&self) {
+        let left = u64::from(self.shared.writing.load(SeqCst));
+        self.shared.dropped.fetch_add(left, SeqCst);
+        self.discard_all();
     }
 }
 
 impl Stream {
-    fn close(&mut self) {
-        sys::close(self.pipe);
-        self.pipe = -1;
+    fn resize(&self, len: u32) {
+        if self.pipe_len.swap(len, SeqCst) != len {
+            sys::resize_pipe(self.pipe, len as usize);
+        }
     }
 }
 
@@ -337,58 +294,78 @@ impl Stream {
 unsafe extern "C" fn writer(argument: *mut c_void) -> ! {
     // SAFETY: `Streams::create_writer` passes what lives as long as the process.
     let shared = unsafe { &*argument.cast::<Shared>() };
-    loop {
-        write_rings(shared);
-        shared.writer.store(IDLE, SeqCst);
-        if !shared.is_empty() {
-            let _ = shared.writer.compare_exchange(IDLE, BUSY, SeqCst, SeqCst);
-            continue;
+    // SAFETY: the buffer and the files are this thread's while it lives; there is only one.
+    let (buffer, files) = unsafe {
+        let at = shared.area.load(SeqCst) as *mut u8;
+        (core::slice::from_raw_parts_mut(at, BUFFER_LEN), &mut *shared.files.get())
+    };
+    while !shared.are_closed() {
+        let mut entries = [PollFd { fd: -1, events: POLLIN, revents: 0 }; 2];
+        for (entry, stream) in entries.iter_mut().zip(&shared.streams) {
+            entry.fd = if stream.closed.load(SeqCst) == 0 { stream.pipe } else { -1 };
         }
-        sys::futex_wait(&shared.writer, IDLE, Some(QUIET_MS));
-        if shared.writer.compare_exchange(IDLE, LEAVING, SeqCst, SeqCst).is_ok() {
-            sys::signal_thread(shared.process, shared.process, sys::SIGUSR1);
-            sys::exit_thread();
+        if sys::poll(&mut entries, Some(QUIET_MS)) == Ok(0) {
+            break;
         }
-    }
-}
-
-/// Moves everything from the rings into files.
-fn write_rings(shared: &Shared) {
-    // SAFETY: called by the writer, or by the main loop while there is none.
-    let files = unsafe { &mut *shared.files.get() };
-    while !shared.is_empty() {
-        for (stream, file) in files.iter_mut().enumerate() {
-            let filled = shared.rings[stream].filled(RING_LEN);
-            if filled.len > 0 {
-                // SAFETY: the area is mapped while the rings hold something; the span is filled and ours to read.
-                let bytes = unsafe { shared.ring(stream, filled.offset, filled.len.min(PIECE_LEN)) };
-                write_piece(shared, stream, file, bytes);
+        for (index, file) in files.iter_mut().enumerate() {
+            if entries[index].revents != 0 {
+                move_piece(shared, index, file, buffer);
             }
         }
     }
+    shared.writer.store(LEAVING, SeqCst);
+    shared.wake_main();
+    sys::exit_thread()
 }
 
-fn write_piece(shared: &Shared, stream: usize, file: &mut LogFile, bytes: &[u8]) {
-    let written = file.append(&shared.places[stream], bytes);
-    let refused = bytes.len() - written;
-    let may_wait = shared.full == Full::Block && shared.ending.load(SeqCst) == 0;
-    let ring = &shared.rings[stream];
-    if refused > 0 && may_wait {
-        ring.take(written);
+/// From pipe to file, once.
+fn move_piece(shared: &Shared, index: usize, file: &mut LogFile, buffer: &mut [u8]) {
+    let stream = &shared.streams[index];
+    // The main thread may have emptied the pipe meanwhile: this must not wait.
+    let len =
+        if sys::waiting_bytes(stream.pipe) == 0 { 0 } else { sys::read(stream.pipe, buffer).unwrap_or(0) };
+    let piece = buffer.get(..len).unwrap_or_default();
+    if piece.is_empty() {
+        let mut entry = [PollFd { fd: stream.pipe, events: POLLIN, revents: 0 }];
+        // Empty and hung up: its end. Empty only: the main thread was faster.
+        if sys::poll(&mut entry, Some(0)) == Ok(1) && entry[0].revents & POLLIN == 0 {
+            stream.closed.store(1, SeqCst);
+        }
+        return;
+    }
+    if len >= PIPE_LEN as usize {
+        stream.resize(PIPE_LEN_HEAVY);
+    }
+    shared.writing.store(len as u32, SeqCst);
+    if shared.full == Full::Drop {
+        arm(shared);
+    }
+    write_piece(shared, &shared.places[index], file, piece);
+    shared.done.fetch_add(len as u64, SeqCst);
+    shared.writing.store(0, SeqCst);
+}
+
+fn write_piece(shared: &Shared, place: &Place, file: &mut LogFile, mut piece: &[u8]) {
+    loop {
+        let written = file.append(place, piece);
+        piece = piece.get(written..).unwrap_or_default();
+        if piece.is_empty() {
+            return;
+        }
+        if shared.full == Full::Drop || shared.ending.load(SeqCst) != 0 {
+            break;
+        }
         sys::futex_wait(&shared.ending, 0, Some(RETRY_MS));
-    } else {
-        shared.dropped.fetch_add(refused as u64, SeqCst);
-        ring.take(bytes.len());
     }
-    let satisfied = match shared.wants.load(SeqCst) {
-        WANTS_ROOM => ring.used() <= RING_LEN / 2,
-        WANTS_END => shared.is_empty(),
-        _ => false,
-    };
-    if satisfied {
-        shared.wants.store(WANTS_NOTHING, SeqCst);
+    if shared.dropped.fetch_add(piece.len() as u64, SeqCst) == 0 {
+        // The first loss is told at once, more at the next occasion.
+        shared.wake_main();
     }
-    if satisfied || refused > 0 {
-        sys::signal_thread(shared.process, shared.process, sys::SIGUSR1);
+}
+
+/// Sets the alarm unless one is set.
+fn arm(shared: &Shared) {
+    if shared.armed.swap(1, SeqCst) == 0 {
+        sys::set_alarm(shared.patience_ms.load(SeqCst));
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn enter() -> u32 {
     };
     let Ok(leash) = take_leash() else { return EXIT_CANNOT_EXECUTE };
     let has_cgroup = spec.cgroup.is_some();
-    let started = sys::signalfd(sys::signal_bit(sys::SIGCHLD))
+    let started = sys::signalfd(&[sys::SIGCHLD])
         .map_err(|errno| (Step::Prepare, errno))
         .and_then(|signals| Ok((birth::start(&spec, [0, 1, 2])?, signals)));
     drop_spec(blob);
@@ -57,7 +57,7 @@ fn wait(main: u32, signals: sys::Fd, leash: sys::Fd, has_cgroup: bool) -> u32 {
         }
         if sys::poll(&mut entries, None).is_ok() {
             if entries[0].revents != 0 {
-                let _ = sys::read(signals, &mut [0; 256]);
+                sys::take_signals(signals);
             }
             if entries[1].revents != 0 {
                 entries[1].fd = -1;

@@ -41,6 +41,7 @@ pub(super) const O_NOFOLLOW: u32 = 0o100_000;
 pub(super) const AT_FDCWD: Fd = -100;
 pub(super) const SIGKILL: u32 = 9;
 pub(super) const SIGUSR1: u32 = 10;
+pub(super) const SIGALRM: u32 = 14;
 pub(super) const SIGCHLD: u32 = 17;
 pub(super) const POLLIN: i16 = 1;
 
@@ -66,6 +67,7 @@ numbers! {
     IOCTL 16 29;
     FCNTL 72 25;
     PWRITE64 18 68;
+    SETITIMER 38 103;
     GETPID 39 172;
     EXECVE 59 221;
     EXIT 60 93;
@@ -99,6 +101,7 @@ numbers! {
 /// # Safety
 /// The arguments must be what the kernel expects of that call.
 #[cfg(target_arch = "x86_64")]
+#[inline(always)]
 unsafe fn call(number: usize, a: [usize; 6]) -> Result<usize> {
     let result: isize;
     // SAFETY: the caller vouches for the arguments; the clobbers are the kernel's.
@@ -117,6 +120,7 @@ unsafe fn call(number: usize, a: [usize; 6]) -> Result<usize> {
 /// # Safety
 /// The arguments must be what the kernel expects of that call.
 #[cfg(target_arch = "aarch64")]
+#[inline(always)]
 unsafe fn call(number: usize, a: [usize; 6]) -> Result<usize> {
     let result: isize;
     // SAFETY: the caller vouches for the arguments.
@@ -138,12 +142,13 @@ fn checked(result: isize) -> Result<usize> {
 
 /// Calls the kernel with up to six word-sized arguments.
 macro_rules! kernel {
-    ($number:expr $(, $argument:expr)*) => {{
-        let given = [$($argument as usize),*];
-        let mut arguments = [0_usize; 6];
-        for (to, from) in arguments.iter_mut().zip(given) {
-            *to = from;
-        }
+    ($number:expr) => { kernel!($number, 0) };
+    ($number:expr, $a:expr) => { kernel!($number, $a, 0) };
+    ($number:expr, $a:expr, $b:expr) => { kernel!($number, $a, $b, 0) };
+    ($number:expr, $a:expr, $b:expr, $c:expr) => { kernel!($number, $a, $b, $c, 0) };
+    ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr) => { kernel!($number, $a, $b, $c, $d, 0, 0) };
+    ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {{
+        let arguments = [$a as usize, $b as usize, $c as usize, $d as usize, $e as usize, $f as usize];
         // SAFETY: every argument below is a number, or a pointer that comes from a live reference of the right size.
         unsafe { call($number, arguments) }
     }};
@@ -205,7 +210,7 @@ pub(super) fn stat(fd: Fd) -> Result<Stat> {
     const AT_EMPTY_PATH: u32 = 0x1000;
     const BASIC: u32 = 0x7ff;
     let mut words = [0_u64; 32];
-    kernel!(STATX, fd, c"".as_ptr(), AT_EMPTY_PATH, BASIC, words.as_mut_ptr())?;
+    kernel!(STATX, fd, c"".as_ptr(), AT_EMPTY_PATH, BASIC, words.as_mut_ptr(), 0)?;
     // struct statx: nlink at byte 16, mode at byte 28, size at byte 40.
     let links = words[2] as u32;
     let mode = (words[3] >> 32) as u16;
@@ -230,6 +235,20 @@ pub(super) fn dup_private(from: Fd) -> Result<Fd> {
     kernel!(FCNTL, from, F_DUPFD_CLOEXEC, 3).map(|fd| fd as Fd)
 }
 
+/// Sets how many bytes a pipe holds; a limit of the user may forbid more than it has.
+pub(super) fn resize_pipe(pipe: Fd, len: usize) {
+    const F_SETPIPE_SZ: u32 = 1031;
+    let _: Result<usize> = kernel!(FCNTL, pipe, F_SETPIPE_SZ, len);
+}
+
+/// How many bytes wait in a pipe.
+pub(super) fn waiting_bytes(pipe: Fd) -> u32 {
+    const FIONREAD: u32 = 0x541b;
+    let mut len: u32 = 0;
+    let _: Result<usize> = kernel!(IOCTL, pipe, FIONREAD, &raw mut len);
+    len
+}
+
 /// Moves what waits in a pipe into another file without looking at it; never waits.
 pub(super) fn splice(from: Fd, to: Fd, len: usize) -> Result<usize> {
     const SPLICE_F_NONBLOCK: u32 = 2;
@@ -249,7 +268,7 @@ pub(super) struct PollFd {
 pub(super) fn poll(fds: &mut [PollFd], timeout_ms: Option<u64>) -> Result<usize> {
     let time = timeout_ms.map(Time::of_ms);
     let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    kernel!(PPOLL, fds.as_mut_ptr(), fds.len(), time, 0, 0)
+    kernel!(PPOLL, fds.as_mut_ptr(), fds.len(), time, 0)
 }
 
 #[repr(C)]
@@ -267,17 +286,9 @@ impl Time {
 
 /// Wall time in nanoseconds since the Unix epoch.
 pub(super) fn now_unix_ns() -> u64 {
-    clock_ns(0)
-}
-
-/// Milliseconds of the monotonic clock.
-pub(super) fn now_ms() -> u64 {
-    clock_ns(1) / 1_000_000
-}
-
-fn clock_ns(clock: u32) -> u64 {
+    const CLOCK_REALTIME: u32 = 0;
     let mut time = Time::default();
-    let _: Result<usize> = kernel!(CLOCK_GETTIME, clock, &raw mut time);
+    let _: Result<usize> = kernel!(CLOCK_GETTIME, CLOCK_REALTIME, &raw mut time);
     time.seconds.wrapping_mul(1_000_000_000).wrapping_add(time.nanoseconds)
 }
 
@@ -295,9 +306,28 @@ pub(super) fn reset_signals() {
     }
 }
 
-/// A descriptor that is readable when one of the signals of the mask is pending.
-pub(super) fn signalfd(mask: u64) -> Result<Fd> {
+/// SIGALRM for this process after that time, once.
+pub(super) fn set_alarm(after_ms: u32) {
+    const ITIMER_REAL: u32 = 0;
+    // Interval (seconds, microseconds), then the first time.
+    let times = [0_u64, 0, u64::from(after_ms / 1000), u64::from(after_ms % 1000) * 1000];
+    let _: Result<usize> = kernel!(SETITIMER, ITIMER_REAL, times.as_ptr(), 0);
+}
+
+/// A descriptor that is readable when one of these signals is pending.
+pub(super) fn signalfd(signals: &[u32]) -> Result<Fd> {
+    let mask: u64 = signals.iter().fold(0, |mask, signal| mask | signal_bit(*signal));
     kernel!(SIGNALFD4, -1_isize, &raw const mask, 8, O_CLOEXEC | O_NONBLOCK).map(|fd| fd as Fd)
+}
+
+/// Which signals were pending, as a mask; they no longer are.
+pub(super) fn take_signals(signals: Fd) -> u64 {
+    const SIGINFO_LEN: usize = 128;
+    let mut infos = [0; 4 * SIGINFO_LEN];
+    let len = read(signals, &mut infos).unwrap_or(0);
+    let taken = infos.get(..len).unwrap_or_default().chunks(SIGINFO_LEN);
+    // struct signalfd_siginfo begins with the signal's number.
+    taken.filter_map(|info| info.first()).fold(0, |mask, signal| mask | signal_bit(u32::from(*signal).max(1)))
 }
 
 /// The bit of a signal in a mask.
@@ -331,7 +361,7 @@ pub(super) fn setsid() -> Result<()> {
 
 /// prctl(2) with one argument.
 pub(super) fn prctl(option: u32, argument: usize) -> Result<()> {
-    kernel!(PRCTL, option, argument, 0, 0, 0).map(|_| ())
+    kernel!(PRCTL, option, argument).map(|_| ())
 }
 
 pub(super) fn setgroups(groups: &[u32]) -> Result<()> {
