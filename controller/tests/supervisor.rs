@@ -366,6 +366,67 @@ fn a_blocking_log_waits_for_room_on_the_disk() {
     assert_eq!(kept, 1_500_000);
 }
 
+/// A filesystem of its own whose writes can be stopped, as a dead disk or network would.
+struct Stallable(PathBuf);
+
+impl Stallable {
+    /// Nothing where this can't be had: it takes root, a loop device and two tools.
+    fn mount(image: &Path, at: &Path) -> Option<Self> {
+        fs::File::create(image).ok()?.set_len(16 << 20).ok()?;
+        let run = |tool: &str, arguments: &[&std::ffi::OsStr]| {
+            std::process::Command::new(tool)
+                .args(arguments)
+                .output()
+                .is_ok_and(|output| output.status.success())
+        };
+        let done = is_root()
+            && run("mkfs.ext4", &["-q".as_ref(), image.as_os_str()])
+            && run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), at.as_os_str()]);
+        done.then(|| Self(at.to_owned()))
+    }
+
+    fn freeze(&self, option: &str) -> bool {
+        std::process::Command::new("fsfreeze")
+            .arg(option)
+            .arg(&self.0)
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Stallable {
+    fn drop(&mut self) {
+        self.freeze("--unfreeze");
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_stalled_disk_does_not_stall_the_task() {
+    let mut bench = Bench::new();
+    let logs = bench.path("logs");
+    let Some(disk) = Stallable::mount(&bench.path("image"), &logs) else { return };
+    bench.logs = open_dir(&logs);
+    let mode = rustix::fs::Mode::from_raw_mode(0o666);
+    rustix::fs::mknodat(open_dir(bench.dir.path()), "fifo", rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let mut invocation = shell("echo begin; read go < fifo; head -c 20000000 /dev/zero; exit 5");
+    invocation.directory = Some(bench.dir.path().into());
+    let child = bench.launch("a", &invocation);
+    eventually("the first line", || bench.log_names().contains(&"t.stdout.0".to_owned()));
+    if !disk.freeze("--freeze") {
+        return;
+    }
+    let started = Instant::now();
+    fs::write(bench.path("fifo"), "go\n").unwrap();
+    let record = bench.wait_for("a", has_exited);
+    let took = started.elapsed();
+    drop(disk);
+    assert_eq!(code_of(record.state), (5, 0));
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert_eq!(end_of(child), ShimEnd::Code(0));
+    assert!(bench.record("a").dropped_bytes > 10_000_000);
+}
+
 /// Field of `/proc/self/status`, as a hexadecimal mask.
 fn mask(text: &str, field: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
@@ -386,7 +447,9 @@ fn the_task_has_clean_signals_and_nothing_open_but_its_streams() {
         .unwrap();
     assert!(status.success());
     bench.wait_for("inner", has_exited);
-    eventually("all output", || bench.log("t.stdout.0").contains("end"));
+    eventually("all output", || {
+        bench.log_names() == ["t.stdout.0"] && bench.log("t.stdout.0").contains("end")
+    });
     let text = bench.log("t.stdout.0");
     for field in ["SigIgn", "SigBlk", "SigCgt"] {
         assert_eq!(mask(&text, field), 0, "{field}");
@@ -475,6 +538,7 @@ fn shim_and_task_outlive_the_agent() {
         .spawn()
         .unwrap();
     let record = bench.wait_for("task", is_running);
+    eventually("the output", || bench.log_names() == ["t.stdout.0"] && !bench.log("t.stdout.0").is_empty());
     agent.kill().unwrap();
     agent.wait().unwrap();
     let shim = PidFd::open(record.shim).unwrap().expect("the shim lives");
