@@ -17,6 +17,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use zeroize::Zeroize;
 
+/// How often a start is tried again while the program's file is busy.
+const BUSY_TRIES: usize = 500;
+
 /// One program with all that surrounds it. The environment is secret: it is never printed.
 #[derive(Clone, Default)]
 pub struct Invocation {
@@ -249,9 +252,27 @@ fn start(
 ) -> Result<Child, LaunchError> {
     let text = CString::new(title).unwrap_or_default();
     let arguments = [c"herdlet-shim", verb, text.as_c_str()];
-    let (pid, pidfd) = spawn(&Spawn { program: program.as_fd(), arguments: &arguments, fds, cgroup })
-        .map_err(|source| LaunchError::Spawn { name: title.to_owned(), source })?;
-    Ok(Child { pid, pidfd })
+    let what = Spawn { program: program.as_fd(), arguments: &arguments, fds, cgroup };
+    let mut tries = 0..BUSY_TRIES;
+    loop {
+        match spawn(&what) {
+            Ok((pid, pidfd)) => return Ok(Child { pid, pidfd }),
+            Err(problem) if problem.kind() == io::ErrorKind::ExecutableFileBusy && tries.next().is_some() => {
+                wait_for_others();
+            }
+            Err(source) => return Err(LaunchError::Spawn { name: title.to_owned(), source }),
+        }
+    }
+}
+
+/// A process that another thread has just forked may hold the program's file open for writing, from when it was written, until
+/// it executes something itself. There is no event for that.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this function blocks anyway, and only right after an installation"
+)]
+fn wait_for_others() {
+    std::thread::sleep(std::time::Duration::from_millis(2));
 }
 
 fn log_names(logs: &Logs) -> Option<(String, String)> {
