@@ -1,4 +1,5 @@
-//! Simulated lives: seeds × faults × crashes. `HERDLET_SIM_SEEDS=FROM..TO` runs others than CI's.
+//! Simulated lives: seeds × faults × crashes. `HERDLET_SIM_SEEDS=FROM..TO` runs others than CI's, `HERDLET_SIM_LOG=1` tells
+//! a broken life from its beginning.
 
 use herdlet_tests::sim::life::{Faults, Life};
 
@@ -18,7 +19,8 @@ fn every_life_keeps_the_promises() {
         if let Err(broken) = life.live(150) {
             let mut again = Life::new(seed, HARD).logged();
             let _ = again.live(150);
-            let from = again.log.len().saturating_sub(120);
+            let shown = if std::env::var_os("HERDLET_SIM_LOG").is_some() { usize::MAX } else { 120 };
+            let from = again.log.len().saturating_sub(shown);
             panic!("seed {seed}: {broken}\n{}", again.log[from..].join("\n"));
         }
         steps += life.steps;

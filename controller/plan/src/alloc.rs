@@ -34,7 +34,10 @@ pub fn plan(now: Now, ctx: &Context, spec: &Allocation, state: &AllocState) -> P
     }
     let mut pass = Pass { now, ctx, spec, group, state, plan: Plan::default() };
     if !state.durable.adopted {
-        pass.plan.changes.push(Change::Adopt);
+        pass.plan.changes.push(match spec.desired {
+            Desired::Run | Desired::Stop => Change::Adopt,
+            Desired::Gone => Change::Forget,
+        });
         return pass.plan;
     }
     if decide(&mut pass) {

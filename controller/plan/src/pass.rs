@@ -33,14 +33,15 @@ pub struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Wants a part to be there. `true` once it is (also while it is only suspected not to be).
+    /// Wants a part to be there. `true` once it is known to be. What was up and is only looked at or renewed is not waited
+    /// for, but nothing new is built on it meanwhile.
     pub fn want_up(&mut self, part: Part, trust: Trust, timeout: Duration) -> bool {
         match self.state.parts.get(part) {
             PartState::Up => true,
             PartState::Suspect(noticed) => {
                 let noticed = *noticed;
                 self.issue(part, Doing::Look(Some(noticed)), Verb::Look, timeout);
-                true
+                false
             }
             PartState::Unknown => {
                 match trust {
@@ -53,15 +54,16 @@ impl Pass<'_> {
                 self.issue(part, Doing::Up, Verb::Up, timeout);
                 false
             }
-            PartState::Busy { doing, .. } => {
-                let seen_up = matches!(doing, Doing::Look(Some(_)));
+            PartState::Busy { doing: Doing::Look(Some(_)) | Doing::Renew, .. } => false,
+            PartState::Busy { doing: Doing::Up | Doing::Down | Doing::Look(None), .. } => {
                 self.wait(Waiting::Part(part));
-                seen_up
+                false
             }
-            PartState::Failed { retry_at_ns, .. } => {
-                let retry_at_ns = *retry_at_ns;
+            PartState::Failed { doing, retry_at_ns, .. } => {
+                let (doing, retry_at_ns) = (*doing, *retry_at_ns);
                 if self.due(retry_at_ns) {
-                    self.issue(part, Doing::Up, Verb::Up, timeout);
+                    let again = if doing == Doing::Renew { Doing::Renew } else { Doing::Up };
+                    self.issue(part, again, Verb::Up, timeout);
                 }
                 self.wait(Waiting::Part(part));
                 false
@@ -77,7 +79,7 @@ impl Pass<'_> {
                 self.issue(part, Doing::Down, verb, timeout);
             }
             PartState::Busy { .. } => {}
-            PartState::Failed { doing: Doing::Up | Doing::Look(_), .. } => {
+            PartState::Failed { doing: Doing::Up | Doing::Renew | Doing::Look(_), .. } => {
                 self.issue(part, Doing::Down, verb, timeout);
             }
             PartState::Failed { doing: Doing::Down, retry_at_ns, .. } => {

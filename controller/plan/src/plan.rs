@@ -3,10 +3,7 @@
 
 use std_alloc::{string::String, vec::Vec};
 
-use herdlet_api_types::{
-    Duration,
-    task::{TaskEventKind, TaskStatus},
-};
+use herdlet_api_types::{Duration, task::TaskStatus};
 
 use crate::{
     action::Verb,
@@ -46,8 +43,6 @@ pub enum Change {
         /// After this it is overdue.
         timeout: Duration,
     },
-    /// A part is known not to be there, without looking.
-    NothingThere(Part),
     /// A group-wide restart begins to stop its tasks.
     RestartTasks(GroupRestart),
     /// A task moves.
@@ -78,10 +73,6 @@ pub enum TaskChange {
     Step(StopStep),
     /// It ends without having a process.
     Die,
-    /// An event is remembered.
-    Note(TaskEventKind, String),
-    /// Its renewed tokens were acted upon.
-    Renewed,
 }
 
 /// What a plan waits for: small values, made into sentences by [`crate::explain`] when somebody asks.

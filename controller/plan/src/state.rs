@@ -3,11 +3,9 @@
 //! [`Durable`] is written to the state database; [`Parts`] is not: what a look can tell is not stored, so after a start
 //! every part is [`PartState::Unknown`] and the plan is to look.
 
-use std_alloc::{
-    collections::{BTreeMap, BTreeSet},
-    string::String,
-    vec::Vec,
-};
+mod part;
+
+use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use herdlet_api_types::{
     UnixNanos,
@@ -17,10 +15,9 @@ use herdlet_api_types::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use self::part::{Doing, Ended, PartState, Parts};
 use crate::{
-    event::Noticed,
     limits::EVENTS_MAX,
-    op::Part,
     time::{BootId, Deadline},
 };
 
@@ -254,60 +251,6 @@ pub enum AfterStop {
     Restart,
 }
 
-/// States of all parts that an allocation may have.
-#[derive(Debug, Clone)]
-pub struct Parts {
-    map: BTreeMap<Part, PartState>,
-    unseen: PartState,
-    drifted: BTreeSet<Part>,
-    failures: BTreeMap<Part, u32>,
-}
-
-/// What is known of one part.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum PartState {
-    /// Nothing is known: the planner looks.
-    #[default]
-    Unknown,
-    /// It was up and something suggests that it no longer is: the planner looks, and counts drift if so.
-    Suspect(Noticed),
-    /// It is not there: the planner brings it up if it is wanted.
-    Absent,
-    /// It is there: the planner takes it down if it is not wanted.
-    Up,
-    /// An operation runs: the planner waits for its outcome.
-    Busy {
-        /// The operation.
-        generation: u64,
-        /// What it does.
-        doing: Doing,
-        /// Since when, by `CLOCK_BOOTTIME`.
-        since_ns: u64,
-    },
-    /// The last operation failed: the planner tries again at `retry_at_ns`.
-    Failed {
-        /// What it did.
-        doing: Doing,
-        /// How often in a row.
-        attempt: u32,
-        /// When to try again, by `CLOCK_BOOTTIME`.
-        retry_at_ns: u64,
-        /// Why.
-        why: String,
-    },
-}
-
-/// What an operation on a part is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
-    /// Bringing it up.
-    Up,
-    /// Taking it down.
-    Down,
-    /// Looking.
-    Look(Option<Noticed>),
-}
-
 impl TaskState {
     /// Nomad's coarse state.
     pub fn status(&self) -> TaskStatus {
@@ -343,72 +286,6 @@ impl TaskState {
             self.events.remove(0);
         }
         self.events.push(event);
-    }
-}
-
-impl Parts {
-    /// Parts of an allocation that has never had any: nothing to look for.
-    pub fn absent() -> Self {
-        Self {
-            map: BTreeMap::new(),
-            unseen: PartState::Absent,
-            drifted: BTreeSet::new(),
-            failures: BTreeMap::new(),
-        }
-    }
-
-    /// Parts of an allocation that this agent process knows nothing of yet.
-    pub fn unknown() -> Self {
-        Self {
-            map: BTreeMap::new(),
-            unseen: PartState::Unknown,
-            drifted: BTreeSet::new(),
-            failures: BTreeMap::new(),
-        }
-    }
-
-    /// What is known of a part.
-    pub fn get(&self, part: Part) -> &PartState {
-        self.map.get(&part).unwrap_or(&self.unseen)
-    }
-
-    /// Remembers what is known of a part. Once it is up or gone its failures are forgotten.
-    pub fn set(&mut self, part: Part, state: PartState) {
-        if matches!(state, PartState::Up | PartState::Absent) {
-            self.failures.remove(&part);
-        }
-        self.map.insert(part, state);
-    }
-
-    /// How often in a row operations on the part have failed.
-    pub fn failures(&self, part: Part) -> u32 {
-        self.failures.get(&part).copied().unwrap_or(0)
-    }
-
-    /// Remembers how often in a row operations on the part have failed.
-    pub fn count_failure(&mut self, part: Part, failures: u32) {
-        self.failures.insert(part, failures);
-    }
-
-    /// The part's drift was seen and is not repaired yet.
-    pub fn mark_drifted(&mut self, part: Part) {
-        self.drifted.insert(part);
-    }
-
-    /// The part is up again: whether it had drifted.
-    pub fn clear_drifted(&mut self, part: Part) -> bool {
-        self.drifted.remove(&part)
-    }
-
-    /// All parts of which something is known.
-    pub fn iter(&self) -> impl Iterator<Item = (Part, &PartState)> {
-        self.map.iter().map(|(part, state)| (*part, state))
-    }
-}
-
-impl Default for Parts {
-    fn default() -> Self {
-        Self::unknown()
     }
 }
 

@@ -237,6 +237,7 @@ fn last_exit(state: &AllocState, index: TaskIndex) -> String {
 fn verb(doing: Doing) -> &'static str {
     match doing {
         Doing::Up => "bringing it up",
+        Doing::Renew => "renewing it",
         Doing::Down => "taking it down",
         Doing::Look(_) => "looking at it",
     }

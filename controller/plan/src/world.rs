@@ -35,8 +35,8 @@ use crate::{
     op::{Key, Op, Part, Subject, Target, TaskPart},
     plan::Change,
     record::{Meta, Record, RecordKey, RecordValue},
-    shared::volume::{self, Origin, VolumeState},
-    state::{AllocState, PartState, Tracked},
+    shared::volume::{self, Fate, Origin, VolumeState},
+    state::{AllocState, Ended, PartState, Tracked},
     status,
     time::Now,
     turn::{Note, Turn, View},
@@ -70,7 +70,7 @@ impl Context {
     /// Where a volume's data is; none while it is not ready.
     pub fn volume_path(&self, name: &str) -> Option<&str> {
         let entry = self.volumes.get(name)?;
-        if entry.part != PartState::Up || entry.state.purging {
+        if entry.part != PartState::Up || entry.state.fate != Fate::Wanted {
             return None;
         }
         entry.state.path.as_deref()
@@ -92,7 +92,6 @@ pub(crate) struct VolumeEntry {
     pub state: Tracked<VolumeState>,
     pub part: PartState,
     pub failures: u32,
-    pub generation: u64,
 }
 
 #[derive(Debug)]
@@ -356,19 +355,20 @@ impl World {
     ) {
         let name = spec.name.clone();
         match self.ctx.volumes.get_mut(&name) {
-            Some(entry) if entry.state.spec == spec && !entry.state.purging => {}
+            Some(entry) if entry.state.spec == spec && entry.state.fate == Fate::Wanted => {}
             Some(entry) => {
                 entry.state.spec = spec;
-                entry.state.purging = false;
-                entry.part = PartState::Unknown;
+                entry.state.fate = Fate::Wanted;
+                entry.part.overtake();
+                entry.part.learn(PartState::Unknown);
             }
             None => {
-                let state = VolumeState { spec, origin, purging: false, path: None };
+                let state = VolumeState { spec, origin, fate: Fate::Wanted, path: None };
                 let state = match origin {
                     Origin::Config => Tracked::stored(state),
                     Origin::Manifest => Tracked::new(state),
                 };
-                let entry = VolumeEntry { state, part: PartState::Unknown, failures: 0, generation: 0 };
+                let entry = VolumeEntry { state, part: PartState::Unknown, failures: 0 };
                 self.ctx.volumes.insert(name.clone(), entry);
             }
         }
@@ -379,7 +379,7 @@ impl World {
         if let Some(entry) = self.ctx.volumes.get_mut(name)
             && entry.state.origin == Origin::Config
         {
-            self.ctx.volumes.remove(name);
+            entry.state.fate = Fate::Dropped;
             dirty.insert(Key::Volume(String::from(name)));
         }
     }
@@ -393,14 +393,16 @@ impl World {
         dirty: &mut BTreeSet<Key>,
     ) {
         let Some(entry) = self.ctx.volumes.get_mut(name) else { return };
-        if entry.generation != generation {
-            return;
+        if outcome == Outcome::Overdue {
+            return entry.part.run_over(generation);
         }
-        let before = (*entry.state).clone();
-        let mut state = before.clone();
-        volume::outcome(now, &mut state, &mut entry.part, &mut entry.failures, outcome);
-        if state != before {
-            *entry.state = state;
+        match entry.part.end(generation) {
+            None => return,
+            Some(Ended::Overtaken) => {}
+            Some(Ended::Fresh(doing)) => {
+                let ended = (doing, outcome);
+                volume::outcome(now, &mut entry.state, &mut entry.part, &mut entry.failures, ended);
+            }
         }
         dirty.insert(Key::Volume(String::from(name)));
         dirty.extend(self.claims(name).map(Key::Alloc));
@@ -416,8 +418,7 @@ impl World {
         match volume::plan(now, &entry.state, &entry.part) {
             volume::Step::Issue(doing, verb) => {
                 self.generation += 1;
-                entry.generation = self.generation;
-                entry.part = PartState::Busy { generation: self.generation, doing, since_ns: now.boot_ns };
+                entry.part.begin(self.generation, doing, now.boot_ns);
                 turn.actions.push(Action {
                     op: Op { target: Target::Volume(String::from(name)), generation: self.generation },
                     subject: Subject::Volume(Arc::new(entry.state.spec.clone())),

@@ -125,13 +125,20 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         tasks[0].shutdown_delay = Duration::from_secs(2);
     }
     if dice.one_in(3) {
+        // A task that restarts with its token does so more rarely than a life takes to settle.
+        let (ttl, change_mode) = match dice.below(4) {
+            0 => (None, ChangeMode::Restart),
+            1 => (Some(Duration::from_secs(60)), ChangeMode::Noop),
+            2 => (Some(Duration::from_secs(60)), ChangeMode::Signal),
+            _ => (Some(Duration::from_secs(1_800)), ChangeMode::Restart),
+        };
         tasks[0].identities.push(Identity {
             name: "api".to_owned(),
             aud: vec!["example.test".to_owned()],
-            ttl: dice.one_in(2).then(|| Duration::from_secs(60)),
+            ttl,
             env: false,
             file: true,
-            change_mode: if dice.one_in(2) { ChangeMode::Restart } else { ChangeMode::Noop },
+            change_mode,
             change_signal: None,
         });
     }

@@ -126,7 +126,10 @@ impl Life {
         }
         self.faults = Faults { failing_one_in: 0, crash_one_in: 0, reboot_one_in: 0, drift_one_in: 0 };
         self.settle("after the faults stopped")?;
-        self.check_converged()?;
+        if let Err(why) = self.check_converged() {
+            self.explain();
+            return Err(why);
+        }
         for id in ids {
             self.delete(id);
         }
@@ -191,7 +194,7 @@ impl Life {
         Ok(())
     }
 
-    /// Goes on until nothing more happens by itself, or nothing but token renewals for ten minutes.
+    /// Goes on until nothing more happens by itself, or nothing but token renewals for eight minutes.
     pub fn settle(&mut self, when: &str) -> Result<(), String> {
         let mut calm_since = self.now_ns;
         for _ in 0..50_000 {
@@ -200,7 +203,7 @@ impl Life {
             }
             if self.check_converged().is_err() {
                 calm_since = self.now_ns;
-            } else if self.now_ns > calm_since + 600_000_000_000 {
+            } else if self.now_ns > calm_since + 480_000_000_000 {
                 return Ok(());
             }
         }
@@ -317,9 +320,10 @@ impl Life {
             self.note(|| format!("action {:?} {:?}", action.op, action.verb));
             let latency = if self.dice.one_in(20) { 40_000_000_000 } else { 1_000_000 };
             let done_at = self.now_ns + 1 + self.dice.below(latency);
-            if self.flights.iter().any(|flight| {
-                flight.action.op.target == action.op.target && !matches!(action.verb, Verb::Signal { .. })
-            }) {
+            // A signal is sent beside whatever else is done with its process.
+            let occupies = |action: &Action| !matches!(action.verb, Verb::Signal { .. });
+            let mut others = self.flights.iter().filter(|flight| occupies(&flight.action));
+            if occupies(&action) && others.any(|flight| flight.action.op.target == action.op.target) {
                 return Err(format!("two operations at once on {:?}", action.op.target));
             }
             self.flights.push(Flight { action, done_at, done: None });
@@ -342,7 +346,13 @@ impl Life {
                     self.terminal.insert(view.spec.id, view.status);
                 }
                 self.note(|| {
-                    format!("{} is {:?}: {}", view.spec.name(), view.status, view.convergence.message)
+                    let tasks: Vec<String> = view
+                        .tasks
+                        .iter()
+                        .map(|task| format!("{} {} {}", task.name, task.phase, task.attempt))
+                        .collect();
+                    let (name, status) = (view.spec.name(), view.status.as_str());
+                    format!("{name} is {status} [{}]: {}", tasks.join(", "), view.convergence.message)
                 });
                 self.allocs.insert(view.spec.id, *view);
             }
@@ -423,7 +433,7 @@ impl Life {
             && matches!(part, Part::Services | Part::Task(_, herdlet_plan::op::TaskPart::Mounts))
         {
             self.note(|| format!("DRIFT {part:?} of {id}"));
-            self.machine.things.remove(&machine::Thing::Part(id, part));
+            self.machine.vanish(&machine::Thing::Part(id, part));
             self.events.push(Event::Drift { alloc: id, part, by: herdlet_plan::event::Noticed::Look });
         }
     }
@@ -440,6 +450,24 @@ impl Life {
             }
         }
         Ok(())
+    }
+
+    /// Logs what every allocation waits for.
+    fn explain(&mut self) {
+        let ids: Vec<AllocId> = self.world.allocations().map(|(spec, _)| spec.id).collect();
+        for alloc in ids {
+            let mut turn = Turn::default();
+            let command = Command::Explain { alloc };
+            self.world.apply(
+                self.now(),
+                Event::Command { request: 0, command },
+                &mut BTreeSet::new(),
+                &mut turn,
+            );
+            for (_, reply) in turn.replies {
+                self.note(|| format!("{reply:?}"));
+            }
+        }
     }
 
     fn check_nothing_left(&self) -> Result<(), String> {

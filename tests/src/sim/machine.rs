@@ -54,6 +54,8 @@ pub enum Phase {
 pub struct Machine {
     /// Things that are there.
     pub things: BTreeSet<Thing>,
+    /// Things that went behind the agent's back and are not there again: no promise rests on them.
+    pub vanished: BTreeSet<Thing>,
     /// Attempts that have a record.
     pub attempts: BTreeMap<(AllocId, String, u32), Attempt>,
     /// The next boot has another number.
@@ -66,16 +68,12 @@ impl Machine {
         match &action.subject {
             Subject::Volume(volume) => {
                 let thing = Thing::Volume(volume.name.clone());
-                Ok(match action.verb {
-                    Verb::Down => {
-                        self.things.remove(&thing);
-                        Outcome::Done
-                    }
-                    _ => {
-                        self.things.insert(thing);
-                        Outcome::Volume { path: format!("/volumes/{}", volume.name) }
-                    }
-                })
+                if action.verb == Verb::Down {
+                    self.things.remove(&thing);
+                    return Ok(Outcome::Done);
+                }
+                self.things.insert(thing);
+                Ok(Outcome::Volume { path: format!("/volumes/{}", volume.name) })
             }
             Subject::Alloc(alloc, Part::Task(index, TaskPart::Process)) => {
                 let task = alloc.group().ok_or("no group")?.tasks[usize::from(*index)].name.clone();
@@ -112,6 +110,13 @@ impl Machine {
     /// Processes that live, with their slot and task.
     pub fn live(&self) -> impl Iterator<Item = (&(AllocId, String, u32), &Attempt)> {
         self.attempts.iter().filter(|(_, attempt)| attempt.phase == Phase::Live)
+    }
+
+    /// A thing goes behind the agent's back.
+    pub fn vanish(&mut self, thing: &Thing) {
+        if self.things.remove(thing) {
+            self.vanished.insert(thing.clone());
+        }
     }
 
     /// The machine restarts: processes, their records and mounts are gone.
@@ -214,7 +219,8 @@ impl Machine {
             needed.push(Part::Task(index, TaskPart::Identity));
         }
         for part in needed {
-            if !self.things.contains(&Thing::Part(alloc.id, part)) {
+            let thing = Thing::Part(alloc.id, part);
+            if !self.things.contains(&thing) && !self.vanished.contains(&thing) {
                 return Err(format!("{slot} starts without {part:?}"));
             }
         }
@@ -233,12 +239,13 @@ impl Machine {
         let thing = Thing::Part(alloc.id, part);
         Ok(match verb {
             Verb::Up => {
+                self.vanished.remove(&thing);
                 self.things.insert(thing);
                 match part {
                     Part::Task(index, TaskPart::Identity) => {
                         Outcome::Issued { renew_in: renew_in(alloc, index) }
                     }
-                    _ => Outcome::Done,
+                    Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Outcome::Done,
                 }
             }
             Verb::Down => {
@@ -266,7 +273,12 @@ impl Machine {
                 (true, _) => Outcome::Present,
                 (false, _) => Outcome::Absent,
             },
-            _ => return Err(format!("{verb:?} on {part:?}")),
+            Verb::Start { .. }
+            | Verb::Recover { .. }
+            | Verb::Stop { .. }
+            | Verb::Destroy { .. }
+            | Verb::Prestop { .. }
+            | Verb::Signal { .. } => return Err(format!("{verb:?} on {part:?}")),
         })
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     limits::OPERATION_TIMEOUT,
     op::Part,
     pass::{Pass, Trust},
+    plan::Waiting,
 };
 
 /// Makes it.
@@ -19,6 +20,20 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
 pub fn down(pass: &mut Pass<'_>, above_gone: bool) -> bool {
     match pass.spec.desired {
         Desired::Run | Desired::Stop => true,
-        Desired::Gone => above_gone && pass.want_down(Part::Dir, Verb::Down, OPERATION_TIMEOUT),
+        Desired::Gone => {
+            above_gone && nothing_under_way(pass) && pass.want_down(Part::Dir, Verb::Down, OPERATION_TIMEOUT)
+        }
+    }
+}
+
+/// Whether no operation is left that could make something in the directory while it is removed.
+fn nothing_under_way(pass: &mut Pass<'_>) -> bool {
+    let busy = pass.state.parts.iter().find(|(part, state)| *part != Part::Dir && state.is_busy());
+    match busy {
+        None => true,
+        Some((part, _)) => {
+            pass.wait(Waiting::Part(part));
+            false
+        }
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     action::{FailureClass, Outcome, Verb},
     backoff::retry_delay,
-    state::{Doing, PartState},
+    state::{Doing, PartState, Tracked},
     time::Now,
 };
 
@@ -19,10 +19,22 @@ pub struct VolumeState {
     pub spec: Volume,
     /// Where it comes from.
     pub origin: Origin,
-    /// It is being removed with its data.
-    pub purging: bool,
+    /// What is to become of it.
+    pub fate: Fate,
     /// Its path once it was made.
     pub path: Option<String>,
+}
+
+/// What is to become of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fate {
+    /// It should exist.
+    Wanted,
+    /// It is forgotten; its data stays.
+    Dropped,
+    /// It is removed with its data, then forgotten.
+    Purged,
 }
 
 /// Where a volume comes from.
@@ -50,40 +62,51 @@ pub enum Step {
 
 /// Plans a volume once.
 pub fn plan(now: Now, state: &VolumeState, part: &PartState) -> Step {
-    let (doing, verb) = if state.purging { (Doing::Down, Verb::Down) } else { (Doing::Up, Verb::Up) };
+    let (doing, verb) = match state.fate {
+        Fate::Wanted => (Doing::Up, Verb::Up),
+        Fate::Dropped if part.is_busy() => return Step::Rest,
+        Fate::Dropped => return Step::Forget,
+        Fate::Purged => (Doing::Down, Verb::Down),
+    };
     match part {
-        PartState::Absent if state.purging => Step::Forget,
-        PartState::Up if !state.purging => Step::Rest,
-        PartState::Unknown | PartState::Suspect(_) | PartState::Absent | PartState::Up => {
-            Step::Issue(doing, verb)
-        }
+        PartState::Absent if doing == Doing::Down => Step::Forget,
+        PartState::Up if doing == Doing::Up => Step::Rest,
         PartState::Busy { .. } => Step::Rest,
-        PartState::Failed { retry_at_ns, .. } if *retry_at_ns > now.boot_ns => Step::WaitUntil(*retry_at_ns),
-        PartState::Failed { .. } => Step::Issue(doing, verb),
+        PartState::Failed { doing: failed, retry_at_ns, .. }
+            if *failed == doing && *retry_at_ns > now.boot_ns =>
+        {
+            Step::WaitUntil(*retry_at_ns)
+        }
+        PartState::Unknown
+        | PartState::Suspect(_)
+        | PartState::Absent
+        | PartState::Up
+        | PartState::Failed { .. } => Step::Issue(doing, verb),
     }
 }
 
-/// Takes in the end of an operation on the volume.
+/// Takes in the end of an operation on the volume, which did `doing`.
 pub fn outcome(
     now: Now,
-    state: &mut VolumeState,
+    state: &mut Tracked<VolumeState>,
     part: &mut PartState,
     failures: &mut u32,
-    outcome: Outcome,
+    (doing, outcome): (Doing, Outcome),
 ) {
-    let PartState::Busy { doing, .. } = *part else { return };
     match outcome {
         Outcome::Volume { path } => {
-            state.path = Some(path);
+            if state.path.as_ref() != Some(&path) {
+                state.path = Some(path);
+            }
             *failures = 0;
-            *part = PartState::Up;
+            part.learn(PartState::Up);
         }
         Outcome::Done | Outcome::Present => {
             *failures = 0;
-            *part = match doing {
+            part.learn(match doing {
                 Doing::Down => PartState::Absent,
-                Doing::Up | Doing::Look(_) => PartState::Up,
-            };
+                Doing::Up | Doing::Renew | Doing::Look(_) => PartState::Up,
+            });
         }
         Outcome::Failed {
             class: FailureClass::Retry | FailureClass::Fatal | FailureClass::Recoverable,
@@ -92,12 +115,13 @@ pub fn outcome(
             *failures += 1;
             let delay = retry_delay(*failures, state.spec.name.as_str());
             let retry_at_ns = now.boot_ns.saturating_add(delay.as_nanos().unsigned_abs());
-            *part = PartState::Failed { doing, attempt: *failures, retry_at_ns, why };
+            part.learn(PartState::Failed { doing, attempt: *failures, retry_at_ns, why });
         }
-        Outcome::Overdue => {}
-        Outcome::Absent | Outcome::Foreign { .. } | Outcome::Recovered(_) | Outcome::Issued { .. } => {
-            *part = PartState::Unknown;
-        }
+        Outcome::Absent
+        | Outcome::Foreign { .. }
+        | Outcome::Recovered(_)
+        | Outcome::Issued { .. }
+        | Outcome::Overdue => {}
     }
 }
 

@@ -81,6 +81,13 @@ pub fn may_stop(index: usize, tasks: &[Task], states: &[TaskState]) -> bool {
     })
 }
 
+/// Whether any task but poststop ones was ever begun, or there are none.
+pub fn any_began(tasks: &[Task], states: &[TaskState]) -> bool {
+    let mut members =
+        tasks.iter().zip(states).filter(|(task, _)| task.lifecycle != Lifecycle::Poststop).peekable();
+    members.peek().is_none() || members.any(|(_, state)| state.attempt > 0)
+}
+
 fn step(stage: Stage, tasks: &[Task], states: &[TaskState]) -> Stage {
     use Lifecycle as L;
     let all = |kind: &dyn Fn(L) -> bool, holds: &dyn Fn(&TaskState) -> bool| {

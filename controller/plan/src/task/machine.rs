@@ -13,11 +13,12 @@ use herdlet_api_types::{
 use crate::{
     action::Verb,
     alloc::{checks::has_checks, volumes::volume_name},
+    event::Noticed,
     limits::{CATALOG_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT, STOP_MARGIN},
     op::{Part, TaskIndex, TaskPart},
     pass::{Pass, Trust},
     plan::{TaskChange, Waiting},
-    state::{AfterStop, Doing, PartState, Run, StopStep, TaskState},
+    state::{AfterStop, Doing, PartState, Run, Stage, StopStep, TaskState},
     task::{lifecycle, restart::restarts_on_success},
     time::Deadline,
 };
@@ -78,14 +79,17 @@ impl Me<'_> {
             return;
         }
         if !lifecycle::gate_open(pass.state.durable.stage, self.task.lifecycle) {
-            pass.wait(Waiting::Gate(self.index));
+            // A poststop task's turn is not awaited: it comes with the others' end.
+            if self.task.lifecycle != Lifecycle::Poststop {
+                pass.wait(Waiting::Gate(self.index));
+            }
             return;
         }
         if let Some(dependency) = self.unmet_dependency(pass) {
             pass.wait(Waiting::Dependency(self.index, dependency));
             return;
         }
-        let clean = self.clean_process(pass);
+        let clean = self.clean_process(pass) & self.clean_prestop(pass);
         if ready && clean && self.parts_up(pass) {
             pass.change(self.index, TaskChange::Begin);
         } else {
@@ -114,11 +118,11 @@ impl Me<'_> {
                 pass.change(self.index, TaskChange::Stop { step, then: AfterStop::Dead });
             }
             PartState::Absent => pass.issue(part, Doing::Up, Verb::Start { attempt }, START_TIMEOUT),
-            PartState::Unknown | PartState::Suspect(_) | PartState::Up => self.recover(pass, attempt),
+            PartState::Unknown | PartState::Suspect(_) | PartState::Up => self.recover(pass, attempt, None),
             PartState::Failed { retry_at_ns, .. } => {
                 let retry_at_ns = *retry_at_ns;
                 if pass.due(retry_at_ns) {
-                    self.recover(pass, attempt);
+                    self.recover(pass, attempt, None);
                 }
             }
         }
@@ -126,19 +130,7 @@ impl Me<'_> {
     }
 
     fn plan_running(self, pass: &mut Pass<'_>, attempt: u32) {
-        let part = self.part(TaskPart::Process);
-        match pass.state.parts.get(part) {
-            PartState::Up | PartState::Absent => {}
-            PartState::Unknown | PartState::Suspect(_) => self.recover(pass, attempt),
-            PartState::Busy { .. } => pass.wait(Waiting::Part(part)),
-            PartState::Failed { retry_at_ns, .. } => {
-                let retry_at_ns = *retry_at_ns;
-                if pass.due(retry_at_ns) {
-                    self.recover(pass, attempt);
-                }
-                pass.wait(Waiting::Part(part));
-            }
-        }
+        self.watch(pass, attempt);
         if let Some(then) = self.stop_wanted(pass) {
             let step = first_stop_step(pass, self.task, then);
             pass.change(self.index, TaskChange::Stop { step, then });
@@ -158,6 +150,7 @@ impl Me<'_> {
         self.withdraw(pass);
         match step {
             StopStep::Delay { until } => {
+                self.watch(pass, attempt);
                 if pass.passed(until) {
                     let next = step_after_delay(pass, self.task);
                     pass.change(self.index, TaskChange::Step(next));
@@ -166,6 +159,7 @@ impl Me<'_> {
                 }
             }
             StopStep::Prestop { until } => {
+                self.watch(pass, attempt);
                 let part = self.part(TaskPart::Prestop);
                 let over = match pass.state.parts.get(part) {
                     PartState::Up | PartState::Failed { .. } => true,
@@ -195,6 +189,29 @@ impl Me<'_> {
         withdrawn && unmounted
     }
 
+    /// Knows whether the process lives, and looks where it doesn't.
+    fn watch(self, pass: &mut Pass<'_>, attempt: u32) {
+        let part = self.part(TaskPart::Process);
+        match pass.state.parts.get(part) {
+            PartState::Up | PartState::Busy { doing: Doing::Look(Some(_)) | Doing::Renew, .. } => {}
+            PartState::Suspect(noticed) => {
+                let noticed = *noticed;
+                self.recover(pass, attempt, Some(noticed));
+            }
+            PartState::Unknown | PartState::Absent => self.recover(pass, attempt, None),
+            PartState::Busy { doing: Doing::Up | Doing::Down | Doing::Look(None), .. } => {
+                pass.wait(Waiting::Part(part));
+            }
+            PartState::Failed { retry_at_ns, .. } => {
+                let retry_at_ns = *retry_at_ns;
+                if pass.due(retry_at_ns) {
+                    self.recover(pass, attempt, None);
+                }
+                pass.wait(Waiting::Part(part));
+            }
+        }
+    }
+
     /// Asks the process to end, then looks what became of it.
     fn kill(self, pass: &mut Pass<'_>, attempt: u32, until: &Deadline) {
         let part = self.part(TaskPart::Process);
@@ -204,7 +221,7 @@ impl Me<'_> {
         match pass.state.parts.get(part) {
             PartState::Busy { .. } => {}
             // A stop that is done without an exit having been seen: the look tells which.
-            PartState::Suspect(_) => self.recover(pass, attempt),
+            PartState::Suspect(_) => self.recover(pass, attempt, None),
             PartState::Up | PartState::Unknown | PartState::Absent => {
                 pass.issue(part, Doing::Down, stop, timeout)
             }
@@ -212,8 +229,10 @@ impl Me<'_> {
                 let (doing, retry_at_ns) = (*doing, *retry_at_ns);
                 if pass.due(retry_at_ns) {
                     match doing {
-                        Doing::Look(_) => self.recover(pass, attempt),
-                        Doing::Up | Doing::Down => pass.issue(part, Doing::Down, stop, timeout),
+                        Doing::Look(_) => self.recover(pass, attempt, None),
+                        Doing::Up | Doing::Renew | Doing::Down => {
+                            pass.issue(part, Doing::Down, stop, timeout)
+                        }
                     }
                 }
             }
@@ -226,8 +245,7 @@ impl Me<'_> {
         if !pass.want_task_part_up(self.index, TaskPart::Dir) {
             return false;
         }
-        let identity =
-            self.task.identities.is_empty() || pass.want_task_part_up(self.index, TaskPart::Identity);
+        let identity = self.identity_up(pass);
         let mounts =
             self.task.volume_mounts.is_empty() || pass.want_task_part_up(self.index, TaskPart::Mounts);
         identity && mounts
@@ -236,9 +254,7 @@ impl Me<'_> {
     /// Keeps the parts of a running task as they should be, without touching its process.
     fn keep_parts(self, pass: &mut Pass<'_>) {
         pass.want_task_part_up(self.index, TaskPart::Dir);
-        if !self.task.identities.is_empty() {
-            self.renew_identity(pass);
-        }
+        self.identity_up(pass);
         if !self.task.volume_mounts.is_empty() && self.volumes_ready(pass) {
             pass.want_task_part_up(self.index, TaskPart::Mounts);
         }
@@ -250,16 +266,19 @@ impl Me<'_> {
         }
     }
 
-    fn renew_identity(self, pass: &mut Pass<'_>) {
+    /// Tokens that are there and not due for renewal.
+    fn identity_up(self, pass: &mut Pass<'_>) -> bool {
+        if self.task.identities.is_empty() {
+            return true;
+        }
         let part = self.part(TaskPart::Identity);
         let renew_at_ns = pass.state.renew_at_ns.get(&self.index).copied();
-        let up = pass.want_task_part_up(self.index, TaskPart::Identity);
-        if let Some(at_ns) = renew_at_ns
-            && up
-            && *pass.state.parts.get(part) == PartState::Up
-            && pass.due(at_ns)
-        {
-            pass.issue(part, Doing::Up, Verb::Up, OPERATION_TIMEOUT);
+        match (pass.state.parts.get(part), renew_at_ns) {
+            (PartState::Up, Some(at_ns)) if pass.due(at_ns) => {
+                pass.issue(part, Doing::Renew, Verb::Up, OPERATION_TIMEOUT);
+                false
+            }
+            _ => pass.want_task_part_up(self.index, TaskPart::Identity),
         }
     }
 
@@ -280,7 +299,7 @@ impl Me<'_> {
             return true;
         }
         match pass.state.parts.get(part) {
-            PartState::Unknown => self.recover(pass, attempt),
+            PartState::Unknown => self.recover(pass, attempt, None),
             PartState::Absent => return true,
             PartState::Up | PartState::Suspect(_) => {
                 pass.issue(part, Doing::Down, Verb::Destroy { attempt }, OPERATION_TIMEOUT);
@@ -290,8 +309,8 @@ impl Me<'_> {
                 let (doing, retry_at_ns) = (*doing, *retry_at_ns);
                 if pass.due(retry_at_ns) {
                     match doing {
-                        Doing::Look(_) => self.recover(pass, attempt),
-                        Doing::Up | Doing::Down => {
+                        Doing::Look(_) => self.recover(pass, attempt, None),
+                        Doing::Up | Doing::Renew | Doing::Down => {
                             pass.issue(part, Doing::Down, Verb::Destroy { attempt }, OPERATION_TIMEOUT);
                         }
                     }
@@ -302,10 +321,20 @@ impl Me<'_> {
         false
     }
 
-    fn recover(self, pass: &mut Pass<'_>, attempt: u32) {
+    /// A `prestop` command of an ended attempt may take its time to end.
+    fn clean_prestop(self, pass: &mut Pass<'_>) -> bool {
+        let part = self.part(TaskPart::Prestop);
+        if !pass.state.parts.get(part).is_busy() {
+            return true;
+        }
+        pass.wait(Waiting::Part(part));
+        false
+    }
+
+    fn recover(self, pass: &mut Pass<'_>, attempt: u32, noticed: Option<Noticed>) {
         pass.issue(
             self.part(TaskPart::Process),
-            Doing::Look(None),
+            Doing::Look(noticed),
             Verb::Recover { attempt },
             OPERATION_TIMEOUT,
         );
@@ -314,7 +343,18 @@ impl Me<'_> {
     /// Whether this task must not start any more.
     fn is_over(self, pass: &Pass<'_>) -> bool {
         self.known.doom.is_some()
-            || (pass.state.durable.stop.is_some() && self.task.lifecycle != Lifecycle::Poststop)
+            || match self.task.lifecycle {
+                // There is nothing to tidy up after where nothing ever ran.
+                Lifecycle::Poststop => {
+                    pass.state.durable.stage == Stage::Poststop
+                        && !lifecycle::any_began(&pass.group.tasks, &pass.state.durable.tasks)
+                }
+                Lifecycle::Prestart
+                | Lifecycle::PrestartSidecar
+                | Lifecycle::Main
+                | Lifecycle::Poststart
+                | Lifecycle::PoststartSidecar => pass.state.durable.stop.is_some(),
+            }
     }
 
     /// Whether the running process is to be stopped now, and what follows.
@@ -367,15 +407,20 @@ fn is_met(pass: &Pass<'_>, dependency: &herdlet_api_types::job::Dependency) -> b
     else {
         return false;
     };
+    // One that did its work and ended well holds nobody back that starts later.
+    if state.status() == TaskStatus::Dead {
+        return !state.failed;
+    }
+    let running = state.status() == TaskStatus::Running;
     match dependency.condition {
-        DependencyCondition::Started => state.started_at.0 != 0,
-        DependencyCondition::Completed => state.status() == TaskStatus::Dead && !state.failed,
+        DependencyCondition::Started => running,
+        DependencyCondition::Completed => false,
         DependencyCondition::Healthy => {
             let checks: usize = task.services.iter().map(|service| service.checks.len()).sum();
             let passing = pass.state.checks.values().filter(|result| {
                 result.task.as_deref() == Some(task.name.as_str()) && result.status == CheckStatus::Success
             });
-            state.status() == TaskStatus::Running && passing.count() >= checks
+            running && passing.count() >= checks
         }
     }
 }

@@ -8,8 +8,7 @@ use crate::{
     alloc::{self, show},
     event::{AppliedJob, Command, Refusal, Reply, VolumeData},
     op::Key,
-    record::{Record, RecordKey},
-    shared::volume::Origin,
+    shared::volume::{Fate, Origin},
     time::Now,
     turn::Turn,
     world::World,
@@ -46,7 +45,7 @@ impl World {
                 self.delete_job(now, &job, dirty);
                 Ok(Reply::Accepted { index: self.meta.index })
             }
-            Command::DeleteVolume { name, data } => self.delete_volume(name, data, dirty, turn),
+            Command::DeleteVolume { name, data } => self.delete_volume(name, data, dirty),
             Command::Restart { alloc, scope } => {
                 let done = self.write(now, alloc, dirty, turn, |writer| writer.restart(&scope));
                 self.answer(alloc, done)
@@ -105,7 +104,6 @@ impl World {
         name: String,
         data: VolumeData,
         dirty: &mut BTreeSet<Key>,
-        turn: &mut Turn,
     ) -> Result<Reply, Refusal> {
         let users: Vec<String> =
             self.claims(&name).filter_map(|id| self.allocs.get(&id)).map(|entry| entry.spec.name()).collect();
@@ -118,16 +116,10 @@ impl World {
         if !users.is_empty() {
             return Err(Refusal::Conflict(format!("volume \"{name}\" is in use by {}", users.join(", "))));
         }
-        match data {
-            VolumeData::Purge => {
-                entry.state.purging = true;
-                entry.part = crate::state::PartState::Unknown;
-            }
-            VolumeData::Keep => {
-                self.ctx.volumes.remove(&name);
-                turn.records.push(Record::Delete(RecordKey::Volume(name.clone())));
-            }
-        }
+        entry.state.fate = match data {
+            VolumeData::Purge => Fate::Purged,
+            VolumeData::Keep => Fate::Dropped,
+        };
         self.meta.index += 1;
         dirty.insert(Key::Volume(name));
         Ok(Reply::Accepted { index: self.meta.index })

@@ -93,9 +93,7 @@ impl World {
     fn restore_volume(&mut self, state: VolumeState) {
         let name: String = state.spec.name.clone();
         let state = Tracked::stored(state);
-        self.ctx
-            .volumes
-            .insert(name, VolumeEntry { state, part: PartState::Unknown, failures: 0, generation: 0 });
+        self.ctx.volumes.insert(name, VolumeEntry { state, part: PartState::Unknown, failures: 0 });
     }
 }
 

@@ -1,0 +1,124 @@
+//! The history of a task: Nomad's events, as people and tools read them.
+
+use std_alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+};
+
+use herdlet_api_types::{
+    job::Lifecycle,
+    task::{ExitResult, TaskEvent, TaskEventKind},
+};
+
+use super::Writer;
+use crate::{
+    op::{Part, TaskIndex, TaskPart},
+    state::{StopReason, StopStep, TaskState},
+    turn::Note,
+};
+
+impl Writer<'_> {
+    /// A driver says something about a task.
+    pub fn driver_message(&mut self, task: &str, message: String) {
+        if let Some(index) = self.index_of(task) {
+            self.note(index, TaskEventKind::Driver, message);
+        }
+    }
+
+    pub(super) fn note(&mut self, index: TaskIndex, kind: TaskEventKind, message: String) {
+        self.note_with(index, kind, message, BTreeMap::new());
+    }
+
+    pub(super) fn note_with(
+        &mut self,
+        index: TaskIndex,
+        kind: TaskEventKind,
+        message: String,
+        details: BTreeMap<String, String>,
+    ) {
+        let time = self.now.wall;
+        if let Some(known) = self.known_mut(index) {
+            known.remember(TaskEvent { kind, time, message, details });
+        }
+    }
+
+    pub(super) fn note_stop(&mut self, reason: &StopReason) {
+        let (kind, message, cause) = match reason {
+            StopReason::Desired => (None, String::new(), "stop"),
+            StopReason::LeaderDead => {
+                (Some(TaskEventKind::LeaderDead), String::from("Leader Task in Group dead"), "leader")
+            }
+            StopReason::SiblingFailed(sibling) => (
+                Some(TaskEventKind::SiblingFailed),
+                format!("Task's sibling \"{sibling}\" failed"),
+                "sibling",
+            ),
+            StopReason::MainDead => {
+                (Some(TaskEventKind::MainDead), String::from("Main tasks in the group died"), "main")
+            }
+        };
+        if let Some(kind) = kind {
+            self.note_live_tasks(kind, &message);
+        }
+        self.notes.push(Note::Disruption { job: self.spec.job_key.clone(), cause });
+    }
+
+    pub(super) fn note_live_tasks(&mut self, kind: TaskEventKind, message: &str) {
+        for index in 0..self.task_count() {
+            let poststop = self.task(index).is_none_or(|task| task.lifecycle == Lifecycle::Poststop);
+            if !poststop && self.known(index).is_some_and(TaskState::status_live) {
+                self.note(index, kind, message.to_string());
+            }
+        }
+    }
+
+    pub(super) fn note_step(&mut self, index: TaskIndex, step: &StopStep) {
+        match step {
+            StopStep::Delay { until } => {
+                let message =
+                    format!("Waiting for shutdown_delay of {} before killing the task.", until.length);
+                self.note(index, TaskEventKind::WaitingShutdownDelay, message);
+            }
+            StopStep::Prestop { .. } => {
+                self.note(index, TaskEventKind::HookMessage, String::from("Running prestop command"));
+            }
+            StopStep::Kill { until } => {
+                let details = BTreeMap::from([(String::from("kill_timeout"), until.length.to_string())]);
+                let message = format!("Sent interrupt. Waiting {} before force killing", until.length);
+                self.note_with(index, TaskEventKind::Killing, message, details);
+            }
+        }
+    }
+
+    pub(super) fn note_exit(&mut self, index: TaskIndex, result: &ExitResult) {
+        let mut message = format!("Exit Code: {}", result.code);
+        if result.signal != 0 {
+            message.push_str(&format!(", Signal: {}", result.signal));
+        }
+        if !result.error.is_empty() {
+            message.push_str(&format!(", Exit Message: \"{}\"", result.error));
+        }
+        let details = BTreeMap::from([
+            (String::from("exit_code"), result.code.to_string()),
+            (String::from("signal"), result.signal.to_string()),
+            (String::from("oom_killed"), result.oom_killed.to_string()),
+            (String::from("exit_message"), result.error.clone()),
+        ]);
+        self.note_with(index, TaskEventKind::Terminated, message, details);
+    }
+}
+
+/// The name of a part in metrics and messages.
+pub fn kind_of(part: Part) -> &'static str {
+    match part {
+        Part::Dir => "alloc_dir",
+        Part::Services | Part::Task(_, TaskPart::Services) => "service",
+        Part::Checks | Part::Task(_, TaskPart::Checks) => "check",
+        Part::Task(_, TaskPart::Dir) => "task_dir",
+        Part::Task(_, TaskPart::Identity) => "identity",
+        Part::Task(_, TaskPart::Mounts) => "mount",
+        Part::Task(_, TaskPart::Process) => "process",
+        Part::Task(_, TaskPart::Prestop) => "prestop",
+    }
+}

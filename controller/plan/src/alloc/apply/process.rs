@@ -1,0 +1,350 @@
+//! The attempts of a task: their starts, their ends, and what follows.
+
+use std_alloc::{
+    format,
+    string::{String, ToString},
+};
+
+use herdlet_api_types::{
+    Duration,
+    alloc::Allocation,
+    job::Lifecycle,
+    task::{ExitResult, TaskEventKind},
+};
+
+use super::Writer;
+use crate::{
+    action::{FailureClass, Outcome, Recovered},
+    event::Noticed,
+    op::{Part, TaskIndex, TaskPart},
+    plan::TaskChange,
+    state::{self, AfterStop, Doing, Doom, PartState, Run, StopStep, TaskState},
+    task::restart::{self, Decision, Ended},
+    time::{BootId, Deadline},
+    turn::Note,
+};
+
+impl Writer<'_> {
+    /// Takes in the end of a task's process. Only the live attempt's end counts; later words about it change nothing.
+    pub fn exited(&mut self, task: &str, attempt: u32, result: ExitResult) {
+        let Some(index) = self.index_of(task) else { return };
+        self.attempt_ended(index, attempt, result);
+        self.refresh_status();
+    }
+
+    /// A record or cgroup of this attempt exists although its state may be lost.
+    pub fn found(&mut self, task: &str, attempt: u32) {
+        let Some(index) = self.index_of(task) else { return };
+        if !self.state.durable.adopted {
+            self.adopt();
+        }
+        if self.known(index).is_none_or(|known| known.attempt >= attempt) {
+            return;
+        }
+        let boot = self.now.boot;
+        if let Some(known) = self.known_mut(index) {
+            known.attempt = attempt;
+            if matches!(known.run, Run::Waiting | Run::BackingOff { .. }) {
+                known.run = Run::Starting { attempt, boot };
+            }
+        }
+        self.forget_process(index);
+        self.refresh_status();
+    }
+
+    pub(super) fn change_task(&mut self, index: TaskIndex, change: TaskChange) {
+        match change {
+            TaskChange::Begin => self.begin(index),
+            TaskChange::Wait => {
+                if let Some(known) = self.known_mut(index) {
+                    known.run = Run::Waiting;
+                }
+            }
+            TaskChange::Stop { step, then } => self.begin_stop(index, step, then),
+            TaskChange::Step(step) => {
+                self.note_step(index, &step);
+                if let Some(TaskState { run: Run::Stopping { step: current, .. }, .. }) =
+                    self.known_mut(index)
+                {
+                    *current = step;
+                }
+            }
+            TaskChange::Die => {
+                let doomed = self.known(index).is_some_and(|known| known.doom.is_some());
+                self.die(index, if doomed { Failed::Yes } else { Failed::No });
+            }
+        }
+    }
+
+    pub(super) fn process_outcome(&mut self, index: TaskIndex, ended: state::Ended, outcome: Outcome) {
+        let part = Part::Task(index, TaskPart::Process);
+        let Some(run) = self.known(index).map(|known| known.run.clone()) else { return };
+        let doing = match ended {
+            // The attempt ended while it ran: what is left of it is to be removed.
+            state::Ended::Overtaken => return self.state.parts.learn(part, PartState::Up),
+            state::Ended::Fresh(doing) => doing,
+        };
+        match (doing, &run, outcome) {
+            (_, _, Outcome::Recovered(recovered)) => self.recovered(index, &run, recovered),
+            (Doing::Up, Run::Starting { attempt, .. }, Outcome::Done) => {
+                self.state.parts.learn(part, PartState::Up);
+                self.started(index, *attempt);
+            }
+            (Doing::Up, Run::Starting { attempt, .. }, Outcome::Failed { class, why }) => {
+                self.start_failed(index, *attempt, class, &why);
+            }
+            // How it ended is told by its exit, or by a look if that got lost.
+            (Doing::Down, Run::Stopping { .. }, Outcome::Done) => {
+                self.state.parts.learn(part, PartState::Suspect(Noticed::Event));
+            }
+            (Doing::Down, Run::Waiting | Run::BackingOff { .. } | Run::Dead, Outcome::Done) => {
+                self.state.parts.learn(part, PartState::Absent);
+            }
+            (_, _, Outcome::Failed { why, .. }) => self.part_failed(part, doing, FailureClass::Retry, why),
+            (
+                _,
+                _,
+                Outcome::Done
+                | Outcome::Present
+                | Outcome::Absent
+                | Outcome::Foreign { .. }
+                | Outcome::Overdue
+                | Outcome::Issued { .. }
+                | Outcome::Volume { .. },
+            ) => {}
+        }
+    }
+
+    pub(super) fn doom(&mut self, index: TaskIndex, kind: TaskEventKind, message: String) {
+        if self.known(index).is_none_or(|known| known.doom.is_some() || known.run == Run::Dead) {
+            return;
+        }
+        if let Some(known) = self.known_mut(index) {
+            known.doom = Some(Doom { kind, message: message.clone() });
+        }
+        self.note(index, kind, message);
+    }
+
+    fn recovered(&mut self, index: TaskIndex, run: &Run, recovered: Recovered) {
+        let part = Part::Task(index, TaskPart::Process);
+        match (run, recovered) {
+            (Run::Starting { boot, .. }, Recovered::NotStarted) if *boot == self.now.boot => {
+                self.state.parts.learn(part, PartState::Absent);
+            }
+            (
+                Run::Starting { attempt, boot }
+                | Run::Running { attempt, boot }
+                | Run::Stopping { attempt, boot, .. },
+                Recovered::NotStarted,
+            ) => {
+                self.lost(index, *attempt, *boot, String::from("no trace of the process was found"));
+            }
+            (
+                Run::Starting { attempt, boot }
+                | Run::Running { attempt, boot }
+                | Run::Stopping { attempt, boot, .. },
+                Recovered::Lost { why },
+            ) => self.lost(index, *attempt, *boot, why),
+            (Run::Starting { attempt, .. }, Recovered::Running) => {
+                self.state.parts.learn(part, PartState::Up);
+                self.started(index, *attempt);
+            }
+            (Run::Running { .. } | Run::Stopping { .. }, Recovered::Running) => {
+                self.state.parts.learn(part, PartState::Up);
+            }
+            (
+                Run::Starting { attempt, .. } | Run::Running { attempt, .. } | Run::Stopping { attempt, .. },
+                Recovered::Exited(result),
+            ) => self.attempt_ended(index, *attempt, result),
+            (Run::Waiting | Run::BackingOff { .. } | Run::Dead, Recovered::Running) => {
+                self.state.parts.learn(part, PartState::Up);
+                self.stop_stray(index);
+            }
+            (
+                Run::Waiting | Run::BackingOff { .. } | Run::Dead,
+                Recovered::NotStarted | Recovered::Exited(_) | Recovered::Lost { .. },
+            ) => self.state.parts.learn(part, PartState::Up),
+        }
+    }
+
+    /// A process lives that should not: it is stopped as any other.
+    fn stop_stray(&mut self, index: TaskIndex) {
+        let (boot, until) = (self.now.boot, Deadline::after(self.now, self.kill_timeout(index)));
+        let Some(known) = self.known_mut(index) else { return };
+        let then = if known.run == Run::Dead { AfterStop::Dead } else { AfterStop::Restart };
+        let step = StopStep::Kill { until };
+        known.run = Run::Stopping { attempt: known.attempt, boot, step: step.clone(), then };
+        self.note_step(index, &step);
+    }
+
+    fn begin(&mut self, index: TaskIndex) {
+        let now = self.now;
+        let interval = self.task(index).map(|task| task.restart.interval);
+        let Some(known) = self.known_mut(index) else { return };
+        known.attempt = known.attempt.saturating_add(1);
+        known.run = Run::Starting { attempt: known.attempt, boot: now.boot };
+        if let (None, Some(interval)) = (known.window, interval) {
+            known.window = Some(Deadline::after(now, interval));
+        }
+        self.state.parts.learn(Part::Task(index, TaskPart::Process), PartState::Absent);
+        self.state.parts.learn(Part::Task(index, TaskPart::Prestop), PartState::Absent);
+    }
+
+    fn started(&mut self, index: TaskIndex, attempt: u32) {
+        let (wall, boot) = (self.now.wall, self.now.boot);
+        let Some(known) = self.known_mut(index) else { return };
+        known.run = Run::Running { attempt, boot };
+        known.started_at = wall;
+        known.exit = None;
+        self.note(index, TaskEventKind::Started, String::from("Task started by client"));
+    }
+
+    fn start_failed(&mut self, index: TaskIndex, attempt: u32, class: FailureClass, why: &str) {
+        self.state.parts.learn(Part::Task(index, TaskPart::Process), PartState::Up);
+        self.note(index, TaskEventKind::DriverFailure, why.to_string());
+        let ended = match class {
+            FailureClass::Retry | FailureClass::Recoverable => Ended::StartFailed,
+            FailureClass::Fatal => Ended::StartImpossible,
+        };
+        let result =
+            ExitResult { code: 0, error: why.to_string(), at: self.now.wall, ..ExitResult::default() };
+        if let Some(known) = self.known_mut(index) {
+            known.exit = Some(result);
+        }
+        self.after_end(index, attempt, ended, "failed_start");
+    }
+
+    /// The attempt is gone without a result. After a reboot that does not count against the restart policy.
+    fn lost(&mut self, index: TaskIndex, attempt: u32, boot: BootId, why: String) {
+        let rebooted = boot != self.now.boot;
+        let stopping = self.known(index).is_some_and(|known| matches!(known.run, Run::Stopping { .. }));
+        if !rebooted || stopping {
+            let result = ExitResult { code: -1, error: why, at: self.now.wall, ..ExitResult::default() };
+            return self.attempt_ended(index, attempt, result);
+        }
+        self.forget_process(index);
+        self.note(index, TaskEventKind::Terminated, String::from("Task was lost when the machine restarted"));
+        self.restart_at_once(index, "reboot");
+    }
+
+    fn attempt_ended(&mut self, index: TaskIndex, attempt: u32, result: ExitResult) {
+        let Some(known) = self.known(index) else { return };
+        if known.live_attempt() != Some(attempt) {
+            return;
+        }
+        if matches!(known.run, Run::Starting { .. }) {
+            self.started(index, attempt);
+        }
+        self.forget_process(index);
+        self.note_exit(index, &result);
+        if let Some(known) = self.known_mut(index) {
+            known.exit = Some(result.clone());
+        }
+        self.after_end(index, attempt, Ended::Exit(&result), "exit");
+    }
+
+    /// Of the attempt only leftovers can be there; what an operation in flight finds out about it is old.
+    fn forget_process(&mut self, index: TaskIndex) {
+        let part = Part::Task(index, TaskPart::Process);
+        self.state.parts.overtake(part);
+        self.state.parts.learn(part, PartState::Up);
+    }
+
+    /// The attempt is over: what the task does next.
+    fn after_end(&mut self, index: TaskIndex, attempt: u32, ended: Ended<'_>, cause: &'static str) {
+        let Some(known) = self.known(index) else { return };
+        let Some(task) = self.task(index) else { return };
+        if let Some(doom) = &known.doom {
+            let message = doom.message.clone();
+            self.note(index, TaskEventKind::NotRestarting, message);
+            return self.die(index, Failed::Yes);
+        }
+        let group_stops = self.state.durable.stop.is_some() && task.lifecycle != Lifecycle::Poststop;
+        match &known.run {
+            Run::Stopping { then: AfterStop::Restart, .. } if !group_stops => {
+                return self.restart_at_once(index, "request");
+            }
+            Run::Stopping { .. } => {
+                let failed = if known.failed { Failed::Yes } else { Failed::No };
+                self.note(index, TaskEventKind::Killed, String::from("Task successfully killed"));
+                return self.die(index, failed);
+            }
+            Run::Starting { .. } | Run::Running { .. } if group_stops => return self.die(index, Failed::No),
+            Run::Running { .. } if known.restart_requested => return self.restart_at_once(index, "request"),
+            Run::Starting { .. } | Run::Running { .. } => {}
+            Run::Waiting | Run::BackingOff { .. } | Run::Dead => return,
+        }
+        let (now, seed, spec) = (self.now, seed(self.spec, index, attempt), self.spec.clone());
+        let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
+        let on_success = restart::restarts_on_success(spec.job.kind, task.lifecycle);
+        let Some(known) = self.known_mut(index) else { return };
+        match restart::decide(now, &task.restart, on_success, ended, known, seed) {
+            Decision::Restart { delay, reason } => self.back_off(index, delay, &reason, cause),
+            Decision::Done => self.die(index, Failed::No),
+            Decision::Fail { reason } => {
+                self.note(index, TaskEventKind::NotRestarting, reason);
+                self.die(index, Failed::Yes);
+            }
+        }
+    }
+
+    fn back_off(&mut self, index: TaskIndex, delay: Duration, reason: &str, cause: &'static str) {
+        let prefix = if reason.is_empty() { String::new() } else { format!("{reason} - ") };
+        self.note(index, TaskEventKind::Restarting, format!("{prefix}Task restarting in {delay}"));
+        let until = Deadline::after(self.now, delay);
+        self.count_restart(index, cause);
+        if let Some(known) = self.known_mut(index) {
+            known.run = Run::BackingOff { until };
+        }
+    }
+
+    fn restart_at_once(&mut self, index: TaskIndex, cause: &'static str) {
+        self.note(index, TaskEventKind::Restarting, String::from("Task restarting in 0s"));
+        self.count_restart(index, cause);
+        if let Some(known) = self.known_mut(index) {
+            known.restart_requested = false;
+            known.run = Run::Waiting;
+        }
+    }
+
+    fn count_restart(&mut self, index: TaskIndex, reason: &'static str) {
+        let wall = self.now.wall;
+        let Some(known) = self.known_mut(index) else { return };
+        known.restarts = known.restarts.saturating_add(1);
+        known.last_restart = wall;
+        let task = known.name.clone();
+        self.notes.push(Note::TaskRestart { job: self.spec.job_key.clone(), task, reason });
+    }
+
+    fn die(&mut self, index: TaskIndex, failed: Failed) {
+        let wall = self.now.wall;
+        let Some(known) = self.known_mut(index) else { return };
+        known.run = Run::Dead;
+        known.failed = failed == Failed::Yes;
+        known.restart_requested = false;
+        known.finished_at = wall;
+    }
+
+    fn begin_stop(&mut self, index: TaskIndex, step: StopStep, then: AfterStop) {
+        let Some(known) = self.known_mut(index) else { return };
+        let (attempt, boot) = match known.run {
+            Run::Starting { attempt, boot } | Run::Running { attempt, boot } => (attempt, boot),
+            Run::Waiting | Run::BackingOff { .. } | Run::Stopping { .. } | Run::Dead => return,
+        };
+        known.run = Run::Stopping { attempt, boot, step: step.clone(), then };
+        known.restart_requested = false;
+        self.note_step(index, &step);
+    }
+}
+
+/// How a task ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failed {
+    Yes,
+    No,
+}
+
+fn seed(spec: &Allocation, index: TaskIndex, attempt: u32) -> u64 {
+    let (high, low) = spec.id.0.as_u64_pair();
+    high ^ low.rotate_left(17) ^ (u64::from(index) << 32) ^ u64::from(attempt)
+}

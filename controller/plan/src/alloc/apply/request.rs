@@ -1,0 +1,153 @@
+//! Restarts and signals: requests of people, and of renewed tokens.
+
+use std_alloc::{
+    collections::BTreeSet,
+    format,
+    string::{String, ToString},
+};
+
+use herdlet_api_types::{
+    Duration, UnixNanos,
+    job::{ChangeMode, Lifecycle},
+    task::TaskEventKind,
+};
+
+use super::{Issued, Writer};
+use crate::{
+    action::Verb,
+    event::RestartScope,
+    limits::OPERATION_TIMEOUT,
+    op::{Part, TaskIndex, TaskPart},
+    state::{Doing, GroupRestart, Run, Stage},
+    time::Deadline,
+};
+
+impl Writer<'_> {
+    /// Accepts a restart, or says why it can't be.
+    pub fn restart(&mut self, scope: &RestartScope) -> Result<(), String> {
+        let durable = &self.state.durable;
+        if durable.status.is_terminal() || durable.stop.is_some() || durable.stage == Stage::Poststop {
+            return Err(format!(
+                "allocation {} has ended or is being stopped; nothing of it can be restarted",
+                self.spec.name()
+            ));
+        }
+        let (all, reason) = match scope {
+            RestartScope::Task(task) => return self.restart_one(task),
+            RestartScope::Running => (false, "User requested running tasks to restart"),
+            RestartScope::All => (true, "User requested all tasks to restart"),
+        };
+        let delay = self.spec.group().map(|group| group.shutdown_delay).unwrap_or_default();
+        self.note_live_tasks(TaskEventKind::RestartSignaled, reason);
+        self.state.durable.restart = Some(GroupRestart { all, delay: Deadline::after(self.now, delay) });
+        Ok(())
+    }
+
+    /// Accepts a signal to one task, or to all running ones.
+    pub fn signal(&mut self, task: Option<&str>, signal: &str) -> Result<(), String> {
+        let name = self.spec.name();
+        let mut sent = false;
+        for index in 0..self.task_count() {
+            let Some(known) = self.known(index) else { continue };
+            if task.is_some_and(|task| task != known.name) {
+                continue;
+            }
+            let Run::Running { attempt, .. } = known.run else { continue };
+            sent = true;
+            self.note(index, TaskEventKind::Signaling, format!("Task being sent signal {signal}"));
+            *self.generation += 1;
+            self.issued.push(Issued {
+                part: Part::Task(index, TaskPart::Process),
+                generation: *self.generation,
+                verb: Verb::Signal { attempt, signal: signal.to_string() },
+                timeout: OPERATION_TIMEOUT,
+            });
+        }
+        match (sent, task) {
+            (true, _) => Ok(()),
+            (false, Some(task)) => Err(format!("task {task} of {name} is not running")),
+            (false, None) => Err(format!("no task of {name} is running")),
+        }
+    }
+
+    /// The services of a group-wide restart have been down long enough: its tasks are restarted.
+    pub(super) fn restart_tasks(&mut self, restart: &GroupRestart) {
+        self.state.durable.restart = None;
+        if restart.all {
+            self.state.durable.stage = Stage::Init;
+        }
+        for index in 0..self.task_count() {
+            if self.task(index).is_none_or(|task| task.lifecycle == Lifecycle::Poststop) {
+                continue;
+            }
+            let Some(known) = self.known_mut(index) else { continue };
+            match &known.run {
+                Run::Running { .. } | Run::Starting { .. } => known.restart_requested = true,
+                Run::Dead | Run::BackingOff { .. } if restart.all => {
+                    known.run = Run::Waiting;
+                    known.failed = false;
+                    known.doom = None;
+                    known.finished_at = UnixNanos::default();
+                }
+                Run::Waiting | Run::BackingOff { .. } | Run::Stopping { .. } | Run::Dead => {}
+            }
+        }
+    }
+
+    /// Tokens are there. Where they were renewed, the task is told as its identities ask for.
+    pub(super) fn identity_issued(&mut self, part: Part, doing: Doing, renew_in: Option<Duration>) {
+        let Part::Task(index, _) = part else { return };
+        match renew_in {
+            Some(renew_in) => {
+                let at_ns = self.now.boot_ns.saturating_add(renew_in.as_nanos().max(1).unsigned_abs());
+                self.state.renew_at_ns.insert(index, at_ns);
+            }
+            None => {
+                self.state.renew_at_ns.remove(&index);
+            }
+        }
+        self.part_is_up(part);
+        if doing == Doing::Renew {
+            self.tokens_changed(index);
+        }
+    }
+
+    fn tokens_changed(&mut self, index: TaskIndex) {
+        if !self.known(index).is_some_and(|known| matches!(known.run, Run::Running { .. })) {
+            return;
+        }
+        let spec = self.spec.clone();
+        let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
+        let expiring = || task.identities.iter().filter(|identity| identity.ttl.is_some());
+        if expiring().any(|identity| identity.change_mode == ChangeMode::Restart) {
+            self.note(index, TaskEventKind::RestartSignaled, String::from("Identity token was renewed"));
+            if let Some(known) = self.known_mut(index) {
+                known.restart_requested = true;
+            }
+            return;
+        }
+        let signals: BTreeSet<&str> = expiring()
+            .filter(|identity| identity.change_mode == ChangeMode::Signal)
+            .map(|identity| identity.change_signal.as_deref().unwrap_or("SIGHUP"))
+            .collect();
+        for signal in signals {
+            // A task that ended meanwhile reads the new token when it starts.
+            let _ = self.signal(Some(&task.name), signal);
+        }
+    }
+
+    fn restart_one(&mut self, task: &str) -> Result<(), String> {
+        let name = self.spec.name();
+        let Some(index) = self.index_of(task) else {
+            return Err(format!("allocation {name} has no task {task}"));
+        };
+        if !self.known(index).is_some_and(|known| matches!(known.run, Run::Running { .. })) {
+            return Err(format!("task {task} of {name} is not running"));
+        }
+        self.note(index, TaskEventKind::RestartSignaled, String::from("User requested task to restart"));
+        if let Some(known) = self.known_mut(index) {
+            known.restart_requested = true;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! What is known of one part, and whether an operation runs on it.
+//!
+//! While an operation runs nothing else is known of its part and no other may begin: its slot is taken until it has truly
+//! ended, also past its time. That rule is kept here, by [`PartState::learn`], so that no caller has to think of it.
+
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+};
+
+use crate::{event::Noticed, op::Part};
+
+/// What is known of one part.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum PartState {
+    /// Nothing is known: the planner looks.
+    #[default]
+    Unknown,
+    /// It was up and something suggests that it no longer is: the planner looks, and counts drift if so.
+    Suspect(Noticed),
+    /// It is not there: the planner brings it up if it is wanted.
+    Absent,
+    /// It is there: the planner takes it down if it is not wanted.
+    Up,
+    /// An operation runs: the planner waits for its outcome.
+    Busy {
+        /// The operation.
+        generation: u64,
+        /// What it does.
+        doing: Doing,
+        /// Since when, by `CLOCK_BOOTTIME`.
+        since_ns: u64,
+        /// What it was about has changed meanwhile: its outcome tells nothing but that it has ended.
+        overtaken: bool,
+        /// Its time is over.
+        overdue: bool,
+    },
+    /// The last operation failed: the planner tries again at `retry_at_ns`.
+    Failed {
+        /// What it did.
+        doing: Doing,
+        /// How often in a row.
+        attempt: u32,
+        /// When to try again, by `CLOCK_BOOTTIME`.
+        retry_at_ns: u64,
+        /// Why.
+        why: String,
+    },
+}
+
+/// What an operation on a part is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doing {
+    /// Bringing it up.
+    Up,
+    /// Bringing it up again while it is up.
+    Renew,
+    /// Taking it down.
+    Down,
+    /// Looking; after it was up, because of what was noticed.
+    Look(Option<Noticed>),
+}
+
+/// The operation that has ended on a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It did this, and its outcome holds.
+    Fresh(Doing),
+    /// What it was about has changed meanwhile.
+    Overtaken,
+}
+
+/// States of all parts that an allocation may have.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    map: BTreeMap<Part, PartState>,
+    unseen: PartState,
+    drifted: BTreeSet<Part>,
+    failures: BTreeMap<Part, u32>,
+}
+
+impl PartState {
+    /// Whether an operation runs on it.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy { .. })
+    }
+
+    /// An operation begins.
+    pub fn begin(&mut self, generation: u64, doing: Doing, since_ns: u64) {
+        *self = Self::Busy { generation, doing, since_ns, overtaken: false, overdue: false };
+    }
+
+    /// The awaited operation has ended: nothing is known until its outcome is taken in. None where another is awaited.
+    pub fn end(&mut self, ended: u64) -> Option<Ended> {
+        let Self::Busy { generation, doing, overtaken, .. } = *self else { return None };
+        if generation != ended {
+            return None;
+        }
+        *self = Self::Unknown;
+        Some(if overtaken { Ended::Overtaken } else { Ended::Fresh(doing) })
+    }
+
+    /// The operation's time is over; it keeps its slot.
+    pub fn run_over(&mut self, late: u64) {
+        if let Self::Busy { generation, overdue, .. } = self
+            && *generation == late
+        {
+            *overdue = true;
+        }
+    }
+
+    /// What an operation in flight is about has changed.
+    pub fn overtake(&mut self) {
+        if let Self::Busy { overtaken, .. } = self {
+            *overtaken = true;
+        }
+    }
+
+    /// Remembers what is known, unless an operation runs: then its outcome will tell.
+    pub fn learn(&mut self, known: Self) {
+        if !self.is_busy() {
+            *self = known;
+        }
+    }
+}
+
+impl Parts {
+    /// Parts of an allocation that has never had any: nothing to look for.
+    pub fn absent() -> Self {
+        Self::all(PartState::Absent)
+    }
+
+    /// Parts of an allocation that this agent process knows nothing of yet.
+    pub fn unknown() -> Self {
+        Self::all(PartState::Unknown)
+    }
+
+    /// What is known of a part.
+    pub fn get(&self, part: Part) -> &PartState {
+        self.map.get(&part).unwrap_or(&self.unseen)
+    }
+
+    /// See [`PartState::learn`]. Once a part is up or gone its failures are forgotten.
+    pub fn learn(&mut self, part: Part, known: PartState) {
+        if matches!(known, PartState::Up | PartState::Absent) {
+            self.failures.remove(&part);
+        }
+        self.get_mut(part).learn(known);
+    }
+
+    /// See [`PartState::begin`].
+    pub fn begin(&mut self, part: Part, generation: u64, doing: Doing, since_ns: u64) {
+        self.get_mut(part).begin(generation, doing, since_ns);
+    }
+
+    /// See [`PartState::end`].
+    pub fn end(&mut self, part: Part, generation: u64) -> Option<Ended> {
+        self.get_mut(part).end(generation)
+    }
+
+    /// See [`PartState::run_over`].
+    pub fn run_over(&mut self, part: Part, generation: u64) {
+        self.get_mut(part).run_over(generation);
+    }
+
+    /// See [`PartState::overtake`].
+    pub fn overtake(&mut self, part: Part) {
+        self.get_mut(part).overtake();
+    }
+
+    /// One more operation on the part has failed: how many in a row.
+    pub fn count_failure(&mut self, part: Part) -> u32 {
+        let failures = self.failures.entry(part).or_default();
+        *failures = failures.saturating_add(1);
+        *failures
+    }
+
+    /// The part's drift was seen and is not repaired yet.
+    pub fn mark_drifted(&mut self, part: Part) {
+        self.drifted.insert(part);
+    }
+
+    /// The part is up again: whether it had drifted.
+    pub fn clear_drifted(&mut self, part: Part) -> bool {
+        self.drifted.remove(&part)
+    }
+
+    /// All parts of which something is known.
+    pub fn iter(&self) -> impl Iterator<Item = (Part, &PartState)> {
+        self.map.iter().map(|(part, state)| (*part, state))
+    }
+
+    fn all(unseen: PartState) -> Self {
+        Self { map: BTreeMap::new(), unseen, drifted: BTreeSet::new(), failures: BTreeMap::new() }
+    }
+
+    fn get_mut(&mut self, part: Part) -> &mut PartState {
+        self.map.entry(part).or_insert_with(|| self.unseen.clone())
+    }
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        Self::unknown()
+    }
+}
