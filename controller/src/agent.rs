@@ -12,16 +12,20 @@ use herdlet_api_types::{InstanceId, volume::Volume};
 use herdlet_plan::{
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Noticed, Reply},
-    op::{Part, TaskIndex, TaskPart},
+    op::{Part, TaskPart},
     time::Now,
+    turn::Note,
     world::{Settings, World},
 };
 use herdlet_runtime::{self as runtime, BootClock, Clock as _, Inbox, Runtime, Shell};
 use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::{
-    drivers::{attempts::Notice, identity::Signer},
-    executor::{self, Executor},
+    drivers::{attempts::Notice, catalog::ConsulConfig, identity::Signer},
+    executor::{
+        self, Executor,
+        services::{Services, sweep_consul, task_index},
+    },
     instance::{Instance, boot_id},
     planner::{Answer, Input, NoteSink, Planner},
     publish::ReadModel,
@@ -44,8 +48,8 @@ pub struct Parts {
     pub settings: Settings,
     /// Host volumes of the config.
     pub volumes: Vec<Volume>,
-    /// Where a Consul agent is, if one is configured.
-    pub consul: Option<crate::drivers::catalog::ConsulAddress>,
+    /// Where a Consul agent is.
+    pub consul: ConsulConfig,
     /// Counts what the planner notes.
     pub notes: NoteSink,
 }
@@ -83,9 +87,10 @@ impl Agent {
             tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
         }
         let found = reconcile_found(&instance, &world, rebuilt.then_some(Lost)).await;
-        let signer = Signer::load_or_create(&instance.paths.keys()).context("failed to load the signing key")?;
+        let signer =
+            Signer::load_or_create(&instance.paths.keys()).context("failed to load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
-        let services = executor::services::Services::new(&instance, consul, inbox.clone())?;
+        let (services, news) = Services::new(instance.id.clone(), &consul)?;
         let context = Arc::new(executor::Context {
             instance: instance.id.clone(),
             paths: instance.paths.clone(),
@@ -100,7 +105,7 @@ impl Agent {
         let executor = Executor::new(Arc::clone(&context), inbox.clone());
         let operations = executor.operations();
         let (runtime, handle) = Runtime::new(Shell {
-            world: Planner::new(world, now.boot, notes),
+            world: Planner::new(world, now.boot, Arc::clone(&notes)),
             arrivals,
             store,
             executor,
@@ -117,7 +122,8 @@ impl Agent {
             inbox.send(Input::Event(event)).await.context("failed to reach the loop")?;
         }
         let mut eyes = JoinSet::new();
-        eyes.spawn(follow_attempts(instance.notices, Arc::clone(&model), inbox.clone()));
+        eyes.spawn(news.follow(Arc::clone(&model), inbox.clone()));
+        eyes.spawn(follow_attempts(instance.notices, Arc::clone(&model), inbox.clone(), Arc::clone(&notes)));
         eyes.spawn(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.spawn(drift::look_at_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         Ok(Self { inbox, model, handle, context, operations, eyes, ended })
@@ -127,9 +133,19 @@ impl Agent {
     ///
     /// # Errors
     /// When the loop has ended.
-    pub async fn complete(&self) -> anyhow::Result<()> {
+    pub async fn complete(&mut self) -> anyhow::Result<()> {
         let event = Event::Desired(DesiredChange::Complete);
-        self.inbox.send(Input::Event(event)).await.context("failed to reach the loop")
+        self.inbox.send(Input::Event(event)).await.context("failed to reach the loop")?;
+        // A request is answered after what was sent before it, so that the read model holds all that is wanted.
+        let (context, model, inbox) =
+            (Arc::clone(&self.context), Arc::clone(&self.model), self.inbox.clone());
+        self.eyes.spawn(async move {
+            let nothing = Command::Apply { jobs: Vec::new(), volumes: Vec::new() };
+            if request(&inbox, nothing).await.is_ok() {
+                sweep_consul(&context, &model.allocs()).await;
+            }
+        });
+        Ok(())
     }
 
     /// Asks for something and waits until it is durable.
@@ -168,7 +184,8 @@ pub async fn request(inbox: &Inbox<Input>, command: Command) -> anyhow::Result<A
 pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
     match answer.reply {
         Reply::Refused(refusal) => {
-            let (herdlet_plan::event::Refusal::NotFound(why) | herdlet_plan::event::Refusal::Conflict(why)) = refusal;
+            let (herdlet_plan::event::Refusal::NotFound(why) | herdlet_plan::event::Refusal::Conflict(why)) =
+                refusal;
             anyhow::bail!("{why}")
         }
         reply => Ok(reply),
@@ -218,17 +235,26 @@ async fn follow_attempts(
     mut notices: tokio::sync::mpsc::Receiver<Notice>,
     model: Arc<ReadModel>,
     inbox: Inbox<Input>,
+    notes: NoteSink,
 ) {
     while let Some(notice) = notices.recv().await {
         let event = match notice {
             Notice::Exited { id, result } => {
                 Event::Exited { alloc: id.alloc, task: id.task, attempt: id.attempt, result }
             }
+            Notice::Repaired { id, what } => {
+                tracing::info!(attempt = %id, what, "repaired without touching the task");
+                notes(&Note::DriftDetected { kind: "cgroup", by: Noticed::Event });
+                notes(&Note::DriftRepaired { kind: "cgroup" });
+                continue;
+            }
             Notice::Drift { id } => {
-                let view = model.alloc(&id.alloc);
-                let position = view.and_then(|view| view.tasks.iter().position(|task| task.name == id.task));
-                let Some(index) = position.and_then(|position| TaskIndex::try_from(position).ok()) else { continue };
-                Event::Drift { alloc: id.alloc, part: Part::Task(index, TaskPart::Process), by: Noticed::Event }
+                let Some(index) = task_index(&model, id.alloc, &id.task) else { continue };
+                Event::Drift {
+                    alloc: id.alloc,
+                    part: Part::Task(index, TaskPart::Process),
+                    by: Noticed::Event,
+                }
             }
         };
         if inbox.send(Input::Event(event)).await.is_err() {
@@ -256,4 +282,13 @@ pub fn planner_settings(instance: InstanceId) -> Settings {
 /// The id by which this machine is known, where no server has given it another: the instance's.
 pub fn node_facts(instance: &InstanceId, name: String, datacenter: String, region: String) -> NodeFacts {
     NodeFacts { id: instance.0.clone(), name, datacenter, region, ..NodeFacts::default() }
+}
+
+/// Where the environment says that a Consul agent is.
+///
+/// # Errors
+/// When the address makes no sense.
+pub fn consul_from_env() -> anyhow::Result<ConsulConfig> {
+    let variable = |name: &str| std::env::var(name).ok();
+    ConsulConfig::resolve(None, None, variable).context("failed to read CONSUL_HTTP_ADDR")
 }

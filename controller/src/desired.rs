@@ -2,5 +2,6 @@
 //!
 //! In: texts. Out: what should run. It must not know what does run.
 
+pub mod folder;
 pub mod manifests;
 pub mod yaml;

@@ -1,8 +1,11 @@
 //! The shell of herdlet: everything that touches the world. Decisions are made in `herdlet-plan`, turns in
 //! `herdlet-runtime`; this crate feeds them events and carries out their actions.
 
+pub mod accepted;
+pub mod agent;
 pub mod desired;
 pub mod drivers;
+pub mod durable;
 pub mod executor;
 pub mod guard;
 pub mod instance;
@@ -10,4 +13,6 @@ pub mod logs;
 pub mod paths;
 pub mod planner;
 pub mod publish;
+pub mod run;
+pub mod state_db;
 pub mod watch;

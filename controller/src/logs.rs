@@ -239,7 +239,6 @@ fn tail_offset(file: &File, left: &mut u64, newest: bool) -> io::Result<Option<u
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests may panic")]
 mod tests {
     use std::path::Path;
 

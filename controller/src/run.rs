@@ -10,7 +10,6 @@ use std::{collections::BTreeSet, os::unix::fs::DirBuilderExt, path::PathBuf, syn
 use anyhow::Context as _;
 use herdlet_api_types::{
     AllocId,
-    alloc::ClientStatus,
     job::{Job, JobType},
     task::TaskStatus,
     view::{AllocView, ConvergenceState, TaskView},
@@ -44,6 +43,9 @@ pub const AGENT_FAILED: u8 = 125;
 
 /// Exit code after Ctrl-C: 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;
+
+/// Exit code for a task that could not be run, as shells have it.
+const CANNOT_RUN: u8 = 126;
 
 /// Runs the manifests to their end. The answer is the exit code.
 pub async fn run(options: RunOptions) -> u8 {
@@ -107,16 +109,17 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
 }
 
 async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agent> {
-    let state = StateDb::open(state, &instance.paths, agent::now()).context("failed to open the state database")?;
+    let state =
+        StateDb::open(state, &instance.paths, agent::now()).context("failed to open the state database")?;
     let node = agent::node_facts(&instance.id, "local".to_owned(), "dc1".to_owned(), "global".to_owned());
     let settings = agent::planner_settings(instance.id.clone());
-    let agent = Agent::start(agent::Parts {
+    let mut agent = Agent::start(agent::Parts {
         instance,
         state,
         node,
         settings,
         volumes: Vec::new(),
-        consul: agent::consul_from_env(),
+        consul: agent::consul_from_env()?,
         notes: Arc::new(|_| {}),
     })
     .await?;
@@ -202,7 +205,14 @@ impl Told {
             anstream::eprintln!("{name} running after {}", format_elapsed(began));
         }
         if task.state == TaskStatus::Dead && self.ended.insert(key) {
-            let word = if task.failed { "failed" } else { "complete" };
+            let stopped = task.exit.as_ref().is_some_and(|exit| exit.signal != 0);
+            let word = if task.failed {
+                "failed"
+            } else if stopped {
+                "stopped"
+            } else {
+                "complete"
+            };
             let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
             let outcome = if task.failed { "gave up after" } else { "converged in" };
             anstream::eprintln!("{name} {word}{exit}, {outcome} {}", format_elapsed(began));
@@ -225,7 +235,11 @@ fn describe_exit(exit: &herdlet_api_types::task::ExitResult) -> String {
 
 fn format_elapsed(began: Instant) -> String {
     let elapsed = began.elapsed();
-    if elapsed.as_secs() < 10 { format!("{} ms", elapsed.as_millis()) } else { format!("{} s", elapsed.as_secs()) }
+    if elapsed.as_secs() < 10 {
+        format!("{} ms", elapsed.as_millis())
+    } else {
+        format!("{} s", elapsed.as_secs())
+    }
 }
 
 /// The first task code that is not zero, in the order of files, groups and tasks.
@@ -235,7 +249,7 @@ fn exit_code(model: &ReadModel, jobs: &[Job]) -> u8 {
             let allocs = model.allocs_of(&job.key());
             for view in allocs.iter().filter(|view| view.spec.group == group.name) {
                 for task in &view.tasks {
-                    if let Some(code) = task_code(view, task) {
+                    if let Some(code) = task_code(task) {
                         return code;
                     }
                 }
@@ -245,15 +259,14 @@ fn exit_code(model: &ReadModel, jobs: &[Job]) -> u8 {
     0
 }
 
-/// A task's exit code as a process's; `None` for success. A task that never ran failed like a program that can't be run.
-fn task_code(view: &AllocView, task: &TaskView) -> Option<u8> {
-    match &task.exit {
-        Some(exit) if exit.is_success() => None,
-        Some(exit) if exit.code != 0 => Some(u8::try_from(exit.code).unwrap_or(u8::MAX)),
-        Some(_) => Some(126),
-        None if task.failed || view.status == ClientStatus::Failed && task.attempt > 0 => Some(126),
-        None => None,
+/// A failed task's exit code as a process's; `None` where it did what it should, or was stopped by us. A task that never
+/// ran failed like a program that can't be run.
+fn task_code(task: &TaskView) -> Option<u8> {
+    if !task.failed {
+        return None;
     }
+    let code = task.exit.as_ref().map_or(0, |exit| exit.code);
+    Some(if code == 0 { CANNOT_RUN } else { u8::try_from(code).unwrap_or(u8::MAX) })
 }
 
 /// Ends and removes what is left, services among it. Bounded by the tasks' own `kill_timeout`; a second Ctrl-C leaves the
@@ -278,7 +291,8 @@ async fn remove_jobs(agent: &Agent, jobs: &[Job]) {
 /// Ctrl-C or a request to end.
 async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
         return std::future::pending().await;
     };

@@ -1,23 +1,261 @@
-//! Registrations and checks (interim).
-use crate::executor::{Context, PlaceVerb, Workload};
-use herdlet_api_types::alloc::Allocation;
-use herdlet_plan::action::Outcome;
-use std::sync::Arc;
-/// Interim.
-pub struct Services;
-/// Interim.
-pub async fn group_services(_: &Arc<Context>, _: &Arc<Allocation>, _: PlaceVerb) -> Outcome {
-    Outcome::Done
+//! Registrations and checks, through the catalogues.
+//!
+//! Services of an allocation's group and of each of its tasks are resolved anew for every operation; they are functions of
+//! the specification, so taking back needs no memory of what was registered.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use anyhow::Context as _;
+use herdlet_api_types::{
+    AllocId, InstanceId,
+    alloc::Allocation,
+    job::{Provider, Task},
+    service::Registration,
+    view::AllocView,
+};
+use herdlet_plan::{
+    action::Outcome,
+    env::Variables,
+    event::{Event, Noticed},
+    op::{Part, TaskIndex, TaskPart},
+    registration::{self, Origin, RegistrationError},
+};
+use herdlet_runtime::Inbox;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    drivers::{
+        catalog::{BuiltIn, CatalogError, CatalogEvent, Catalogs, Consul, ConsulConfig, ServiceOwner},
+        checks::{CheckReport, Checks},
+        sight::Sight,
+    },
+    executor::{Context, PlaceVerb, Workload, retry},
+    planner::Input,
+    publish::ReadModel,
+};
+
+/// Room for results that the loop has not taken yet; a check waits rather than lose one.
+const REPORTS_LEN: usize = 1_024;
+
+/// Catalogues and checks.
+#[derive(Debug)]
+pub struct Services {
+    /// Where services are registered.
+    pub catalogs: Catalogs,
+    /// The checks that the agent itself makes.
+    pub checks: Checks,
 }
-/// Interim.
-pub async fn group_checks(_: &Arc<Context>, _: &Arc<Allocation>, _: PlaceVerb) -> Outcome {
-    Outcome::Done
+
+/// What catalogues and checks tell.
+pub struct News {
+    reports: mpsc::Receiver<CheckReport>,
+    events: mpsc::Receiver<CatalogEvent>,
+    sender: mpsc::Sender<CatalogEvent>,
+    consul: Arc<Consul>,
 }
-/// Interim.
-pub async fn task_services(_: &Arc<Context>, _: &Workload, _: PlaceVerb) -> Outcome {
-    Outcome::Done
+
+impl Services {
+    /// Catalogues and checks of this instance. Nothing is asked or registered yet.
+    ///
+    /// # Errors
+    /// When no HTTP client can be made.
+    pub fn new(instance: InstanceId, consul: &ConsulConfig) -> anyhow::Result<(Self, News)> {
+        let consul =
+            Arc::new(Consul::new(consul, instance).context("failed to prepare the Consul catalogue")?);
+        let (report_sender, reports) = mpsc::channel(REPORTS_LEN);
+        let (sender, events) = mpsc::channel(REPORTS_LEN);
+        let checks = Checks::new(report_sender).context("failed to prepare checks")?;
+        let catalogs = Catalogs { built_in: Arc::new(BuiltIn::default()), consul: Arc::clone(&consul) };
+        Ok((Self { catalogs, checks }, News { reports, events, sender, consul }))
+    }
 }
-/// Interim.
-pub async fn task_checks(_: &Arc<Context>, _: &Workload, _: PlaceVerb) -> Outcome {
-    Outcome::Done
+
+impl News {
+    /// Turns news into events for the planner until the agent ends.
+    pub async fn follow(mut self, model: Arc<ReadModel>, inbox: Inbox<Input>) {
+        let watch = Arc::clone(&self.consul).watch(self.sender, CancellationToken::new());
+        tokio::pin!(watch);
+        loop {
+            let event = tokio::select! {
+                Some(report) = self.reports.recv() => check_event(report),
+                Some(event) = self.events.recv() => match event {
+                    CatalogEvent::Check(report) => check_event(report),
+                    CatalogEvent::Changed(owner) => {
+                        let Some(part) = services_part(&owner, &model) else { continue };
+                        Event::Drift { alloc: owner.alloc, part, by: Noticed::Event }
+                    }
+                },
+                () = &mut watch => return,
+            };
+            if inbox.send(Input::Event(event)).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The group's services.
+pub async fn group_services(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
+    let (owner, resolved) = of_group(context, alloc);
+    carry_out(context, &owner, resolved, verb).await
+}
+
+/// A task's services.
+pub async fn task_services(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
+    let Some(task) = workload.task() else { return retry("find the task".to_owned()) };
+    let (owner, resolved) = of_task(context, workload, task);
+    carry_out(context, &owner, resolved, verb).await
+}
+
+/// The group's checks.
+pub async fn group_checks(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
+    let (owner, resolved) = of_group(context, alloc);
+    checks(context, &owner, &resolved.registrations, verb)
+}
+
+/// A task's checks.
+pub async fn task_checks(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
+    let Some(task) = workload.task() else { return retry("find the task".to_owned()) };
+    let (owner, resolved) = of_task(context, workload, task);
+    checks(context, &owner, &resolved.registrations, verb)
+}
+
+/// Removes from Consul what this instance registered and no live allocation wants. To be called once all that is wanted is
+/// known.
+pub async fn sweep_consul(context: &Arc<Context>, views: &[Arc<AllocView>]) {
+    let mut keep = BTreeSet::new();
+    let mut used = false;
+    for view in views {
+        let Some(group) = view.spec.group() else { continue };
+        used |= group.all_services().any(|(_, service)| service.provider == Provider::Consul);
+        if view.status.is_terminal() {
+            continue;
+        }
+        let (_, resolved) = of_group(context, &view.spec);
+        keep.extend(resolved.registrations.into_iter().map(|registration| registration.id));
+        for task in &group.tasks {
+            let Some(workload) = Workload::named(&view.spec, &task.name) else { continue };
+            let (_, resolved) = of_task(context, &workload, task);
+            keep.extend(resolved.registrations.into_iter().map(|registration| registration.id));
+        }
+    }
+    if !used {
+        return;
+    }
+    match context.services.catalogs.consul.sweep(&keep).await {
+        Ok(0) => {}
+        Ok(count) => tracing::info!(count, "removed services from Consul that no allocation wants any more"),
+        Err(error) => tracing::warn!(%error, "failed to look for forgotten services in Consul"),
+    }
+}
+
+/// Services that could be resolved, and why others could not.
+struct Resolved {
+    registrations: Vec<Registration>,
+    broken: Vec<String>,
+}
+
+fn of_group(context: &Context, alloc: &Allocation) -> (ServiceOwner, Resolved) {
+    let env = context.group_env(alloc);
+    let workload = registration::Workload {
+        alloc,
+        task: None,
+        env: &env,
+        driver_network: None,
+        alloc_network: None,
+        instance: &context.instance,
+        origin: Origin::Standalone,
+    };
+    (ServiceOwner { alloc: alloc.id, task: None }, resolved(registration::registrations(&workload)))
+}
+
+fn of_task(context: &Context, workload: &Workload, task: &Task) -> (ServiceOwner, Resolved) {
+    let env = context.task_env(workload, &Variables::new());
+    let resolved = resolved(registration::registrations(&registration::Workload {
+        alloc: &workload.alloc,
+        task: Some(task),
+        env: &env,
+        driver_network: None,
+        alloc_network: None,
+        instance: &context.instance,
+        origin: Origin::Standalone,
+    }));
+    (ServiceOwner { alloc: workload.alloc.id, task: Some(task.name.clone()) }, resolved)
+}
+
+fn resolved(results: Vec<Result<Registration, RegistrationError>>) -> Resolved {
+    let mut resolved = Resolved { registrations: Vec::new(), broken: Vec::new() };
+    for result in results {
+        match result {
+            Ok(registration) => resolved.registrations.push(registration),
+            Err(error) => resolved.broken.push(error.to_string()),
+        }
+    }
+    resolved
+}
+
+async fn carry_out(context: &Context, owner: &ServiceOwner, resolved: Resolved, verb: PlaceVerb) -> Outcome {
+    let catalogs = &context.services.catalogs;
+    let Resolved { registrations, broken } = resolved;
+    match verb {
+        PlaceVerb::Up => match (catalogs.up(owner, &registrations).await, broken.is_empty()) {
+            (Ok(()), true) => Outcome::Done,
+            (Ok(()), false) => retry(broken.join("; ")),
+            (Err(error), _) => refused(&error),
+        },
+        PlaceVerb::Down => match catalogs.down(owner, &registrations).await {
+            Ok(()) => Outcome::Done,
+            Err(error) => refused(&error),
+        },
+        PlaceVerb::Look => match catalogs.look(owner, &registrations).await {
+            Ok(Sight::Present) => Outcome::Present,
+            Ok(Sight::Absent) => Outcome::Absent,
+            Ok(Sight::Foreign { why }) => Outcome::Foreign { why },
+            Err(error) => refused(&error),
+        },
+    }
+}
+
+/// Whatever a catalogue says, it is tried again: registrations never fail a task.
+fn refused(error: &CatalogError) -> Outcome {
+    retry(error.to_string())
+}
+
+fn checks(
+    context: &Context,
+    owner: &ServiceOwner,
+    registrations: &[Registration],
+    verb: PlaceVerb,
+) -> Outcome {
+    let checks = &context.services.checks;
+    match verb {
+        PlaceVerb::Up => {
+            checks.up(owner, registrations);
+            Outcome::Done
+        }
+        PlaceVerb::Down => {
+            checks.down(owner);
+            Outcome::Done
+        }
+        PlaceVerb::Look => match checks.look(owner, registrations) {
+            Sight::Present => Outcome::Present,
+            Sight::Absent | Sight::Foreign { .. } => Outcome::Absent,
+        },
+    }
+}
+
+fn check_event(report: CheckReport) -> Event {
+    Event::Check { alloc: report.alloc, result: report.result }
+}
+
+fn services_part(owner: &ServiceOwner, model: &ReadModel) -> Option<Part> {
+    let Some(task) = &owner.task else { return Some(Part::Services) };
+    task_index(model, owner.alloc, task).map(|index| Part::Task(index, TaskPart::Services))
+}
+
+/// A task's index in its group.
+pub(crate) fn task_index(model: &ReadModel, alloc: AllocId, task: &str) -> Option<TaskIndex> {
+    let view = model.alloc(&alloc)?;
+    TaskIndex::try_from(view.tasks.iter().position(|known| known.name == task)?).ok()
 }

@@ -1,10 +1,6 @@
 //! The tasks' output while they run: lines of all tasks, each with the name of its task.
 
-use std::{
-    collections::BTreeSet,
-    io::Write,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, io::Write, sync::Arc};
 
 use herdlet_api_types::{AllocId, job::Job};
 use tokio::{sync::watch, task::JoinSet};

@@ -1,0 +1,255 @@
+//! The accepted files themselves: names, shapes, reading all of them back.
+//!
+//! A file that can't be read is reported and left where it is; one of a newer format is no damage and stops everything.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use herdlet_api_types::{AllocId, JobKey, UnixNanos, job::Job, volume::Volume};
+use herdlet_plan::{
+    job::JobState,
+    shared::volume::{Origin, VolumeState},
+    state::Durable,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use thiserror::Error;
+
+use crate::{durable, paths};
+
+/// The format of the files.
+pub(crate) const FORMAT: u64 = 1;
+
+/// `<namespace>.<id>.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct JobFile {
+    /// [`FORMAT`].
+    pub(crate) format: u64,
+    /// The commit that accepted what the file says.
+    pub(crate) commit: u64,
+    /// Number of the current version.
+    pub(crate) version: u64,
+    /// Commit in which the job was made.
+    pub(crate) create_index: u64,
+    /// When the current version was accepted.
+    pub(crate) submit_time: UnixNanos,
+    /// It is being stopped and will be forgotten.
+    pub(crate) deleting: bool,
+    /// The current version.
+    pub(crate) job: Arc<Job>,
+    /// Older versions that allocations are made from.
+    #[serde(default)]
+    pub(crate) older: Vec<OlderVersion>,
+}
+
+/// A version that is not the current one.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct OlderVersion {
+    /// Its number.
+    pub(crate) version: u64,
+    /// Its text.
+    pub(crate) job: Arc<Job>,
+}
+
+/// `volumes/<name>.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct VolumeFile {
+    /// [`FORMAT`].
+    pub(crate) format: u64,
+    /// The commit that accepted what the file says.
+    pub(crate) commit: u64,
+    /// Its specification.
+    pub(crate) volume: Volume,
+    /// It is being removed with its data.
+    pub(crate) purging: bool,
+}
+
+/// `ended/<allocation>.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct EndedFile {
+    /// [`FORMAT`].
+    pub(crate) format: u64,
+    /// The commit in which it ended.
+    pub(crate) commit: u64,
+    /// What is remembered of it.
+    pub(crate) state: Durable,
+}
+
+/// All that the files say.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Read {
+    pub(crate) jobs: BTreeMap<JobKey, JobFile>,
+    pub(crate) volumes: BTreeMap<String, VolumeFile>,
+    pub(crate) ended: BTreeMap<AllocId, EndedFile>,
+    /// Files that say nothing, and why.
+    pub(crate) unreadable: Vec<(PathBuf, String)>,
+}
+
+/// Why the files can't be read as a whole.
+#[derive(Debug, Error)]
+pub(crate) enum ReadError {
+    /// A newer release wrote one.
+    #[error("read {}: it has format {found}", path.display())]
+    Newer {
+        /// Which.
+        path: PathBuf,
+        /// Its format.
+        found: u64,
+    },
+    /// A directory can't be read.
+    #[error("read {}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl JobFile {
+    pub(crate) fn new(state: &JobState, job: Arc<Job>, older: Vec<OlderVersion>, commit: u64) -> Self {
+        Self {
+            format: FORMAT,
+            commit,
+            version: state.version,
+            create_index: state.create_index,
+            submit_time: state.submit_time,
+            deleting: state.deleting,
+            job,
+            older,
+        }
+    }
+
+    /// Every version the file holds.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = (u64, &Arc<Job>)> {
+        let older = self.older.iter().map(|older| (older.version, &older.job));
+        older.chain([(self.version, &self.job)])
+    }
+}
+
+impl VolumeFile {
+    pub(crate) fn new(state: &VolumeState, commit: u64) -> Self {
+        Self { format: FORMAT, commit, volume: state.spec.clone(), purging: state.purging }
+    }
+
+    /// What it says, as a state.
+    pub(crate) fn state(&self) -> VolumeState {
+        VolumeState { spec: self.volume.clone(), origin: Origin::Manifest, purging: self.purging, path: None }
+    }
+}
+
+impl EndedFile {
+    pub(crate) fn new(state: &Durable, commit: u64) -> Self {
+        Self { format: FORMAT, commit, state: state.clone() }
+    }
+}
+
+/// Where a job's file is.
+pub(crate) fn job_path(dir: &Path, key: &JobKey) -> PathBuf {
+    dir.join(format!("{}.{}.json", paths::encode(&key.namespace), paths::encode(&key.id)))
+}
+
+/// Where a volume's file is.
+pub(crate) fn volume_path(dir: &Path, name: &str) -> PathBuf {
+    dir.join("volumes").join(format!("{}.json", paths::encode(name)))
+}
+
+/// Where the file of an ended allocation is.
+pub(crate) fn ended_path(dir: &Path, id: &AllocId) -> PathBuf {
+    dir.join("ended").join(format!("{id}.json"))
+}
+
+impl Read {
+    /// Reads every file below `<state>/accepted`; changes nothing.
+    pub(crate) fn all(dir: &Path) -> Result<Self, ReadError> {
+        let mut read = Self::default();
+        for path in json_files(dir)? {
+            if let (Some(key), Some(file)) = (job_key_of(&path), read.one::<JobFile>(&path)?) {
+                read.jobs.insert(key, file);
+            }
+        }
+        for path in json_files(&dir.join("volumes"))? {
+            if let (Some(name), Some(file)) =
+                (stem(&path).and_then(paths::decode), read.one::<VolumeFile>(&path)?)
+            {
+                read.volumes.insert(name, file);
+            }
+        }
+        for path in json_files(&dir.join("ended"))? {
+            let id = stem(&path).and_then(|id| id.parse().ok()).map(AllocId);
+            if let (Some(id), Some(file)) = (id, read.one::<EndedFile>(&path)?) {
+                read.ended.insert(id, file);
+            }
+        }
+        Ok(read)
+    }
+
+    fn one<T: DeserializeOwned>(&mut self, path: &Path) -> Result<Option<T>, ReadError> {
+        let io_error = |source| ReadError::Io { path: path.to_owned(), source };
+        let bytes = fs::read(path).map_err(io_error)?;
+        match serde_json::from_slice::<Format>(&bytes) {
+            Ok(Format { format: found }) if found > FORMAT => {
+                return Err(ReadError::Newer { path: path.to_owned(), found });
+            }
+            Ok(_) | Err(_) => {}
+        }
+        match serde_json::from_slice(&bytes) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) => {
+                self.unreadable.push((path.to_owned(), error.to_string()));
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Removes what a crash left of files that were being written.
+pub(crate) fn remove_leftovers(dir: &Path) -> io::Result<()> {
+    for dir in [dir.to_owned(), dir.join("volumes"), dir.join("ended")] {
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            if durable::is_temporary(&entry.file_name().to_string_lossy()) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What every format has.
+#[derive(Deserialize)]
+struct Format {
+    format: u64,
+}
+
+fn json_files(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
+    let io_error = |source| ReadError::Io { path: dir.to_owned(), source };
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(io_error(error)),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(io_error)?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.ends_with(".json") && !name.starts_with('.') {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn stem(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()?.strip_suffix(".json")
+}
+
+fn job_key_of(path: &Path) -> Option<JobKey> {
+    let (namespace, id) = stem(path)?.split_once('.')?;
+    Some(JobKey { namespace: paths::decode(namespace)?, id: paths::decode(id)? })
+}

@@ -1,0 +1,76 @@
+//! A database that has fallen back to an older commit is brought forward by the accepted files.
+//!
+//! In: what the database holds, the files, the number of the last commit. Out: the same, no longer behind. Only for what was
+//! accepted: what the lost commits knew of attempts is found again by looking.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use herdlet_plan::{job::JobState, record::RecordKey, shared::volume::Origin};
+
+use super::{JobFile, Read};
+use crate::state_db::load::Loaded;
+
+/// Brings `loaded` forward. Says which records changed.
+pub(crate) fn roll(loaded: &mut Loaded, read: &Read, committed: u64) -> BTreeSet<RecordKey> {
+    let mut changed = BTreeSet::new();
+    if committed <= loaded.index {
+        return changed;
+    }
+    tracing::error!(index = loaded.index, committed, "the state database has fallen back to an older commit");
+    let newer = loaded.index + 1..=committed;
+    for (key, file) in read.jobs.iter().filter(|(_, file)| newer.contains(&file.commit)) {
+        for (version, job) in file.versions() {
+            loaded.versions.insert((key.clone(), version), Arc::clone(job));
+            changed.insert(RecordKey::JobVersion(key.clone(), version));
+        }
+        if let Some(state) = loaded.jobs.get_mut(key) {
+            bring_forward(state, file);
+            changed.insert(RecordKey::Job(key.clone()));
+        }
+    }
+    for (name, file) in read.volumes.iter().filter(|(_, file)| newer.contains(&file.commit)) {
+        if loaded
+            .volumes
+            .get(name)
+            .is_some_and(|known| known.spec != file.volume || known.purging != file.purging)
+        {
+            loaded.volumes.insert(name.clone(), file.state());
+            changed.insert(RecordKey::Volume(name.clone()));
+        }
+    }
+    for (id, file) in read.ended.iter().filter(|(_, file)| newer.contains(&file.commit)) {
+        if loaded.specs.contains_key(id) {
+            loaded.states.insert(*id, file.state.clone());
+            changed.insert(RecordKey::AllocState(*id));
+        }
+    }
+    // A file that is gone was removed on purpose. What the object owned may still be there, so it goes the usual way.
+    for state in loaded.jobs.values_mut() {
+        if !read.jobs.contains_key(&state.key) && !state.deleting {
+            state.deleting = true;
+            changed.insert(RecordKey::Job(state.key.clone()));
+        }
+    }
+    loaded.volumes.retain(|name, state| {
+        let kept = state.origin == Origin::Config || read.volumes.contains_key(name);
+        if !kept {
+            changed.insert(RecordKey::Volume(name.clone()));
+        }
+        kept
+    });
+    loaded.index = committed;
+    changed
+}
+
+fn bring_forward(state: &mut JobState, file: &JobFile) {
+    if state.create_index != file.create_index {
+        // It was forgotten and made anew since: the slots belong to another job of the same name.
+        state.slots.clear();
+    }
+    state.version = file.version;
+    state.versions.extend(file.versions().map(|(version, _)| version));
+    state.create_index = file.create_index;
+    state.modify_index = file.commit;
+    state.submit_time = file.submit_time;
+    state.deleting = file.deleting;
+}

@@ -1,0 +1,273 @@
+//! Records made anew from what is on disk beside the database: all of them, or those that were damaged.
+//!
+//! In: the accepted files, the `alloc.json` of each allocation directory, the names of the attempts' records. Out: records
+//! with which the planner looks at everything and stops nothing. It must not know how the database is kept.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use herdlet_api_types::{
+    AllocId, JobKey,
+    alloc::{Allocation, Desired},
+    job::Job,
+};
+use herdlet_plan::{
+    job::{JobState, Slot},
+    record::RecordKey,
+    state::{Durable, Run, TaskState},
+    time::Now,
+};
+
+use super::Read;
+use crate::{paths, state_db::load::Loaded};
+
+/// Where the number of the last commit is lost too, a rebuilt index is so much above every index that is known: those given
+/// out since the last accepted change are not known, and a client that waits for one must not wait for ever.
+const INDEX_MARGIN: u64 = 1_000_000;
+
+/// Where records are made from.
+pub(crate) struct Sources<'a> {
+    /// The accepted files.
+    pub(crate) read: &'a Read,
+    /// `<state>/alloc`.
+    pub(crate) allocs: PathBuf,
+    /// `<runtime>/attempts`.
+    pub(crate) attempts: PathBuf,
+    /// Number of the last commit, where it is known.
+    pub(crate) committed: Option<u64>,
+    /// The present.
+    pub(crate) now: Now,
+}
+
+/// Which records to make.
+pub(crate) enum Scope {
+    /// All: there is no database.
+    All,
+    /// Those with these keys.
+    Keys(BTreeSet<RecordKey>),
+}
+
+impl Scope {
+    fn has(&self, key: &RecordKey) -> bool {
+        match self {
+            Self::All => true,
+            Self::Keys(keys) => keys.contains(key),
+        }
+    }
+}
+
+/// Adds what `scope` names and the sources know. Says what could not be read: paths and why.
+pub(crate) fn fill(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope) -> Vec<(PathBuf, String)> {
+    let mut unreadable = Vec::new();
+    fill_versions(loaded, sources.read, scope);
+    let made = fill_specs(loaded, sources, scope, &mut unreadable);
+    fill_states(loaded, sources, scope, &made);
+    if matches!(scope, Scope::All) {
+        let commits = sources.read.jobs.values().map(|file| file.commit.max(file.create_index));
+        let commits = commits.chain(sources.read.volumes.values().map(|file| file.commit));
+        let commits = commits.chain(sources.read.ended.values().map(|file| file.commit));
+        let newest = commits.chain(loaded.specs.values().map(|spec| spec.create_index)).max();
+        loaded.index = match sources.committed {
+            Some(committed) => newest.unwrap_or(0).max(committed),
+            None => newest.map_or(0, |newest| newest.saturating_add(INDEX_MARGIN)),
+        };
+        stop_superseded(&mut loaded.specs);
+    }
+    for (key, file) in &sources.read.jobs {
+        if scope.has(&RecordKey::Job(key.clone())) && !loaded.jobs.contains_key(key) {
+            let state = JobState {
+                key: key.clone(),
+                version: file.version,
+                versions: file.versions().map(|(version, _)| version).collect(),
+                create_index: file.create_index,
+                modify_index: loaded.index,
+                submit_time: file.submit_time,
+                deleting: file.deleting,
+                slots: slots(key, &loaded.specs, sources.now),
+            };
+            loaded.jobs.insert(key.clone(), state);
+        }
+    }
+    for (name, file) in &sources.read.volumes {
+        if scope.has(&RecordKey::Volume(name.clone())) && !loaded.volumes.contains_key(name) {
+            loaded.volumes.insert(name.clone(), file.state());
+        }
+    }
+    unreadable
+}
+
+fn fill_versions(loaded: &mut Loaded, read: &Read, scope: &Scope) {
+    for (key, file) in &read.jobs {
+        let job_is_lost = scope.has(&RecordKey::Job(key.clone()));
+        for (version, job) in file.versions() {
+            if job_is_lost || scope.has(&RecordKey::JobVersion(key.clone(), version)) {
+                loaded.versions.entry((key.clone(), version)).or_insert_with(|| Arc::clone(job));
+            }
+        }
+    }
+}
+
+/// Reads the allocations that are missing from their directories. An allocation of a job that is not accepted is left alone:
+/// nothing says what it is, so it is not ours to stop.
+fn fill_specs(
+    loaded: &mut Loaded,
+    sources: &Sources<'_>,
+    scope: &Scope,
+    unreadable: &mut Vec<(PathBuf, String)>,
+) -> BTreeSet<AllocId> {
+    let ids: Vec<AllocId> = match scope {
+        Scope::All => ids_below(&sources.allocs),
+        Scope::Keys(keys) => keys.iter().filter_map(spec_id).collect(),
+    };
+    let mut made = BTreeSet::new();
+    for id in ids {
+        if loaded.specs.contains_key(&id) {
+            continue;
+        }
+        let path = sources.allocs.join(id.to_string()).join("alloc.json");
+        match read_alloc(&path, id, &loaded.versions) {
+            Ok(spec) => {
+                loaded.specs.insert(id, spec);
+                made.insert(id);
+            }
+            Err(why) => unreadable.push((path, why)),
+        }
+    }
+    made
+}
+
+fn read_alloc(
+    path: &Path,
+    id: AllocId,
+    versions: &BTreeMap<(JobKey, u64), Arc<Job>>,
+) -> Result<Allocation, String> {
+    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    let spec: Allocation = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    if spec.id != id {
+        return Err(format!("it is of allocation {}", spec.id));
+    }
+    if !versions.contains_key(&(spec.job_key.clone(), spec.job_version)) {
+        return Err(format!("version {} of job {} is not known", spec.job_version, spec.job_key));
+    }
+    Ok(spec)
+}
+
+/// What is remembered of allocations whose memory is lost: how they ended, or which attempts were begun.
+fn fill_states(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope, made: &BTreeSet<AllocId>) {
+    let lost: Vec<AllocId> = loaded
+        .specs
+        .keys()
+        .filter(|id| made.contains(id) || scope.has(&RecordKey::AllocState(**id)))
+        .filter(|id| !loaded.states.contains_key(id))
+        .copied()
+        .collect();
+    if lost.is_empty() {
+        return;
+    }
+    let attempts = attempts_below(&sources.attempts);
+    for id in lost {
+        let state = match sources.read.ended.get(&id) {
+            Some(ended) => ended.state.clone(),
+            None => {
+                let Some(spec) = loaded.specs.get(&id) else { continue };
+                let job = loaded.versions.get(&(spec.job_key.clone(), spec.job_version));
+                let group = job.and_then(|job| job.group(&spec.group));
+                let names = group.into_iter().flat_map(|group| &group.tasks).map(|task| &task.name);
+                let task =
+                    |name: &String| begun(name, attempts.get(&(id, name.clone())).copied(), sources.now);
+                Durable { adopted: true, tasks: names.map(task).collect(), ..Durable::default() }
+            }
+        };
+        loaded.states.insert(id, state);
+    }
+}
+
+/// A task of which only the last attempt's number is known: the plan will be to see what became of it.
+fn begun(name: &str, attempt: Option<u32>, now: Now) -> TaskState {
+    let run = attempt.map_or(Run::Waiting, |attempt| Run::Starting { attempt, boot: now.boot });
+    TaskState { name: name.to_owned(), run, attempt: attempt.unwrap_or(0), ..TaskState::default() }
+}
+
+/// The newest allocation of each slot stands for it; the file of an older one says `run` though it was stopped since.
+fn stop_superseded(specs: &mut BTreeMap<AllocId, Allocation>) {
+    let newest: BTreeSet<AllocId> = newest_of_slots(specs).into_values().map(|(_, id)| id).collect();
+    for (id, spec) in specs {
+        if spec.desired == Desired::Run && !newest.contains(id) {
+            spec.desired = Desired::Stop;
+            "was replaced".clone_into(&mut spec.desired_description);
+        }
+    }
+}
+
+type SlotKey = (JobKey, String, u32);
+
+fn newest_of_slots(specs: &BTreeMap<AllocId, Allocation>) -> BTreeMap<SlotKey, ((u64, i64), AllocId)> {
+    let mut newest: BTreeMap<SlotKey, ((u64, i64), AllocId)> = BTreeMap::new();
+    for (id, spec) in specs {
+        let slot = (spec.job_key.clone(), spec.group.clone(), spec.index);
+        let candidate = ((spec.create_index, spec.create_time.0), *id);
+        let known = newest.entry(slot).or_insert(candidate);
+        *known = (*known).max(candidate);
+    }
+    newest
+}
+
+/// A job's slots. How many allocations a slot has had is lost; the present second stands for it, which no slot has reached
+/// by counting, so that no id is given out twice.
+fn slots(job: &JobKey, specs: &BTreeMap<AllocId, Allocation>, now: Now) -> BTreeMap<String, Vec<Slot>> {
+    let had = u32::try_from(now.wall.0 / 1_000_000_000).unwrap_or(u32::MAX);
+    let mut slots: BTreeMap<String, Vec<Slot>> = BTreeMap::new();
+    for ((key, group, index), (_, id)) in newest_of_slots(specs) {
+        let Ok(at) = usize::try_from(index) else { continue };
+        if key != *job {
+            continue;
+        }
+        let of_group = slots.entry(group).or_default();
+        if of_group.len() <= at {
+            of_group.resize(at + 1, Slot { had, alloc: None });
+        }
+        if let Some(slot) = of_group.get_mut(at) {
+            slot.alloc = Some(id);
+        }
+    }
+    slots
+}
+
+fn spec_id(key: &RecordKey) -> Option<AllocId> {
+    match key {
+        RecordKey::AllocSpec(id) => Some(*id),
+        RecordKey::Meta
+        | RecordKey::Job(_)
+        | RecordKey::JobVersion(..)
+        | RecordKey::Volume(_)
+        | RecordKey::AllocState(_) => None,
+    }
+}
+
+fn ids_below(allocs: &Path) -> Vec<AllocId> {
+    names_below(allocs).iter().filter_map(|name| name.parse().ok()).map(AllocId).collect()
+}
+
+/// The newest attempt of each task of which there is a record.
+fn attempts_below(attempts: &Path) -> BTreeMap<(AllocId, String), u32> {
+    let mut newest = BTreeMap::new();
+    for name in names_below(attempts) {
+        if let Some((alloc, task, attempt)) = paths::parse_attempt_name(&name) {
+            let known: &mut u32 = newest.entry((alloc, task)).or_default();
+            *known = (*known).max(attempt);
+        }
+    }
+    newest
+}
+
+fn names_below(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().to_str().map(str::to_owned)).collect();
+    names.sort();
+    names
+}

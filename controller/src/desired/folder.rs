@@ -1,0 +1,279 @@
+//! A folder of manifests as a source of desired state: what lies in it runs, what is taken out of it is stopped.
+//!
+//! In: a directory, and which jobs it owned when the agent last ran. Out: requests to the planner. A broken file keeps the
+//! last good version of its jobs; a folder that can't be read changes nothing. Which file owns which job is kept in a small
+//! file, written before anything is applied, so that a file removed while the agent was down is noticed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use herdlet_api_types::{JobKey, job::Job, volume::Volume};
+use herdlet_plan::event::Command;
+use herdlet_runtime::Inbox;
+
+use crate::{
+    agent::{accepted, request},
+    desired::{
+        manifests::{Drivers, Folder, read_folder},
+        yaml::Problem,
+    },
+    durable,
+    planner::Input,
+    watch::directory::{DirectoryWatch, Interests},
+};
+
+/// Editors and copies touch a file several times; one reading serves them all.
+const QUIET_TIME: Duration = Duration::from_millis(100);
+
+/// How long to wait before a folder that can't be watched is tried again.
+const RETRY_PERIOD: Duration = Duration::from_secs(5);
+
+/// The files' names, each with the jobs that it defined when it was last good.
+type Owned = BTreeMap<String, BTreeSet<JobKey>>;
+
+/// A folder of manifests.
+pub struct FolderSource {
+    dir: PathBuf,
+    /// Where ownership is kept.
+    memory: PathBuf,
+    owned: Owned,
+    drivers: Drivers,
+    inbox: Inbox<Input>,
+    status: Arc<FolderStatus>,
+}
+
+/// What is wrong with the folder now, for status and metrics.
+#[derive(Debug, Default)]
+pub struct FolderStatus(Mutex<Vec<Problem>>);
+
+impl FolderStatus {
+    /// Everything that is wrong; empty when all files are in force.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, problems: Vec<Problem>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = problems;
+    }
+}
+
+/// What the folder asks for after a reading.
+#[derive(Debug, Default)]
+struct Wanted {
+    jobs: Vec<Job>,
+    volumes: Vec<Volume>,
+    gone: BTreeSet<JobKey>,
+    owned: Owned,
+    problems: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
+
+impl FolderSource {
+    /// The folder `dir`; `state` is the agent's state directory.
+    pub fn new(dir: PathBuf, state: &Path, drivers: Drivers, inbox: Inbox<Input>) -> Self {
+        let memory = state.join("folder.json");
+        let owned = std::fs::read(&memory).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let entries: Vec<(String, BTreeSet<JobKey>)> = owned.unwrap_or_default();
+        Self { dir, memory, owned: entries.into_iter().collect(), drivers, inbox, status: Arc::default() }
+    }
+
+    /// What is wrong with it, as it changes.
+    pub fn status(&self) -> Arc<FolderStatus> {
+        Arc::clone(&self.status)
+    }
+
+    /// Reads the folder and makes it the desired state.
+    ///
+    /// # Errors
+    /// When ownership can't be remembered, or the agent is shutting down. What is wrong with files is in the status.
+    pub async fn load(&mut self) -> anyhow::Result<()> {
+        let (dir, drivers) = (self.dir.clone(), self.drivers.clone());
+        let folder = tokio::task::spawn_blocking(move || read_folder(&dir, &drivers)).await?;
+        let wanted = decide(&self.owned, folder);
+        for problem in &wanted.problems {
+            tracing::error!(%problem, "a manifest is not in force");
+        }
+        for warning in &wanted.warnings {
+            tracing::warn!(%warning, "manifest");
+        }
+        self.status.set(wanted.problems);
+        // Remembered first: what is applied and then forgotten could never be taken away again.
+        self.remember(union(&self.owned, &wanted.owned))?;
+        let apply = Command::Apply { jobs: wanted.jobs, volumes: wanted.volumes };
+        if let Err(error) = accepted(request(&self.inbox, apply).await?) {
+            tracing::error!(%error, "the manifests were refused; nothing was changed");
+            return Ok(());
+        }
+        for job in wanted.gone {
+            // It may be gone already.
+            let _ = request(&self.inbox, Command::Delete { job }).await?;
+        }
+        self.remember(wanted.owned)
+    }
+
+    /// Follows the folder until the agent ends.
+    pub async fn follow(mut self) {
+        loop {
+            match DirectoryWatch::open(&self.dir, Interests::Entries) {
+                Ok(watch) => {
+                    // What changed before the watch was there.
+                    if self.load().await.is_err() || self.follow_watch(&watch).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(dir = %self.dir.display(), %error, "failed to watch the folder; nothing is removed");
+                }
+            }
+            tokio::time::sleep(RETRY_PERIOD).await;
+        }
+    }
+
+    /// Reads the folder after each change, until it vanishes (`Ok`) or the agent ends (`Err`).
+    async fn follow_watch(&mut self, watch: &DirectoryWatch) -> anyhow::Result<()> {
+        while watch.changed().await.is_ok() {
+            while tokio::time::timeout(QUIET_TIME, watch.changed()).await.is_ok_and(|changed| changed.is_ok())
+            {
+            }
+            self.load().await?;
+            if !self.dir.is_dir() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, owned: Owned) -> anyhow::Result<()> {
+        if owned != self.owned || !self.memory.exists() {
+            let entries: Vec<_> = owned.iter().collect();
+            durable::write(&self.memory, &serde_json::to_vec(&entries)?)?;
+            self.owned = owned;
+        }
+        Ok(())
+    }
+}
+
+/// Compares what the folder says with what it owned.
+fn decide(owned: &Owned, folder: Folder) -> Wanted {
+    let mut wanted = Wanted::default();
+    if let Some(problem) = folder.problem {
+        wanted.owned.clone_from(owned);
+        wanted.problems.push(problem);
+        return wanted;
+    }
+    let mut places: BTreeMap<JobKey, String> = BTreeMap::new();
+    for file in folder.files {
+        let name = file.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match file.content {
+            Ok(set) => {
+                let mut keys = BTreeSet::new();
+                wanted.warnings.extend(set.warnings);
+                for loaded in set.jobs {
+                    let key = loaded.object.key();
+                    if let Some(other) = places.get(&key) {
+                        let message =
+                            format!("job \"{key}\" is defined in {other} already; this one is left out");
+                        wanted.problems.push(Problem {
+                            source: loaded.source.to_string(),
+                            line: loaded.position.line,
+                            column: loaded.position.column,
+                            path: String::from("metadata.name"),
+                            message,
+                        });
+                        continue;
+                    }
+                    places.insert(key.clone(), name.clone());
+                    keys.insert(key);
+                    wanted.jobs.push(loaded.object);
+                }
+                wanted.volumes.extend(set.volumes.into_iter().map(|loaded| loaded.object));
+                wanted.owned.insert(name, keys);
+            }
+            Err(problems) => {
+                // The last good version stays in force.
+                let keys = owned.get(&name).cloned().unwrap_or_default();
+                places.extend(keys.iter().map(|key| (key.clone(), name.clone())));
+                wanted.owned.insert(name, keys);
+                wanted.problems.extend(problems.into_vec());
+            }
+        }
+    }
+    let kept: BTreeSet<&JobKey> = wanted.owned.values().flatten().collect();
+    wanted.gone = owned.values().flatten().filter(|key| !kept.contains(key)).cloned().collect();
+    wanted
+}
+
+/// What either of them owns: true while one is being replaced by the other.
+fn union(old: &Owned, new: &Owned) -> Owned {
+    let mut union = old.clone();
+    for (file, keys) in new {
+        union.entry(file.clone()).or_default().extend(keys.iter().cloned());
+    }
+    union
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: NAME}\nspec:\n  type: batch\n  groups:\n    \
+                       - name: g\n      tasks:\n        - name: t\n          driver: raw_exec\n          config: {command: /bin/true}\n";
+
+    fn write(dir: &Path, file: &str, job: &str) {
+        std::fs::write(dir.join(file), JOB.replace("NAME", job)).unwrap();
+    }
+
+    fn key(id: &str) -> JobKey {
+        JobKey { namespace: "default".to_owned(), id: id.to_owned() }
+    }
+
+    fn read(owned: &Owned, dir: &Path) -> Wanted {
+        decide(owned, read_folder(dir, &Drivers::built_in()))
+    }
+
+    #[test]
+    fn a_removed_file_takes_its_jobs_with_it_and_a_broken_one_keeps_them() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "a.yaml", "a");
+        write(dir.path(), "b.yaml", "b");
+        let first = read(&Owned::new(), dir.path());
+        assert_eq!(first.jobs.len(), 2);
+        assert!(first.gone.is_empty());
+        std::fs::remove_file(dir.path().join("a.yaml")).unwrap();
+        std::fs::write(dir.path().join("b.yaml"), "kind: [").unwrap();
+        let second = read(&first.owned, dir.path());
+        assert!(second.jobs.is_empty());
+        assert_eq!(second.gone, [key("a")].into());
+        assert!(!second.problems.is_empty());
+        assert_eq!(second.owned["b.yaml"], [key("b")].into());
+    }
+
+    #[test]
+    fn a_vanished_folder_removes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "a.yaml", "a");
+        let first = read(&Owned::new(), dir.path());
+        let second = read(&first.owned, &dir.path().join("gone"));
+        assert!(second.gone.is_empty());
+        assert_eq!(second.owned, first.owned);
+        assert_eq!(second.problems.len(), 1);
+    }
+
+    #[test]
+    fn a_job_moves_between_files_without_being_stopped_and_is_taken_from_one_only() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "a.yaml", "a");
+        let first = read(&Owned::new(), dir.path());
+        std::fs::rename(dir.path().join("a.yaml"), dir.path().join("z.yaml")).unwrap();
+        let second = read(&first.owned, dir.path());
+        assert!(second.gone.is_empty());
+        write(dir.path(), "b.yaml", "a");
+        let third = read(&second.owned, dir.path());
+        assert_eq!(third.jobs.len(), 1);
+        assert_eq!(third.problems.len(), 1);
+    }
+}

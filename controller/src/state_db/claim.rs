@@ -1,0 +1,181 @@
+//! The state directory is ours: one agent at a time, of no older release than what wrote it.
+//!
+//! In: a path. Out: a [`StateDir`], which holds the lock until the process ends. A directory of a newer format is refused
+//! before anything in it is touched.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read, Seek, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use herdlet_api_types::InstanceId;
+use rustix::fs::{FlockOperation, flock};
+use thiserror::Error;
+
+use super::{code::FORMAT, file};
+use crate::durable;
+
+/// Why a state directory can't be used. The sentences read after "failed to".
+#[derive(Debug, Error)]
+pub enum ClaimError {
+    /// Another agent has it.
+    #[error("use the state directory {}: another agent{} is using it", path.display(), said_pid(pid))]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// Its process id, where it is known.
+        pid: Option<u32>,
+    },
+    /// It was written by a newer release; nothing was touched.
+    #[error("read {}: it has format {found}, this release knows {FORMAT} at most; nothing was changed", path.display())]
+    Newer {
+        /// What has the newer format.
+        path: PathBuf,
+        /// That format.
+        found: u64,
+    },
+    /// There is state, but nothing says whose.
+    #[error(
+        "find out whose state is in {}: its file `instance` can't be read ({why}) and the database can't tell; restore the \
+         file (16 hexadecimal characters), or remove the directory if nothing of it runs any more", path.display()
+    )]
+    NoInstance {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with the file.
+        why: String,
+    },
+    /// The file system refused.
+    #[error("{operation} {}", path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// A state directory that no other agent can use while this lives.
+#[derive(Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    instance: InstanceId,
+    /// Held, never read.
+    _lock: File,
+}
+
+impl StateDir {
+    /// Makes the directory (0700) unless it is there, locks it and finds out, or draws, which instance it is of.
+    ///
+    /// # Errors
+    /// [`ClaimError`]; see its variants.
+    pub fn claim(path: &Path) -> Result<Self, ClaimError> {
+        let format_path = path.join("format");
+        refuse_newer(&format_path)?;
+        durable::make_dir(path).map_err(io_error("make the state directory", path))?;
+        let lock = lock(path)?;
+        let instance = instance(path)?;
+        if !format_path.exists() {
+            durable::write(&format_path, format!("{FORMAT}\n").as_bytes())
+                .map_err(io_error("write", &format_path))?;
+        }
+        Ok(Self { path: path.to_owned(), instance, _lock: lock })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whose it is.
+    pub fn instance(&self) -> &InstanceId {
+        &self.instance
+    }
+}
+
+/// The plain file says the format too, because even opening a database may write to it.
+fn refuse_newer(path: &Path) -> Result<(), ClaimError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => match text.trim().parse() {
+            Ok(found) if found > u64::from(FORMAT) => Err(ClaimError::Newer { path: path.to_owned(), found }),
+            // The database says it once more: a damaged file keeps nobody from starting.
+            Ok(_) | Err(_) => Ok(()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(ClaimError::Io { operation: "read", path: path.to_owned(), source }),
+    }
+}
+
+/// A lock of flock(2) ends with the process, however that ends. The number in the file is for people.
+fn lock(dir: &Path) -> Result<File, ClaimError> {
+    let path = dir.join("lock");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(io_error("open", &path))?;
+    if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        if error == rustix::io::Errno::WOULDBLOCK {
+            let mut text = String::new();
+            let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+            return Err(ClaimError::InUse { path: dir.to_owned(), pid });
+        }
+        return Err(io_error("lock", &path)(error.into()));
+    }
+    let written =
+        file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+    written.map_err(io_error("write", &path))?;
+    Ok(file)
+}
+
+/// Reads the instance's id; where the file is lost asks the database; draws one where there is no state at all.
+fn instance(dir: &Path) -> Result<InstanceId, ClaimError> {
+    let path = dir.join("instance");
+    let why = match std::fs::read_to_string(&path) {
+        Ok(text) => match parse_instance(text.trim()) {
+            Some(instance) => return Ok(instance),
+            None => "it does not hold 16 hexadecimal characters".to_owned(),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "it is missing".to_owned(),
+        Err(error) => return Err(io_error("read", &path)(error)),
+    };
+    let known = file::peek_instance(&dir.join("state.db")).and_then(|text| parse_instance(&text));
+    let instance = match known {
+        Some(instance) => instance,
+        None if path.exists() || dir.join("state.db").exists() || dir.join("accepted").exists() => {
+            return Err(ClaimError::NoInstance { path: dir.to_owned(), why });
+        }
+        None => draw_instance(dir)?,
+    };
+    durable::write(&path, format!("{instance}\n").as_bytes()).map_err(io_error("write", &path))?;
+    Ok(instance)
+}
+
+fn parse_instance(text: &str) -> Option<InstanceId> {
+    let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    (text.len() == 16 && text.bytes().all(hex)).then(|| InstanceId(text.to_owned()))
+}
+
+fn draw_instance(dir: &Path) -> Result<InstanceId, ClaimError> {
+    let mut bytes = [0; 8];
+    aws_lc_rs::rand::fill(&mut bytes)
+        .map_err(|error| io_error("draw an instance id for", dir)(io::Error::other(error.to_string())))?;
+    Ok(InstanceId(format!("{:016x}", u64::from_be_bytes(bytes))))
+}
+
+fn said_pid(pid: &Option<u32>) -> String {
+    pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+}
+
+fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ClaimError {
+    let path = path.to_owned();
+    move |source| ClaimError::Io { operation, path, source }
+}

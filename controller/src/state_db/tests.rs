@@ -1,0 +1,7 @@
+//! The state database under refusal, damage and crashes.
+
+mod crash;
+mod damage;
+mod fixture;
+mod refuse;
+mod whole;

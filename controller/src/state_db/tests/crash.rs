@@ -1,0 +1,177 @@
+//! A crash between any two steps of a commit.
+//!
+//! Each commit of a life is let fail at its first step, at its second, and so on. The directory is copied at that moment (what
+//! a kill would leave), then opened twice: as it is, and with the database lost.
+
+use std::{fs, path::Path};
+
+use herdlet_api_types::job::Job;
+use herdlet_plan::{
+    event::Command,
+    record::{Record, RecordKey, RecordValue},
+};
+use herdlet_runtime::Store;
+
+use super::fixture::*;
+use crate::{durable::Steps, state_db::CommitError};
+
+/// What a life does next.
+#[derive(Clone)]
+enum Deed {
+    Apply(Vec<Job>),
+    Delete(&'static str),
+    Forget(&'static str, &'static [u64]),
+    End(&'static str),
+}
+
+fn deeds() -> Vec<Deed> {
+    vec![
+        Deed::Apply(vec![job("a", 1, "x")]),
+        Deed::Apply(vec![job("a", 1, "y"), job("b", 2, "z")]),
+        Deed::End("b"),
+        Deed::Delete("a"),
+        Deed::Apply(vec![job("a", 1, "back to life")]),
+        Deed::Delete("a"),
+        Deed::Forget("a", &[0, 1, 2]),
+        Deed::Apply(vec![job("a", 1, "again")]),
+    ]
+}
+
+fn records(life: &mut Life, deed: &Deed) -> Vec<Record> {
+    let of_job = |life: &Life, id: &str| {
+        let found = life.world.allocations().filter(|(spec, _)| spec.job_key.id == id);
+        found.map(|(spec, _)| spec.id).collect::<Vec<_>>()
+    };
+    match deed {
+        Deed::Apply(jobs) => life.records(Command::Apply { jobs: jobs.clone(), volumes: vec![volume("v")] }),
+        Deed::Delete(id) => life.records(Command::Delete { job: job_key(id) }),
+        Deed::Forget(id, versions) => {
+            let allocs = of_job(life, id);
+            forget(id, versions, &allocs)
+        }
+        Deed::End(id) => {
+            let put = |id| Record::Put(RecordKey::AllocState(id), RecordValue::AllocState(ended().into()));
+            of_job(life, id).into_iter().map(put).collect()
+        }
+    }
+}
+
+/// Lives the first `done` deeds, then the next one up to its `step`th step. Whether that deed was accepted.
+fn live(dir: &Path, done: usize, step: usize) -> bool {
+    let mut life = Life::begin(dir);
+    let deeds = deeds();
+    for deed in &deeds[..done] {
+        let records = records(&mut life, deed);
+        life.store.commit(&records).unwrap();
+        // Forgetting ends in the world too, which these records only stand for.
+        if matches!(deed, Deed::Forget(..)) {
+            drop(life);
+            life = Life::begin(dir);
+        }
+    }
+    life.write_alloc_files(dir);
+    let records = records(&mut life, &deeds[done]);
+    let steps = Steps::failing_after(step);
+    life.store.accepted.set_steps(steps.clone());
+    life.store.steps = steps;
+    let accepted = life.store.commit(&records).is_ok();
+    let crashed = dir.join("crashed");
+    copy(&paths(dir).state, &paths(&crashed).state);
+    // What failed is offered again, and must then be as if it had not failed.
+    life.store.accepted.set_steps(Steps::default());
+    life.store.steps = Steps::default();
+    life.store.commit(&records).unwrap();
+    accepted
+}
+
+#[test]
+fn after_a_crash_at_any_step_what_was_accepted_is_there_and_what_was_deleted_is_not() {
+    let mut crashes = 0;
+    for done in 0..deeds().len() {
+        let before = scratch();
+        live_whole(before.path(), done);
+        let before_jobs = jobs(&open(before.path()).records);
+        for step in 0.. {
+            let dir = scratch();
+            let accepted = live(dir.path(), done, step);
+            let after = open(dir.path());
+            let (after_jobs, after_content) = (jobs(&after.records), content(&after.records));
+            drop(after);
+
+            let crashed = dir.path().join("crashed");
+            let lost = dir.path().join("lost");
+            copy(&crashed, &lost);
+            let opened = open(&crashed);
+            let found = jobs(&opened.records);
+            assert!(found == before_jobs || found == after_jobs, "{done}/{step}: {found:?}");
+            assert!(
+                !accepted || same(content(&opened.records), &after_content),
+                "{done}/{step}: accepted and not there"
+            );
+            drop(opened);
+
+            fs::remove_file(paths(&lost).database()).unwrap();
+            copy(&paths(dir.path()).allocs(), &paths(&lost).allocs());
+            let rebuilt = jobs(&open(&lost).records);
+            // Of a request that was not answered any part may have been kept.
+            let parts = rebuilt.iter().all(|(key, state)| {
+                before_jobs.get(key) == Some(state) || after_jobs.get(key) == Some(state)
+            });
+            let kept = before_jobs
+                .keys()
+                .filter(|key| after_jobs.contains_key(*key))
+                .all(|key| rebuilt.contains_key(key));
+            assert!(parts && kept, "{done}/{step}: {rebuilt:?}");
+            assert!(!accepted || rebuilt == after_jobs, "{done}/{step}: accepted and lost: {rebuilt:?}");
+
+            // The files follow the database: losing it later must not bring back what never happened.
+            fs::remove_file(paths(&crashed).database()).unwrap();
+            assert_eq!(jobs(&open(&crashed).records), found, "{done}/{step}");
+            crashes += 1;
+            if accepted {
+                break;
+            }
+        }
+    }
+    assert!(crashes > 60, "{crashes}");
+}
+
+/// Equal but for the number of the commit, which grew when the same was committed once more.
+fn same(mut found: Content, expected: &Content) -> bool {
+    found.extend(expected.get_key_value("meta/world").map(|(place, hash)| (place.clone(), *hash)));
+    found == *expected
+}
+
+/// The first `done` deeds, without a crash.
+fn live_whole(dir: &Path, done: usize) {
+    let mut life = Life::begin(dir);
+    for deed in &deeds()[..done] {
+        let records = records(&mut life, deed);
+        life.store.commit(&records).unwrap();
+        if matches!(deed, Deed::Forget(..)) {
+            drop(life);
+            life = Life::begin(dir);
+        }
+    }
+}
+
+/// A file of a job that is not in the database is told from one whose record was lost.
+#[test]
+fn a_job_whose_commit_never_happened_is_set_aside() {
+    let dir = scratch();
+    let mut life = Life::begin(dir.path());
+    life.apply(vec![job("a", 1, "x")], vec![]);
+    let records = life.records(Command::Apply { jobs: vec![job("b", 1, "y")], volumes: vec![volume("v")] });
+    // Five for each of the two files; the database comes after them.
+    let steps = Steps::failing_after(10);
+    life.store.accepted.set_steps(steps.clone());
+    life.store.steps = steps;
+    assert!(matches!(life.store.commit(&records), Err(CommitError::Database(_))));
+    drop(life);
+    assert!(paths(dir.path()).accepted().join("default.b.json").exists());
+    let opened = open(dir.path());
+    assert_eq!(jobs(&opened.records).len(), 1);
+    assert!(!paths(dir.path()).accepted().join("default.b.json").exists());
+    assert!(opened.damaged.iter().all(|aside| aside.path.exists() && aside.why.contains("never happened")));
+    assert_eq!(opened.damaged.len(), 2);
+}

@@ -1,0 +1,261 @@
+//! A damaged or lost database costs nothing that was accepted.
+
+use std::{collections::BTreeMap, fs};
+
+use herdlet_plan::{
+    record::{Record, RecordKey, RecordValue},
+    state::Run,
+};
+use herdlet_runtime::{CommitIndex, Store};
+use redb::Database;
+
+use super::fixture::*;
+use crate::{paths::attempt_name, state_db::code::Table};
+
+/// Two jobs, one of which is between two versions, one being deleted, volumes, an allocation that has ended.
+fn lived(dir: &std::path::Path) -> Life {
+    let mut life = Life::begin(dir);
+    life.apply(vec![job("a", 2, "x"), job("b", 1, "y"), job("gone", 1, "z")], vec![volume("v"), volume("w")]);
+    life.apply(vec![job("a", 2, "new")], vec![]);
+    life.delete("gone");
+    life.delete_volume("w");
+    life.write_alloc_files(dir);
+    life
+}
+
+#[test]
+fn a_lost_database_is_rebuilt_and_loses_no_accepted_job() {
+    let dir = scratch();
+    let mut life = lived(dir.path());
+    let done = life.world.allocations().find(|(spec, _)| spec.job_key.id == "b").unwrap().0.id;
+    let put = Record::Put(RecordKey::AllocState(done), RecordValue::AllocState(ended().into()));
+    life.store.commit(&[put]).unwrap();
+    let (instance, index) = (life.store.instance().clone(), life.store.index());
+    drop(life);
+    let before = open(dir.path());
+    let (jobs_before, content_before) = (jobs(&before.records), content(&before.records));
+    let running =
+        allocs(&before.records).into_iter().find(|spec| spec.job_key.id == "a" && wants(spec)).unwrap();
+    drop(before);
+    // Attempt 4 of one task was begun.
+    let attempts = paths(dir.path()).attempts();
+    fs::create_dir_all(&attempts).unwrap();
+    for attempt in [4, 3] {
+        fs::write(attempts.join(attempt_name(&running.id, "main", attempt)), "").unwrap();
+    }
+    fs::remove_file(paths(dir.path()).database()).unwrap();
+
+    let opened = open(dir.path());
+    assert!(opened.rebuilt);
+    assert!(opened.damaged.is_empty(), "{:?}", opened.damaged);
+    assert_eq!(*opened.store.instance(), instance);
+    assert!(opened.store.index() > index, "an index never goes back");
+    assert_eq!(jobs(&opened.records), jobs_before);
+    let content_after = content(&opened.records);
+    for (place, bytes) in &content_before {
+        if place.starts_with("spec/job") || place.contains("volume") {
+            assert_eq!(content_after.get(place), Some(bytes), "{place}");
+        } else {
+            assert!(content_after.contains_key(place), "{place}");
+        }
+    }
+    let states = states(&opened.records);
+    assert_eq!(states[&done], ended(), "work that is done is not done again");
+    let task = &states[&running.id].tasks[0];
+    assert_eq!((task.attempt, &task.run), (4, &Run::Starting { attempt: 4, boot: NOW.boot }));
+    // An allocation that a newer one stands for is not started again.
+    let stale = allocs(&opened.records).iter().filter(|spec| spec.job_key.id == "a" && wants(spec)).count();
+    assert!(stale <= 2, "{stale}");
+    // The next start finds all as it was left.
+    drop(opened);
+    let again = open(dir.path());
+    assert!(!again.rebuilt);
+    assert_eq!(content(&again.records), content_after);
+    // New allocations do not get the ids of old ones.
+    let known: Vec<_> = allocs(&again.records).iter().map(|spec| spec.id).collect();
+    let mut life = Life::of(again);
+    life.apply(vec![job("b", 3, "y")], vec![]);
+    let made = life.world.allocations().filter(|(spec, _)| !known.contains(&spec.id)).count();
+    assert_eq!(made, 2);
+}
+
+#[test]
+fn an_allocation_of_an_unknown_job_is_left_alone_and_told() {
+    let dir = scratch();
+    drop(lived(dir.path()));
+    fs::remove_file(paths(dir.path()).database()).unwrap();
+    fs::remove_file(paths(dir.path()).accepted().join("default.b.json")).unwrap();
+    let opened = open(dir.path());
+    assert_eq!(opened.damaged.len(), 1);
+    assert!(opened.damaged[0].why.contains("version 0 of job b is not known"), "{:?}", opened.damaged);
+    assert!(opened.damaged[0].path.exists());
+}
+
+#[test]
+fn a_damaged_file_is_moved_aside_and_kept() {
+    let dir = scratch();
+    drop(lived(dir.path()));
+    for (damage, expected) in [(&b""[..], 0), (b"rubbish", 7), (&[0; 8192], 8192)] {
+        fs::write(paths(dir.path()).database(), damage).unwrap();
+        let opened = open(dir.path());
+        assert!(opened.rebuilt);
+        let aside = &opened.damaged[0];
+        assert_eq!((aside.what.as_str(), fs::read(&aside.path).unwrap().len()), ("database", expected));
+        assert!(
+            aside
+                .path
+                .file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with("state.db.damaged-20231114T221320Z")
+        );
+    }
+}
+
+/// Every record in turn is overwritten; the others must load as they were, and it must be made anew where it can be.
+#[test]
+fn a_damaged_record_is_set_aside_and_the_rest_loads() {
+    let origin = scratch();
+    drop(lived(origin.path()));
+    let whole = content(&open(origin.path()).records);
+    for place in whole.keys().filter(|place| !place.starts_with("meta/")) {
+        let dir = scratch();
+        copy(origin.path(), dir.path());
+        let (table, key) = place.split_once('/').unwrap();
+        {
+            let db = Database::open(paths(dir.path()).database()).unwrap();
+            let transaction = db.begin_write().unwrap();
+            let table = Table::ALL.into_iter().find(|known| known.name() == table).unwrap();
+            transaction.open_table(table.definition()).unwrap().insert(key, &b"\x01\xc1rubbish"[..]).unwrap();
+            transaction.commit().unwrap();
+        }
+        let opened = open(dir.path());
+        assert!(!opened.rebuilt);
+        assert_eq!(opened.damaged.len(), 1, "{place}: {:?}", opened.damaged);
+        assert_eq!(opened.damaged[0].what, *place);
+        assert_eq!(fs::read(&opened.damaged[0].path).unwrap(), b"\x01\xc1rubbish");
+        let after = content(&opened.records);
+        let different: Vec<&String> = whole
+            .iter()
+            .filter(|(at, bytes)| after.get(*at) != Some(bytes) && !at.starts_with("meta/"))
+            .map(|(at, _)| at)
+            .collect();
+        let small = place.starts_with("state/alloc") || place.starts_with("state/job");
+        assert!(different.is_empty() || small && different == [place], "{place}: {different:?}");
+        assert_eq!(after.len(), whole.len(), "{place}");
+        let index = opened.store.index();
+        drop(opened);
+        let again = open(dir.path());
+        assert!(again.damaged.is_empty(), "told once");
+        assert_eq!(again.store.index(), index);
+        assert_eq!(content(&again.records), after);
+    }
+}
+
+#[test]
+fn an_allocation_whose_job_version_is_nowhere_is_set_aside() {
+    let dir = scratch();
+    let life = lived(dir.path());
+    let (spec, _) = life.world.allocations().find(|(spec, _)| spec.job_key.id == "b").unwrap();
+    let (id, key) = (spec.id, spec.job_key.clone());
+    drop(life);
+    {
+        let db = Database::open(paths(dir.path()).database()).unwrap();
+        let transaction = db.begin_write().unwrap();
+        transaction.open_table(Table::Spec.definition()).unwrap().remove("job/default/b/0").unwrap();
+        transaction.commit().unwrap();
+    }
+    fs::remove_file(paths(dir.path()).accepted().join("default.b.json")).unwrap();
+    let opened = open(dir.path());
+    let what: Vec<&str> = opened.damaged.iter().map(|aside| aside.what.as_str()).collect();
+    assert_eq!(
+        what,
+        ["state/job/default/b".to_owned(), format!("spec/alloc/{id}"), format!("state/alloc/{id}")]
+    );
+    assert!(opened.damaged.iter().all(|aside| fs::metadata(&aside.path).unwrap().len() > 10));
+    assert!(!jobs(&opened.records).contains_key(&key.id));
+    assert!(jobs(&opened.records).contains_key("a"));
+}
+
+/// The copy was made before the last two requests: both were answered, so both hold.
+#[test]
+fn an_older_copy_of_the_database_takes_nothing_back() {
+    let dir = scratch();
+    let mut life = lived(dir.path());
+    let older = fs::read(paths(dir.path()).database()).unwrap();
+    life.apply(vec![job("a", 2, "newest"), job("late", 1, "x")], vec![volume("late")]);
+    life.delete("b");
+    life.delete_volume("v");
+    let allocs: Vec<_> = life
+        .world
+        .allocations()
+        .filter(|(spec, _)| spec.job_key.id == "gone")
+        .map(|(spec, _)| spec.id)
+        .collect();
+    life.store.commit(&forget("gone", &[0], &allocs)).unwrap();
+    let index = life.store.index();
+    drop(life);
+    let mut expected = jobs(&open(dir.path()).records);
+    assert!(expected["b"].1 && !expected.contains_key("gone"));
+    fs::write(paths(dir.path()).database(), older).unwrap();
+
+    let opened = open(dir.path());
+    assert!(opened.damaged.is_empty() && !opened.rebuilt, "{:?}", opened.damaged);
+    assert!(opened.store.index() > index);
+    // It may own things: it is taken down and forgotten once more.
+    expected.insert("gone".to_owned(), (0, true));
+    assert_eq!(jobs(&opened.records), expected);
+    let after = content(&opened.records);
+    assert!(after.contains_key("state/volume/late") && !after.contains_key("state/volume/v"));
+    drop(opened);
+    assert_eq!(content(&open(dir.path()).records), after);
+}
+
+/// A generator of its own: the runs are the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+#[test]
+fn bytes_changed_at_random_never_panic_and_never_lose_an_accepted_job() {
+    let origin = scratch();
+    let mut life = lived(origin.path());
+    for n in 0..30 {
+        life.apply(vec![job(&format!("more-{n}"), 2, "x")], vec![]);
+    }
+    life.write_alloc_files(origin.path());
+    // As after a kill.
+    let crashed = scratch();
+    copy(origin.path(), crashed.path());
+    drop(life);
+    let expected = jobs(&open(origin.path()).records);
+    let intact = fs::read(paths(origin.path()).database()).unwrap();
+    let unclean = fs::read(paths(crashed.path()).database()).unwrap();
+    let mut dice = Dice(42);
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for run in 0..120 {
+        let dir = scratch();
+        copy(crashed.path(), dir.path());
+        let mut bytes = if run % 2 == 0 { intact.clone() } else { unclean.clone() };
+        // Half of them near the header, where a file of mostly empty pages is most easily hurt.
+        let end = if run % 4 < 2 { bytes.len() } else { 8192 };
+        for _ in 0..16 {
+            let at = dice.below(end);
+            bytes[at] = dice.below(256) as u8;
+        }
+        fs::write(paths(dir.path()).database(), bytes).unwrap();
+        let opened = open(dir.path());
+        *seen.entry(if opened.rebuilt { "rebuilt" } else { "as it was" }).or_default() += 1;
+        assert_eq!(jobs(&opened.records), expected, "run {run}");
+        let mut life = Life::of(opened);
+        life.apply(vec![job("after", 1, "x")], vec![]);
+        assert!(life.store.index() > CommitIndex(0));
+    }
+    assert!(seen["rebuilt"] > 20, "{seen:?}");
+}

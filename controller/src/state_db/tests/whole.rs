@@ -1,0 +1,123 @@
+//! What goes in comes out.
+
+use std::{fs, os::unix::fs::PermissionsExt, sync::Arc};
+
+use herdlet_plan::{
+    record::{Meta, Record, RecordKey, RecordValue},
+    shared::volume::{Origin, VolumeState},
+};
+use herdlet_runtime::{CommitIndex, Store};
+
+use super::fixture::*;
+use crate::state_db::StateDb;
+
+#[test]
+fn all_kinds_of_records_come_back_and_allocations_share_their_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut life = Life::begin(dir.path());
+    life.apply(vec![job("a", 3, "x"), job("b", 1, "y")], vec![volume("v"), volume("näme/..")]);
+    life.apply(vec![job("a", 3, "z")], vec![]);
+    let index = life.store.index();
+    drop(life);
+
+    let opened = open(dir.path());
+    assert!(opened.damaged.is_empty() && !opened.rebuilt);
+    assert_eq!(opened.store.index(), index, "opening changes nothing");
+    let kinds: std::collections::HashSet<_> =
+        opened.records.iter().map(|(_, value)| std::mem::discriminant(value)).collect();
+    assert_eq!(kinds.len(), 6);
+    let specs = allocs(&opened.records);
+    let of_a: Vec<_> =
+        specs.iter().filter(|spec| spec.job_key == job_key("a") && spec.job_version == 0).collect();
+    assert_eq!(of_a[0].group().unwrap().tasks[0].driver, "mock");
+    assert!(of_a.len() > 1 && Arc::ptr_eq(&of_a[0].job, &of_a[1].job));
+    let before = content(&opened.records);
+    drop(opened);
+    assert_eq!(content(&open(dir.path()).records), before);
+}
+
+#[test]
+fn the_commit_number_grows_over_restarts_and_is_never_below_the_planners() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path()).store;
+    assert_eq!(store.index(), CommitIndex(0));
+    let meta = |index| Record::Put(RecordKey::Meta, RecordValue::Meta(Meta { index }));
+    assert_eq!(store.commit(&[meta(10)]).unwrap(), CommitIndex(10));
+    assert_eq!(store.commit(&[]).unwrap(), CommitIndex(11));
+    assert_eq!(store.commit(&[meta(11)]).unwrap(), CommitIndex(12));
+    drop(store);
+    let opened = open(dir.path());
+    assert_eq!(opened.store.index(), CommitIndex(12));
+    assert!(
+        opened.records.iter().any(|(_, value)| matches!(value, RecordValue::Meta(Meta { index: 12 }))),
+        "what is numbered next is newer than what was shown"
+    );
+}
+
+#[test]
+fn committing_twice_equals_once_and_the_last_word_on_a_key_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut life = Life::begin(dir.path());
+    let mut records = life.records(herdlet_plan::event::Command::Apply {
+        jobs: vec![job("a", 1, "x")],
+        volumes: vec![volume("v")],
+    });
+    records.push(Record::Delete(RecordKey::Volume("v".to_owned())));
+    life.store.commit(&records).unwrap();
+    let accepted = files(&paths(dir.path()).accepted());
+    life.store.commit(&records).unwrap();
+    assert_eq!(files(&paths(dir.path()).accepted()), accepted);
+    drop(life);
+    let once = content(&open(dir.path()).records);
+    assert!(once.keys().any(|place| place == "state/job/default/a"));
+    assert!(!once.keys().any(|place| place.contains("volume")));
+
+    let mut compacted = records.iter().cloned().chain(records.iter().cloned()).collect::<Vec<_>>();
+    <StateDb as Store>::compact(&mut compacted);
+    let keys: Vec<String> =
+        compacted.iter().map(|record| format!("{:?}", crate::state_db::key_of(record))).collect();
+    let distinct: std::collections::BTreeSet<&String> = keys.iter().collect();
+    assert_eq!(keys.len(), distinct.len());
+    assert!(matches!(compacted.last(), Some(Record::Delete(RecordKey::Volume(_)))));
+}
+
+#[test]
+fn accepted_files_follow_versions_deletion_and_purging() {
+    let dir = tempfile::tempdir().unwrap();
+    let accepted = paths(dir.path()).accepted();
+    let mut life = Life::begin(dir.path());
+    life.apply(vec![job("web", 2, "x")], vec![volume("v")]);
+    let file = accepted.join("default.web.json");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let said = |what: &str| {
+        serde_json::from_slice::<serde_json::Value>(&fs::read(&file).unwrap()).unwrap()[what].clone()
+    };
+    assert_eq!((said("version"), said("deleting"), said("format")), (0.into(), false.into(), 1.into()));
+    life.apply(vec![job("web", 2, "y")], vec![]);
+    assert_eq!(said("version"), 1);
+    assert_eq!(said("older")[0]["version"], 0, "allocations are still made from it");
+    life.delete("web");
+    assert_eq!(said("deleting"), true);
+    life.delete_volume("v");
+    assert!(!accepted.join("volumes/v.json").exists());
+    life.store.commit(&forget("web", &[0, 1], &[])).unwrap();
+    assert!(!file.exists());
+    // Volumes of the config are read anew at each start.
+    let config = VolumeState { spec: volume("c"), origin: Origin::Config, purging: false, path: None };
+    let put = Record::Put(RecordKey::Volume("c".to_owned()), RecordValue::Volume(config.into()));
+    life.store.commit(&[put]).unwrap();
+    assert!(!accepted.join("volumes/c.json").exists());
+}
+
+#[test]
+fn a_job_that_did_not_change_is_not_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut life = Life::begin(dir.path());
+    life.apply(vec![job("a", 1, "x")], vec![]);
+    let file = paths(dir.path()).accepted().join("default.a.json");
+    let before = fs::metadata(&file).unwrap().modified().unwrap();
+    let records =
+        life.records(herdlet_plan::event::Command::Apply { jobs: vec![job("a", 1, "x")], volumes: vec![] });
+    life.store.commit(&records).unwrap();
+    assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), before);
+}
