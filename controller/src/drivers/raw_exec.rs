@@ -49,10 +49,6 @@ use super::{
 };
 use supervise::Live;
 
-/// How often a program that is still held open for writing is tried again, in which distance.
-const BUSY_TRIES: u32 = 20;
-const BUSY_WAIT: Duration = Duration::from_millis(10);
-
 /// What the driver works with.
 #[derive(Debug)]
 pub struct Setup {
@@ -248,27 +244,6 @@ async fn off_thread<T: Send + 'static>(
         Ok(result) => result,
         Err(error) => Err(DriverError::retry(io::Error::other(error))),
     }
-}
-
-/// Launches something off the async threads. While any process of ours that was cloned a moment ago still holds a program
-/// open that we have just written, that program can't be executed; this lasts until the clone executes its own.
-async fn launch_off_thread<T: Send + 'static>(
-    work: impl Fn() -> Result<T, DriverError> + Clone + Send + 'static,
-) -> DriverResult<T> {
-    for _ in 0..BUSY_TRIES {
-        match off_thread(work.clone()).await {
-            Err(error) if is_busy(&error) => tokio::time::sleep(BUSY_WAIT).await,
-            result => return result,
-        }
-    }
-    off_thread(work).await
-}
-
-fn is_busy(error: &DriverError) -> bool {
-    let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
-    causes.any(|error| {
-        error.downcast_ref::<io::Error>().is_some_and(|error| error.raw_os_error() == Some(libc::ETXTBSY))
-    })
 }
 
 fn retry(error: impl Into<BoxError>) -> DriverError {

@@ -29,7 +29,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Shared, launch_off_thread, retry, start, supervise};
+use super::{Shared, off_thread, retry, start, supervise};
 use crate::drivers::{
     ready,
     supervisor::{Child, Invocation, Session, ShimEnd, Terminal, enter},
@@ -58,7 +58,7 @@ pub(super) async fn session(
     let task = live.config().ok_or_else(|| {
         DriverError::fatal(format!("execute a command in {id}: its specification is not known to this agent"))
     })?;
-    let (ours, child, leash) = launch_off_thread({
+    let (ours, child, leash) = off_thread({
         let (shared, id) = (Arc::clone(shared), id.clone());
         move || launch(&shared, &id, &task, &request)
     })

@@ -6,7 +6,7 @@ use herdlet_api_types::{job::LogMode, manifest::driver::RawExecConfig};
 use rustix::fs::{Mode, OFlags};
 
 use super::{
-    Shared, command, launch_off_thread, look,
+    Shared, command, look, off_thread,
     supervise::{self, Live},
 };
 use crate::drivers::{
@@ -26,7 +26,7 @@ impl Shared {
         let id = config.id.clone();
         let config = Arc::new(config);
         if self.find(&id).is_none() && self.attempts().record(&id)?.is_none() {
-            let child = launch_off_thread({
+            let child = off_thread({
                 let (shared, config) = (Arc::clone(self), Arc::clone(&config));
                 move || shared.launch(&config)
             })
