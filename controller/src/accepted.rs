@@ -154,7 +154,7 @@ impl Accepted {
             (RecordKey::Job(key), Wanted::Job(state)) => self.put_job(key, state, commit),
             (RecordKey::Volume(name), Wanted::Volume(state)) => {
                 let said = self.volumes.get(name);
-                if said.is_some_and(|said| said.spec == state.spec && said.purging == state.purging) {
+                if said.is_some_and(|said| said.spec == state.spec && said.fate == state.fate) {
                     return Ok(());
                 }
                 let file = VolumeFile::new(state, commit);

@@ -12,7 +12,7 @@ use std::{
 use herdlet_api_types::{AllocId, JobKey, UnixNanos, job::Job, volume::Volume};
 use herdlet_plan::{
     job::JobState,
-    shared::volume::{Origin, VolumeState},
+    shared::volume::{Fate, Origin, VolumeState},
     state::Durable,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -63,8 +63,8 @@ pub(crate) struct VolumeFile {
     pub(crate) commit: u64,
     /// Its specification.
     pub(crate) volume: Volume,
-    /// It is being removed with its data.
-    pub(crate) purging: bool,
+    /// What becomes of it.
+    pub(crate) fate: Fate,
 }
 
 /// `ended/<allocation>.json`.
@@ -132,12 +132,12 @@ impl JobFile {
 
 impl VolumeFile {
     pub(crate) fn new(state: &VolumeState, commit: u64) -> Self {
-        Self { format: FORMAT, commit, volume: state.spec.clone(), purging: state.purging }
+        Self { format: FORMAT, commit, volume: state.spec.clone(), fate: state.fate }
     }
 
     /// What it says, as a state.
     pub(crate) fn state(&self) -> VolumeState {
-        VolumeState { spec: self.volume.clone(), origin: Origin::Manifest, purging: self.purging, path: None }
+        VolumeState { spec: self.volume.clone(), origin: Origin::Manifest, fate: self.fate, path: None }
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn roll(loaded: &mut Loaded, read: &Read, committed: u64) -> BTreeSet
         if loaded
             .volumes
             .get(name)
-            .is_some_and(|known| known.spec != file.volume || known.purging != file.purging)
+            .is_some_and(|known| known.spec != file.volume || known.fate != file.fate)
         {
             loaded.volumes.insert(name.clone(), file.state());
             changed.insert(RecordKey::Volume(name.clone()));
