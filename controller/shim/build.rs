@@ -66,7 +66,12 @@ fn build() -> Result<(), String> {
 
 fn compile(target: &str, program: &Path, linker: &[&str]) -> Result<(), String> {
     let mut rustc = Command::new(variable("RUSTC")?);
-    rustc.args(FLAGS).args(linker).arg("--target").arg(target).arg("-o").arg(program).arg("src/lib.rs");
+    rustc.args(FLAGS).args(linker);
+    if target.starts_with("aarch64") {
+        // The outlined ones ask libc which kind of atomics the processor has.
+        rustc.arg("-Ctarget-feature=-outline-atomics");
+    }
+    rustc.arg("--target").arg(target).arg("-o").arg(program).arg("src/lib.rs");
     // The source asks for what the library has; the program itself has no such file.
     rustc.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     let output = rustc.output().map_err(|problem| format!("failed to start rustc: {problem}"))?;
