@@ -109,7 +109,7 @@ impl Attempt<'_> {
             if entries[1].revents != 0 {
                 self.leash = -1;
                 self.slaying = true;
-                slay(self.keeper.record.task.pid);
+                slay(self.keeper.unreaped());
             }
             self.streams.see(&entries[2..]);
             if entries[0].revents != 0 {
@@ -134,14 +134,14 @@ impl Attempt<'_> {
         loop {
             match sys::reap() {
                 Ok(Some((pid, status))) => {
-                    if pid == self.keeper.record.task.pid && self.keeper.record.state == State::Running {
+                    if self.keeper.unreaped() == Some(pid) {
                         self.keeper.record.dropped_bytes = self.streams.dropped();
                         self.keeper.advance(State::Exited(Exit::of_wait_status(status, sys::now_unix_ns())));
                     }
                 }
                 Ok(None) => {
                     if self.slaying {
-                        slay(self.keeper.record.task.pid);
+                        slay(self.keeper.unreaped());
                     }
                     return true;
                 }
@@ -172,6 +172,11 @@ impl Keeper {
             sys::unlinkat(FD_RUNTIME, name);
             Err(sys::EINVAL)
         }
+    }
+
+    /// The task's main process while it is a child of this process.
+    fn unreaped(&self) -> Option<u32> {
+        (self.record.state == State::Running).then_some(self.record.task.pid)
     }
 
     fn advance(&mut self, state: State) {

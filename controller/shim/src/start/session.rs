@@ -53,7 +53,7 @@ fn wait(main: u32, signals: sys::Fd, leash: sys::Fd, has_cgroup: bool) -> u32 {
             None => {}
         }
         if slaying {
-            slay(main);
+            slay(code.is_none().then_some(main));
         }
         if sys::poll(&mut entries, None).is_ok() {
             if entries[0].revents != 0 {

@@ -6,9 +6,12 @@
 use super::sys;
 use crate::rotation::Text;
 
-/// Kills the present children and the main process' group. Call again after each reaped child until there is none.
-pub(super) fn slay(main: u32) {
-    sys::kill(-(main as i32), sys::SIGKILL);
+/// Kills the present children, and the group of the main process if that isn't reaped yet (later its number may be a foreign
+/// group's). Call again after each reaped child until there is none.
+pub(super) fn slay(main: Option<u32>) {
+    if let Some(main) = main {
+        sys::kill(-(main as i32), sys::SIGKILL);
+    }
     let path = Text::new().with(b"/proc/self/task/").with_number(u64::from(sys::getpid())).with(b"/children");
     let Ok(list) = sys::openat(sys::AT_FDCWD, path.as_c_str(), sys::O_RDONLY, 0) else {
         return;

@@ -363,17 +363,20 @@ impl Child {
         self.pid
     }
 
-    /// Waits for the shim's end and reaps it.
+    /// Waits for the shim's end and reaps it. The future may be dropped and asked for again.
     ///
     /// # Errors
-    /// When somebody else has reaped it, or there is no tokio runtime with IO.
-    pub async fn wait(self) -> io::Result<ShimEnd> {
-        let pidfd = register(self.pidfd)?;
-        loop {
-            let mut guard = pidfd.readable().await?;
-            match reap(pidfd.get_ref().as_fd(), WaitIdOptions::NOHANG)? {
-                Some(end) => return Ok(end),
-                None => guard.clear_ready(),
+    /// When it was reaped before, or there is no tokio runtime with IO.
+    pub fn wait(&self) -> impl Future<Output = io::Result<ShimEnd>> + use<> {
+        let pidfd = self.pidfd.try_clone();
+        async move {
+            let pidfd = register(pidfd?)?;
+            loop {
+                let mut guard = pidfd.readable().await?;
+                match reap(pidfd.get_ref().as_fd(), WaitIdOptions::NOHANG)? {
+                    Some(end) => return Ok(end),
+                    None => guard.clear_ready(),
+                }
             }
         }
     }
@@ -381,8 +384,8 @@ impl Child {
     /// Waits for the shim's end and reaps it, blocking the calling thread.
     ///
     /// # Errors
-    /// When somebody else has reaped it.
-    pub fn wait_blocking(self) -> io::Result<ShimEnd> {
+    /// When it was reaped before.
+    pub fn wait_blocking(&self) -> io::Result<ShimEnd> {
         loop {
             if let Some(end) = reap(self.pidfd.as_fd(), WaitIdOptions::empty())? {
                 return Ok(end);

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The supervisor program, ready for execution. Held open, so that nobody can replace it under us.
@@ -53,7 +54,7 @@ impl Program {
     pub fn install(dir: &Path) -> Result<Self, ProgramError> {
         let name = file_name();
         let path = dir.join(&name);
-        let is_present = std::fs::read(&path).is_ok_and(|bytes| bytes == PROGRAM);
+        let is_present = is_executable(&path) && std::fs::read(&path).is_ok_and(|bytes| bytes == PROGRAM);
         if !is_present {
             write_file(dir, &path, &name)
                 .map_err(|source| ProgramError::Write { path: path.clone(), source })?;
@@ -73,6 +74,10 @@ impl AsFd for Program {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+fn is_executable(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o777 == 0o700)
 }
 
 fn file_name() -> OsString {
@@ -126,6 +131,9 @@ mod tests {
         std::fs::write(&path, "damaged").unwrap();
         Program::install(dir.path()).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), PROGRAM);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        Program::install(dir.path()).unwrap();
+        assert!(is_executable(&path));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }
