@@ -42,11 +42,8 @@ impl Shared {
         {
             shim.send(Signal::KILL).map_err(retry)?;
         }
-        self.kill_all(id, shim.as_ref()).await?;
-        if let Some(live) = self.find(id) {
-            // So that the exit is known when the stop is done.
-            let _ = tokio::time::timeout(DRAIN_TIME_MAX, live.ended()).await;
-        }
+        self.kill_all_of(id, Some(&record), shim.as_ref()).await?;
+        self.settle(id).await;
         Ok(())
     }
 
@@ -60,15 +57,14 @@ impl Shared {
             }
             Leftover::MainMustBeGone | Leftover::Kill => {}
         }
-        self.kill_all(id, shim.as_ref()).await?;
+        self.kill_all_of(id, record.as_ref(), shim.as_ref()).await?;
+        self.settle(id).await;
         if let Some(shim) = &shim
             && tokio::time::timeout(DRAIN_TIME_MAX, shim.ended()).await.is_err()
         {
             shim.send(Signal::KILL).map_err(retry)?;
         }
-        if let Some(live) = self.live().remove(id) {
-            drop(live);
-        }
+        self.live().remove(id);
         if let Some(cgroup) = self.cgroup(id) {
             cgroup.remove().await.map_err(retry)?;
         }
@@ -114,6 +110,26 @@ impl Shared {
         // What does not die now is left to the cgroup, and then to the caller as an error.
         let _ = tokio::time::timeout(DEATH_TIME_MAX, ended()).await;
         Ok(())
+    }
+
+    /// Everything of the attempt, also where its supervisor is dead.
+    async fn kill_all_of(
+        &self,
+        id: &AttemptId,
+        record: Option<&Record>,
+        shim: Option<&PidFd>,
+    ) -> DriverResult<()> {
+        match record {
+            Some(record) if shim.is_none() && !record.is_final() => kill_orphans(self, id, record).await,
+            Some(_) | None => self.kill_all(id, shim).await,
+        }
+    }
+
+    /// Waits until whoever takes care of a killed attempt has noted its end.
+    async fn settle(&self, id: &AttemptId) {
+        if let Some(live) = self.find(id) {
+            let _ = tokio::time::timeout(DRAIN_TIME_MAX, live.ended()).await;
+        }
     }
 
     /// Everything of the attempt: what is in its cgroup, and what is below its supervisor wherever it went.

@@ -20,10 +20,17 @@ use crate::drivers::{
 };
 
 const MIB: u64 = 1024 * 1024;
+/// An attempt's name is that of a file and a directory.
+const NAME_LEN_MAX: usize = 255;
+/// Log files have a suffix such as `.stdout.4294967295`.
+const LOG_NAME_LEN_MAX: usize = NAME_LEN_MAX - 18;
 
 impl Shared {
     pub(super) async fn start(self: &Arc<Self>, config: TaskConfig) -> DriverResult<Started> {
         let id = config.id.clone();
+        if id.name().len() > NAME_LEN_MAX || config.dirs.log_name.len() > LOG_NAME_LEN_MAX {
+            return Err(DriverError::fatal(format!("start {id}: the task's name is too long")));
+        }
         let config = Arc::new(config);
         if self.find(&id).is_none() && self.attempts().record(&id)?.is_none() {
             let child = off_thread({

@@ -408,6 +408,34 @@ async fn a_supervisor_that_died_unseen_ends_the_attempt() {
 }
 
 #[tokio::test]
+async fn what_a_dead_supervisor_left_is_stopped_too() {
+    for bench in Bench::both() {
+        let first = bench.agent();
+        first.driver.start(bench.shell("exec sleep 1000")).await.unwrap();
+        let record = first.record();
+        drop(first);
+        supervisor::PidFd::open(record.shim).unwrap().unwrap().send(rustix::process::Signal::KILL).unwrap();
+        gone(record.shim.pid).await;
+        let second = bench.agent();
+        second.driver.stop(&id(1), stop("SIGCONT", 0)).await.unwrap();
+        gone(record.task.pid).await;
+        bench.close(second).await;
+    }
+}
+
+#[tokio::test]
+async fn a_running_attempt_that_is_destroyed_ends_as_killed() {
+    for bench in Bench::both() {
+        let mut agent = bench.agent();
+        agent.driver.start(bench.shell("exec sleep 1000")).await.unwrap();
+        agent.driver.destroy(&id(1), Leftover::Kill).await.unwrap();
+        let exit = agent.notice().await;
+        assert_eq!((exit.signal, exit.error.as_str()), (9, ""));
+        bench.close(agent).await;
+    }
+}
+
+#[tokio::test]
 async fn a_pid_that_is_somebody_elses_now_is_not_touched() {
     let bench = Bench::without_cgroups();
     let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
@@ -483,13 +511,14 @@ async fn many_attempts_at_once() {
         }))
         .await;
         let started = began.elapsed();
+        let files = fs::read_dir("/proc/self/fd").unwrap().count();
         futures_util::future::join_all((1..=100).map(|attempt| async move {
             driver.stop(&id(attempt), stop("SIGTERM", 20_000)).await.unwrap();
             assert_eq!(driver.wait(&id(attempt)).await.unwrap().signal, 15);
             driver.destroy(&id(attempt), Leftover::MainMustBeGone).await.unwrap();
         }))
         .await;
-        println!("100 started in {started:?}, gone after {:?}", began.elapsed());
+        println!("100 started in {started:?} with {files} files, gone after {:?}", began.elapsed());
         assert!(driver.found().await.unwrap().is_empty());
         bench.close(agent).await;
     }
@@ -535,6 +564,10 @@ async fn failed_starts_say_why() {
         task.user = Some("no such user".into());
         let why = agent.driver.start(task).await.unwrap_err().why();
         assert_eq!(why, "find user \"no such user\": there is none on this machine");
+        let mut task = bench.shell("true");
+        task.id.task = "ä".repeat(64);
+        let error = agent.driver.start(task).await.unwrap_err();
+        assert!(error.class() == fatal && error.why().ends_with("the task's name is too long"), "{error}");
         // What came as far as a record is known as ended; the rest never was.
         for (attempt, is_known) in [(1, false), (2, true), (3, true), (4, false), (5, false)] {
             let recovery = Recovery { id: id(attempt), config: None, handle: None };
