@@ -178,7 +178,7 @@ impl Writer<'_> {
             Outcome::Present => self.part_is_up(part),
             Outcome::Issued { renew_in } => self.identity_issued(part, doing, renew_in),
             Outcome::Absent => self.part_is_missing(part, doing),
-            Outcome::Foreign { .. } => self.part_is_missing(part, Doing::Look(Some(Noticed::Look))),
+            Outcome::Foreign { why } => self.part_is_damaged(part, doing, why),
             Outcome::Failed { class, why } => self.part_failed(part, doing, class, why),
             Outcome::Recovered(_) | Outcome::Volume { .. } | Outcome::Overdue => {}
         }
@@ -188,7 +188,23 @@ impl Writer<'_> {
         self.state.parts.learn(part, PartState::Up);
         if self.state.parts.clear_drifted(part) {
             self.notes.push(Note::DriftRepaired { kind: kind_of(part) });
+            // Where `secrets` had to be mounted anew, no token lies in it any more.
+            if let Part::Task(index, TaskPart::Dir) = part {
+                self.drift(Part::Task(index, TaskPart::Identity), Noticed::Event);
+            }
         }
+    }
+
+    /// Something is in its place that is not as wanted: brought up it is repaired, and taken down there is something to do.
+    fn part_is_damaged(&mut self, part: Part, doing: Doing, why: String) {
+        let by = match doing {
+            Doing::Look(Some(by)) => by,
+            Doing::Look(None) | Doing::Up | Doing::Renew | Doing::Down => Noticed::Look,
+        };
+        self.notes.push(Note::DriftDetected { kind: kind_of(part), by });
+        self.state.parts.mark_drifted(part);
+        let doing = Doing::Look(Some(by));
+        self.state.parts.learn(part, PartState::Failed { doing, attempt: 1, retry_at_ns: self.now.boot_ns, why });
     }
 
     /// It was taken down: whatever it told is no longer so.
