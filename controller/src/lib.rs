@@ -3,6 +3,7 @@
 
 pub mod accepted;
 pub mod agent;
+pub mod config;
 pub mod desired;
 pub mod drivers;
 pub mod durable;

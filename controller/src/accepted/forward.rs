@@ -29,10 +29,7 @@ pub(crate) fn roll(loaded: &mut Loaded, read: &Read, committed: u64) -> BTreeSet
         }
     }
     for (name, file) in read.volumes.iter().filter(|(_, file)| newer.contains(&file.commit)) {
-        if loaded
-            .volumes
-            .get(name)
-            .is_some_and(|known| known.spec != file.volume || known.fate != file.fate)
+        if loaded.volumes.get(name).is_some_and(|known| known.spec != file.volume || known.fate != file.fate)
         {
             loaded.volumes.insert(name.clone(), file.state());
             changed.insert(RecordKey::Volume(name.clone()));

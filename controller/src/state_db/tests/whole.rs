@@ -103,7 +103,12 @@ fn accepted_files_follow_versions_deletion_and_purging() {
     life.store.commit(&forget("web", &[0, 1], &[])).unwrap();
     assert!(!file.exists());
     // Volumes of the config are read anew at each start.
-    let config = VolumeState { spec: volume("c"), origin: Origin::Config, fate: herdlet_plan::shared::volume::Fate::Wanted, path: None };
+    let config = VolumeState {
+        spec: volume("c"),
+        origin: Origin::Config,
+        fate: herdlet_plan::shared::volume::Fate::Wanted,
+        path: None,
+    };
     let put = Record::Put(RecordKey::Volume("c".to_owned()), RecordValue::Volume(config.into()));
     life.store.commit(&[put]).unwrap();
     assert!(!accepted.join("volumes/c.json").exists());

@@ -1,0 +1,350 @@
+//! The agent's config: flags over environment over file over defaults.
+//!
+//! In: flags, the environment, a YAML file. Out: [`Config`], in which nothing is left open and every path is absolute.
+//! It touches no file but the config, and must not know what a part does with its settings.
+
+mod file;
+mod flags;
+mod places;
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, fmt, io, net::IpAddr, ops::RangeInclusive, path::PathBuf, str::FromStr};
+
+use herdlet_api_types::{
+    Duration, InstanceId,
+    volume::{Volume, VolumeKind},
+};
+use herdlet_plan::{env::NodeFacts, limits::DYNAMIC_PORTS, world::Settings};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use thiserror::Error;
+
+pub use file::{Consul, File, HostVolume, PortRange, RawExec};
+pub use flags::Flags;
+pub use places::{Surroundings, default_socket, default_state_dir, host_name};
+
+use crate::{desired::yaml::Problems, instance::Availability, paths::Paths};
+
+/// Topmost cgroup unless another is named: beside, never below, the agent's own.
+pub const CGROUP_PARENT: &str = "herdlet";
+
+/// Longest `kill_timeout` that a task gets, as Nomad's default.
+const MAX_KILL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Everything that an agent is told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Name of this node.
+    pub name: String,
+    /// Its datacenter.
+    pub datacenter: String,
+    /// Its region.
+    pub region: String,
+    /// Its class; empty for none.
+    pub node_class: String,
+    /// Its meta.
+    pub meta: BTreeMap<String, String>,
+    /// Where state is kept.
+    pub state_dir: PathBuf,
+    /// Below it each instance has a directory for what lives as long as the boot; none means in the state directory.
+    pub runtime_parent: Option<PathBuf>,
+    /// Socket of the API.
+    pub socket: PathBuf,
+    /// The API on TCP, with the file that holds the token its clients must send.
+    pub listen: Option<(HostPort, PathBuf)>,
+    /// Where /metrics, /healthz and /readyz are served.
+    pub metrics_listen: Option<HostPort>,
+    /// Folders of manifests to keep true.
+    pub manifests: Vec<PathBuf>,
+    /// Topmost cgroup of all tasks.
+    pub cgroup_parent: String,
+    /// Address of the host ports that tasks get.
+    pub host_ip: IpAddr,
+    /// Host volumes.
+    pub host_volumes: Vec<HostVolume>,
+    /// Longest `kill_timeout` that a task gets.
+    pub max_kill_timeout: Duration,
+    /// Whether `raw_exec` tasks may be run.
+    pub raw_exec: Availability,
+    /// The Consul agent of this machine.
+    pub consul: Consul,
+    /// Ports for tasks that ask for any.
+    pub dynamic_ports: RangeInclusive<u16>,
+    /// What is logged, as a filter of `tracing`.
+    pub log_level: String,
+    /// How it is logged.
+    pub log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A host (name or address) and a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPort {
+    /// Name or address; IPv6 without brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// Why there is no config. The sentences read after "failed to".
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("read the config {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// What was said.
+        source: io::Error,
+    },
+    /// The file is wrong.
+    #[error("read the config:\n{0}")]
+    Problems(Problems),
+    /// A flag or a variable is wrong.
+    #[error("read --{flag}: {why}")]
+    Flag {
+        /// Name of the flag.
+        flag: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// A path can't be made absolute.
+    #[error("find {}", path.display())]
+    Path {
+        /// As given.
+        path: PathBuf,
+        /// What was said.
+        source: io::Error,
+    },
+    /// TCP without a token.
+    #[error(
+        "serve {0}: TCP needs a token, on loopback too; name a file that holds one with --token-file (or `token_file`)"
+    )]
+    NoToken(HostPort),
+    /// Nothing says where state may be kept.
+    #[error("find a place for state: HOME and XDG_STATE_HOME are not set; name one with --state-dir")]
+    NoHome,
+    /// The file with a token can't be read.
+    #[error("read the token in {}", path.display())]
+    Token {
+        /// Which.
+        path: PathBuf,
+        /// What was said.
+        source: io::Error,
+    },
+}
+
+impl Config {
+    /// Puts together what flags, environment and file say.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; nothing was changed.
+    pub fn load(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
+        let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
+        let file = match &flags.config {
+            None => File::default(),
+            Some(path) => {
+                let bytes =
+                    std::fs::read(path).map_err(|source| ConfigError::Read { path: path.clone(), source })?;
+                File::read(&path.display().to_string(), &bytes).map_err(ConfigError::Problems)?
+            }
+        };
+        Self::merge(flags, file, surroundings)
+    }
+
+    fn merge(flags: Flags, file: File, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
+        let state_dir = match flags.state_dir.or(file.state_dir) {
+            Some(path) => path,
+            None => default_state_dir(surroundings).ok_or(ConfigError::NoHome)?,
+        };
+        let socket = flags.socket.or(file.socket).unwrap_or_else(|| default_socket(surroundings, &state_dir));
+        let token_file = flags.token_file.or(file.token_file);
+        let listen = match host_port("listen", flags.listen.or(file.listen))? {
+            None => None,
+            Some(address) => match token_file {
+                Some(token_file) => Some((address, token_file)),
+                None => return Err(ConfigError::NoToken(address)),
+            },
+        };
+        let host_ip = match flags.host_ip.or(file.host_ip) {
+            None => IpAddr::from([127, 0, 0, 1]),
+            Some(text) => {
+                let why = format!("expected an IP address, found \"{text}\"");
+                text.parse().map_err(|_| ConfigError::Flag { flag: "host-ip", why })?
+            }
+        };
+        let cgroup_parent =
+            flags.cgroup_parent.or(file.cgroup_parent).unwrap_or_else(|| CGROUP_PARENT.to_owned());
+        if let Some(why) = cgroup_parent_problem(&cgroup_parent) {
+            return Err(ConfigError::Flag { flag: "cgroup-parent", why });
+        }
+        let log_level = flags.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned());
+        if let Some(why) = filter_problem(&log_level) {
+            return Err(ConfigError::Flag { flag: "log-level", why });
+        }
+        let log_format = match flags.log_format {
+            Some(text) => text.parse().map_err(|why| ConfigError::Flag { flag: "log-format", why })?,
+            None => file.log_format.unwrap_or_default(),
+        };
+        let or = |text: Option<String>, default: &str| text.unwrap_or_else(|| default.to_owned());
+        Ok(Self {
+            name: or(flags.name.or(file.name.map(|text| text.0)), surroundings.host_name),
+            datacenter: or(file.datacenter.map(|text| text.0), "dc1"),
+            region: or(file.region.map(|text| text.0), "global"),
+            node_class: or(file.node_class.map(|text| text.0), ""),
+            meta: file.meta.into_iter().map(|(key, text)| (key, text.0)).collect(),
+            runtime_parent: flags
+                .runtime_dir
+                .or(file.runtime_dir)
+                .or_else(|| places::default_runtime_parent(surroundings)),
+            state_dir,
+            socket,
+            listen,
+            metrics_listen: host_port("metrics-listen", flags.metrics_listen.or(file.metrics_listen))?,
+            manifests: if flags.manifests.is_empty() { file.manifests } else { flags.manifests },
+            cgroup_parent,
+            host_ip,
+            host_volumes: file.host_volumes,
+            max_kill_timeout: file.max_kill_timeout.map_or(MAX_KILL_TIMEOUT, |span| span.0),
+            raw_exec: if file.raw_exec.enabled { Availability::Enabled } else { Availability::Disabled },
+            consul: file.consul,
+            dynamic_ports: file.dynamic_ports.map_or(DYNAMIC_PORTS, |ports| ports.min..=ports.max),
+            log_level,
+            log_format,
+        })
+    }
+
+    /// Where the things of an instance are.
+    pub fn paths(&self, instance: &InstanceId) -> Paths {
+        let runtime = match &self.runtime_parent {
+            Some(parent) => parent.join(&instance.0),
+            None => self.state_dir.join("run"),
+        };
+        Paths { state: self.state_dir.clone(), runtime }
+    }
+
+    /// The planner's settings.
+    pub fn planner_settings(&self, instance: InstanceId) -> Settings {
+        Settings {
+            instance,
+            max_kill_timeout: self.max_kill_timeout,
+            dynamic_ports: self.dynamic_ports.clone(),
+            host_ip: self.host_ip.to_string(),
+        }
+    }
+
+    /// The volumes of this config.
+    pub fn volumes(&self) -> Vec<Volume> {
+        let volume = |volume: &HostVolume| Volume {
+            name: volume.name.0.clone(),
+            kind: VolumeKind::HostPath { path: volume.path.to_string_lossy().into_owned() },
+            read_only: volume.read_only,
+        };
+        self.host_volumes.iter().map(volume).collect()
+    }
+
+    /// What this machine is, as far as the config says.
+    pub fn node_facts(&self, instance: &InstanceId) -> NodeFacts {
+        NodeFacts {
+            id: instance.0.clone(),
+            name: self.name.clone(),
+            datacenter: self.datacenter.clone(),
+            region: self.region.clone(),
+            class: self.node_class.clone(),
+            pool: "default".to_owned(),
+            attributes: BTreeMap::new(),
+            meta: self.meta.clone(),
+        }
+    }
+}
+
+/// Reads a token: the file's first line. Kept out of logs by whoever gets it.
+///
+/// # Errors
+/// When the file can't be read or holds none.
+pub fn read_token(path: &std::path::Path) -> Result<zeroize::Zeroizing<String>, ConfigError> {
+    let failed = |source| ConfigError::Token { path: path.to_owned(), source };
+    let text = zeroize::Zeroizing::new(std::fs::read_to_string(path).map_err(failed)?);
+    let token = text.lines().next().unwrap_or_default().trim();
+    if token.is_empty() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidData, "the first line is empty")));
+    }
+    Ok(zeroize::Zeroizing::new(token.to_owned()))
+}
+
+impl FromStr for HostPort {
+    type Err = HostPortError;
+
+    fn from_str(text: &str) -> Result<Self, HostPortError> {
+        let wrong = || HostPortError(text.to_owned());
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let host = match host.strip_prefix('[') {
+            Some(inner) => inner.strip_suffix(']').filter(|inner| inner.contains(':')).ok_or_else(wrong)?,
+            None if host.contains(':') => return Err(wrong()),
+            None => host,
+        };
+        let plain = |char: char| char.is_ascii_alphanumeric() || ".-_:%".contains(char);
+        if host.is_empty() || !host.chars().all(plain) {
+            return Err(wrong());
+        }
+        Ok(Self { host: host.to_owned(), port: port.parse().map_err(|_| wrong())? })
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+/// A text that is no host and port.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("expected HOST:PORT such as 127.0.0.1:4680 or [::1]:4680, found \"{0}\"")]
+pub struct HostPortError(String);
+
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(format!("expected text or json, found \"{other}\"")),
+        }
+    }
+}
+
+fn host_port(flag: &'static str, text: Option<String>) -> Result<Option<HostPort>, ConfigError> {
+    let parsed = text.map(|text| text.parse::<HostPort>()).transpose();
+    parsed.map_err(|error| ConfigError::Flag { flag, why: error.to_string() })
+}
+
+/// What is wrong with the name of the topmost cgroup.
+fn cgroup_parent_problem(parent: &str) -> Option<String> {
+    let part =
+        |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(char::is_control);
+    let plain = parent.trim_start_matches('/');
+    (!plain.split('/').all(part))
+        .then(|| format!("expected a cgroup such as herdlet or machine.slice/herdlet, found \"{parent}\""))
+}
+
+/// What is wrong with a filter of log lines.
+fn filter_problem(filter: &str) -> Option<String> {
+    let parsed = tracing_subscriber::EnvFilter::builder().parse(filter);
+    parsed.err().map(|error| {
+        format!("expected error, warn, info, debug, trace or a filter such as info,herdlet=debug, found \"{filter}\" ({error})")
+    })
+}

@@ -1,0 +1,213 @@
+//! The config file: one YAML document, every key optional, everything wrong with it told at once.
+//!
+//! In: a name and bytes. Out: [`File`], whose every value makes sense by itself, or [`Problems`].
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use herdlet_api_types::manifest::{Span, Text};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{HostPort, LogFormat, cgroup_parent_problem, filter_problem};
+use crate::desired::yaml::{self, Document, Problem, Problems};
+
+/// What a config file may say.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct File {
+    /// Name of this node.
+    pub name: Option<Text>,
+    /// Its datacenter.
+    pub datacenter: Option<Text>,
+    /// Its region.
+    pub region: Option<Text>,
+    /// Its class.
+    pub node_class: Option<Text>,
+    /// Its meta.
+    pub meta: BTreeMap<String, Text>,
+    /// Where state is kept.
+    #[schemars(with = "Option<String>")]
+    pub state_dir: Option<PathBuf>,
+    /// What lives as long as the boot is kept below here.
+    #[schemars(with = "Option<String>")]
+    pub runtime_dir: Option<PathBuf>,
+    /// Socket of the API.
+    #[schemars(with = "Option<String>")]
+    pub socket: Option<PathBuf>,
+    /// TCP address of the API.
+    pub listen: Option<String>,
+    /// File with the token that TCP clients must send.
+    #[schemars(with = "Option<String>")]
+    pub token_file: Option<PathBuf>,
+    /// TCP address of the metrics.
+    pub metrics_listen: Option<String>,
+    /// Folders of manifests.
+    #[schemars(with = "Vec<String>")]
+    pub manifests: Vec<PathBuf>,
+    /// Topmost cgroup of all tasks.
+    pub cgroup_parent: Option<String>,
+    /// Address of host ports.
+    pub host_ip: Option<String>,
+    /// Host volumes.
+    pub host_volumes: Vec<HostVolume>,
+    /// Longest `kill_timeout` that a task gets.
+    pub max_kill_timeout: Option<Span>,
+    /// The driver `raw_exec`.
+    pub raw_exec: RawExec,
+    /// The Consul agent of this machine.
+    pub consul: Consul,
+    /// Ports for tasks that ask for any.
+    pub dynamic_ports: Option<PortRange>,
+    /// What is logged.
+    pub log_level: Option<String>,
+    /// How it is logged.
+    pub log_format: Option<LogFormat>,
+}
+
+/// A directory of this machine that jobs may mount.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostVolume {
+    /// Under which name.
+    pub name: Text,
+    /// An existing directory, absolute.
+    #[schemars(with = "String")]
+    pub path: PathBuf,
+    /// Nobody may write.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// The driver `raw_exec`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawExec {
+    /// Whether it is offered.
+    pub enabled: bool,
+}
+
+impl Default for RawExec {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+/// The Consul agent of this machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Consul {
+    /// Where it listens.
+    pub address: Option<String>,
+    /// File with our token.
+    #[schemars(with = "Option<String>")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// A range of ports, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PortRange {
+    /// The first.
+    #[schemars(range(min = 1))]
+    pub min: u16,
+    /// The last.
+    #[schemars(range(min = 1))]
+    pub max: u16,
+}
+
+impl File {
+    /// Reads a config.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with its place.
+    pub fn read(source: &str, bytes: &[u8]) -> Result<Self, Problems> {
+        let yaml::Parsed { documents, mut problems } = yaml::parse(source, bytes);
+        let Some(document) = documents.first() else {
+            return if problems.is_empty() { Ok(Self::default()) } else { Err(problems) };
+        };
+        if let Some(second) = documents.get(1) {
+            problems.push(second.problem("", "begins a second document; a config is one"));
+        }
+        problems.append(yaml::check(&document.root(), &yaml::schema_for::<Self>()));
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let file: Self = yaml::from_node(&document.root()).map_err(|problem| {
+            let mut problems = Problems::new();
+            problems.push(problem);
+            problems
+        })?;
+        for problem in file.problems(document) {
+            problems.push(problem);
+        }
+        if problems.is_empty() { Ok(file) } else { Err(problems) }
+    }
+
+    /// What the types can't say.
+    fn problems(&self, document: &Document) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut tell = |path: &str, message: String| problems.push(document.problem(path, message));
+        let paths = [
+            ("state_dir", &self.state_dir),
+            ("runtime_dir", &self.runtime_dir),
+            ("socket", &self.socket),
+            ("token_file", &self.token_file),
+            ("consul.token_file", &self.consul.token_file),
+        ];
+        for (at, path) in paths {
+            path.iter().filter_map(|path| not_absolute(path)).for_each(|message| tell(at, message));
+        }
+        for (index, path) in self.manifests.iter().enumerate() {
+            not_absolute(path).into_iter().for_each(|message| tell(&format!("manifests[{index}]"), message));
+        }
+        for (at, address) in [("listen", &self.listen), ("metrics_listen", &self.metrics_listen)] {
+            let wrong = address.as_ref().and_then(|address| address.parse::<HostPort>().err());
+            wrong.into_iter().for_each(|error| tell(at, error.to_string()));
+        }
+        if let Some(parent) = &self.cgroup_parent
+            && let Some(message) = cgroup_parent_problem(parent)
+        {
+            tell("cgroup_parent", message);
+        }
+        if let Some(ip) = &self.host_ip
+            && ip.parse::<IpAddr>().is_err()
+        {
+            tell("host_ip", format!("expected an IP address such as 192.0.2.7, found \"{ip}\""));
+        }
+        if let Some(level) = &self.log_level
+            && let Some(message) = filter_problem(level)
+        {
+            tell("log_level", message);
+        }
+        if let Some(PortRange { min, max }) = self.dynamic_ports
+            && min > max
+        {
+            tell("dynamic_ports", format!("has no port in it: min {min} is above max {max}"));
+        }
+        let mut first: BTreeMap<&str, usize> = BTreeMap::new();
+        for (index, volume) in self.host_volumes.iter().enumerate() {
+            let at = |field: &str| format!("host_volumes[{index}].{field}");
+            not_absolute(&volume.path).into_iter().for_each(|message| tell(&at("path"), message));
+            let name = volume.name.0.as_str();
+            if name.is_empty()
+                || name.len() > 128
+                || name.chars().any(|char| char.is_control() || char == '/')
+            {
+                tell(&at("name"), "must be 1 to 128 characters without / and control characters".to_owned());
+            }
+            if let Some(first) = first.insert(name, index) {
+                tell(&at("name"), format!("\"{name}\" is the name of host_volumes[{first}] already"));
+            }
+        }
+        problems
+    }
+}
+
+fn not_absolute(path: &Path) -> Option<String> {
+    let shown = path.display();
+    (!path.is_absolute()).then(|| format!("must be an absolute path, found \"{shown}\""))
+}

@@ -1,0 +1,206 @@
+//! Which of several places a setting is taken from, and what is wrong with a file.
+
+use std::{fs, path::Path};
+
+use super::*;
+
+fn surroundings<'a>(root: bool, variable: &'a dyn Fn(&str) -> Option<String>) -> Surroundings<'a> {
+    Surroundings { variable, root, host_name: "box" }
+}
+
+fn load(flags: Flags, root: bool, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    let variable =
+        |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+    Config::load(flags, &surroundings(root, &variable))
+}
+
+fn read(text: &str) -> Result<File, String> {
+    File::read("agent.yaml", text.as_bytes()).map_err(|problems| problems.to_string())
+}
+
+#[test]
+fn the_sample_is_valid_and_says_the_defaults() {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/herdlet.yaml");
+    let flags = Flags { config: Some(sample.clone()), ..Flags::default() };
+    assert_eq!(load(flags, true, &[]).unwrap(), load(Flags::default(), true, &[]).unwrap());
+    // What is commented out is valid too.
+    let text = fs::read_to_string(sample).unwrap();
+    let uncommented: String = text
+        .lines()
+        .map(|line| {
+            let setting = line.strip_prefix("# ").filter(|rest| {
+                rest.starts_with("  ")
+                    || rest.split_once(':').is_some_and(|(key, _)| {
+                        key.chars().all(|char| char == '_' || char.is_ascii_lowercase())
+                    })
+            });
+            format!("{}\n", setting.unwrap_or(line))
+        })
+        .collect();
+    let file = read(&uncommented).unwrap();
+    assert_eq!(file.host_volumes.len(), 1);
+    assert_eq!(file.consul.address.as_deref(), Some("http://127.0.0.1:8500"));
+    assert_eq!(file.meta["rack"].0, "17");
+    assert!(file.listen.is_some() && file.metrics_listen.is_some() && !file.manifests.is_empty());
+}
+
+#[test]
+fn a_flag_comes_before_its_variable_and_that_before_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.yaml");
+    fs::write(
+        &path,
+        "name: file\nstate_dir: /file\nmanifests: [/file]\nlog_level: debug\nhost_ip: 10.0.0.1\n",
+    )
+    .unwrap();
+    let flags = Flags { config: Some(path), ..Flags::default() };
+    let config = load(flags.clone(), true, &[]).unwrap();
+    assert_eq!((config.name.as_str(), config.state_dir.as_path()), ("file", Path::new("/file")));
+    let variables = [
+        ("HERDLET_NAME", "variable"),
+        ("HERDLET_STATE_DIR", "/variable"),
+        ("HERDLET_MANIFESTS", "/a:/b"),
+        ("RUST_LOG", "warn"),
+    ];
+    let config = load(flags.clone(), true, &variables).unwrap();
+    assert_eq!((config.name.as_str(), config.state_dir.as_path()), ("variable", Path::new("/variable")));
+    assert_eq!(config.manifests, [PathBuf::from("/a"), PathBuf::from("/b")]);
+    assert_eq!(config.log_level, "warn");
+    let flags = Flags { name: Some("flag".to_owned()), state_dir: Some("flag".into()), ..flags };
+    let config = load(flags, true, &variables).unwrap();
+    assert_eq!(
+        (config.name.as_str(), config.state_dir),
+        ("flag", std::env::current_dir().unwrap().join("flag"))
+    );
+    assert_eq!(config.host_ip.to_string(), "10.0.0.1");
+}
+
+#[test]
+fn places_follow_the_user() {
+    let root = load(Flags::default(), true, &[("HOME", "/root")]).unwrap();
+    let instance = InstanceId("0123456789abcdef".to_owned());
+    assert_eq!(root.state_dir, Path::new("/var/lib/herdlet"));
+    assert_eq!(root.socket, Path::new("/run/herdlet/herdlet.sock"));
+    assert_eq!(root.paths(&instance).runtime, Path::new("/run/herdlet/0123456789abcdef"));
+
+    let user = [("HOME", "/home/u"), ("XDG_RUNTIME_DIR", "/run/user/1")];
+    let user = load(Flags::default(), false, &user).unwrap();
+    assert_eq!(user.state_dir, Path::new("/home/u/.local/state/herdlet"));
+    assert_eq!(user.socket, Path::new("/run/user/1/herdlet.sock"));
+    assert_eq!(user.paths(&instance).runtime, Path::new("/run/user/1/herdlet/0123456789abcdef"));
+
+    let bare = [("XDG_STATE_HOME", "/state"), ("HOME", "/home/u"), ("XDG_RUNTIME_DIR", "relative")];
+    let bare = load(Flags::default(), false, &bare).unwrap();
+    assert_eq!(bare.socket, Path::new("/state/herdlet/herdlet.sock"));
+    assert_eq!(bare.paths(&instance).runtime, Path::new("/state/herdlet/run"));
+
+    let error = load(Flags::default(), false, &[]).unwrap_err();
+    assert!(error.to_string().contains("HOME and XDG_STATE_HOME are not set"), "{error}");
+    let flags = Flags { state_dir: Some("/s".into()), ..Flags::default() };
+    assert_eq!(load(flags, false, &[]).unwrap().socket, Path::new("/s/herdlet.sock"));
+}
+
+#[test]
+fn tcp_without_a_token_refuses_on_loopback_too() {
+    let flags = Flags { listen: Some("127.0.0.1:4680".to_owned()), ..Flags::default() };
+    let error = load(flags.clone(), true, &[]).unwrap_err();
+    assert!(error.to_string().starts_with("serve 127.0.0.1:4680: TCP needs a token"), "{error}");
+    let config = load(Flags { token_file: Some("/t".into()), ..flags }, true, &[]).unwrap();
+    assert_eq!(config.listen.unwrap().1, Path::new("/t"));
+    let flags = Flags { metrics_listen: Some("[::1]:9".to_owned()), ..Flags::default() };
+    assert_eq!(load(flags, true, &[]).unwrap().metrics_listen.unwrap().to_string(), "[::1]:9");
+}
+
+#[test]
+fn wrong_flags_are_told_by_name() {
+    let with = |change: fn(&mut Flags)| {
+        let mut flags = Flags::default();
+        change(&mut flags);
+        load(flags, true, &[]).unwrap_err().to_string()
+    };
+    for (text, flag) in [
+        (with(|flags| flags.listen = Some("nowhere".to_owned())), "--listen: expected HOST:PORT"),
+        (with(|flags| flags.metrics_listen = Some(":1".to_owned())), "--metrics-listen: expected HOST:PORT"),
+        (
+            with(|flags| flags.metrics_listen = Some("::1:1".to_owned())),
+            "--metrics-listen: expected HOST:PORT",
+        ),
+        (
+            with(|flags| flags.metrics_listen = Some("a:70000".to_owned())),
+            "--metrics-listen: expected HOST:PORT",
+        ),
+        (with(|flags| flags.host_ip = Some("eth0".to_owned())), "--host-ip: expected an IP address"),
+        (with(|flags| flags.cgroup_parent = Some("../x".to_owned())), "--cgroup-parent: expected a cgroup"),
+        (with(|flags| flags.cgroup_parent = Some(String::new())), "--cgroup-parent: expected a cgroup"),
+        (with(|flags| flags.log_level = Some("a=b=c".to_owned())), "--log-level: expected error"),
+        (with(|flags| flags.log_format = Some("xml".to_owned())), "--log-format: expected text or json"),
+    ] {
+        assert!(text.contains(flag), "{text}");
+    }
+    let missing = with(|flags| flags.config = Some("/does/not/exist.yaml".into()));
+    assert!(missing.contains("read the config /does/not/exist.yaml"), "{missing}");
+}
+
+#[test]
+fn everything_wrong_with_a_file_is_told_at_once_with_its_place() {
+    let text = "nme: x\nstate_dir:\nraw_exec: {enable: true}\ndynamic_ports: {min: 70000, max: 1}\nmax_kill_timeout: 30\n";
+    let problems = read(text).unwrap_err();
+    for expected in [
+        "agent.yaml:1:1: nme",
+        "agent.yaml:2:1: state_dir",
+        "agent.yaml:3:12: raw_exec.enable",
+        "agent.yaml:4:22: dynamic_ports.min",
+        "agent.yaml:5:19: max_kill_timeout",
+    ] {
+        assert!(problems.contains(expected), "{expected} in\n{problems}");
+    }
+    assert!(
+        problems.contains("\"name\"") || problems.contains("`name`") || problems.contains("name?"),
+        "{problems}"
+    );
+
+    let text = "state_dir: var/lib\nlisten: 4680\nhost_ip: eth0\nlog_level: info,a=b=c\ncgroup_parent: /\n\
+                dynamic_ports: {min: 5, max: 4}\nmanifests: [/a, b]\n\
+                host_volumes: [{name: a, path: /a}, {name: a, path: a}]\nconsul: {token_file: t}\n";
+    let problems = read(&text.replace("listen: 4680", "listen: \"4680\"")).unwrap_err();
+    for expected in [
+        "agent.yaml:1:12: state_dir: must be an absolute path",
+        "agent.yaml:2:9: listen: expected HOST:PORT",
+        "agent.yaml:3:10: host_ip: expected an IP address",
+        "agent.yaml:4:12: log_level: expected error",
+        "agent.yaml:5:16: cgroup_parent: expected a cgroup",
+        "agent.yaml:6:16: dynamic_ports: has no port in it",
+        "manifests[1]: must be an absolute path",
+        "host_volumes[1].path: must be an absolute path",
+        "host_volumes[1].name: \"a\" is the name of host_volumes[0] already",
+        "consul.token_file: must be an absolute path",
+    ] {
+        assert!(problems.contains(expected), "{expected} in\n{problems}");
+    }
+    assert!(read("a: 1\n---\nb: 2\n").unwrap_err().contains("second document"));
+    assert!(read("- a\n").is_err());
+    assert_eq!(read("").unwrap(), File::default());
+    assert_eq!(read("# nothing\n").unwrap(), File::default());
+}
+
+#[test]
+fn a_token_is_the_first_line_of_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("token");
+    fs::write(&path, "  s3cret \nmore\n").unwrap();
+    assert_eq!(read_token(&path).unwrap().as_str(), "s3cret");
+    fs::write(&path, "\n").unwrap();
+    assert!(read_token(&path).is_err());
+}
+
+#[test]
+fn volumes_and_facts_reach_the_planner() {
+    let file = read("meta: {rack: 017, on: yes}\nhost_volumes: [{name: certs, path: /etc/ssl, read_only: true}]\nmax_kill_timeout: 5m").unwrap();
+    let config = Config::merge(Flags::default(), file, &surroundings(true, &|_| None)).unwrap();
+    let instance = InstanceId("0123456789abcdef".to_owned());
+    assert_eq!(config.node_facts(&instance).meta["rack"], "017");
+    assert_eq!(config.node_facts(&instance).meta["on"], "yes");
+    assert_eq!(config.planner_settings(instance).max_kill_timeout, Duration::from_secs(300));
+    let volume = &config.volumes()[0];
+    assert!(volume.read_only && matches!(&volume.kind, VolumeKind::HostPath { path } if path == "/etc/ssl"));
+}
