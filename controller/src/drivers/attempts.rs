@@ -4,11 +4,13 @@
 //! changes; and one channel of [`Notice`]s for the controller, which the drivers fill. It knows no cgroup and starts
 //! nothing.
 
+mod events;
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeMap,
-    ffi::CStr,
     fs, io,
-    mem::MaybeUninit,
     os::{fd::OwnedFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -93,8 +95,6 @@ pub enum Ended {
 const TOMBSTONE_TIME: Duration = Duration::from_secs(60);
 /// How long a record may stay without the pid of its supervisor, which writes it right after creating the file.
 const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
-/// Names of records are shorter; one event always fits.
-const EVENTS_LEN: usize = 4096;
 
 /// The watched attempts directory of one instance.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl Attempts {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(prepare)?;
         let records = RuntimeDir::open(path)?;
         forget_earlier_boot(path, &records)?;
-        let (inotify, records_watch) = watch_dir(path)
+        let (inotify, records_watch) = events::watch_dir(path)
             .map_err(|source| AttemptsError::Watch { path: path.to_owned(), source: source.into() })?;
         let inotify = ready::register(inotify, Interest::READABLE)
             .map_err(|source| AttemptsError::Watch { path: path.to_owned(), source })?;
@@ -133,7 +133,10 @@ impl Attempts {
             records_watch,
             waiting: Mutex::new(BTreeMap::new()),
             notices,
-            _watching: AbortOnDropHandle::new(tokio::spawn(read_events(inotify, Weak::clone(attempts)))),
+            _watching: AbortOnDropHandle::new(tokio::spawn(events::read_events(
+                inotify,
+                Weak::clone(attempts),
+            ))),
         });
         if !tombstones.is_empty() {
             attempts.remove_later(tombstones);
@@ -369,130 +372,4 @@ fn forget_earlier_boot(path: &Path, records: &RuntimeDir) -> Result<(), Attempts
         }
     }
     fs::write(&marker, boot).map_err(|source| AttemptsError::Prepare { path: marker, source })
-}
-
-fn watch_dir(path: &Path) -> rustix::io::Result<(OwnedFd, i32)> {
-    let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-    let what = inotify::WatchFlags::CREATE | inotify::WatchFlags::MODIFY | inotify::WatchFlags::DELETE;
-    let watch = inotify::add_watch(&inotify, path, what)?;
-    Ok((inotify, watch))
-}
-
-async fn read_events(inotify: Arc<AsyncFd<OwnedFd>>, attempts: Weak<Attempts>) {
-    loop {
-        let Ok(mut ready) = inotify.readable().await else { return };
-        let Some(attempts) = attempts.upgrade() else { return };
-        if let Err(error) = drain(inotify.get_ref(), &attempts) {
-            // Waiters are woken all the same: each of them reads its record anew.
-            tracing::warn!(%error, "failed to read events of the attempts directory");
-            attempts.wake_all();
-        }
-        ready.clear_ready();
-    }
-}
-
-fn drain(inotify: &OwnedFd, attempts: &Attempts) -> rustix::io::Result<()> {
-    let mut buffer = [MaybeUninit::uninit(); EVENTS_LEN];
-    let mut events = inotify::Reader::new(inotify, &mut buffer);
-    loop {
-        match events.next() {
-            Ok(event) if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) => attempts.wake_all(),
-            Ok(event) => {
-                let name = event.file_name().and_then(|name| CStr::to_str(name).ok());
-                match name {
-                    Some(name) if event.wd() == attempts.records_watch => attempts.wake(name),
-                    Some(name) => attempts.cgroup_gone(name),
-                    None => {}
-                }
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::drivers::supervisor::{Core, Exit};
-    use herdlet_api_types::AllocId;
-
-    fn id() -> AttemptId {
-        AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 }
-    }
-
-    fn open(dir: &Path) -> Arc<Attempts> {
-        Attempts::open(dir, mpsc::channel(1).0).unwrap()
-    }
-
-    fn exited() -> Record {
-        let exit = Exit { code: 3, signal: 0, core: Core::None, at_unix_ns: 5 };
-        Record { state: State::Exited(exit), ..Record::claimed() }
-    }
-
-    #[tokio::test]
-    async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let attempts = open(dir.path());
-        let file = dir.path().join(id().name());
-        assert_eq!(attempts.ended(&id(), None).await.unwrap(), Ended::Removed);
-        fs::write(&file, Record::claimed().to_bytes()).unwrap();
-        let waiting = tokio::spawn({
-            let attempts = Arc::clone(&attempts);
-            async move { attempts.until(&id(), |record| record.filter(Record::is_final)).await.unwrap() }
-        });
-        tokio::task::yield_now().await;
-        fs::write(&file, exited().to_bytes()).unwrap();
-        assert_eq!(waiting.await.unwrap(), exited());
-        assert_eq!(attempts.found().unwrap(), [id()]);
-        attempts.remove(&id()).unwrap();
-        assert_eq!(attempts.record(&id()).unwrap(), None);
-    }
-
-    #[tokio::test]
-    async fn a_supervisor_that_is_gone_is_noticed_by_its_pidfd() {
-        let dir = tempfile::tempdir().unwrap();
-        let attempts = open(dir.path());
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let stat = fs::read(format!("/proc/{}/stat", child.id())).unwrap();
-        let start_ticks = herdlet_shim::record::start_ticks(&stat).unwrap();
-        let mut record = Record::claimed();
-        record.shim = crate::drivers::supervisor::Process { pid: child.id(), start_ticks };
-        fs::write(dir.path().join(id().name()), record.to_bytes()).unwrap();
-        let shim = attempts.supervisor(&id()).await.unwrap().unwrap();
-        child.kill().unwrap();
-        assert_eq!(attempts.ended(&id(), Some(&shim)).await.unwrap(), Ended::SupervisorDied(record));
-        child.wait().unwrap();
-        assert!(attempts.supervisor(&id()).await.unwrap().is_none());
-    }
-
-    #[tokio::test]
-    async fn another_boot_forgets_what_ran_and_keeps_what_ended() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut other = id();
-        other.attempt = 2;
-        fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
-        fs::write(dir.path().join(other.name()), exited().to_bytes()).unwrap();
-        fs::write(dir.path().join(".boot"), "another").unwrap();
-        assert_eq!(open(dir.path()).found().unwrap(), [other]);
-        fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
-        assert_eq!(open(dir.path()).found().unwrap().len(), 2);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_tombstone_stands_for_a_while_after_it_was_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let attempts = open(dir.path());
-        assert_eq!(attempts.fence(&id()).unwrap(), TombstoneOutcome::Cancelled);
-        attempts.remove(&id()).unwrap();
-        assert!(attempts.record(&id()).unwrap().is_some());
-        assert!(attempts.found().unwrap().is_empty());
-        tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
-        assert_eq!(attempts.record(&id()).unwrap(), None);
-        attempts.fence(&id()).unwrap();
-        let _next = open(dir.path());
-        tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
-        assert_eq!(attempts.record(&id()).unwrap(), None);
-    }
 }

@@ -77,7 +77,8 @@ impl AsFd for Program {
 }
 
 fn is_executable(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o777 == 0o700)
+    std::fs::symlink_metadata(path)
+        .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o777 == 0o700)
 }
 
 fn file_name() -> OsString {

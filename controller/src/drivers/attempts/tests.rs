@@ -1,0 +1,81 @@
+use super::*;
+use crate::drivers::supervisor::{Core, Exit};
+use herdlet_api_types::AllocId;
+
+fn id() -> AttemptId {
+    AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 }
+}
+
+fn open(dir: &Path) -> Arc<Attempts> {
+    Attempts::open(dir, mpsc::channel(1).0).unwrap()
+}
+
+fn exited() -> Record {
+    let exit = Exit { code: 3, signal: 0, core: Core::None, at_unix_ns: 5 };
+    Record { state: State::Exited(exit), ..Record::claimed() }
+}
+
+#[tokio::test]
+async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let attempts = open(dir.path());
+    let file = dir.path().join(id().name());
+    assert_eq!(attempts.ended(&id(), None).await.unwrap(), Ended::Removed);
+    fs::write(&file, Record::claimed().to_bytes()).unwrap();
+    let waiting = tokio::spawn({
+        let attempts = Arc::clone(&attempts);
+        async move { attempts.until(&id(), |record| record.filter(Record::is_final)).await.unwrap() }
+    });
+    tokio::task::yield_now().await;
+    fs::write(&file, exited().to_bytes()).unwrap();
+    assert_eq!(waiting.await.unwrap(), exited());
+    assert_eq!(attempts.found().unwrap(), [id()]);
+    attempts.remove(&id()).unwrap();
+    assert_eq!(attempts.record(&id()).unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_supervisor_that_is_gone_is_noticed_by_its_pidfd() {
+    let dir = tempfile::tempdir().unwrap();
+    let attempts = open(dir.path());
+    let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let stat = fs::read(format!("/proc/{}/stat", child.id())).unwrap();
+    let start_ticks = herdlet_shim::record::start_ticks(&stat).unwrap();
+    let mut record = Record::claimed();
+    record.shim = crate::drivers::supervisor::Process { pid: child.id(), start_ticks };
+    fs::write(dir.path().join(id().name()), record.to_bytes()).unwrap();
+    let shim = attempts.supervisor(&id()).await.unwrap().unwrap();
+    child.kill().unwrap();
+    assert_eq!(attempts.ended(&id(), Some(&shim)).await.unwrap(), Ended::SupervisorDied(record));
+    child.wait().unwrap();
+    assert!(attempts.supervisor(&id()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn another_boot_forgets_what_ran_and_keeps_what_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut other = id();
+    other.attempt = 2;
+    fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
+    fs::write(dir.path().join(other.name()), exited().to_bytes()).unwrap();
+    fs::write(dir.path().join(".boot"), "another").unwrap();
+    assert_eq!(open(dir.path()).found().unwrap(), [other]);
+    fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
+    assert_eq!(open(dir.path()).found().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tombstone_stands_for_a_while_after_it_was_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let attempts = open(dir.path());
+    assert_eq!(attempts.fence(&id()).unwrap(), TombstoneOutcome::Cancelled);
+    attempts.remove(&id()).unwrap();
+    assert!(attempts.record(&id()).unwrap().is_some());
+    assert!(attempts.found().unwrap().is_empty());
+    tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
+    assert_eq!(attempts.record(&id()).unwrap(), None);
+    attempts.fence(&id()).unwrap();
+    let _next = open(dir.path());
+    tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
+    assert_eq!(attempts.record(&id()).unwrap(), None);
+}
