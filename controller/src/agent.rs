@@ -156,6 +156,11 @@ impl Agent {
         request(&self.inbox, command).await
     }
 
+    /// Runs something beside the agent that ends with it.
+    pub fn watch(&mut self, eye: impl Future<Output = ()> + Send + 'static) {
+        self.eyes.spawn(eye);
+    }
+
     /// Stops the agent; its tasks run on.
     pub async fn stop(mut self) {
         self.eyes.shutdown().await;

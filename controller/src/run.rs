@@ -288,8 +288,8 @@ async fn remove_jobs(agent: &Agent, jobs: &[Job]) {
     }
 }
 
-/// Ctrl-C or a request to end.
-async fn interrupted() {
+/// Ctrl-C, or a request to end.
+pub(crate) async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))

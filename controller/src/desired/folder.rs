@@ -21,7 +21,7 @@ use crate::{
         manifests::{Drivers, Folder, read_folder},
         yaml::Problem,
     },
-    durable,
+    durable, paths,
     planner::Input,
     watch::directory::{DirectoryWatch, Interests},
 };
@@ -75,7 +75,7 @@ struct Wanted {
 impl FolderSource {
     /// The folder `dir`; `state` is the agent's state directory.
     pub fn new(dir: PathBuf, state: &Path, drivers: Drivers, inbox: Inbox<Input>) -> Self {
-        let memory = state.join("folder.json");
+        let memory = state.join("folders").join(format!("{}.json", paths::encode(&dir.to_string_lossy())));
         let owned = std::fs::read(&memory).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let entries: Vec<(String, BTreeSet<JobKey>)> = owned.unwrap_or_default();
         Self { dir, memory, owned: entries.into_iter().collect(), drivers, inbox, status: Arc::default() }
@@ -150,6 +150,9 @@ impl FolderSource {
     fn remember(&mut self, owned: Owned) -> anyhow::Result<()> {
         if owned != self.owned || !self.memory.exists() {
             let entries: Vec<_> = owned.iter().collect();
+            if let Some(parent) = self.memory.parent() {
+                durable::make_dir(parent)?;
+            }
             durable::write(&self.memory, &serde_json::to_vec(&entries)?)?;
             self.owned = owned;
         }

@@ -1,0 +1,243 @@
+//! `herdlet agent`: the long-running agent, from its config to its end.
+//!
+//! In: the config. Out: an exit code. Order of starting: state directory, drivers, database, loop, folders, API, readiness.
+//! It stops by SIGTERM or SIGINT in the reverse order; tasks run on.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use herdlet_plan::event::Command;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    agent::{self, Agent, Parts},
+    config::{Config, Flags, Surroundings, host_name},
+    desired::{
+        folder::{FolderSource, FolderStatus},
+        manifests::{DriverRules, Drivers},
+    },
+    drivers::{alloc_dir, catalog::ConsulConfig, cgroup::Isolation, volume::HostVolumes},
+    http::{self, Facts, Limits, Listener, Shared, Token, Vitals},
+    instance::{Availability, Instance, Options},
+    state_db::{StateDb, StateDir},
+    telemetry::{Telemetry, logs},
+};
+
+/// Exit code for a config or command line that makes no sense.
+const USAGE: u8 = 2;
+
+/// Runs the agent until it is told to end. The answer is the exit code.
+pub async fn run_agent(flags: Flags) -> u8 {
+    let host = host_name();
+    let config = match Config::load(flags, &Surroundings::of_process(&host)) {
+        Ok(config) => config,
+        Err(error) => {
+            anstream::eprintln!("herdlet: {error}");
+            return USAGE;
+        }
+    };
+    if let Err(error) = logs::init(&config.log_level, config.log_format) {
+        anstream::eprintln!("herdlet: failed to set up the log: {error}");
+        return USAGE;
+    }
+    match run(config).await {
+        Ok(()) => 0,
+        Err(error) => {
+            tracing::error!("failed to {error:#}");
+            anstream::eprintln!("herdlet: failed to {error:#}");
+            1
+        }
+    }
+}
+
+async fn run(config: Config) -> anyhow::Result<()> {
+    let dir = StateDir::claim(&config.state_dir)?;
+    let id = dir.instance().clone();
+    let instance = Instance::open(Options {
+        instance: id.clone(),
+        paths: config.paths(&id),
+        cgroup_parent: config.cgroup_parent.clone(),
+        raw_exec: config.raw_exec,
+        leash: None,
+    })?;
+    let isolation = describe(&instance.isolation);
+    tracing::info!(instance = %id, state = %config.state_dir.display(), isolation, "agent starts");
+    sweep(&instance)?;
+    let state = StateDb::open(dir, &instance.paths, agent::now()).context("open the state database")?;
+    let node = config.node_facts(&id);
+    let facts = Facts {
+        node_id: node.id.clone(),
+        node_name: node.name.clone(),
+        datacenter: node.datacenter.clone(),
+        region: node.region.clone(),
+        instance: id.0.clone(),
+        isolation,
+        started_at: agent::now().wall,
+    };
+    let telemetry = Telemetry::new();
+    let mut agent = Agent::start(Parts {
+        instance,
+        state,
+        node,
+        settings: config.planner_settings(id),
+        volumes: config.volumes(),
+        consul: consul(&config)?,
+        notes: telemetry.sink(),
+    })
+    .await?;
+    let folders = read_folders(&config, &agent).await?;
+    agent.complete().await?;
+    let closing = CancellationToken::new();
+    let faces = TaskTracker::new();
+    let problems: Vec<Arc<FolderStatus>> = folders.iter().map(FolderSource::status).collect();
+    for folder in folders {
+        agent.watch(folder.follow());
+    }
+    let shared = shared(&config, &agent, facts, telemetry, problems, closing.clone());
+    listen(&config, &shared, &faces, &closing).await?;
+    agent.handle.first_turn.opened().await.context("finish the first turn")?;
+    notify(&[sd_notify::NotifyState::Ready]);
+    tracing::info!(socket = %config.socket.display(), "ready");
+    agent.watch(pet_watchdog(agent.inbox.clone()));
+    crate::run::interrupted().await;
+    tracing::info!("stopping; tasks run on");
+    notify(&[sd_notify::NotifyState::Stopping]);
+    closing.cancel();
+    faces.close();
+    faces.wait().await;
+    agent.stop().await;
+    Ok(())
+}
+
+/// Finishes removals that an earlier agent began. What resists is tried again at the next start.
+fn sweep(instance: &Instance) -> anyhow::Result<()> {
+    alloc_dir::sweep(&instance.paths).context("finish removing allocation directories")?;
+    HostVolumes::new(instance.paths.clone(), instance.privileges).sweep().context("finish removing volumes")?;
+    Ok(())
+}
+
+async fn read_folders(config: &Config, agent: &Agent) -> anyhow::Result<Vec<FolderSource>> {
+    let mut folders = Vec::new();
+    for dir in &config.manifests {
+        let mut folder =
+            FolderSource::new(dir.clone(), &agent.context.paths.state, manifest_rules(config), agent.inbox.clone());
+        folder.load().await.with_context(|| format!("read the manifests in {}", dir.display()))?;
+        folders.push(folder);
+    }
+    Ok(folders)
+}
+
+/// What manifests must obey here: the rules of the drivers that are offered.
+fn manifest_rules(config: &Config) -> Drivers {
+    let all = Drivers::built_in();
+    match config.raw_exec {
+        Availability::Enabled => all,
+        Availability::Disabled => {
+            let mut offered = Drivers::default();
+            let kept: Vec<(String, DriverRules)> = all
+                .names()
+                .filter(|name| *name != "raw_exec")
+                .filter_map(|name| Some((name.to_owned(), all.get(name)?.clone())))
+                .collect();
+            for (name, rules) in kept {
+                offered.insert(&name, rules);
+            }
+            offered
+        }
+    }
+}
+
+fn consul(config: &Config) -> anyhow::Result<ConsulConfig> {
+    let token = match &config.consul.token_file {
+        Some(path) => Some(crate::config::read_token(path)?.to_string()),
+        None => None,
+    };
+    let variable = |name: &str| std::env::var(name).ok();
+    Ok(ConsulConfig::resolve(config.consul.address.as_deref(), token, variable)?)
+}
+
+fn shared(
+    config: &Config,
+    agent: &Agent,
+    facts: Facts,
+    telemetry: Telemetry,
+    problems: Vec<Arc<FolderStatus>>,
+    closing: CancellationToken,
+) -> Arc<Shared> {
+    let handle = agent.handle.clone();
+    let scrape = telemetry.scrape(agent, problems);
+    Arc::new(Shared {
+        inbox: agent.inbox.clone(),
+        model: Arc::clone(&agent.model),
+        drivers: agent.context.drivers.clone(),
+        manifests: manifest_rules(config),
+        paths: agent.context.paths.clone(),
+        catalog: Arc::clone(&agent.context.services.catalogs.built_in),
+        facts,
+        vitals: Box::new(move || Vitals::of(&handle)),
+        metrics: Box::new(scrape),
+        closing,
+    })
+}
+
+/// Opens every listener before the first request is served, so that a taken address is told at once.
+async fn listen(
+    config: &Config,
+    shared: &Arc<Shared>,
+    faces: &TaskTracker,
+    closing: &CancellationToken,
+) -> anyhow::Result<()> {
+    if let Some(parent) = config.socket.parent() {
+        make_parent(parent)?;
+    }
+    let socket = Listener::unix(&config.socket).await?;
+    faces.spawn(http::serve(socket, http::router(Arc::clone(shared)), None, Limits::default(), closing.clone()));
+    if let Some((address, token_file)) = &config.listen {
+        let token = Token::read(token_file)?;
+        let listener = Listener::tcp(&address.to_string()).await?;
+        tracing::info!(%address, "listening on TCP");
+        let router = http::router(Arc::clone(shared));
+        faces.spawn(http::serve(listener, router, Some(token), Limits::default(), closing.clone()));
+    }
+    if let Some(address) = &config.metrics_listen {
+        let listener = Listener::tcp(&address.to_string()).await?;
+        tracing::info!(%address, "serving metrics");
+        let router = http::metrics_router(Arc::clone(shared));
+        faces.spawn(http::serve(listener, router, None, Limits::default(), closing.clone()));
+    }
+    Ok(())
+}
+
+fn make_parent(dir: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("make directory {}", dir.display()))
+}
+
+/// Tells the service manager that the loop still turns, as often as it asks to be told.
+async fn pet_watchdog(inbox: herdlet_runtime::Inbox<crate::planner::Input>) {
+    let Some(period) = sd_notify::watchdog_enabled() else { return };
+    loop {
+        tokio::time::sleep(period / 3).await;
+        let nothing = Command::Apply { jobs: Vec::new(), volumes: Vec::new() };
+        // A loop that does not answer is not petted for; a disk that hangs is not the loop's fault, but nothing can be
+        // promised then either.
+        match tokio::time::timeout(period / 3, agent::request(&inbox, nothing)).await {
+            Ok(Ok(_)) => notify(&[sd_notify::NotifyState::Watchdog]),
+            Ok(Err(_)) => return,
+            Err(_) => tracing::error!("the loop has not turned in time"),
+        }
+    }
+}
+
+fn notify(state: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "failed to notify the service manager");
+    }
+}
+
+fn describe(isolation: &Isolation) -> String {
+    match isolation {
+        Isolation::Cgroups(cgroups) if cgroups.unlimited().is_empty() => "cgroups".to_owned(),
+        Isolation::Cgroups(cgroups) => format!("cgroups; no limits: {}", cgroups.unlimited().join("; ")),
+        Isolation::None { why } => format!("none ({why})"),
+    }
+}
