@@ -14,6 +14,7 @@ use std::{
 use herdlet_api_types::{JobKey, job::Job, volume::Volume};
 use herdlet_plan::event::Command;
 use herdlet_runtime::Inbox;
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     agent::{accepted, request},
@@ -21,7 +22,7 @@ use crate::{
         manifests::{Drivers, Folder, read_folder},
         yaml::Problem,
     },
-    durable, paths,
+    durable,
     planner::Input,
     watch::directory::{DirectoryWatch, Interests},
 };
@@ -75,7 +76,7 @@ struct Wanted {
 impl FolderSource {
     /// The folder `dir`; `state` is the agent's state directory.
     pub fn new(dir: PathBuf, state: &Path, drivers: Drivers, inbox: Inbox<Input>) -> Self {
-        let memory = state.join("folders").join(format!("{}.json", paths::encode(&dir.to_string_lossy())));
+        let memory = state.join("folders").join(memory_name(&dir));
         let owned = std::fs::read(&memory).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let entries: Vec<(String, BTreeSet<JobKey>)> = owned.unwrap_or_default();
         Self { dir, memory, owned: entries.into_iter().collect(), drivers, inbox, status: Arc::default() }
@@ -158,6 +159,13 @@ impl FolderSource {
         }
         Ok(())
     }
+}
+
+/// A file name that stands for the folder: paths can be longer than names.
+fn memory_name(dir: &Path) -> String {
+    let digest = Sha256::digest(dir.as_os_str().as_encoded_bytes());
+    let hex: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("{hex}.json")
 }
 
 /// Compares what the folder says with what it owned.
