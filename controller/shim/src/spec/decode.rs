@@ -1,0 +1,216 @@
+//! Reading a launch spec.
+//!
+//! In: a blob. Out: a [`Spec`] that borrows from it, or a [`SpecError`]. Total: no blob makes it panic or run away.
+
+use super::{HEADER_LEN, MAGIC, RECORD_NAME_LEN_MAX, SPEC_LEN_MAX, STEM_LEN_MAX, SpecError, TAGS, Tag};
+use core::ffi::CStr;
+
+/// A decoded launch spec. The single fields stand here, the lists are walked over in the blob.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec<'a> {
+    /// See [`super::Field::Record`].
+    pub record: Option<&'a CStr>,
+    /// See [`super::Field::Program`].
+    pub program: &'a CStr,
+    /// See [`super::Field::Directory`].
+    pub directory: Option<&'a CStr>,
+    /// See [`super::Field::User`]: user id, group id.
+    pub user: Option<(u32, u32)>,
+    /// See [`super::Field::Umask`].
+    pub umask: u32,
+    /// See [`super::Field::OpenFiles`].
+    pub open_files: Option<u64>,
+    /// See [`super::Field::OomScoreAdj`].
+    pub oom_score_adj: Option<i16>,
+    /// See [`super::Field::Cgroup`].
+    pub cgroup: Option<&'a CStr>,
+    /// See [`super::Field::Stdout`].
+    pub stdout: Option<&'a CStr>,
+    /// See [`super::Field::Stderr`].
+    pub stderr: Option<&'a CStr>,
+    /// See [`super::Field::LogFiles`].
+    pub log_files: u32,
+    /// See [`super::Field::LogFileSize`].
+    pub log_file_size: u64,
+    /// See [`super::Field::NoNewPrivs`].
+    pub no_new_privs: bool,
+    /// See [`super::Field::LogBlock`].
+    pub log_block: bool,
+    /// See [`super::Field::Leash`].
+    pub leash: bool,
+    /// See [`super::Field::Terminal`].
+    pub terminal: bool,
+    entries: Entries<'a>,
+}
+
+impl<'a> Spec<'a> {
+    /// Reads a whole blob.
+    ///
+    /// # Errors
+    /// When the blob is not a spec of this version, or a field is missing, doubled or out of its range.
+    pub fn decode(blob: &'a [u8]) -> Result<Self, SpecError> {
+        let entries = Entries::of(blob)?;
+        let mut spec = Self {
+            record: None,
+            program: c"",
+            directory: None,
+            user: None,
+            umask: 0o022,
+            open_files: None,
+            oom_score_adj: None,
+            cgroup: None,
+            stdout: None,
+            stderr: None,
+            log_files: 10,
+            log_file_size: 10 * 1024 * 1024,
+            no_new_privs: false,
+            log_block: false,
+            leash: false,
+            terminal: false,
+            entries,
+        };
+        let mut seen: u32 = 0;
+        let mut walk = entries;
+        loop {
+            let (tag, value) = walk.next_entry()?;
+            let bad = SpecError::Value(tag as u16);
+            let is_list = matches!(tag, Tag::Argument | Tag::Variable | Tag::Group | Tag::TasksFile);
+            if seen & (1 << tag as u32) != 0 && !is_list {
+                return Err(bad);
+            }
+            seen |= 1 << tag as u32;
+            match tag {
+                Tag::End if value.is_empty() && walk.rest.is_empty() => break,
+                Tag::End => return Err(SpecError::Truncated),
+                Tag::Record => spec.record = Some(file_name(value, RECORD_NAME_LEN_MAX).ok_or(bad)?),
+                Tag::Program => {
+                    spec.program = text(value).filter(|path| !path.is_empty()).ok_or(bad)?;
+                }
+                Tag::Argument | Tag::Variable | Tag::TasksFile => {
+                    text(value).ok_or(bad)?;
+                }
+                Tag::Directory => spec.directory = Some(text(value).ok_or(bad)?),
+                Tag::User => {
+                    let both = u64_of(value).ok_or(bad)?;
+                    spec.user = Some((both as u32, (both >> 32) as u32));
+                }
+                Tag::Group => {
+                    u32_of(value).ok_or(bad)?;
+                }
+                Tag::Umask => spec.umask = u32_of(value).filter(|mask| *mask <= 0o777).ok_or(bad)?,
+                Tag::OpenFiles => spec.open_files = Some(u64_of(value).ok_or(bad)?),
+                Tag::OomScoreAdj => {
+                    let bytes: [u8; 2] = value.try_into().map_err(|_| bad)?;
+                    let adjustment = i16::from_le_bytes(bytes);
+                    if !(-1000..=1000).contains(&adjustment) {
+                        return Err(bad);
+                    }
+                    spec.oom_score_adj = Some(adjustment);
+                }
+                Tag::Cgroup => spec.cgroup = Some(text(value).ok_or(bad)?),
+                Tag::Stdout => spec.stdout = Some(file_name(value, STEM_LEN_MAX).ok_or(bad)?),
+                Tag::Stderr => spec.stderr = Some(file_name(value, STEM_LEN_MAX).ok_or(bad)?),
+                Tag::LogFiles => spec.log_files = u32_of(value).filter(|count| *count > 0).ok_or(bad)?,
+                Tag::LogFileSize => {
+                    spec.log_file_size = u64_of(value).filter(|bytes| *bytes > 0).ok_or(bad)?;
+                }
+                Tag::NoNewPrivs => spec.no_new_privs = value.is_empty(),
+                Tag::LogBlock => spec.log_block = value.is_empty(),
+                Tag::Leash => spec.leash = value.is_empty(),
+                Tag::Terminal => spec.terminal = value.is_empty(),
+            }
+        }
+        for needed in [Tag::Program, Tag::Argument] {
+            if seen & (1 << needed as u32) == 0 {
+                return Err(SpecError::Missing(needed as u16));
+            }
+        }
+        Ok(spec)
+    }
+
+    /// The name of the attempt's record, even if the rest of the blob is bad.
+    #[must_use]
+    pub fn record_name(blob: &'a [u8]) -> Option<&'a CStr> {
+        match Entries::of(blob).ok()?.next_entry().ok()? {
+            (Tag::Record, value) => file_name(value, RECORD_NAME_LEN_MAX),
+            _ => None,
+        }
+    }
+
+    /// The program's arguments, its own name first.
+    pub fn arguments(&self) -> impl Iterator<Item = &'a CStr> + use<'a> {
+        self.texts(Tag::Argument)
+    }
+
+    /// The environment.
+    pub fn variables(&self) -> impl Iterator<Item = &'a CStr> + use<'a> {
+        self.texts(Tag::Variable)
+    }
+
+    /// The v1 `tasks` files to enter.
+    pub fn tasks_files(&self) -> impl Iterator<Item = &'a CStr> + use<'a> {
+        self.texts(Tag::TasksFile)
+    }
+
+    /// The supplementary groups.
+    pub fn groups(&self) -> impl Iterator<Item = u32> + use<'a> {
+        self.entries.filter(|(tag, _)| *tag == Tag::Group).filter_map(|(_, value)| u32_of(value))
+    }
+
+    fn texts(&self, wanted: Tag) -> impl Iterator<Item = &'a CStr> + use<'a> {
+        self.entries.filter(move |(tag, _)| *tag == wanted).filter_map(|(_, value)| text(value))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entries<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Entries<'a> {
+    fn of(blob: &'a [u8]) -> Result<Self, SpecError> {
+        if blob.len() > SPEC_LEN_MAX {
+            return Err(SpecError::TooLong);
+        }
+        blob.strip_prefix(&MAGIC).map(|rest| Self { rest }).ok_or(SpecError::Magic)
+    }
+
+    fn next_entry(&mut self) -> Result<(Tag, &'a [u8]), SpecError> {
+        let (header, rest) = self.rest.split_first_chunk::<HEADER_LEN>().ok_or(SpecError::Truncated)?;
+        let [t0, t1, l0, l1, l2, l3] = *header;
+        let number = u16::from_le_bytes([t0, t1]);
+        let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        let tag = TAGS.get(usize::from(number)).copied().ok_or(SpecError::Unknown(number))?;
+        let (value, rest) = rest.split_at_checked(len).ok_or(SpecError::Truncated)?;
+        self.rest = rest;
+        Ok((tag, value))
+    }
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = (Tag, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_entry().ok().filter(|(tag, _)| *tag != Tag::End)
+    }
+}
+
+fn text(value: &[u8]) -> Option<&CStr> {
+    CStr::from_bytes_with_nul(value).ok()
+}
+
+/// A name that stays within its directory.
+fn file_name(value: &[u8], len_max: usize) -> Option<&CStr> {
+    let name = text(value)?;
+    let bytes = name.to_bytes();
+    let fits = !bytes.is_empty() && bytes.len() <= len_max && !bytes.contains(&b'/');
+    (fits && bytes != b"." && bytes != b"..").then_some(name)
+}
+
+fn u32_of(value: &[u8]) -> Option<u32> {
+    value.try_into().ok().map(u32::from_le_bytes)
+}
+
+fn u64_of(value: &[u8]) -> Option<u64> {
+    value.try_into().ok().map(u64::from_le_bytes)
+}

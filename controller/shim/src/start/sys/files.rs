@@ -1,0 +1,128 @@
+//! System calls on descriptors: files, directories, pipes, poll.
+//!
+//! In: descriptors, names, buffers. Out: the result or an errno. See `sys`.
+
+use super::*;
+
+pub(in crate::start) fn openat(dir: Fd, path: &CStr, flags: u32, mode: u32) -> Result<Fd> {
+    kernel!(OPENAT, dir, path.as_ptr(), flags | O_CLOEXEC, mode).map(|fd| fd as Fd)
+}
+
+pub(in crate::start) fn close(fd: Fd) {
+    if fd >= 0 {
+        let _: Result<usize> = kernel!(CLOSE, fd);
+    }
+}
+
+/// Closes every descriptor from `first` on.
+pub(in crate::start) fn close_from(first: Fd) {
+    let all: Result<usize> = kernel!(CLOSE_RANGE, first, u32::MAX, 0);
+    if all.is_err() {
+        for fd in first..1024 {
+            close(fd);
+        }
+    }
+}
+
+pub(in crate::start) fn read(fd: Fd, buffer: &mut [u8]) -> Result<usize> {
+    kernel!(READ, fd, buffer.as_mut_ptr(), buffer.len())
+}
+
+pub(in crate::start) fn write(fd: Fd, bytes: &[u8]) -> Result<usize> {
+    kernel!(WRITE, fd, bytes.as_ptr(), bytes.len())
+}
+
+pub(in crate::start) fn pwrite(fd: Fd, bytes: &[u8], offset: u64) -> Result<usize> {
+    kernel!(PWRITE64, fd, bytes.as_ptr(), bytes.len(), offset)
+}
+
+pub(in crate::start) fn truncate(fd: Fd) {
+    let _: Result<usize> = kernel!(FTRUNCATE, fd, 0);
+}
+
+pub(in crate::start) fn unlinkat(dir: Fd, name: &CStr) {
+    let _: Result<usize> = kernel!(UNLINKAT, dir, name.as_ptr(), 0);
+}
+
+pub(in crate::start) fn getdents(fd: Fd, buffer: &mut [u8]) -> Result<usize> {
+    kernel!(GETDENTS64, fd, buffer.as_mut_ptr(), buffer.len())
+}
+
+/// What [`stat`] tells of a file.
+#[derive(Clone, Copy)]
+pub(in crate::start) struct Stat {
+    pub(in crate::start) is_file: bool,
+    pub(in crate::start) links: u32,
+    pub(in crate::start) size: u64,
+}
+
+pub(in crate::start) fn stat(fd: Fd) -> Result<Stat> {
+    const AT_EMPTY_PATH: u32 = 0x1000;
+    const BASIC: u32 = 0x7ff;
+    let mut words = [0_u64; 32];
+    kernel!(STATX, fd, c"".as_ptr(), AT_EMPTY_PATH, BASIC, words.as_mut_ptr(), 0)?;
+    // struct statx: nlink at byte 16, mode at byte 28, size at byte 40.
+    let links = words[2] as u32;
+    let mode = (words[3] >> 32) as u16;
+    Ok(Stat { is_file: mode & 0o170_000 == 0o100_000, links, size: words[5] })
+}
+
+/// A pipe: read end, write end.
+pub(in crate::start) fn pipe() -> Result<(Fd, Fd)> {
+    let mut ends: [Fd; 2] = [-1; 2];
+    kernel!(PIPE2, ends.as_mut_ptr(), O_CLOEXEC)?;
+    Ok((ends[0], ends[1]))
+}
+
+/// Copies a descriptor to another number, there without close-on-exec. They may be equal only if it lacks that already.
+pub(in crate::start) fn dup_to(from: Fd, to: Fd) -> Result<()> {
+    kernel!(DUP3, from, to, 0).map(|_| ())
+}
+
+/// Copies a descriptor to a free number with close-on-exec.
+pub(in crate::start) fn dup_private(from: Fd) -> Result<Fd> {
+    const F_DUPFD_CLOEXEC: u32 = 1030;
+    kernel!(FCNTL, from, F_DUPFD_CLOEXEC, 3).map(|fd| fd as Fd)
+}
+
+/// Sets how many bytes a pipe holds; a limit of the user may forbid more than it has.
+pub(in crate::start) fn resize_pipe(pipe: Fd, len: usize) {
+    const F_SETPIPE_SZ: u32 = 1031;
+    let _: Result<usize> = kernel!(FCNTL, pipe, F_SETPIPE_SZ, len);
+}
+
+/// How many bytes wait in a pipe.
+pub(in crate::start) fn waiting_bytes(pipe: Fd) -> u32 {
+    const FIONREAD: u32 = 0x541b;
+    let mut len: u32 = 0;
+    let _: Result<usize> = kernel!(IOCTL, pipe, FIONREAD, &raw mut len);
+    len
+}
+
+/// Moves what waits in a pipe into another file without looking at it; never waits.
+pub(in crate::start) fn splice(from: Fd, to: Fd, len: usize) -> Result<usize> {
+    const SPLICE_F_NONBLOCK: u32 = 2;
+    kernel!(SPLICE, from, 0, to, 0, len, SPLICE_F_NONBLOCK)
+}
+
+/// One entry of poll(2).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(in crate::start) struct PollFd {
+    pub(in crate::start) fd: Fd,
+    pub(in crate::start) events: i16,
+    pub(in crate::start) revents: i16,
+}
+
+/// Waits; without a timeout until something happens. Returns how many entries have news.
+pub(in crate::start) fn poll(fds: &mut [PollFd], timeout_ms: Option<u64>) -> Result<usize> {
+    let time = timeout_ms.map(Time::of_ms);
+    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    kernel!(PPOLL, fds.as_mut_ptr(), fds.len(), time, 0)
+}
+
+/// Makes the terminal at `fd` the controlling one of the session.
+pub(in crate::start) fn take_terminal(fd: Fd) -> Result<()> {
+    const TIOCSCTTY: u32 = 0x540e;
+    kernel!(IOCTL, fd, TIOCSCTTY, 0).map(|_| ())
+}

@@ -1,0 +1,128 @@
+//! System calls on processes: signals, children, identity, execution.
+//!
+//! In: pids, masks, ids. Out: the result or an errno. See `sys`.
+
+use super::*;
+
+/// Blocks (`SIG_BLOCK` of all) or unblocks every signal of the calling thread.
+pub(in crate::start) fn set_signal_mask(mask: u64) {
+    const SIG_SETMASK: u32 = 2;
+    let _: Result<usize> = kernel!(RT_SIGPROCMASK, SIG_SETMASK, &raw const mask, 0, 8);
+}
+
+/// Gives every signal its default disposition.
+pub(in crate::start) fn reset_signals() {
+    let default = [0_u64; 4];
+    for signal in 1..=64 {
+        let _: Result<usize> = kernel!(RT_SIGACTION, signal, default.as_ptr(), 0, 8);
+    }
+}
+
+/// SIGALRM for this process after that time, once.
+pub(in crate::start) fn set_alarm(after_ms: u32) {
+    const ITIMER_REAL: u32 = 0;
+    // Interval (seconds, microseconds), then the first time.
+    let times = [0_u64, 0, u64::from(after_ms / 1000), u64::from(after_ms % 1000) * 1000];
+    let _: Result<usize> = kernel!(SETITIMER, ITIMER_REAL, times.as_ptr(), 0);
+}
+
+/// A descriptor that is readable when one of these signals is pending.
+pub(in crate::start) fn signalfd(signals: &[u32]) -> Result<Fd> {
+    let mask: u64 = signals.iter().fold(0, |mask, signal| mask | signal_bit(*signal));
+    kernel!(SIGNALFD4, -1_isize, &raw const mask, 8, O_CLOEXEC | O_NONBLOCK).map(|fd| fd as Fd)
+}
+
+/// Which signals were pending, as a mask; they no longer are.
+pub(in crate::start) fn take_signals(signals: Fd) -> u64 {
+    const SIGINFO_LEN: usize = 128;
+    let mut infos = [0; 4 * SIGINFO_LEN];
+    let len = read(signals, &mut infos).unwrap_or(0);
+    let taken = infos.get(..len).unwrap_or_default().chunks(SIGINFO_LEN);
+    // struct signalfd_siginfo begins with the signal's number.
+    taken.filter_map(|info| info.first()).fold(0, |mask, signal| mask | signal_bit(u32::from(*signal).max(1)))
+}
+
+/// The bit of a signal in a mask.
+pub(in crate::start) const fn signal_bit(signal: u32) -> u64 {
+    1 << (signal - 1)
+}
+
+pub(in crate::start) fn kill(pid: i32, signal: u32) {
+    let _: Result<usize> = kernel!(KILL, pid, signal);
+}
+
+pub(in crate::start) fn signal_thread(process: u32, thread: u32, signal: u32) {
+    let _: Result<usize> = kernel!(TGKILL, process, thread, signal);
+}
+
+pub(in crate::start) fn getpid() -> u32 {
+    kernel!(GETPID).unwrap_or(0) as u32
+}
+
+/// Reaps a child without waiting: its pid and status, or `None` while all of them live.
+pub(in crate::start) fn reap() -> Result<Option<(u32, u32)>> {
+    const WNOHANG_WALL: u32 = 1 | 0x4000_0000;
+    let mut status = 0_u32;
+    let pid = kernel!(WAIT4, -1_isize, &raw mut status, WNOHANG_WALL, 0)?;
+    Ok((pid != 0).then_some((pid as u32, status)))
+}
+
+pub(in crate::start) fn setsid() -> Result<()> {
+    kernel!(SETSID).map(|_| ())
+}
+
+/// prctl(2) with one argument.
+pub(in crate::start) fn prctl(option: u32, argument: usize) -> Result<()> {
+    kernel!(PRCTL, option, argument).map(|_| ())
+}
+
+pub(in crate::start) fn setgroups(groups: &[u32]) -> Result<()> {
+    kernel!(SETGROUPS, groups.len(), groups.as_ptr()).map(|_| ())
+}
+
+pub(in crate::start) fn setgid(gid: u32) -> Result<()> {
+    kernel!(SETRESGID, gid, gid, gid).map(|_| ())
+}
+
+pub(in crate::start) fn setuid(uid: u32) -> Result<()> {
+    kernel!(SETRESUID, uid, uid, uid).map(|_| ())
+}
+
+pub(in crate::start) fn umask(mask: u32) {
+    let _: Result<usize> = kernel!(UMASK, mask);
+}
+
+/// Soft and hard limit of open files: reads the present ones, and sets new ones if given.
+pub(in crate::start) fn limit_open_files(new: Option<[u64; 2]>) -> Result<[u64; 2]> {
+    const RLIMIT_NOFILE: u32 = 7;
+    let mut old = [0_u64; 2];
+    let new = new.as_ref().map_or(core::ptr::null(), |pair| pair.as_ptr());
+    kernel!(PRLIMIT64, 0, RLIMIT_NOFILE, new, old.as_mut_ptr())?;
+    Ok(old)
+}
+
+pub(in crate::start) fn chdir(path: &CStr) -> Result<()> {
+    kernel!(CHDIR, path.as_ptr()).map(|_| ())
+}
+
+/// Executes a program; returns only on failure. Both lists end with a null pointer.
+pub(in crate::start) fn execve(program: &CStr, arguments: &[*const u8], variables: &[*const u8]) -> Errno {
+    match kernel!(EXECVE, program.as_ptr(), arguments.as_ptr(), variables.as_ptr()) {
+        Ok(_) => 0,
+        Err(errno) => errno,
+    }
+}
+
+/// Ends the calling thread.
+pub(in crate::start) fn exit_thread() -> ! {
+    loop {
+        let _: Result<usize> = kernel!(EXIT, 0);
+    }
+}
+
+/// Ends the process.
+pub(in crate::start) fn exit(code: u32) -> ! {
+    loop {
+        let _: Result<usize> = kernel!(EXIT_GROUP, code);
+    }
+}
