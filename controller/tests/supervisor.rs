@@ -222,6 +222,33 @@ fn a_tombstone_or_an_earlier_start_wins() {
 }
 
 #[test]
+fn a_tombstone_that_races_with_a_start_has_one_winner() {
+    let bench = Bench::new();
+    let mut cancelled = 0;
+    for n in 0..40 {
+        let name = format!("a.{n}");
+        let child = bench.launch(&name, &shell("exit 3"));
+        for _ in 0..n * 40 {
+            std::hint::spin_loop();
+        }
+        let outcome = bench.records.tombstone(&name).unwrap();
+        let end = end_of(child);
+        let state = bench.record(&name).state;
+        match outcome {
+            TombstoneOutcome::Cancelled => {
+                cancelled += 1;
+                assert_eq!((end, state), (ShimEnd::Code(herdlet_shim::EXIT_LOST as i32), State::Tombstone));
+            }
+            TombstoneOutcome::TooLate(_) => {
+                assert_eq!((end, code_of(state)), (ShimEnd::Code(0), (3, 0)));
+            }
+        }
+    }
+    println!("{cancelled} of 40 were cancelled");
+    assert!(fs::read_dir(bench.path("run")).unwrap().count() == 40, "nothing is left lying about");
+}
+
+#[test]
 fn five_and_a_half_megabytes_leave_the_last_three_files() {
     let bench = Bench::new();
     let script = shell("yes 'a short line of the task' | head -c 5767168");
@@ -760,4 +787,33 @@ fn a_v2_cgroup_is_entered_at_birth() {
     let wanted = format!("0::/{name}\n");
     assert!(bench.log("t.stdout.0").contains(&wanted));
     assert!(bench.log("t.stderr.0").contains(&wanted));
+}
+
+#[test]
+fn v1_cgroups_are_entered_by_the_task_itself() {
+    let bench = Bench::new();
+    let name = format!("herdlet-test-{}", bench.dir.path().file_name().unwrap().display());
+    let groups: Vec<PathBuf> = ["pids", "freezer"]
+        .iter()
+        .map(|kind| PathBuf::from("/sys/fs/cgroup").join(kind).join(&name))
+        .collect();
+    let is_v1 =
+        Path::new("/sys/fs/cgroup/pids/tasks").exists() && Path::new("/sys/fs/cgroup/freezer/tasks").exists();
+    if !is_v1 || groups.iter().any(|group| fs::create_dir(group).is_err()) {
+        return;
+    }
+    let mut invocation = shell("cat /proc/self/cgroup; grep '' /proc/$PPID/cgroup >&2");
+    invocation.tasks_files = groups.iter().map(|group| group.join("tasks")).collect();
+    let state = bench.run("a", &invocation);
+    for group in &groups {
+        fs::remove_dir(group).unwrap();
+    }
+    assert_eq!(code_of(state), (0, 0));
+    for kind in ["pids", "freezer"] {
+        let line = format!("{kind}:/{name}\n");
+        assert!(
+            bench.log("t.stdout.0").contains(&line) && !bench.log("t.stderr.0").contains(&line),
+            "{kind}"
+        );
+    }
 }

@@ -6,11 +6,13 @@
 //! | file | what |
 //! | --- | --- |
 //! | `program` | puts the embedded program where it can be executed |
-//! | `launch` | describes and starts an attempt or an exec session |
+//! | `invocation` | what to run |
+//! | `launch` | starts an attempt or an exec session |
 //! | `spawn` | the few lines between clone and exec, the only unsafe ones |
 //! | `records` | the runtime directory: read, list, cancel |
 //! | `process` | a process that is certainly the one meant: signals, its end, its whole tree |
 
+mod invocation;
 mod launch;
 mod process;
 mod program;
@@ -19,10 +21,8 @@ mod spawn;
 
 pub use herdlet_shim::record::{Core, Exit, Process, Record, RecordError, State, Step};
 pub use herdlet_shim::spec::SpecError;
-pub use launch::{
-    Child, Invocation, Launch, LaunchError, LogFiles, Logs, NewPrivileges, Session, ShimEnd, Terminal, User,
-    WhenFull, enter, launch,
-};
+pub use invocation::{Invocation, LogFiles, Logs, NewPrivileges, User, WhenFull};
+pub use launch::{Child, Launch, LaunchError, Session, ShimEnd, Terminal, enter, launch};
 pub use process::{PidFd, ProcessError, kill_tree, open_task};
 pub use program::{Program, ProgramError};
 pub use records::{Listed, RecordsError, RuntimeDir, TombstoneOutcome};

@@ -3,101 +3,21 @@
 //! In: [`Launch`] or [`Session`]. Out: a [`Child`], the shim itself. What becomes of an attempt is told by its record, not
 //! by its shim: shims outlive the agent, `Child` is only there to reap one while the agent lives.
 
+use super::invocation::{Invocation, Logs, WhenFull};
 use super::program::Program;
 use super::spawn::{Spawn, register, spawn};
 use herdlet_shim::spec::{Field, SpecError, encode};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus};
-use std::ffi::{CString, OsString};
-use std::fmt;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use zeroize::Zeroize;
 
 /// How often a start is tried again while the program's file is busy.
 const BUSY_TRIES: usize = 500;
-
-/// One program with all that surrounds it. The environment is secret: it is never printed.
-#[derive(Clone, Default)]
-pub struct Invocation {
-    /// Path of the program, resolved: no search is done.
-    pub program: PathBuf,
-    /// Arguments, the program's name for itself first; at least one.
-    pub arguments: Vec<OsString>,
-    /// The whole environment; nothing is inherited.
-    pub environment: Vec<(OsString, OsString)>,
-    /// Working directory; `None` leaves the agent's.
-    pub directory: Option<PathBuf>,
-    /// Whom to become; `None` leaves ids and groups as they are.
-    pub user: Option<User>,
-    /// File mode creation mask; `None` means 0o022.
-    pub umask: Option<u32>,
-    /// Limit of open files, soft and hard; what can't be raised stays as it is.
-    pub open_files: Option<u64>,
-    /// OOM score adjustment. `None` inherits the agent's, which may be protected: a task should always have its own.
-    pub oom_score_adj: Option<i16>,
-    /// Whether executing a file can give more rights.
-    pub new_privileges: NewPrivileges,
-    /// Directory of the v2 cgroup to be born in, fresh for each attempt.
-    pub cgroup: Option<PathBuf>,
-    /// The `tasks` files of v1 cgroups to enter.
-    pub tasks_files: Vec<PathBuf>,
-}
-
-/// Ids of a user, with the exact list of supplementary groups (an empty list means none).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-    /// Supplementary groups.
-    pub groups: Vec<u32>,
-}
-
-/// Whether executing a set-user-id file can give more rights (no_new_privs).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NewPrivileges {
-    /// As usual.
-    #[default]
-    Allowed,
-    /// no_new_privs is set.
-    Refused,
-}
-
-/// What becomes of a task's output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Logs {
-    /// Both streams go to /dev/null.
-    Disabled,
-    /// Both streams are kept in rotated files.
-    Files(LogFiles),
-}
-
-/// Rotated log files `NAME.stdout.N` and `NAME.stderr.N`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogFiles {
-    /// What their names begin with: the task's name, as a file name.
-    pub name: String,
-    /// How many files of each stream are kept, at least 1.
-    pub files_max: u32,
-    /// Bytes after which a file is full, at least 1.
-    pub file_size_max: u64,
-    /// What to do when the disk is slower than the task.
-    pub when_full: WhenFull,
-}
-
-/// What to do with output when the disk is stalled or full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenFull {
-    /// Drop and count it.
-    Drop,
-    /// Make the task wait.
-    Block,
-}
 
 /// One attempt to start.
 pub struct Launch<'a> {
@@ -298,7 +218,7 @@ fn hand_over(
     let encoded = encode(all, &mut blob);
     let written =
         encoded.map_err(|source| LaunchError::Spec { name: name.to_owned(), source }).and_then(|()| {
-            in_memory(&blob)
+            in_memory("herdlet-spec", &blob, MemfdFlags::NOEXEC_SEAL)
                 .map_err(|source| LaunchError::Handover { name: name.to_owned(), source: source.into() })
         });
     blob.zeroize();
@@ -306,54 +226,22 @@ fn hand_over(
     written
 }
 
-fn in_memory(blob: &[u8]) -> Result<OwnedFd, Errno> {
-    let fd = rustix::fs::memfd_create("herdlet-spec", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    let mut rest = blob;
+/// A file in memory that nobody can change any more. `kind` says whether it can be executed (Linux 6.3); older kernels
+/// don't ask.
+pub(super) fn in_memory(name: &str, bytes: &[u8], kind: MemfdFlags) -> Result<OwnedFd, Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = match rustix::fs::memfd_create(name, flags | kind) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+        fd => fd?,
+    };
+    let mut rest = bytes;
     while !rest.is_empty() {
         let len = rustix::io::write(&fd, rest)?;
         rest = &rest[len..];
     }
-    seal(&fd)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&fd, seals)?;
     Ok(fd)
-}
-
-/// Nobody can change it from here on.
-pub(super) fn seal(fd: &OwnedFd) -> Result<(), Errno> {
-    rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)
-}
-
-impl Invocation {
-    fn fields(&self) -> Vec<Field<'_>> {
-        let mut fields = vec![Field::Program(self.program.as_os_str().as_bytes())];
-        fields.extend(self.arguments.iter().map(|argument| Field::Argument(argument.as_bytes())));
-        fields.extend(self.directory.iter().map(|path| Field::Directory(path.as_os_str().as_bytes())));
-        if let Some(user) = &self.user {
-            fields.push(Field::User { uid: user.uid, gid: user.gid });
-            fields.extend(user.groups.iter().map(|group| Field::Group(*group)));
-        }
-        fields.extend(self.umask.map(Field::Umask));
-        fields.extend(self.open_files.map(Field::OpenFiles));
-        fields.extend(self.oom_score_adj.map(Field::OomScoreAdj));
-        if self.new_privileges == NewPrivileges::Refused {
-            fields.push(Field::NoNewPrivs);
-        }
-        fields.extend(self.cgroup.iter().map(|path| Field::Cgroup(path.as_os_str().as_bytes())));
-        fields.extend(self.tasks_files.iter().map(|path| Field::TasksFile(path.as_os_str().as_bytes())));
-        fields
-    }
-}
-
-impl fmt::Debug for Invocation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Invocation")
-            .field("program", &self.program)
-            .field("arguments", &self.arguments.len())
-            .field("environment", &self.environment.len())
-            .field("directory", &self.directory)
-            .field("user", &self.user)
-            .field("cgroup", &self.cgroup)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Child {

@@ -3,6 +3,7 @@
 //! In: a directory of ours. Out: a descriptor of the program. A file is better than memory (every task shares its pages, and
 //! it has a name in `ps`), so memory is only the way out where the directory forbids execution.
 
+use super::launch::in_memory;
 use herdlet_shim::PROGRAM;
 use rustix::fs::{MemfdFlags, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
@@ -64,7 +65,9 @@ impl Program {
         let fd = fd.map_err(open)?;
         let flags = rustix::fs::fstatvfs(&fd).map_err(open)?.f_flag;
         if flags.contains(StatVfsMountFlags::NOEXEC) {
-            return memory().map(|fd| Self { fd }).map_err(|errno| ProgramError::Memory(errno.into()));
+            return in_memory("herdlet-shim", PROGRAM, MemfdFlags::EXEC)
+                .map(|fd| Self { fd })
+                .map_err(|errno| ProgramError::Memory(errno.into()));
         }
         Ok(Self { fd })
     }
@@ -103,17 +106,6 @@ fn write_file(dir: &Path, path: &Path, name: &OsString) -> std::io::Result<()> {
         let _ = std::fs::remove_file(&temporary);
     }
     written
-}
-
-fn memory() -> Result<OwnedFd, Errno> {
-    let fd = rustix::fs::memfd_create("herdlet-shim", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    let mut rest = PROGRAM;
-    while !rest.is_empty() {
-        let len = rustix::io::write(&fd, rest)?;
-        rest = &rest[len..];
-    }
-    super::launch::seal(&fd)?;
-    Ok(fd)
 }
 
 #[cfg(test)]
