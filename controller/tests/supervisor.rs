@@ -769,6 +769,8 @@ fn a_v2_cgroup_is_entered_at_birth() {
     let mut invocation = shell("cat /proc/self/cgroup");
     invocation.cgroup = Some(group.clone());
     let state = bench.run("a", &invocation);
+    invocation.cgroup = Some(group.join("cgroup.procs"));
+    let not_a_group = bench.run("c", &invocation);
     let shims = open_dir(&group);
     let what = Launch {
         program: &bench.program,
@@ -781,7 +783,14 @@ fn a_v2_cgroup_is_entered_at_birth() {
         leash: None,
     };
     end_of(launch(&what).unwrap());
+    // Some kernels kill whoever is born where cgroup.kill was written before.
+    fs::write(group.join("cgroup.kill"), "1").unwrap();
+    invocation.cgroup = Some(group.clone());
+    let killed = bench.run("d", &invocation);
     fs::remove_dir(&group).unwrap();
+    assert!(matches!(not_a_group, State::StartFailed { step: Step::Cgroup, .. }), "{not_a_group:?}");
+    let is_told = matches!(killed, State::StartFailed { step: Step::Cgroup, .. });
+    assert!(is_told || code_of(killed) == (0, 0), "{killed:?}");
     assert_eq!(code_of(state), (0, 0));
     let name = group.file_name().unwrap().to_str().unwrap().to_owned();
     let wanted = format!("0::/{name}\n");

@@ -57,8 +57,9 @@ pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3]) -> Result<u32, Failure> {
         variables: for_variables,
         groups,
         cgroup: -1,
-        failed_step: AtomicU32::new(0),
-        failed_errno: AtomicU32::new(0),
+        // What it says if the child is killed before it can say anything, as happens in a cgroup that is being killed.
+        failed_step: AtomicU32::new(step_of_birth(spec) as u32),
+        failed_errno: AtomicU32::new(u32::from(sys::EINTR)),
     };
     let pid = child.create(stack, cgroup);
     let failed_step = Step::of(child.failed_step.load(Ordering::SeqCst) as u8);
@@ -66,10 +67,19 @@ pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3]) -> Result<u32, Failure> {
     sys::close(cgroup);
     // SAFETY: the child has left the arena: it executed its program or is gone.
     unsafe { sys::unmap(whole.0, whole.1) };
+    let pid = pid.map_err(|errno| (step_of_birth(spec), errno))?;
     match failed_step {
-        Some(step) => Err((step, failed_errno)),
-        None => pid.map_err(|errno| (Step::Clone, errno)),
+        None => Ok(pid),
+        Some(step) => {
+            sys::reap_one(pid);
+            Err((step, failed_errno))
+        }
     }
+}
+
+/// What fails when the child isn't born.
+fn step_of_birth(spec: &Spec<'_>) -> Step {
+    if spec.cgroup.is_some() { Step::Cgroup } else { Step::Clone }
 }
 
 struct Child<'a> {
@@ -118,7 +128,11 @@ impl Child<'_> {
     /// Runs in the child. Returns only if something failed.
     fn become_task(&self) -> Failure {
         match self.prepare() {
-            Ok(()) => (Step::Exec, sys::execve(self.spec.program, self.arguments, self.variables)),
+            Ok(()) => {
+                // From here on silence means success.
+                self.failed_step.store(0, Ordering::SeqCst);
+                (Step::Exec, sys::execve(self.spec.program, self.arguments, self.variables))
+            }
             Err(failure) => failure,
         }
     }

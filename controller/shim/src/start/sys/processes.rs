@@ -67,6 +67,12 @@ pub(in crate::start) fn reap() -> Result<Option<(u32, u32)>> {
     Ok((pid != 0).then_some((pid as u32, status)))
 }
 
+/// Waits for a child's end and reaps it.
+pub(in crate::start) fn reap_one(pid: u32) {
+    const WALL: u32 = 0x4000_0000;
+    while kernel!(WAIT4, pid, 0, WALL, 0) == Err(EINTR) {}
+}
+
 pub(in crate::start) fn setsid() -> Result<()> {
     kernel!(SETSID).map(|_| ())
 }
