@@ -14,10 +14,22 @@ use std::{
 /// # Errors
 /// What kept it from being made or from getting its mode.
 pub fn make_dir(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    let mode = fs::metadata(path)?.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    make_dir_with(path, 0o700)
+}
+
+/// Makes a directory, and what is missing above it, that others may pass through to what they know in it, and list nothing
+/// (0711).
+///
+/// # Errors
+/// What kept it from being made or from getting its mode.
+pub fn make_passage(path: &Path) -> io::Result<()> {
+    make_dir_with(path, 0o711)
+}
+
+fn make_dir_with(path: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    if fs::metadata(path)?.permissions().mode() & 0o777 != mode {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! In: where its state and its runtime things are. Out: what the agent works with. It starts nothing.
 
 use std::{
-    os::{fd::OwnedFd, unix::fs::DirBuilderExt},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -24,6 +24,7 @@ use crate::{
         supervisor::Program,
         task::{Leftover, Registry},
     },
+    durable,
     executor::process::wall_now,
     paths::Paths,
 };
@@ -75,9 +76,10 @@ impl Instance {
     /// When a directory can't be made or watched. Missing cgroups are no error: see [`Isolation::None`].
     pub fn open(options: Options) -> anyhow::Result<Self> {
         let Options { instance, paths, cgroup_parent, raw_exec, leash } = options;
-        private_dir(&paths.state)?;
-        private_dir(&paths.runtime)?;
-        alloc_parent_dir(&paths.allocs())?;
+        let made = |path: &Path| format!("failed to make directory {}", path.display());
+        durable::make_passage(&paths.state).with_context(|| made(&paths.state))?;
+        durable::make_passage(&paths.allocs()).with_context(|| made(&paths.allocs()))?;
+        durable::make_dir(&paths.runtime).with_context(|| made(&paths.runtime))?;
         let isolation = Isolation::detect(&cgroup::Setup {
             parent: cgroup_parent,
             instance: instance.0.clone(),
@@ -91,7 +93,7 @@ impl Instance {
         let mut drivers = Registry::new().with(Arc::new(mock));
         if raw_exec == Availability::Enabled {
             let programs = paths.state.join("bin");
-            private_dir(&programs)?;
+            durable::make_dir(&programs).with_context(|| made(&programs))?;
             let program = Program::install(&programs).context("failed to install the supervisor")?;
             let setup = raw_exec::Setup { attempts, program, isolation: isolation.clone(), leash };
             drivers = drivers.with(Arc::new(RawExec::new(setup)));
@@ -134,18 +136,6 @@ impl Instance {
         anyhow::ensure!(left.is_empty(), "could not remove: {}", left.join("; "));
         Ok(())
     }
-}
-
-/// Makes a directory that only its owner may enter, or checks that it is one.
-fn private_dir(path: &Path) -> anyhow::Result<()> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.with_context(|| format!("failed to make directory {}", path.display()))
-}
-
-/// Makes the directory of all allocations: others pass through it to what is theirs, and list nothing.
-fn alloc_parent_dir(path: &Path) -> anyhow::Result<()> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o711).create(path);
-    made.with_context(|| format!("failed to make directory {}", path.display()))
 }
 
 /// Allocations that have a directory.

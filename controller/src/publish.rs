@@ -205,6 +205,7 @@ impl Objects {
                 self.jobs.remove(&key);
             }
             View::Alloc(view) => {
+                tell_transitions(self.allocs.get(&view.spec.id).map(AsRef::as_ref), &view);
                 self.allocs.insert(view.spec.id, Arc::from(view));
             }
             View::AllocGone(id) => {
@@ -218,6 +219,30 @@ impl Objects {
             }
         }
         object
+    }
+}
+
+/// One line for each transition of a task or an allocation; nothing for what only looks different.
+fn tell_transitions(before: Option<&AllocView>, after: &AllocView) {
+    let alloc = || after.spec.name();
+    for (index, task) in after.tasks.iter().enumerate() {
+        let known = before.and_then(|before| before.tasks.get(index));
+        if known.is_some_and(|known| known.phase == task.phase && known.attempt == task.attempt) {
+            continue;
+        }
+        let event = task.events.last().map(|event| event.message.as_str()).unwrap_or_default();
+        tracing::info!(
+            alloc = alloc(),
+            task = task.name,
+            attempt = task.attempt,
+            event,
+            "task is {}",
+            task.phase
+        );
+    }
+    if before.is_none_or(|before| before.convergence.state != after.convergence.state) {
+        let (state, message) = (after.convergence.state.as_str(), after.convergence.message.as_str());
+        tracing::info!(alloc = alloc(), message, "allocation is {state}");
     }
 }
 

@@ -45,6 +45,8 @@ pub struct FolderSource {
     drivers: Drivers,
     inbox: Inbox<Input>,
     status: Arc<FolderStatus>,
+    /// As last told.
+    warnings: Vec<Problem>,
 }
 
 /// What is wrong with the folder now, for status and metrics.
@@ -79,7 +81,15 @@ impl FolderSource {
         let memory = state.join("folders").join(memory_name(&dir));
         let owned = std::fs::read(&memory).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let entries: Vec<(String, BTreeSet<JobKey>)> = owned.unwrap_or_default();
-        Self { dir, memory, owned: entries.into_iter().collect(), drivers, inbox, status: Arc::default() }
+        Self {
+            dir,
+            memory,
+            owned: entries.into_iter().collect(),
+            drivers,
+            inbox,
+            status: Arc::default(),
+            warnings: Vec::new(),
+        }
     }
 
     /// What is wrong with it, as it changes.
@@ -95,13 +105,7 @@ impl FolderSource {
         let (dir, drivers) = (self.dir.clone(), self.drivers.clone());
         let folder = tokio::task::spawn_blocking(move || read_folder(&dir, &drivers)).await?;
         let wanted = decide(&self.owned, folder);
-        for problem in &wanted.problems {
-            tracing::error!(%problem, "a manifest is not in force");
-        }
-        for warning in &wanted.warnings {
-            tracing::warn!(%warning, "manifest");
-        }
-        self.status.set(wanted.problems);
+        self.tell(wanted.problems, wanted.warnings);
         // Remembered first: what is applied and then forgotten could never be taken away again.
         self.remember(union(&self.owned, &wanted.owned))?;
         let apply = Command::Apply { jobs: wanted.jobs, volumes: wanted.volumes };
@@ -146,6 +150,22 @@ impl FolderSource {
             }
         }
         Ok(())
+    }
+
+    /// Logs what is wrong, once as long as it stays the same.
+    fn tell(&mut self, problems: Vec<Problem>, warnings: Vec<Problem>) {
+        if problems != self.status.problems() {
+            for problem in &problems {
+                tracing::error!(%problem, "a manifest is not in force");
+            }
+            self.status.set(problems);
+        }
+        if warnings != self.warnings {
+            for warning in &warnings {
+                tracing::warn!(%warning, "manifest");
+            }
+            self.warnings = warnings;
+        }
     }
 
     fn remember(&mut self, owned: Owned) -> anyhow::Result<()> {

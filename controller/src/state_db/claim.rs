@@ -69,14 +69,15 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the directory (0700) unless it is there, locks it and finds out, or draws, which instance it is of.
+    /// Makes the directory (0711) unless it is there, locks it and finds out, or draws, which instance it is of.
     ///
     /// # Errors
     /// [`ClaimError`]; see its variants.
     pub fn claim(path: &Path) -> Result<Self, ClaimError> {
         let format_path = path.join("format");
         refuse_newer(&format_path)?;
-        durable::make_dir(path).map_err(io_error("make the state directory", path))?;
+        // Tasks of other users pass through it to their own directories.
+        durable::make_passage(path).map_err(io_error("make the state directory", path))?;
         let lock = lock(path)?;
         let instance = instance(path)?;
         if !format_path.exists() {
