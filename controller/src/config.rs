@@ -25,7 +25,7 @@ pub use file::{Consul, File, HostVolume, PortRange, RawExec};
 pub use flags::Flags;
 pub use places::{Surroundings, default_socket, default_state_dir, host_name};
 
-use crate::{desired::yaml::Problems, instance::Availability, paths::Paths};
+use crate::{desired::yaml::Problems, instance::Availability, paths::Paths, telemetry::logs};
 
 /// Topmost cgroup unless another is named: beside, never below, the agent's own.
 pub const CGROUP_PARENT: &str = "herdlet";
@@ -343,8 +343,5 @@ fn cgroup_parent_problem(parent: &str) -> Option<String> {
 
 /// What is wrong with a filter of log lines.
 fn filter_problem(filter: &str) -> Option<String> {
-    let parsed = tracing_subscriber::EnvFilter::builder().parse(filter);
-    parsed.err().map(|error| {
-        format!("expected error, warn, info, debug, trace or a filter such as info,herdlet=debug, found \"{filter}\" ({error})")
-    })
+    logs::check_directives(filter).err()
 }

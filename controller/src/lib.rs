@@ -16,4 +16,5 @@ pub mod planner;
 pub mod publish;
 pub mod run;
 pub mod state_db;
+pub mod telemetry;
 pub mod watch;

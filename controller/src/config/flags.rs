@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::ConfigError;
+use crate::telemetry::logs;
 
 /// What the command line says. Every flag has a variable: `--state-dir` is `HERDLET_STATE_DIR`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
@@ -76,7 +77,7 @@ impl Flags {
             manifests,
             cgroup_parent: self.cgroup_parent.or_else(|| set("HERDLET_CGROUP_PARENT")),
             host_ip: self.host_ip.or_else(|| set("HERDLET_HOST_IP")),
-            log_level: self.log_level.or_else(|| set("HERDLET_LOG_LEVEL")).or_else(|| set("RUST_LOG")),
+            log_level: self.log_level.or_else(|| logs::directives_from_env(variable)),
             log_format: self.log_format.or_else(|| set("HERDLET_LOG_FORMAT")),
         }
     }

@@ -1,0 +1,3 @@
+//! What the agent says of itself: logs.
+
+pub mod logs;

@@ -1,0 +1,306 @@
+//! Logs: what is written to stderr, in which form.
+//!
+//! In: directives, a format, and what stderr is. Out: the process's subscriber. Events go to stderr and nowhere else; under
+//! systemd that is the journal, which has times and priorities of its own. It must not know what is logged.
+//!
+//! Directives are those of `RUST_LOG` (`info`, `info,herdlet=debug`, `herdlet[start{alloc=…}]=trace`), but a lone word must
+//! be a level: elsewhere a slip in it (`inof`) is taken for a module, and silences everything else.
+
+use std::fmt;
+
+use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::{
+    EnvFilter, Layer as _,
+    fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
+    layer::SubscriberExt as _,
+    registry::LookupSpan,
+    util::{SubscriberInitExt as _, TryInitError},
+};
+
+use crate::{config::LogFormat, desired::yaml::nearest};
+
+/// What is logged, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Directives; the [`Audience`]'s level where absent.
+    pub directives: Option<String>,
+    /// Form of a line.
+    pub format: LogFormat,
+}
+
+/// Who reads the logs by default, which decides how much there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// The log of a long-running agent: every transition (`info`).
+    Agent,
+    /// Somebody at a terminal who waits for a command's own output: only what went wrong (`warn`).
+    Command,
+}
+
+/// What stderr is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sink {
+    /// A terminal that shows colours.
+    Colours,
+    /// A terminal without colours, a file, a pipe.
+    Plain,
+    /// The journal of systemd.
+    Journal,
+}
+
+/// Why logs can't be set up. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The directives make no sense.
+    #[error("read the log level: {0}")]
+    Directives(String),
+    /// The process has a subscriber already.
+    #[error("set up logs")]
+    Taken(#[source] TryInitError),
+}
+
+/// Makes logs go to stderr from now on. `env` tells what stderr can show; directives are in the settings.
+///
+/// # Errors
+/// When the directives make no sense, or the process logs already.
+pub fn init(
+    settings: &Settings,
+    audience: Audience,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<(), LogError> {
+    let sink = Sink::of_stderr(env);
+    subscriber(settings, audience, sink, std::io::stderr)?.try_init().map_err(LogError::Taken)
+}
+
+/// The settings that the environment alone gives, for commands without a config. What makes no sense is left out.
+pub fn settings_from_env(env: impl Fn(&str) -> Option<String>) -> Settings {
+    let directives = directives_from_env(&env).filter(|text| check_directives(text).is_ok());
+    let format = env("HERDLET_LOG_FORMAT").and_then(|name| name.parse().ok()).unwrap_or_default();
+    Settings { directives, format }
+}
+
+/// The directives that the environment gives: `HERDLET_LOG_LEVEL`, else `HERDLET_LOG`, else `RUST_LOG`, which may be meant
+/// for others and counts only where it makes sense.
+pub fn directives_from_env(env: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let set = env_set(&env);
+    let usual = || set("RUST_LOG").filter(|text| check_directives(text).is_ok());
+    set("HERDLET_LOG_LEVEL").or_else(|| set("HERDLET_LOG")).or_else(usual)
+}
+
+/// Whether directives make sense.
+///
+/// # Errors
+/// What is wrong with them, to be read after the setting's name.
+pub fn check_directives(text: &str) -> Result<(), String> {
+    parse(text).map(drop)
+}
+
+impl Sink {
+    /// What our stderr is. `JOURNAL_STREAM` names the journal's end (systemd.exec(5)); children inherit the variable, so it
+    /// is compared with what stderr really is.
+    pub fn of_stderr(env: impl Fn(&str) -> Option<String>) -> Self {
+        let stderr = std::io::stderr();
+        let stat = rustix::fs::fstat(&stderr);
+        let journal = stat.is_ok_and(|stat| {
+            env("JOURNAL_STREAM").is_some_and(|named| named == format!("{}:{}", stat.st_dev, stat.st_ino))
+        });
+        if journal {
+            return Self::Journal;
+        }
+        let set = env_set(&env);
+        let forced = set("CLICOLOR_FORCE").is_some_and(|value| value != "0");
+        let refused = set("NO_COLOR").is_some() || set("TERM").is_some_and(|term| term == "dumb");
+        if forced || (rustix::termios::isatty(&stderr) && !refused) { Self::Colours } else { Self::Plain }
+    }
+}
+
+/// Reads variables that are set to something.
+fn env_set(env: &impl Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
+    |name| env(name).filter(|value| !value.is_empty())
+}
+
+type BoxedSubscriber = Box<dyn Subscriber + Send + Sync>;
+
+/// A subscriber that writes to `writer`.
+fn subscriber<W>(
+    settings: &Settings,
+    audience: Audience,
+    sink: Sink,
+    writer: W,
+) -> Result<BoxedSubscriber, LogError>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let filter = match &settings.directives {
+        Some(directives) => parse(directives).map_err(LogError::Directives)?,
+        None => EnvFilter::builder().with_default_directive(audience.level().into()).parse_lossy(""),
+    };
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(sink == Sink::Colours);
+    let layer = match (settings.format, sink) {
+        // Whoever reads JSON reads its fields, the time among them, wherever it comes from.
+        (LogFormat::Json, Sink::Colours | Sink::Plain | Sink::Journal) => {
+            layer.with_ansi(false).json().flatten_event(true).boxed()
+        }
+        (LogFormat::Text, Sink::Colours | Sink::Plain) => layer.boxed(),
+        (LogFormat::Text, Sink::Journal) => {
+            let line = tracing_subscriber::fmt::format().without_time().with_level(false).with_ansi(false);
+            layer.event_format(Prioritised(line)).boxed()
+        }
+    };
+    Ok(Box::new(tracing_subscriber::registry().with(layer.with_filter(filter))))
+}
+
+impl Audience {
+    fn level(self) -> LevelFilter {
+        match self {
+            Self::Agent => LevelFilter::INFO,
+            Self::Command => LevelFilter::WARN,
+        }
+    }
+}
+
+/// Writes the priority before the line, as sd-daemon(3) has it: the journal takes it off and keeps it as a field.
+struct Prioritised<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for Prioritised<F>
+where
+    S: Subscriber + for<'s> LookupSpan<'s>,
+    N: for<'w> FormatFields<'w> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let priority = match *event.metadata().level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            Level::DEBUG | Level::TRACE => 7,
+        };
+        write!(writer, "<{priority}>")?;
+        self.0.format_event(context, writer, event)
+    }
+}
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+fn parse(text: &str) -> Result<EnvFilter, String> {
+    let expected = |why: &str| {
+        format!(
+            "expected error, warn, info, debug, trace, off or directives such as info,herdlet=debug, found {text:?}{why}"
+        )
+    };
+    let trimmed = text.trim();
+    for directive in trimmed.split(',').map(str::trim) {
+        let level = directive.rsplit_once('=').map_or(directive, |(_, level)| level);
+        if !LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level)) {
+            let meant = nearest(level, LEVELS.into_iter());
+            return Err(expected(&match meant {
+                Some(meant) => format!("; {level:?} is no level, did you mean {meant}?"),
+                None => format!("; {level:?} is no level"),
+            }));
+        }
+    }
+    EnvFilter::builder().parse(trimmed).map_err(|error| expected(&format!(" ({error})")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn written(settings: &Settings, audience: Audience, sink: Sink) -> String {
+        let written = Written::default();
+        let writer = written.clone();
+        let subscriber = subscriber(settings, audience, sink, move || writer.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(alloc = "a1", "started");
+            tracing::warn!("\u{1b}[31mslow");
+        });
+        let bytes = written.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn settings(directives: &str, format: LogFormat) -> Settings {
+        Settings { directives: (!directives.is_empty()).then(|| directives.to_owned()), format }
+    }
+
+    #[test]
+    fn the_agent_tells_of_transitions_and_a_command_only_of_what_went_wrong() {
+        let usual = Settings::default();
+        assert_eq!(written(&usual, Audience::Agent, Sink::Plain).lines().count(), 2);
+        assert_eq!(written(&usual, Audience::Command, Sink::Plain).lines().count(), 1);
+        assert_eq!(written(&settings("off", LogFormat::Text), Audience::Agent, Sink::Plain), "");
+        let elsewhere = settings("warn,other=trace", LogFormat::Text);
+        assert_eq!(written(&elsewhere, Audience::Agent, Sink::Plain).lines().count(), 1);
+    }
+
+    #[test]
+    fn the_journal_gets_priorities_and_neither_times_nor_colours() {
+        let text = written(&Settings::default(), Audience::Agent, Sink::Journal);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "<6>herdlet::telemetry::logs::tests: started alloc=\"a1\"");
+        assert!(lines[1].starts_with("<4>"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text}");
+    }
+
+    #[test]
+    fn colours_are_for_terminals_and_escapes_of_others_for_nobody() {
+        assert!(!written(&Settings::default(), Audience::Agent, Sink::Plain).contains('\u{1b}'));
+        let coloured = written(&Settings::default(), Audience::Agent, Sink::Colours);
+        assert!(coloured.contains('\u{1b}'));
+        assert!(!coloured.contains("\u{1b}[31mslow"), "{coloured}");
+    }
+
+    #[test]
+    fn a_json_line_is_an_object_with_its_fields() {
+        let text = written(&settings("", LogFormat::Json), Audience::Agent, Sink::Journal);
+        let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        assert_eq!(line["alloc"], "a1");
+        assert_eq!(line["message"], "started");
+        assert_eq!(line["level"], "INFO");
+        assert!(line["timestamp"].is_string());
+    }
+
+    #[test]
+    fn a_slip_in_a_level_is_told_and_not_taken_for_a_module() {
+        for good in ["info", "WARN", "info,herdlet=debug", "herdlet=off", "herdlet[start{task=web}]=trace"] {
+            check_directives(good).unwrap();
+        }
+        let wrong = |text| check_directives(text).unwrap_err();
+        assert!(wrong("inof").ends_with("\"inof\" is no level, did you mean info?"), "{}", wrong("inof"));
+        assert!(wrong("info,herdlet=loud").ends_with("\"loud\" is no level"));
+        assert!(check_directives("").is_err());
+        assert!(check_directives("info,").is_err());
+    }
+
+    #[test]
+    fn what_the_environment_says_is_read_in_order_and_nonsense_left_out() {
+        let env = |set: &'static [(&str, &str)]| {
+            move |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        };
+        let read = |set| settings_from_env(env(set)).directives;
+        assert_eq!(read(&[("RUST_LOG", "debug")]).as_deref(), Some("debug"));
+        assert_eq!(read(&[("RUST_LOG", "debug"), ("HERDLET_LOG", "trace")]).as_deref(), Some("trace"));
+        assert_eq!(read(&[("RUST_LOG", "debug"), ("HERDLET_LOG", "??")]), None);
+        assert_eq!(read(&[("RUST_LOG", "serde")]), None);
+    }
+}
