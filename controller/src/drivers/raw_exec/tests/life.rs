@@ -194,7 +194,10 @@ async fn processes_without_a_record_are_ended() {
 async fn failed_starts_say_why() {
     for bench in Bench::both() {
         let agent = bench.agent();
-        fs::write(bench.path("task/local/rubbish"), "\u{7f}rubbish").unwrap();
+        // Not written by this process: a clone of it (for another test) could hold the file open, and it would be busy.
+        let rubbish = bench.path("task/local/rubbish");
+        let mut copy = std::process::Command::new("cp");
+        assert!(copy.arg("/etc/passwd").arg(&rubbish).status().unwrap().success());
         let start = async |attempt, config| {
             let mut task = bench.task(config);
             task.id = id(attempt);
