@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use herdlet_api_types::{InstanceId, volume::Volume};
 use herdlet_plan::{
     env::NodeFacts,
-    event::{Command, DesiredChange, Event, Noticed, Reply},
+    event::{Command, DesiredChange, Event, Noticed, Refusal, Reply},
     op::{Part, TaskPart},
     time::Now,
     turn::Note,
@@ -187,14 +187,10 @@ pub async fn request(inbox: &Inbox<Input>, command: Command) -> anyhow::Result<A
 /// # Errors
 /// When the request was refused.
 pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
-    match answer.reply {
-        Reply::Refused(refusal) => {
-            let (herdlet_plan::event::Refusal::NotFound(why) | herdlet_plan::event::Refusal::Conflict(why)) =
-                refusal;
-            anyhow::bail!("{why}")
-        }
-        reply => Ok(reply),
+    if let Reply::Refused(Refusal::NotFound(why) | Refusal::Conflict(why)) = answer.reply {
+        anyhow::bail!("{why}");
     }
+    Ok(answer.reply)
 }
 
 /// The database was lost and rebuilt: what it doesn't know may be wanted, and is left to an operator.
