@@ -1,3 +1,369 @@
-//! What the agent says of itself: logs.
+//! What the agent tells of itself: metrics and log lines.
+//!
+//! In: the planner's notes, the read model, the runtime's figures. Out: a page of metrics, worked out when it is asked for.
+//! Every name is in [`names`]. It decides nothing, and nothing waits for it.
+//!
+//! ```text
+//!   notes ─────► counts ──┐
+//!   changes ───► counts ──┼──► page
+//!   read model ─► gauges ─┤
+//!   runtime, operations ──┘
+//! ```
 
+mod counts;
+mod gauges;
 pub mod logs;
+pub mod names;
+mod page;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+};
+
+use herdlet_plan::turn::Note;
+use herdlet_runtime::{BootClock, Clock as _, Metrics, StoreHealth, metrics::HistogramReading};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, text},
+    registry::Registry,
+};
+use tokio::sync::{broadcast::error::RecvError, watch};
+
+pub use herdlet_runtime::operation::KindFigures;
+pub use page::Format;
+
+use crate::{
+    agent::Agent,
+    desired::folder::FolderStatus,
+    planner::NoteSink,
+    publish::{Changed, Object, ReadModel},
+};
+use counts::Counts;
+use gauges::Gauges;
+use page::{Page, seconds};
+
+/// Where numbers come from once the agent runs.
+pub struct Sources {
+    /// What is shown.
+    pub model: Arc<ReadModel>,
+    /// Figures of the loop.
+    pub runtime: Arc<Metrics>,
+    /// Whether records become durable.
+    pub store_health: watch::Receiver<StoreHealth>,
+    /// Figures of operations by kind.
+    pub operations: Box<dyn Fn() -> Vec<(&'static str, KindFigures)> + Send + Sync>,
+    /// Size of the state database in bytes.
+    pub state_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// How many manifest files are refused now.
+    pub manifest_errors: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// Reads the wall clock, in nanoseconds since the Unix epoch.
+    pub wall_ns: Box<dyn Fn() -> i64 + Send + Sync>,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").finish_non_exhaustive()
+    }
+}
+
+/// The metrics of one agent; cheap to clone.
+#[derive(Clone)]
+pub struct Telemetry(Arc<Shared>);
+
+struct Shared {
+    counts: Mutex<Counts>,
+    sources: OnceLock<Sources>,
+    registry: Registry,
+}
+
+impl fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telemetry").finish_non_exhaustive()
+    }
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Telemetry {
+    /// Nothing counted yet.
+    pub fn new() -> Self {
+        Self(Arc::new_cyclic(|this: &Weak<Shared>| {
+            let mut registry = Registry::default();
+            registry.register_collector(Box::new(Exposition(this.clone())));
+            Shared { counts: Mutex::default(), sources: OnceLock::new(), registry }
+        }))
+    }
+
+    /// Takes the planner's notes; for [`crate::planner::Planner::new`].
+    pub fn sink(&self) -> NoteSink {
+        let shared = Arc::clone(&self.0);
+        Arc::new(move |note: &Note| shared.counts().note(note))
+    }
+
+    /// Looks at a running agent from now on. What comes back makes the page, in OpenMetrics. Must be called within a tokio
+    /// runtime: what is published is followed by a task that ends with the read model.
+    pub fn scrape(
+        self,
+        agent: &Agent,
+        folders: Vec<Arc<FolderStatus>>,
+    ) -> impl Fn() -> String + Send + Sync + 'static {
+        let operations = agent.operations.clone();
+        let database = agent.context.paths.database();
+        self.attach(Sources {
+            model: Arc::clone(&agent.model),
+            runtime: Arc::clone(&agent.handle.metrics),
+            store_health: agent.handle.store_health.clone(),
+            operations: Box::new(move || {
+                operations.figures().into_iter().map(|(kind, figures)| (kind.as_str(), figures)).collect()
+            }),
+            state_bytes: Box::new(move || std::fs::metadata(&database).map_or(0, |metadata| metadata.len())),
+            manifest_errors: Box::new(move || refused_files(&folders)),
+            wall_ns: Box::new(|| BootClock.now().wall_ns),
+        });
+        tokio::spawn(self.clone().follow(Arc::downgrade(&agent.model)));
+        move || self.page(Format::OpenMetrics)
+    }
+
+    /// Shows these sources from now on. Called once, when the agent has started.
+    pub fn attach(&self, sources: Sources) {
+        if self.0.sources.set(sources).is_err() {
+            tracing::debug!("metrics have their sources already");
+        }
+    }
+
+    /// Counts what becomes of tasks, until the read model is gone. To be run in a task of its own.
+    pub async fn follow(self, model: Weak<ReadModel>) {
+        let Some(mut changes) = model.upgrade().map(|model| {
+            model.allocs().iter().for_each(|view| self.0.counts().skip_ended(view));
+            model.changes()
+        }) else {
+            return;
+        };
+        loop {
+            let change = changes.recv().await;
+            let Some(model) = model.upgrade() else { return };
+            match change {
+                Ok(Changed { object: Object::Alloc(id), .. }) => match model.alloc(&id) {
+                    Some(view) => self.0.counts().alloc(&view),
+                    None => self.0.counts().alloc_gone(id),
+                },
+                Ok(Changed { object: Object::Job(key), .. }) => {
+                    model.job(&key).iter().for_each(|view| self.0.counts().job(view));
+                }
+                Ok(Changed { object: Object::Volume(_), .. }) => {}
+                Err(RecvError::Lagged(_)) => {
+                    model.allocs().iter().for_each(|view| self.0.counts().alloc(view));
+                    model.jobs().iter().for_each(|view| self.0.counts().job(view));
+                }
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    /// So many things of this kind belong to nothing that is known, and were left alone.
+    pub fn orphans(&self, kind: &'static str, count: u64) {
+        self.0.counts().orphans.insert(kind, count);
+    }
+
+    /// A thing of this kind that belonged to nothing was removed.
+    pub fn orphan_removed(&self, kind: &'static str) {
+        *self.0.counts().orphans_removed.entry(kind).or_default() += 1;
+    }
+
+    /// The page of metrics.
+    pub fn page(&self, format: Format) -> String {
+        let mut page = String::new();
+        if text::encode(&mut page, &self.0.registry).is_err() {
+            tracing::error!("metrics could not be written");
+        }
+        match format {
+            Format::OpenMetrics => page,
+            Format::Text => page::as_text(&page),
+        }
+    }
+}
+
+impl Shared {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+        page.gauges(&names::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], 1.0)])?;
+        if let Some(sources) = self.sources.get() {
+            self.write_model(page, sources)?;
+            write_loop(page, &sources.runtime)?;
+            write_operations(page, &(sources.operations)())?;
+            write_state(page, sources)?;
+            page.gauges(&names::MANIFEST_ERRORS, [([], number((sources.manifest_errors)()))])?;
+        }
+        self.write_counts(page)
+    }
+
+    fn write_model(&self, page: &mut Page<'_>, sources: &Sources) -> fmt::Result {
+        let now_ns = (sources.wall_ns)();
+        let gauges = Gauges::of(&sources.model, now_ns);
+        page.gauges(
+            &names::OBJECTS,
+            gauges.objects.iter().map(|((kind, state), n)| ([*kind, *state], number(*n))),
+        )?;
+        page.gauges(
+            &names::UNCONVERGED,
+            gauges.unconverged.iter().map(|((kind, reason), n)| ([*kind, *reason], number(*n))),
+        )?;
+        page.gauges(&names::OVERDUE, gauges.overdue.iter().map(|(kind, n)| ([*kind], number(*n))))?;
+        page.gauges(&names::CONVERGENCE_LAG, [([], seconds(gauges.lag_ns))])?;
+        page.gauges(
+            &names::JOB_VERSION,
+            gauges.versions.iter().map(|((namespace, job), n)| ([namespace.as_str(), job], number(*n))),
+        )?;
+        let jobs: BTreeSet<_> = sources.model.jobs().iter().map(|job| job.key.clone()).collect();
+        let mut counts = self.counts();
+        counts.prune(&jobs);
+        page.gauges(
+            &names::JOB_CONVERGED_VERSION,
+            counts
+                .converged_versions
+                .iter()
+                .map(|(job, n)| ([job.namespace.as_str(), job.id.as_str()], number(*n))),
+        )?;
+        drop(counts);
+        page.gauges(
+            &names::ALLOCATIONS,
+            gauges.allocations.iter().map(|(status, n)| ([*status], number(*n))),
+        )?;
+        page.gauges(&names::TASKS, gauges.tasks.iter().map(|(state, n)| ([*state], number(*n))))?;
+        page.gauges(
+            &names::CHECK_STATE,
+            gauges.checks.iter().map(|((namespace, job, service, check, state), n)| {
+                ([namespace.as_str(), job, service, check, state], number(*n))
+            }),
+        )
+    }
+
+    fn write_counts(&self, page: &mut Page<'_>) -> fmt::Result {
+        let counts = self.counts();
+        page.counters(
+            &names::RECONCILE,
+            counts.reconciled.iter().map(|((kind, result), n)| ([*kind, *result], *n)),
+        )?;
+        page.histograms(
+            &names::CONVERGENCE_DURATION,
+            counts.converged.iter().map(|(cause, took)| ([*cause], took.read())),
+        )?;
+        page.counters(
+            &names::DRIFT_DETECTED,
+            counts.drift_detected.iter().map(|((kind, by), n)| ([*kind, *by], *n)),
+        )?;
+        page.counters(&names::DRIFT_REPAIRED, counts.drift_repaired.iter().map(|(kind, n)| ([*kind], *n)))?;
+        page.gauges(&names::ORPHANS, counts.orphans.iter().map(|(kind, n)| ([*kind], number(*n))))?;
+        page.counters(&names::ORPHANS_REMOVED, counts.orphans_removed.iter().map(|(kind, n)| ([*kind], *n)))?;
+        page.counters(
+            &names::DISRUPTIONS,
+            counts
+                .disruptions
+                .iter()
+                .map(|((job, cause), n)| ([job.namespace.as_str(), job.id.as_str(), cause], *n)),
+        )?;
+        page.counters(
+            &names::TASK_RESTARTS,
+            counts.restarts.iter().map(|((job, task, reason), n)| {
+                ([job.namespace.as_str(), job.id.as_str(), task.as_str(), reason], *n)
+            }),
+        )?;
+        page.counters(
+            &names::TASK_OOM,
+            counts
+                .ooms
+                .iter()
+                .map(|((job, task), n)| ([job.namespace.as_str(), job.id.as_str(), task.as_str()], *n)),
+        )?;
+        page.histograms(
+            &names::TASK_START,
+            counts.starts.iter().map(|(driver, took)| ([driver.as_str()], took.read())),
+        )
+    }
+}
+
+fn write_loop(page: &mut Page<'_>, runtime: &Metrics) -> fmt::Result {
+    let none: [&str; 0] = [];
+    page.gauges(&names::TURN_TIMESTAMP, [(none, seconds(runtime.turn_wall_ns.get().max(0).unsigned_abs()))])?;
+    page.counters(&names::TURNS, [(none, runtime.turns.get())])?;
+    page.histograms(&names::TURN_DURATION, [(none, runtime.turn_duration.read())])?;
+    page.counters(&names::PANICS, [(none, runtime.panics.get() + runtime.release_panics.get())])?;
+    page.gauges(&names::QUARANTINED, [(none, present(runtime.quarantined.get()))])?;
+    page.gauges(&names::QUEUE_DEPTH, [(none, present(runtime.inbox_depth.get()))])?;
+    page.histograms(&names::QUEUE_WAIT, [(none, runtime.inbox_wait.read())])?;
+    page.gauges(&names::QUEUE_WAKES, [(none, present(runtime.wakes_pending.get()))])?;
+    page.histograms(&names::RELEASE_WAIT, [(none, runtime.release_wait.read())])
+}
+
+fn write_operations(page: &mut Page<'_>, figures: &[(&'static str, KindFigures)]) -> fmt::Result {
+    let results = figures.iter().flat_map(|(kind, figures)| {
+        [
+            ([*kind, "done"], figures.done_total),
+            ([*kind, "overdue"], figures.overdue_total),
+            ([*kind, "panicked"], figures.panicked_total),
+            ([*kind, "cancelled"], figures.cancelled_total),
+            ([*kind, "refused"], figures.refused_total),
+        ]
+    });
+    page.counters(&names::OPERATIONS, results)?;
+    let durations: Vec<([&str; 1], HistogramReading)> =
+        figures.iter().map(|(kind, figures)| ([*kind], figures.duration)).collect();
+    page.histograms(&names::OPERATION_DURATION, durations)?;
+    let each =
+        |read: fn(&KindFigures) -> f64| figures.iter().map(move |(kind, figures)| ([*kind], read(figures)));
+    page.gauges(&names::OPERATIONS_RUNNING, each(|figures| number(figures.running as u64)))?;
+    page.gauges(&names::OPERATIONS_WAITING, each(|figures| number(figures.waiting as u64)))?;
+    page.gauges(&names::OPERATION_OLDEST, each(|figures| figures.oldest.as_secs_f64()))
+}
+
+fn write_state(page: &mut Page<'_>, sources: &Sources) -> fmt::Result {
+    let none: [&str; 0] = [];
+    let runtime = &sources.runtime;
+    page.histograms(&names::STATE_WRITE, [(none, runtime.commit_duration.read())])?;
+    page.counters(&names::STATE_WRITE_FAILURES, [(none, runtime.commit_failures.get())])?;
+    let degraded = *sources.store_health.borrow() != StoreHealth::Ok;
+    page.gauges(&names::STATE_DEGRADED, [(none, number(u64::from(degraded)))])?;
+    page.counters(&names::STATE_RECORDS, [(none, runtime.records.get())])?;
+    page.gauges(&names::STATE_BYTES, [(none, number((sources.state_bytes)()))])?;
+    page.counters(&names::STOPS_AHEAD, [(none, runtime.stops_ahead.get())])
+}
+
+/// Files in which something is wrong.
+fn refused_files(folders: &[Arc<FolderStatus>]) -> u64 {
+    let problems = folders.iter().flat_map(|folder| folder.problems());
+    problems.map(|problem| problem.source).collect::<BTreeSet<String>>().len() as u64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a metric needs no more than 52 bits")]
+fn number(n: u64) -> f64 {
+    n as f64
+}
+
+fn present(n: i64) -> f64 {
+    number(n.max(0).unsigned_abs())
+}
+
+/// Writes the page when the registry is encoded.
+#[derive(Debug)]
+struct Exposition(Weak<Shared>);
+
+impl Collector for Exposition {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        match self.0.upgrade() {
+            Some(shared) => shared.write(&mut Page(encoder)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Numbers that only grow, fed by the planner's notes and by what is published.
+//!
+//! Notes come from the loop: they are counted under a lock that is held for a map's insertion and nothing else.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use herdlet_api_types::{
+    AllocId, JobKey,
+    view::{AllocView, ConvergenceState, JobView},
+};
+use herdlet_plan::{event::Noticed, turn::Note};
+use herdlet_runtime::metrics::Histogram;
+
+/// So many series of jobs are kept at most; beyond that those of forgotten jobs go.
+const JOB_SERIES_MAX: usize = 4_096;
+
+/// Parts that may drift: zero from the start, so that a rate over them is right from the first one on.
+const DRIFT_KINDS: [&str; 7] = ["dir", "services", "checks", "mounts", "identity", "cgroup", "process"];
+
+/// All that is counted.
+#[derive(Debug)]
+pub(super) struct Counts {
+    pub(super) reconciled: BTreeMap<(&'static str, &'static str), u64>,
+    pub(super) drift_detected: BTreeMap<(&'static str, &'static str), u64>,
+    pub(super) drift_repaired: BTreeMap<&'static str, u64>,
+    pub(super) converged: BTreeMap<&'static str, Histogram>,
+    pub(super) disruptions: BTreeMap<(JobKey, &'static str), u64>,
+    pub(super) restarts: BTreeMap<(JobKey, String, &'static str), u64>,
+    pub(super) ooms: BTreeMap<(JobKey, String), u64>,
+    pub(super) starts: BTreeMap<String, Histogram>,
+    pub(super) orphans: BTreeMap<&'static str, u64>,
+    pub(super) orphans_removed: BTreeMap<&'static str, u64>,
+    pub(super) converged_versions: BTreeMap<JobKey, u64>,
+    starting: BTreeMap<(AllocId, String), Starting>,
+    /// Newest attempt whose end was looked at.
+    ended: BTreeMap<(AllocId, String), u32>,
+}
+
+/// An attempt that was seen starting.
+#[derive(Debug)]
+struct Starting {
+    attempt: u32,
+    since: Instant,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let mut reconciled = BTreeMap::new();
+        for kind in ["job", "alloc", "volume"] {
+            for result in ["unchanged", "changed", "waiting"] {
+                reconciled.insert((kind, result), 0);
+            }
+        }
+        let mut drift_detected = BTreeMap::new();
+        for kind in DRIFT_KINDS {
+            for by in ["event", "look"] {
+                drift_detected.insert((kind, by), 0);
+            }
+        }
+        Self {
+            reconciled,
+            drift_detected,
+            drift_repaired: DRIFT_KINDS.into_iter().map(|kind| (kind, 0)).collect(),
+            converged: ["apply", "boot"].into_iter().map(|cause| (cause, Histogram::default())).collect(),
+            disruptions: BTreeMap::new(),
+            restarts: BTreeMap::new(),
+            ooms: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            orphans_removed: BTreeMap::new(),
+            converged_versions: BTreeMap::new(),
+            starting: BTreeMap::new(),
+            ended: BTreeMap::new(),
+        }
+    }
+}
+
+impl Counts {
+    /// Counts what the planner noted.
+    pub(super) fn note(&mut self, note: &Note) {
+        match note {
+            Note::DriftDetected { kind, by } => {
+                let by = match by {
+                    Noticed::Event => "event",
+                    Noticed::Look => "look",
+                };
+                *self.drift_detected.entry((kind, by)).or_default() += 1;
+            }
+            Note::DriftRepaired { kind } => *self.drift_repaired.entry(kind).or_default() += 1,
+            Note::TaskRestart { job, task, reason } => {
+                *self.restarts.entry((job.clone(), task.clone(), reason)).or_default() += 1;
+            }
+            Note::Disruption { job, cause } => {
+                *self.disruptions.entry((job.clone(), cause)).or_default() += 1;
+            }
+            // A job's time contains those of its allocations: counting both would count twice.
+            Note::Converged { kind: "job", took_ns, cause } => {
+                self.converged.entry(cause).or_default().observe(Duration::from_nanos(*took_ns));
+            }
+            Note::Converged { .. } => {}
+            Note::Reconciled { kind, result } => *self.reconciled.entry((kind, result)).or_default() += 1,
+        }
+    }
+
+    /// A job is shown so.
+    pub(super) fn job(&mut self, view: &JobView) {
+        if view.convergence.state == ConvergenceState::Converged {
+            self.converged_versions.insert(view.key.clone(), view.version);
+        }
+    }
+
+    /// An allocation is shown so.
+    pub(super) fn alloc(&mut self, view: &AllocView) {
+        for task in &view.tasks {
+            let key = (view.spec.id, task.name.clone());
+            match task.phase.as_str() {
+                "starting" => {
+                    let known = self.starting.get(&key).is_some_and(|known| known.attempt == task.attempt);
+                    if !known {
+                        let starting = Starting { attempt: task.attempt, since: Instant::now() };
+                        self.starting.insert(key.clone(), starting);
+                    }
+                }
+                _ => {
+                    let began = self.starting.remove(&key).filter(|known| known.attempt == task.attempt);
+                    let driver = view.spec.task(&task.name).map(|task| task.driver.clone());
+                    if let (Some(began), Some(driver), "running") = (began, driver, task.phase.as_str()) {
+                        self.starts.entry(driver).or_default().observe(began.since.elapsed());
+                    }
+                }
+            }
+            let Some(exit) = &task.exit else { continue };
+            let newest = self.ended.entry(key).or_default();
+            // While the next attempt runs, the exit that is shown is still that of the one before.
+            let ended = if task.phase == "running" { task.attempt.saturating_sub(1) } else { task.attempt };
+            if ended > *newest {
+                *newest = ended;
+                if exit.oom_killed {
+                    *self.ooms.entry((view.spec.job_key.clone(), task.name.clone())).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// What an earlier agent saw is not counted again.
+    pub(super) fn skip_ended(&mut self, view: &AllocView) {
+        for task in view.tasks.iter().filter(|task| task.exit.is_some()) {
+            self.ended.insert((view.spec.id, task.name.clone()), task.attempt);
+        }
+    }
+
+    /// An allocation is forgotten.
+    pub(super) fn alloc_gone(&mut self, id: AllocId) {
+        self.starting.retain(|(alloc, _), _| *alloc != id);
+        self.ended.retain(|(alloc, _), _| *alloc != id);
+    }
+
+    /// Drops what belongs to forgotten jobs, once there is much of it.
+    pub(super) fn prune(&mut self, jobs: &BTreeSet<JobKey>) {
+        self.converged_versions.retain(|job, _| jobs.contains(job));
+        if self.restarts.len() + self.disruptions.len() + self.ooms.len() > JOB_SERIES_MAX {
+            self.restarts.retain(|(job, _, _), _| jobs.contains(job));
+            self.disruptions.retain(|(job, _), _| jobs.contains(job));
+            self.ooms.retain(|(job, _), _| jobs.contains(job));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What the read model comes to in numbers, worked out when somebody looks.
+//!
+//! So a stuck node still ages, an idle one stays idle, and nothing is kept up to date for nobody.
+
+use std::collections::BTreeMap;
+
+use herdlet_api_types::{
+    alloc::ClientStatus,
+    service::CheckStatus,
+    task::TaskStatus,
+    view::{Convergence, ConvergenceState, Reason},
+    volume::VolumeStatus,
+};
+
+use crate::publish::ReadModel;
+
+const STATES: [ConvergenceState; 4] = [
+    ConvergenceState::Converged,
+    ConvergenceState::Progressing,
+    ConvergenceState::Waiting,
+    ConvergenceState::Failed,
+];
+
+const REASONS: [Reason; 9] = [
+    Reason::Dependency,
+    Reason::Capacity,
+    Reason::Port,
+    Reason::Backoff,
+    Reason::Health,
+    Reason::Operation,
+    Reason::Delay,
+    Reason::Manifest,
+    Reason::Error,
+];
+
+/// Numbers of one moment.
+#[derive(Debug, Default)]
+pub(super) struct Gauges {
+    pub(super) objects: BTreeMap<(&'static str, &'static str), u64>,
+    pub(super) unconverged: BTreeMap<(&'static str, &'static str), u64>,
+    pub(super) overdue: BTreeMap<&'static str, u64>,
+    /// In nanoseconds.
+    pub(super) lag_ns: u64,
+    pub(super) versions: BTreeMap<(String, String), u64>,
+    pub(super) allocations: BTreeMap<&'static str, u64>,
+    pub(super) tasks: BTreeMap<&'static str, u64>,
+    pub(super) checks: BTreeMap<(String, String, String, String, &'static str), u64>,
+}
+
+impl Gauges {
+    /// Reads the model at the wall time `now_ns`.
+    pub(super) fn of(model: &ReadModel, now_ns: i64) -> Self {
+        let mut gauges = Self::default();
+        for kind in ["job", "alloc", "volume"] {
+            STATES.iter().for_each(|state| {
+                gauges.objects.insert((kind, state.as_str()), 0);
+            });
+            REASONS.iter().for_each(|reason| {
+                gauges.unconverged.insert((kind, reason.as_str()), 0);
+            });
+            gauges.overdue.insert(kind, 0);
+        }
+        for job in model.jobs() {
+            gauges.count("job", &job.convergence, now_ns);
+            gauges.versions.insert((job.key.namespace.clone(), job.key.id.clone()), job.version);
+        }
+        for status in
+            [ClientStatus::Pending, ClientStatus::Running, ClientStatus::Complete, ClientStatus::Failed]
+        {
+            gauges.allocations.insert(status.as_str(), 0);
+        }
+        for state in [TaskStatus::Pending, TaskStatus::Running, TaskStatus::Dead] {
+            gauges.tasks.insert(state.as_str(), 0);
+        }
+        for alloc in model.allocs() {
+            gauges.count("alloc", &alloc.convergence, now_ns);
+            *gauges.allocations.entry(alloc.status.as_str()).or_default() += 1;
+            for task in &alloc.tasks {
+                *gauges.tasks.entry(task.state.as_str()).or_default() += 1;
+            }
+            for check in &alloc.checks {
+                let job = &alloc.spec.job_key;
+                for status in [CheckStatus::Pending, CheckStatus::Success, CheckStatus::Failure] {
+                    let labels = (
+                        job.namespace.clone(),
+                        job.id.clone(),
+                        check.service.clone(),
+                        check.check.clone(),
+                        status.as_str(),
+                    );
+                    *gauges.checks.entry(labels).or_default() += u64::from(check.status == status);
+                }
+            }
+        }
+        for volume in model.volumes() {
+            gauges.volume(&volume.status);
+        }
+        gauges
+    }
+
+    fn count(&mut self, kind: &'static str, convergence: &Convergence, now_ns: i64) {
+        *self.objects.entry((kind, convergence.state.as_str())).or_default() += 1;
+        if convergence.state == ConvergenceState::Converged {
+            return;
+        }
+        let reason = convergence.reason.unwrap_or(Reason::Operation);
+        *self.unconverged.entry((kind, reason.as_str())).or_default() += 1;
+        if convergence.overdue_at.is_some_and(|at| at.0 < now_ns) {
+            *self.overdue.entry(kind).or_default() += 1;
+        }
+        if convergence.since.0 > 0 {
+            let age_ns = now_ns.saturating_sub(convergence.since.0).max(0).unsigned_abs();
+            self.lag_ns = self.lag_ns.max(age_ns);
+        }
+    }
+
+    /// A volume has no verdict of its own: its status says as much.
+    fn volume(&mut self, status: &VolumeStatus) {
+        let (state, reason) = match status {
+            VolumeStatus::Ready { .. } => (ConvergenceState::Converged, None),
+            VolumeStatus::Pending => (ConvergenceState::Progressing, Some(Reason::Operation)),
+            VolumeStatus::Failed { .. } => (ConvergenceState::Waiting, Some(Reason::Backoff)),
+        };
+        *self.objects.entry(("volume", state.as_str())).or_default() += 1;
+        if let Some(reason) = reason {
+            *self.unconverged.entry(("volume", reason.as_str())).or_default() += 1;
+        }
+    }
+}

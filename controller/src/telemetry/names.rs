@@ -1,0 +1,199 @@
+//! Every metric of the agent: its name, what it says, its labels. This is the one place where a name is written.
+//!
+//! Rules (<https://prometheus.io/docs/practices/naming/>): one word in front, base units, `_total` for what only grows, a sum
+//! over all labels means something, no label whose values have no bound (allocation ids).
+
+/// What kind of numbers a metric has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows, and begins at 0 with the agent.
+    Counter,
+    /// The present.
+    Gauge,
+    /// How long things took, or how large they were.
+    Histogram,
+}
+
+/// In what a metric counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    /// Things.
+    Number,
+    /// Seconds.
+    Seconds,
+    /// Bytes.
+    Bytes,
+}
+
+/// One metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metric {
+    /// The name as it is seen.
+    pub name: &'static str,
+    /// What it says, with a full stop.
+    pub help: &'static str,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its unit.
+    pub measure: Measure,
+    /// Names of its labels, in order.
+    pub labels: &'static [&'static str],
+}
+
+macro_rules! metrics {
+    ($($constant:ident = $kind:ident $measure:ident $name:literal $labels:tt $help:literal;)*) => {
+        $(
+            #[doc = $help]
+            pub const $constant: Metric = Metric {
+                name: concat!("herdlet_", $name),
+                help: $help,
+                kind: Kind::$kind,
+                measure: Measure::$measure,
+                labels: &$labels,
+            };
+        )*
+
+        /// All of them, in the order in which they are shown.
+        pub const ALL: &[Metric] = &[$($constant),*];
+    };
+}
+
+metrics! {
+    // Convergence.
+    OBJECTS = Gauge Number "objects" ["kind", "state"]
+        "Objects that are wanted, by how far they have come (converged, progressing, waiting, failed).";
+    UNCONVERGED = Gauge Number "unconverged" ["kind", "reason"]
+        "Objects that are not as wanted, by what they wait for.";
+    OVERDUE = Gauge Number "overdue" ["kind"]
+        "Objects past the deadline that their own plan declared.";
+    CONVERGENCE_LAG = Gauge Seconds "convergence_lag_seconds" []
+        "Age of the oldest wanted change that is not true yet; 0 when all is as wanted.";
+    CONVERGENCE_DURATION = Histogram Seconds "convergence_duration_seconds" ["cause"]
+        "Time that jobs took to converge, from durable acceptance, by what made it necessary.";
+    JOB_VERSION = Gauge Number "job_version" ["namespace", "job"]
+        "Version of the job that is wanted.";
+    JOB_CONVERGED_VERSION = Gauge Number "job_converged_version" ["namespace", "job"]
+        "Version of the job that last converged while this agent ran.";
+    DISRUPTIONS = Counter Number "disruptions_total" ["namespace", "job", "cause"]
+        "Times that the agent stopped an allocation's tasks, by why.";
+    QUARANTINED = Gauge Number "quarantined" []
+        "Objects that are left alone because planning them panicked.";
+
+    // Drift and leaks.
+    DRIFT_DETECTED = Counter Number "drift_detected_total" ["kind", "by"]
+        "Differences between what is owned and what exists, by part and by how they were noticed (event, look).";
+    DRIFT_REPAIRED = Counter Number "drift_repaired_total" ["kind"]
+        "Differences that were repaired, by part.";
+    ORPHANS = Gauge Number "orphans" ["kind"]
+        "Things of this instance that belong to nothing that is known and were left alone.";
+    ORPHANS_REMOVED = Counter Number "orphans_removed_total" ["kind"]
+        "Things of this instance that belonged to nothing and were removed.";
+
+    // What runs.
+    ALLOCATIONS = Gauge Number "allocations" ["status"]
+        "Allocations by client status.";
+    TASKS = Gauge Number "tasks" ["state"]
+        "Tasks by state.";
+    TASK_RESTARTS = Counter Number "task_restarts_total" ["namespace", "job", "task", "reason"]
+        "Restarts of tasks, by why.";
+    TASK_OOM = Counter Number "task_oom_total" ["namespace", "job", "task"]
+        "Tasks that the kernel killed for want of memory.";
+    TASK_START = Histogram Seconds "task_start_seconds" ["driver"]
+        "Time from the decision to start a task until its process runs.";
+    CHECK_STATE = Gauge Number "check_state" ["namespace", "job", "service", "check", "state"]
+        "Checks of the built-in catalogue by their last result (pending, success, failure).";
+
+    // The loop.
+    RECONCILE = Counter Number "reconcile_total" ["kind", "result"]
+        "Objects planned, by what came of it (unchanged, changed, waiting).";
+    TURN_TIMESTAMP = Gauge Seconds "turn_timestamp_seconds" []
+        "When the loop last took a turn, in seconds since the Unix epoch.";
+    TURNS = Counter Number "turns_total" []
+        "Turns of the loop.";
+    TURN_DURATION = Histogram Seconds "turn_duration_seconds" []
+        "Time that turns took: applying events and planning.";
+    PANICS = Counter Number "panics_total" []
+        "Panics that were caught while planning or releasing what was planned.";
+    QUEUE_DEPTH = Gauge Number "queue_depth" []
+        "Events that wait for a turn.";
+    QUEUE_WAIT = Histogram Seconds "queue_wait_seconds" []
+        "Time that events waited for their turn.";
+    QUEUE_WAKES = Gauge Number "queue_wakes" []
+        "Objects that will be planned again at a set time.";
+    RELEASE_WAIT = Histogram Seconds "release_wait_seconds" []
+        "Time that turns waited for being durable before anything of them began.";
+
+    // Hands.
+    OPERATIONS = Counter Number "operations_total" ["operation", "result"]
+        "Operations that ended, by kind and result (done, overdue, panicked, cancelled, refused).";
+    OPERATION_DURATION = Histogram Seconds "operation_duration_seconds" ["operation"]
+        "Time that operations ran.";
+    OPERATIONS_RUNNING = Gauge Number "operations_running" ["operation"]
+        "Operations under way, those past their deadline included.";
+    OPERATIONS_WAITING = Gauge Number "operations_waiting" ["operation"]
+        "Operations that wait for a permit.";
+    OPERATION_OLDEST = Gauge Seconds "operation_oldest_seconds" ["operation"]
+        "Age of the oldest operation that has not ended; 0 when there is none.";
+
+    // State.
+    STATE_WRITE = Histogram Seconds "state_write_seconds" []
+        "Time that commits to the state database took.";
+    STATE_WRITE_FAILURES = Counter Number "state_write_failures_total" []
+        "Commits to the state database that failed and were tried again.";
+    STATE_DEGRADED = Gauge Number "state_degraded" []
+        "1 while the state database takes no commits: nothing new is started.";
+    STATE_RECORDS = Counter Number "state_records_total" []
+        "Records written to the state database.";
+    STATE_BYTES = Gauge Bytes "state_bytes" []
+        "Size of the state database file.";
+    STOPS_AHEAD = Counter Number "stops_without_commit_total" []
+        "Stops that were carried out although the state database was too slow to take them first.";
+
+    // Input.
+    MANIFEST_ERRORS = Gauge Number "manifest_errors" []
+        "Manifest files that are refused now.";
+    BUILD_INFO = Gauge Number "build_info" ["version"]
+        "Always 1; the labels say what runs.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_helps_keep_the_rules() {
+        let mut seen = std::collections::BTreeSet::new();
+        for Metric { name, help, kind, measure, labels } in ALL {
+            assert!(seen.insert(name), "{name} twice");
+            let plain = |text: &str| text.chars().all(|char| char == '_' || char.is_ascii_lowercase());
+            assert!(plain(name) && labels.iter().all(|label| plain(label)), "{name}");
+            assert!(
+                help.ends_with('.') && help.starts_with(|char: char| char.is_uppercase() || char == '1'),
+                "{name}: {help}"
+            );
+            assert!(!help.contains('\n') && help.len() < 200, "{name}");
+            assert_eq!(*kind == Kind::Counter, name.ends_with("_total"), "{name}");
+            assert_eq!(
+                *measure == Measure::Seconds,
+                name.trim_end_matches("_total").ends_with("_seconds"),
+                "{name}"
+            );
+            assert_eq!(
+                *measure == Measure::Bytes,
+                name.trim_end_matches("_total").ends_with("_bytes"),
+                "{name}"
+            );
+            for reserved in
+                ["_sum", "_count", "_bucket", "_created", "counter", "gauge", "histogram", "metric"]
+            {
+                assert!(
+                    !name.ends_with(reserved) && !labels.contains(&"le") && !labels.contains(&"quantile"),
+                    "{name}"
+                );
+            }
+            for abbreviation in ["_ms", "_milliseconds", "_mb", "_percent"] {
+                assert!(!name.contains(abbreviation), "{name}");
+            }
+        }
+    }
+}

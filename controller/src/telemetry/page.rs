@@ -1,0 +1,183 @@
+//! Writes metrics out: OpenMetrics by `prometheus-client`, and the older text format for who asks for it.
+//!
+//! In: a metric of [`super::names`] and its samples. Out: lines. It must not know what the numbers mean.
+
+use std::fmt;
+
+use herdlet_runtime::metrics::{BOUNDS_NS, HistogramReading};
+use prometheus_client::{
+    encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder},
+    metrics::MetricType,
+    registry::Unit,
+};
+
+use super::names::{Kind, Measure, Metric};
+
+/// How a page is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// <https://prometheus.io/docs/specs/om/open_metrics_spec/>
+    OpenMetrics,
+    /// <https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>
+    Text,
+}
+
+impl Format {
+    /// What the `Accept` header of a request asks for.
+    pub fn wanted(accept: Option<&str>) -> Self {
+        match accept {
+            Some(accept) if accept.contains("application/openmetrics-text") => Self::OpenMetrics,
+            Some(_) | None => Self::Text,
+        }
+    }
+
+    /// The `Content-Type` of the page.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// A page in the making.
+pub(super) struct Page<'a>(pub(super) DescriptorEncoder<'a>);
+
+/// Values of a metric's labels, in the order of their names.
+pub(super) struct Labels<'a>(&'static [&'static str], &'a [&'a str]);
+
+impl EncodeLabelSet for Labels<'_> {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
+        use prometheus_client::encoding::EncodeLabel;
+        let Self(names, values) = self;
+        for (name, value) in names.iter().zip(*values) {
+            (*name, *value).encode(encoder.encode_label())?;
+        }
+        Ok(())
+    }
+}
+
+impl Page<'_> {
+    /// Numbers that only grow.
+    pub(super) fn counters<'v, V: AsRef<[&'v str]>>(
+        &mut self,
+        metric: &Metric,
+        samples: impl IntoIterator<Item = (V, u64)>,
+    ) -> fmt::Result {
+        let mut samples = samples.into_iter().peekable();
+        if samples.peek().is_none() {
+            return Ok(());
+        }
+        let unit = unit(metric.measure);
+        let mut encoder =
+            self.0.encode_descriptor(base(metric), metric.help, unit.as_ref(), MetricType::Counter)?;
+        for (values, value) in samples {
+            let labels = Labels(metric.labels, values.as_ref());
+            let no_exemplar = None::<&prometheus_client::metrics::exemplar::Exemplar<Labels<'_>, u64>>;
+            if metric.labels.is_empty() {
+                encoder.encode_counter(&value, no_exemplar)?;
+            } else {
+                encoder.encode_family(&labels)?.encode_counter(&value, no_exemplar)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Numbers of the present.
+    pub(super) fn gauges<'v, V: AsRef<[&'v str]>>(
+        &mut self,
+        metric: &Metric,
+        samples: impl IntoIterator<Item = (V, f64)>,
+    ) -> fmt::Result {
+        let mut samples = samples.into_iter().peekable();
+        if samples.peek().is_none() {
+            return Ok(());
+        }
+        let unit = unit(metric.measure);
+        let mut encoder =
+            self.0.encode_descriptor(base(metric), metric.help, unit.as_ref(), MetricType::Gauge)?;
+        for (values, value) in samples {
+            let labels = Labels(metric.labels, values.as_ref());
+            if metric.labels.is_empty() {
+                encoder.encode_gauge(&value)?;
+            } else {
+                encoder.encode_family(&labels)?.encode_gauge(&value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How long things took.
+    pub(super) fn histograms<'v, V: AsRef<[&'v str]>>(
+        &mut self,
+        metric: &Metric,
+        samples: impl IntoIterator<Item = (V, HistogramReading)>,
+    ) -> fmt::Result {
+        let mut samples = samples.into_iter().peekable();
+        if samples.peek().is_none() {
+            return Ok(());
+        }
+        let unit = unit(metric.measure);
+        let mut encoder =
+            self.0.encode_descriptor(base(metric), metric.help, unit.as_ref(), MetricType::Histogram)?;
+        for (values, reading) in samples {
+            let labels = Labels(metric.labels, values.as_ref());
+            let bounds = BOUNDS_NS.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
+            let buckets: Vec<(f64, u64)> = bounds.zip(reading.buckets).collect();
+            let sum = seconds(reading.sum_ns);
+            let none = None::<
+                &std::collections::HashMap<
+                    usize,
+                    prometheus_client::metrics::exemplar::Exemplar<Labels<'_>, f64>,
+                >,
+            >;
+            if metric.labels.is_empty() {
+                encoder.encode_histogram(sum, reading.count, &buckets, none)?;
+            } else {
+                encoder.encode_family(&labels)?.encode_histogram(sum, reading.count, &buckets, none)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nanoseconds as seconds.
+#[expect(clippy::cast_precision_loss, reason = "a metric needs no more than 52 bits")]
+pub(super) fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// The name without what the encoder puts behind it.
+fn base(metric: &Metric) -> &'static str {
+    let name = metric.name.strip_suffix("_total").unwrap_or(metric.name);
+    match metric.measure {
+        Measure::Number => name,
+        Measure::Seconds => name.strip_suffix("_seconds").unwrap_or(name),
+        Measure::Bytes => name.strip_suffix("_bytes").unwrap_or(name),
+    }
+}
+
+fn unit(measure: Measure) -> Option<Unit> {
+    match measure {
+        Measure::Number => None,
+        Measure::Seconds => Some(Unit::Seconds),
+        Measure::Bytes => Some(Unit::Bytes),
+    }
+}
+
+/// OpenMetrics in the older text format: a counter's family bears the name of its samples, and there are no units.
+pub(super) fn as_text(open_metrics: &str) -> String {
+    let mut text = String::with_capacity(open_metrics.len());
+    for line in open_metrics.lines().filter(|line| !line.starts_with("# UNIT ") && *line != "# EOF") {
+        let renamed = ["# HELP ", "# TYPE "].iter().find_map(|start| {
+            let (name, rest) = line.strip_prefix(start)?.split_once(' ')?;
+            let total = format!("{name}_total");
+            let counter =
+                super::names::ALL.iter().any(|metric| metric.name == total && metric.kind == Kind::Counter);
+            counter.then(|| format!("{start}{total} {rest}"))
+        });
+        text.push_str(renamed.as_deref().unwrap_or(line));
+        text.push('\n');
+    }
+    text
+}
