@@ -22,9 +22,11 @@
 extern crate alloc as std_alloc;
 
 pub mod alloc;
+pub mod api;
 pub mod ids;
 pub mod job;
 pub mod manifest;
+pub mod nomad;
 pub mod service;
 pub mod task;
 pub mod view;

@@ -9,6 +9,7 @@ pub mod drivers;
 pub mod durable;
 pub mod executor;
 pub mod guard;
+pub mod http;
 pub mod instance;
 pub mod logs;
 pub mod paths;

@@ -1,0 +1,140 @@
+//! Bodies of the local API's own endpoints, `/v1/herdlet/…`. What Nomad has too is in [`crate::nomad`].
+
+use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    AllocId, JobKey, UnixNanos,
+    view::{AllocView, Convergence, JobView, VolumeView},
+};
+
+/// Body of `POST /v1/herdlet/apply`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApplyRequest {
+    /// Manifests, as their author wrote them.
+    pub files: Vec<ManifestText>,
+}
+
+/// One manifest file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ManifestText {
+    /// What problems call it: a path, or `<stdin>`.
+    pub name: String,
+    /// YAML.
+    pub text: String,
+}
+
+/// Answer to an accepted apply. It is durable.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApplyReply {
+    /// The commit that made it so.
+    pub index: u64,
+    /// Per job, in the order of the files.
+    pub jobs: Vec<AppliedJob>,
+    /// Names of volumes that were made or changed.
+    pub volumes: Vec<String>,
+    /// What was accepted although it doesn't do what it seems to say, a line each.
+    pub warnings: Vec<String>,
+}
+
+/// What an apply did to one job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppliedJob {
+    /// Which.
+    pub job: JobKey,
+    /// Its version now, from 0.
+    pub version: u64,
+    /// What happened.
+    pub change: JobChange,
+}
+
+/// What an apply did to one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobChange {
+    /// It is new.
+    Created,
+    /// It has a new version.
+    Updated,
+    /// It was equal already.
+    Unchanged,
+}
+
+impl JobChange {
+    /// The word for it in output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Updated => "updated",
+            Self::Unchanged => "unchanged",
+        }
+    }
+}
+
+/// Answer of `GET /v1/herdlet/status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentStatus {
+    /// Release of the agent.
+    pub version: String,
+    /// Node id.
+    pub node_id: String,
+    /// Node name.
+    pub node_name: String,
+    /// The instance whose state this is.
+    pub instance: String,
+    /// How tasks are held, for instance `cgroup v2` or `none: …`.
+    pub isolation: String,
+    /// When the agent process started.
+    pub started_at: UnixNanos,
+    /// Why it is not ready; none when it is.
+    pub not_ready: Option<String>,
+    /// Why it is degraded, for instance a state database that can't be written; none when it is not.
+    pub degraded: Option<String>,
+    /// The last commit that changed anything shown.
+    pub index: u64,
+    /// How many jobs are how far, by `converged progressing waiting failed`.
+    pub jobs: BTreeMap<String, usize>,
+    /// The same for allocations.
+    pub allocs: BTreeMap<String, usize>,
+    /// What has not converged, jobs first.
+    pub unconverged: Vec<Unconverged>,
+}
+
+/// Something that has not converged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unconverged {
+    /// A job, or `job.group[index]`.
+    pub name: String,
+    /// The allocation, where it is one.
+    pub alloc: Option<AllocId>,
+    /// How far it is.
+    pub convergence: Convergence,
+}
+
+/// One line of `GET /v1/herdlet/events`: newline-delimited JSON.
+///
+/// A stream begins with everything that is shown after a `reset`, unless it was resumed at the present index; `reset` comes
+/// again when a reader was too slow to be told every change.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// Forget everything: what there is follows.
+    Reset,
+    /// This is the job now.
+    Job(Arc<JobView>),
+    /// This job is forgotten.
+    JobGone(JobKey),
+    /// This is the allocation now.
+    Alloc(Arc<AllocView>),
+    /// This allocation is forgotten.
+    AllocGone(AllocId),
+    /// This is the volume now.
+    Volume(Arc<VolumeView>),
+    /// This volume is forgotten.
+    VolumeGone(String),
+    /// All changes up to this commit were told.
+    Index(u64),
+}

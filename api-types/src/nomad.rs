@@ -1,0 +1,473 @@
+//! Nomad's JSON: allocations and jobs under the names that Nomad's HTTP API uses, so that its CLI and dashboards can read
+//! ours. The conversions are total: what is unknown here is null, empty or zero, as Nomad itself writes it.
+//!
+//! Source of the names: Nomad's `nomad/structs/structs.go` and `api/allocations.go`.
+
+use std_alloc::{
+    borrow::ToOwned,
+    collections::BTreeMap,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    alloc::{Allocation as Spec, Desired},
+    job::Lifecycle,
+    task::{TaskEvent as Event, TaskEventKind as Kind},
+    view::{AllocView, TaskView},
+};
+
+mod job;
+mod time;
+
+pub use job::{job, job_stub, whole_job};
+pub use time::rfc3339;
+
+/// Where an allocation runs, which the allocation itself does not know.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Node id.
+    pub id: String,
+    /// Node name.
+    pub name: String,
+}
+
+/// An allocation as `GET /v1/allocation/ID` has it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct Allocation {
+    #[serde(rename = "ID")]
+    pub id: String,
+    pub namespace: String,
+    #[serde(rename = "EvalID")]
+    pub eval_id: String,
+    pub name: String,
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    pub node_name: String,
+    #[serde(rename = "JobID")]
+    pub job_id: String,
+    pub job: Option<Value>,
+    pub job_version: u64,
+    pub task_group: String,
+    pub resources: Option<Value>,
+    pub shared_resources: Option<Value>,
+    pub task_resources: Option<Value>,
+    pub allocated_resources: AllocatedResources,
+    pub metrics: Option<Value>,
+    pub desired_status: String,
+    pub desired_description: String,
+    pub desired_transition: DesiredTransition,
+    pub client_status: String,
+    pub client_description: String,
+    pub task_states: BTreeMap<String, TaskState>,
+    pub alloc_states: Option<Value>,
+    pub previous_allocation: String,
+    pub next_allocation: String,
+    #[serde(rename = "DeploymentID")]
+    pub deployment_id: String,
+    pub deployment_status: Option<DeploymentStatus>,
+    pub reschedule_tracker: Option<Value>,
+    pub network_status: Option<Value>,
+    #[serde(rename = "FollowupEvalID")]
+    pub followup_eval_id: String,
+    pub preempted_allocations: Option<Vec<String>>,
+    pub preempted_by_allocation: String,
+    pub create_index: u64,
+    pub modify_index: u64,
+    pub alloc_modify_index: u64,
+    pub create_time: i64,
+    pub modify_time: i64,
+}
+
+/// What servers asked of an allocation; nobody did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct DesiredTransition {
+    pub migrate: Option<bool>,
+    pub reschedule: Option<bool>,
+    pub force_reschedule: Option<bool>,
+    pub no_shutdown_delay: Option<bool>,
+}
+
+/// The verdict of the roll-out's health watch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct DeploymentStatus {
+    pub healthy: Option<bool>,
+    pub timestamp: Option<String>,
+    pub canary: bool,
+    pub modify_index: u64,
+}
+
+/// What an allocation was given.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct AllocatedResources {
+    pub tasks: BTreeMap<String, AllocatedTask>,
+    pub task_lifecycles: BTreeMap<String, Option<TaskLifecycle>>,
+    pub shared: AllocatedShared,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct AllocatedTask {
+    pub cpu: AllocatedCpu,
+    pub memory: AllocatedMemory,
+    pub networks: Option<Vec<Network>>,
+    pub devices: Option<Vec<Value>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct AllocatedCpu {
+    pub cpu_shares: u64,
+    pub reserved_cores: Option<Vec<u16>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct AllocatedMemory {
+    #[serde(rename = "MemoryMB")]
+    pub memory_mb: u64,
+    #[serde(rename = "MemoryMaxMB")]
+    pub memory_max_mb: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct TaskLifecycle {
+    pub hook: String,
+    pub sidecar: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct AllocatedShared {
+    pub networks: Option<Vec<Network>>,
+    #[serde(rename = "DiskMB")]
+    pub disk_mb: u64,
+    pub ports: Option<Vec<PortMapping>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct Network {
+    pub mode: String,
+    pub device: String,
+    #[serde(rename = "CIDR")]
+    pub cidr: String,
+    #[serde(rename = "IP")]
+    pub ip: String,
+    #[serde(rename = "DNS")]
+    pub dns: Option<Value>,
+    #[serde(rename = "MBits")]
+    pub mbits: u64,
+    pub reserved_ports: Option<Vec<Port>>,
+    pub dynamic_ports: Option<Vec<Port>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct Port {
+    pub label: String,
+    pub value: u16,
+    pub to: u16,
+    pub host_network: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct PortMapping {
+    pub label: String,
+    pub value: u16,
+    pub to: u16,
+    #[serde(rename = "HostIP")]
+    pub host_ip: String,
+}
+
+/// What became of a task.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct TaskState {
+    pub state: String,
+    pub failed: bool,
+    pub restarts: u64,
+    pub last_restart: Option<String>,
+    pub started_at: Option<String>,
+    pub finished_at: Option<String>,
+    pub events: Vec<TaskEvent>,
+    pub task_handle: Option<Value>,
+}
+
+/// One entry of a task's history: the present form (`Details`, `DisplayMessage`) and the fields of old clients.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct TaskEvent {
+    #[serde(rename = "Type")]
+    pub kind: String,
+    pub time: i64,
+    pub message: String,
+    pub display_message: String,
+    pub details: BTreeMap<String, String>,
+    pub fails_task: bool,
+    pub restart_reason: String,
+    pub setup_error: String,
+    pub driver_error: String,
+    pub exit_code: i64,
+    pub signal: i64,
+    pub kill_timeout: i64,
+    pub kill_error: String,
+    pub kill_reason: String,
+    pub start_delay: i64,
+    pub download_error: String,
+    pub validation_error: String,
+    pub disk_limit: i64,
+    pub failed_sibling: String,
+    pub vault_error: String,
+    pub task_signal_reason: String,
+    pub task_signal: String,
+    pub driver_message: String,
+    pub generic_source: String,
+}
+
+/// An allocation as Nomad shows it.
+pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
+    let spec = &view.spec;
+    let (desired_status, desired_description) = desired(spec);
+    Allocation {
+        id: spec.id.to_string(),
+        namespace: spec.job_key.namespace.clone(),
+        eval_id: String::new(),
+        name: spec.name(),
+        node_id: node.id.clone(),
+        node_name: node.name.clone(),
+        job_id: spec.job_key.id.clone(),
+        job: (!spec.job.id.is_empty()).then(|| job(&spec.job, spec.job_version)),
+        job_version: spec.job_version,
+        task_group: spec.group.clone(),
+        resources: None,
+        shared_resources: None,
+        task_resources: None,
+        allocated_resources: resources(spec),
+        metrics: None,
+        desired_status,
+        desired_description,
+        desired_transition: DesiredTransition::default(),
+        client_status: view.status.as_str().to_owned(),
+        client_description: view.description.clone(),
+        task_states: view.tasks.iter().map(|task| (task.name.clone(), task_state(task))).collect(),
+        alloc_states: None,
+        previous_allocation: spec.previous.map(|id| id.to_string()).unwrap_or_default(),
+        next_allocation: String::new(),
+        deployment_id: String::new(),
+        deployment_status: view.healthy.map(|healthy| DeploymentStatus {
+            healthy: Some(healthy),
+            timestamp: rfc3339(view.modify_time),
+            canary: false,
+            modify_index: view.modify_index,
+        }),
+        reschedule_tracker: None,
+        network_status: None,
+        followup_eval_id: String::new(),
+        preempted_allocations: None,
+        preempted_by_allocation: String::new(),
+        create_index: spec.create_index,
+        modify_index: view.modify_index,
+        alloc_modify_index: view.modify_index,
+        create_time: spec.create_time.0,
+        modify_time: view.modify_time.0,
+    }
+}
+
+fn desired(spec: &Spec) -> (String, String) {
+    let status = match spec.desired {
+        Desired::Run => "run",
+        Desired::Stop | Desired::Gone => "stop",
+    };
+    (status.to_owned(), spec.desired_description.clone())
+}
+
+fn resources(spec: &Spec) -> AllocatedResources {
+    let Some(group) = spec.group() else { return AllocatedResources::default() };
+    let ports: Vec<_> = spec
+        .ports
+        .iter()
+        .map(|(label, port)| PortMapping {
+            label: label.clone(),
+            value: port.value,
+            to: port.to,
+            host_ip: port.host_ip.clone(),
+        })
+        .collect();
+    let fixed =
+        |label: &str| group.network.as_ref().and_then(|network| network.ports.get(label)?.fixed).is_some();
+    let (reserved, dynamic): (Vec<_>, Vec<_>) = ports
+        .iter()
+        .map(|port| Port {
+            label: port.label.clone(),
+            value: port.value,
+            to: port.to,
+            host_network: "default".to_owned(),
+        })
+        .partition(|port| fixed(&port.label));
+    let network = group.network.as_ref().map(|_| {
+        Vec::from([Network {
+            mode: "host".to_owned(),
+            ip: ports.first().map(|port| port.host_ip.clone()).unwrap_or_default(),
+            reserved_ports: non_empty(reserved),
+            dynamic_ports: non_empty(dynamic),
+            ..Network::default()
+        }])
+    });
+    AllocatedResources {
+        tasks: group.tasks.iter().map(|task| (task.name.clone(), task_resources(task))).collect(),
+        task_lifecycles: group
+            .tasks
+            .iter()
+            .map(|task| (task.name.clone(), lifecycle(task.lifecycle)))
+            .collect(),
+        shared: AllocatedShared { networks: network, disk_mb: group.disk_mib, ports: non_empty(ports) },
+    }
+}
+
+fn non_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
+    if list.is_empty() { None } else { Some(list) }
+}
+
+fn task_resources(task: &crate::job::Task) -> AllocatedTask {
+    AllocatedTask {
+        cpu: AllocatedCpu { cpu_shares: task.resources.cpu_mhz.unwrap_or_default(), reserved_cores: None },
+        memory: AllocatedMemory {
+            memory_mb: task.resources.memory_mib.unwrap_or_default(),
+            memory_max_mb: task.resources.memory_max_mib.unwrap_or_default(),
+        },
+        networks: None,
+        devices: None,
+    }
+}
+
+/// The hook under which Nomad knows a lifecycle; none for main tasks.
+fn lifecycle(lifecycle: Lifecycle) -> Option<TaskLifecycle> {
+    let hook = match lifecycle {
+        Lifecycle::Main => return None,
+        Lifecycle::Prestart | Lifecycle::PrestartSidecar => "prestart",
+        Lifecycle::Poststart | Lifecycle::PoststartSidecar => "poststart",
+        Lifecycle::Poststop => "poststop",
+    };
+    Some(TaskLifecycle { hook: hook.to_owned(), sidecar: lifecycle.is_sidecar() })
+}
+
+fn task_state(task: &TaskView) -> TaskState {
+    TaskState {
+        state: task.state.as_str().to_owned(),
+        failed: task.failed,
+        restarts: u64::from(task.restarts),
+        last_restart: rfc3339(task.last_restart),
+        started_at: rfc3339(task.started_at),
+        finished_at: rfc3339(task.finished_at),
+        events: task.events.iter().map(task_event).collect(),
+        task_handle: None,
+    }
+}
+
+fn task_event(event: &Event) -> TaskEvent {
+    let text = |key: &str| event.details.get(key).cloned().unwrap_or_default();
+    let number = |key: &str| event.details.get(key).and_then(|text| text.parse().ok()).unwrap_or_default();
+    let duration = |key: &str| {
+        let text = event.details.get(key)?;
+        text.parse().ok().or_else(|| Some(crate::parse_duration(text).ok()?))
+    };
+    TaskEvent {
+        kind: event.kind.as_str().to_owned(),
+        time: event.time.0,
+        message: text("message"),
+        display_message: event.message.clone(),
+        details: event.details.clone(),
+        fails_task: event.details.get("fails_task").is_some_and(|text| text == "true"),
+        restart_reason: text("restart_reason"),
+        setup_error: text("setup_error"),
+        driver_error: text("driver_error"),
+        exit_code: number("exit_code"),
+        signal: number("signal"),
+        kill_timeout: duration("kill_timeout").unwrap_or_default(),
+        kill_error: text("kill_error"),
+        kill_reason: text("kill_reason"),
+        start_delay: duration("start_delay").unwrap_or_default(),
+        download_error: text("download_error"),
+        validation_error: text("validation_error"),
+        disk_limit: number("disk_limit"),
+        failed_sibling: text("failed_sibling"),
+        vault_error: text("vault_renewal_error"),
+        task_signal_reason: text("task_signal_reason"),
+        task_signal: text("task_signal"),
+        driver_message: text("driver_message"),
+        generic_source: match event.kind {
+            Kind::AllocUnhealthy => event.kind.as_str().to_owned(),
+            Kind::Received
+            | Kind::TaskSetup
+            | Kind::SetupFailure
+            | Kind::FailedValidation
+            | Kind::DriverFailure
+            | Kind::Driver
+            | Kind::Started
+            | Kind::Terminated
+            | Kind::Restarting
+            | Kind::NotRestarting
+            | Kind::RestartSignaled
+            | Kind::Signaling
+            | Kind::Killing
+            | Kind::Killed
+            | Kind::SiblingFailed
+            | Kind::LeaderDead
+            | Kind::MainDead
+            | Kind::WaitingShutdownDelay
+            | Kind::HookFailed
+            | Kind::HookMessage => String::new(),
+        },
+    }
+}
+
+/// The stub of an allocation in Nomad's lists: the allocation without its job and what only the whole has.
+pub fn allocation_stub(view: &AllocView, node: &Node) -> Value {
+    let whole = allocation(view, node);
+    let kind = match view.spec.job.kind {
+        crate::job::JobType::Service => "service",
+        crate::job::JobType::Batch => "batch",
+    };
+    serde_json::json!({
+        "ID": whole.id, "EvalID": whole.eval_id, "Name": whole.name, "Namespace": whole.namespace,
+        "NodeID": whole.node_id, "NodeName": whole.node_name, "JobID": whole.job_id, "JobType": kind,
+        "JobVersion": whole.job_version, "TaskGroup": whole.task_group,
+        "AllocatedResources": Value::Null,
+        "DesiredStatus": whole.desired_status, "DesiredDescription": whole.desired_description,
+        "ClientStatus": whole.client_status, "ClientDescription": whole.client_description,
+        "DesiredTransition": to_value(&whole.desired_transition), "TaskStates": to_value(&whole.task_states),
+        "DeploymentStatus": to_value(&whole.deployment_status),
+        "FollowupEvalID": "", "NextAllocation": whole.next_allocation, "RescheduleTracker": Value::Null,
+        "PreemptedAllocations": Value::Null, "PreemptedByAllocation": "",
+        "CreateIndex": whole.create_index, "ModifyIndex": whole.modify_index,
+        "CreateTime": whole.create_time, "ModifyTime": whole.modify_time,
+    })
+}
+
+/// Plain data always has a JSON form.
+fn to_value<T: Serialize>(value: &T) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}

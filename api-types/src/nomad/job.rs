@@ -1,0 +1,224 @@
+//! Canonical jobs in Nomad's JSON, as `GET /v1/job/ID` has them.
+
+use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    job::{
+        AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, JobType, Provider,
+        RestartMode, RestartPolicy, Service, Task, Update, VolumeRequest,
+    },
+    view::{ConvergenceState, JobView},
+};
+
+use super::lifecycle;
+
+/// A job. `version` is its number, from 0.
+pub fn job(job: &Job, version: u64) -> Value {
+    json!({
+        "ID": job.id, "Name": job.name, "Namespace": job.namespace, "Type": kind(job.kind),
+        "Priority": job.priority, "Region": job.region, "Datacenters": job.datacenters, "Version": version,
+        "Meta": map(&job.meta), "Stop": false, "AllAtOnce": false, "ParentID": "", "NodePool": "default",
+        "Constraints": null, "Affinities": null, "Spreads": null, "Periodic": null, "ParameterizedJob": null,
+        "Dispatched": false, "Payload": null, "Multiregion": null,
+        "TaskGroups": job.groups.iter().map(group).collect::<Vec<_>>(),
+    })
+}
+
+/// A job with what became of it.
+pub fn whole_job(view: &JobView) -> Value {
+    let mut whole = job(&view.job, view.version);
+    if let Value::Object(whole) = &mut whole {
+        whole.insert("Stop".into(), view.deleting.into());
+        whole.insert("Status".into(), status(view).into());
+        whole.insert("StatusDescription".into(), view.convergence.message.clone().into());
+        whole.insert("SubmitTime".into(), view.submit_time.0.into());
+        whole.insert("CreateIndex".into(), view.create_index.into());
+        whole.insert("ModifyIndex".into(), view.modify_index.into());
+        whole.insert("JobModifyIndex".into(), view.modify_index.into());
+    }
+    whole
+}
+
+/// A job in Nomad's list of jobs.
+pub fn job_stub(view: &JobView) -> Value {
+    json!({
+        "ID": view.key.id, "ParentID": "", "Name": view.job.name, "Namespace": view.key.namespace,
+        "Datacenters": view.job.datacenters, "NodePool": "default", "Multiregion": null,
+        "Type": kind(view.job.kind), "Priority": view.job.priority, "Periodic": false,
+        "ParameterizedJob": false, "Stop": view.deleting, "Status": status(view),
+        "StatusDescription": view.convergence.message, "JobSummary": null, "Version": view.version,
+        "CreateIndex": view.create_index, "ModifyIndex": view.modify_index,
+        "JobModifyIndex": view.modify_index, "SubmitTime": view.submit_time.0,
+    })
+}
+
+/// Nomad's three words: a job that has ended or is being stopped is dead.
+fn status(view: &JobView) -> &'static str {
+    let batch_done = view.job.kind == JobType::Batch && view.convergence.state == ConvergenceState::Converged;
+    match view.convergence.state {
+        _ if view.deleting || batch_done => "dead",
+        ConvergenceState::Failed => "dead",
+        ConvergenceState::Waiting if view.allocs.is_empty() => "pending",
+        ConvergenceState::Converged | ConvergenceState::Progressing | ConvergenceState::Waiting => "running",
+    }
+}
+
+fn kind(kind: JobType) -> &'static str {
+    match kind {
+        JobType::Service => "service",
+        JobType::Batch => "batch",
+    }
+}
+
+/// Nomad writes an empty map as null.
+fn map(entries: &BTreeMap<String, String>) -> Value {
+    if entries.is_empty() { Value::Null } else { json!(entries) }
+}
+
+/// And an empty list too.
+fn list(items: Vec<Value>) -> Value {
+    if items.is_empty() { Value::Null } else { Value::Array(items) }
+}
+
+fn group(group: &Group) -> Value {
+    let networks = group.network.as_ref().map(|network| {
+        let ports = |fixed: bool| {
+            let wanted = network.ports.iter().filter(|(_, port)| port.fixed.is_some() == fixed);
+            list(
+                wanted
+                    .map(|(label, port)| {
+                        json!({
+                            "Label": label, "Value": port.fixed.unwrap_or_default(),
+                            "To": port.to.unwrap_or_default(), "HostNetwork": "default",
+                        })
+                    })
+                    .collect(),
+            )
+        };
+        json!([{ "Mode": "host", "ReservedPorts": ports(true), "DynamicPorts": ports(false) }])
+    });
+    let volumes: Map<String, Value> =
+        group.volumes.iter().map(|(name, request)| (name.clone(), volume(name, request))).collect();
+    json!({
+        "Name": group.name, "Count": group.count, "Meta": map(&group.meta),
+        "Update": group.update.as_ref().map(update),
+        "RestartPolicy": group.tasks.first().map(|task| restart(&task.restart)),
+        "Networks": networks, "Volumes": if volumes.is_empty() { Value::Null } else { Value::Object(volumes) },
+        "Services": list(group.services.iter().map(service).collect()),
+        "EphemeralDisk": { "SizeMB": group.disk_mib, "Sticky": false, "Migrate": false },
+        "ShutdownDelay": group.shutdown_delay,
+        "Tasks": group.tasks.iter().map(task).collect::<Vec<_>>(),
+        "Constraints": null, "Affinities": null, "Spreads": null, "Scaling": null, "ReschedulePolicy": null,
+        "Migrate": null, "Consul": null,
+    })
+}
+
+fn update(update: &Update) -> Value {
+    let health_check = match update.health_check {
+        HealthCheck::Checks => "checks",
+        HealthCheck::TaskStates => "task_states",
+        HealthCheck::Manual => "manual",
+    };
+    json!({
+        "MaxParallel": update.max_parallel, "MinHealthyTime": update.min_healthy_time,
+        "HealthyDeadline": update.healthy_deadline, "ProgressDeadline": update.progress_deadline,
+        "HealthCheck": health_check, "AutoRevert": update.auto_revert, "AutoPromote": update.auto_promote,
+        "Canary": update.canary, "Stagger": update.stagger,
+    })
+}
+
+fn volume(name: &str, request: &VolumeRequest) -> Value {
+    json!({
+        "Name": name, "Type": "host", "Source": request.source, "ReadOnly": request.read_only,
+        "PerAlloc": request.per_alloc, "AccessMode": "", "AttachmentMode": "", "MountOptions": null,
+    })
+}
+
+fn restart(policy: &RestartPolicy) -> Value {
+    let mode = match policy.mode {
+        RestartMode::Fail => "fail",
+        RestartMode::Delay => "delay",
+    };
+    json!({
+        "Attempts": policy.attempts, "Interval": policy.interval, "Delay": policy.delay, "Mode": mode,
+        "RenderTemplates": false,
+    })
+}
+
+fn service(service: &Service) -> Value {
+    let provider = match service.provider {
+        Provider::Nomad => "nomad",
+        Provider::Consul => "consul",
+    };
+    let address_mode = match service.address_mode {
+        AddressMode::Auto => "auto",
+        AddressMode::Host => "host",
+        AddressMode::Driver => "driver",
+        AddressMode::Alloc => "alloc",
+    };
+    json!({
+        "Name": service.name, "Provider": provider, "PortLabel": service.port.clone().unwrap_or_default(),
+        "Address": service.address.clone().unwrap_or_default(), "AddressMode": address_mode,
+        "Tags": list(service.tags.iter().cloned().map(Value::String).collect()), "Meta": map(&service.meta),
+        "Checks": list(service.checks.iter().map(check).collect()), "OnUpdate": "require_healthy",
+    })
+}
+
+fn check(check: &Check) -> Value {
+    let mut shown = json!({
+        "Name": check.name, "PortLabel": check.port.clone().unwrap_or_default(),
+        "Interval": check.interval, "Timeout": check.timeout,
+    });
+    let kind = match &check.kind {
+        CheckKind::Tcp => json!({ "Type": "tcp" }),
+        CheckKind::Http { path, method, protocol, header, body, tls_skip_verify } => json!({
+            "Type": "http", "Path": path, "Method": method, "Protocol": protocol, "Header": header,
+            "Body": body, "TLSSkipVerify": tls_skip_verify,
+        }),
+    };
+    if let (Value::Object(shown), Value::Object(kind)) = (&mut shown, kind) {
+        shown.extend(kind);
+    }
+    shown
+}
+
+fn task(task: &Task) -> Value {
+    let mounts = task.volume_mounts.iter().map(|mount| {
+        json!({ "Volume": mount.volume, "Destination": mount.destination, "ReadOnly": mount.read_only })
+    });
+    json!({
+        "Name": task.name, "Driver": task.driver, "User": task.user.clone().unwrap_or_default(),
+        "Config": task.config, "Env": map(&task.env), "Meta": map(&task.meta), "Leader": task.leader,
+        "Lifecycle": lifecycle(task.lifecycle).map(|hook| json!({ "Hook": hook.hook, "Sidecar": hook.sidecar })),
+        "RestartPolicy": restart(&task.restart), "Services": list(task.services.iter().map(service).collect()),
+        "VolumeMounts": list(mounts.collect()), "Identities": list(task.identities.iter().map(identity).collect()),
+        "Resources": {
+            "CPU": task.resources.cpu_mhz.unwrap_or_default(),
+            "MemoryMB": task.resources.memory_mib.unwrap_or_default(),
+            "MemoryMaxMB": task.resources.memory_max_mib.unwrap_or_default(),
+        },
+        "LogConfig": {
+            "MaxFiles": task.logs.max_files, "MaxFileSizeMB": task.logs.max_file_size_mib,
+            "Disabled": task.logs.disabled,
+        },
+        "KillSignal": task.kill_signal.clone().unwrap_or_default(), "KillTimeout": task.kill_timeout,
+        "ShutdownDelay": task.shutdown_delay,
+        "Templates": null, "Artifacts": null, "Vault": null, "Consul": null, "Constraints": null,
+        "Affinities": null, "DispatchPayload": null, "CSIPluginConfig": null,
+    })
+}
+
+fn identity(identity: &Identity) -> Value {
+    let change_mode = match identity.change_mode {
+        ChangeMode::Noop => "noop",
+        ChangeMode::Signal => "signal",
+        ChangeMode::Restart => "restart",
+    };
+    json!({
+        "Name": identity.name, "Audience": identity.aud, "TTL": identity.ttl.unwrap_or_default(),
+        "Env": identity.env, "File": identity.file, "ChangeMode": change_mode,
+        "ChangeSignal": identity.change_signal.clone().unwrap_or_default(),
+    })
+}

@@ -1,0 +1,171 @@
+//! The local HTTP API: Nomad's paths and JSON where Nomad has them, `/v1/herdlet/…` for the rest.
+//!
+//! In: requests, from the unix socket or (with a token) from TCP. Out: what the read model shows, and requests to the planner,
+//! answered once they are durable. It decides nothing and knows no driver but by its trait.
+//!
+//! ```text
+//! reads ──► ReadModel          writes ──► Inbox ──► planner ──► commit ──► reply
+//! logs  ──► files              exec, stats ──► driver
+//! ```
+
+mod agent;
+mod allocs;
+mod apply;
+mod auth;
+mod body;
+mod error;
+mod events;
+mod exec;
+mod jobs;
+mod logs;
+mod query;
+mod serve;
+mod services;
+mod stats;
+mod stream;
+mod target;
+mod volumes;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    routing::{delete, get, post},
+};
+use herdlet_api_types::UnixNanos;
+use herdlet_runtime::{Handle, Inbox, StoreHealth};
+use tokio_util::sync::CancellationToken;
+
+pub use auth::{Token, TokenError};
+pub use serve::{Limits, Listener, ServeError, serve};
+
+use crate::{
+    desired::manifests::Drivers,
+    drivers::{catalog::BuiltIn, task::Registry},
+    paths::Paths,
+    planner::Input,
+    publish::ReadModel,
+};
+
+/// What the API works with.
+pub struct Shared {
+    /// Where requests go.
+    pub inbox: Inbox<Input>,
+    /// What is shown.
+    pub model: Arc<ReadModel>,
+    /// Task drivers: commands executed in tasks, and statistics.
+    pub drivers: Registry,
+    /// What manifests must obey.
+    pub manifests: Drivers,
+    /// Where log files are.
+    pub paths: Paths,
+    /// Services registered in the built-in catalogue.
+    pub catalog: Arc<BuiltIn>,
+    /// What is said of the agent itself.
+    pub facts: Facts,
+    /// How the agent is, asked anew for each answer.
+    pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
+    /// Metrics in Prometheus' text format.
+    pub metrics: Box<dyn Fn() -> String + Send + Sync>,
+    /// Cancelled when the agent shuts down; ends every stream.
+    pub closing: CancellationToken,
+}
+
+/// What is said of the agent itself.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// Node id.
+    pub node_id: String,
+    /// Node name.
+    pub node_name: String,
+    /// Datacenter.
+    pub datacenter: String,
+    /// Region.
+    pub region: String,
+    /// Instance id.
+    pub instance: String,
+    /// How tasks are held, for people.
+    pub isolation: String,
+    /// When the agent started.
+    pub started_at: UnixNanos,
+}
+
+/// How the agent is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Vitals {
+    /// Why it is not ready; none when it is.
+    pub not_ready: Option<String>,
+    /// Why it is degraded; none when it is not.
+    pub degraded: Option<String>,
+}
+
+impl Vitals {
+    /// How the loop behind `handle` is.
+    pub fn of(handle: &Handle) -> Self {
+        let not_ready = (!handle.first_turn.is_open()).then(|| "the state is being restored".to_owned());
+        let degraded = match &*handle.store_health.borrow() {
+            StoreHealth::Ok => None,
+            StoreHealth::Degraded { failures, error, .. } => Some(format!(
+                "the state database can't be written ({failures} failed tries): {error}; nothing new is started, running tasks are kept"
+            )),
+        };
+        Self { not_ready, degraded }
+    }
+}
+
+/// The release of this agent.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Every endpoint. Whether a caller may use it was settled before: see [`serve`].
+pub fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/v1/herdlet/apply", post(apply::apply).put(apply::apply))
+        .route("/v1/herdlet/jobs", get(jobs::views))
+        .route("/v1/herdlet/allocs", get(allocs::views))
+        .route("/v1/herdlet/volumes", get(volumes::views))
+        .route("/v1/herdlet/volume/{name}", delete(volumes::remove))
+        .route("/v1/herdlet/services", get(services::registrations))
+        .route("/v1/herdlet/status", get(agent::status))
+        .route("/v1/herdlet/explain/{alloc}", get(allocs::explain))
+        .route("/v1/herdlet/events", get(events::follow))
+        .route("/v1/jobs", get(jobs::list).post(jobs::register).put(jobs::register))
+        .route("/v1/job/{job}", get(jobs::read).delete(jobs::remove))
+        .route("/v1/job/{job}/allocations", get(jobs::allocations))
+        .route("/v1/allocations", get(allocs::list))
+        .route("/v1/allocation/{alloc}", get(allocs::read))
+        .route("/v1/client/allocation/{alloc}/restart", post(allocs::restart).put(allocs::restart))
+        .route("/v1/client/allocation/{alloc}/signal", post(allocs::signal).put(allocs::signal))
+        .route("/v1/client/allocation/{alloc}/checks", get(allocs::checks))
+        .route("/v1/client/allocation/{alloc}/stats", get(stats::read))
+        .route("/v1/client/allocation/{alloc}/exec", get(exec::open))
+        .route("/v1/client/fs/logs/{alloc}", get(logs::read))
+        .route("/v1/services", get(services::list))
+        .route("/v1/service/{name}", get(services::read))
+        .route("/v1/agent/self", get(agent::this))
+        .route("/v1/agent/health", get(agent::health))
+        .route("/v1/status/leader", get(agent::leader))
+        .route("/v1/metrics", get(agent::metrics))
+        .merge(probes())
+        .fallback(error::no_such_resource)
+        .method_not_allowed_fallback(error::no_such_method)
+        .layer(DefaultBodyLimit::max(body::BODY_BYTES_MAX))
+        .with_state(shared)
+}
+
+/// `/metrics`, `/healthz`, `/readyz` and nothing else, for a listener that needs no token.
+pub fn metrics_router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/metrics", get(agent::metrics))
+        .merge(probes())
+        .fallback(error::no_such_resource)
+        .method_not_allowed_fallback(error::no_such_method)
+        .with_state(shared)
+}
+
+fn probes() -> Router<Arc<Shared>> {
+    Router::new().route("/healthz", get(agent::alive)).route("/readyz", get(agent::ready))
+}

@@ -1,0 +1,135 @@
+//! The agent itself: status, health, who it is, metrics.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    Json,
+    extract::{Query, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use herdlet_api_types::{
+    api::{AgentStatus, Unconverged},
+    view::{Convergence, ConvergenceState},
+};
+use serde_json::{Value, json};
+
+use super::{
+    Shared, VERSION,
+    error::ApiResult,
+    query::{Params, Read},
+};
+
+/// So many objects are listed one by one; all are counted.
+const UNCONVERGED_LEN_MAX: usize = 1_000;
+
+pub(super) async fn status(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    shared.answer(&read, |shared| Ok(status_of(shared))).await
+}
+
+fn status_of(shared: &Shared) -> AgentStatus {
+    let vitals = (shared.vitals)();
+    let (jobs, allocs) = (shared.model.jobs(), shared.model.allocs());
+    let of_jobs = jobs.iter().map(|view| Unconverged {
+        name: view.key.to_string(),
+        alloc: None,
+        convergence: view.convergence.clone(),
+    });
+    let of_allocs = allocs.iter().map(|view| Unconverged {
+        name: view.spec.name(),
+        alloc: Some(view.spec.id),
+        convergence: view.convergence.clone(),
+    });
+    let facts = shared.facts.clone();
+    AgentStatus {
+        version: VERSION.to_owned(),
+        node_id: facts.node_id,
+        node_name: facts.node_name,
+        instance: facts.instance,
+        isolation: facts.isolation,
+        started_at: facts.started_at,
+        not_ready: vitals.not_ready,
+        degraded: vitals.degraded,
+        index: shared.model.index(),
+        jobs: counts(jobs.iter().map(|view| &view.convergence)),
+        allocs: counts(allocs.iter().map(|view| &view.convergence)),
+        unconverged: of_jobs
+            .chain(of_allocs)
+            .filter(|one| one.convergence.state != ConvergenceState::Converged)
+            .take(UNCONVERGED_LEN_MAX)
+            .collect(),
+    }
+}
+
+fn counts<'c>(of: impl Iterator<Item = &'c Convergence>) -> BTreeMap<String, usize> {
+    use ConvergenceState as C;
+    let mut counts: BTreeMap<String, usize> = [C::Converged, C::Progressing, C::Waiting, C::Failed]
+        .map(|state| (state.as_str().to_owned(), 0))
+        .into();
+    for convergence in of {
+        *counts.entry(convergence.state.as_str().to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+/// `GET /v1/agent/self`, as far as Nomad's clients look at it.
+pub(super) async fn this(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let facts = &shared.facts;
+    Json(json!({
+        "config": {
+            "Datacenter": facts.datacenter, "Region": facts.region, "NodeName": facts.node_name,
+            "Version": { "Version": VERSION, "VersionPrerelease": "", "VersionMetadata": "herdlet" },
+            "Client": { "Enabled": true }, "Server": { "Enabled": false }, "ACL": { "Enabled": false },
+        },
+        "member": { "Name": facts.node_name, "Addr": "", "Port": 0, "Tags": null, "Status": "alive" },
+        "stats": {
+            "client": {
+                "node_id": facts.node_id, "known_servers": "", "last_heartbeat": "0", "heartbeat_ttl": "0",
+                "num_allocations": shared.model.allocs().len().to_string(),
+            },
+            "herdlet": { "version": VERSION, "instance": facts.instance, "isolation": facts.isolation },
+        },
+    }))
+}
+
+/// `GET /v1/agent/health`: whether the agent can do its work.
+pub(super) async fn health(
+    State(shared): State<Arc<Shared>>,
+    Query(asked): Query<BTreeMap<String, String>>,
+) -> Response {
+    if asked.get("type").is_some_and(|kind| kind == "server") {
+        return (StatusCode::INTERNAL_SERVER_ERROR, "server not enabled").into_response();
+    }
+    let vitals = (shared.vitals)();
+    let wrong = vitals.not_ready.or(vitals.degraded);
+    let code = if wrong.is_none() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+    let body =
+        json!({ "client": { "ok": wrong.is_none(), "message": wrong.unwrap_or_else(|| "ok".to_owned()) } });
+    (code, Json(body)).into_response()
+}
+
+/// `GET /v1/status/leader`: there is none but us.
+pub(super) async fn leader() -> Json<&'static str> {
+    Json("127.0.0.1:4647")
+}
+
+/// It answers, so it lives.
+pub(super) async fn alive() -> &'static str {
+    "ok\n"
+}
+
+/// Whether the state was restored and the loop goes round. Never fails because a job does.
+pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, String) {
+    match (shared.vitals)().not_ready {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+    }
+}
+
+pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+    const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, TYPE)], (shared.metrics)())
+}

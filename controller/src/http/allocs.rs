@@ -1,0 +1,154 @@
+//! Allocations: ours under `/v1/herdlet/…`, Nomad's form and Nomad's requests to one of them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    response::Response,
+};
+use herdlet_api_types::{
+    nomad,
+    view::{AllocView, Explanation},
+};
+use herdlet_plan::event::{Command, Reply, RestartScope};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Shared, body,
+    error::{ApiError, ApiResult, unexpected},
+    query::{Params, Read},
+};
+
+impl Shared {
+    pub(super) fn node(&self) -> nomad::Node {
+        nomad::Node { id: self.facts.node_id.clone(), name: self.facts.node_name.clone() }
+    }
+}
+
+/// All allocations as they are shown, of every namespace.
+pub(super) async fn views(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    shared.answer(&read, |shared| Ok(shared.model.allocs())).await
+}
+
+pub(super) async fn explain(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+) -> ApiResult<Json<Explanation>> {
+    let alloc = shared.alloc(&id)?.spec.id;
+    match shared.request(Command::Explain { alloc }).await? {
+        Reply::Explanation(explanation) => Ok(Json(*explanation)),
+        other @ (Reply::Accepted { .. } | Reply::Applied { .. } | Reply::Refused(_)) => {
+            Err(unexpected(other))
+        }
+    }
+}
+
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let prefix = read.prefix.to_ascii_lowercase();
+    let wanted = |view: &Arc<AllocView>| {
+        read.covers(&view.spec.job_key.namespace) && view.spec.id.to_string().starts_with(&prefix)
+    };
+    let stubs = |shared: &Shared| {
+        let node = shared.node();
+        let views = shared.model.allocs();
+        Ok(views
+            .iter()
+            .filter(|view| wanted(view))
+            .map(|view| nomad::allocation_stub(view, &node))
+            .collect::<Vec<_>>())
+    };
+    shared.answer(&read, stubs).await
+}
+
+pub(super) async fn read(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let whole = |shared: &Shared| {
+        let view = shared.alloc(&id).map_err(|_| ApiError::NotFound("alloc not found".to_owned()))?;
+        Ok(nomad::allocation(&view, &shared.node()))
+    };
+    shared.answer(&read, whole).await
+}
+
+/// What to restart, in Nomad's words.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Restart {
+    task_name: String,
+    all_tasks: bool,
+}
+
+pub(super) async fn restart(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    body::Json(restart): body::Json<Restart>,
+) -> ApiResult<Json<Value>> {
+    let alloc = shared.alloc(&id)?;
+    let scope = match (restart.task_name.as_str(), restart.all_tasks) {
+        ("", false) => RestartScope::Running,
+        ("", true) => RestartScope::All,
+        (_, true) => return Err(ApiError::bad("task name cannot be set when restarting all tasks")),
+        (task, false) => {
+            if !alloc.tasks.iter().any(|known| known.name == task) {
+                return Err(ApiError::NotFound(format!("Could not find task runner for task: {task}")));
+            }
+            RestartScope::Task(task.to_owned())
+        }
+    };
+    let index = shared.accepted(Command::Restart { alloc: alloc.spec.id, scope }).await?;
+    Ok(Json(json!({ "Index": index })))
+}
+
+/// What to signal, in Nomad's words.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Signal {
+    task: String,
+    signal: String,
+}
+
+pub(super) async fn signal(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    body::Json(signal): body::Json<Signal>,
+) -> ApiResult<Json<Value>> {
+    let alloc = shared.alloc(&id)?;
+    let name = signal.signal.to_ascii_uppercase();
+    let name = if name.starts_with("SIG") { name } else { format!("SIG{name}") };
+    if !herdlet_api_types::manifest::scalar::SIGNALS.contains(&name.as_str()) {
+        return Err(ApiError::bad(format!("there is no signal {:?}", signal.signal)));
+    }
+    if !signal.task.is_empty() && !alloc.tasks.iter().any(|task| task.name == signal.task) {
+        return Err(ApiError::NotFound(format!("unknown task name {:?}", signal.task)));
+    }
+    let task = (!signal.task.is_empty()).then_some(signal.task);
+    let index = shared.accepted(Command::Signal { alloc: alloc.spec.id, task, signal: name }).await?;
+    Ok(Json(json!({ "Index": index })))
+}
+
+/// Last results of the checks in the built-in catalogue, by check id.
+pub(super) async fn checks(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+) -> ApiResult<Json<BTreeMap<String, Value>>> {
+    let alloc = shared.alloc(&id)?;
+    let results = alloc.checks.iter().map(|check| {
+        let shown = json!({
+            "ID": check.id, "Mode": "healthiness", "Status": check.status.as_str(), "StatusCode": 0,
+            "Output": check.output, "Timestamp": check.at.0 / 1_000_000_000, "Group": alloc.spec.name(),
+            "Task": check.task.clone().unwrap_or_default(), "Service": check.service, "Check": check.check,
+        });
+        (check.id.clone(), shown)
+    });
+    Ok(Json(results.collect()))
+}

@@ -1,0 +1,61 @@
+//! `POST /v1/herdlet/apply`: manifests become desired state, all or nothing.
+
+use std::sync::Arc;
+
+use axum::{Json, extract::State};
+use herdlet_api_types::{
+    api::{AppliedJob, ApplyReply, ApplyRequest, JobChange},
+    job::Job,
+    volume::Volume,
+};
+use herdlet_plan::event::{self, Command, Reply};
+
+use super::{
+    Shared, body,
+    error::{ApiError, ApiResult, unexpected},
+};
+use crate::desired::{
+    manifests::{self, Drivers, Set},
+    yaml::Problems,
+};
+
+pub(super) async fn apply(
+    State(shared): State<Arc<Shared>>,
+    body::Json(request): body::Json<ApplyRequest>,
+) -> ApiResult<Json<ApplyReply>> {
+    let set = read(request, shared.manifests.clone()).await?.map_err(ApiError::Problems)?;
+    let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
+    let volumes: Vec<Volume> = set.volumes.into_iter().map(|loaded| loaded.object).collect();
+    if jobs.is_empty() && volumes.is_empty() {
+        return Err(ApiError::bad("there is no manifest in what was sent"));
+    }
+    match shared.request(Command::Apply { jobs, volumes }).await? {
+        Reply::Applied { index, jobs, volumes } => Ok(Json(ApplyReply {
+            index,
+            jobs: jobs.into_iter().map(applied_job).collect(),
+            volumes,
+            warnings: set.warnings.iter().map(ToString::to_string).collect(),
+        })),
+        other @ (Reply::Accepted { .. } | Reply::Explanation(_) | Reply::Refused(_)) => {
+            Err(unexpected(other))
+        }
+    }
+}
+
+/// Validation of megabytes takes a while: not on a thread that others share.
+async fn read(request: ApplyRequest, drivers: Drivers) -> ApiResult<Result<Set, Problems>> {
+    let reading = tokio::task::spawn_blocking(move || {
+        let texts = request.files.iter().map(|file| (file.name.as_str(), file.text.as_bytes()));
+        manifests::parse_all(texts, &drivers)
+    });
+    reading.await.map_err(|error| ApiError::Failed(format!("read the manifests: {error}")))
+}
+
+fn applied_job(applied: event::AppliedJob) -> AppliedJob {
+    let change = match applied.change {
+        event::JobChange::Created => JobChange::Created,
+        event::JobChange::Updated => JobChange::Updated,
+        event::JobChange::Unchanged => JobChange::Unchanged,
+    };
+    AppliedJob { job: applied.job, version: applied.version, change }
+}

@@ -1,0 +1,49 @@
+//! Request bodies: JSON, bounded in size and in time.
+
+use std::time::Duration;
+
+use axum::{
+    body::Body,
+    extract::{FromRequest, Request},
+};
+use futures_util::StreamExt;
+use serde::de::DeserializeOwned;
+
+use super::error::ApiError;
+
+/// The largest body; a manifest of this size is a slip.
+pub(super) const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// How long a body may take. The usual one comes with its header; this bounds what a stalled client costs us.
+const BODY_SECONDS_MAX: u64 = 30;
+
+/// A JSON body; an empty one is an empty object. The content type doesn't matter: `curl -d` sends a wrong one.
+pub(super) struct Json<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let reading = read(request.into_body());
+        let limit = Duration::from_secs(BODY_SECONDS_MAX);
+        let bytes =
+            tokio::time::timeout(limit, reading).await.map_err(|_| ApiError::Slow(BODY_SECONDS_MAX))??;
+        let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        serde_json::from_slice(bytes)
+            .map(Self)
+            .map_err(|error| ApiError::bad(format!("the body is not what is expected here: {error}")))
+    }
+}
+
+async fn read(body: Body) -> Result<Vec<u8>, ApiError> {
+    let mut pieces = body.into_data_stream();
+    let mut bytes = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| ApiError::bad(format!("the body could not be read: {error}")))?;
+        if bytes.len() + piece.len() > BODY_BYTES_MAX {
+            return Err(ApiError::TooLarge(BODY_BYTES_MAX));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes)
+}

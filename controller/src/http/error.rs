@@ -1,0 +1,100 @@
+//! How requests fail: a status code and one line of plain text, as Nomad's API does.
+
+use axum::{
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use herdlet_plan::event::{Refusal, Reply};
+
+use crate::desired::yaml::Problems;
+
+/// Why a request was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApiError {
+    /// It makes no sense.
+    #[error("{0}")]
+    BadRequest(String),
+    /// Manifests with mistakes; all of them, as JSON.
+    #[error("{0}")]
+    Problems(Problems),
+    /// There is no such thing.
+    #[error("{0}")]
+    NotFound(String),
+    /// It can't be done in the present state.
+    #[error("{0}")]
+    Conflict(String),
+    /// The body is too large.
+    #[error("the body is larger than {0} bytes")]
+    TooLarge(usize),
+    /// The body did not come in time.
+    #[error("the body did not come within {0} s")]
+    Slow(u64),
+    /// It will come with a later release.
+    #[error("{0}")]
+    NotBuilt(String),
+    /// The agent is going down, or not up yet.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Something of ours failed.
+    #[error("failed to {0}")]
+    Failed(String),
+}
+
+/// The answer of an endpoint.
+pub(super) type ApiResult<T> = Result<T, ApiError>;
+
+impl ApiError {
+    pub(super) fn bad(message: impl Into<String>) -> Self {
+        Self::BadRequest(message.into())
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Self::BadRequest(_) | Self::Problems(_) => StatusCode::BAD_REQUEST,
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Conflict(_) => StatusCode::CONFLICT,
+            Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::NotBuilt(_) => StatusCode::NOT_IMPLEMENTED,
+            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NotFound(why) => Self::NotFound(why),
+            Refusal::Conflict(why) => Self::Conflict(why),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        if let Self::Problems(problems) = self {
+            return (status, axum::Json(problems)).into_response();
+        }
+        (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], self.to_string()).into_response()
+    }
+}
+
+/// A planner's answer of a kind that the request can't have.
+pub(super) fn unexpected(reply: Reply) -> ApiError {
+    match reply {
+        Reply::Refused(refusal) => refusal.into(),
+        Reply::Accepted { .. } | Reply::Applied { .. } | Reply::Explanation(_) => {
+            ApiError::Failed("understand the planner's answer".to_owned())
+        }
+    }
+}
+
+pub(super) async fn no_such_resource() -> ApiError {
+    ApiError::NotFound("resource not found".to_owned())
+}
+
+pub(super) async fn no_such_method() -> (StatusCode, &'static str) {
+    (StatusCode::METHOD_NOT_ALLOWED, "Invalid method")
+}

@@ -1,0 +1,59 @@
+//! Answers that go on: a producer writes pieces as they come, the connection takes them at its own pace.
+//!
+//! A slow reader slows its producer down and nobody else. Producer and answer end together: when either is done, when the
+//! reader goes away, or when the agent shuts down.
+
+use std::{convert::Infallible, future::Future, sync::Arc};
+
+use axum::{
+    body::{Body, Bytes},
+    http::header,
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use tokio::sync::mpsc;
+
+use super::Shared;
+
+/// Pieces between producer and connection: a few, so that a stalled reader holds little memory.
+const PIECES_LEN: usize = 8;
+
+/// Where a producer writes.
+pub(super) type Pieces = mpsc::Sender<Bytes>;
+
+/// The reader has gone away.
+#[derive(Debug)]
+pub(super) struct Gone;
+
+impl<T> From<mpsc::error::SendError<T>> for Gone {
+    fn from(_: mpsc::error::SendError<T>) -> Self {
+        Self
+    }
+}
+
+/// An answer that `produce` writes.
+pub(super) fn streamed<F>(
+    shared: &Arc<Shared>,
+    content_type: &'static str,
+    produce: impl FnOnce(Pieces) -> F,
+) -> Response
+where
+    F: Future<Output = Result<(), Gone>> + Send + 'static,
+{
+    let (pieces, receiver) = mpsc::channel::<Bytes>(PIECES_LEN);
+    let closing = shared.closing.clone();
+    let gone = pieces.clone();
+    let producing = produce(pieces);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = producing => {}
+            () = gone.closed() => {}
+            () = closing.cancelled() => {}
+        }
+    });
+    let pieces = stream::unfold(receiver, |mut receiver| async move {
+        let piece = receiver.recv().await?;
+        Some((Ok::<_, Infallible>(piece), receiver))
+    });
+    ([(header::CONTENT_TYPE, content_type)], Body::from_stream(pieces)).into_response()
+}

@@ -1,0 +1,77 @@
+//! What a path names: an allocation, one of its tasks, an attempt of it. Requests to the planner.
+
+use std::sync::Arc;
+
+use herdlet_api_types::{
+    AllocId,
+    view::{AllocView, TaskView},
+};
+use herdlet_plan::event::{Command, Reply};
+use tokio::sync::oneshot;
+
+use super::{
+    Shared,
+    error::{ApiError, ApiResult},
+};
+use crate::{
+    drivers::task::{AttemptId, TaskDriver},
+    planner::Input,
+};
+
+/// One task of an allocation, and the driver that runs it.
+pub(super) struct TaskTarget {
+    pub(super) task: TaskView,
+    pub(super) attempt: AttemptId,
+    pub(super) driver: Arc<dyn TaskDriver>,
+}
+
+impl Shared {
+    /// The allocation of that id, in full.
+    pub(super) fn alloc(&self, id: &str) -> ApiResult<Arc<AllocView>> {
+        let unknown = || ApiError::NotFound(format!("Unknown allocation {id:?}"));
+        self.model.alloc(&alloc_id(id).ok_or_else(unknown)?).ok_or_else(unknown)
+    }
+
+    /// A task of it that has been started.
+    pub(super) fn task(&self, alloc: &AllocView, name: &str) -> ApiResult<TaskTarget> {
+        let task = alloc.tasks.iter().find(|task| task.name == name);
+        let (Some(task), Some(spec)) = (task, alloc.spec.task(name)) else {
+            return Err(ApiError::bad(format!("unknown task name {name:?}")));
+        };
+        if task.attempt == 0 {
+            return Err(ApiError::NotFound(format!("task {name:?} not started yet.")));
+        }
+        let driver = self.drivers.get(&spec.driver).cloned();
+        let driver =
+            driver.ok_or_else(|| ApiError::Failed(format!("find driver {:?} on this node", spec.driver)))?;
+        let attempt = AttemptId { alloc: alloc.spec.id, task: name.to_owned(), attempt: task.attempt };
+        Ok(TaskTarget { task: task.clone(), attempt, driver })
+    }
+
+    /// Asks the planner, and waits until its answer is durable.
+    pub(super) async fn request(&self, command: Command) -> ApiResult<Reply> {
+        let down = || ApiError::Unavailable("the agent is shutting down".to_owned());
+        let (sender, answer) = oneshot::channel();
+        self.inbox.send(Input::Request(command, sender)).await.map_err(|_| down())?;
+        let answer = answer.await.map_err(|_| down())?;
+        match answer.reply {
+            Reply::Refused(refusal) => Err(refusal.into()),
+            reply @ (Reply::Accepted { .. } | Reply::Applied { .. } | Reply::Explanation(_)) => Ok(reply),
+        }
+    }
+
+    /// The same for a request whose answer is just that it was accepted: the index of its commit.
+    pub(super) async fn accepted(&self, command: Command) -> ApiResult<u64> {
+        match self.request(command).await? {
+            Reply::Accepted { index } => Ok(index),
+            other @ (Reply::Applied { .. } | Reply::Explanation(_) | Reply::Refused(_)) => {
+                Err(super::error::unexpected(other))
+            }
+        }
+    }
+}
+
+/// A whole allocation id; not every spelling of a UUID is one.
+fn alloc_id(text: &str) -> Option<AllocId> {
+    (text.len() == 36).then(|| text.parse().ok().map(AllocId)).flatten()
+}
