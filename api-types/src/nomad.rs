@@ -392,7 +392,7 @@ fn task_event(event: &Event) -> TaskEvent {
     let number = |key: &str| event.details.get(key).and_then(|text| text.parse().ok()).unwrap_or_default();
     let duration = |key: &str| {
         let text = event.details.get(key)?;
-        text.parse().ok().or_else(|| Some(crate::parse_duration(text).ok()?))
+        text.parse().ok().or_else(|| crate::parse_duration(text).ok())
     };
     TaskEvent {
         kind: event.kind.as_str().to_owned(),

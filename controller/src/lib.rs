@@ -3,6 +3,7 @@
 
 pub mod accepted;
 pub mod agent;
+pub mod cli;
 pub mod config;
 pub mod desired;
 pub mod drivers;

@@ -37,7 +37,7 @@ mod write;
 mod tests;
 
 pub use drivers::{DriverRules, Drivers, Filesystem};
-pub use folder::{Folder, FolderFile, read_folder};
+pub use folder::{Folder, FolderFile, read_folder, texts};
 pub use schema::schema;
 pub use write::{job_to_yaml, volume_to_yaml};
 

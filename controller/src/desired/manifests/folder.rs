@@ -55,8 +55,8 @@ pub fn read_folder(folder: &Path, drivers: &Drivers) -> Folder {
 /// A name and the bytes it stands for.
 type Text = (String, Vec<u8>);
 
-/// The texts at these paths, read one by one.
-pub(super) fn texts(paths: &[PathBuf]) -> impl Iterator<Item = Result<Text, Problem>> + '_ {
+/// The texts at these paths, read one by one: files, folders, `-` for standard input.
+pub fn texts(paths: &[PathBuf]) -> impl Iterator<Item = Result<(String, Vec<u8>), Problem>> + '_ {
     paths.iter().flat_map(|path| -> Box<dyn Iterator<Item = Result<Text, Problem>>> {
         if path.as_os_str() == "-" {
             return Box::new(std::iter::once_with(read_stdin));

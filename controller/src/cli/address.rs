@@ -1,0 +1,104 @@
+//! Which agent to talk to: `--addr`, `HERDLET_ADDR`, else the local socket. `NOMAD_ADDR` is not read: it often points at
+//! production.
+
+use std::{fmt, path::PathBuf, str::FromStr};
+
+use clap::Args;
+use zeroize::Zeroizing;
+
+use super::{client::Client, failure::Failure};
+use crate::config::{Surroundings, default_socket, default_state_dir};
+
+/// Which agent to talk to.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Connection {
+    /// The agent: unix://PATH, http://HOST:PORT or https://HOST:PORT [default: the local socket]
+    #[arg(long, value_name = "ADDR", env = "HERDLET_ADDR", help_heading = "Connection")]
+    pub addr: Option<Address>,
+    /// File with the token for TCP [also: HERDLET_TOKEN, NOMAD_TOKEN]
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// Where an agent listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A unix socket.
+    Unix(PathBuf),
+    /// A URL without path: `http://host:port`.
+    Url(String),
+}
+
+/// Why a text is no address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// It is something else altogether.
+    #[error("expected unix://PATH, http://HOST:PORT or https://HOST:PORT")]
+    Form,
+    /// The path of a socket is relative.
+    #[error("expected an absolute path after unix://")]
+    RelativePath,
+}
+
+impl Address {
+    /// Whether it is a socket of this machine.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Url(_) => false,
+        }
+    }
+
+    /// The socket of this user's agent, where an agent that is told nothing makes it.
+    fn local() -> Self {
+        let surroundings = Surroundings::of_process("");
+        let state_dir = default_state_dir(&surroundings).unwrap_or_default();
+        Self::Unix(default_socket(&surroundings, &state_dir))
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        if let Some(path) = text.strip_prefix("unix://") {
+            let path = PathBuf::from(path);
+            return if path.is_absolute() { Ok(Self::Unix(path)) } else { Err(AddressError::RelativePath) };
+        }
+        let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        let host = host.ok_or(AddressError::Form)?.trim_end_matches('/');
+        if host.is_empty() || host.contains(['/', '?', '#', '@', ' ']) {
+            return Err(AddressError::Form);
+        }
+        Ok(Self::Url(text.trim_end_matches('/').to_owned()))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Url(url) => f.write_str(url),
+        }
+    }
+}
+
+impl Connection {
+    /// A client for it.
+    pub(super) fn client(&self) -> Result<Client, Failure> {
+        let address = self.addr.clone().unwrap_or_else(Address::local);
+        Ok(Client::new(address, self.token()?)?)
+    }
+
+    /// A token from the file, else from the environment. Arguments are no place for it: everybody can read them.
+    fn token(&self) -> Result<Option<Zeroizing<String>>, Failure> {
+        let Some(path) = &self.token_file else {
+            let of = |name| std::env::var(name).ok().filter(|token| !token.is_empty());
+            return Ok(of("HERDLET_TOKEN").or_else(|| of("NOMAD_TOKEN")).map(Zeroizing::new));
+        };
+        let text = std::fs::read_to_string(path).map(Zeroizing::new).map_err(|error| {
+            Failure::new(format!("failed to read token file {}: {error}", path.display()))
+        })?;
+        Ok(Some(Zeroizing::new(text.trim().to_owned())))
+    }
+}

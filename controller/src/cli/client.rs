@@ -1,0 +1,310 @@
+//! A small typed client of the local API.
+//!
+//! In: an [`Address`] and perhaps a token. Out: one method per endpoint. Used by the command line and by tests.
+
+mod exec;
+mod lines;
+
+use std::time::Duration;
+
+use futures_util::{Stream, TryStreamExt};
+use herdlet_api_types::{
+    AllocId, JobKey,
+    api::{AgentStatus, ApplyReply, ApplyRequest, Change},
+    nomad,
+    service::Registration,
+    view::{AllocView, Explanation, JobView, VolumeView},
+};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::json;
+use zeroize::Zeroizing;
+
+pub use exec::{ExecFrame, ExecInput, ExecOutput, ExecSocket};
+
+use super::Address;
+use crate::{desired::yaml::Problems, paths::encode};
+
+/// A request that isn't answered within this is lost. Streams have no such limit.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The client itself could not be made.
+    #[error("failed to prepare the connection")]
+    Setup(#[source] reqwest::Error),
+    /// Nobody answers there.
+    #[error("cannot reach the agent at {address}")]
+    Unreachable {
+        /// Where.
+        address: Address,
+        /// Why.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The agent refused.
+    #[error("{message}")]
+    Status {
+        /// HTTP status code.
+        status: u16,
+        /// What the agent said.
+        message: String,
+    },
+    /// The manifests are wrong.
+    #[error("{0}")]
+    Problems(Problems),
+    /// The connection broke.
+    #[error("failed to {what}")]
+    Transfer {
+        /// What was being done.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The answer is none that we understand.
+    #[error("failed to understand the agent's answer to {what}: {why}")]
+    Answer {
+        /// What was asked.
+        what: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// A client of one agent; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    address: Address,
+    base: String,
+    token: Option<Zeroizing<String>>,
+}
+
+/// What to read of a log.
+#[derive(Debug, Clone)]
+pub struct LogRequest {
+    /// Task.
+    pub task: String,
+    /// `stdout` or `stderr`.
+    pub stream: &'static str,
+    /// Go on as it grows.
+    pub follow: bool,
+    /// Only the last lines.
+    pub tail: Option<u64>,
+}
+
+/// The index of a commit.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Done {
+    #[serde(default)]
+    index: u64,
+}
+
+type Result<T> = std::result::Result<T, ClientError>;
+
+impl Client {
+    /// A client of the agent at `address`.
+    ///
+    /// # Errors
+    /// When the platform's certificates can't be used.
+    pub fn new(address: Address, token: Option<Zeroizing<String>>) -> Result<Self> {
+        let builder = reqwest::Client::builder().connect_timeout(Duration::from_secs(10)).no_proxy();
+        let (builder, base) = match &address {
+            Address::Unix(path) => (builder.unix_socket(path.clone()), "http://localhost".to_owned()),
+            Address::Url(url) => (builder, url.clone()),
+        };
+        let http = builder.build().map_err(ClientError::Setup)?;
+        Ok(Self { http, address, base, token })
+    }
+
+    /// Makes manifests the desired state.
+    ///
+    /// # Errors
+    /// [`ClientError::Problems`] where they are wrong; then nothing was changed.
+    pub async fn apply(&self, manifests: &ApplyRequest) -> Result<ApplyReply> {
+        self.ask(self.to(Method::POST, "/v1/herdlet/apply").json(manifests)).await
+    }
+
+    /// All jobs.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; the same for all methods below.
+    pub async fn jobs(&self) -> Result<Vec<JobView>> {
+        self.get("/v1/herdlet/jobs").await
+    }
+
+    /// All allocations.
+    pub async fn allocs(&self) -> Result<Vec<AllocView>> {
+        self.get("/v1/herdlet/allocs").await
+    }
+
+    /// All volumes.
+    pub async fn volumes(&self) -> Result<Vec<VolumeView>> {
+        self.get("/v1/herdlet/volumes").await
+    }
+
+    /// Everything in the built-in catalogue.
+    pub async fn services(&self) -> Result<Vec<Registration>> {
+        self.get("/v1/herdlet/services").await
+    }
+
+    /// How the agent is.
+    pub async fn status(&self) -> Result<AgentStatus> {
+        self.get("/v1/herdlet/status").await
+    }
+
+    /// What an allocation is waiting for.
+    pub async fn explain(&self, alloc: AllocId) -> Result<Explanation> {
+        self.get(&format!("/v1/herdlet/explain/{alloc}")).await
+    }
+
+    /// An allocation in Nomad's JSON.
+    pub async fn allocation(&self, alloc: AllocId) -> Result<nomad::Allocation> {
+        self.get(&format!("/v1/allocation/{alloc}")).await
+    }
+
+    /// Asks for a job to be stopped and forgotten: the index of the commit.
+    pub async fn delete_job(&self, job: &JobKey) -> Result<u64> {
+        let path = format!("/v1/job/{}", encode(&job.id));
+        let done: Done =
+            self.ask(self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)])).await?;
+        Ok(done.index)
+    }
+
+    /// Forgets a volume, and removes its data if `purge` says so.
+    pub async fn delete_volume(&self, name: &str, purge: Purge) -> Result<u64> {
+        let path = format!("/v1/herdlet/volume/{}", encode(name));
+        let purge = purge == Purge::Data;
+        let done: Done = self.ask(self.to(Method::DELETE, &path).query(&[("purge", purge)])).await?;
+        Ok(done.index)
+    }
+
+    /// Restarts one task, all tasks, or the running ones.
+    pub async fn restart(&self, alloc: AllocId, scope: &RestartScope) -> Result<()> {
+        let body = match scope {
+            RestartScope::Running => json!({}),
+            RestartScope::Task(task) => json!({ "TaskName": task }),
+            RestartScope::All => json!({ "AllTasks": true }),
+        };
+        self.put(&format!("/v1/client/allocation/{alloc}/restart"), &body).await
+    }
+
+    /// Sends a signal to one task, or to all running ones.
+    pub async fn signal(&self, alloc: AllocId, task: Option<&str>, signal: &str) -> Result<()> {
+        let body = json!({ "Task": task.unwrap_or_default(), "Signal": signal });
+        self.put(&format!("/v1/client/allocation/{alloc}/signal"), &body).await
+    }
+
+    /// A task's log as it is written.
+    pub async fn logs(
+        &self,
+        alloc: AllocId,
+        wanted: &LogRequest,
+    ) -> Result<impl Stream<Item = Result<Vec<u8>>> + Unpin + use<>> {
+        let mut request = self
+            .to(Method::GET, &format!("/v1/client/fs/logs/{alloc}"))
+            .query(&[("task", wanted.task.as_str()), ("type", wanted.stream), ("plain", "true")])
+            .query(&[("follow", wanted.follow)]);
+        if let Some(lines) = wanted.tail {
+            request = request.query(&[("tail", lines)]);
+        }
+        let answer = self.send(request).await?;
+        let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());
+        Ok(Box::pin(pieces.map_err(|source| ClientError::Transfer { what: "read the log", source })))
+    }
+
+    /// Everything that is shown, then every change.
+    pub async fn events(&self) -> Result<impl Stream<Item = Result<Change>> + Unpin + use<>> {
+        let answer = self.send(self.to(Method::GET, "/v1/herdlet/events")).await?;
+        Ok(Box::pin(lines::parsed(answer.bytes_stream())))
+    }
+
+    /// Executes a command in a running task.
+    pub async fn exec(&self, alloc: AllocId, task: &str, command: &[String], tty: Tty) -> Result<ExecSocket> {
+        let command = json!(command).to_string();
+        let request = self
+            .to(Method::GET, &format!("/v1/client/allocation/{alloc}/exec"))
+            .query(&[("task", task), ("command", &command)])
+            .query(&[("tty", tty == Tty::Yes)]);
+        ExecSocket::open(self, request).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.ask(self.to(Method::GET, path)).await
+    }
+
+    async fn put<B: Serialize + Sync>(&self, path: &str, body: &B) -> Result<()> {
+        let _: serde_json::Value = self.ask(self.to(Method::PUT, path).json(body)).await?;
+        Ok(())
+    }
+
+    fn to(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        match &self.token {
+            Some(token) => request.bearer_auth(token.as_str()),
+            None => request,
+        }
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T> {
+        let answer = self.send(request.timeout(ANSWER_MAX)).await?;
+        let what = answer.url().path().to_owned();
+        let bytes = answer.bytes().await;
+        let bytes =
+            bytes.map_err(|source| ClientError::Transfer { what: "read the agent's answer", source })?;
+        serde_json::from_slice(&bytes).map_err(|error| ClientError::Answer { what, why: error.to_string() })
+    }
+
+    /// Sends a request; a refusal is an error.
+    async fn send(&self, request: RequestBuilder) -> Result<Response> {
+        let answer = request.send().await.map_err(|source| {
+            if source.is_connect() {
+                ClientError::Unreachable { address: self.address.clone(), source }
+            } else {
+                ClientError::Transfer { what: "talk to the agent", source }
+            }
+        })?;
+        let status = answer.status();
+        if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(answer);
+        }
+        let text = answer.text().await.unwrap_or_default();
+        if let Ok(problems) = serde_json::from_str::<Problems>(&text) {
+            return Err(ClientError::Problems(problems));
+        }
+        let message = if text.trim().is_empty() { status.to_string() } else { text.trim().to_owned() };
+        Err(ClientError::Status { status: status.as_u16(), message })
+    }
+}
+
+/// What becomes of a removed volume's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purge {
+    /// It stays.
+    Nothing,
+    /// It is removed.
+    Data,
+}
+
+/// Whether a command gets a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tty {
+    /// It does.
+    Yes,
+    /// It gets pipes.
+    No,
+}
+
+/// What a restart covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RestartScope {
+    /// The running tasks.
+    Running,
+    /// One task.
+    Task(String),
+    /// All tasks, dead ones too.
+    All,
+}

@@ -1,0 +1,131 @@
+//! `herdlet delete`: jobs are stopped and forgotten. Volumes outlive them, and their data outlives both, unless `--purge`
+//! says otherwise.
+
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+
+use clap::Args;
+use herdlet_api_types::{JobKey, view::JobView};
+
+use super::{
+    Connection,
+    client::{Client, Purge},
+    failure::{Failure, USAGE},
+    show,
+    wait::{Goal, Waited, wait_for},
+};
+use crate::desired::manifests::{self, Drivers};
+
+/// Arguments of `herdlet delete`.
+#[derive(Debug, Clone, Args)]
+pub struct DeleteArgs {
+    /// Jobs; or: volume NAME…
+    #[arg(required_unless_present = "files", value_name = "JOB")]
+    names: Vec<String>,
+    /// What these manifests define, volumes too: files, folders, or -
+    #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with = "names")]
+    files: Vec<PathBuf>,
+    /// Also remove the volumes that only these jobs used, with their data
+    #[arg(long)]
+    purge: bool,
+    /// Wait until the jobs are gone
+    #[arg(long)]
+    wait: bool,
+    /// How long to wait; 0 for ever
+    #[arg(long, default_value = "5m", value_parser = super::wait::limit)]
+    timeout: Duration,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn run(args: DeleteArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let purge = if args.purge { Purge::Data } else { Purge::Nothing };
+    if let [word, names @ ..] = args.names.as_slice()
+        && (word == "volume" || word == "volumes")
+        && !names.is_empty()
+    {
+        return remove_volumes(&client, names.iter().cloned().collect(), purge).await;
+    }
+    let jobs = client.jobs().await?;
+    let (keys, mut volumes) =
+        if args.files.is_empty() { by_name(&args, &jobs)? } else { by_file(&args, &jobs)? };
+    if args.purge {
+        volumes.extend(volumes_of(&client, &jobs, &keys).await?);
+    }
+    for key in &keys {
+        client.delete_job(key).await?;
+        show::out(&format!("job/{key} deleting\n"));
+    }
+    if (args.wait || !volumes.is_empty()) && !keys.is_empty() {
+        let waited = wait_for(&client, &keys, Goal::Deleted, args.timeout).await?;
+        if waited != Waited::Reached {
+            return Ok(waited.code());
+        }
+    }
+    remove_volumes(&client, volumes, purge).await
+}
+
+fn by_name(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet<String>), Failure> {
+    let mut keys = Vec::new();
+    for name in &args.names {
+        let found = jobs.iter().find(|view| view.key.to_string() == *name);
+        let found = found.ok_or_else(|| {
+            Failure::new(format!("there is no job {name:?}; nothing was deleted"))
+                .hint("list them: herdlet get jobs")
+        })?;
+        keys.push(found.key.clone());
+    }
+    Ok((keys, BTreeSet::new()))
+}
+
+fn by_file(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet<String>), Failure> {
+    let set = manifests::load(&args.files, &Drivers::built_in());
+    let set = set.map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
+    let (mut keys, volumes) =
+        (Vec::new(), set.volumes.into_iter().map(|loaded| loaded.object.name).collect());
+    for loaded in set.jobs {
+        let key = loaded.object.key();
+        if jobs.iter().any(|view| view.key == key) {
+            keys.push(key);
+        } else {
+            anstream::eprintln!("job/{key} is not there");
+        }
+    }
+    Ok((keys, volumes))
+}
+
+/// Volumes that these jobs use and no other does.
+async fn volumes_of(client: &Client, jobs: &[JobView], keys: &[JobKey]) -> Result<BTreeSet<String>, Failure> {
+    let known: Vec<String> = client.volumes().await?.into_iter().map(|view| view.spec.name.clone()).collect();
+    let used_by = |wanted: &dyn Fn(&JobKey) -> bool| -> BTreeSet<String> {
+        jobs.iter().filter(|view| wanted(&view.key)).flat_map(|view| volume_names(view, &known)).collect()
+    };
+    let ours = used_by(&|key| keys.contains(key));
+    let others = used_by(&|key| !keys.contains(key));
+    Ok(ours.difference(&others).cloned().collect())
+}
+
+/// Names of the volumes that a job asks for; `name[index]` for those of single allocations.
+fn volume_names(view: &JobView, known: &[String]) -> Vec<String> {
+    let requests = view.job.groups.iter().flat_map(|group| group.volumes.values());
+    let mut names = Vec::new();
+    for request in requests {
+        let of_request = |name: &&String| {
+            let rest = name.strip_prefix(request.source.as_str());
+            rest.is_some_and(|rest| if request.per_alloc { rest.starts_with('[') } else { rest.is_empty() })
+        };
+        names.extend(known.iter().filter(of_request).cloned());
+    }
+    names
+}
+
+async fn remove_volumes(client: &Client, names: BTreeSet<String>, purge: Purge) -> Result<u8, Failure> {
+    for name in &names {
+        client.delete_volume(name, purge).await?;
+        match purge {
+            Purge::Data => show::out(&format!("volume/{name} deleted with its data\n")),
+            Purge::Nothing => show::out(&format!("volume/{name} deleted, its data stays\n")),
+        }
+    }
+    Ok(0)
+}

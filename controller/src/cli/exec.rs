@@ -1,0 +1,203 @@
+//! `herdlet exec`: a command in a running task, with its exit code as ours.
+
+mod terminal;
+
+use clap::Args;
+use herdlet_api_types::{
+    alloc::ClientStatus,
+    task::TaskStatus,
+    view::{AllocView, ConvergenceState, TaskView},
+};
+use tokio::{
+    io::AsyncReadExt,
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+
+use super::{
+    Connection,
+    client::{ClientError, ExecFrame, ExecInput, ExecOutput, Tty},
+    failure::{AGENT_FAILED, Failure, USAGE},
+    target::{self, Target},
+};
+use terminal::Raw;
+
+/// Arguments of `herdlet exec`.
+#[derive(Debug, Clone, Args)]
+pub struct ExecArgs {
+    /// Pass our standard input on
+    #[arg(short, long)]
+    interactive: bool,
+    /// Give the command a terminal
+    #[arg(short, long)]
+    tty: bool,
+    /// A job, an allocation, or a task; of several the first healthy one is taken
+    target: String,
+    /// Only this task
+    #[arg(long)]
+    task: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+    /// Program and arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// The program was not found, or can't be executed (as shells say).
+const NOT_FOUND: u8 = 127;
+/// The program can't be executed.
+const CANNOT_RUN: u8 = 126;
+
+/// A piece of our standard input.
+const PIECE_BYTES: usize = 16 * 1024;
+/// How often the agent hears of us while nothing is typed, as Nomad's command line does.
+const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(10);
+
+pub(super) async fn run(args: ExecArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let mut target = target::find(&client, &args.target).await?;
+    target.task = target.task.or_else(|| args.task.clone());
+    let (view, task) = choose(&target, &args.target)?;
+    let several = target.tasks().count() > 1;
+    if several {
+        anstream::eprintln!("in {}/{} ({})", view.spec.name(), task.name, view.spec.id.short());
+    }
+    let raw = match (args.tty, args.interactive) {
+        (true, true) => Raw::enter()?,
+        (true, false) | (false, _) => None,
+    };
+    if args.tty && args.interactive && raw.is_none() {
+        anstream::eprintln!("standard input is no terminal; the command gets one all the same");
+    }
+    let tty = if args.tty { Tty::Yes } else { Tty::No };
+    let socket = client.exec(view.spec.id, &task.name, &args.command, tty).await?;
+    let (mut input, output) = socket.split();
+    if let Some((height, width)) = terminal::size().filter(|_| args.tty) {
+        input.resize(height, width).await?;
+    }
+    let feeding = feed(input, args.interactive, args.tty);
+    let ended = tokio::select! {
+        ended = drain(output) => ended,
+        fed = feeding => match fed {
+            Ok(never) => match never {},
+            Err(error) => Err(error),
+        },
+    };
+    drop(raw);
+    match ended {
+        Ok(Some(code)) => Ok(u8::try_from(code & 0xff).unwrap_or(AGENT_FAILED)),
+        Ok(None) => Err(Failure::new("the session ended without an exit code")),
+        Err(error) => Err(refused(error, &args.command)),
+    }
+}
+
+/// The task to go into: the one named, else the first main one that runs, of the healthiest allocation.
+fn choose<'t>(target: &'t Target, text: &str) -> Result<(&'t AllocView, &'t TaskView), Failure> {
+    let mut allocs: Vec<&AllocView> =
+        target.allocs.iter().filter(|view| view.status == ClientStatus::Running).collect();
+    let rank = |view: &AllocView| match (view.healthy, view.convergence.state) {
+        (Some(true), _) | (None, ConvergenceState::Converged) => 0,
+        (None, _) => 1,
+        (Some(false), _) => 2,
+    };
+    allocs.sort_by_key(|view| rank(view));
+    for view in allocs {
+        let meant = |task: &&TaskView| {
+            task.state == TaskStatus::Running
+                && target.task.as_deref().is_none_or(|wanted| wanted == task.name)
+        };
+        let running: Vec<&TaskView> = view.tasks.iter().filter(meant).collect();
+        match running.as_slice() {
+            [] => {}
+            [task] => return Ok((view, task)),
+            [first, ..] => return Ok((view, first)),
+        }
+    }
+    Err(Failure::new(format!("nothing of {text} is running"))
+        .hint(format!("see why: herdlet explain {text}")))
+}
+
+/// Prints what comes out until the command has ended.
+async fn drain(mut output: ExecOutput) -> Result<Option<i32>, ClientError> {
+    while let Some(frame) = output.next().await? {
+        match frame {
+            ExecFrame::Stdout(bytes) => print(&mut std::io::stdout(), &bytes),
+            ExecFrame::Stderr(bytes) => print(&mut std::io::stderr(), &bytes),
+            ExecFrame::Exited(code) => return Ok(Some(code)),
+        }
+    }
+    Ok(None)
+}
+
+fn print(to: &mut impl std::io::Write, bytes: &[u8]) {
+    // Nobody reads any more: the command goes on and its exit code still counts.
+    let _ = to.write_all(bytes).and_then(|()| to.flush());
+}
+
+enum Never {}
+
+/// Passes on what is typed and how large the terminal is. Never ends by itself: the command decides.
+async fn feed(mut input: ExecInput, interactive: bool, tty: bool) -> Result<Never, ClientError> {
+    let mut pieces = if interactive { Some(typed()) } else { None };
+    if pieces.is_none() {
+        input.end().await?;
+    }
+    let mut resized = signal(SignalKind::window_change()).ok().filter(|_| tty);
+    loop {
+        let piece = async {
+            match &mut pieces {
+                Some(pieces) => pieces.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let resize = async {
+            match &mut resized {
+                Some(resized) => resized.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            piece = piece => match piece {
+                Some(bytes) => input.stdin(&bytes).await?,
+                None => {
+                    pieces = None;
+                    input.end().await?;
+                }
+            },
+            _ = resize => if let Some((height, width)) = terminal::size() {
+                input.resize(height, width).await?;
+            },
+            () = tokio::time::sleep(HEARTBEAT) => input.heartbeat().await?,
+        }
+    }
+}
+
+/// Our standard input in pieces. Read by a task of its own: a read can't be taken back once begun.
+fn typed() -> mpsc::Receiver<Vec<u8>> {
+    let (sender, pieces) = mpsc::channel(4);
+    tokio::spawn(async move {
+        let mut stdin = tokio::io::stdin();
+        let mut buffer = vec![0; PIECE_BYTES];
+        while let Ok(count) = stdin.read(&mut buffer).await {
+            if count == 0 || sender.send(buffer[..count].to_vec()).await.is_err() {
+                return;
+            }
+        }
+    });
+    pieces
+}
+
+/// What the agent says about a command that did not start, as shells number it.
+fn refused(error: ClientError, command: &[String]) -> Failure {
+    let program = command.first().map(String::as_str).unwrap_or_default();
+    let text = crate::drivers::task::in_full(&error).to_ascii_lowercase();
+    let code = if text.contains("no such file") || text.contains("not found") && text.contains(program) {
+        NOT_FOUND
+    } else if text.contains("permission denied") || text.contains("exec format") {
+        CANNOT_RUN
+    } else {
+        AGENT_FAILED
+    };
+    debug_assert_ne!(code, USAGE);
+    Failure::from(error).code(code)
+}

@@ -1,0 +1,88 @@
+//! How commands fail: what, where, why, what to do; and with which exit code.
+
+use crate::cli::client::ClientError;
+
+/// What was asked for failed.
+pub(super) const FAILED: u8 = 1;
+/// The command line or a manifest is wrong.
+pub(super) const USAGE: u8 = 2;
+/// Time ran out while it was still trying.
+pub(super) const TIMED_OUT: u8 = 3;
+/// Somebody applied a newer version meanwhile.
+pub(super) const SUPERSEDED: u8 = 5;
+/// `run` and `exec`: not the task but we failed.
+pub(super) const AGENT_FAILED: u8 = 125;
+/// Ctrl-C: 128 + SIGINT.
+pub(super) const INTERRUPTED: u8 = 130;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// The exit code.
+    pub(super) code: u8,
+    message: String,
+    hint: Option<String>,
+}
+
+impl Failure {
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self { code: FAILED, message: message.into(), hint: None }
+    }
+
+    /// The same with another exit code.
+    pub(super) fn code(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+
+    /// The same with what to do about it.
+    pub(super) fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    pub(super) fn print(&self) {
+        let bold = super::style::ERROR;
+        anstream::eprintln!("{bold}error:{bold:#} {}", self.message);
+        if let Some(hint) = &self.hint {
+            anstream::eprintln!("  {hint}");
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let hint = match &error {
+            ClientError::Unreachable { address, .. } if address.is_local() => {
+                Some("is the agent running? start it with: herdlet agent")
+            }
+            ClientError::Unreachable { .. } => Some("is the agent running, and does it --listen there?"),
+            ClientError::Status { status: 401 | 403, .. } => {
+                Some("name a file with the agent's token: --token-file FILE, or set HERDLET_TOKEN")
+            }
+            ClientError::Setup(_)
+            | ClientError::Status { .. }
+            | ClientError::Problems(_)
+            | ClientError::Transfer { .. }
+            | ClientError::Answer { .. } => None,
+        };
+        let code = match &error {
+            ClientError::Problems(_) => USAGE,
+            ClientError::Unreachable { .. }
+            | ClientError::Setup(_)
+            | ClientError::Status { .. }
+            | ClientError::Transfer { .. }
+            | ClientError::Answer { .. } => FAILED,
+        };
+        let message = crate::drivers::task::in_full(&error);
+        let failure = Self::new(message).code(code);
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! `herdlet logs`: the output of everything under a target, merged line by line, each with the name of its task.
+
+use std::{collections::BTreeSet, io::Write as _};
+
+use clap::Args;
+use futures_util::{Stream, StreamExt};
+use herdlet_api_types::{AllocId, view::AllocView};
+use tokio::{sync::mpsc, task::JoinSet};
+
+use super::{
+    Connection,
+    client::{Client, ClientError, LogRequest},
+    failure::Failure,
+    style,
+    target::{self, Target},
+    watch::{Shown, Told},
+};
+
+/// Arguments of `herdlet logs`.
+#[derive(Debug, Clone, Args)]
+pub struct LogsArgs {
+    /// A job, an allocation, or a task
+    target: String,
+    /// Go on as more is written
+    #[arg(short, long)]
+    follow: bool,
+    /// Standard error only [default: both streams]
+    #[arg(long, conflicts_with = "stdout")]
+    stderr: bool,
+    /// Standard output only
+    #[arg(long)]
+    stdout: bool,
+    /// Only this task
+    #[arg(long)]
+    task: Option<String>,
+    /// Only the last lines of each stream
+    #[arg(long, value_name = "LINES")]
+    tail: Option<u64>,
+    /// No task names before the lines [default where there is one task]
+    #[arg(long)]
+    no_prefix: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// A line longer than this is printed in pieces.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+/// Lines between the readers and the printer.
+const LINES_LEN: usize = 64;
+
+pub(super) async fn run(args: LogsArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let mut target = target::find(&client, &args.target).await?;
+    target.task = target.task.or_else(|| args.task.clone());
+    let sources: Vec<Source> = sources(&target.allocs, &target.task).collect();
+    if sources.is_empty() && !args.follow {
+        return Err(Failure::new(format!("no task of {} has been started yet", args.target))
+            .hint(format!("see why: herdlet explain {}", args.target)));
+    }
+    let streams: &'static [&'static str] = match (args.stdout, args.stderr) {
+        (true, _) => &["stdout"],
+        (_, true) => &["stderr"],
+        (false, false) => &["stdout", "stderr"],
+    };
+    let follow_job = args.follow && target.job.is_some();
+    let prefix = !args.no_prefix && (follow_job || target.tasks().count() > 1);
+    let (sender, receiver) = mpsc::channel(LINES_LEN);
+    let merge = Merge { client, streams, follow: args.follow, tail: args.tail, sender };
+    let printing = print(receiver, prefix);
+    let reading = async {
+        if follow_job { merge.all_of_job(&target, sources).await } else { merge.these(sources).await }
+    };
+    tokio::select! {
+        (read, ()) = async { tokio::join!(reading, printing) } => read?,
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    Ok(0)
+}
+
+/// A task whose output is read.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Source {
+    alloc: AllocId,
+    task: String,
+    name: String,
+}
+
+/// Started tasks of these allocations.
+fn sources(allocs: &[AllocView], task: &Option<String>) -> impl Iterator<Item = Source> {
+    allocs.iter().flat_map(move |view| {
+        let meant = |name: &str| task.as_deref().is_none_or(|task| task == name);
+        let started = view.tasks.iter().filter(move |task| task.attempt > 0 && meant(&task.name));
+        started.map(|task| Source {
+            alloc: view.spec.id,
+            task: task.name.clone(),
+            name: format!("{}/{}", view.spec.name(), task.name),
+        })
+    })
+}
+
+struct Line {
+    name: String,
+    stream: &'static str,
+    bytes: Vec<u8>,
+}
+
+struct Merge {
+    client: Client,
+    streams: &'static [&'static str],
+    follow: bool,
+    tail: Option<u64>,
+    sender: mpsc::Sender<Line>,
+}
+
+impl Merge {
+    async fn these(self, sources: Vec<Source>) -> Result<(), Failure> {
+        let mut readers = JoinSet::new();
+        for source in sources {
+            self.read(&mut readers, &source);
+        }
+        drop(self.sender);
+        while let Some(read) = readers.join_next().await {
+            read.map_err(|error| Failure::new(format!("failed to read a log: {error}")))??;
+        }
+        Ok(())
+    }
+
+    /// Follows what there is and what comes: new allocations of the job, tasks that start later. Ends with the job.
+    async fn all_of_job(self, target: &Target, sources: Vec<Source>) -> Result<(), Failure> {
+        let Some(job) = &target.job else { return self.these(sources).await };
+        let slots: BTreeSet<(String, u32)> =
+            target.allocs.iter().map(|view| (view.spec.group.clone(), view.spec.index)).collect();
+        let whole = target.task.is_none();
+        let mut readers = JoinSet::new();
+        let mut known: BTreeSet<Source> = BTreeSet::new();
+        for source in sources {
+            self.read(&mut readers, &source);
+            known.insert(source);
+        }
+        let mut shown = Shown::default();
+        let mut events = self.client.events().await?;
+        loop {
+            tokio::select! {
+                change = events.next() => {
+                    let Some(change) = change else { break };
+                    if shown.apply(change?) == Told::Part { continue }
+                    let meant = |view: &&&AllocView| {
+                        !view.status.is_terminal()
+                            && (whole || slots.contains(&(view.spec.group.clone(), view.spec.index)))
+                    };
+                    let allocs: Vec<AllocView> =
+                        shown.allocs_of(job).iter().filter(meant).map(|view| (*view).clone()).collect();
+                    for source in self::sources(&allocs, &target.task) {
+                        if known.insert(source.clone()) {
+                            self.read(&mut readers, &source);
+                        }
+                    }
+                    if readers.is_empty() && allocs.is_empty() { break }
+                }
+                Some(read) = readers.join_next() => {
+                    read.map_err(|error| Failure::new(format!("failed to read a log: {error}")))??;
+                    let over = !shown.jobs.contains_key(job)
+                        || shown.allocs_of(job).iter().all(|view| view.status.is_terminal());
+                    if readers.is_empty() && shown.index > 0 && over { break }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, readers: &mut JoinSet<Result<(), ClientError>>, source: &Source) {
+        for stream in self.streams {
+            let request =
+                LogRequest { task: source.task.clone(), stream, follow: self.follow, tail: self.tail };
+            let (client, source, sender) = (self.client.clone(), source.clone(), self.sender.clone());
+            readers.spawn(async move {
+                let pieces = match client.logs(source.alloc, &request).await {
+                    // A task that wrote nothing, or whose allocation has just gone.
+                    Err(ClientError::Status { status: 404, .. }) => return Ok(()),
+                    pieces => pieces?,
+                };
+                into_lines(pieces, |bytes| {
+                    let line = Line { name: source.name.clone(), stream: request.stream, bytes };
+                    let sender = sender.clone();
+                    async move { sender.send(line).await.is_ok() }
+                })
+                .await
+            });
+        }
+    }
+}
+
+/// Cuts a log into lines; an unfinished one comes at the end.
+async fn into_lines<F: Future<Output = bool>>(
+    mut pieces: impl Stream<Item = Result<Vec<u8>, ClientError>> + Unpin,
+    mut line: impl FnMut(Vec<u8>) -> F,
+) -> Result<(), ClientError> {
+    let mut rest: Vec<u8> = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        rest.extend_from_slice(&piece?);
+        loop {
+            let end = match rest.iter().position(|byte| *byte == b'\n') {
+                Some(end) => end + 1,
+                None if rest.len() >= LINE_BYTES_MAX => LINE_BYTES_MAX,
+                None => break,
+            };
+            let bytes: Vec<u8> = rest.drain(..end).collect();
+            if !line(bytes).await {
+                return Ok(());
+            }
+        }
+    }
+    if !rest.is_empty() {
+        line(rest).await;
+    }
+    Ok(())
+}
+
+/// Prints lines as they come. Of several tasks each line bears the name of its own, in a colour of its own.
+async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
+    let mut names: Vec<String> = Vec::new();
+    let mut width = 0;
+    while let Some(mut line) = lines.recv().await {
+        if !line.bytes.ends_with(b"\n") {
+            line.bytes.push(b'\n');
+        }
+        let position = names.iter().position(|name| *name == line.name).unwrap_or_else(|| {
+            names.push(line.name.clone());
+            names.len() - 1
+        });
+        width = width.max(line.name.len());
+        let mut text = Vec::new();
+        if prefix {
+            let style = style::TASKS[position % style::TASKS.len()];
+            let _ = write!(text, "{style}{:width$} |{style:#} ", line.name);
+        }
+        text.extend_from_slice(&line.bytes);
+        // What a task wrote to stderr goes to ours, so that redirecting either works as with the task itself.
+        let written = match line.stream {
+            "stderr" => anstream::stderr().write_all(&text),
+            _ => anstream::stdout().write_all(&text).and_then(|()| anstream::stdout().flush()),
+        };
+        if written.is_err() {
+            // The reader has had enough, as `head` does.
+            return;
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `herdlet restart` and `herdlet signal`.
+
+use clap::Args;
+use herdlet_api_types::view::AllocView;
+
+use super::{
+    Connection,
+    client::RestartScope,
+    failure::{Failure, USAGE},
+    show, target,
+};
+
+/// Arguments of `herdlet restart`.
+#[derive(Debug, Clone, Args)]
+pub struct RestartArgs {
+    /// A job, an allocation, or a task
+    target: String,
+    /// Only this task
+    #[arg(long, conflicts_with = "all")]
+    task: Option<String>,
+    /// All tasks, dead ones too, in lifecycle order [default: the running ones]
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Arguments of `herdlet signal`.
+#[derive(Debug, Clone, Args)]
+pub struct SignalArgs {
+    /// A job, an allocation, or a task
+    target: String,
+    /// Which signal
+    #[arg(short, long, default_value = "SIGHUP", value_name = "SIGNAL")]
+    signal: String,
+    /// Only this task
+    #[arg(long)]
+    task: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) async fn restart(args: RestartArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let target = target::find(&client, &args.target).await?;
+    let task = one_task(target.task.clone(), args.task)?;
+    if task.is_some() && args.all {
+        return Err(Failure::new("a task cannot be named together with --all").code(USAGE));
+    }
+    // Dead tasks of an allocation that has not ended may be restarted too.
+    let live = |view: &&AllocView| !view.status.is_terminal();
+    let allocs: Vec<&AllocView> =
+        if args.all { target.allocs.iter().filter(live).collect() } else { target.running(&args.target)? };
+    if allocs.is_empty() {
+        return Err(Failure::new(format!("{} has ended; apply it again to start it", args.target)));
+    }
+    let scope = match (&task, args.all) {
+        (Some(task), _) => RestartScope::Task(task.clone()),
+        (None, true) => RestartScope::All,
+        (None, false) => RestartScope::Running,
+    };
+    for view in allocs {
+        client.restart(view.spec.id, &scope).await?;
+        show::out(&format!("{} restarting\n", named(view, task.as_deref())));
+    }
+    Ok(0)
+}
+
+pub(super) async fn signal(args: SignalArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let target = target::find(&client, &args.target).await?;
+    let task = one_task(target.task.clone(), args.task)?;
+    for view in target.running(&args.target)? {
+        client.signal(view.spec.id, task.as_deref(), &args.signal).await?;
+        show::out(&format!("{} signalled\n", named(view, task.as_deref())));
+    }
+    Ok(0)
+}
+
+/// A task may be named by the target or by `--task`, not by both.
+fn one_task(by_target: Option<String>, by_flag: Option<String>) -> Result<Option<String>, Failure> {
+    match (by_target, by_flag) {
+        (Some(one), Some(other)) if one != other => {
+            Err(Failure::new(format!("the target names task {one:?}, --task names {other:?}")).code(USAGE))
+        }
+        (one, other) => Ok(one.or(other)),
+    }
+}
+
+fn named(view: &AllocView, task: Option<&str>) -> String {
+    match task {
+        Some(task) => format!("{}/{task}", view.spec.name()),
+        None => view.spec.name(),
+    }
+}

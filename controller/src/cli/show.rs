@@ -1,0 +1,100 @@
+//! Values as people and scripts read them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anstyle::Style;
+use herdlet_api_types::{
+    UnixNanos,
+    task::ExitResult,
+    view::{Convergence, TaskView},
+};
+use serde::Serialize;
+
+use super::{failure::Failure, table::plain};
+use crate::desired::yaml;
+
+/// Prints data as JSON.
+pub(super) fn json<T: Serialize>(data: &T) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(data)
+        .map_err(|error| Failure::new(format!("failed to write JSON: {error}")))?;
+    out(&format!("{text}\n"));
+    Ok(())
+}
+
+/// Prints data as YAML.
+pub(super) fn yaml<T: Serialize>(data: &T) -> Result<(), Failure> {
+    let text = yaml::to_yaml(data).map_err(|error| Failure::new(format!("failed to {error}")))?;
+    out(&text);
+    Ok(())
+}
+
+/// Prints data. A reader that has had enough (`| head`) is no failure.
+pub(super) fn out(text: &str) {
+    use std::io::Write as _;
+    let _ = anstream::stdout().write_all(text.as_bytes());
+}
+
+/// Now, in nanoseconds.
+pub(super) fn now() -> UnixNanos {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixNanos(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// How long ago something was: `12s`, `3m`, `5h`, `8d`.
+pub(super) fn age(at: UnixNanos) -> String {
+    if at.0 == 0 { "-".to_owned() } else { span(now().0.saturating_sub(at.0)) }
+}
+
+/// In how long something is.
+pub(super) fn ahead(at: UnixNanos) -> String {
+    span(at.0.saturating_sub(now().0))
+}
+
+/// A span in its largest fitting unit.
+pub(super) fn span(nanos: i64) -> String {
+    let seconds = nanos.max(0) / 1_000_000_000;
+    match seconds {
+        ..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// How an attempt ended, in a few words.
+pub(super) fn exit(exit: &ExitResult) -> String {
+    match (exit.signal, exit.error.as_str(), exit.oom_killed) {
+        (_, _, true) => "out of memory".to_owned(),
+        (0, "", false) => format!("exit {}", exit.code),
+        (0, error, false) => plain(error),
+        (signal, _, false) => format!("signal {signal}"),
+    }
+}
+
+/// What a task is doing, in a few words.
+pub(super) fn phase(task: &TaskView) -> String {
+    let mut text = match (task.phase.as_str(), task.failed) {
+        ("dead", true) => "failed".to_owned(),
+        ("dead", false) => "complete".to_owned(),
+        (phase, _) => phase.to_owned(),
+    };
+    if task.phase != "running"
+        && let Some(last) = &task.exit
+    {
+        text.push_str(&format!(" ({})", exit(last)));
+    }
+    text
+}
+
+/// A verdict with its reason.
+pub(super) fn convergence(convergence: &Convergence) -> String {
+    match convergence.message.as_str() {
+        "" => convergence.state.as_str().to_owned(),
+        message => format!("{}: {}", convergence.state.as_str(), plain(message)),
+    }
+}
+
+/// A text in a style.
+pub(super) fn styled(style: Style, text: impl std::fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}

@@ -1,0 +1,78 @@
+//! Small tables: columns as wide as their widest cell, two spaces between them, nothing at the end of a line.
+
+/// A table being filled.
+pub(super) struct Table {
+    columns: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(super) fn new(columns: &[&'static str]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row; control characters, which could play with a terminal, are made visible.
+    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(cells.into_iter().map(|cell| plain(&cell)).collect());
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The table as text; the heading is optional.
+    pub(super) fn render(&self, heading: Heading) -> String {
+        let heading: Option<Vec<String>> = match heading {
+            Heading::Shown => Some(self.columns.iter().map(|&name| name.to_owned()).collect()),
+            Heading::Hidden => None,
+        };
+        let rows: Vec<&Vec<String>> = heading.iter().chain(&self.rows).collect();
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let mut text = String::new();
+        for row in rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                let padding = width - cell.chars().count();
+                line.push_str(cell);
+                line.push_str(&" ".repeat(padding + 2));
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Whether a table has a heading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heading {
+    /// It has.
+    Shown,
+    /// It has not.
+    Hidden,
+}
+
+/// A text in one line, without anything that could play with a terminal.
+pub(super) fn plain(text: &str) -> String {
+    if text.chars().any(char::is_control) {
+        text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_they_must_be_and_lines_end_with_text() {
+        let mut table = Table::new(&["NAME", "STATE"]);
+        table.row(["web".to_owned(), "run\u{1b}[31m\nning".to_owned()]);
+        table.row(["ünterwegs".to_owned(), String::new()]);
+        assert_eq!(table.render(Heading::Shown), "NAME       STATE\nweb        run [31m ning\nünterwegs\n");
+        assert_eq!(table.render(Heading::Hidden), "web        run [31m ning\nünterwegs\n");
+    }
+}

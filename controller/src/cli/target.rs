@@ -1,0 +1,200 @@
+//! What TARGET names: `JOB`, `JOB.GROUP[N]` (also `JOB.GROUP.N`, or `JOB.GROUP` for all of a group), each with `/TASK`, or the
+//! beginning of an allocation id.
+//!
+//! In: the text, and the jobs and allocations there are. Out: allocations, and a task if one is named. The longest job id
+//! that fits wins, since job ids may hold dots and slashes; a job comes before an allocation id.
+
+use std::collections::BTreeMap;
+
+use herdlet_api_types::{
+    JobKey,
+    alloc::ClientStatus,
+    view::{AllocView, JobView},
+};
+
+use super::{
+    client::Client,
+    failure::{Failure, USAGE},
+};
+
+/// What a target named.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    /// The job, where one is meant as a whole or in part.
+    pub(super) job: Option<JobKey>,
+    /// Its allocations, by group, index and age. Of several in one slot all that still run, else the newest.
+    pub(super) allocs: Vec<AllocView>,
+    /// The task named.
+    pub(super) task: Option<String>,
+}
+
+/// More candidates are not listed.
+const CANDIDATES_LEN_MAX: usize = 10;
+
+/// Asks the agent for what there is, and finds what `text` names.
+pub(super) async fn find(client: &Client, text: &str) -> Result<Target, Failure> {
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    resolve(text, &jobs, &allocs)
+}
+
+/// Finds what `text` names.
+pub(super) fn resolve(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Result<Target, Failure> {
+    let keys = jobs.iter().map(|view| &view.key).chain(allocs.iter().map(|view| &view.spec.job_key));
+    let mut keys: Vec<(String, &JobKey)> = keys.map(|key| (key.to_string(), key)).collect();
+    keys.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then_with(|| a.cmp(b)));
+    keys.dedup();
+    let mut near = None;
+    for (name, key) in keys {
+        let Some(rest) = text.strip_prefix(&name) else { continue };
+        if !(rest.is_empty() || rest.starts_with(['.', '[', '/'])) {
+            continue;
+        }
+        match within_job(rest, key, allocs) {
+            Ok(target) => return Ok(target),
+            Err(failure) => near = near.or(Some(failure)),
+        }
+    }
+    match by_id(text, allocs) {
+        Some(found) => found,
+        None => Err(near.unwrap_or_else(|| unknown(text, jobs, allocs))),
+    }
+}
+
+fn within_job(rest: &str, key: &JobKey, allocs: &[AllocView]) -> Result<Target, Failure> {
+    let of_job: Vec<&AllocView> = allocs.iter().filter(|view| view.spec.job_key == *key).collect();
+    // Without groups a task may be named: JOB/TASK.
+    if let Some(task) = rest.strip_prefix('/') {
+        return with_task(key, current(of_job), task);
+    }
+    if rest.is_empty() {
+        return Ok(Target { job: Some(key.clone()), allocs: current(of_job), task: None });
+    }
+    let place = |view: &AllocView| {
+        let (group, index) = (&view.spec.group, view.spec.index);
+        [format!(".{group}[{index}]"), format!(".{group}.{index}"), format!(".{group}")]
+    };
+    // The longest fit again, since names of groups may hold dots too.
+    let mut best: (usize, Vec<&AllocView>) = (0, Vec::new());
+    for view in of_job {
+        for place in place(view) {
+            let fits = rest.strip_prefix(&place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            if fits && place.len() > best.0 {
+                best = (place.len(), Vec::new());
+            }
+            if fits && place.len() == best.0 {
+                best.1.push(view);
+            }
+        }
+    }
+    let (length, found) = best;
+    if found.is_empty() {
+        let message = format!("job {key} has no {:?}", rest.trim_start_matches('.'));
+        return Err(Failure::new(message).hint(candidates(&places_of(key, allocs))));
+    }
+    match rest[length..].strip_prefix('/') {
+        Some(task) => with_task(key, current(found), task),
+        None => Ok(Target { job: Some(key.clone()), allocs: current(found), task: None }),
+    }
+}
+
+fn with_task(key: &JobKey, allocs: Vec<AllocView>, task: &str) -> Result<Target, Failure> {
+    let has = |view: &AllocView| view.tasks.iter().any(|known| known.name == task);
+    let found: Vec<_> = allocs.iter().filter(|view| has(view)).cloned().collect();
+    if found.is_empty() {
+        let mut names: Vec<_> =
+            allocs.iter().flat_map(|view| view.tasks.iter().map(|task| task.name.clone())).collect();
+        names.sort();
+        names.dedup();
+        return Err(Failure::new(format!("job {key} has no task {task:?}")).hint(candidates(&names)));
+    }
+    Ok(Target { job: Some(key.clone()), allocs: found, task: Some(task.to_owned()) })
+}
+
+/// Per slot the allocations that have not ended, else the newest one.
+fn current(allocs: Vec<&AllocView>) -> Vec<AllocView> {
+    let mut slots: BTreeMap<(String, u32), Vec<&AllocView>> = BTreeMap::new();
+    for view in allocs {
+        slots.entry((view.spec.group.clone(), view.spec.index)).or_default().push(view);
+    }
+    slots.into_values().flat_map(of_slot).cloned().collect()
+}
+
+fn of_slot(mut views: Vec<&AllocView>) -> Vec<&AllocView> {
+    views.sort_by_key(|view| view.spec.create_index);
+    let newest = views.last().copied();
+    views.retain(|view| !view.status.is_terminal());
+    if views.is_empty() { newest.into_iter().collect() } else { views }
+}
+
+/// The allocation whose id begins with `text` (before a `/TASK`). None where it is no beginning of any id.
+fn by_id(text: &str, allocs: &[AllocView]) -> Option<Result<Target, Failure>> {
+    let (prefix, task) = text.split_once('/').map_or((text, None), |(prefix, task)| (prefix, Some(task)));
+    let wanted = prefix.replace('-', "").to_ascii_lowercase();
+    if wanted.is_empty() || !wanted.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let fits = |view: &&AllocView| view.spec.id.0.as_simple().to_string().starts_with(&wanted);
+    let found: Vec<&AllocView> = allocs.iter().filter(fits).collect();
+    match found.as_slice() {
+        [] => None,
+        [view] => Some(match task {
+            Some(task) => with_task(&view.spec.job_key, vec![(*view).clone()], task),
+            None => Ok(Target { job: None, allocs: vec![(*view).clone()], task: None }),
+        }),
+        several => {
+            let names: Vec<_> =
+                several.iter().map(|view| format!("{} ({})", view.spec.id, view.spec.name())).collect();
+            let message = format!("{prefix:?} is the beginning of {} allocation ids", names.len());
+            Some(Err(Failure::new(message).code(USAGE).hint(candidates(&names))))
+        }
+    }
+}
+
+fn unknown(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Failure {
+    let names: Vec<String> = jobs.iter().map(|view| view.key.to_string()).collect();
+    let failure = Failure::new(format!("there is no job or allocation {text:?}"));
+    match crate::desired::yaml::nearest(text, names.iter().map(String::as_str)) {
+        Some(near) => failure.hint(format!("did you mean {near:?}?")),
+        None if jobs.is_empty() && allocs.is_empty() => {
+            failure.hint("nothing was applied yet: herdlet apply -f FILE")
+        }
+        None => failure.hint(format!("jobs: {}", candidates(&names))),
+    }
+}
+
+fn places_of(key: &JobKey, allocs: &[AllocView]) -> Vec<String> {
+    let of_job = allocs.iter().filter(|view| view.spec.job_key == *key);
+    let mut names: Vec<_> = of_job.map(|view| view.spec.name()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn candidates(names: &[String]) -> String {
+    let mut text = names.iter().take(CANDIDATES_LEN_MAX).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > CANDIDATES_LEN_MAX {
+        text.push_str(&format!(" and {} more", names.len() - CANDIDATES_LEN_MAX));
+    }
+    if text.is_empty() { "it has no allocations yet".to_owned() } else { format!("there is: {text}") }
+}
+
+impl Target {
+    /// Every allocation with every task that is meant.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = (&AllocView, &herdlet_api_types::view::TaskView)> {
+        self.allocs.iter().flat_map(|view| {
+            let meant = |name: &str| self.task.as_deref().is_none_or(|task| task == name);
+            view.tasks.iter().filter(move |task| meant(&task.name)).map(move |task| (view, task))
+        })
+    }
+
+    /// The allocations that run, or a failure that says that none does.
+    pub(super) fn running(&self, text: &str) -> Result<Vec<&AllocView>, Failure> {
+        let running: Vec<_> =
+            self.allocs.iter().filter(|view| view.status == ClientStatus::Running).collect();
+        if running.is_empty() {
+            return Err(Failure::new(format!("nothing of {text} is running"))
+                .hint(format!("see why: herdlet explain {text}")));
+        }
+        Ok(running)
+    }
+}

@@ -1,0 +1,292 @@
+//! Waiting until jobs are as wanted, and telling how far they are meanwhile.
+//!
+//! In: the agent's stream of changes. Out: lines on stderr (redrawn in place on a terminal, else one per change), and how it
+//! ended. It judges only at commits, by the agent's own verdicts.
+
+mod progress;
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use futures_util::StreamExt;
+use herdlet_api_types::{
+    JobKey,
+    alloc::ClientStatus,
+    parse_duration,
+    view::{AllocView, ConvergenceState},
+};
+use tokio::time::Instant;
+
+use super::{
+    Connection,
+    client::Client,
+    failure::{FAILED, Failure, INTERRUPTED, SUPERSEDED, TIMED_OUT},
+    target,
+    watch::{Shown, Told},
+};
+use progress::Progress;
+
+/// Arguments of `herdlet wait`.
+#[derive(Debug, Clone, Args)]
+pub struct WaitArgs {
+    /// Jobs
+    #[arg(required = true, value_name = "JOB")]
+    jobs: Vec<String>,
+    /// What to wait for
+    #[arg(long = "for", value_enum, default_value = "converged")]
+    goal: Goal,
+    /// How long to wait; 0 for ever
+    #[arg(long, default_value = "5m", value_parser = limit)]
+    timeout: Duration,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// What to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Goal {
+    /// Everything is as wanted
+    Converged,
+    /// Everything runs and its checks pass
+    Healthy,
+    /// All tasks have ended with code 0
+    Complete,
+    /// Nothing is left
+    Deleted,
+}
+
+impl Goal {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Converged => "converged",
+            Self::Healthy => "healthy",
+            Self::Complete => "complete",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+/// How waiting ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Waited {
+    /// It is so.
+    Reached,
+    /// It won't be.
+    Failed(String),
+    /// Somebody applied a newer version.
+    Superseded(String),
+    /// Time ran out.
+    TimedOut,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+impl Waited {
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            Self::Reached => 0,
+            Self::Failed(_) => FAILED,
+            Self::Superseded(_) => SUPERSEDED,
+            Self::TimedOut => TIMED_OUT,
+            Self::Interrupted => INTERRUPTED,
+        }
+    }
+}
+
+/// A job to wait for.
+#[derive(Debug, Clone)]
+struct Wanted {
+    job: JobKey,
+    /// The version that was applied.
+    version: Option<u64>,
+}
+
+pub(super) async fn run(args: WaitArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let mut keys = Vec::new();
+    for name in &args.jobs {
+        match target::resolve(name, &jobs, &allocs) {
+            Ok(found) => keys.extend(found.job.or_else(|| Some(found.allocs.first()?.spec.job_key.clone()))),
+            // What is not there is deleted.
+            Err(_) if args.goal == Goal::Deleted => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(wait_for(&client, &keys, args.goal, args.timeout).await?.code())
+}
+
+/// Waits until jobs are as `goal` says.
+pub(super) async fn wait_for(
+    client: &Client,
+    jobs: &[JobKey],
+    goal: Goal,
+    timeout: Duration,
+) -> Result<Waited, Failure> {
+    let wanted = jobs.iter().map(|job| Wanted { job: job.clone(), version: None }).collect();
+    Waiting { wanted, index: 0, goal }.follow(client, timeout).await
+}
+
+/// The same for what was just applied: older commits say nothing about it, newer versions end the wait.
+pub(super) async fn wait_for_applied(
+    client: &Client,
+    jobs: &[(JobKey, u64)],
+    index: u64,
+    goal: Goal,
+    timeout: Duration,
+) -> Result<Waited, Failure> {
+    let wanted =
+        jobs.iter().map(|(job, version)| Wanted { job: job.clone(), version: Some(*version) }).collect();
+    Waiting { wanted, index, goal }.follow(client, timeout).await
+}
+
+/// A limit as people write it, `30s` or `5m`; `0` for none.
+pub(super) fn limit(text: &str) -> Result<Duration, String> {
+    let nanos = parse_duration(text).map_err(|error| error.to_string())?;
+    let nanos = u64::try_from(nanos).map_err(|_| "must not be negative".to_owned())?;
+    Ok(Duration::from_nanos(nanos))
+}
+
+struct Waiting {
+    wanted: Vec<Wanted>,
+    index: u64,
+    goal: Goal,
+}
+
+impl Waiting {
+    async fn follow(self, client: &Client, timeout: Duration) -> Result<Waited, Failure> {
+        let began = Instant::now();
+        let deadline = (!timeout.is_zero()).then(|| began + timeout);
+        let mut progress = Progress::begin();
+        let mut shown = Shown::default();
+        let mut events = client.events().await?;
+        let interrupt = tokio::signal::ctrl_c();
+        tokio::pin!(interrupt);
+        let waited = loop {
+            let late = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                change = events.next() => {
+                    let Some(change) = change else {
+                        return Err(Failure::new("the agent went away while its work was being watched")
+                            .hint("what was accepted stays in force; see: herdlet status"));
+                    };
+                    if shown.apply(change?) == Told::Part || shown.index < self.index {
+                        continue;
+                    }
+                    progress.show(&self.allocs(&shown));
+                    if let Some(waited) = self.verdict(&shown) {
+                        break waited;
+                    }
+                }
+                () = late => break Waited::TimedOut,
+                _ = &mut interrupt => break Waited::Interrupted,
+                () = progress.tick() => progress.show(&self.allocs(&shown)),
+            }
+        };
+        progress.end();
+        self.tell(&waited, &shown, began.elapsed());
+        Ok(waited)
+    }
+
+    fn allocs<'s>(&self, shown: &'s Shown) -> Vec<&'s AllocView> {
+        let versions = |wanted: &Wanted| wanted.version;
+        let of_job = |wanted: &Wanted| {
+            let version = versions(wanted);
+            let allocs = shown.allocs_of(&wanted.job).into_iter();
+            // Older ones matter as long as they run.
+            allocs.filter(move |view| {
+                version.is_none_or(|version| view.spec.job_version >= version) || !view.status.is_terminal()
+            })
+        };
+        self.wanted.iter().flat_map(of_job).collect()
+    }
+
+    /// How it ended; none while it goes on.
+    fn verdict(&self, shown: &Shown) -> Option<Waited> {
+        let verdicts: Vec<_> = self.wanted.iter().map(|wanted| self.verdict_on(wanted, shown)).collect();
+        let ended = |wanted: fn(&Waited) -> bool| verdicts.iter().flatten().find(|one| wanted(one)).cloned();
+        if let Some(superseded) = ended(|one| matches!(one, Waited::Superseded(_))) {
+            return Some(superseded);
+        }
+        // One that failed is told when the others have ended too: what they do is worth waiting for.
+        if verdicts.iter().any(Option::is_none) {
+            return None;
+        }
+        ended(|one| matches!(one, Waited::Failed(_))).or(Some(Waited::Reached))
+    }
+
+    fn verdict_on(&self, wanted: &Wanted, shown: &Shown) -> Option<Waited> {
+        let Some(job) = shown.jobs.get(&wanted.job) else {
+            return Some(match self.goal {
+                Goal::Deleted => Waited::Reached,
+                Goal::Converged | Goal::Healthy | Goal::Complete => {
+                    Waited::Failed(format!("job {} was deleted", wanted.job))
+                }
+            });
+        };
+        if self.goal == Goal::Deleted {
+            return None;
+        }
+        if job.deleting {
+            return Some(Waited::Failed(format!("job {} is being deleted", wanted.job)));
+        }
+        if wanted.version.is_some_and(|version| job.version > version) {
+            let message = format!("version {} of job {} was applied meanwhile", job.version, wanted.job);
+            return Some(Waited::Superseded(message));
+        }
+        let allocs = shown.allocs_of(&wanted.job);
+        let converged = match job.convergence.state {
+            ConvergenceState::Failed => {
+                return Some(Waited::Failed(format!("{}: {}", wanted.job, job.convergence.message)));
+            }
+            ConvergenceState::Converged => true,
+            ConvergenceState::Progressing | ConvergenceState::Waiting => false,
+        };
+        let current = || allocs.iter().filter(|view| view.spec.job_version == job.version);
+        let reached = match self.goal {
+            Goal::Converged => converged,
+            Goal::Healthy => converged && current().all(|view| view.healthy != Some(false)),
+            Goal::Complete => converged && current().all(|view| view.status == ClientStatus::Complete),
+            Goal::Deleted => false,
+        };
+        reached.then_some(Waited::Reached)
+    }
+
+    /// The last line: how it ended, and what is not as wanted and why.
+    fn tell(&self, waited: &Waited, shown: &Shown, took: Duration) {
+        let names = self.wanted.iter().map(|wanted| wanted.job.to_string()).collect::<Vec<_>>().join(", ");
+        let goal = self.goal.as_str();
+        let seconds = took.as_secs_f64();
+        match waited {
+            Waited::Reached => anstream::eprintln!("{names} {goal} in {seconds:.1} s"),
+            Waited::Failed(why) | Waited::Superseded(why) => anstream::eprintln!("not {goal}: {why}"),
+            Waited::TimedOut => {
+                anstream::eprintln!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
+            }
+            Waited::Interrupted => anstream::eprintln!(
+                "interrupted; what was accepted stays in force: {}. Follow it with: herdlet status {}",
+                self.open(shown),
+                self.wanted.first().map(|wanted| wanted.job.to_string()).unwrap_or_default(),
+            ),
+        }
+    }
+
+    /// What is not as wanted yet, and why.
+    fn open(&self, shown: &Shown) -> String {
+        let of_allocs = self.allocs(shown).into_iter();
+        let of_allocs = of_allocs.filter(|view| view.convergence.state != ConvergenceState::Converged);
+        let mut open: Vec<String> =
+            of_allocs.map(|view| format!("{}: {}", view.spec.name(), view.convergence.message)).collect();
+        if open.is_empty() {
+            let jobs = self.wanted.iter().filter_map(|wanted| shown.jobs.get(&wanted.job));
+            let jobs = jobs.filter(|view| view.convergence.state != ConvergenceState::Converged);
+            open.extend(jobs.map(|view| format!("{}: {}", view.key, view.convergence.message)));
+        }
+        if open.is_empty() { "nothing is open".to_owned() } else { open.join("; ") }
+    }
+}

@@ -1,0 +1,119 @@
+//! Progress on stderr: a line per task, redrawn in place on a terminal, else a line whenever something changes.
+
+use std::{
+    collections::BTreeMap,
+    io::{IsTerminal as _, Write as _},
+    time::Duration,
+};
+
+use herdlet_api_types::view::{AllocView, TaskView};
+use tokio::time::Instant;
+
+use super::super::{
+    show::{self, styled},
+    style,
+    table::plain,
+};
+
+/// How often the times of a terminal's lines are brought up to date.
+const TICK: Duration = Duration::from_secs(1);
+/// More tasks than this are summed up, so that the lines stay on the screen.
+const LINES_LEN_MAX: usize = 20;
+
+/// What was shown so far.
+pub(super) struct Progress {
+    place: Place,
+    /// What was last said of each task, and since when it is so.
+    said: BTreeMap<String, (String, Instant)>,
+    /// Lines on the screen that the next drawing replaces.
+    drawn: usize,
+}
+
+enum Place {
+    Terminal { columns: usize },
+    Lines,
+}
+
+impl Progress {
+    pub(super) fn begin() -> Self {
+        let stderr = std::io::stderr();
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let place = match rustix::termios::tcgetwinsize(&stderr) {
+            Ok(size) if stderr.is_terminal() && !dumb && size.ws_col > 0 => {
+                Place::Terminal { columns: usize::from(size.ws_col) }
+            }
+            Ok(_) | Err(_) => Place::Lines,
+        };
+        Self { place, said: BTreeMap::new(), drawn: 0 }
+    }
+
+    /// Comes when the lines should be drawn anew though nothing changed.
+    pub(super) async fn tick(&self) {
+        match self.place {
+            Place::Terminal { .. } => tokio::time::sleep(TICK).await,
+            Place::Lines => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn show(&mut self, allocs: &[&AllocView]) {
+        let tasks = allocs.iter().flat_map(|view| view.tasks.iter().map(move |task| (*view, task)));
+        let states: Vec<(String, String)> = tasks.map(|(view, task)| state_of(view, task)).collect();
+        let mut changed = Vec::new();
+        for (name, state) in &states {
+            if self.said.get(name).is_none_or(|(said, _)| said != state) {
+                self.said.insert(name.clone(), (state.clone(), Instant::now()));
+                changed.push(format!("{name}: {state}"));
+            }
+        }
+        match self.place {
+            Place::Lines => changed.iter().for_each(|line| anstream::eprintln!("{line}")),
+            Place::Terminal { columns } => self.draw(&states, columns),
+        }
+    }
+
+    fn draw(&mut self, states: &[(String, String)], columns: usize) {
+        let mut lines: Vec<String> = Vec::new();
+        for (name, state) in states.iter().take(LINES_LEN_MAX) {
+            let since = self.said.get(name).map_or(0, |(_, at)| at.elapsed().as_secs());
+            let line: String =
+                format!("{name}: {state} ({since}s)").chars().take(columns.saturating_sub(1)).collect();
+            lines.push(line);
+        }
+        if states.len() > LINES_LEN_MAX {
+            lines.push(styled(style::DIM, format!("and {} more", states.len() - LINES_LEN_MAX)));
+        }
+        self.wipe();
+        self.drawn = lines.len();
+        for line in lines {
+            anstream::eprintln!("{line}");
+        }
+    }
+
+    /// Leaves the screen to the last line.
+    pub(super) fn end(&mut self) {
+        if let Place::Terminal { .. } = self.place {
+            self.wipe();
+        }
+    }
+
+    fn wipe(&mut self) {
+        if self.drawn > 0 {
+            // Up to the first of our lines, then clear to the end of the screen.
+            let _ = write!(std::io::stderr(), "\x1b[{}A\x1b[J", self.drawn);
+            self.drawn = 0;
+        }
+    }
+}
+
+fn state_of(view: &AllocView, task: &TaskView) -> (String, String) {
+    let name = format!("{}/{}", view.spec.name(), task.name);
+    let mut state = show::phase(task);
+    if !view.convergence.message.is_empty() && task.phase != "dead" {
+        let verdict = plain(&view.convergence.message);
+        // The verdict is about one task; only there it says more than the phase.
+        if !verdict.starts_with("task ") || verdict.starts_with(&format!("task {}", task.name)) {
+            state.push_str(&format!(", {verdict}"));
+        }
+    }
+    (name, state)
+}
