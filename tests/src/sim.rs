@@ -6,11 +6,17 @@
 //!
 //! - [`machine`]: what is real: directories, mounts, processes, registrations. Survives crashes of the agent.
 //! - [`life`]: the agent's loop around the planner, with commits, operations in flight and crashes.
+//! - [`promises`]: what must hold when the agent lets something out.
+//! - [`people`]: what people do, and what happens behind the agent's back.
 //! - [`jobs`]: the jobs that lives are made of.
+//! - [`tale`]: the log.
 
 pub mod jobs;
 pub mod life;
 pub mod machine;
+pub mod people;
+pub mod promises;
+pub mod tale;
 
 /// A small generator of pseudo-random numbers (SplitMix64): stable over releases, unlike a library's.
 #[derive(Debug, Clone)]

@@ -124,6 +124,17 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
     if dice.one_in(4) {
         tasks[0].shutdown_delay = Duration::from_secs(2);
     }
+    if dice.one_in(4) {
+        let prestop =
+            Prestop { command: "drain".to_owned(), args: Vec::new(), timeout: Duration::from_secs(3) };
+        tasks[0].prestop = Some(prestop);
+    }
+    if dice.one_in(4) {
+        tasks[0].config["stubborn"] = true.into();
+    }
+    if dice.one_in(4) {
+        tasks[0].services.push(service("inner"));
+    }
     if dice.one_in(3) {
         // A task that restarts with its token does so more rarely than a life takes to settle.
         let (ttl, change_mode) = match dice.below(4) {
@@ -163,8 +174,13 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         let mut extra = task(name, ms, code);
         extra.lifecycle = lifecycle;
         if name == "second" && dice.one_in(2) {
-            let condition =
-                if dice.one_in(2) { DependencyCondition::Started } else { DependencyCondition::Healthy };
+            let condition = match dice.below(3) {
+                0 => DependencyCondition::Started,
+                1 => DependencyCondition::Healthy,
+                // A service's main task never completes.
+                _ if kind == JobType::Service => DependencyCondition::Started,
+                _ => DependencyCondition::Completed,
+            };
             extra.depends_on.push(Dependency { task: "main".to_owned(), condition });
         }
         tasks.push(extra);
@@ -185,7 +201,7 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
     }
     if dice.one_in(3) {
         group.update = Some(Update {
-            max_parallel: 1,
+            max_parallel: 1 + dice.below(2) as u32,
             min_healthy_time: Duration::from_secs(1),
             healthy_deadline: Duration::from_secs(20),
             progress_deadline: Duration::from_secs(60),

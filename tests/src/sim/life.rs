@@ -1,14 +1,19 @@
-//! One simulated life: the planner, a machine, commits, operations in flight, crashes.
+//! One simulated life: the agent's loop around the planner, with commits, operations in flight and crashes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use herdlet_api_types::{AllocId, Duration, InstanceId, JobKey, UnixNanos, alloc::ClientStatus, job::Job};
+use herdlet_api_types::{
+    AllocId, Duration, InstanceId, JobKey, UnixNanos,
+    job::{ChangeMode, Job},
+    service::{CheckResult, CheckStatus},
+    view::{AllocView, ConvergenceState, JobView},
+};
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
-    event::{Command, DesiredChange, Event, RestartScope},
-    op::{Key, Op, Part, Subject},
+    event::{Command, DesiredChange, Event, Noticed, Reply},
+    op::{Key, Op, Part, Subject, Target, TaskPart},
     record::{Record, RecordKey, RecordValue},
-    shared::volume::Origin,
+    state::{Durable, PartState},
     time::{BootId, Now},
     turn::{Turn, View},
     world::{Settings, World},
@@ -16,56 +21,77 @@ use herdlet_plan::{
 
 use super::{
     Dice, jobs,
-    machine::{self, Machine, Phase},
+    machine::{Machine, Phase, Thing},
+    promises::Promises,
+    tale::Tale,
 };
 
-/// How hard a life is.
-#[derive(Debug, Clone, Copy)]
+const SECOND: u64 = 1_000_000_000;
+const WALL: i64 = 1_700_000_000_000_000_000;
+
+/// How hard a life is. Each happens once in so many; 0 for never.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
-    /// An operation fails once in so many; 0 for never.
+    /// An operation fails.
     pub failing_one_in: u64,
-    /// The agent is killed once in so many steps; 0 for never.
+    /// An operation takes up to forty seconds instead of a millisecond.
+    pub slow_one_in: u64,
+    /// The agent is killed, per moment and per commit.
     pub crash_one_in: u64,
-    /// The machine restarts with every so many crashes; 0 for never.
+    /// The machine restarts, per crash.
     pub reboot_one_in: u64,
-    /// A real thing vanishes once in so many steps; 0 for never.
+    /// Something happens behind the agent's back, per moment.
     pub drift_one_in: u64,
+    /// The catalogue goes down for minutes, per moment.
+    pub outage_one_in: u64,
 }
 
 /// An operation in flight.
 #[derive(Debug)]
 struct Flight {
     action: Action,
+    effect_at: u64,
     done_at: u64,
-    /// The effect has happened; only its outcome is on the way.
-    done: Option<Outcome>,
+    overdue_at: Option<u64>,
+    /// The effect has happened; only the word of it is on the way.
+    outcome: Option<Outcome>,
 }
 
 /// One simulated life.
 pub struct Life {
-    dice: Dice,
+    pub(super) dice: Dice,
+    pub(super) machine: Machine,
+    pub(super) faults: Faults,
+    pub(super) tale: Tale,
     now_ns: u64,
-    world: World,
-    machine: Machine,
+    /// What the wall clock is ahead of the time since boot.
+    wall_ahead: i64,
+    pub(super) world: World,
+    promises: Promises,
     stored: BTreeMap<RecordKey, RecordValue>,
     flights: Vec<Flight>,
+    /// Starts that a dead agent asked for and that have not happened yet.
+    ghosts: Vec<Flight>,
     dirty: BTreeSet<Key>,
     wakes: BTreeMap<Key, u64>,
-    /// Results of checks on their way.
-    checks: Vec<(u64, AllocId)>,
+    /// Events on their way.
+    mail: Vec<(u64, Event)>,
+    /// When the checks of an allocation are made next, and what they last said.
+    checks: BTreeMap<AllocId, (u64, Option<CheckStatus>)>,
     events: Vec<Event>,
-    terminal: BTreeMap<AllocId, ClientStatus>,
-    faults: Faults,
+    requests: u64,
+    /// Requests that have not been answered.
+    asked: BTreeMap<u64, Command>,
+    /// What people were told is wanted.
+    pub(super) wanted: BTreeMap<String, Job>,
     /// Steps taken: events applied and effects done.
     pub steps: u64,
-    /// What happened, a line a step.
-    pub log: Vec<String>,
-    /// Convergence of every job that is shown.
-    pub jobs: BTreeMap<JobKey, herdlet_api_types::view::JobView>,
+    /// Transactions.
+    pub commits: u64,
+    /// Every job that is shown.
+    pub jobs: BTreeMap<JobKey, JobView>,
     /// Every allocation that is shown.
-    pub allocs: BTreeMap<AllocId, herdlet_api_types::view::AllocView>,
-    requests: u64,
-    keep_log: bool,
+    pub allocs: BTreeMap<AllocId, AllocView>,
 }
 
 fn settings() -> Settings {
@@ -80,58 +106,64 @@ fn settings() -> Settings {
 impl Life {
     /// A life of this seed, with an empty machine.
     pub fn new(seed: u64, faults: Faults) -> Self {
-        let mut world = World::new(settings());
-        let now_ns = 1_000_000_000;
-        let now = Now { boot: BootId(1), boot_ns: now_ns, wall: UnixNanos(1_700_000_000_000_000_000) };
-        let mut dirty = BTreeSet::new();
-        world.apply(now, Event::Desired(DesiredChange::Complete), &mut dirty, &mut Turn::default());
-        Self {
+        let mut life = Self {
             dice: Dice::new(seed),
-            now_ns,
-            world,
             machine: Machine { boot: 1, ..Machine::default() },
+            faults,
+            tale: Tale::default(),
+            now_ns: SECOND,
+            wall_ahead: WALL,
+            world: World::new(settings()),
+            promises: Promises::default(),
             stored: BTreeMap::new(),
             flights: Vec::new(),
-            dirty,
+            ghosts: Vec::new(),
+            dirty: BTreeSet::new(),
             wakes: BTreeMap::new(),
-            checks: Vec::new(),
+            mail: Vec::new(),
+            checks: BTreeMap::new(),
             events: Vec::new(),
-            terminal: BTreeMap::new(),
-            faults,
+            requests: 0,
+            asked: BTreeMap::new(),
+            wanted: BTreeMap::new(),
             steps: 0,
-            log: Vec::new(),
+            commits: 0,
             jobs: BTreeMap::new(),
             allocs: BTreeMap::new(),
-            requests: 0,
-            keep_log: false,
-        }
+        };
+        life.events.push(Event::Desired(DesiredChange::Complete));
+        life
     }
 
-    /// Keeps a log of every step.
+    /// Keeps a log.
     pub fn logged(mut self) -> Self {
-        self.keep_log = true;
+        self.tale = Tale::kept();
         self
     }
 
-    /// Lives through `moments` of everything that can happen, then lets the faults stop, waits until all has settled, removes
-    /// every job and checks that nothing is left.
+    /// What happened, a line each.
+    pub fn log(&self) -> &[String] {
+        self.tale.lines()
+    }
+
+    /// Lives through `moments` of everything that can happen, then lets the faults stop and holds the oracle: all settles, a
+    /// settled world rests, it is what a life without faults comes to, and deleting everything leaves nothing.
     pub fn live(&mut self, moments: u64) -> Result<(), String> {
-        self.apply(vec![]);
-        let ids = ["a", "b", "c"];
         for _ in 0..moments {
             if self.dice.one_in(6) {
-                self.act(&ids);
+                self.act();
             }
             self.moment()?;
         }
-        self.faults = Faults { failing_one_in: 0, crash_one_in: 0, reboot_one_in: 0, drift_one_in: 0 };
+        self.faults = Faults::default();
+        self.machine.catalogue_down_until = 0;
+        self.want_volume();
         self.settle("after the faults stopped")?;
-        if let Err(why) = self.check_converged() {
-            self.explain();
-            return Err(why);
-        }
-        for id in ids {
-            self.delete(id);
+        self.check_wanted()?;
+        self.rest()?;
+        self.check_history()?;
+        for id in self.wanted.keys().cloned().collect::<Vec<_>>() {
+            self.delete(&id);
         }
         self.settle("after everything was deleted")?;
         self.check_nothing_left()
@@ -139,52 +171,76 @@ impl Life {
 
     /// The present.
     pub fn now(&self) -> Now {
-        let wall = UnixNanos(1_700_000_000_000_000_000 + self.now_ns as i64);
+        let wall = UnixNanos(self.wall_ahead + self.now_ns as i64);
         Now { boot: BootId(self.machine.boot), boot_ns: self.now_ns, wall }
-    }
-
-    /// What is real.
-    pub fn machine(&mut self) -> &mut Machine {
-        &mut self.machine
     }
 
     /// Asks for these jobs.
     pub fn apply(&mut self, jobs: Vec<Job>) {
-        self.request(Command::Apply { jobs, volumes: vec![jobs::volume()] });
+        self.request(Command::Apply { jobs, volumes: Vec::new() });
+    }
+
+    /// Asks for the volume that jobs mount.
+    pub fn want_volume(&mut self) {
+        self.request(Command::Apply { jobs: Vec::new(), volumes: vec![jobs::volume()] });
     }
 
     /// Asks for a job to be deleted.
     pub fn delete(&mut self, id: &str) {
-        self.request(Command::Delete { job: JobKey { namespace: "default".to_owned(), id: id.to_owned() } });
+        self.request(Command::Delete { job: job_key(id) });
     }
 
     /// Asks for something.
     pub fn request(&mut self, command: Command) {
         self.requests += 1;
-        self.note(|| format!("request {command:?}").chars().take(160).collect());
+        self.tale.request(self.now_ns, &command);
+        self.asked.insert(self.requests, command.clone());
         self.events.push(Event::Command { request: self.requests, command });
     }
 
-    /// Kills the agent: what was not committed and what was in flight is gone, or has just happened.
+    /// Something is seen by the agent now.
+    pub fn see(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    /// Something is seen by the agent up to a second later, and again once in four.
+    pub(super) fn post(&mut self, event: Event) {
+        let late = if self.faults.slow_one_in == 0 { 0 } else { self.dice.below(SECOND) };
+        if self.faults.slow_one_in > 0 && self.dice.one_in(4) {
+            self.mail.push((self.now_ns + late + self.dice.below(SECOND), event.clone()));
+        }
+        self.mail.push((self.now_ns + late, event));
+    }
+
+    /// Kills the agent: what was not committed is gone, what was in flight is gone or has just happened, and starts may still
+    /// happen a moment later.
     pub fn crash(&mut self) -> Result<(), String> {
-        self.note(|| "CRASH".to_owned());
-        let flights = std::mem::take(&mut self.flights);
-        for mut flight in flights {
-            if flight.done.is_none() && self.dice.one_in(2) {
-                self.effect(&mut flight)?;
+        self.tale.note(self.now_ns, || "the agent is killed".to_owned());
+        for mut flight in std::mem::take(&mut self.flights) {
+            if flight.outcome.is_some() {
+                continue;
+            }
+            let is_start = matches!(flight.action.verb, Verb::Start { .. });
+            match self.dice.below(3) {
+                0 => self.effect(&mut flight)?,
+                1 if is_start => {
+                    flight.effect_at = self.now_ns + 1 + self.dice.below(1_000_000);
+                    self.ghosts.push(flight);
+                }
+                _ => {}
             }
         }
         self.checks.clear();
         self.events.clear();
+        self.mail.clear();
         self.wakes.clear();
-        self.machine.things.retain(|thing| !matches!(thing, machine::Thing::Part(_, Part::Checks)));
+        self.asked.clear();
+        self.machine.crash();
+        self.promises.crash();
         if self.faults.reboot_one_in > 0 && self.dice.one_in(self.faults.reboot_one_in) {
-            self.note(|| "REBOOT".to_owned());
-            self.machine.reboot();
-            self.now_ns = 1_000_000_000;
+            self.reboot();
         }
-        let records = self.stored.clone();
-        let (world, unusable) = World::restore(settings(), self.now(), records);
+        let (world, unusable) = World::restore(settings(), self.now(), self.stored.clone());
         if !unusable.is_empty() {
             return Err(format!("stored records contradict each other: {unusable:?}"));
         }
@@ -194,80 +250,145 @@ impl Life {
         Ok(())
     }
 
-    /// Goes on until nothing more happens by itself, or nothing but token renewals for eight minutes.
+    /// The machine restarts; takes ten seconds. To be followed by [`Life::crash`], where it does not come from there.
+    pub fn reboot(&mut self) {
+        self.tale.note(self.now_ns, || "the machine restarts".to_owned());
+        self.machine.reboot();
+        self.ghosts.clear();
+        self.wall_ahead += (self.now_ns + 9 * SECOND) as i64;
+        self.now_ns = SECOND;
+    }
+
+    /// Goes on until nothing more happens by itself, or nothing but timers of a converged world for eight minutes.
     pub fn settle(&mut self, when: &str) -> Result<(), String> {
         let mut calm_since = self.now_ns;
-        for _ in 0..50_000 {
-            if !self.moment()? {
-                return Ok(());
-            }
-            if self.check_converged().is_err() {
+        for _ in 0..20_000 {
+            let idle = self.events.is_empty() && self.dirty.is_empty() && self.flights.is_empty();
+            if self.check_settled().is_err() {
                 calm_since = self.now_ns;
-            } else if self.now_ns > calm_since + 480_000_000_000 {
+            } else if idle && self.next().is_none_or(|at| at > calm_since + 480 * SECOND) {
                 return Ok(());
             }
+            self.moment()?;
         }
-        Err(format!("{when}: never settles; {:?}", self.check_converged()))
+        Err(format!("{when}: never settles; {:?}", self.check_settled()))
+    }
+
+    /// Goes on for so long.
+    pub fn pass(&mut self, seconds: u64) -> Result<(), String> {
+        let until = self.now_ns + seconds * SECOND;
+        loop {
+            if self.events.is_empty() && self.dirty.is_empty() && self.next().is_none_or(|at| at > until) {
+                self.now_ns = until;
+                return Ok(());
+            }
+            self.moment()?;
+        }
     }
 
     /// One moment: whatever is due next. `false` when nothing ever will be.
-    fn moment(&mut self) -> Result<bool, String> {
+    pub fn moment(&mut self) -> Result<bool, String> {
         if self.faults.crash_one_in > 0 && self.dice.one_in(self.faults.crash_one_in) {
             self.crash()?;
         }
         if self.faults.drift_one_in > 0 && self.dice.one_in(self.faults.drift_one_in) {
             self.drift();
         }
-        if self.events.is_empty() && self.dirty.is_empty() && !self.advance()? {
-            return Ok(false);
+        if self.faults.outage_one_in > 0 && self.dice.one_in(self.faults.outage_one_in) {
+            let seconds = self.dice.below(300);
+            self.catalogue_down(seconds);
+        }
+        if self.events.is_empty() && self.dirty.is_empty() {
+            let Some(at) = self.next() else { return Ok(false) };
+            self.now_ns = self.now_ns.max(at);
+            self.gather()?;
         }
         self.turn()?;
         Ok(true)
     }
 
-    /// Moves time to whatever is next and gathers its events.
-    fn advance(&mut self) -> Result<bool, String> {
-        let next = [
-            self.flights.iter().map(|flight| flight.done_at).min(),
-            self.wakes.values().copied().min(),
-            self.checks.iter().map(|(at, _)| *at).min(),
-            self.machine.next_end(),
-        ];
-        let Some(at) = next.into_iter().flatten().min() else { return Ok(false) };
-        // Far ahead only deadlines of a settled world remain: tokens to renew, windows to close.
-        self.now_ns = self.now_ns.max(at);
+    /// The catalogue answers nothing but errors for so long.
+    pub fn catalogue_down(&mut self, seconds: u64) {
+        self.tale.note(self.now_ns, || format!("the catalogue goes down for {seconds}s"));
+        self.machine.catalogue_down_until = self.now_ns + seconds * SECOND;
+    }
+
+    /// When something is next due.
+    fn next(&self) -> Option<u64> {
+        let flights = self.flights.iter().map(|flight| {
+            let at = if flight.outcome.is_some() { flight.done_at } else { flight.effect_at };
+            flight.overdue_at.map_or(at, |overdue| overdue.min(at))
+        });
+        let ghosts = self.ghosts.iter().map(|ghost| ghost.effect_at);
+        let mail = self.mail.iter().map(|(at, _)| *at);
+        let wakes = self.wakes.values().copied();
+        let checks = self.checks.values().map(|(at, _)| *at).filter(|at| *at != u64::MAX);
+        flights.chain(ghosts).chain(mail).chain(wakes).chain(checks).chain(self.machine.next_end()).min()
+    }
+
+    /// Lets everything happen that is due, and gathers what the agent sees of it.
+    fn gather(&mut self) -> Result<(), String> {
+        let now_ns = self.now_ns;
+        let mut index = 0;
+        while index < self.ghosts.len() {
+            if self.ghosts[index].effect_at <= now_ns {
+                let mut ghost = self.ghosts.swap_remove(index);
+                self.tale.note(now_ns, || "a start of the dead agent arrives".to_owned());
+                self.effect(&mut ghost)?;
+            } else {
+                index += 1;
+            }
+        }
+        for index in 0..self.flights.len() {
+            if self.flights[index].outcome.is_none() && self.flights[index].effect_at <= now_ns {
+                let placeholder = self.flights[index].action.clone();
+                let mut flight =
+                    Flight { action: placeholder, effect_at: 0, done_at: 0, overdue_at: None, outcome: None };
+                self.effect(&mut flight)?;
+                self.flights[index].outcome = flight.outcome;
+                // Stopping takes until the process has ended.
+                let ends_at = self.machine.ends_at(&flight.action).unwrap_or(0);
+                self.flights[index].done_at = self.flights[index].done_at.max(ends_at);
+            }
+        }
+        for event in self.machine.pass_time(now_ns) {
+            self.tale.event(now_ns, &event);
+            self.post(event);
+        }
         let mut index = 0;
         while index < self.flights.len() {
-            if self.flights[index].done_at > self.now_ns {
+            let flight = &mut self.flights[index];
+            if flight.overdue_at.is_some_and(|at| at <= now_ns) {
+                flight.overdue_at = None;
+                self.events.push(Event::Outcome(flight.action.op.clone(), Outcome::Overdue));
+            }
+            if flight.outcome.is_some() && flight.done_at <= now_ns {
+                let flight = self.flights.swap_remove(index);
+                if let Some(outcome) = flight.outcome {
+                    self.steps += 1;
+                    self.tale.outcome(now_ns, &flight.action, &outcome);
+                    self.promises.end(&flight.action);
+                    self.events.push(Event::Outcome(flight.action.op, outcome));
+                }
+            } else {
                 index += 1;
-                continue;
-            }
-            let mut flight = self.flights.swap_remove(index);
-            self.effect(&mut flight)?;
-            if let Some(outcome) = flight.done.take() {
-                self.steps += 1;
-                self.events.push(Event::Outcome(flight.action.op.clone(), outcome));
             }
         }
-        let ended = self.machine.pass_time(self.now_ns);
-        self.events.extend(ended);
-        let now_ns = self.now_ns;
-        let due: Vec<AllocId> =
-            self.checks.iter().filter(|(at, _)| *at <= now_ns).map(|(_, id)| *id).collect();
-        self.checks.retain(|(at, _)| *at > now_ns);
-        for id in due {
-            if let Some((spec, _)) = self.world.allocations().find(|(spec, _)| spec.id == id) {
-                let results = machine::check_results(spec);
-                self.events.extend(results.into_iter().map(|result| Event::Check { alloc: id, result }));
+        let mut index = 0;
+        while index < self.mail.len() {
+            if self.mail[index].0 <= now_ns {
+                let (_, event) = self.mail.swap_remove(index);
+                self.events.push(event);
+            } else {
+                index += 1;
             }
         }
-        let due: Vec<Key> =
-            self.wakes.iter().filter(|(_, at)| **at <= now_ns).map(|(key, _)| key.clone()).collect();
-        for key in due {
+        self.make_checks();
+        while let Some(key) = self.wakes.iter().find(|(_, at)| **at <= now_ns).map(|(key, _)| key.clone()) {
             self.wakes.remove(&key);
             self.dirty.insert(key);
         }
-        Ok(true)
+        Ok(())
     }
 
     /// One turn of the agent, with its commit.
@@ -276,14 +397,12 @@ impl Life {
         let mut turn = Turn::default();
         for event in std::mem::take(&mut self.events) {
             self.steps += 1;
-            self.note(|| format!("event {event:?}").chars().take(220).collect());
             self.world.apply(now, event, &mut self.dirty, &mut turn);
         }
-        let mut seen: BTreeMap<Key, u32> = BTreeMap::new();
+        let mut planned = 0;
         while let Some(key) = self.dirty.pop_first() {
-            let times = seen.entry(key.clone()).or_default();
-            *times += 1;
-            if *times > 50 {
+            planned += 1;
+            if planned > 2_000 {
                 return Err(format!("{key:?} is planned over and over"));
             }
             self.wakes.remove(&key);
@@ -306,64 +425,63 @@ impl Life {
             // Killed before the commit: the turn has never been.
             return self.crash();
         }
+        self.commits += u64::from(!turn.records.is_empty());
         for record in turn.records {
             match record {
-                Record::Put(key, value) => {
-                    self.stored.insert(key, value);
-                }
-                Record::Delete(key) => {
-                    self.stored.remove(&key);
-                }
-            }
-        }
-        for action in turn.actions {
-            self.note(|| format!("action {:?} {:?}", action.op, action.verb));
-            let latency = if self.dice.one_in(20) { 40_000_000_000 } else { 1_000_000 };
-            let done_at = self.now_ns + 1 + self.dice.below(latency);
-            // A signal is sent beside whatever else is done with its process.
-            let occupies = |action: &Action| !matches!(action.verb, Verb::Signal { .. });
-            let mut others = self.flights.iter().filter(|flight| occupies(&flight.action));
-            if occupies(&action) && others.any(|flight| flight.action.op.target == action.op.target) {
-                return Err(format!("two operations at once on {:?}", action.op.target));
-            }
-            self.flights.push(Flight { action, done_at, done: None });
+                Record::Put(key, value) => self.stored.insert(key, value),
+                Record::Delete(key) => self.stored.remove(&key),
+            };
         }
         for view in turn.views {
             self.show(view)?;
         }
+        for (request, reply) in turn.replies {
+            self.answer(request, &reply);
+        }
+        for action in turn.actions {
+            self.release(action)?;
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, action: Action) -> Result<(), String> {
+        self.tale.action(self.now_ns, &action);
+        let (stored, now) = (durable(&self.stored, &action.op), self.now());
+        self.promises.release(&action, stored, &self.machine, now.wall)?;
+        // A signal is sent beside whatever else is done with its process.
+        let occupies = |action: &Action| !matches!(action.verb, Verb::Signal { .. });
+        let mut others = self.flights.iter().filter(|flight| occupies(&flight.action));
+        if occupies(&action) && others.any(|flight| flight.action.op.target == action.op.target) {
+            return Err(format!("two operations at once on {:?}", action.op.target));
+        }
+        let slow = self.faults.slow_one_in > 0 && self.dice.one_in(self.faults.slow_one_in);
+        let latency = if slow { 40 * SECOND } else { 1_000_000 };
+        let effect_at = self.now_ns + 1 + self.dice.below(latency);
+        let done_at = effect_at + self.dice.below(latency / 2);
+        let overdue_at = self.now_ns + action.timeout.as_nanos().unsigned_abs();
+        let overdue_at = (overdue_at < done_at).then_some(overdue_at);
+        self.flights.push(Flight { action, effect_at, done_at, overdue_at, outcome: None });
         Ok(())
     }
 
     fn show(&mut self, view: View) -> Result<(), String> {
         match view {
             View::Alloc(view) => {
-                if let Some(was) = self.terminal.get(&view.spec.id)
-                    && *was != view.status
-                {
-                    return Err(format!("{} was {was:?} and is now {:?}", view.spec.name(), view.status));
-                }
-                if view.status.is_terminal() {
-                    self.terminal.insert(view.spec.id, view.status);
-                }
-                self.note(|| {
-                    let tasks: Vec<String> = view
-                        .tasks
-                        .iter()
-                        .map(|task| format!("{} {} {}", task.name, task.phase, task.attempt))
-                        .collect();
-                    let (name, status) = (view.spec.name(), view.status.as_str());
-                    format!("{name} is {status} [{}]: {}", tasks.join(", "), view.convergence.message)
-                });
+                self.promises.show(&view)?;
+                self.tale.alloc(self.now_ns, &view);
                 self.allocs.insert(view.spec.id, *view);
             }
             View::AllocGone(id) => {
+                self.promises.forget(id);
+                self.tale.alloc_gone(self.now_ns, id);
                 self.allocs.remove(&id);
             }
             View::Job(view) => {
-                self.note(|| format!("job {} is {:?}", view.key, view.convergence));
+                self.tale.job(self.now_ns, &view);
                 self.jobs.insert(view.key.clone(), *view);
             }
             View::JobGone(key) => {
+                self.tale.note(self.now_ns, || format!("job {} is forgotten", key.id));
                 self.jobs.remove(&key);
             }
             View::Volume(_) | View::VolumeGone(_) => {}
@@ -371,131 +489,231 @@ impl Life {
         Ok(())
     }
 
+    fn answer(&mut self, request: u64, reply: &Reply) {
+        self.tale.reply(self.now_ns, reply);
+        let Some(command) = self.asked.remove(&request) else { return };
+        if matches!(reply, Reply::Refused(_)) {
+            return;
+        }
+        match command {
+            Command::Apply { jobs, .. } => {
+                self.wanted.extend(jobs.into_iter().map(|job| (job.id.clone(), job)));
+            }
+            Command::Delete { job } => {
+                self.wanted.remove(&job.id);
+            }
+            Command::DeleteVolume { .. }
+            | Command::Restart { .. }
+            | Command::Signal { .. }
+            | Command::Explain { .. } => {}
+        }
+    }
+
     /// Does what the operation does, or fails.
     fn effect(&mut self, flight: &mut Flight) -> Result<(), String> {
+        self.steps += 1;
         let faulty = self.faults.failing_one_in > 0 && self.dice.one_in(self.faults.failing_one_in);
-        if faulty && !matches!(flight.action.verb, Verb::Signal { .. }) {
+        if faulty && self.machine.may_fail(&flight.action) {
             let class = match self.dice.below(8) {
                 0 => FailureClass::Fatal,
                 1 => FailureClass::Recoverable,
                 _ => FailureClass::Retry,
             };
-            flight.done = Some(Outcome::Failed { class, why: "the dice said so".to_owned() });
+            flight.outcome = Some(Outcome::Failed { class, why: "the dice said so".to_owned() });
             return Ok(());
         }
-        let outcome = self.machine.perform(self.now_ns, &flight.action)?;
-        if let (
-            Subject::Alloc(alloc, _),
-            Verb::Up,
-            Op { target: herdlet_plan::op::Target::Alloc(_, part), .. },
-        ) = (&flight.action.subject, &flight.action.verb, &flight.action.op)
-            && matches!(part, Part::Checks | Part::Task(_, herdlet_plan::op::TaskPart::Checks))
+        flight.outcome = Some(self.machine.perform(self.now_ns, &flight.action)?);
+        if let Op { target: Target::Alloc(id, Part::Checks | Part::Task(_, TaskPart::Checks)), .. } =
+            flight.action.op
         {
-            self.checks.push((self.now_ns + 1_000_000_000, alloc.id));
+            self.checks.insert(id, (self.now_ns + SECOND, None));
         }
-        flight.done = Some(outcome);
         Ok(())
     }
 
-    /// Somebody does something.
-    fn act(&mut self, ids: &[&str]) {
-        let id = ids[self.dice.below(ids.len() as u64) as usize];
-        match self.dice.below(8) {
-            0..=3 => {
-                let job = jobs::random(&mut self.dice, id);
-                self.apply(vec![job]);
-            }
-            4 => self.delete(id),
-            _ => {
-                let allocs: Vec<AllocId> = self.allocs.keys().copied().collect();
-                if allocs.is_empty() {
-                    return;
-                }
-                let alloc = allocs[self.dice.below(allocs.len() as u64) as usize];
-                let scope = match self.dice.below(3) {
-                    0 => RestartScope::Running,
-                    1 => RestartScope::All,
-                    _ => RestartScope::Task("main".to_owned()),
+    /// Makes the checks that are due; only changes are reported. While there are faults some fail.
+    fn make_checks(&mut self) {
+        let now_ns = self.now_ns;
+        let due: Vec<AllocId> =
+            self.checks.iter().filter(|(_, (at, _))| *at <= now_ns).map(|(id, _)| *id).collect();
+        for id in due {
+            let hard = self.faults.failing_one_in > 0;
+            let status =
+                if hard && self.dice.one_in(3) { CheckStatus::Failure } else { CheckStatus::Success };
+            let was = self.checks.get(&id).and_then(|(_, was)| *was);
+            let next = if hard { now_ns + SECOND } else { u64::MAX };
+            self.checks.insert(id, (next, Some(status)));
+            let Some((spec, _)) = self.world.allocations().find(|(spec, _)| spec.id == id) else { continue };
+            let Some(group) = spec.group().filter(|_| was != Some(status)) else { continue };
+            for (task, service) in group.all_services() {
+                let part = match task.and_then(|task| group.tasks.iter().position(|other| other == task)) {
+                    Some(index) => Part::Task(index as u16, TaskPart::Checks),
+                    None => Part::Checks,
                 };
-                self.request(Command::Restart { alloc, scope });
+                if !self.machine.things.contains(&Thing::Part(id, part)) {
+                    continue;
+                }
+                let owner = task.map_or("group", |task| task.name.as_str());
+                self.events.extend(service.checks.iter().map(|check| Event::Check {
+                    alloc: id,
+                    result: CheckResult {
+                        id: format!("{owner}-{}-{}", service.name, check.name),
+                        service: service.name.clone(),
+                        check: check.name.clone(),
+                        task: task.map(|task| task.name.clone()),
+                        status,
+                        output: String::new(),
+                        at: UnixNanos(0),
+                    },
+                }));
             }
         }
     }
 
-    /// A real thing vanishes, and a look sees it.
-    fn drift(&mut self) {
-        let things: Vec<machine::Thing> = self.machine.things.iter().cloned().collect();
-        if things.is_empty() {
-            return;
-        }
-        let thing = things[self.dice.below(things.len() as u64) as usize].clone();
-        if let machine::Thing::Part(id, part) = thing
-            && matches!(part, Part::Services | Part::Task(_, herdlet_plan::op::TaskPart::Mounts))
-        {
-            self.note(|| format!("DRIFT {part:?} of {id}"));
-            self.machine.vanish(&machine::Thing::Part(id, part));
-            self.events.push(Event::Drift { alloc: id, part, by: herdlet_plan::event::Noticed::Look });
+    /// Every job has what it wants, or says that it failed, and nothing is under way.
+    fn check_settled(&self) -> Result<(), String> {
+        let unsettled = self.jobs.values().find(|view| match view.convergence.state {
+            ConvergenceState::Converged | ConvergenceState::Failed => false,
+            ConvergenceState::Progressing | ConvergenceState::Waiting => true,
+        });
+        match unsettled {
+            Some(view) => Err(format!("job {} has settled as {:?}", view.key, view.convergence)),
+            None => Ok(()),
         }
     }
 
-    /// Every job that is wanted has what it wants, or says that it failed.
-    fn check_converged(&self) -> Result<(), String> {
-        for view in self.jobs.values() {
-            use herdlet_api_types::view::ConvergenceState as C;
-            match view.convergence.state {
-                C::Converged | C::Failed => {}
-                C::Progressing | C::Waiting => {
-                    return Err(format!("job {} has settled as {:?}", view.key, view.convergence));
+    /// Exactly the jobs exist that people were told are wanted.
+    fn check_wanted(&mut self) -> Result<(), String> {
+        if let Err(why) = self.check_settled() {
+            self.explain();
+            return Err(why);
+        }
+        let shown: Vec<&String> = self.jobs.keys().map(|key| &key.id).collect();
+        let wanted: Vec<&String> = self.wanted.keys().collect();
+        if shown != wanted {
+            return Err(format!("{shown:?} exist, {wanted:?} are wanted"));
+        }
+        Ok(())
+    }
+
+    /// A settled world that is looked at all over, and left alone for hours, does nothing but what its timers ask for.
+    fn rest(&mut self) -> Result<(), String> {
+        let mut looks = Vec::new();
+        for (spec, state) in self.world.allocations() {
+            let up = state.parts.iter().filter(|(_, state)| **state == PartState::Up);
+            looks.extend(up.map(|(part, _)| Event::Drift { alloc: spec.id, part, by: Noticed::Look }));
+        }
+        let renewing = self.allocs.values().filter_map(|view| view.spec.group()).any(|group| {
+            let mut identities = group.tasks.iter().flat_map(|task| &task.identities);
+            identities.any(|identity| identity.ttl.is_some() && identity.change_mode != ChangeMode::Noop)
+        });
+        self.events.extend(looks);
+        let (commits, since) = (self.commits, self.now_ns);
+        let shown: Vec<_> = self.jobs.values().map(|view| view.convergence.clone()).collect();
+        while self.now_ns < since + 3_600 * SECOND && self.moment()? {
+            if self.commits != commits && !renewing {
+                return Err("a settled world writes".to_owned());
+            }
+            if !renewing && shown.iter().ne(self.jobs.values().map(|view| &view.convergence)) {
+                return Err("a settled world shows something else".to_owned());
+            }
+        }
+        self.settle("after hours of rest")
+    }
+
+    /// What is there is what a life without faults comes to that is asked for the same.
+    fn check_history(&mut self) -> Result<(), String> {
+        let mut clean = Life::new(1, Faults::default());
+        clean.want_volume();
+        clean.apply(self.wanted.values().cloned().collect());
+        clean.settle("a life without faults")?;
+        for (key, view) in &self.jobs {
+            let Some(other) = clean.jobs.get(key) else { continue };
+            let converged = |view: &JobView| view.convergence.state == ConvergenceState::Converged;
+            if converged(view) && converged(other) {
+                let (mine, theirs) = (self.inventory(key), clean.inventory(key));
+                if mine != theirs {
+                    return Err(format!("job {key} has {mine:?}, without its history {theirs:?}"));
                 }
             }
         }
         Ok(())
     }
 
-    /// Logs what every allocation waits for.
-    fn explain(&mut self) {
-        let ids: Vec<AllocId> = self.world.allocations().map(|(spec, _)| spec.id).collect();
-        for alloc in ids {
-            let mut turn = Turn::default();
-            let command = Command::Explain { alloc };
-            self.world.apply(
-                self.now(),
-                Event::Command { request: 0, command },
-                &mut BTreeSet::new(),
-                &mut turn,
-            );
-            for (_, reply) in turn.replies {
-                self.note(|| format!("{reply:?}"));
+    /// What a job has: the processes of its wanted allocations by slot, and what they use. What ended tasks left is not kept.
+    fn inventory(&self, key: &JobKey) -> BTreeSet<String> {
+        let mut all = BTreeSet::new();
+        for view in self.allocs.values().filter(|view| view.spec.job_key == *key) {
+            if view.spec.desired != herdlet_api_types::alloc::Desired::Run {
+                continue;
             }
+            let (id, name) = (view.spec.id, view.spec.name());
+            for thing in &self.machine.things {
+                let Thing::Part(of, part) = thing else { continue };
+                let used = match part {
+                    Part::Task(index, _) => self.machine.lives(id, *index),
+                    Part::Dir | Part::Services | Part::Checks => !view.status.is_terminal(),
+                };
+                if *of == id && used {
+                    all.insert(format!("{name} {part:?}"));
+                }
+            }
+            let live = self.machine.live().filter(|((of, ..), _)| *of == id);
+            all.extend(live.map(|((_, index, _), _)| format!("{name} task {index}")));
         }
+        all
     }
 
     fn check_nothing_left(&self) -> Result<(), String> {
         if let Some((key, _)) = self.machine.live().next() {
             return Err(format!("{key:?} lives on"));
         }
-        if let Some((key, _)) =
-            self.machine.attempts.iter().find(|(_, known)| known.phase != Phase::Tombstone)
-        {
+        let mut records = self.machine.attempts.iter();
+        if let Some((key, _)) = records.find(|(_, known)| known.phase != Phase::Tombstone) {
             return Err(format!("the record of {key:?} is left"));
         }
-        let left: Vec<_> =
-            self.machine.things.iter().filter(|thing| matches!(thing, machine::Thing::Part(..))).collect();
-        if !left.is_empty() {
-            return Err(format!("left behind: {left:?}"));
+        if let Some(thing) = self.machine.things.iter().find(|thing| matches!(thing, Thing::Part(..))) {
+            let Thing::Part(id, part) = thing else { return Ok(()) };
+            return Err(format!("left behind: {part:?} of {}", self.tale.name_of(*id)));
         }
-        let stored: Vec<_> =
-            self.stored.keys().filter(|key| !matches!(key, RecordKey::Meta | RecordKey::Volume(_))).collect();
-        if !stored.is_empty() {
-            return Err(format!("stored still: {stored:?}"));
+        let mut stored = self.stored.keys();
+        match stored.find(|key| !matches!(key, RecordKey::Meta | RecordKey::Volume(_))) {
+            Some(key) => Err(format!("stored still: {key:?}")),
+            None => Ok(()),
         }
-        let _ = Origin::Manifest;
-        Ok(())
     }
 
-    fn note(&mut self, line: impl FnOnce() -> String) {
-        if self.keep_log {
-            self.log.push(format!("{:>12.6} {}", self.now_ns as f64 / 1e9, line()));
+    /// Logs what every allocation waits for.
+    fn explain(&mut self) {
+        let ids: Vec<AllocId> = self.world.allocations().map(|(spec, _)| spec.id).collect();
+        for alloc in ids {
+            let (mut turn, command) = (Turn::default(), Command::Explain { alloc });
+            let event = Event::Command { request: 0, command };
+            self.world.apply(self.now(), event, &mut BTreeSet::new(), &mut turn);
+            for (_, reply) in turn.replies {
+                self.tale.note(self.now_ns, || format!("{reply:?}"));
+            }
         }
+    }
+}
+
+/// Key of a job in the default namespace.
+pub fn job_key(id: &str) -> JobKey {
+    JobKey { namespace: "default".to_owned(), id: id.to_owned() }
+}
+
+fn durable<'a>(stored: &'a BTreeMap<RecordKey, RecordValue>, op: &Op) -> Option<&'a Durable> {
+    let Target::Alloc(id, _) = &op.target else { return None };
+    match stored.get(&RecordKey::AllocState(*id)) {
+        Some(RecordValue::AllocState(durable)) => Some(durable),
+        Some(_) | None => None,
+    }
+}
+
+/// Whether an action is about a part of an allocation.
+pub fn part_of(action: &Action) -> Option<Part> {
+    match &action.subject {
+        Subject::Alloc(_, part) => Some(*part),
+        Subject::Volume(_) => None,
     }
 }

@@ -102,6 +102,10 @@ impl Writer<'_> {
             return;
         }
         let Some(ended) = self.state.parts.end(part, generation) else { return };
+        if lies_in(part, Part::Dir) && *self.state.parts.get(Part::Dir) == PartState::Absent {
+            // Somebody removed the directory; what has just ended may have made it anew.
+            self.state.parts.learn(Part::Dir, PartState::Unknown);
+        }
         match (part, ended) {
             (Part::Task(index, TaskPart::Process), ended) => self.process_outcome(index, ended, outcome),
             (_, Ended::Overtaken) => {}
@@ -116,10 +120,28 @@ impl Writer<'_> {
         self.refresh_status();
     }
 
-    /// Something suggests that a part is not as it should be.
+    /// Something suggests that a part is not as it should be; then what lies in it may not be either.
     pub fn drift(&mut self, part: Part, noticed: Noticed) {
-        if *self.state.parts.get(part) == PartState::Up {
-            self.state.parts.learn(part, PartState::Suspect(noticed));
+        self.suspect(part, noticed);
+        let inside: Vec<Part> =
+            self.state.parts.iter().map(|(inner, _)| inner).filter(|inner| lies_in(*inner, part)).collect();
+        for inner in inside {
+            self.suspect(inner, noticed);
+        }
+    }
+
+    fn suspect(&mut self, part: Part, noticed: Noticed) {
+        match self.state.parts.get(part) {
+            PartState::Up => self.state.parts.learn(part, PartState::Suspect(noticed)),
+            // Whatever the operation finds may be older than this. What becomes of processes is told by their exits.
+            PartState::Busy { .. } if !matches!(part, Part::Task(_, TaskPart::Process)) => {
+                self.state.parts.overtake(part);
+            }
+            PartState::Busy { .. }
+            | PartState::Unknown
+            | PartState::Suspect(_)
+            | PartState::Absent
+            | PartState::Failed { .. } => {}
         }
     }
 
@@ -334,5 +356,16 @@ impl Writer<'_> {
 
     fn task_count(&self) -> TaskIndex {
         TaskIndex::try_from(self.state.durable.tasks.len()).unwrap_or(TaskIndex::MAX)
+    }
+}
+
+/// Whether a part lies in a directory that is another part.
+fn lies_in(part: Part, dir: Part) -> bool {
+    match (dir, part) {
+        (Part::Dir, Part::Task(_, TaskPart::Dir | TaskPart::Identity | TaskPart::Mounts)) => true,
+        (Part::Task(index, TaskPart::Dir), Part::Task(inner, TaskPart::Identity | TaskPart::Mounts)) => {
+            index == inner
+        }
+        _ => false,
     }
 }

@@ -113,7 +113,8 @@ impl Me<'_> {
         let part = self.part(TaskPart::Process);
         match pass.state.parts.get(part) {
             PartState::Busy { .. } => {}
-            _ if self.is_over(pass) => {
+            // Nothing runs, but a start may still be on its way: stopping it leaves a record that no start gets past.
+            PartState::Absent if self.is_over(pass) => {
                 let step = kill_step(pass, self.task);
                 pass.change(self.index, TaskChange::Stop { step, then: AfterStop::Dead });
             }
@@ -221,7 +222,10 @@ impl Me<'_> {
         match pass.state.parts.get(part) {
             PartState::Busy { .. } => {}
             // A stop that is done without an exit having been seen: the look tells which.
-            PartState::Suspect(_) => self.recover(pass, attempt, None),
+            PartState::Suspect(noticed) => {
+                let noticed = *noticed;
+                self.recover(pass, attempt, Some(noticed));
+            }
             PartState::Up | PartState::Unknown | PartState::Absent => {
                 pass.issue(part, Doing::Down, stop, timeout)
             }

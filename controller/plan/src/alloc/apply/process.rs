@@ -85,6 +85,15 @@ impl Writer<'_> {
             state::Ended::Fresh(doing) => doing,
         };
         match (doing, &run, outcome) {
+            // It was stopped, and a look was due because of that.
+            (
+                Doing::Look(Some(_)),
+                Run::Stopping { step: StopStep::Kill { .. }, .. },
+                Outcome::Recovered(Recovered::Running),
+            ) => {
+                let why = String::from("the process is still there");
+                self.part_failed(part, Doing::Down, FailureClass::Retry, why);
+            }
             (_, _, Outcome::Recovered(recovered)) => self.recovered(index, &run, recovered),
             (Doing::Up, Run::Starting { attempt, .. }, Outcome::Done) => {
                 self.state.parts.learn(part, PartState::Up);

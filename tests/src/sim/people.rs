@@ -1,0 +1,92 @@
+//! What people do, and what happens behind the agent's back.
+
+use herdlet_api_types::AllocId;
+use herdlet_plan::{
+    event::{Command, Event, Noticed, RestartScope, VolumeData},
+    op::{Part, TaskPart},
+};
+
+use super::{
+    jobs,
+    life::Life,
+    machine::{AttemptKey, Thing},
+};
+
+const IDS: [&str; 3] = ["a", "b", "c"];
+
+impl Life {
+    /// Somebody does something.
+    pub(super) fn act(&mut self) {
+        let id = IDS[self.dice.below(IDS.len() as u64) as usize];
+        match self.dice.below(10) {
+            0..=3 => {
+                let job = jobs::random(&mut self.dice, id);
+                self.apply(vec![job]);
+            }
+            4 => self.delete(id),
+            5 => self.want_volume(),
+            6 if self.dice.one_in(3) => {
+                let data = if self.dice.one_in(2) { VolumeData::Keep } else { VolumeData::Purge };
+                self.request(Command::DeleteVolume { name: jobs::volume().name, data });
+            }
+            _ => {
+                let Some(alloc) = self.some_alloc() else { return };
+                let scope = match self.dice.below(3) {
+                    0 => RestartScope::Running,
+                    1 => RestartScope::All,
+                    _ => RestartScope::Task("main".to_owned()),
+                };
+                self.request(Command::Restart { alloc, scope });
+            }
+        }
+    }
+
+    /// Something happens behind the agent's back; sometimes it is seen at once, sometimes by a look.
+    pub(super) fn drift(&mut self) {
+        if self.dice.one_in(4) {
+            return self.kill_something();
+        }
+        let things: Vec<&Thing> = self.machine.things.iter().collect();
+        if things.is_empty() {
+            return;
+        }
+        let thing = things[self.dice.below(things.len() as u64) as usize].clone();
+        let Thing::Part(alloc, part) = thing else { return };
+        match part {
+            // A directory takes the task with it; once in a while is enough.
+            Part::Dir | Part::Task(_, TaskPart::Dir) if !self.dice.one_in(8) => return,
+            Part::Checks | Part::Task(_, TaskPart::Checks) => return,
+            Part::Task(_, TaskPart::Mounts) if self.dice.one_in(3) => {
+                self.tale.note(self.now().boot_ns, || format!("something else is mounted over {part:?}"));
+                self.machine.covered.insert(thing);
+            }
+            Part::Dir | Part::Services | Part::Task(..) => {
+                self.tale.note(self.now().boot_ns, || format!("{part:?} vanishes"));
+                self.machine.vanish(&thing);
+            }
+        }
+        let by = if self.dice.one_in(2) { Noticed::Event } else { Noticed::Look };
+        self.post(Event::Drift { alloc, part, by });
+    }
+
+    fn kill_something(&mut self) {
+        let live: Vec<AttemptKey> = self.machine.live().map(|(key, _)| *key).collect();
+        if live.is_empty() {
+            return;
+        }
+        let key = live[self.dice.below(live.len() as u64) as usize];
+        let seen = if self.dice.one_in(2) { self.machine.kill(key) } else { self.machine.lose(key) };
+        if let Some(event) = seen {
+            self.tale.event(self.now().boot_ns, &event);
+            self.post(event);
+        }
+    }
+
+    fn some_alloc(&mut self) -> Option<AllocId> {
+        if self.allocs.is_empty() {
+            return None;
+        }
+        let at = self.dice.below(self.allocs.len() as u64) as usize;
+        self.allocs.keys().nth(at).copied()
+    }
+}

@@ -1,0 +1,163 @@
+//! What must hold when the agent lets something out: an action, a view. The machine knows what must hold when it happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use herdlet_api_types::{
+    AllocId, UnixNanos,
+    alloc::{Allocation, ClientStatus},
+    job::{Lifecycle, Task},
+    view::AllocView,
+};
+use herdlet_plan::{
+    action::{Action, Verb},
+    op::{Part, Subject, TaskPart},
+    state::{AfterStop, Durable, Run},
+};
+
+use super::machine::{Machine, spec_of};
+
+/// What was let out so far.
+#[derive(Debug, Default)]
+pub struct Promises {
+    terminal: BTreeMap<AllocId, ClientStatus>,
+    gone: BTreeSet<AllocId>,
+    /// Whether the last request to the catalogue about a group's services asked for them.
+    registered: BTreeMap<AllocId, bool>,
+    /// Allocations with a request on its way to the catalogue: until it ends no other can follow, and nothing waits for it.
+    asking: BTreeSet<AllocId>,
+}
+
+impl Promises {
+    /// The agent dies; what the last one asked of the catalogue is not known to the next.
+    pub fn crash(&mut self) {
+        self.registered.clear();
+        self.asking.clear();
+    }
+
+    /// An operation has ended.
+    pub fn end(&mut self, action: &Action) {
+        if let Subject::Alloc(alloc, Part::Services) = &action.subject {
+            self.asking.remove(&alloc.id);
+        }
+    }
+
+    /// A view is published.
+    pub fn show(&mut self, view: &AllocView) -> Result<(), String> {
+        let (id, name) = (view.spec.id, view.spec.name());
+        if self.gone.contains(&id) {
+            return Err(format!("{name} comes back although it was gone"));
+        }
+        match self.terminal.get(&id) {
+            Some(was) if *was != view.status => {
+                return Err(format!("{name} was {was:?} and is now {:?}", view.status));
+            }
+            Some(_) => {}
+            None if view.status.is_terminal() => {
+                self.terminal.insert(id, view.status);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// An allocation is forgotten.
+    pub fn forget(&mut self, id: AllocId) {
+        self.gone.insert(id);
+        self.terminal.remove(&id);
+        self.registered.remove(&id);
+    }
+
+    /// An action is started; `stored` is what has been committed about its allocation.
+    pub fn release(
+        &mut self,
+        action: &Action,
+        stored: Option<&Durable>,
+        machine: &Machine,
+        wall: UnixNanos,
+    ) -> Result<(), String> {
+        let Subject::Alloc(alloc, part) = &action.subject else { return Ok(()) };
+        let Some(known) = stored else {
+            return Err(format!("{:?} of {} before it was adopted", action.verb, alloc.name()));
+        };
+        match (part, &action.verb) {
+            (Part::Services, Verb::Up) => {
+                self.registered.insert(alloc.id, true);
+                self.asking.insert(alloc.id);
+            }
+            (Part::Services, Verb::Down) => {
+                self.registered.insert(alloc.id, false);
+                self.asking.insert(alloc.id);
+            }
+            (Part::Task(index, TaskPart::Process), Verb::Start { attempt }) => {
+                self.may_start(alloc, *index, *attempt, known)?;
+            }
+            (Part::Task(index, TaskPart::Process), Verb::Stop { .. }) => {
+                self.may_stop(alloc, *index, known, machine, wall)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn may_start(&self, alloc: &Allocation, index: u16, attempt: u32, known: &Durable) -> Result<(), String> {
+        let (group, task) = spec_of(alloc, index)?;
+        let name = || format!("{}/{}", alloc.name(), task.name);
+        let begun = known.tasks.get(usize::from(index)).map(|task| (task.attempt, &task.run));
+        if !matches!(begun, Some((last, Run::Starting { attempt: starting, .. })) if last == attempt && *starting == attempt)
+        {
+            return Err(format!("{} starts attempt {attempt} without having committed it", name()));
+        }
+        let wants_services = known.stop.is_none() && known.restart.is_none();
+        if wants_services
+            && task.lifecycle != Lifecycle::Poststop
+            && !group.services.is_empty()
+            && self.registered.get(&alloc.id) != Some(&true)
+            && !self.asking.contains(&alloc.id)
+        {
+            return Err(format!("{} starts before the group's services were asked for", name()));
+        }
+        Ok(())
+    }
+
+    fn may_stop(
+        &self,
+        alloc: &Allocation,
+        index: u16,
+        known: &Durable,
+        machine: &Machine,
+        wall: UnixNanos,
+    ) -> Result<(), String> {
+        let (group, task) = spec_of(alloc, index)?;
+        let name = || format!("{}/{}", alloc.name(), task.name);
+        let Some(stop) = &known.stop else { return Ok(()) };
+        let state = known.tasks.get(usize::from(index)).ok_or("no such task")?;
+        let for_good = matches!(state.run, Run::Stopping { then: AfterStop::Dead, .. });
+        // What was never known to run is fenced, not stopped.
+        let ran = state.started_at.0 != 0 && state.exit.is_none();
+        if !for_good
+            || !ran
+            || state.doom.is_some()
+            || task.lifecycle == Lifecycle::Poststop
+            || !machine.lives(alloc.id, index)
+        {
+            return Ok(());
+        }
+        if self.registered.get(&alloc.id) == Some(&true) && !self.asking.contains(&alloc.id) {
+            return Err(format!("{} is killed while its group's services stand", name()));
+        }
+        let waited = wall.0 - stop.decided_at.0;
+        let due = group.shutdown_delay.as_nanos() + task.shutdown_delay.as_nanos();
+        if waited < due {
+            return Err(format!("{} is killed {waited} ns after the decision, not {due}", name()));
+        }
+        let rank = |task: &Task| if task.leader { 0 } else { 1 + u8::from(task.lifecycle.is_sidecar()) };
+        for (other, spec) in (0..).zip(&group.tasks).filter(|(other, _)| *other != index) {
+            let first = rank(spec) < rank(task)
+                || rank(spec) == rank(task) && spec.depends_on.iter().any(|on| on.task == task.name);
+            if first && spec.lifecycle != Lifecycle::Poststop && machine.lives(alloc.id, other) {
+                return Err(format!("{} is killed before {}", name(), spec.name));
+            }
+        }
+        Ok(())
+    }
+}
