@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
     EnvFilter, Layer as _,
     fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
@@ -19,23 +19,8 @@ use tracing_subscriber::{
 
 use crate::{config::LogFormat, desired::yaml::nearest};
 
-/// What is logged, and how.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// Directives; the [`Audience`]'s level where absent.
-    pub directives: Option<String>,
-    /// Form of a line.
-    pub format: LogFormat,
-}
-
-/// Who reads the logs by default, which decides how much there is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Audience {
-    /// The log of a long-running agent: every transition (`info`).
-    Agent,
-    /// Somebody at a terminal who waits for a command's own output: only what went wrong (`warn`).
-    Command,
-}
+/// What commands log unless they are told otherwise.
+const COMMAND_DIRECTIVES: &str = "warn";
 
 /// What stderr is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,24 +44,24 @@ pub enum LogError {
     Taken(#[source] TryInitError),
 }
 
-/// Makes logs go to stderr from now on. `env` tells what stderr can show; directives are in the settings.
+/// Makes logs go to stderr from now on.
 ///
 /// # Errors
 /// When the directives make no sense, or the process logs already.
-pub fn init(
-    settings: &Settings,
-    audience: Audience,
-    env: impl Fn(&str) -> Option<String>,
-) -> Result<(), LogError> {
-    let sink = Sink::of_stderr(env);
-    subscriber(settings, audience, sink, std::io::stderr)?.try_init().map_err(LogError::Taken)
+pub fn init(directives: &str, format: LogFormat) -> Result<(), LogError> {
+    let sink = Sink::of_stderr(variable);
+    subscriber(directives, format, sink, std::io::stderr)?.try_init().map_err(LogError::Taken)
 }
 
-/// The settings that the environment alone gives, for commands without a config. What makes no sense is left out.
-pub fn settings_from_env(env: impl Fn(&str) -> Option<String>) -> Settings {
-    let directives = directives_from_env(&env).filter(|text| check_directives(text).is_ok());
-    let format = env("HERDLET_LOG_FORMAT").and_then(|name| name.parse().ok()).unwrap_or_default();
-    Settings { directives, format }
+/// The same for commands, which have no config and whose own output is what counts: `HERDLET_LOG_FORMAT` and
+/// [`directives_from_env`], else only what went wrong is told. What makes no sense is left out.
+///
+/// # Errors
+/// When the process logs already.
+pub fn init_for_command() -> Result<(), LogError> {
+    let directives = directives_from_env(variable).filter(|text| check_directives(text).is_ok());
+    let format = variable("HERDLET_LOG_FORMAT").and_then(|name| name.parse().ok()).unwrap_or_default();
+    init(directives.as_deref().unwrap_or(COMMAND_DIRECTIVES), format)
 }
 
 /// The directives that the environment gives: `HERDLET_LOG_LEVEL`, else `HERDLET_LOG`, else `RUST_LOG`, which may be meant
@@ -119,24 +104,25 @@ fn env_set(env: &impl Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<Str
     |name| env(name).filter(|value| !value.is_empty())
 }
 
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
 type BoxedSubscriber = Box<dyn Subscriber + Send + Sync>;
 
 /// A subscriber that writes to `writer`.
 fn subscriber<W>(
-    settings: &Settings,
-    audience: Audience,
+    directives: &str,
+    format: LogFormat,
     sink: Sink,
     writer: W,
 ) -> Result<BoxedSubscriber, LogError>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let filter = match &settings.directives {
-        Some(directives) => parse(directives).map_err(LogError::Directives)?,
-        None => EnvFilter::builder().with_default_directive(audience.level().into()).parse_lossy(""),
-    };
+    let filter = parse(directives).map_err(LogError::Directives)?;
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(sink == Sink::Colours);
-    let layer = match (settings.format, sink) {
+    let layer = match (format, sink) {
         // Whoever reads JSON reads its fields, the time among them, wherever it comes from.
         (LogFormat::Json, Sink::Colours | Sink::Plain | Sink::Journal) => {
             layer.with_ansi(false).json().flatten_event(true).boxed()
@@ -148,15 +134,6 @@ where
         }
     };
     Ok(Box::new(tracing_subscriber::registry().with(layer.with_filter(filter))))
-}
-
-impl Audience {
-    fn level(self) -> LevelFilter {
-        match self {
-            Self::Agent => LevelFilter::INFO,
-            Self::Command => LevelFilter::WARN,
-        }
-    }
 }
 
 /// Writes the priority before the line, as sd-daemon(3) has it: the journal takes it off and keeps it as a field.
@@ -227,10 +204,10 @@ mod tests {
         }
     }
 
-    fn written(settings: &Settings, audience: Audience, sink: Sink) -> String {
+    fn written(directives: &str, format: LogFormat, sink: Sink) -> String {
         let written = Written::default();
         let writer = written.clone();
-        let subscriber = subscriber(settings, audience, sink, move || writer.clone()).unwrap();
+        let subscriber = subscriber(directives, format, sink, move || writer.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(alloc = "a1", "started");
             tracing::warn!("\u{1b}[31mslow");
@@ -239,23 +216,18 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    fn settings(directives: &str, format: LogFormat) -> Settings {
-        Settings { directives: (!directives.is_empty()).then(|| directives.to_owned()), format }
-    }
-
     #[test]
-    fn the_agent_tells_of_transitions_and_a_command_only_of_what_went_wrong() {
-        let usual = Settings::default();
-        assert_eq!(written(&usual, Audience::Agent, Sink::Plain).lines().count(), 2);
-        assert_eq!(written(&usual, Audience::Command, Sink::Plain).lines().count(), 1);
-        assert_eq!(written(&settings("off", LogFormat::Text), Audience::Agent, Sink::Plain), "");
-        let elsewhere = settings("warn,other=trace", LogFormat::Text);
-        assert_eq!(written(&elsewhere, Audience::Agent, Sink::Plain).lines().count(), 1);
+    fn directives_say_what_is_written() {
+        let lines = |directives| written(directives, LogFormat::Text, Sink::Plain).lines().count();
+        assert_eq!(lines("info"), 2);
+        assert_eq!(lines(COMMAND_DIRECTIVES), 1);
+        assert_eq!(lines("off"), 0);
+        assert_eq!(lines("warn,other=trace"), 1);
     }
 
     #[test]
     fn the_journal_gets_priorities_and_neither_times_nor_colours() {
-        let text = written(&Settings::default(), Audience::Agent, Sink::Journal);
+        let text = written("info", LogFormat::Text, Sink::Journal);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "<6>herdlet::telemetry::logs::tests: started alloc=\"a1\"");
         assert!(lines[1].starts_with("<4>"), "{text}");
@@ -264,15 +236,15 @@ mod tests {
 
     #[test]
     fn colours_are_for_terminals_and_escapes_of_others_for_nobody() {
-        assert!(!written(&Settings::default(), Audience::Agent, Sink::Plain).contains('\u{1b}'));
-        let coloured = written(&Settings::default(), Audience::Agent, Sink::Colours);
+        assert!(!written("info", LogFormat::Text, Sink::Plain).contains('\u{1b}'));
+        let coloured = written("info", LogFormat::Text, Sink::Colours);
         assert!(coloured.contains('\u{1b}'));
         assert!(!coloured.contains("\u{1b}[31mslow"), "{coloured}");
     }
 
     #[test]
     fn a_json_line_is_an_object_with_its_fields() {
-        let text = written(&settings("", LogFormat::Json), Audience::Agent, Sink::Journal);
+        let text = written("info", LogFormat::Json, Sink::Journal);
         let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         assert_eq!(line["alloc"], "a1");
         assert_eq!(line["message"], "started");
@@ -293,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_environment_says_is_read_in_order_and_nonsense_left_out() {
+    fn our_own_variables_come_before_the_one_of_everybody() {
         let env = |set: &'static [(&str, &str)]| {
             move |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         };
-        let read = |set| settings_from_env(env(set)).directives;
+        let read = |set| directives_from_env(env(set));
         assert_eq!(read(&[("RUST_LOG", "debug")]).as_deref(), Some("debug"));
         assert_eq!(read(&[("RUST_LOG", "debug"), ("HERDLET_LOG", "trace")]).as_deref(), Some("trace"));
-        assert_eq!(read(&[("RUST_LOG", "debug"), ("HERDLET_LOG", "??")]), None);
+        assert_eq!(read(&[("RUST_LOG", "debug"), ("HERDLET_LOG", "??")]).as_deref(), Some("??"));
         assert_eq!(read(&[("RUST_LOG", "serde")]), None);
     }
 }
