@@ -103,3 +103,21 @@ async fn remove_all(charge: &Charge) -> anyhow::Result<()> {
     })?;
     instance.remove_all().await
 }
+
+/// Runs the guard with its charge as JSON. The answer is the exit code.
+pub async fn execute(charge: &str) -> u8 {
+    let charge = match serde_json::from_str(charge) {
+        Ok(charge) => charge,
+        Err(error) => {
+            tracing::error!(%error, "failed to read the guard's charge");
+            return 2;
+        }
+    };
+    match watch(charge).await {
+        Ok(()) => 0,
+        Err(error) => {
+            tracing::error!("failed to tidy up: {error:#}");
+            1
+        }
+    }
+}

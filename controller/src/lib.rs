@@ -17,6 +17,7 @@ pub mod paths;
 pub mod planner;
 pub mod publish;
 pub mod run;
+pub mod serve;
 pub mod state_db;
 pub mod telemetry;
 pub mod watch;

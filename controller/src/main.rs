@@ -1,2 +1,60 @@
-//! placeholder
-fn main() {}
+//! The binary: reads the command line, sets up what every command needs, hands over.
+
+use std::{process::ExitCode, time::Duration};
+
+use herdlet::{
+    cli::{self, Command},
+    guard, run, serve,
+    telemetry::logs,
+};
+
+/// How long tasks of the runtime that can't be stopped (a commit on a hung disk) may keep the process.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
+
+fn main() -> ExitCode {
+    let command = match cli::parse(std::env::args_os()) {
+        Ok(cli) => cli.command,
+        Err(code) => return code.into(),
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            anstream::eprintln!("herdlet: failed to start: {error}");
+            return 1.into();
+        }
+    };
+    let code = runtime.block_on(execute(command));
+    runtime.shutdown_timeout(SHUTDOWN_MAX);
+    code.into()
+}
+
+async fn execute(command: Command) -> u8 {
+    match command {
+        Command::Agent(flags) => serve::run_agent(flags).await,
+        Command::Run(args) => {
+            init_logs();
+            run::run(run::RunOptions {
+                files: args.files,
+                state_dir: args.state_dir,
+                cgroup_parent: args.cgroup_parent,
+            })
+            .await
+        }
+        Command::Guard(args) => {
+            init_logs();
+            guard::execute(&args.charge).await
+        }
+        Command::Client(command) => {
+            init_logs();
+            cli::execute(command).await
+        }
+    }
+}
+
+fn init_logs() {
+    let variable = |name: &str| std::env::var(name).ok();
+    let settings = logs::settings_from_env(variable);
+    if let Err(error) = logs::init(&settings, logs::Audience::Command, variable) {
+        anstream::eprintln!("herdlet: failed to {error}");
+    }
+}

@@ -3,7 +3,7 @@
 //! In: the config. Out: an exit code. Order of starting: state directory, drivers, database, loop, folders, API, readiness.
 //! It stops by SIGTERM or SIGINT in the reverse order; tasks run on.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use herdlet_plan::event::Command;
@@ -13,7 +13,7 @@ use crate::{
     agent::{self, Agent, Parts},
     config::{Config, Flags, Surroundings, host_name},
     desired::{
-        folder::{FolderSource, FolderStatus},
+        folder::FolderSource,
         manifests::{DriverRules, Drivers},
     },
     drivers::{alloc_dir, catalog::ConsulConfig, cgroup::Isolation, volume::HostVolumes},
@@ -36,8 +36,9 @@ pub async fn run_agent(flags: Flags) -> u8 {
             return USAGE;
         }
     };
-    if let Err(error) = logs::init(&config.log_level, config.log_format) {
-        anstream::eprintln!("herdlet: failed to set up the log: {error}");
+    let settings = logs::Settings { directives: Some(config.log_level.clone()), format: config.log_format };
+    if let Err(error) = logs::init(&settings, logs::Audience::Agent, |name| std::env::var(name).ok()) {
+        anstream::eprintln!("herdlet: failed to {error}");
         return USAGE;
     }
     match run(config).await {
@@ -88,12 +89,12 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let folders = read_folders(&config, &agent).await?;
     agent.complete().await?;
     let closing = CancellationToken::new();
+    let problems = folders.iter().map(FolderSource::status).collect();
     let faces = TaskTracker::new();
-    let problems: Vec<Arc<FolderStatus>> = folders.iter().map(FolderSource::status).collect();
     for folder in folders {
         agent.watch(folder.follow());
     }
-    let shared = shared(&config, &agent, facts, telemetry, problems, closing.clone());
+    let shared = shared(&config, &agent, facts, telemetry.scrape(&agent, problems), closing.clone());
     listen(&config, &shared, &faces, &closing).await?;
     agent.handle.first_turn.opened().await.context("finish the first turn")?;
     notify(&[sd_notify::NotifyState::Ready]);
@@ -112,15 +113,21 @@ async fn run(config: Config) -> anyhow::Result<()> {
 /// Finishes removals that an earlier agent began. What resists is tried again at the next start.
 fn sweep(instance: &Instance) -> anyhow::Result<()> {
     alloc_dir::sweep(&instance.paths).context("finish removing allocation directories")?;
-    HostVolumes::new(instance.paths.clone(), instance.privileges).sweep().context("finish removing volumes")?;
+    HostVolumes::new(instance.paths.clone(), instance.privileges)
+        .sweep()
+        .context("finish removing volumes")?;
     Ok(())
 }
 
 async fn read_folders(config: &Config, agent: &Agent) -> anyhow::Result<Vec<FolderSource>> {
     let mut folders = Vec::new();
     for dir in &config.manifests {
-        let mut folder =
-            FolderSource::new(dir.clone(), &agent.context.paths.state, manifest_rules(config), agent.inbox.clone());
+        let mut folder = FolderSource::new(
+            dir.clone(),
+            &agent.context.paths.state,
+            manifest_rules(config),
+            agent.inbox.clone(),
+        );
         folder.load().await.with_context(|| format!("read the manifests in {}", dir.display()))?;
         folders.push(folder);
     }
@@ -160,12 +167,10 @@ fn shared(
     config: &Config,
     agent: &Agent,
     facts: Facts,
-    telemetry: Telemetry,
-    problems: Vec<Arc<FolderStatus>>,
+    scrape: impl Fn() -> String + Send + Sync + 'static,
     closing: CancellationToken,
 ) -> Arc<Shared> {
     let handle = agent.handle.clone();
-    let scrape = telemetry.scrape(agent, problems);
     Arc::new(Shared {
         inbox: agent.inbox.clone(),
         model: Arc::clone(&agent.model),
@@ -191,7 +196,13 @@ async fn listen(
         make_parent(parent)?;
     }
     let socket = Listener::unix(&config.socket).await?;
-    faces.spawn(http::serve(socket, http::router(Arc::clone(shared)), None, Limits::default(), closing.clone()));
+    faces.spawn(http::serve(
+        socket,
+        http::router(Arc::clone(shared)),
+        None,
+        Limits::default(),
+        closing.clone(),
+    ));
     if let Some((address, token_file)) = &config.listen {
         let token = Token::read(token_file)?;
         let listener = Listener::tcp(&address.to_string()).await?;
