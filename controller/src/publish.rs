@@ -241,8 +241,8 @@ fn tell_transitions(before: Option<&AllocView>, after: &AllocView) {
         );
     }
     if before.is_none_or(|before| before.convergence.state != after.convergence.state) {
-        let (state, message) = (after.convergence.state.as_str(), after.convergence.message.as_str());
-        tracing::info!(alloc = alloc(), message, "allocation is {state}");
+        let (state, why) = (after.convergence.state.as_str(), after.convergence.message.as_str());
+        tracing::info!(alloc = alloc(), why, "allocation is {state}");
     }
 }
 
