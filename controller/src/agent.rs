@@ -77,7 +77,7 @@ impl Agent {
     /// When keys or catalogues can't be prepared.
     pub async fn start(parts: Parts) -> anyhow::Result<Self> {
         let Parts { instance, state, node, settings, volumes, consul, notes } = parts;
-        let Opened { store, records, damaged, rebuilt } = state;
+        let Opened { store, records, damaged, rebuilt: _, incomplete } = state;
         for damaged in &damaged {
             tracing::error!(what = damaged.what, why = damaged.why, kept = %damaged.path.display(), "damaged state set aside");
         }
@@ -86,7 +86,7 @@ impl Agent {
         for unusable in &unusable {
             tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
         }
-        let found = reconcile_found(&instance, &world, rebuilt.then_some(Lost)).await;
+        let found = reconcile_found(&instance, &world, incomplete.then_some(Lost)).await;
         let signer =
             Signer::load_or_create(&instance.paths.keys()).context("failed to load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
@@ -193,7 +193,7 @@ pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
     Ok(answer.reply)
 }
 
-/// The database was lost and rebuilt: what it doesn't know may be wanted, and is left to an operator.
+/// Something that was stored may be missing: what the database doesn't know may be wanted, and is left to an operator.
 struct Lost;
 
 /// Attempts that exist: those of known allocations are told to the planner, unknown ones are leaks and removed, unless the

@@ -56,6 +56,16 @@ impl Aside {
     pub(crate) fn key(&self) -> Option<RecordKey> {
         code::key_at(self.table, &self.place)
     }
+
+    /// It told of an allocation, or nobody knows of what.
+    pub(crate) fn is_of_an_allocation(&self) -> bool {
+        match self.key() {
+            Some(RecordKey::AllocSpec(_) | RecordKey::AllocState(_)) | None => true,
+            Some(RecordKey::Meta | RecordKey::Job(_) | RecordKey::JobVersion(..) | RecordKey::Volume(_)) => {
+                false
+            }
+        }
+    }
 }
 
 impl Loaded {

@@ -45,6 +45,9 @@ pub struct Opened {
     pub damaged: Vec<SetAside>,
     /// The database was lost; the records were made anew.
     pub rebuilt: bool,
+    /// Something that was stored may be missing: the database was lost or fell back, or an allocation could not be read. What
+    /// is found to run and is not among the records may be wanted, so nobody but an operator may remove it.
+    pub incomplete: bool,
 }
 
 /// Something that could not be read.
@@ -117,6 +120,8 @@ impl StateDb {
             return Err(OpenError::OtherInstance { path: opening.path, found });
         }
         let mended = opening.mend(&mut loaded, &read, db.is_none());
+        let incomplete =
+            db.is_none() || mended.fell_back || mended.aside.iter().any(Aside::is_of_an_allocation);
         let rebuilt =
             db.is_none() && (!read.jobs.is_empty() || !read.volumes.is_empty() || !loaded.specs.is_empty());
         // What was made anew is a commit of its own.
@@ -131,7 +136,7 @@ impl StateDb {
         let store =
             StateDb { path: opening.path, db: Some(db), accepted, index, mark, steps: Steps::default(), dir };
         let records = records.into_iter().collect();
-        Ok(Opened { store, records, damaged: opening.damaged, rebuilt })
+        Ok(Opened { store, records, damaged: opening.damaged, rebuilt, incomplete })
     }
 }
 
@@ -150,6 +155,8 @@ struct Mended {
     aside: Vec<Aside>,
     /// Records that were made anew, changed or dropped.
     anew: BTreeSet<RecordKey>,
+    /// The database was behind the last commit.
+    fell_back: bool,
 }
 
 impl Mended {
@@ -193,12 +200,13 @@ impl Opening<'_> {
 
     /// Makes anew what is missing.
     fn mend(&mut self, loaded: &mut Loaded, read: &Read, lost: bool) -> Mended {
-        let mut mended = Mended { aside: std::mem::take(&mut loaded.aside), anew: BTreeSet::new() };
+        let mut mended = Mended { aside: std::mem::take(&mut loaded.aside), ..Mended::default() };
         let before = if lost { BTreeSet::new() } else { keys(loaded) };
         let committed = mark::read(&self.paths.state);
         let scope = if lost {
             Scope::All
         } else {
+            mended.fell_back = committed.is_some_and(|committed| committed > loaded.index);
             mended.anew.extend(forward::roll(loaded, read, committed.unwrap_or(0)));
             Scope::Keys(missing(loaded, read, &mended.aside))
         };

@@ -3,14 +3,20 @@
 use std::{collections::BTreeMap, fs};
 
 use herdlet_plan::{
+    event::Command,
     record::{Record, RecordKey, RecordValue},
+    shared::volume::Fate,
     state::Run,
 };
 use herdlet_runtime::{CommitIndex, Store};
 use redb::Database;
 
 use super::fixture::*;
-use crate::{paths::attempt_name, state_db::code::Table};
+use crate::{
+    drivers::{mounts::kernel, safe_fs::Dir, test_ground::Ground},
+    paths::attempt_name,
+    state_db::code::Table,
+};
 
 /// Two jobs, one of which is between two versions, one being deleted, volumes, an allocation that has ended.
 fn lived(dir: &std::path::Path) -> Life {
@@ -202,14 +208,45 @@ fn an_older_copy_of_the_database_takes_nothing_back() {
 
     let opened = open(dir.path());
     assert!(opened.damaged.is_empty() && !opened.rebuilt, "{:?}", opened.damaged);
+    assert!(opened.incomplete, "allocations of the lost commits may run");
     assert!(opened.store.index() > index);
     // It may own things: it is taken down and forgotten once more.
     expected.insert("gone".to_owned(), (0, true));
     assert_eq!(jobs(&opened.records), expected);
     let after = content(&opened.records);
-    assert!(after.contains_key("state/volume/late") && !after.contains_key("state/volume/v"));
+    assert_eq!(fates(&opened.records)["v"], Fate::Dropped);
+    assert_eq!(fates(&opened.records)["late"], Fate::Wanted);
     drop(opened);
-    assert_eq!(content(&open(dir.path()).records), after);
+    let again = open(dir.path());
+    assert_eq!(content(&again.records), after);
+    assert!(!again.incomplete);
+}
+
+/// Nothing is taken while there is no room, nothing that was taken is lost, and all goes on once there is room.
+#[test]
+fn a_full_disk_is_told_and_survived() {
+    let Some(ground) = Ground::mounting() else { return };
+    fs::create_dir(ground.path().join("disk")).unwrap();
+    kernel::mount_tmpfs(&Dir::open(&ground.path().join("disk")).unwrap(), 3 << 20, 0o700).unwrap();
+    let dir = ground.path().join("disk");
+    let mut life = Life::begin(&dir);
+    life.apply(vec![job("a", 1, "x")], vec![]);
+    let filler = dir.join("filler");
+    let mut file = fs::File::create(&filler).unwrap();
+    while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
+    let records =
+        life.records(Command::Apply { jobs: vec![job("b", 200, &"y".repeat(4096))], volumes: vec![] });
+    for _ in 0..3 {
+        let error = life.store.commit(&records).unwrap_err();
+        assert!(!error.to_string().is_empty());
+    }
+    drop(file);
+    fs::remove_file(&filler).unwrap();
+    life.store.commit(&records).unwrap();
+    drop(life);
+    let opened = open(&dir);
+    assert!(opened.damaged.is_empty());
+    assert_eq!(jobs(&opened.records).len(), 2);
 }
 
 /// A generator of its own: the runs are the same each time.
@@ -226,7 +263,7 @@ impl Dice {
 fn bytes_changed_at_random_never_panic_and_never_lose_an_accepted_job() {
     let origin = scratch();
     let mut life = lived(origin.path());
-    for n in 0..30 {
+    for n in 0..12 {
         life.apply(vec![job(&format!("more-{n}"), 2, "x")], vec![]);
     }
     life.write_alloc_files(origin.path());

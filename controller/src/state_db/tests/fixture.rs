@@ -17,6 +17,7 @@ use herdlet_plan::{
     event::{Command, Event, VolumeData},
     op::Key,
     record::{Record, RecordKey, RecordValue},
+    shared::volume::Fate,
     state::{Durable, Run, TaskState},
     time::{BootId, Now},
     turn::Turn,
@@ -110,6 +111,19 @@ pub(super) fn states(records: &[(RecordKey, RecordValue)]) -> BTreeMap<AllocId, 
         ) => None,
     };
     records.iter().filter_map(state).collect()
+}
+
+/// What is to become of each volume.
+pub(super) fn fates(records: &[(RecordKey, RecordValue)]) -> BTreeMap<String, Fate> {
+    let fate = |(_, value): &(RecordKey, RecordValue)| match value {
+        RecordValue::Volume(state) => Some((state.spec.name.clone(), state.fate)),
+        RecordValue::Meta(_)
+        | RecordValue::Job(_)
+        | RecordValue::JobVersion(_)
+        | RecordValue::AllocSpec(_)
+        | RecordValue::AllocState(_) => None,
+    };
+    records.iter().filter_map(fate).collect()
 }
 
 pub(super) fn job_key(id: &str) -> JobKey {

@@ -24,7 +24,7 @@ fn a_path_of_any_length_and_any_bytes_can_be_locked() {
     let dir = tempfile::tempdir().unwrap();
     let deep = dir.path().join("ü %".repeat(40)).join("x".repeat(200)).join("y".repeat(200));
     open(&deep);
-    assert_eq!(fs::metadata(paths(&deep).state).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(fs::metadata(paths(&deep).state).unwrap().permissions().mode() & 0o777, 0o711);
     assert_eq!(fs::metadata(paths(&deep).database()).unwrap().permissions().mode() & 0o777, 0o600);
 }
 

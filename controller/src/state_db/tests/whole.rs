@@ -99,7 +99,10 @@ fn accepted_files_follow_versions_deletion_and_purging() {
     life.delete("web");
     assert_eq!(said("deleting"), true);
     life.delete_volume("v");
-    assert!(!accepted.join("volumes/v.json").exists());
+    let volume_file = accepted.join("volumes/v.json");
+    assert!(fs::read_to_string(&volume_file).unwrap().contains("dropped"));
+    life.store.commit(&[Record::Delete(RecordKey::Volume("v".to_owned()))]).unwrap();
+    assert!(!volume_file.exists());
     life.store.commit(&forget("web", &[0, 1], &[])).unwrap();
     assert!(!file.exists());
     // Volumes of the config are read anew at each start.
