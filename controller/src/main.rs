@@ -52,9 +52,7 @@ async fn execute(command: Command) -> u8 {
 }
 
 fn init_logs() {
-    let variable = |name: &str| std::env::var(name).ok();
-    let settings = logs::settings_from_env(variable);
-    if let Err(error) = logs::init(&settings, logs::Audience::Command, variable) {
+    if let Err(error) = logs::init_for_command() {
         anstream::eprintln!("herdlet: failed to {error}");
     }
 }

@@ -36,8 +36,7 @@ pub async fn run_agent(flags: Flags) -> u8 {
             return USAGE;
         }
     };
-    let settings = logs::Settings { directives: Some(config.log_level.clone()), format: config.log_format };
-    if let Err(error) = logs::init(&settings, logs::Audience::Agent, |name| std::env::var(name).ok()) {
+    if let Err(error) = logs::init(&config.log_level, config.log_format) {
         anstream::eprintln!("herdlet: failed to {error}");
         return USAGE;
     }
