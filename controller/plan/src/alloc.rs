@@ -19,7 +19,7 @@ use herdlet_api_types::{
 use crate::{
     parts,
     pass::Pass,
-    plan::{Change, Plan},
+    plan::{Change, Plan, Waiting},
     state::{AllocState, Stop, StopReason},
     task::lifecycle,
     time::{Deadline, Now},
@@ -93,10 +93,14 @@ fn decide(pass: &mut Pass<'_>) -> bool {
     }
     if let Some(restart) = &durable.restart {
         let restart = restart.clone();
-        if durable.stop.is_none() && pass.passed(&restart.delay) {
+        if pass.passed(&restart.delay) {
             pass.plan.changes.push(Change::RestartTasks(restart));
             return true;
         }
+        pass.wait(Waiting::Delay(None, restart.delay));
     }
     false
 }
+
+#[cfg(test)]
+mod tests;

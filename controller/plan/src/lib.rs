@@ -15,6 +15,8 @@ pub mod claims;
 pub mod env;
 pub mod event;
 pub mod explain;
+#[cfg(test)]
+mod fixture;
 pub mod interpolate;
 pub mod job;
 pub mod limits;

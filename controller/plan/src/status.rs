@@ -125,10 +125,10 @@ pub fn describe(
         Waiting::Part(part) => {
             let name = part_name(spec, *part);
             match state.parts.get(*part) {
-                PartState::Busy { doing, since_ns, .. } => wait(
+                PartState::Busy { doing, since_ns, overdue, .. } => wait(
                     name,
                     Reason::Operation,
-                    format!("{} is under way", verb(*doing)),
+                    format!("{} {}", verb(*doing), if *overdue { "is overdue" } else { "is under way" }),
                     Some(*since_ns),
                     None,
                 ),
@@ -167,7 +167,7 @@ pub fn describe(
         Waiting::Backoff(index, until) => wait(
             task_name(spec, *index),
             Reason::Backoff,
-            format!("starts again in {}{}", until.remaining(now), last_exit(state, *index)),
+            format!("waits before it starts again{}", last_exit(state, *index)),
             None,
             due(until),
         ),
@@ -195,7 +195,7 @@ pub fn describe(
         Waiting::Exit(index, until) => wait(
             task_name(spec, *index),
             Reason::Operation,
-            format!("has been asked to end; force follows in {}", until.remaining(now)),
+            format!("has been asked to end and has {} for it", until.length),
             None,
             due(until),
         ),
@@ -262,3 +262,6 @@ fn wall_of(now: Now, at_ns: u64) -> UnixNanos {
     let ahead = i64::try_from(i128::from(at_ns) - i128::from(now.boot_ns)).unwrap_or(0);
     UnixNanos(now.wall.0.saturating_add(ahead))
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ use herdlet_api_types::{
     AllocId, Duration, InstanceId, JobKey, UnixNanos,
     alloc::Allocation,
     job::Job,
-    view::{ConvergenceState, VolumeView},
+    view::{Convergence, ConvergenceState, VolumeView},
     volume::VolumeStatus,
 };
 
@@ -110,9 +110,10 @@ pub(crate) struct AllocEntry {
     pub state: AllocState,
     /// Something that is shown may have changed.
     pub changed: bool,
-    /// Since when the verdict on it has held.
+    /// Since when it has converged, or has not.
     pub since: UnixNanos,
-    pub verdict: Option<ConvergenceState>,
+    /// The verdict as last shown.
+    pub verdict: Option<Convergence>,
 }
 
 impl World {
@@ -290,10 +291,13 @@ impl World {
         turn.notes.push(Note::Reconciled { kind: "alloc", result });
         if core::mem::take(&mut entry.changed) || touched || rounds > 0 {
             let mut convergence = status::convergence(now, &entry.spec, &entry.state, &plan, entry.since);
-            if entry.verdict != Some(convergence.state) {
-                entry.verdict = Some(convergence.state);
+            let converged = |verdict: &Convergence| verdict.state == ConvergenceState::Converged;
+            if entry.verdict.as_ref().is_none_or(|was| converged(was) != converged(&convergence)) {
                 entry.since = now.wall;
                 convergence.since = now.wall;
+            }
+            if entry.verdict.as_ref() != Some(&convergence) {
+                entry.verdict = Some(convergence.clone());
                 dirty.insert(Key::Job(entry.spec.job_key.clone()));
             }
             let view = show::view(&entry.spec, &entry.state, convergence);

@@ -141,6 +141,11 @@ impl Life {
         self
     }
 
+    /// A new chapter of the log begins.
+    pub fn chapter(&mut self, title: &str) {
+        self.tale.chapter(title);
+    }
+
     /// What happened, a line each.
     pub fn log(&self) -> &[String] {
         self.tale.lines()
@@ -173,6 +178,11 @@ impl Life {
     pub fn now(&self) -> Now {
         let wall = UnixNanos(self.wall_ahead + self.now_ns as i64);
         Now { boot: BootId(self.machine.boot), boot_ns: self.now_ns, wall }
+    }
+
+    /// What is real.
+    pub fn machine(&mut self) -> &mut Machine {
+        &mut self.machine
     }
 
     /// Asks for these jobs.
@@ -272,6 +282,25 @@ impl Life {
             self.moment()?;
         }
         Err(format!("{when}: never settles; {:?}", self.check_settled()))
+    }
+
+    /// Goes on until this is told.
+    pub fn until(&mut self, text: &str) -> Result<(), String> {
+        let told = self.log().len();
+        for _ in 0..10_000 {
+            if self.log().iter().skip(told).any(|line| line.contains(text)) {
+                return Ok(());
+            }
+            if !self.moment()? {
+                break;
+            }
+        }
+        Err(format!("it never comes to \"{text}\""))
+    }
+
+    /// What is said of an allocation by its name; the newest of that name.
+    pub fn alloc(&self, name: &str) -> Option<&AllocView> {
+        self.allocs.values().filter(|view| view.spec.name() == name).max_by_key(|view| view.spec.create_index)
     }
 
     /// Goes on for so long.

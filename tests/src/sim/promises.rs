@@ -79,14 +79,15 @@ impl Promises {
         let Some(known) = stored else {
             return Err(format!("{:?} of {} before it was adopted", action.verb, alloc.name()));
         };
+        if *part == Part::Services {
+            self.asking.insert(alloc.id);
+        }
         match (part, &action.verb) {
             (Part::Services, Verb::Up) => {
                 self.registered.insert(alloc.id, true);
-                self.asking.insert(alloc.id);
             }
             (Part::Services, Verb::Down) => {
                 self.registered.insert(alloc.id, false);
-                self.asking.insert(alloc.id);
             }
             (Part::Task(index, TaskPart::Process), Verb::Start { attempt }) => {
                 self.may_start(alloc, *index, *attempt, known)?;

@@ -38,6 +38,11 @@ impl Tale {
         &self.lines
     }
 
+    /// The beginning of a chapter.
+    pub fn chapter(&mut self, title: &str) {
+        self.lines.push(format!("\n{title}"));
+    }
+
     /// Anything.
     pub fn note(&mut self, now_ns: u64, line: impl FnOnce() -> String) {
         if self.kept {

@@ -226,7 +226,9 @@ impl Writer<'_> {
         self.notes.push(Note::DriftDetected { kind: kind_of(part), by });
         self.state.parts.mark_drifted(part);
         let doing = Doing::Look(Some(by));
-        self.state.parts.learn(part, PartState::Failed { doing, attempt: 1, retry_at_ns: self.now.boot_ns, why });
+        self.state
+            .parts
+            .learn(part, PartState::Failed { doing, attempt: 1, retry_at_ns: self.now.boot_ns, why });
     }
 
     /// It was taken down: whatever it told is no longer so.

@@ -116,14 +116,17 @@ fn plan_group<'a>(
     let mut changing = 0;
     let mut halted = false;
     for index in 0..count {
-        let Some((_, placed)) = placed(index) else { continue };
-        if current(&placed) {
-            halted |= group.update.is_some() && is_bad(placed.known);
-            changing += u32::from(!is_settled(group, job, placed.known));
-        } else if placed.desired != Desired::Run && !has_ended(placed.known) {
-            changing += 1;
+        match placed(index) {
+            Some((_, placed)) if current(&placed) => {
+                halted |= group.update.is_some() && is_bad(placed.known);
+                changing += u32::from(!is_settled(group, job, placed.known));
+            }
+            // Also when the old one has ended: its slot is between versions until the new one has proved itself.
+            Some((_, placed)) => changing += u32::from(placed.desired != Desired::Run),
+            None => changing += 1,
         }
     }
+    let mut outdated = Vec::new();
     for index in 0..count {
         let create = |previous| Step::Create {
             group: group.name.clone(),
@@ -137,14 +140,16 @@ fn plan_group<'a>(
                 steps.push(create(Some(alloc)));
             }
             Some((_, placed)) if placed.desired != Desired::Run => {}
-            Some((alloc, _)) => {
-                let room =
-                    group.update.as_ref().is_none_or(|update| changing < update.max_parallel && !halted);
-                if room {
-                    changing += 1;
-                    want(steps, alloc, find, Desired::Stop, "replaced by a newer version of the job");
-                }
-            }
+            Some((alloc, placed)) => outdated.push((!is_bad(placed.known), alloc)),
+        }
+    }
+    // What does not work anyway goes first.
+    outdated.sort_by_key(|(works, _)| *works);
+    for (_, alloc) in outdated {
+        let room = group.update.as_ref().is_none_or(|update| changing < update.max_parallel && !halted);
+        if room {
+            changing += 1;
+            want(steps, alloc, find, Desired::Stop, "replaced by a newer version of the job");
         }
     }
 }

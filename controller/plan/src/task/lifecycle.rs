@@ -120,3 +120,6 @@ fn step(stage: Stage, tasks: &[Task], states: &[TaskState]) -> Stage {
         Stage::Poststop => Stage::Poststop,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -107,3 +107,6 @@ pub fn decide(
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -337,16 +337,27 @@ impl World {
                 let current = alloc.spec.desired == Desired::Run
                     && same_work(&alloc.spec.job, &entry.current, &group.name);
                 let known = &alloc.state.durable;
+                let verdict = alloc.verdict.as_ref();
                 if current && is_bad(known) {
-                    let why =
-                        if known.description.is_empty() { "failed" } else { known.description.as_str() };
+                    let why = verdict.map_or(known.description.as_str(), |verdict| verdict.message.as_str());
                     worse(ConvergenceState::Failed, Reason::Error, format!("{}: {why}", name()), None);
                 } else if !current {
                     let message = format!("{} is being replaced", name());
                     worse(ConvergenceState::Progressing, Reason::Operation, message, None);
-                } else if alloc.verdict != Some(ConvergenceState::Converged) {
-                    let state = alloc.verdict.unwrap_or(ConvergenceState::Progressing);
-                    worse(state, Reason::Operation, format!("{} has not converged", name()), None);
+                } else {
+                    match &alloc.verdict {
+                        Some(verdict) if verdict.state == ConvergenceState::Converged => {}
+                        Some(verdict) => worse(
+                            verdict.state,
+                            verdict.reason.unwrap_or(Reason::Operation),
+                            format!("{}: {}", name(), verdict.message),
+                            verdict.overdue_at,
+                        ),
+                        None => {
+                            let message = format!("{} is about to be looked at", name());
+                            worse(ConvergenceState::Progressing, Reason::Operation, message, None);
+                        }
+                    }
                 }
             }
         }

@@ -1,0 +1,386 @@
+//! Plans by example and by property: total, idempotent, monotone.
+
+use std_alloc::{
+    collections::BTreeSet,
+    format,
+    string::{String, ToString},
+    vec,
+    vec::Vec,
+};
+
+use herdlet_api_types::{
+    Duration,
+    alloc::{ClientStatus, Desired},
+    job::Lifecycle,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    action::{FailureClass, Outcome, Recovered},
+    alloc::apply::Writer,
+    event::{Noticed, RestartScope},
+    fixture::{alloc, at, dead, exit, failed, pending, running, settings, task},
+    op::{Part, TaskPart},
+    state::{
+        AfterStop, Doing, Doom, Durable, GroupRestart, PartState, Parts, Run, Stage, StopStep, TaskState,
+        Tracked,
+    },
+    time::BootId,
+    world::{Context, World},
+};
+
+fn context() -> Context {
+    World::new(settings()).ctx
+}
+
+fn known(tasks: Vec<TaskState>, stage: Stage, parts: Parts) -> AllocState {
+    let durable = Durable { adopted: true, stage, tasks, ..Durable::default() };
+    AllocState { durable: Tracked::stored(durable), parts, ..AllocState::default() }
+}
+
+fn up(all: &[Part]) -> Parts {
+    let mut parts = Parts::absent();
+    for part in all {
+        parts.learn(*part, PartState::Up);
+    }
+    parts
+}
+
+/// The changes of a plan, a line each.
+fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
+    let mut spec = alloc(vec![task("main", Lifecycle::Main), task("stop", Lifecycle::Poststop)]);
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = desired;
+    let plan = super::plan(at(100), &context(), &spec, state);
+    plan.changes
+        .iter()
+        .filter(|change| !matches!(change, Change::Healthy(_)))
+        .map(|change| match change {
+            Change::Issue { part, verb, .. } => format!("{part:?} {verb:?}"),
+            Change::Task(index, change) => format!("{index} {change:?}").chars().take(20).collect(),
+            Change::Stop(stop) => format!("Stop {:?}", stop.reason),
+            other @ (Change::Adopt
+            | Change::Stage(_)
+            | Change::RestartTasks(_)
+            | Change::Healthy(_)
+            | Change::Verdict(..)
+            | Change::Forget) => format!("{other:?}"),
+        })
+        .collect()
+}
+
+const PROCESS: Part = Part::Task(0, TaskPart::Process);
+const TASK_DIR: Part = Part::Task(0, TaskPart::Dir);
+
+#[test]
+fn plans_by_example() {
+    let fresh = AllocState { parts: Parts::absent(), ..AllocState::default() };
+    let adopted = |tasks, stage, parts| known(tasks, stage, parts);
+    let table: Vec<(&str, Desired, AllocState, Vec<&str>)> = vec![
+        ("nothing is done in its name before that is written", Desired::Run, fresh.clone(), vec!["Adopt"]),
+        ("what was never adopted is simply forgotten", Desired::Gone, fresh, vec!["Forget"]),
+        (
+            "the directory comes first",
+            Desired::Run,
+            adopted(vec![pending(), pending()], Stage::Main, up(&[])),
+            vec!["Dir Up"],
+        ),
+        (
+            "then the task's",
+            Desired::Run,
+            adopted(vec![pending(), pending()], Stage::Main, up(&[Part::Dir])),
+            vec!["Task(0, Dir) Up"],
+        ),
+        (
+            "then an attempt begins",
+            Desired::Run,
+            adopted(vec![pending(), pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])),
+            vec!["0 Begin"],
+        ),
+        (
+            "running + process alive: nothing",
+            Desired::Run,
+            adopted(vec![running(), pending()], Stage::WaitAlloc, up(&[Part::Dir, TASK_DIR, PROCESS])),
+            vec![],
+        ),
+        (
+            "running, after a start of the agent: a look",
+            Desired::Run,
+            adopted(vec![running(), pending()], Stage::WaitAlloc, Parts::unknown()),
+            vec!["Dir Look", "Task(0, Process) Recover { attempt: 1 }", "Task(0, Dir) Look"],
+        ),
+        (
+            "a stop is decided before anything is stopped",
+            Desired::Stop,
+            adopted(vec![running(), pending()], Stage::WaitAlloc, up(&[Part::Dir, TASK_DIR, PROCESS])),
+            vec!["Stop Desired"],
+        ),
+        (
+            "dead and complete, desired run: never started again",
+            Desired::Run,
+            adopted(vec![dead(), dead()], Stage::Poststop, up(&[Part::Dir, TASK_DIR])),
+            vec![],
+        ),
+        (
+            "dead, after a start of the agent: looked at, not started",
+            Desired::Run,
+            adopted(vec![dead(), dead()], Stage::Poststop, Parts::unknown()),
+            vec!["Task(0, Process) Recover { attempt: 1 }", "Task(1, Process) Recover { attempt: 1 }"],
+        ),
+    ];
+    for (name, desired, state, expected) in table {
+        assert_eq!(changes(desired, &state), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_live_process_under_a_finished_task_is_stopped_and_its_verdict_stays() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut state = known(vec![failed()], Stage::Poststop, Parts::unknown());
+    state.durable.status = ClientStatus::Failed;
+    let mut life = Bench::new(&spec, state);
+    life.settle();
+    assert_eq!(life.issued, ["Recover { attempt: 1 }"]);
+    life.outcome(PROCESS, Outcome::Recovered(Recovered::Running));
+    assert!(life.issued.last().is_some_and(|verb| verb.starts_with("Stop")));
+    life.write(|writer| writer.exited("main", 1, exit(130)));
+    let main = &life.state.durable.tasks[0];
+    let kinds: Vec<&str> = main.events.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["Killing", "Terminated", "Killed"]);
+    assert!(main.failed && main.run == Run::Dead);
+    assert_eq!(life.state.durable.status, ClientStatus::Failed);
+}
+
+#[test]
+fn a_user_restart_takes_no_attempt() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs"));
+    life.settle();
+    life.write(|writer| writer.exited("main", 1, exit(130)));
+    let main = &life.state.durable.tasks[0];
+    assert_eq!((main.counted, main.restarts, &main.run), (0, 1, &Run::Waiting));
+}
+
+#[test]
+fn what_can_not_be_restarted_says_so() {
+    let spec = alloc(vec![task("main", Lifecycle::Main), task("side", Lifecycle::PrestartSidecar)]);
+    let refused = |tasks, status, scope| {
+        let mut state = known(tasks, Stage::WaitAlloc, Parts::absent());
+        state.durable.status = status;
+        Bench::new(&spec, state).write(|writer| writer.restart(&scope)).is_err()
+    };
+    let one = |name: &str| RestartScope::Task(name.to_string());
+    assert!(refused(vec![dead(), running()], ClientStatus::Running, one("main")));
+    assert!(refused(vec![running(), running()], ClientStatus::Running, one("other")));
+    assert!(refused(vec![dead(), dead()], ClientStatus::Complete, RestartScope::All));
+    assert!(!refused(vec![dead(), running()], ClientStatus::Running, RestartScope::All));
+    assert!(!refused(vec![dead(), running()], ClientStatus::Running, RestartScope::Running));
+}
+
+/// An allocation without a world around it.
+struct Bench<'a> {
+    spec: &'a std_alloc::sync::Arc<Allocation>,
+    state: AllocState,
+    ctx: Context,
+    generation: u64,
+    issued: Vec<String>,
+}
+
+impl<'a> Bench<'a> {
+    fn new(spec: &'a std_alloc::sync::Arc<Allocation>, state: AllocState) -> Self {
+        Self { spec, state, ctx: context(), generation: 0, issued: Vec::new() }
+    }
+
+    fn write<R>(&mut self, change: impl FnOnce(&mut Writer<'_>) -> R) -> R {
+        let mut issued = Vec::new();
+        let result = change(&mut Writer {
+            now: at(100),
+            settings: &self.ctx.settings,
+            spec: self.spec,
+            state: &mut self.state,
+            generation: &mut self.generation,
+            issued: &mut issued,
+            notes: &mut Vec::new(),
+        });
+        self.issued.extend(issued.iter().map(|issued| format!("{:?}", issued.verb)));
+        result
+    }
+
+    /// Plans until nothing changes; the rounds it took.
+    fn settle(&mut self) -> usize {
+        for round in 0..64 {
+            let plan = super::plan(at(100), &self.ctx, self.spec, &self.state);
+            if plan.changes.is_empty() || plan.changes.contains(&Change::Forget) {
+                return round;
+            }
+            self.write(|writer| plan.changes.into_iter().for_each(|change| writer.change(change)));
+        }
+        64
+    }
+
+    fn outcome(&mut self, part: Part, outcome: Outcome) {
+        if let PartState::Busy { generation, .. } = *self.state.parts.get(part) {
+            self.write(|writer| writer.outcome(part, generation, outcome));
+            self.settle();
+        }
+    }
+}
+
+fn any_deadline() -> impl Strategy<Value = Deadline> {
+    (0..200u64, 0..60i64).prop_map(|(from, length)| Deadline::after(at(from), Duration::from_secs(length)))
+}
+
+fn any_run() -> impl Strategy<Value = Run> {
+    let stop = (any_deadline(), 0..3u8, any::<bool>(), 0..3u32, 1..3u64).prop_map(
+        |(until, step, dead, attempt, boot)| {
+            let step = match step {
+                0 => StopStep::Delay { until },
+                1 => StopStep::Prestop { until },
+                _ => StopStep::Kill { until },
+            };
+            let then = if dead { AfterStop::Dead } else { AfterStop::Restart };
+            Run::Stopping { attempt, boot: BootId(boot), step, then }
+        },
+    );
+    prop_oneof![
+        Just(Run::Waiting),
+        any_deadline().prop_map(|until| Run::BackingOff { until }),
+        (0..3u32, 1..3u64).prop_map(|(attempt, boot)| Run::Starting { attempt, boot: BootId(boot) }),
+        (0..3u32, 1..3u64).prop_map(|(attempt, boot)| Run::Running { attempt, boot: BootId(boot) }),
+        stop,
+        Just(Run::Dead),
+    ]
+}
+
+fn any_task() -> impl Strategy<Value = TaskState> {
+    (any_run(), 0..4u32, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(run, attempt, failed, requested, doomed)| {
+            let doom = doomed.then(|| Doom {
+                kind: herdlet_api_types::task::TaskEventKind::HookFailed,
+                message: String::new(),
+            });
+            TaskState { run, attempt, failed, restart_requested: requested, doom, ..TaskState::default() }
+        },
+    )
+}
+
+fn any_part_state() -> impl Strategy<Value = PartState> {
+    let doing = prop_oneof![
+        Just(Doing::Up),
+        Just(Doing::Down),
+        Just(Doing::Renew),
+        Just(Doing::Look(None)),
+        Just(Doing::Look(Some(Noticed::Look)))
+    ];
+    prop_oneof![
+        Just(PartState::Unknown),
+        Just(PartState::Suspect(Noticed::Event)),
+        Just(PartState::Absent),
+        Just(PartState::Up),
+        (doing.clone(), any::<bool>()).prop_map(|(doing, overtaken)| PartState::Busy {
+            generation: 0,
+            doing,
+            since_ns: 0,
+            overtaken,
+            overdue: false
+        }),
+        (doing, 0..200u64).prop_map(|(doing, at)| PartState::Failed {
+            doing,
+            attempt: 1,
+            retry_at_ns: at * 1_000_000_000,
+            why: String::new()
+        }),
+    ]
+}
+
+fn all_parts() -> Vec<Part> {
+    let of_task = [TaskPart::Dir, TaskPart::Identity, TaskPart::Mounts, TaskPart::Process, TaskPart::Prestop];
+    let tasks = (0..5u16).flat_map(move |index| of_task.map(|part| Part::Task(index, part)));
+    [Part::Dir, Part::Services, Part::Checks].into_iter().chain(tasks).collect()
+}
+
+fn any_state() -> impl Strategy<Value = AllocState> {
+    let stage = prop_oneof![
+        Just(Stage::Init),
+        Just(Stage::Prestart),
+        Just(Stage::Main),
+        Just(Stage::Poststart),
+        Just(Stage::WaitAlloc),
+        Just(Stage::Poststop)
+    ];
+    let count = all_parts().len();
+    (
+        (stage, any::<bool>(), prop::collection::vec(any_task(), 0..6)),
+        (prop::option::of(any_deadline()), prop::option::of((any::<bool>(), any_deadline()))),
+        prop::collection::vec(any_part_state(), count),
+    )
+        .prop_map(|((stage, adopted, tasks), (stop, restart), states)| {
+            let mut parts = Parts::absent();
+            for (part, state) in all_parts().into_iter().zip(states) {
+                parts.learn(part, state);
+            }
+            let mut state = known(tasks, stage, parts);
+            state.durable.adopted = adopted;
+            state.durable.stop =
+                stop.map(|delay| Stop { reason: StopReason::Desired, decided_at: at(0).wall, delay });
+            state.durable.restart = restart.map(|(all, delay)| GroupRestart { all, delay });
+            state
+        })
+}
+
+fn any_outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        Just(Outcome::Done),
+        Just(Outcome::Present),
+        Just(Outcome::Absent),
+        Just(Outcome::Foreign { why: String::new() }),
+        Just(Outcome::Overdue),
+        Just(Outcome::Issued { renew_in: Some(Duration::from_secs(30)) }),
+        Just(Outcome::Recovered(Recovered::NotStarted)),
+        Just(Outcome::Recovered(Recovered::Running)),
+        Just(Outcome::Recovered(Recovered::Exited(exit(1)))),
+        Just(Outcome::Recovered(Recovered::Lost { why: String::new() })),
+        Just(Outcome::Failed { class: FailureClass::Retry, why: String::new() }),
+        Just(Outcome::Failed { class: FailureClass::Fatal, why: String::new() }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the state, there is a plan; carrying it out comes to an end after which nothing is left to do; and whatever
+    /// happens then, a terminal status is never taken back and no part has two operations.
+    #[test]
+    fn plans_are_total_and_come_to_rest(
+        state in any_state(),
+        desired in prop_oneof![Just(Desired::Run), Just(Desired::Stop), Just(Desired::Gone)],
+        outcomes in prop::collection::vec((0..28usize, any_outcome()), 0..24),
+    ) {
+        let mut spec = alloc(vec![
+            task("pre", Lifecycle::Prestart),
+            task("side", Lifecycle::PrestartSidecar),
+            task("main", Lifecycle::Main),
+            task("post", Lifecycle::Poststart),
+            task("stop", Lifecycle::Poststop),
+        ]);
+        std_alloc::sync::Arc::make_mut(&mut spec).desired = desired;
+        let mut life = Bench::new(&spec, state);
+        prop_assert!(life.settle() < 64);
+        let parts = all_parts();
+        let mut terminal = None;
+        for (at, outcome) in outcomes {
+            life.outcome(parts[at % parts.len()], outcome);
+            prop_assert!(life.settle() == 0, "a settled state plans nothing");
+            let status = life.state.durable.status;
+            prop_assert!(terminal.is_none_or(|was| was == status));
+            terminal = terminal.or(status.is_terminal().then_some(status));
+        }
+    }
+}
+
+#[test]
+fn parts_are_all_different() {
+    assert_eq!(all_parts().into_iter().collect::<BTreeSet<_>>().len(), all_parts().len());
+}

@@ -1,0 +1,130 @@
+//! Small specifications and states for the tests of this crate.
+
+use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, sync::Arc, vec, vec::Vec};
+
+use herdlet_api_types::{
+    AllocId, Duration, InstanceId, JobKey, UnixNanos,
+    alloc::{Allocation, Desired},
+    job::*,
+    task::ExitResult,
+};
+
+use crate::{
+    state::{Run, TaskState},
+    time::{BootId, Deadline, Now},
+    world::Settings,
+};
+
+/// So many seconds after the beginning.
+pub(crate) fn at(seconds: u64) -> Now {
+    let boot_ns = seconds * 1_000_000_000;
+    Now { boot: BootId(1), boot_ns, wall: UnixNanos(1_700_000_000_000_000_000 + boot_ns as i64) }
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings {
+        instance: InstanceId("0123456789abcdef".to_owned()),
+        max_kill_timeout: Duration::from_secs(30),
+        dynamic_ports: 20_000..=32_000,
+        host_ip: "127.0.0.1".to_owned(),
+    }
+}
+
+pub(crate) fn policy(attempts: u32, mode: RestartMode) -> RestartPolicy {
+    RestartPolicy { attempts, interval: Duration::from_secs(60), delay: Duration::from_secs(10), mode }
+}
+
+pub(crate) fn task(name: &str, lifecycle: Lifecycle) -> Task {
+    Task {
+        name: name.to_owned(),
+        driver: "mock".to_owned(),
+        user: None,
+        config: serde_json::Value::Null,
+        env: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        leader: false,
+        lifecycle,
+        depends_on: Vec::new(),
+        prestop: None,
+        restart: policy(2, RestartMode::Fail),
+        services: Vec::new(),
+        volume_mounts: Vec::new(),
+        identities: Vec::new(),
+        resources: Resources::default(),
+        logs: Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop },
+        kill_signal: None,
+        kill_timeout: Duration::from_secs(5),
+        shutdown_delay: Duration::ZERO,
+    }
+}
+
+pub(crate) fn leader(mut task: Task) -> Task {
+    task.leader = true;
+    task
+}
+
+pub(crate) fn alloc(tasks: Vec<Task>) -> Arc<Allocation> {
+    let group = Group {
+        name: "g".to_owned(),
+        count: 1,
+        update: None,
+        network: None,
+        volumes: BTreeMap::new(),
+        services: Vec::new(),
+        tasks,
+        shutdown_delay: Duration::ZERO,
+        meta: BTreeMap::new(),
+        disk_mib: 300,
+    };
+    let job = Job {
+        namespace: "default".to_owned(),
+        id: "j".to_owned(),
+        name: "j".to_owned(),
+        labels: BTreeMap::new(),
+        kind: JobType::Service,
+        priority: 50,
+        region: "global".to_owned(),
+        datacenters: vec!["*".to_owned()],
+        meta: BTreeMap::new(),
+        groups: vec![group],
+    };
+    Arc::new(Allocation {
+        id: AllocId::from_hash([7; 16]),
+        job_key: JobKey { namespace: "default".to_owned(), id: "j".to_owned() },
+        job_version: 0,
+        job: Arc::new(job),
+        group: "g".to_owned(),
+        index: 0,
+        ports: BTreeMap::new(),
+        desired: Desired::Run,
+        desired_description: String::new(),
+        create_index: 1,
+        create_time: UnixNanos(0),
+        previous: None,
+    })
+}
+
+pub(crate) fn pending() -> TaskState {
+    TaskState::default()
+}
+
+pub(crate) fn running() -> TaskState {
+    TaskState { run: Run::Running { attempt: 1, boot: BootId(1) }, attempt: 1, ..TaskState::default() }
+}
+
+pub(crate) fn dead() -> TaskState {
+    TaskState { run: Run::Dead, attempt: 1, ..TaskState::default() }
+}
+
+pub(crate) fn failed() -> TaskState {
+    TaskState { failed: true, ..dead() }
+}
+
+pub(crate) fn backing_off() -> TaskState {
+    let until = Deadline::after(at(0), Duration::from_secs(10));
+    TaskState { run: Run::BackingOff { until }, attempt: 1, ..TaskState::default() }
+}
+
+pub(crate) fn exit(code: i32) -> ExitResult {
+    ExitResult { code, ..ExitResult::default() }
+}

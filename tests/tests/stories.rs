@@ -1,0 +1,265 @@
+//! Stories: lives without chance that a person can read, kept beside this file. `UPDATE_STORIES=1` writes them anew.
+
+use std::path::Path;
+
+use herdlet_api_types::{
+    Duration,
+    alloc::ClientStatus,
+    job::{Dependency, DependencyCondition, HealthCheck, Job, JobType, Lifecycle, Prestop, Update},
+};
+use herdlet_plan::{
+    event::{Command, Event, Noticed, RestartScope},
+    op::{Part, TaskPart},
+};
+use herdlet_tests::sim::{
+    jobs::{group, job, service, task},
+    life::{Faults, Life},
+    machine::Thing,
+};
+use serde_json::json;
+
+type Told = Result<Life, String>;
+
+/// Compares a life's log with the file of that name.
+fn tell(name: &str, story: impl Fn() -> Told) {
+    let life = story().unwrap_or_else(|broken| panic!("{name}: {broken}"));
+    let text = format!("{}\n", life.log().join("\n").trim_start_matches('\n'));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("stories").join(format!("{name}.txt"));
+    if std::env::var_os("UPDATE_STORIES").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap_or(&path)).unwrap_or_default();
+        return std::fs::write(&path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == text, "{name} is told differently now; see it with UPDATE_STORIES=1\n{text}");
+}
+
+fn life() -> Life {
+    Life::new(1, Faults::default()).logged()
+}
+
+fn web() -> Job {
+    let mut group = group("g", 1, vec![task("httpd", None, 0)]);
+    group.services.push(service("web"));
+    job("web", JobType::Service, vec![group])
+}
+
+fn alloc_of(life: &Life, name: &str) -> herdlet_api_types::AllocId {
+    life.alloc(name).unwrap_or_else(|| panic!("there is no {name}")).spec.id
+}
+
+#[test]
+fn killed_between_intent_and_start() {
+    tell("killed-between-intent-and-start", || {
+        let mut life = life();
+        life.chapter("A job is applied, and the agent dies when the start is committed and asked for.");
+        life.apply(vec![web()]);
+        life.until("httpd start 1")?;
+        life.crash()?;
+        life.chapter("The next agent looks before it does anything: the same attempt runs once.");
+        life.pass(10)?;
+        assert_eq!(life.machine().live().count(), 1);
+        Ok(life)
+    });
+}
+
+#[test]
+fn a_volume_is_unmounted_behind_our_back() {
+    tell("volume-unmounted", || {
+        let mut life = life();
+        let mut site = web();
+        let mounts = &mut site.groups[0].tasks[0].volume_mounts;
+        mounts.push(herdlet_api_types::job::VolumeMount {
+            volume: "data".to_owned(),
+            destination: "local/data".to_owned(),
+            read_only: true,
+        });
+        site.groups[0].volumes.insert(
+            "data".to_owned(),
+            herdlet_api_types::job::VolumeRequest {
+                source: "data".to_owned(),
+                read_only: false,
+                per_alloc: false,
+            },
+        );
+        life.chapter("The job waits for a volume that comes later.");
+        life.apply(vec![site]);
+        life.pass(5)?;
+        life.want_volume();
+        life.pass(5)?;
+        life.chapter("Somebody unmounts it. The mount is repaired, the task is not touched.");
+        let (alloc, part) = (alloc_of(&life, "web.g[0]"), Part::Task(0, TaskPart::Mounts));
+        life.machine().vanish(&Thing::Part(alloc, part));
+        life.see(Event::Drift { alloc, part, by: Noticed::Event });
+        life.pass(5)?;
+        life.chapter("A look that finds all in place changes nothing.");
+        life.see(Event::Drift { alloc, part, by: Noticed::Look });
+        life.pass(5)?;
+        life.chapter("Somebody removes the task's directory. It is not made anew, empty: the task fails.");
+        let part = Part::Task(0, TaskPart::Dir);
+        life.machine().vanish(&Thing::Part(alloc, part));
+        life.see(Event::Drift { alloc, part, by: Noticed::Look });
+        life.pass(10)?;
+        Ok(life)
+    });
+}
+
+#[test]
+fn a_bad_version_halts_its_roll_out() {
+    tell("rolling-update-with-a-bad-version", || {
+        let mut life = life();
+        let version = |exit_code| {
+            let mut group = group("g", 2, vec![task("httpd", (exit_code != 0).then_some(100), exit_code)]);
+            group.update = Some(Update {
+                max_parallel: 1,
+                min_healthy_time: Duration::from_secs(2),
+                healthy_deadline: Duration::from_secs(20),
+                progress_deadline: Duration::from_secs(60),
+                health_check: HealthCheck::Checks,
+                auto_revert: false,
+                auto_promote: false,
+                canary: 0,
+                stagger: Duration::from_secs(30),
+            });
+            job("web", JobType::Service, vec![group])
+        };
+        life.apply(vec![version(0)]);
+        life.pass(10)?;
+        life.chapter("A version that fails comes: one allocation is replaced, the other is kept.");
+        life.apply(vec![version(1)]);
+        life.pass(60)?;
+        life.chapter("A good version follows: the failed one first, then the other.");
+        let mut good = version(0);
+        good.groups[0].tasks[0].env.insert("COLOR".to_owned(), "green".to_owned());
+        life.apply(vec![good]);
+        life.pass(60)?;
+        Ok(life)
+    });
+}
+
+#[test]
+fn a_stop_while_the_catalogue_is_down() {
+    tell("stop-while-the-catalogue-is-down", || {
+        let mut life = life();
+        let mut slow = web();
+        slow.groups[0].shutdown_delay = Duration::from_secs(3);
+        slow.groups[0].tasks[0].shutdown_delay = Duration::from_secs(2);
+        life.apply(vec![slow]);
+        life.pass(10)?;
+        life.chapter("The catalogue is down. The stop takes 3s + 2s from its decision, no more.");
+        life.catalogue_down(60);
+        life.delete("web");
+        life.until("attempt 1 ends")?;
+        life.chapter("What the catalogue holds is taken back when it answers again.");
+        life.pass(90)?;
+        assert!(life.jobs.is_empty());
+        Ok(life)
+    });
+}
+
+#[test]
+fn restart_of_all_tasks() {
+    tell("restart-all", || {
+        let mut life = life();
+        let mut pre = task("pre", Some(500), 0);
+        pre.lifecycle = Lifecycle::Prestart;
+        let mut group = group("g", 1, vec![pre, task("httpd", None, 0)]);
+        group.services.push(service("web"));
+        group.shutdown_delay = Duration::from_secs(3);
+        life.apply(vec![job("web", JobType::Service, vec![group])]);
+        life.pass(10)?;
+        let alloc = alloc_of(&life, "web.g[0]");
+        life.chapter("All tasks: services go, 3s pass, all end, then the prestart task runs again before the main one.");
+        life.request(Command::Restart { alloc, scope: RestartScope::All });
+        life.pass(10)?;
+        life.chapter("One task: the group's services stay.");
+        life.request(Command::Restart { alloc, scope: RestartScope::Task("httpd".to_owned()) });
+        life.pass(10)?;
+        Ok(life)
+    });
+}
+
+#[test]
+fn the_machine_restarts() {
+    tell("reboot", || {
+        let mut life = life();
+        life.apply(vec![web()]);
+        life.pass(10)?;
+        life.chapter("The machine restarts. The attempt is lost; the next one doesn't count against the restart policy.");
+        life.reboot();
+        life.crash()?;
+        life.pass(10)?;
+        let task = &life.alloc("web.g[0]").ok_or("no allocation")?.tasks[0];
+        assert_eq!((task.attempt, task.restarts, task.failed), (2, 1, false));
+        Ok(life)
+    });
+}
+
+#[test]
+fn one_group_stops_in_order() {
+    tell("stop-order", || {
+        let mut life = life();
+        let mut side = task("side", None, 0);
+        side.lifecycle = Lifecycle::PrestartSidecar;
+        let mut leader = task("leader", None, 0);
+        leader.leader = true;
+        leader.prestop =
+            Some(Prestop { command: "drain".to_owned(), args: Vec::new(), timeout: Duration::from_secs(3) });
+        let mut front = task("front", None, 0);
+        front
+            .depends_on
+            .push(Dependency { task: "back".to_owned(), condition: DependencyCondition::Started });
+        let mut stop = task("stop", Some(100), 0);
+        stop.lifecycle = Lifecycle::Poststop;
+        let tasks = vec![side, leader, task("back", None, 0), front, stop];
+        life.apply(vec![job("web", JobType::Service, vec![group("g", 1, tasks)])]);
+        life.pass(10)?;
+        life.chapter("Leader first, with its prestop; then front before back, on which it depends; the sidecar last; then poststop.");
+        life.delete("web");
+        life.pass(20)?;
+        assert!(life.jobs.is_empty());
+        Ok(life)
+    });
+}
+
+/// nomad-style kill timing: kill_timeout 30 s capped to max_kill_timeout 30 s here, task delay 10 s, group delay 5 s.
+#[test]
+fn a_stubborn_task_is_killed_on_time() {
+    tell("kill-timing", || {
+        let mut life = life();
+        let mut slow = web();
+        slow.groups[0].shutdown_delay = Duration::from_secs(5);
+        let task = &mut slow.groups[0].tasks[0];
+        task.shutdown_delay = Duration::from_secs(10);
+        task.kill_timeout = Duration::from_secs(45);
+        task.config = json!({"stubborn": true});
+        task.services.push(service("own"));
+        life.apply(vec![slow]);
+        life.pass(10)?;
+        life.chapter("t=0 services go; t=5 the task's own; t=15 the signal; t=45 by force, for the agent caps it at 30s.");
+        life.delete("web");
+        life.pass(60)?;
+        assert!(life.jobs.is_empty());
+        Ok(life)
+    });
+}
+
+#[test]
+fn a_task_ends_while_the_agent_is_dead() {
+    tell("ended-while-the-agent-was-dead", || {
+        let mut life = life();
+        let batch = job("sum", JobType::Batch, vec![group("g", 1, vec![task("main", Some(2_000), 0)])]);
+        life.apply(vec![batch]);
+        life.until("is running")?;
+        life.chapter(
+            "The agent dies; the task ends meanwhile. Its result is found, and nothing starts again.",
+        );
+        life.machine().pass_time(u64::MAX);
+        life.crash()?;
+        life.pass(5)?;
+        assert_eq!(life.alloc("sum.g[0]").map(|view| view.status), Some(ClientStatus::Complete));
+        life.chapter("Another start of the agent changes nothing.");
+        life.crash()?;
+        life.pass(5)?;
+        Ok(life)
+    });
+}
