@@ -8,6 +8,9 @@ use proptest::prelude::*;
 use super::model::Manifest;
 use super::*;
 
+/// What takes longer hangs: a quiet machine needs a second for the worst of these, a busy one may need twenty.
+const HANG: std::time::Duration = std::time::Duration::from_secs(50);
+
 #[test]
 fn a_text_that_is_too_large_is_not_read() {
     let text = vec![b'#'; 10 << 20];
@@ -31,7 +34,7 @@ fn billion_laughs_are_not_laughed() {
     }
     let begun = Instant::now();
     assert!(wrong(&text).contains("has more than 250000 values, those that aliases repeat counted"));
-    assert!(begun.elapsed().as_secs() < 2);
+    assert!(begun.elapsed() < HANG);
 }
 
 #[test]
@@ -65,7 +68,7 @@ fn nesting_has_an_end() {
     }
     let text: String = (0..70).map(|level| format!("{}a:\n", " ".repeat(level))).collect();
     assert!(wrong(&text).contains("nested more than 64 deep"));
-    assert!(begun.elapsed().as_secs() < 5);
+    assert!(begun.elapsed() < HANG);
 }
 
 #[test]
@@ -136,7 +139,7 @@ fn nothing_large_takes_long() {
         let begun = Instant::now();
         let parsed = parse("t.yaml", text.as_bytes());
         let taken = begun.elapsed();
-        assert!(taken.as_secs() < 5, "{part:?} takes {taken:?}");
+        assert!(taken < HANG, "{part:?} takes {taken:?}");
         for document in &parsed.documents {
             let _ = check(&document.root(), schema());
         }
