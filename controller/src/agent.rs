@@ -25,6 +25,7 @@ use crate::{
     drivers::{
         attempts::Notice,
         catalog::ConsulConfig,
+        cgroup::Isolation,
         identity::Signer,
         task::{Health, Registry, TaskNotice},
     },
@@ -73,6 +74,8 @@ pub struct Agent {
     pub handle: runtime::Handle,
     /// What operations work with.
     pub context: Arc<executor::Context>,
+    /// How its tasks are held together.
+    pub isolation: Isolation,
     /// Live operations and their figures.
     pub operations: runtime::Operations<executor::OpKey, executor::Kind, herdlet_plan::action::Outcome>,
     eyes: JoinSet<()>,
@@ -139,7 +142,7 @@ impl Agent {
         }
         eyes.spawn(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.spawn(drift::look_at_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
-        Ok(Self { inbox, model, handle, context, operations, eyes, ended })
+        Ok(Self { inbox, model, handle, context, isolation: instance.isolation, operations, eyes, ended })
     }
 
     /// Every source has said all it knows: from now on what none of them named may be removed.

@@ -77,6 +77,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Look, Self::Place, Self::Start, Self::Stop, Self::Catalog];
+
     /// Its name in metrics.
     pub fn as_str(self) -> &'static str {
         match self {

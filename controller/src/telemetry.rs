@@ -20,11 +20,12 @@ mod page;
 mod tests;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
 };
 
+use herdlet_api_types::{JobKey, view::JobView};
 use herdlet_plan::turn::Note;
 use herdlet_runtime::{BootClock, Clock as _, Metrics, StoreHealth, metrics::HistogramReading};
 use prometheus_client::{
@@ -40,6 +41,8 @@ pub use page::Format;
 use crate::{
     agent::Agent,
     desired::folder::FolderStatus,
+    drivers::cgroup::Isolation,
+    executor::Kind,
     planner::NoteSink,
     publish::{Changed, Object, ReadModel},
 };
@@ -57,6 +60,8 @@ pub struct Sources {
     pub store_health: watch::Receiver<StoreHealth>,
     /// Figures of operations by kind.
     pub operations: Box<dyn Fn() -> Vec<(&'static str, KindFigures)> + Send + Sync>,
+    /// How tasks are held together: `cgroup` or `none`.
+    pub isolation: &'static str,
     /// Size of the state database in bytes.
     pub state_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
     /// How many manifest files are refused now.
@@ -117,14 +122,21 @@ impl Telemetry {
         folders: Vec<Arc<FolderStatus>>,
     ) -> impl Fn() -> String + Send + Sync + 'static {
         let operations = agent.operations.clone();
+        let isolation = match agent.isolation {
+            Isolation::Cgroups(_) => "cgroup",
+            Isolation::None { .. } => "none",
+        };
         let database = agent.context.paths.database();
         self.attach(Sources {
             model: Arc::clone(&agent.model),
             runtime: Arc::clone(&agent.handle.metrics),
             store_health: agent.handle.store_health.clone(),
             operations: Box::new(move || {
-                operations.figures().into_iter().map(|(kind, figures)| (kind.as_str(), figures)).collect()
+                let mut known: BTreeMap<Kind, KindFigures> = operations.figures().into_iter().collect();
+                let figures = Kind::ALL.map(|kind| (kind.as_str(), known.remove(&kind).unwrap_or_default()));
+                figures.to_vec()
             }),
+            isolation,
             state_bytes: Box::new(move || std::fs::metadata(&database).map_or(0, |metadata| metadata.len())),
             manifest_errors: Box::new(move || refused_files(&folders)),
             wall_ns: Box::new(|| BootClock.now().wall_ns),
@@ -143,8 +155,9 @@ impl Telemetry {
     /// Counts what becomes of tasks, until the read model is gone. To be run in a task of its own.
     pub async fn follow(self, model: Weak<ReadModel>) {
         let Some(mut changes) = model.upgrade().map(|model| {
-            model.allocs().iter().for_each(|view| self.0.counts().skip_ended(view));
-            model.changes()
+            let changes = model.changes();
+            self.see_all(&model);
+            changes
         }) else {
             return;
         };
@@ -156,17 +169,23 @@ impl Telemetry {
                     Some(view) => self.0.counts().alloc(&view),
                     None => self.0.counts().alloc_gone(id),
                 },
-                Ok(Changed { object: Object::Job(key), .. }) => {
-                    model.job(&key).iter().for_each(|view| self.0.counts().job(view));
-                }
+                Ok(Changed { object: Object::Job(key), .. }) => match model.job(&key) {
+                    Some(view) => self.0.counts().job(&view),
+                    None => self.0.counts().job_gone(&key),
+                },
                 Ok(Changed { object: Object::Volume(_), .. }) => {}
-                Err(RecvError::Lagged(_)) => {
-                    model.allocs().iter().for_each(|view| self.0.counts().alloc(view));
-                    model.jobs().iter().for_each(|view| self.0.counts().job(view));
-                }
+                Err(RecvError::Lagged(_)) => self.see_all(&model),
                 Err(RecvError::Closed) => return,
             }
         }
+    }
+
+    fn see_all(&self, model: &ReadModel) {
+        let (jobs, allocs) = (model.jobs(), model.allocs());
+        let mut counts = self.0.counts();
+        jobs.iter().for_each(|view| counts.job(view));
+        allocs.iter().for_each(|view| counts.alloc(view));
+        counts.prune(&keys_of(&jobs), &allocs.iter().map(|view| view.spec.id).collect());
     }
 
     /// So many things of this kind belong to nothing that is known, and were left alone.
@@ -204,6 +223,7 @@ impl Shared {
             write_loop(page, &sources.runtime)?;
             write_operations(page, &(sources.operations)())?;
             write_state(page, sources)?;
+            page.gauges(&names::ISOLATION_INFO, [([sources.isolation], 1.0)])?;
             page.gauges(&names::MANIFEST_ERRORS, [([], number((sources.manifest_errors)()))])?;
         }
         self.write_counts(page)
@@ -226,17 +246,15 @@ impl Shared {
             &names::JOB_VERSION,
             gauges.versions.iter().map(|((namespace, job), n)| ([namespace.as_str(), job], number(*n))),
         )?;
-        let jobs: BTreeSet<_> = sources.model.jobs().iter().map(|job| job.key.clone()).collect();
-        let mut counts = self.counts();
-        counts.prune(&jobs);
+        let converged = self.counts().converged_versions.clone();
         page.gauges(
             &names::JOB_CONVERGED_VERSION,
-            counts
-                .converged_versions
-                .iter()
-                .map(|(job, n)| ([job.namespace.as_str(), job.id.as_str()], number(*n))),
+            gauges.versions.keys().map(|(namespace, job)| {
+                let key = JobKey { namespace: namespace.clone(), id: job.clone() };
+                let version = converged.get(&key).map_or(-1.0, |version| number(*version));
+                ([namespace.as_str(), job], version)
+            }),
         )?;
-        drop(counts);
         page.gauges(
             &names::ALLOCATIONS,
             gauges.allocations.iter().map(|(status, n)| ([*status], number(*n))),
@@ -311,13 +329,14 @@ fn write_operations(page: &mut Page<'_>, figures: &[(&'static str, KindFigures)]
     let results = figures.iter().flat_map(|(kind, figures)| {
         [
             ([*kind, "done"], figures.done_total),
-            ([*kind, "overdue"], figures.overdue_total),
             ([*kind, "panicked"], figures.panicked_total),
             ([*kind, "cancelled"], figures.cancelled_total),
             ([*kind, "refused"], figures.refused_total),
         ]
     });
     page.counters(&names::OPERATIONS, results)?;
+    let overdue = figures.iter().map(|(kind, figures)| ([*kind], figures.overdue_total));
+    page.counters(&names::OPERATIONS_OVERDUE, overdue)?;
     let durations: Vec<([&str; 1], HistogramReading)> =
         figures.iter().map(|(kind, figures)| ([*kind], figures.duration)).collect();
     page.histograms(&names::OPERATION_DURATION, durations)?;
@@ -338,6 +357,10 @@ fn write_state(page: &mut Page<'_>, sources: &Sources) -> fmt::Result {
     page.counters(&names::STATE_RECORDS, [(none, runtime.records.get())])?;
     page.gauges(&names::STATE_BYTES, [(none, number((sources.state_bytes)()))])?;
     page.counters(&names::STOPS_AHEAD, [(none, runtime.stops_ahead.get())])
+}
+
+fn keys_of(jobs: &[Arc<JobView>]) -> BTreeSet<JobKey> {
+    jobs.iter().map(|view| view.key.clone()).collect()
 }
 
 /// Files in which something is wrong.

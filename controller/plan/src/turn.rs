@@ -67,6 +67,13 @@ pub enum Note {
         /// A word of a closed list: `exit`, `failed_start`, `request`, `identity`, `reboot`.
         reason: &'static str,
     },
+    /// The kernel killed a task's attempt for want of memory.
+    OutOfMemory {
+        /// Its job.
+        job: JobKey,
+        /// Task name.
+        task: String,
+    },
     /// We stopped an allocation's tasks.
     Disruption {
         /// Its job.

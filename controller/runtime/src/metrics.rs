@@ -47,8 +47,8 @@ impl Gauge {
     }
 }
 
-/// Upper bounds of a histogram's buckets in nanoseconds, 100 µs to 100 s; one more bucket holds the rest.
-pub const BOUNDS_NS: [u64; 13] = [
+/// Upper bounds of a histogram's buckets in nanoseconds, 100 µs to 50 min; one more bucket holds the rest.
+pub const BOUNDS_NS: [u64; 16] = [
     100_000,
     300_000,
     1_000_000,
@@ -62,6 +62,9 @@ pub const BOUNDS_NS: [u64; 13] = [
     10_000_000_000,
     30_000_000_000,
     100_000_000_000,
+    300_000_000_000,
+    1_000_000_000_000,
+    3_000_000_000_000,
 ];
 
 /// How long things took.

@@ -14,11 +14,13 @@ use herdlet_api_types::{
 use herdlet_plan::{event::Noticed, turn::Note};
 use herdlet_runtime::metrics::Histogram;
 
-/// So many series of jobs are kept at most; beyond that those of forgotten jobs go.
+/// So many series of jobs are kept whether or not the jobs are still known; beyond that those of forgotten jobs go.
 const JOB_SERIES_MAX: usize = 4_096;
 
-/// Parts that may drift: zero from the start, so that a rate over them is right from the first one on.
-const DRIFT_KINDS: [&str; 7] = ["dir", "services", "checks", "mounts", "identity", "cgroup", "process"];
+/// What may drift, by the planner's names for parts, and cgroups: zero from the start, so that a rate over them is right from
+/// the first one on.
+pub(super) const DRIFT_KINDS: [&str; 8] =
+    ["alloc_dir", "cgroup", "check", "identity", "mount", "process", "service", "task_dir"];
 
 /// All that is counted.
 #[derive(Debug)]
@@ -35,8 +37,6 @@ pub(super) struct Counts {
     pub(super) orphans_removed: BTreeMap<&'static str, u64>,
     pub(super) converged_versions: BTreeMap<JobKey, u64>,
     starting: BTreeMap<(AllocId, String), Starting>,
-    /// Newest attempt whose end was looked at.
-    ended: BTreeMap<(AllocId, String), u32>,
 }
 
 /// An attempt that was seen starting.
@@ -73,7 +73,6 @@ impl Default for Counts {
             orphans_removed: BTreeMap::new(),
             converged_versions: BTreeMap::new(),
             starting: BTreeMap::new(),
-            ended: BTreeMap::new(),
         }
     }
 }
@@ -92,6 +91,9 @@ impl Counts {
             Note::DriftRepaired { kind } => *self.drift_repaired.entry(kind).or_default() += 1,
             Note::TaskRestart { job, task, reason } => {
                 *self.restarts.entry((job.clone(), task.clone(), reason)).or_default() += 1;
+            }
+            Note::OutOfMemory { job, task } => {
+                *self.ooms.entry((job.clone(), task.clone())).or_default() += 1;
             }
             Note::Disruption { job, cause } => {
                 *self.disruptions.entry((job.clone(), cause)).or_default() += 1;
@@ -132,39 +134,32 @@ impl Counts {
                     }
                 }
             }
-            let Some(exit) = &task.exit else { continue };
-            let newest = self.ended.entry(key).or_default();
-            // While the next attempt runs, the exit that is shown is still that of the one before.
-            let ended = if task.phase == "running" { task.attempt.saturating_sub(1) } else { task.attempt };
-            if ended > *newest {
-                *newest = ended;
-                if exit.oom_killed {
-                    *self.ooms.entry((view.spec.job_key.clone(), task.name.clone())).or_default() += 1;
-                }
-            }
-        }
-    }
-
-    /// What an earlier agent saw is not counted again.
-    pub(super) fn skip_ended(&mut self, view: &AllocView) {
-        for task in view.tasks.iter().filter(|task| task.exit.is_some()) {
-            self.ended.insert((view.spec.id, task.name.clone()), task.attempt);
         }
     }
 
     /// An allocation is forgotten.
     pub(super) fn alloc_gone(&mut self, id: AllocId) {
         self.starting.retain(|(alloc, _), _| *alloc != id);
-        self.ended.retain(|(alloc, _), _| *alloc != id);
     }
 
-    /// Drops what belongs to forgotten jobs, once there is much of it.
-    pub(super) fn prune(&mut self, jobs: &BTreeSet<JobKey>) {
+    /// A job is forgotten. What was counted of it stays for the next scrape, unless there is much of that.
+    pub(super) fn job_gone(&mut self, key: &JobKey) {
+        self.converged_versions.remove(key);
+        self.bound(|job| job != key);
+    }
+
+    /// These are all that is known: what is kept of others goes, as in [`Counts::alloc_gone`] and [`Counts::job_gone`].
+    pub(super) fn prune(&mut self, jobs: &BTreeSet<JobKey>, allocs: &BTreeSet<AllocId>) {
+        self.starting.retain(|(alloc, _), _| allocs.contains(alloc));
         self.converged_versions.retain(|job, _| jobs.contains(job));
+        self.bound(|job| jobs.contains(job));
+    }
+
+    fn bound(&mut self, keep: impl Fn(&JobKey) -> bool) {
         if self.restarts.len() + self.disruptions.len() + self.ooms.len() > JOB_SERIES_MAX {
-            self.restarts.retain(|(job, _, _), _| jobs.contains(job));
-            self.disruptions.retain(|(job, _), _| jobs.contains(job));
-            self.ooms.retain(|(job, _), _| jobs.contains(job));
+            self.restarts.retain(|(job, _, _), _| keep(job));
+            self.disruptions.retain(|(job, _), _| keep(job));
+            self.ooms.retain(|(job, _), _| keep(job));
         }
     }
 }

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use herdlet_api_types::{
-    alloc::ClientStatus,
+    alloc::{ClientStatus, Desired},
     service::CheckStatus,
     task::TaskStatus,
-    view::{Convergence, ConvergenceState, Reason},
+    view::{AllocView, Convergence, ConvergenceState, Reason},
     volume::VolumeStatus,
 };
 
@@ -32,6 +32,9 @@ const REASONS: [Reason; 9] = [
     Reason::Manifest,
     Reason::Error,
 ];
+
+/// A deadline that passes wakes the loop, whose turn takes a moment; what is not done after that is late.
+const OVERDUE_GRACE_NS: i64 = 1_000_000_000;
 
 /// Numbers of one moment.
 #[derive(Debug, Default)]
@@ -73,7 +76,9 @@ impl Gauges {
             gauges.tasks.insert(state.as_str(), 0);
         }
         for alloc in model.allocs() {
-            gauges.count("alloc", &alloc.convergence, now_ns);
+            if is_wanted(&alloc) {
+                gauges.count("alloc", &alloc.convergence, now_ns);
+            }
             *gauges.allocations.entry(alloc.status.as_str()).or_default() += 1;
             for task in &alloc.tasks {
                 *gauges.tasks.entry(task.state.as_str()).or_default() += 1;
@@ -105,10 +110,11 @@ impl Gauges {
         }
         let reason = convergence.reason.unwrap_or(Reason::Operation);
         *self.unconverged.entry((kind, reason.as_str())).or_default() += 1;
-        if convergence.overdue_at.is_some_and(|at| at.0 < now_ns) {
+        if convergence.overdue_at.is_some_and(|at| at.0.saturating_add(OVERDUE_GRACE_NS) < now_ns) {
             *self.overdue.entry(kind).or_default() += 1;
         }
-        if convergence.since.0 > 0 {
+        // Nothing more will be done about a failed one: it would age for ever and hide what is under way.
+        if convergence.state != ConvergenceState::Failed && convergence.since.0 > 0 {
             let age_ns = now_ns.saturating_sub(convergence.since.0).max(0).unsigned_abs();
             self.lag_ns = self.lag_ns.max(age_ns);
         }
@@ -125,5 +131,13 @@ impl Gauges {
         if let Some(reason) = reason {
             *self.unconverged.entry(("volume", reason.as_str())).or_default() += 1;
         }
+    }
+}
+
+/// An allocation that has gone as it should is no part of what is wanted, though it may be shown for a while.
+fn is_wanted(view: &AllocView) -> bool {
+    match view.spec.desired {
+        Desired::Run => true,
+        Desired::Stop | Desired::Gone => view.convergence.state != ConvergenceState::Converged,
     }
 }

@@ -61,19 +61,19 @@ macro_rules! metrics {
 metrics! {
     // Convergence.
     OBJECTS = Gauge Number "objects" ["kind", "state"]
-        "Objects that are wanted, by how far they have come (converged, progressing, waiting, failed).";
+        "Objects that are wanted or still have to go, by how far they have come (converged, progressing, waiting, failed).";
     UNCONVERGED = Gauge Number "unconverged" ["kind", "reason"]
         "Objects that are not as wanted, by what they wait for.";
     OVERDUE = Gauge Number "overdue" ["kind"]
-        "Objects past the deadline that their own plan declared.";
+        "Objects that are not as wanted past the deadline that their own plan declared.";
     CONVERGENCE_LAG = Gauge Seconds "convergence_lag_seconds" []
-        "Age of the oldest wanted change that is not true yet; 0 when all is as wanted.";
+        "Age of the oldest wanted change that is still being made true; 0 when none is. What failed for good is in objects.";
     CONVERGENCE_DURATION = Histogram Seconds "convergence_duration_seconds" ["cause"]
         "Time that jobs took to converge, from durable acceptance, by what made it necessary.";
     JOB_VERSION = Gauge Number "job_version" ["namespace", "job"]
         "Version of the job that is wanted.";
     JOB_CONVERGED_VERSION = Gauge Number "job_converged_version" ["namespace", "job"]
-        "Version of the job that last converged while this agent ran.";
+        "Version of the job that last converged while this agent ran; -1 for none.";
     DISRUPTIONS = Counter Number "disruptions_total" ["namespace", "job", "cause"]
         "Times that the agent stopped an allocation's tasks, by why.";
     QUARANTINED = Gauge Number "quarantined" []
@@ -125,14 +125,16 @@ metrics! {
 
     // Hands.
     OPERATIONS = Counter Number "operations_total" ["operation", "result"]
-        "Operations that ended, by kind and result (done, overdue, panicked, cancelled, refused).";
+        "Operations that came to an end, by kind and result (done, panicked, cancelled, refused).";
+    OPERATIONS_OVERDUE = Counter Number "operations_overdue_total" ["operation"]
+        "Operations that went past their deadline; each is counted once more when it ends.";
     OPERATION_DURATION = Histogram Seconds "operation_duration_seconds" ["operation"]
         "Time that operations ran.";
     OPERATIONS_RUNNING = Gauge Number "operations_running" ["operation"]
         "Operations under way, those past their deadline included.";
     OPERATIONS_WAITING = Gauge Number "operations_waiting" ["operation"]
         "Operations that wait for a permit.";
-    OPERATION_OLDEST = Gauge Seconds "operation_oldest_seconds" ["operation"]
+    OPERATION_OLDEST = Gauge Seconds "operation_oldest_seconds" ["kind"]
         "Age of the oldest operation that has not ended; 0 when there is none.";
 
     // State.
@@ -154,6 +156,8 @@ metrics! {
         "Manifest files that are refused now.";
     BUILD_INFO = Gauge Number "build_info" ["version"]
         "Always 1; the labels say what runs.";
+    ISOLATION_INFO = Gauge Number "isolation_info" ["mode"]
+        "Always 1; tasks are held together by a cgroup, or (none) by their process tree only.";
 }
 
 #[cfg(test)]

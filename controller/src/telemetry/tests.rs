@@ -9,7 +9,7 @@ use std::{
 use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
     alloc::{Allocation, ClientStatus, Desired},
-    job::{Job, JobType},
+    job::Job,
     service::{CheckResult, CheckStatus},
     task::{ExitResult, TaskStatus},
     view::{AllocView, Convergence, ConvergenceState, JobView, Reason, TaskView},
@@ -18,6 +18,7 @@ use herdlet_plan::{event::Noticed, turn::View};
 use herdlet_runtime::{CommitIndex, Publisher};
 
 use super::{names::Kind, *};
+use crate::desired::manifests;
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -45,6 +46,7 @@ fn node() -> Node {
                 KindFigures { done_total: 3, oldest: Duration::from_millis(1500), ..KindFigures::default() },
             )]
         }),
+        isolation: "cgroup",
         state_bytes: Box::new(|| 4096),
         manifest_errors: Box::new(|| 2),
         wall_ns: Box::new(move || clock.load(Ordering::Relaxed)),
@@ -72,18 +74,10 @@ fn convergence(
 }
 
 fn plain_job() -> Arc<Job> {
-    Arc::new(Job {
-        namespace: key().namespace,
-        id: key().id,
-        name: "web".to_owned(),
-        labels: BTreeMap::new(),
-        kind: JobType::Service,
-        priority: 50,
-        region: "global".to_owned(),
-        datacenters: Vec::new(),
-        meta: BTreeMap::new(),
-        groups: Vec::new(),
-    })
+    let text = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: web}\nspec:\n  type: service\n  groups:\n    \
+                - {name: g, tasks: [{name: main, driver: mock, config: {run_for: 1s}}]}\n";
+    let mut set = manifests::parse("web.yaml", text.as_bytes(), &manifests::Drivers::built_in()).unwrap();
+    Arc::new(Job { id: key().id, ..set.jobs.remove(0).object })
 }
 
 fn job(version: u64, convergence: Convergence) -> View {
@@ -233,10 +227,7 @@ fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
     let absent: Vec<&str> =
         names::ALL.iter().map(|metric| metric.name).filter(|name| !typed.contains_key(name)).collect();
     // These have no series before something happened.
-    assert_eq!(
-        absent,
-        ["herdlet_job_converged_version", "herdlet_task_oom_total", "herdlet_task_start_seconds"]
-    );
+    assert_eq!(absent, ["herdlet_task_oom_total", "herdlet_task_start_seconds"]);
     // Names of people can't break out of their label.
     assert!(text.contains(r#"herdlet_job_version{namespace="default",job="we\"b\\\n"} 0"#), "{text}");
 }
@@ -257,12 +248,11 @@ fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
         (r#"herdlet_objects{kind="job",state="progressing"}"#, 1.0),
         (r#"herdlet_objects{kind="job",state="converged"}"#, 0.0),
         (r#"herdlet_unconverged{kind="alloc",reason="health"}"#, 1.0),
-        (r#"herdlet_overdue{kind="alloc"}"#, 1.0),
         (r#"herdlet_overdue{kind="job"}"#, 0.0),
         ("herdlet_convergence_lag_seconds", 60.0),
         (r#"herdlet_allocations{status="running"}"#, 1.0),
         (r#"herdlet_tasks{state="running"}"#, 1.0),
-        (r#"herdlet_operation_oldest_seconds{operation="start"}"#, 1.5),
+        (r#"herdlet_operation_oldest_seconds{kind="start"}"#, 1.5),
         (r#"herdlet_operations_total{operation="start",result="done"}"#, 3.0),
         ("herdlet_state_bytes", 4096.0),
         ("herdlet_state_degraded", 0.0),
@@ -283,6 +273,7 @@ fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
     });
     let page = node.telemetry.page(Format::Text);
     assert_eq!(sample(&page, "herdlet_convergence_lag_seconds"), Some(120.0));
+    assert_eq!(sample(&page, r#"herdlet_overdue{kind="alloc"}"#), Some(1.0));
     assert_eq!(sample(&page, "herdlet_state_degraded"), Some(1.0));
     publisher.offer(CommitIndex(2), vec![View::AllocGone(AllocId::from_hash([3; 16])), View::JobGone(key())]);
     let page = node.telemetry.page(Format::Text);
@@ -295,22 +286,24 @@ fn notes_are_counted() {
     let node = node();
     let page = node.telemetry.page(Format::Text);
     assert_eq!(
-        sample(&page, r#"herdlet_drift_detected_total{kind="mounts",by="look"}"#),
+        sample(&page, r#"herdlet_drift_detected_total{kind="mount",by="look"}"#),
         Some(0.0),
         "zero from the start"
     );
     let sink = node.telemetry.sink();
     for _ in 0..2 {
-        sink(&Note::DriftDetected { kind: "mounts", by: Noticed::Look });
+        sink(&Note::DriftDetected { kind: "mount", by: Noticed::Look });
         sink(&Note::Reconciled { kind: "alloc", result: "unchanged" });
     }
-    sink(&Note::DriftRepaired { kind: "mounts" });
+    sink(&Note::DriftRepaired { kind: "mount" });
+    sink(&Note::OutOfMemory { job: key(), task: "main".to_owned() });
     sink(&Note::Converged { kind: "job", took_ns: 2 * SECOND as u64, cause: "apply" });
     node.runtime.turns.add(7);
     let page = node.telemetry.page(Format::Text);
     for (start, expected) in [
-        (r#"herdlet_drift_detected_total{kind="mounts",by="look"}"#, 2.0),
-        (r#"herdlet_drift_repaired_total{kind="mounts"}"#, 1.0),
+        (r#"herdlet_drift_detected_total{kind="mount",by="look"}"#, 2.0),
+        (r#"herdlet_drift_repaired_total{kind="mount"}"#, 1.0),
+        (r#"herdlet_task_oom_total{namespace="default",job="we\"b\\\n",task="main"}"#, 1.0),
         (r#"herdlet_reconcile_total{kind="alloc",result="unchanged"}"#, 2.0),
         (r#"herdlet_convergence_duration_seconds_sum{cause="apply"}"#, 2.0),
         (r#"herdlet_convergence_duration_seconds_bucket{le="1.0",cause="apply"}"#, 0.0),
@@ -322,34 +315,129 @@ fn notes_are_counted() {
 }
 
 #[tokio::test]
-async fn what_is_published_is_followed_and_an_end_is_counted_once() {
+async fn versions_and_starts_are_followed_as_they_are_published() {
     let node = node();
-    let oom = Some(ExitResult { oom_killed: true, signal: 9, ..ExitResult::default() });
     let mut publisher = node.model.publisher();
-    // Ended under an earlier agent.
-    publisher.offer(CommitIndex(1), vec![alloc("dead", 1, oom.clone(), CheckStatus::Pending)]);
     let following = tokio::spawn(node.telemetry.clone().follow(Arc::downgrade(&node.model)));
     tokio::task::yield_now().await;
-    for view in [
-        alloc("dead", 1, oom.clone(), CheckStatus::Success),
-        alloc("starting", 2, oom.clone(), CheckStatus::Success),
-        alloc("running", 2, oom.clone(), CheckStatus::Success),
-        alloc("backing-off", 2, oom.clone(), CheckStatus::Success),
-        alloc("backing-off", 2, oom, CheckStatus::Failure),
-    ] {
-        publisher.offer(
-            CommitIndex(2),
-            vec![view, job(3, convergence(ConvergenceState::Converged, None, 1, None))],
-        );
+    let converged = || {
+        node.telemetry.page(Format::Text).lines().find_map(|line| {
+            Some(line.strip_prefix("herdlet_job_converged_version{")?.rsplit_once(' ')?.1.to_owned())
+        })
+    };
+    let states = [
+        (2, ConvergenceState::Progressing, "starting", "-1.0"),
+        (3, ConvergenceState::Converged, "running", "3.0"),
+        (4, ConvergenceState::Progressing, "running", "3.0"),
+    ];
+    for (version, state, phase, expected) in states {
+        let views = vec![
+            alloc(phase, 1, None, CheckStatus::Success),
+            job(version, convergence(state, None, 1, None)),
+        ];
+        publisher.offer(CommitIndex(version), views);
         tokio::task::yield_now().await;
+        assert_eq!(converged().as_deref(), Some(expected));
     }
     let page = node.telemetry.page(Format::Text);
-    let line = |start: &str| {
-        page.lines().find(|line| line.starts_with(start)).map(|line| line.rsplit_once(' ').unwrap().1)
-    };
-    assert_eq!(line("herdlet_task_oom_total"), Some("1"), "{page}");
-    assert_eq!(line("herdlet_job_converged_version"), Some("3.0"), "{page}");
+    assert_eq!(sample(&page, r#"herdlet_task_start_seconds_count{driver="mock"}"#), Some(1.0), "{page}");
+    publisher.offer(CommitIndex(5), vec![View::JobGone(key())]);
+    tokio::task::yield_now().await;
+    assert_eq!(converged(), None);
     following.abort();
+}
+
+#[test]
+fn what_failed_for_good_does_not_age_and_what_went_as_wanted_is_not_counted() {
+    let node = node();
+    let failed = convergence(ConvergenceState::Failed, Some(Reason::Error), 1, None);
+    let View::Alloc(mut stopped) = alloc("dead", 1, None, CheckStatus::Pending) else { panic!() };
+    let wanted = Allocation { desired: Desired::Stop, ..Allocation::clone(&stopped.spec) };
+    stopped.spec = Arc::new(wanted);
+    let mut publisher = node.model.publisher();
+    publisher.offer(CommitIndex(1), vec![job(0, failed), View::Alloc(stopped.clone())]);
+    // It still has to go.
+    let page = node.telemetry.page(Format::Text);
+    assert_eq!(sample(&page, r#"herdlet_objects{kind="alloc",state="waiting"}"#), Some(1.0));
+    assert_eq!(sample(&page, "herdlet_convergence_lag_seconds"), Some(60.0));
+    // Its deadline was a second ago: the loop is about to see to it.
+    assert_eq!(sample(&page, r#"herdlet_overdue{kind="alloc"}"#), Some(0.0));
+    node.now.fetch_add(SECOND, Ordering::Relaxed);
+    let page = node.telemetry.page(Format::Text);
+    assert_eq!(sample(&page, r#"herdlet_overdue{kind="alloc"}"#), Some(1.0));
+    // It has gone.
+    stopped.convergence = convergence(ConvergenceState::Converged, None, 1_000, None);
+    publisher.offer(CommitIndex(2), vec![View::Alloc(stopped)]);
+    let page = node.telemetry.page(Format::Text);
+    for state in ["converged", "progressing", "waiting", "failed"] {
+        assert_eq!(sample(&page, &format!(r#"herdlet_objects{{kind="alloc",state="{state}"}}"#)), Some(0.0));
+    }
+    assert_eq!(sample(&page, "herdlet_convergence_lag_seconds"), Some(0.0));
+    assert_eq!(sample(&page, r#"herdlet_objects{kind="job",state="failed"}"#), Some(1.0));
+    assert_eq!(sample(&page, r#"herdlet_unconverged{kind="job",reason="error"}"#), Some(1.0));
+}
+
+#[test]
+fn every_part_that_can_drift_is_counted_from_zero() {
+    use herdlet_plan::{
+        alloc::apply::kind_of,
+        op::{Part, TaskPart},
+    };
+    let task = [
+        TaskPart::Dir,
+        TaskPart::Identity,
+        TaskPart::Mounts,
+        TaskPart::Process,
+        TaskPart::Services,
+        TaskPart::Checks,
+    ];
+    let parts = [Part::Dir, Part::Services, Part::Checks].into_iter();
+    for part in parts.chain(task.map(|part| Part::Task(0, part))) {
+        assert!(counts::DRIFT_KINDS.contains(&kind_of(part)), "{}", kind_of(part));
+    }
+}
+
+/// A whole page as a file that a person can read. `HERDLET_BLESS=1` writes it anew.
+#[test]
+fn an_example_of_a_page() {
+    let node = node();
+    let View::Alloc(mut healthy) = alloc("running", 1, None, CheckStatus::Success) else { panic!() };
+    healthy.convergence = convergence(ConvergenceState::Converged, None, 900, None);
+    let updating = convergence(ConvergenceState::Progressing, Some(Reason::Health), 980, Some(1_060));
+    node.model.publisher().offer(CommitIndex(1), vec![job(1, updating), View::Alloc(healthy)]);
+    let sink = node.telemetry.sink();
+    sink(&Note::Converged { kind: "job", took_ns: 450_000_000, cause: "apply" });
+    sink(&Note::TaskRestart { job: key(), task: "main".to_owned(), reason: "exit" });
+    sink(&Note::OutOfMemory { job: key(), task: "main".to_owned() });
+    sink(&Note::Disruption { job: key(), cause: "stop" });
+    let page = node.telemetry.page(Format::OpenMetrics).replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    // One bucket of each histogram shows its form.
+    let shown: String = page
+        .lines()
+        .filter(|line| !line.contains("_bucket{") || line.contains("le=\"+Inf\""))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/telemetry/tests/page.txt");
+    if std::env::var_os("HERDLET_BLESS").is_some() {
+        std::fs::write(&golden, &shown).unwrap();
+    }
+    assert_eq!(shown, std::fs::read_to_string(&golden).unwrap());
+}
+
+#[test]
+fn promtool_has_nothing_to_say() {
+    use std::{
+        io::Write as _,
+        process::{Command, Stdio},
+    };
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Not everybody has it; `check` above looks at the same things.
+    let Ok(mut promtool) = command.spawn() else { return };
+    let page = node().telemetry.page(Format::Text);
+    promtool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -247,7 +247,11 @@ impl Writer<'_> {
         self.forget_process(index);
         self.note_exit(index, &result);
         if let Some(known) = self.known_mut(index) {
+            let task = known.name.clone();
             known.exit = Some(result.clone());
+            if result.oom_killed {
+                self.notes.push(Note::OutOfMemory { job: self.spec.job_key.clone(), task });
+            }
         }
         self.after_end(index, attempt, Ended::Exit(&result), "exit");
     }
