@@ -8,7 +8,6 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use futures_util::{StreamExt as _, stream::BoxStream};
 use herdlet_api_types::{InstanceId, volume::Volume};
 use herdlet_plan::{
     env::NodeFacts,
@@ -22,12 +21,7 @@ use herdlet_runtime::{self as runtime, BootClock, Clock as _, Inbox, Runtime, Sh
 use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::{
-    drivers::{
-        attempts::Notice,
-        catalog::ConsulConfig,
-        identity::Signer,
-        task::{Health, Registry, TaskNotice},
-    },
+    drivers::{attempts::Notice, catalog::ConsulConfig, identity::Signer},
     executor::{
         self, Executor,
         services::{Services, sweep_consul, task_index},
@@ -41,9 +35,6 @@ use crate::{
 
 /// Room in the inbox: a burst beyond it makes senders wait, never the loop.
 const INBOX_LEN: usize = 4_096;
-
-/// How long a driver may take to say what it can do. Nomad's bound for all of them is 50 s; ours look at this process only.
-const FINGERPRINT_MAX: Duration = Duration::from_secs(5);
 
 /// What an agent is built from.
 pub struct Parts {
@@ -95,11 +86,11 @@ impl Agent {
         for unusable in &unusable {
             tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
         }
-        let found = reconcile_found(&instance, &world, incomplete.then_some(Lost)).await;
+        let lost = (incomplete || !unusable.is_empty()).then_some(Lost);
+        let found = reconcile_found(&instance, &world, lost).await;
         let signer =
             Signer::load_or_create(&instance.paths.keys()).context("failed to load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
-        let node = with_fingerprints(node, &instance.drivers).await;
         let (services, news) = Services::new(instance.id.clone(), &consul)?;
         let context = Arc::new(executor::Context {
             instance: instance.id.clone(),
@@ -134,9 +125,6 @@ impl Agent {
         let mut eyes = JoinSet::new();
         eyes.spawn(news.follow(Arc::clone(&model), inbox.clone()));
         eyes.spawn(follow_attempts(instance.notices, Arc::clone(&model), inbox.clone(), Arc::clone(&notes)));
-        for (_, driver) in instance.drivers.iter() {
-            eyes.spawn(follow_driver(driver.events(), inbox.clone()));
-        }
         eyes.spawn(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.spawn(drift::look_at_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         Ok(Self { inbox, model, handle, context, operations, eyes, ended })
@@ -209,8 +197,9 @@ pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
 /// Something that was stored may be missing: what the database doesn't know may be wanted, and is left to an operator.
 struct Lost;
 
-/// Attempts that exist: those of known allocations are told to the planner, unknown ones are leaks and removed, unless the
-/// database was lost.
+/// Attempts that exist: those of known allocations are told to the planner. Unknown ones are leaks and removed, unless
+/// something of the database was lost, now or at an earlier start: an allocation is forgotten only after its directory has
+/// gone, so one that has a directory was not.
 async fn reconcile_found(instance: &Instance, world: &World, lost: Option<Lost>) -> Vec<Event> {
     let known: std::collections::BTreeSet<_> = world.allocations().map(|(spec, _)| spec.id).collect();
     let mut events = Vec::new();
@@ -227,7 +216,7 @@ async fn reconcile_found(instance: &Instance, world: &World, lost: Option<Lost>)
                 events.push(Event::Found { alloc: id.alloc, task: id.task, attempt: id.attempt });
                 continue;
             }
-            if lost.is_some() {
+            if lost.is_some() || instance.paths.alloc(&id.alloc).exists() {
                 tracing::warn!(attempt = %id, "an unknown attempt exists; it is left alone");
                 continue;
             }
@@ -242,35 +231,6 @@ async fn reconcile_found(instance: &Instance, world: &World, lost: Option<Lost>)
 
 fn wanted_volume(volume: Volume) -> Event {
     Event::Desired(DesiredChange::Volume(Box::new(volume)))
-}
-
-/// What the drivers say of themselves at start becomes attributes of the node.
-async fn with_fingerprints(mut node: NodeFacts, drivers: &Registry) -> NodeFacts {
-    for (name, driver) in drivers.iter() {
-        // A driver answers at once with its present state; one that doesn't must not hold up the agent.
-        let first = tokio::time::timeout(FINGERPRINT_MAX, driver.fingerprint().into_future()).await;
-        let Ok((Some(fingerprint), _)) = first else {
-            tracing::warn!(driver = name, "the driver does not say whether it works");
-            continue;
-        };
-        if fingerprint.health == Health::Healthy {
-            node.attributes.extend(fingerprint.attributes);
-        } else {
-            tracing::warn!(driver = name, why = fingerprint.description, "the driver does not work here");
-        }
-    }
-    node
-}
-
-/// Word from a driver about its tasks becomes events of theirs.
-async fn follow_driver(mut notices: BoxStream<'static, TaskNotice>, inbox: Inbox<Input>) {
-    while let Some(notice) = notices.next().await {
-        let TaskNotice { id, message, .. } = notice;
-        let event = Event::Driver { alloc: id.alloc, task: id.task, message };
-        if inbox.send(Input::Event(event)).await.is_err() {
-            return;
-        }
-    }
 }
 
 /// Ends of attempts and drift of their cgroups become events.
