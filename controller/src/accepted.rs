@@ -35,6 +35,8 @@ use herdlet_plan::{
 
 use crate::durable::{self, Steps};
 
+pub use rebuild::KeptAllocation;
+
 pub(crate) use files::{EndedFile, JobFile, OlderVersion, Read, ReadError, VolumeFile};
 
 /// The accepted files of one state directory.

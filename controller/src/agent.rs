@@ -98,7 +98,8 @@ impl Agent {
         for unusable in &unusable {
             tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
         }
-        let found = reconcile_found(&instance, &world, incomplete.then_some(Lost)).await;
+        let lost = (incomplete || !unusable.is_empty()).then_some(Lost);
+        let found = reconcile_found(&instance, &world, lost).await;
         let signer =
             Signer::load_or_create(&instance.paths.keys()).context("failed to load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
@@ -212,8 +213,9 @@ pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
 /// Something that was stored may be missing: what the database doesn't know may be wanted, and is left to an operator.
 struct Lost;
 
-/// Attempts that exist: those of known allocations are told to the planner, unknown ones are leaks and removed, unless the
-/// database was lost.
+/// Attempts that exist: those of known allocations are told to the planner. Unknown ones are leaks and removed, unless
+/// something of the database was lost, now or at an earlier start: an allocation is forgotten only after its directory has
+/// gone, so one that has a directory was not.
 async fn reconcile_found(instance: &Instance, world: &World, lost: Option<Lost>) -> Vec<Event> {
     let known: std::collections::BTreeSet<_> = world.allocations().map(|(spec, _)| spec.id).collect();
     let mut events = Vec::new();
@@ -230,7 +232,7 @@ async fn reconcile_found(instance: &Instance, world: &World, lost: Option<Lost>)
                 events.push(Event::Found { alloc: id.alloc, task: id.task, attempt: id.attempt });
                 continue;
             }
-            if lost.is_some() {
+            if lost.is_some() || instance.paths.alloc(&id.alloc).exists() {
                 tracing::warn!(attempt = %id, "an unknown attempt exists; it is left alone");
                 continue;
             }

@@ -20,7 +20,7 @@ use herdlet_plan::{
     event::Event,
     op::{Op, Part, Subject, Target, TaskPart},
 };
-use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Permits, Report, Request};
+use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Permits, Rate, Report, Request};
 
 use crate::{
     drivers::{identity::Signer, privileges::Privileges, sight::Class, task::Registry},
@@ -64,7 +64,7 @@ pub struct OpKey {
 /// Kinds of work, each with its own permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Looks: they change nothing.
+    /// Looks at all but catalogues: they change nothing.
     Look,
     /// Directories, mounts, tokens, volumes.
     Place,
@@ -135,6 +135,11 @@ impl From<Report<OpKey, Outcome>> for Input {
     }
 }
 
+/// So many requests to catalogues may begin at once after a quiet time,
+const CATALOG_BURST: u32 = 256;
+/// and one more in each such period.
+const CATALOG_PERIOD: Duration = Duration::from_millis(2);
+
 /// How many operations of a kind run at once. Starts gain nothing beyond a handful on two cores; stops mostly wait for
 /// their tasks, so many may.
 fn limit_of(kind: Kind) -> Limit {
@@ -145,7 +150,14 @@ fn limit_of(kind: Kind) -> Limit {
         Kind::Stop => 1_024,
         Kind::Catalog => 16,
     };
-    Limit { concurrent: NonZeroU32::new(concurrent).unwrap_or(NonZeroU32::MIN), rate: None }
+    let rate = match kind {
+        // A node with thousands of services must not drown its Consul agent (whose own limit is about this) when it starts.
+        Kind::Catalog => {
+            Some(Rate { burst: NonZeroU32::MIN.saturating_add(CATALOG_BURST - 1), period: CATALOG_PERIOD })
+        }
+        Kind::Look | Kind::Place | Kind::Start | Kind::Stop => None,
+    };
+    Limit { concurrent: NonZeroU32::new(concurrent).unwrap_or(NonZeroU32::MIN), rate }
 }
 
 async fn perform(context: Arc<Context>, action: Action) -> Outcome {
@@ -269,18 +281,19 @@ pub fn inheritable(vars: impl Iterator<Item = (String, String)>) -> Variables {
 
 fn kind_of(action: &Action) -> Kind {
     match (&action.verb, &action.op.target) {
-        (Verb::Look | Verb::Recover { .. }, _) => Kind::Look,
         (Verb::Start { .. }, _) => Kind::Start,
         (Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. } | Verb::Signal { .. }, _) => {
             Kind::Stop
         }
+        // Looks too: those that wait for a catalogue must not keep others from looking at processes.
         (
-            Verb::Up | Verb::Down,
+            Verb::Up | Verb::Down | Verb::Look | Verb::Recover { .. },
             Target::Alloc(
                 _,
                 Part::Services | Part::Checks | Part::Task(_, TaskPart::Services | TaskPart::Checks),
             ),
         ) => Kind::Catalog,
+        (Verb::Look | Verb::Recover { .. }, _) => Kind::Look,
         (Verb::Up | Verb::Down, _) => Kind::Place,
     }
 }

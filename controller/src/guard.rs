@@ -7,7 +7,7 @@
 use std::{
     io::Read,
     os::unix::process::CommandExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
 };
 
@@ -16,16 +16,17 @@ use herdlet_api_types::InstanceId;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    drivers::safe_fs::Dir,
     instance::{Availability, Instance, Options},
     paths::Paths,
+    state_db::StateDir,
 };
 
 /// What a guard looks after.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Charge {
-    /// The private instance.
-    pub instance: InstanceId,
-    /// Its state directory.
+    /// The private agent's state directory. It need not be there yet: which instance to end is read from it at the end, so
+    /// that a guard can be there first.
     pub state: PathBuf,
     /// Its runtime directory.
     pub runtime: PathBuf,
@@ -48,14 +49,13 @@ impl Guard {
     /// # Errors
     /// When this program can't be started once more.
     pub fn start(charge: &Charge) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("failed to find this program")?;
         let charge = serde_json::to_string(charge).context("failed to write the guard's charge")?;
         // A process group of its own: Ctrl-C is for us, not for the one who tidies up after us.
-        let mut child = Command::new(program)
+        // By this name it is this very program, also where the file has been replaced since.
+        let mut child = Command::new("/proc/self/exe")
             .args(["guard", &charge])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
             .process_group(0)
             .spawn()
             .context("failed to start the guard")?;
@@ -63,10 +63,15 @@ impl Guard {
         Ok(Self { leash, child })
     }
 
-    /// Lets the guard do its work and waits until it has.
-    pub fn finish(mut self) {
+    /// Lets the guard do its work and waits until it has. Blocks.
+    ///
+    /// # Errors
+    /// When something is left; the guard itself has said what.
+    pub fn finish(mut self) -> anyhow::Result<()> {
         drop(self.leash.take());
-        let _ = self.child.wait();
+        let status = self.child.wait().context("failed to wait for the guard")?;
+        anyhow::ensure!(status.success(), "something of this run could not be removed");
+        Ok(())
     }
 }
 
@@ -82,20 +87,21 @@ pub async fn watch(charge: Charge) -> anyhow::Result<()> {
     })
     .await
     .context("failed to wait for the agent")?;
-    let removed = remove_all(&charge).await;
-    for dir in &charge.remove {
-        if let Err(error) = std::fs::remove_dir_all(dir)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!(dir = %dir.display(), %error, "failed to remove");
-        }
+    let mut removed = match StateDir::instance_in(&charge.state) {
+        Some(instance) => remove_all(&charge, instance).await,
+        // The agent died before it had taken the directory: it has made nothing else.
+        None => Ok(()),
+    };
+    for dir in charge.remove {
+        let gone = tokio::task::spawn_blocking(move || remove_dir(&dir)).await;
+        removed = removed.and(gone.context("failed to wait for a removal").and_then(|gone| gone));
     }
     removed
 }
 
-async fn remove_all(charge: &Charge) -> anyhow::Result<()> {
+async fn remove_all(charge: &Charge, instance: InstanceId) -> anyhow::Result<()> {
     let instance = Instance::open(Options {
-        instance: charge.instance.clone(),
+        instance,
         paths: Paths { state: charge.state.clone(), runtime: charge.runtime.clone() },
         cgroup_parent: charge.cgroup_parent.clone(),
         raw_exec: Availability::Enabled,
@@ -119,5 +125,61 @@ pub async fn execute(charge: &str) -> u8 {
             tracing::error!("failed to tidy up: {error:#}");
             1
         }
+    }
+}
+
+/// Removes a directory with all that is in it, and enters no mount: behind one that resisted are somebody's own files.
+fn remove_dir(dir: &Path) -> anyhow::Result<()> {
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(()) };
+    if !parent.is_dir() {
+        return Ok(());
+    }
+    Dir::open(parent)
+        .and_then(|parent| parent.remove_tree(name))
+        .map_err(|error| anyhow::anyhow!("failed to {}", crate::drivers::task::in_full(&error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drivers::{
+        mounts::{Access, kernel},
+        privileges::{Mounting, Privileges},
+    };
+
+    #[test]
+    fn a_directory_goes_with_its_links_and_without_what_they_lead_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+        std::fs::create_dir_all(ours.join("a/b")).unwrap();
+        std::fs::create_dir(&theirs).unwrap();
+        std::fs::write(theirs.join("kept"), "x").unwrap();
+        std::os::unix::fs::symlink(&theirs, ours.join("a/volume")).unwrap();
+        remove_dir(&ours).unwrap();
+        remove_dir(&ours).unwrap();
+        remove_dir(&ours.join("below/what/is/gone")).unwrap();
+        assert!(!ours.exists() && theirs.join("kept").exists());
+    }
+
+    // A guard that could not open the instance went on to remove the directory by a plain walk, through the volumes that were
+    // still mounted in it.
+    #[test]
+    fn what_is_mounted_in_a_directory_is_not_emptied() {
+        if Privileges::probe().mounting == Mounting::Impossible {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+        for dir in [&ours, &theirs] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        std::fs::create_dir(ours.join("volume")).unwrap();
+        std::fs::write(theirs.join("kept"), "x").unwrap();
+        let point = Dir::open(&ours.join("volume")).unwrap();
+        kernel::bind(&theirs, &point, Access::ReadWrite).unwrap();
+        let removed = remove_dir(&ours);
+        kernel::unmount_below(&Dir::open(dir.path()).unwrap(), std::ffi::OsStr::new("ours")).unwrap();
+        assert!(removed.is_err());
+        assert!(theirs.join("kept").exists());
     }
 }

@@ -10,12 +10,13 @@ use std::{
 };
 
 use anyhow::Context as _;
+use futures_util::future::join_all;
 use herdlet_api_types::{AllocId, InstanceId};
 use tokio::sync::mpsc;
 
 use crate::{
     drivers::{
-        alloc_dir::AllocDir,
+        alloc_dir::{self, AllocDir},
         attempts::{Attempts, Notice},
         cgroup::{self, Isolation},
         mock::Mock,
@@ -116,11 +117,12 @@ impl Instance {
                     continue;
                 }
             };
-            for id in found {
-                if let Err(error) = driver.destroy(&id, Leftover::Kill).await {
-                    left.push(format!("attempt {id}: {}", error.why()));
-                }
-            }
+            // All at once: each waits for its own processes to go.
+            let destroyed = found.into_iter().map(|id| async move {
+                driver.destroy(&id, Leftover::Kill).await.map_err(|error| (id, error))
+            });
+            let failures = join_all(destroyed).await.into_iter().filter_map(Result::err);
+            left.extend(failures.map(|(id, error)| format!("attempt {id}: {}", error.why())));
         }
         if let Some(cgroups) = self.isolation.cgroups()
             && let Err(error) = cgroups.remove().await
@@ -132,6 +134,9 @@ impl Instance {
             if let Err(error) = dir.down() {
                 left.push(crate::drivers::task::in_full(&error));
             }
+        }
+        if let Err(error) = alloc_dir::sweep(&self.paths) {
+            left.push(crate::drivers::task::in_full(&error));
         }
         anyhow::ensure!(left.is_empty(), "could not remove: {}", left.join("; "));
         Ok(())

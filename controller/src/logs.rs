@@ -74,6 +74,22 @@ impl LogFiles {
         Ok(indexes)
     }
 
+    /// The first of the files from number `from` on that can be read, and its number. One that was rotated away since they
+    /// were listed, and what a task has planted among them, is passed over.
+    ///
+    /// # Errors
+    /// When the directory can't be read.
+    fn open_from(&self, from: u64) -> io::Result<Option<(u64, File)>> {
+        for index in self.indexes()?.into_iter().filter(|index| *index >= from) {
+            match self.open(index) {
+                Ok(file) => return Ok(Some((index, file))),
+                Err(error) if is_no_log(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
     /// Opens one of the files for reading.
     ///
     /// # Errors
@@ -103,7 +119,7 @@ impl LogFiles {
         for (position, index) in indexes.iter().enumerate().rev() {
             let file = match self.open(*index) {
                 Ok(file) => file,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if is_no_log(&error) => continue,
                 Err(error) => return Err(error),
             };
             let newest = position + 1 == indexes.len();
@@ -169,15 +185,16 @@ impl Follower {
             }
             // Its end: the next file, if there is one, was begun after the last byte of this one was written. But bytes
             // may have come between our read and the look for the next file, so read once more before moving on.
-            let Some(next) = self.files.indexes()?.into_iter().find(|known| *known > index) else {
+            let Some(next) = self.files.open_from(index.saturating_add(1))? else { return Ok(None) };
+            if next.0 == index {
                 return Ok(None);
-            };
+            }
             let count = file.read(&mut bytes)?;
             if count > 0 {
                 bytes.truncate(count);
                 return Ok(Some(Chunk { index, end_offset: file.stream_position()?, bytes }));
             }
-            self.current = Some((next, self.files.open(next)?));
+            self.current = Some(next);
         }
     }
 
@@ -197,16 +214,21 @@ impl Follower {
     }
 
     fn open_first(&self) -> io::Result<Option<(u64, File)>> {
-        let Some(index) = self.files.indexes()?.into_iter().find(|index| *index >= self.start.0) else {
-            return Ok(None);
-        };
-        let mut file = self.files.open(index)?;
+        let Some((index, mut file)) = self.files.open_from(self.start.0)? else { return Ok(None) };
         if index == self.start.0 {
             let length = file.metadata()?.len();
             file.seek(SeekFrom::Start(self.start.1.min(length)))?;
         }
         Ok(Some((index, file)))
     }
+}
+
+/// Whether this is said of something that is no log file, or is none any more.
+fn is_no_log(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || error.kind() == io::ErrorKind::InvalidInput
+        || error.raw_os_error() == Some(libc::ELOOP)
+        || error.raw_os_error() == Some(libc::ENXIO)
 }
 
 /// Where the last `left` lines of a file begin; `None` if it has fewer, and then `left` is what the files before it owe.
@@ -264,6 +286,24 @@ mod tests {
         assert_eq!(files.indexes().unwrap(), [3, 4]);
         assert!(files.open(3).is_ok());
         assert!(files.open(4).is_err());
+    }
+
+    // One planted link ended every reading of the stream.
+    #[tokio::test]
+    async fn what_a_task_plants_among_its_logs_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 1, "one\n");
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("t.stdout.0")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("t.stdout.2")).unwrap();
+        std::fs::create_dir(dir.path().join("t.stdout.3")).unwrap();
+        write(dir.path(), 4, "four\n");
+        write(dir.path(), u64::MAX, "last\n");
+        let mut follower = Follower::new(files(dir.path()), (0, 0));
+        for text in ["one\n", "four\n", "last\n"] {
+            assert_eq!(follower.read().unwrap().unwrap().bytes, text.as_bytes());
+        }
+        assert_eq!(follower.read().unwrap(), None);
+        assert_eq!(files(dir.path()).tail(2).unwrap(), Some((1, 4)), "the end of what is read before");
     }
 
     #[test]

@@ -55,6 +55,9 @@ struct Objects {
     volumes: BTreeMap<String, Arc<VolumeView>>,
 }
 
+/// An allocation's view before and after.
+type Transition = (Option<Arc<AllocView>>, Arc<AllocView>);
+
 /// Why a prefix names no allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PrefixError {
@@ -168,11 +171,18 @@ pub struct ModelPublisher(Arc<ReadModel>);
 impl Publisher<View> for ModelPublisher {
     fn offer(&mut self, index: CommitIndex, views: Vec<View>) {
         let mut changed = Vec::with_capacity(views.len());
+        let mut transitions = Vec::new();
         {
             let mut objects = self.0.objects.write().unwrap_or_else(PoisonError::into_inner);
             for view in views {
-                changed.push(Changed { object: objects.put(view), index: index.0 });
+                let (object, transition) = objects.put(view);
+                changed.push(Changed { object, index: index.0 });
+                transitions.extend(transition);
             }
+        }
+        // Without the lock: whoever takes the log may be slow.
+        for (before, after) in transitions {
+            tell_transitions(before.as_deref(), &after);
         }
         self.0.index.send_if_modified(|known| {
             let newer = index.0 > *known;
@@ -195,8 +205,10 @@ impl Publisher<View> for ModelPublisher {
 }
 
 impl Objects {
-    fn put(&mut self, view: View) -> Object {
+    /// What was put; of an allocation also how it looked before, and looks now.
+    fn put(&mut self, view: View) -> (Object, Option<Transition>) {
         let object = object_of(&view);
+        let mut transition = None;
         match view {
             View::Job(view) => {
                 self.jobs.insert(view.key.clone(), Arc::from(view));
@@ -205,8 +217,8 @@ impl Objects {
                 self.jobs.remove(&key);
             }
             View::Alloc(view) => {
-                tell_transitions(self.allocs.get(&view.spec.id).map(AsRef::as_ref), &view);
-                self.allocs.insert(view.spec.id, Arc::from(view));
+                let view: Arc<AllocView> = Arc::from(view);
+                transition = Some((self.allocs.insert(view.spec.id, Arc::clone(&view)), view));
             }
             View::AllocGone(id) => {
                 self.allocs.remove(&id);
@@ -218,7 +230,7 @@ impl Objects {
                 self.volumes.remove(&name);
             }
         }
-        object
+        (object, transition)
     }
 }
 

@@ -6,16 +6,16 @@
 pub mod output;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     os::unix::fs::DirBuilderExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
 use herdlet_api_types::{
-    AllocId,
+    AllocId, JobKey,
     job::{Job, JobType},
     task::TaskStatus,
     view::{AllocView, ConvergenceState, TaskView},
@@ -25,6 +25,7 @@ use herdlet_plan::event::{Command, Reply};
 use crate::{
     agent::{self, Agent},
     desired::manifests::{self, Drivers, Set},
+    durable,
     guard::{Charge, Guard},
     instance::{Availability, Instance, Options},
     paths::Paths,
@@ -53,6 +54,9 @@ pub const INTERRUPTED: u8 = 130;
 /// Exit code for a task that could not be run, as shells have it.
 const CANNOT_RUN: u8 = 126;
 
+/// To this a signal's number is added for a task that it ended, as shells do.
+const KILLED: i32 = 128;
+
 /// How long the removal of what ended tasks left may hold up the end of a run.
 const LAST_OUTPUT_MAX: Duration = Duration::from_secs(10);
 
@@ -79,22 +83,16 @@ pub async fn run(options: RunOptions) -> u8 {
 
 async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     let began = Instant::now();
-    let home = Home::make(options.state_dir)?;
-    let state = StateDir::claim(&home.state).context("failed to take the state directory")?;
-    let paths = Paths { state: home.state.clone(), runtime: home.state.join("run") };
-    let guard = Guard::start(&Charge {
-        instance: state.instance().clone(),
-        state: paths.state.clone(),
-        runtime: paths.runtime.clone(),
-        cgroup_parent: options.cgroup_parent.clone(),
-        remove: home.remove.clone(),
-    })?;
+    let (paths, state, guard) = settle(options.state_dir, &options.cgroup_parent)?;
+    // Held until everything has been removed. Whichever way we end, its hang-up ends the tasks without anybody's help.
+    let (leash, _held) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("failed to make a pipe")?;
     let instance = Instance::open(Options {
         instance: state.instance().clone(),
         paths,
         cgroup_parent: options.cgroup_parent,
         raw_exec: Availability::Enabled,
-        leash: None,
+        leash: Some(leash),
     })?;
     if let crate::drivers::cgroup::Isolation::None { why } = &instance.isolation {
         tracing::info!(why, "isolation: none; tasks are held by their process tree only");
@@ -102,23 +100,82 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     let agent = start_agent(state, instance).await?;
     let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
     let volumes = set.volumes.into_iter().map(|loaded| loaded.object).collect();
+    forget_others(&agent, &jobs).await?;
     let work = Work::of(&jobs);
     let follow = Output::start(Arc::clone(&agent.model), agent.context.paths.clone(), &jobs);
     agent::accepted(agent.request(Command::Apply { jobs: jobs.clone(), volumes }).await?)?;
-    let ended = work.until_done(&agent.model, began).await;
-    let left_nothing = tokio::time::timeout(LAST_OUTPUT_MAX, nothing_is_owed(&agent, &work)).await;
-    if left_nothing.is_err() {
-        tracing::warn!("what ended tasks left is not removed yet; their last output may be missing");
-    }
-    follow.finish().await;
-    let code = match ended {
-        End::Done => exit_code(&agent.model, &jobs),
-        End::Interrupted => INTERRUPTED,
+    let code = match work.until_done(&agent.model, began).await {
+        End::Done => {
+            let left_nothing = tokio::time::timeout(LAST_OUTPUT_MAX, nothing_is_owed(&agent, &work));
+            tokio::select! {
+                left_nothing = left_nothing => if left_nothing.is_err() {
+                    tracing::warn!("what ended tasks left is not removed yet; their last output may be missing");
+                },
+                () = interrupted() => {}
+            }
+            follow.finish(interrupted()).await;
+            let code = exit_code(&agent.model, &jobs);
+            remove_jobs(&agent).await;
+            code
+        }
+        End::Interrupted => {
+            // What tasks say while they are stopped belongs to their output.
+            remove_jobs(&agent).await;
+            follow.finish(interrupted()).await;
+            INTERRUPTED
+        }
     };
-    remove_jobs(&agent, &jobs).await;
     agent.stop().await;
-    tokio::task::spawn_blocking(|| guard.finish()).await.context("failed to wait for the guard")?;
+    tokio::task::spawn_blocking(|| guard.finish()).await.context("failed to wait for the guard")??;
     Ok(code)
+}
+
+/// Takes a state directory with a guard over it.
+fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<(Paths, StateDir, Guard)> {
+    let claim = |path: &Path| StateDir::claim(path).context("failed to take the state directory");
+    let charge = |state: &Path, remove: Vec<PathBuf>| Charge {
+        state: state.to_owned(),
+        runtime: state.join("run"),
+        cgroup_parent: cgroup_parent.to_owned(),
+        remove,
+    };
+    let (path, state, guard) = match state_dir {
+        // The guard first: there is no moment in which the directory would be left behind.
+        None => {
+            let path = std::env::temp_dir().join(format!("herdlet-run-{}", random_hex()));
+            let guard = Guard::start(&charge(&path, vec![path.clone()]))?;
+            std::fs::DirBuilder::new()
+                .mode(0o700)
+                .create(&path)
+                .with_context(|| format!("failed to make directory {}", path.display()))?;
+            (path.clone(), claim(&path)?, guard)
+        }
+        // The claim first: of a directory that is somebody else's nothing may be removed.
+        Some(path) => {
+            claim_private(&path)?;
+            let state = claim(&path)?;
+            let guard = Guard::start(&charge(&path, vec![path.join("run"), path.join("bin")]))?;
+            (path, state, guard)
+        }
+    };
+    Ok((Paths { runtime: path.join("run"), state: path }, state, guard))
+}
+
+/// Marks a fresh directory as one of private agents. At its end a run removes everything of its instance, so it must not be
+/// given the directory of an agent whose tasks run on without it.
+fn claim_private(path: &Path) -> anyhow::Result<()> {
+    let mark = path.join("private");
+    if StateDir::instance_in(path).is_none() && !path.join("state.db").exists() {
+        durable::make_passage(path)
+            .with_context(|| format!("failed to make directory {}", path.display()))?;
+        return durable::write(&mark, b"").with_context(|| format!("failed to write {}", mark.display()));
+    }
+    anyhow::ensure!(
+        mark.exists(),
+        "failed to use the state directory {}: it is a long-running agent's, whose tasks this run would end with its own",
+        path.display()
+    );
+    Ok(())
 }
 
 async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agent> {
@@ -140,10 +197,20 @@ async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agen
     Ok(agent)
 }
 
+/// Deletes the jobs of an earlier run in the same state directory that was killed: what is not in the files is not wanted.
+async fn forget_others(agent: &Agent, jobs: &[Job]) -> anyhow::Result<()> {
+    agent.handle.first_turn.opened().await.context("failed to finish the first turn")?;
+    let wanted: BTreeSet<_> = jobs.iter().map(Job::key).collect();
+    for view in agent.model.jobs().iter().filter(|view| !wanted.contains(&view.key)) {
+        agent::accepted(agent.request(Command::Delete { job: view.key.clone() }).await?)?;
+    }
+    Ok(())
+}
+
 /// What has to end before the run does.
 struct Work {
-    /// Jobs of type batch; where there are none, only Ctrl-C ends the run.
-    batch: BTreeSet<herdlet_api_types::JobKey>,
+    /// Jobs of type batch, each with the number of its allocations; where there are none, only Ctrl-C ends the run.
+    batch: BTreeMap<JobKey, u64>,
 }
 
 enum End {
@@ -153,7 +220,9 @@ enum End {
 
 impl Work {
     fn of(jobs: &[Job]) -> Self {
-        let batch = jobs.iter().filter(|job| job.kind == JobType::Batch).map(Job::key).collect();
+        let count = |job: &Job| job.groups.iter().map(|group| u64::from(group.count)).sum();
+        let batch = jobs.iter().filter(|job| job.kind == JobType::Batch);
+        let batch = batch.map(|job| (job.key(), count(job))).collect();
         Self { batch }
     }
 
@@ -165,7 +234,7 @@ impl Work {
         tokio::pin!(interrupt);
         loop {
             told.tell(model, began);
-            if !self.batch.is_empty() && self.batch.iter().all(|job| is_over(model, job)) {
+            if !self.batch.is_empty() && self.batch.iter().all(|(job, count)| is_over(model, job, *count)) {
                 return End::Done;
             }
             tokio::select! {
@@ -179,7 +248,7 @@ impl Work {
 
 /// Waits until what the ended tasks left is removed: only then their last output is in their logs.
 async fn nothing_is_owed(agent: &Agent, work: &Work) {
-    for key in &work.batch {
+    for key in work.batch.keys() {
         for view in agent.model.allocs_of(key) {
             loop {
                 let explained = agent.request(Command::Explain { alloc: view.spec.id }).await;
@@ -195,11 +264,11 @@ async fn nothing_is_owed(agent: &Agent, work: &Work) {
 }
 
 /// Every allocation of the job has ended.
-fn is_over(model: &ReadModel, key: &herdlet_api_types::JobKey) -> bool {
+fn is_over(model: &ReadModel, key: &JobKey, count: u64) -> bool {
     let Some(job) = model.job(key) else { return false };
     let settled = matches!(job.convergence.state, ConvergenceState::Converged | ConvergenceState::Failed);
     let allocs = model.allocs_of(key);
-    settled && !allocs.is_empty() && allocs.iter().all(|view| has_ended(view))
+    settled && (count == 0 || !allocs.is_empty()) && allocs.iter().all(|view| has_ended(view))
 }
 
 fn has_ended(view: &AllocView) -> bool {
@@ -295,16 +364,17 @@ fn task_code(task: &TaskView) -> Option<u8> {
     if !task.failed {
         return None;
     }
-    let code = task.exit.as_ref().map_or(0, |exit| exit.code);
+    let (code, signal) = task.exit.as_ref().map_or((0, 0), |exit| (exit.code, exit.signal));
+    let code = if code == 0 && signal != 0 { KILLED + signal } else { code };
     Some(if code == 0 { CANNOT_RUN } else { u8::try_from(code).unwrap_or(u8::MAX) })
 }
 
 /// Ends and removes what is left, services among it. Bounded by the tasks' own `kill_timeout`; a second Ctrl-C leaves the
 /// rest to the guard.
-async fn remove_jobs(agent: &Agent, jobs: &[Job]) {
+async fn remove_jobs(agent: &Agent) {
     let mut changes = agent.model.changes();
-    for job in jobs {
-        if let Err(error) = agent.request(Command::Delete { job: job.key() }).await {
+    for view in agent.model.jobs() {
+        if let Err(error) = agent.request(Command::Delete { job: view.key.clone() }).await {
             tracing::debug!(%error, "failed to delete a job");
         }
     }
@@ -329,27 +399,6 @@ pub(crate) async fn interrupted() {
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
-    }
-}
-
-/// Where a private agent lives.
-struct Home {
-    state: PathBuf,
-    /// Removed at the end: the whole directory if it is ours.
-    remove: Vec<PathBuf>,
-}
-
-impl Home {
-    fn make(state_dir: Option<PathBuf>) -> anyhow::Result<Self> {
-        if let Some(state) = state_dir {
-            return Ok(Self { remove: vec![state.join("run"), state.join("bin")], state });
-        }
-        let state = std::env::temp_dir().join(format!("herdlet-run-{}", random_hex()));
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&state)
-            .with_context(|| format!("failed to make directory {}", state.display()))?;
-        Ok(Self { remove: vec![state.clone()], state })
     }
 }
 

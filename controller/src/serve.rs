@@ -7,6 +7,8 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use herdlet_plan::event::Command;
+use herdlet_runtime::{Inbox, Metrics};
+use tokio::sync::oneshot;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -16,9 +18,10 @@ use crate::{
         folder::FolderSource,
         manifests::{DriverRules, Drivers},
     },
-    drivers::{alloc_dir, catalog::ConsulConfig, cgroup::Isolation, volume::HostVolumes},
+    drivers::{alloc_dir, catalog::ConsulConfig, cgroup::Isolation, task::in_full, volume::HostVolumes},
     http::{self, Facts, Limits, Listener, Shared, Token, Vitals},
     instance::{Availability, Instance, Options},
+    planner::Input,
     state_db::{StateDb, StateDir},
     telemetry::{Telemetry, logs},
 };
@@ -62,7 +65,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     })?;
     let isolation = describe(&instance.isolation);
     tracing::info!(instance = %id, state = %config.state_dir.display(), isolation, "agent starts");
-    sweep(&instance)?;
+    sweep(&instance);
     let state = StateDb::open(dir, &instance.paths, agent::now()).context("open the state database")?;
     let node = config.node_facts(&id);
     let facts = Facts {
@@ -85,7 +88,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         notes: telemetry.sink(),
     })
     .await?;
-    let folders = read_folders(&config, &agent).await?;
+    let folders = read_folders(&config, &agent).await;
     agent.complete().await?;
     let closing = CancellationToken::new();
     let problems = folders.iter().map(FolderSource::status).collect();
@@ -98,7 +101,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     agent.handle.first_turn.opened().await.context("finish the first turn")?;
     notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!(socket = %config.socket.display(), "ready");
-    agent.watch(pet_watchdog(agent.inbox.clone()));
+    agent.watch(pet_watchdog(agent.inbox.clone(), Arc::clone(&agent.handle.metrics)));
     crate::run::interrupted().await;
     tracing::info!("stopping; tasks run on");
     notify(&[sd_notify::NotifyState::Stopping]);
@@ -109,16 +112,19 @@ async fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Finishes removals that an earlier agent began. What resists is tried again at the next start.
-fn sweep(instance: &Instance) -> anyhow::Result<()> {
-    alloc_dir::sweep(&instance.paths).context("finish removing allocation directories")?;
-    HostVolumes::new(instance.paths.clone(), instance.privileges)
-        .sweep()
-        .context("finish removing volumes")?;
-    Ok(())
+/// Finishes removals that an earlier agent began. What resists is tried again at the next start: it keeps no agent from
+/// starting.
+fn sweep(instance: &Instance) {
+    if let Err(error) = alloc_dir::sweep(&instance.paths) {
+        tracing::warn!(error = in_full(&error), "failed to finish the removal of allocation directories");
+    }
+    if let Err(error) = HostVolumes::new(instance.paths.clone(), instance.privileges).sweep() {
+        tracing::warn!(error = in_full(&error), "failed to finish the removal of volumes");
+    }
 }
 
-async fn read_folders(config: &Config, agent: &Agent) -> anyhow::Result<Vec<FolderSource>> {
+/// Every folder, read once where that was possible; each tries again as long as it is followed.
+async fn read_folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     let mut folders = Vec::new();
     for dir in &config.manifests {
         let mut folder = FolderSource::new(
@@ -127,10 +133,12 @@ async fn read_folders(config: &Config, agent: &Agent) -> anyhow::Result<Vec<Fold
             manifest_rules(config),
             agent.inbox.clone(),
         );
-        folder.load().await.with_context(|| format!("read the manifests in {}", dir.display()))?;
+        if let Err(error) = folder.load().await {
+            tracing::error!(dir = %dir.display(), "failed to read the manifests: {error:#}");
+        }
         folders.push(folder);
     }
-    Ok(folders)
+    folders
 }
 
 /// What manifests must obey here: the rules of the drivers that are offered.
@@ -222,18 +230,22 @@ fn make_parent(dir: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("make directory {}", dir.display()))
 }
 
-/// Tells the service manager that the loop still turns, as often as it asks to be told.
-async fn pet_watchdog(inbox: herdlet_runtime::Inbox<crate::planner::Input>) {
+/// Tells the service manager that the loop still turns, as often as it asks to be told. Answers are not waited for: they
+/// come with a commit, and a disk that is full or hangs is shown as degraded, which a restart would not mend.
+async fn pet_watchdog(inbox: Inbox<Input>, metrics: Arc<Metrics>) {
     let Some(period) = sd_notify::watchdog_enabled() else { return };
     loop {
-        tokio::time::sleep(period / 3).await;
+        let before = metrics.turns.get();
+        let (nobody, _) = oneshot::channel();
         let nothing = Command::Apply { jobs: Vec::new(), volumes: Vec::new() };
-        // A loop that does not answer is not petted for; a disk that hangs is not the loop's fault, but nothing can be
-        // promised then either.
-        match tokio::time::timeout(period / 3, agent::request(&inbox, nothing)).await {
-            Ok(Ok(_)) => notify(&[sd_notify::NotifyState::Watchdog]),
-            Ok(Err(_)) => return,
-            Err(_) => tracing::error!("the loop has not turned in time"),
+        if inbox.send(Input::Request(nothing, nobody)).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(period / 3).await;
+        if metrics.turns.get() == before {
+            tracing::error!("the loop has not turned in time");
+        } else {
+            notify(&[sd_notify::NotifyState::Watchdog]);
         }
     }
 }

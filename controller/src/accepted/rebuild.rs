@@ -22,12 +22,34 @@ use herdlet_plan::{
     time::Now,
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::Read;
 use crate::{paths, state_db::load::Loaded};
 
 /// Where the number of the last commit is lost too, a rebuilt index is so much above every index that is known: those given
 /// out since the last accepted change are not known, and a client that waits for one must not wait for ever.
 const INDEX_MARGIN: u64 = 1_000_000;
+
+/// What is kept in an allocation's directory as `alloc.json`: the allocation with its job, so that a person who finds the file
+/// sees all there was.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeptAllocation {
+    /// The allocation.
+    pub allocation: Allocation,
+    /// The job version it was made from.
+    pub job: Arc<Job>,
+}
+
+impl KeptAllocation {
+    /// What is kept of `allocation`, as the bytes of its file.
+    ///
+    /// # Errors
+    /// When it can't be said in JSON.
+    pub fn bytes_of(allocation: &Allocation) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(&Self { allocation: allocation.clone(), job: Arc::clone(&allocation.job) })
+    }
+}
 
 /// Where records are made from.
 pub(crate) struct Sources<'a> {
@@ -146,7 +168,8 @@ fn read_alloc(
     versions: &BTreeMap<(JobKey, u64), Arc<Job>>,
 ) -> Result<Allocation, String> {
     let bytes = fs::read(path).map_err(|error| error.to_string())?;
-    let spec: Allocation = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    let kept: KeptAllocation = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    let spec = kept.allocation;
     if spec.id != id {
         return Err(format!("it is of allocation {}", spec.id));
     }

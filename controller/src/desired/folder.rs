@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context as _;
 use herdlet_api_types::{JobKey, job::Job, volume::Volume};
 use herdlet_plan::event::Command;
 use herdlet_runtime::Inbox;
@@ -30,7 +31,10 @@ use crate::{
 /// Editors and copies touch a file several times; one reading serves them all.
 const QUIET_TIME: Duration = Duration::from_millis(100);
 
-/// How long to wait before a folder that can't be watched is tried again.
+/// A folder that never comes to rest is read all the same after so long.
+const QUIET_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// How long to wait before a folder that can't be watched, or could not be taken over, is tried again.
 const RETRY_PERIOD: Duration = Duration::from_secs(5);
 
 /// The files' names, each with the jobs that it defined when it was last good.
@@ -79,17 +83,12 @@ impl FolderSource {
     /// The folder `dir`; `state` is the agent's state directory.
     pub fn new(dir: PathBuf, state: &Path, drivers: Drivers, inbox: Inbox<Input>) -> Self {
         let memory = state.join("folders").join(memory_name(&dir));
-        let owned = std::fs::read(&memory).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let entries: Vec<(String, BTreeSet<JobKey>)> = owned.unwrap_or_default();
-        Self {
-            dir,
-            memory,
-            owned: entries.into_iter().collect(),
-            drivers,
-            inbox,
-            status: Arc::default(),
-            warnings: Vec::new(),
-        }
+        let owned = recall(&memory).unwrap_or_else(|error| {
+            tracing::error!(path = %memory.display(), %error, "failed to read which jobs the folder owned; those whose files \
+                are gone run on until they are deleted by hand");
+            Owned::new()
+        });
+        Self { dir, memory, owned, drivers, inbox, status: Arc::default(), warnings: Vec::new() }
     }
 
     /// What is wrong with it, as it changes.
@@ -104,46 +103,56 @@ impl FolderSource {
     pub async fn load(&mut self) -> anyhow::Result<()> {
         let (dir, drivers) = (self.dir.clone(), self.drivers.clone());
         let folder = tokio::task::spawn_blocking(move || read_folder(&dir, &drivers)).await?;
-        let wanted = decide(&self.owned, folder);
-        self.tell(wanted.problems, wanted.warnings);
+        let Wanted { jobs, volumes, gone, owned, mut problems, warnings } = decide(&self.owned, folder);
         // Remembered first: what is applied and then forgotten could never be taken away again.
-        self.remember(union(&self.owned, &wanted.owned))?;
-        let apply = Command::Apply { jobs: wanted.jobs, volumes: wanted.volumes };
-        if let Err(error) = accepted(request(&self.inbox, apply).await?) {
-            tracing::error!(%error, "the manifests were refused; nothing was changed");
+        self.remember(union(&self.owned, &owned))?;
+        let refused = accepted(request(&self.inbox, Command::Apply { jobs, volumes }).await?).err();
+        if let Some(error) = &refused {
+            problems.push(Problem {
+                source: self.dir.display().to_string(),
+                line: 1,
+                column: 1,
+                path: String::new(),
+                message: format!("the folder as a whole was refused, nothing was changed: {error:#}"),
+            });
+        }
+        self.tell(problems, warnings);
+        if refused.is_some() {
             return Ok(());
         }
-        for job in wanted.gone {
+        for job in gone {
             // It may be gone already.
             let _ = request(&self.inbox, Command::Delete { job }).await?;
         }
-        self.remember(wanted.owned)
+        self.remember(owned)
     }
 
     /// Follows the folder until the agent ends.
-    pub async fn follow(mut self) {
+    pub async fn follow(self) {
+        let inbox = self.inbox.clone();
+        tokio::select! {
+            () = inbox.closed() => {}
+            () = self.follow_on() => {}
+        }
+    }
+
+    async fn follow_on(mut self) {
         loop {
-            match DirectoryWatch::open(&self.dir, Interests::Entries) {
-                Ok(watch) => {
-                    // What changed before the watch was there.
-                    if self.load().await.is_err() || self.follow_watch(&watch).await.is_err() {
-                        return;
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(dir = %self.dir.display(), %error, "failed to watch the folder; nothing is removed");
-                }
+            if let Err(error) = self.follow_once().await {
+                // A full disk, for instance: what runs runs on.
+                tracing::error!(dir = %self.dir.display(), "failed to {error:#}; nothing is removed, it is tried again");
             }
             tokio::time::sleep(RETRY_PERIOD).await;
         }
     }
 
-    /// Reads the folder after each change, until it vanishes (`Ok`) or the agent ends (`Err`).
-    async fn follow_watch(&mut self, watch: &DirectoryWatch) -> anyhow::Result<()> {
+    /// Reads the folder after each change, until it vanishes.
+    async fn follow_once(&mut self) -> anyhow::Result<()> {
+        let watch = DirectoryWatch::open(&self.dir, Interests::Entries).context("watch the folder")?;
+        // What changed before the watch was there.
+        self.load().await?;
         while watch.changed().await.is_ok() {
-            while tokio::time::timeout(QUIET_TIME, watch.changed()).await.is_ok_and(|changed| changed.is_ok())
-            {
-            }
+            let _ = tokio::time::timeout(QUIET_WAIT_MAX, comes_to_rest(&watch)).await;
             self.load().await?;
             if !self.dir.is_dir() {
                 break;
@@ -172,13 +181,29 @@ impl FolderSource {
         if owned != self.owned || !self.memory.exists() {
             let entries: Vec<_> = owned.iter().collect();
             if let Some(parent) = self.memory.parent() {
-                durable::make_dir(parent)?;
+                durable::make_dir(parent).with_context(|| format!("make directory {}", parent.display()))?;
             }
-            durable::write(&self.memory, &serde_json::to_vec(&entries)?)?;
+            durable::write(&self.memory, &serde_json::to_vec(&entries)?)
+                .with_context(|| format!("write {}", self.memory.display()))?;
             self.owned = owned;
         }
         Ok(())
     }
+}
+
+/// Which jobs the folder owned; none where nothing was remembered yet.
+fn recall(memory: &Path) -> std::io::Result<Owned> {
+    let entries: Vec<(String, BTreeSet<JobKey>)> = match std::fs::read(memory) {
+        Ok(bytes) => serde_json::from_slice(&bytes)?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    Ok(entries.into_iter().collect())
+}
+
+/// Waits until nothing has changed for a while.
+async fn comes_to_rest(watch: &DirectoryWatch) {
+    while tokio::time::timeout(QUIET_TIME, watch.changed()).await.is_ok_and(|changed| changed.is_ok()) {}
 }
 
 /// A file name that stands for the folder: paths can be longer than names.

@@ -24,7 +24,8 @@ pub struct Stat {
 
 /// What /proc says about a process; none if there is no such process.
 pub fn stat(pid: u32) -> Option<Stat> {
-    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    // A process may call itself anything: only the part behind its name is sure to be text.
+    parse(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
 }
 
 /// `root` and all its descendants, without those that only wait to be reaped.

@@ -26,4 +26,3 @@ pub use launch::{Child, Launch, LaunchError, Session, ShimEnd, Terminal, enter, 
 pub use process::{PidFd, ProcessError, kill_tree, open_task};
 pub use program::{Program, ProgramError};
 pub use records::{Listed, RecordsError, RuntimeDir, TombstoneOutcome};
-pub use spawn::register;

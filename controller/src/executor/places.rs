@@ -2,20 +2,15 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use herdlet_api_types::{
-    UnixNanos,
-    alloc::Allocation,
-    job::{Job, Task},
-    volume::Volume,
-};
+use herdlet_api_types::{UnixNanos, alloc::Allocation, job::Task, volume::Volume};
 use herdlet_plan::{
     action::{MountSource, Outcome},
     claims::{Claims, Grant},
     env::Variables,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::{
+    accepted::KeptAllocation,
     drivers::{
         alloc_dir::AllocDir,
         identity::{IdentityError, TaskTokens, WantedToken},
@@ -28,22 +23,13 @@ use crate::{
     executor::{Context, PlaceVerb, Workload, failed, fatal, process::wall_now, retry},
 };
 
-/// What is kept in an allocation's directory, so that a lost database can be rebuilt: the allocation with its job.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct KeptAllocation {
-    /// The allocation.
-    pub allocation: Allocation,
-    /// The job version it was made from.
-    pub job: Job,
-}
-
 /// The allocation directory.
 pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
     let dir = AllocDir::new(&context.paths, alloc.id, context.privileges);
-    let kept = KeptAllocation { allocation: (**alloc).clone(), job: (*alloc.job).clone() };
+    let alloc = Arc::clone(alloc);
     blocking(move || {
         let result = match verb {
-            PlaceVerb::Up => match serde_json::to_vec(&kept) {
+            PlaceVerb::Up => match KeptAllocation::bytes_of(&alloc) {
                 Ok(spec) => dir.up(&spec).map(|()| Outcome::Done),
                 Err(error) => return fatal(format!("write the allocation as JSON: {error}")),
             },

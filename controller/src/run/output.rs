@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, io::Write, sync::Arc};
 
 use herdlet_api_types::{AllocId, job::Job};
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+};
 
 use crate::{
     logs::{Follower, LogFiles, Stream},
@@ -14,10 +17,14 @@ use crate::{
 /// A line longer than this is printed in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
+/// So many pieces wait to be printed; then followers wait. Logs are files: nothing is lost and no task is held up.
+const PIECES_LEN: usize = 64;
+
 /// Follows the logs of everything that runs.
 pub struct Output {
     over: watch::Sender<bool>,
-    task: tokio::task::JoinHandle<()>,
+    /// Ends when everything was printed.
+    printed: oneshot::Receiver<()>,
 }
 
 impl Output {
@@ -25,14 +32,19 @@ impl Output {
     pub fn start(model: Arc<ReadModel>, paths: Paths, jobs: &[Job]) -> Self {
         let names = Names::of(jobs);
         let over = watch::Sender::new(false);
-        let task = tokio::spawn(follow_all(model, paths, names, over.subscribe()));
-        Self { over, task }
+        let (printer, pieces) = mpsc::channel(PIECES_LEN);
+        tokio::spawn(follow_all(model, paths, names, over.subscribe(), printer));
+        Self { over, printed: print(pieces) }
     }
 
-    /// Prints what is left of the logs, then ends. To be called when nothing writes any more.
-    pub async fn finish(self) {
+    /// Prints what is left of the logs, then ends, or gives up with `interrupt` (whoever reads our output may have stopped
+    /// reading). To be called when nothing writes any more.
+    pub async fn finish(self, interrupt: impl Future<Output = ()>) {
         let _ = self.over.send(true);
-        let _ = self.task.await;
+        tokio::select! {
+            _ = self.printed => {}
+            () = interrupt => {}
+        }
     }
 }
 
@@ -70,7 +82,29 @@ impl Names {
     }
 }
 
-async fn follow_all(model: Arc<ReadModel>, paths: Paths, names: Names, over: watch::Receiver<bool>) {
+/// Prints what comes, on a thread of its own: whoever reads our output slowly, or not at all, must not hold up the agent.
+fn print(mut pieces: mpsc::Receiver<Piece>) -> oneshot::Receiver<()> {
+    let (done, printed) = oneshot::channel();
+    std::thread::spawn(move || {
+        while let Some(Piece { stream, bytes }) = pieces.blocking_recv() {
+            // Whoever reads our output may have gone; the tasks run on.
+            let _ = match stream {
+                Stream::Stdout => std::io::stdout().lock().write_all(&bytes),
+                Stream::Stderr => std::io::stderr().lock().write_all(&bytes),
+            };
+        }
+        let _ = done.send(());
+    });
+    printed
+}
+
+async fn follow_all(
+    model: Arc<ReadModel>,
+    paths: Paths,
+    names: Names,
+    over: watch::Receiver<bool>,
+    printer: mpsc::Sender<Piece>,
+) {
     let mut changes = model.changes();
     let mut ending = over.clone();
     let mut followed: BTreeSet<(AllocId, String)> = BTreeSet::new();
@@ -84,7 +118,8 @@ async fn follow_all(model: Arc<ReadModel>, paths: Paths, names: Names, over: wat
                 let prefix = names.prefix(&view.spec.name(), &task.name);
                 for stream in [Stream::Stdout, Stream::Stderr] {
                     let files = LogFiles::new(paths.logs(&view.spec.id), &task.name, stream);
-                    followers.spawn(follow(files, stream, prefix.clone(), over.clone()));
+                    let lines = Lines { prefix: prefix.clone(), rest: Vec::new() };
+                    followers.spawn(follow(files, stream, lines, over.clone(), printer.clone()));
                 }
             }
         }
@@ -99,16 +134,26 @@ async fn follow_all(model: Arc<ReadModel>, paths: Paths, names: Names, over: wat
     while followers.join_next().await.is_some() {}
 }
 
-/// Prints one stream of one task until it is over and read to its end.
-async fn follow(files: LogFiles, stream: Stream, prefix: String, mut over: watch::Receiver<bool>) {
+/// Hands one stream of one task to the printer until it is over and read to its end.
+async fn follow(
+    files: LogFiles,
+    stream: Stream,
+    mut lines: Lines,
+    mut over: watch::Receiver<bool>,
+    printer: mpsc::Sender<Piece>,
+) {
     let mut follower = Follower::new(files, (0, 0));
-    let mut lines = Lines { prefix, stream, rest: Vec::new() };
     loop {
         // Read before the question whether it is over is answered, or the last bytes could be missed.
         let is_over = *over.borrow_and_update();
         loop {
             match follower.read() {
-                Ok(Some(chunk)) => lines.push(&chunk.bytes),
+                Ok(Some(chunk)) => {
+                    let bytes = lines.cut(&chunk.bytes);
+                    if !bytes.is_empty() && printer.send(Piece { stream, bytes }).await.is_err() {
+                        return;
+                    }
+                }
                 Ok(None) => break,
                 Err(error) => {
                     tracing::warn!(%error, "failed to read a log file");
@@ -117,7 +162,11 @@ async fn follow(files: LogFiles, stream: Stream, prefix: String, mut over: watch
             }
         }
         if is_over {
-            break lines.flush();
+            let bytes = lines.rest();
+            if !bytes.is_empty() {
+                let _ = printer.send(Piece { stream, bytes }).await;
+            }
+            return;
         }
         tokio::select! {
             changed = follower.changed() => if changed.is_err() {
@@ -129,45 +178,59 @@ async fn follow(files: LogFiles, stream: Stream, prefix: String, mut over: watch
     }
 }
 
-/// Cuts bytes into lines and prints each at once, so that lines of different tasks never mix.
+/// Whole lines of one task.
+struct Piece {
+    stream: Stream,
+    bytes: Vec<u8>,
+}
+
+/// Cuts bytes into lines, so that lines of different tasks never mix.
 struct Lines {
     prefix: String,
-    stream: Stream,
     rest: Vec<u8>,
 }
 
 impl Lines {
-    fn push(&mut self, bytes: &[u8]) {
+    /// The lines that `bytes` complete, each with its prefix.
+    fn cut(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.rest.extend_from_slice(bytes);
-        let mut printed = Vec::new();
+        let mut lines = Vec::new();
         let mut from = 0;
         while let Some(at) = self.rest[from..].iter().position(|byte| *byte == b'\n') {
-            printed.extend_from_slice(self.prefix.as_bytes());
-            printed.extend_from_slice(&self.rest[from..=from + at]);
+            lines.extend_from_slice(self.prefix.as_bytes());
+            lines.extend_from_slice(&self.rest[from..=from + at]);
             from += at + 1;
         }
         self.rest.drain(..from);
-        self.print(&printed);
         if self.rest.len() >= LINE_BYTES_MAX {
-            self.flush();
+            lines.append(&mut self.rest());
         }
+        lines
     }
 
-    fn flush(&mut self) {
+    /// What is left, as a line.
+    fn rest(&mut self) -> Vec<u8> {
         if self.rest.is_empty() {
-            return;
+            return Vec::new();
         }
         let mut line = self.prefix.clone().into_bytes();
         line.append(&mut self.rest);
         line.push(b'\n');
-        self.print(&line);
+        line
     }
+}
 
-    fn print(&self, bytes: &[u8]) {
-        // Whoever reads our output may have gone; the tasks run on.
-        let _ = match self.stream {
-            Stream::Stdout => std::io::stdout().lock().write_all(bytes),
-            Stream::Stderr => std::io::stderr().lock().write_all(bytes),
-        };
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_whole_whatever_the_pieces_they_come_in() {
+        let mut lines = Lines { prefix: "t | ".to_owned(), rest: Vec::new() };
+        assert_eq!(lines.cut(b"a"), b"");
+        assert_eq!(lines.cut(b"b\n\nc"), b"t | ab\nt | \n");
+        assert_eq!(lines.rest(), b"t | c\n");
+        assert_eq!(lines.rest(), b"");
+        assert_eq!(lines.cut(&[b'x'; LINE_BYTES_MAX]).len(), LINE_BYTES_MAX + 5, "a long line in pieces");
     }
 }

@@ -59,6 +59,9 @@ pub enum ClaimError {
     },
 }
 
+/// The file that says whose a directory is.
+const INSTANCE: &str = "instance";
+
 /// A state directory that no other agent can use while this lives.
 #[derive(Debug)]
 pub struct StateDir {
@@ -85,6 +88,11 @@ impl StateDir {
                 .map_err(io_error("write", &format_path))?;
         }
         Ok(Self { path: path.to_owned(), instance, _lock: lock })
+    }
+
+    /// Whose directory `path` is, as its file says; claims nothing.
+    pub fn instance_in(path: &Path) -> Option<InstanceId> {
+        parse_instance(std::fs::read_to_string(path.join(INSTANCE)).ok()?.trim())
     }
 
     /// Where it is.
@@ -139,7 +147,7 @@ fn lock(dir: &Path) -> Result<File, ClaimError> {
 
 /// Reads the instance's id; where the file is lost asks the database; draws one where there is no state at all.
 fn instance(dir: &Path) -> Result<InstanceId, ClaimError> {
-    let path = dir.join("instance");
+    let path = dir.join(INSTANCE);
     let why = match std::fs::read_to_string(&path) {
         Ok(text) => match parse_instance(text.trim()) {
             Some(instance) => return Ok(instance),

@@ -3,7 +3,7 @@
 //! In: the mount table, and the directories of live allocations. Out: events that ask the planner to look. It repairs
 //! nothing.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use herdlet_api_types::AllocId;
 use herdlet_plan::{
@@ -25,26 +25,22 @@ pub const LOOK_PERIOD: Duration = Duration::from_secs(30);
 
 /// Follows the mount table below the allocations until the agent ends.
 pub async fn watch_mounts(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Input>) {
-    let mut watch = match MountWatch::open(&paths.allocs()) {
-        Ok(watch) => watch,
-        Err(error) => {
-            tracing::warn!(%error, "failed to watch the mount table; mounts are only looked at when a task starts");
-            return;
-        }
-    };
     loop {
-        let changes = match watch.changed().await {
-            Ok(changes) => changes,
-            Err(error) => {
-                tracing::warn!(%error, "failed to follow the mount table");
-                return;
-            }
-        };
-        for change in changes {
-            if let Some((alloc, part)) = part_at(change.point(), &paths, &model)
+        let Err(error) = follow_mounts(&paths, &model, &inbox).await else { return };
+        tracing::warn!(%error, "failed to follow the mount table; it is tried again");
+        tokio::time::sleep(LOOK_PERIOD).await;
+    }
+}
+
+/// Until the agent ends, or the mount table can't be read.
+async fn follow_mounts(paths: &Paths, model: &ReadModel, inbox: &Inbox<Input>) -> io::Result<()> {
+    let mut watch = MountWatch::open(&paths.allocs())?;
+    loop {
+        for change in watch.changed().await? {
+            if let Some((alloc, part)) = part_at(change.point(), paths, model)
                 && inbox.send(Input::Event(Event::Drift { alloc, part, by: Noticed::Event })).await.is_err()
             {
-                return;
+                return Ok(());
             }
         }
     }
@@ -54,7 +50,10 @@ pub async fn watch_mounts(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Inpu
 pub async fn look_at_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Input>) {
     loop {
         tokio::time::sleep(LOOK_PERIOD).await;
-        for (alloc, part) in missing_directories(&paths, &model) {
+        let (at, shown) = (paths.clone(), Arc::clone(&model));
+        // A disk that hangs holds up this look and nothing else.
+        let missing = tokio::task::spawn_blocking(move || missing_directories(&at, &shown)).await;
+        for (alloc, part) in missing.unwrap_or_default() {
             if inbox.send(Input::Event(Event::Drift { alloc, part, by: Noticed::Look })).await.is_err() {
                 return;
             }

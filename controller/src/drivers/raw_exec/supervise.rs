@@ -1,6 +1,9 @@
 //! Taking care of one attempt: from its supervisor's first word to the exit, whichever agent started it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use herdlet_api_types::{UnixNanos, task::ExitResult};
 use tokio::sync::watch;
@@ -12,6 +15,9 @@ use crate::drivers::{
     supervisor::{PidFd, Record, State},
     task::{AttemptId, DriverResult, TaskConfig},
 };
+
+/// How long to wait before an attempt that could not be followed is followed again.
+const FOLLOW_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// An attempt that this agent takes care of.
 #[derive(Debug)]
@@ -85,13 +91,13 @@ impl Shared {
         }
         let (shared, id, watched) = (Arc::clone(self), id.clone(), Arc::clone(&live));
         tokio::spawn(async move {
-            let phase = match shared.watch(&id, &watched, shim).await {
-                Ok(phase) => phase,
-                Err(error) => Phase::Ended(ExitResult {
-                    error: format!("failed to follow it: {}", error.why()),
-                    at: now(),
-                    ..ExitResult::default()
-                }),
+            let phase = loop {
+                match shared.watch(&id, &watched, shim.as_ref()).await {
+                    Ok(phase) => break phase,
+                    // That we can't read (no more files, a disk that fails) is no end of the task.
+                    Err(error) => tracing::warn!(%id, error = error.why(), "failed to follow an attempt"),
+                }
+                tokio::time::sleep(FOLLOW_AGAIN_AFTER).await;
             };
             watched.phase.send_replace(phase.clone());
             if let Phase::Ended(result) = phase {
@@ -114,7 +120,7 @@ impl Shared {
         }
     }
 
-    async fn watch(&self, id: &AttemptId, live: &Live, shim: Option<PidFd>) -> DriverResult<Phase> {
+    async fn watch(&self, id: &AttemptId, live: &Live, shim: Option<&PidFd>) -> DriverResult<Phase> {
         let running = self.attempts().until(id, |record| match record {
             Some(record) if record.state == State::Created => None,
             Some(_) | None => Some(()),
@@ -122,19 +128,19 @@ impl Shared {
         tokio::select! {
             biased;
             running = running => running?,
-            _ = self.attempts().ended(id, shim.as_ref()) => {}
+            _ = self.attempts().ended(id, shim) => {}
         }
         if self.attempts().record(id)?.is_some_and(|record| start::has_run(&record)) {
             live.phase.send_replace(Phase::Running);
         }
         let has_run = *live.phase.borrow() == Phase::Running;
         let cgroup = self.cgroup(id);
-        Ok(match self.attempts().ended(id, shim.as_ref()).await? {
+        Ok(match self.attempts().ended(id, shim).await? {
             Ended::Record(record) => match record.state {
                 State::StartFailed { step, errno, .. } => {
                     Phase::Failed(start::start_failure(step, i32::from(errno)))
                 }
-                State::Tombstone if has_run => self.without_record(id, shim.as_ref()).await?,
+                State::Tombstone if has_run => self.without_record(id, shim).await?,
                 State::Tombstone => Phase::Failed("it was cancelled before it began".to_owned()),
                 State::Created | State::Running | State::Exited(_) => {
                     Phase::Ended(result_of(&record, cgroup.as_ref()))
@@ -153,7 +159,7 @@ impl Shared {
                     Phase::Failed("its supervisor died before it ran".to_owned())
                 }
             }
-            Ended::Removed if has_run => self.without_record(id, shim.as_ref()).await?,
+            Ended::Removed if has_run => self.without_record(id, shim).await?,
             Ended::Removed => Phase::Failed("its record was removed".to_owned()),
         })
     }

@@ -5,7 +5,8 @@
 
 use super::invocation::{Invocation, Logs, WhenFull};
 use super::program::Program;
-use super::spawn::{Spawn, register, spawn};
+use super::spawn::{Spawn, spawn};
+use crate::drivers::ready;
 use herdlet_shim::spec::{Field, SpecError, encode};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
@@ -14,6 +15,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use tokio::io::Interest;
 use zeroize::Zeroize;
 
 /// How often a start is tried again while the program's file is busy.
@@ -258,7 +260,7 @@ impl Child {
     pub fn wait(&self) -> impl Future<Output = io::Result<ShimEnd>> + use<> {
         let pidfd = self.pidfd.try_clone();
         async move {
-            let pidfd = register(pidfd?)?;
+            let pidfd = ready::register(pidfd?, Interest::READABLE)?;
             loop {
                 let mut guard = pidfd.readable().await?;
                 match reap(pidfd.get_ref().as_fd(), WaitIdOptions::NOHANG)? {

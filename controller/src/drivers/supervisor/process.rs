@@ -3,14 +3,15 @@
 //! In: pid and start time as a record tells them. Out: a pidfd, signals, the end of the process or of its whole tree. A
 //! bare pid is never signalled: pids are used again.
 
-use super::spawn::register;
-use herdlet_shim::record::{Process, Record, start_ticks};
+use crate::drivers::{process_tree, ready};
+use herdlet_shim::record::{Process, Record};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
+use tokio::io::Interest;
 
 /// Why a process could not be reached. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +81,8 @@ impl PidFd {
             return Err(ProcessError::Unverifiable { pid: process.pid });
         }
         // Only now, with the pidfd held, does the number stand still.
-        let is_same = stat_of(process.pid).is_some_and(|stat| stat.start_ticks == process.start_ticks);
+        let is_same =
+            process_tree::stat(process.pid).is_some_and(|stat| stat.start_ticks == process.start_ticks);
         Ok(is_same.then_some(Self { fd, process }))
     }
 
@@ -125,7 +127,7 @@ impl PidFd {
     /// # Errors
     /// When there is no tokio runtime with IO.
     pub async fn ended(&self) -> io::Result<()> {
-        let fd = register(self.fd.try_clone()?)?;
+        let fd = ready::register(self.fd.try_clone()?, Interest::READABLE)?;
         fd.readable().await?.retain_ready();
         Ok(())
     }
@@ -190,10 +192,10 @@ fn descendants(shim: &PidFd) -> Vec<PidFd> {
             if found.iter().any(|known| known.process.pid == pid) {
                 continue;
             }
-            let Some(before) = stat_of(pid) else { continue };
+            let Some(before) = process_tree::stat(pid) else { continue };
             let process = Process { pid, start_ticks: before.start_ticks };
             // A zombie waits for its parent to reap it; it has nothing below it any more.
-            let is_living = before.parent == parent.pid && before.state != b'Z' && before.state != b'X';
+            let is_living = before.parent == parent.pid && !before.is_zombie;
             if let (true, Ok(Some(fd))) = (is_living, PidFd::open(process)) {
                 parents.push(process);
                 found.push(fd);
@@ -201,24 +203,9 @@ fn descendants(shim: &PidFd) -> Vec<PidFd> {
         }
     }
     // If the shim was not the shim any more while we looked, all of the above was about somebody else.
-    let is_same = stat_of(shim.process.pid).is_some_and(|stat| stat.start_ticks == shim.process.start_ticks);
+    let is_same =
+        process_tree::stat(shim.process.pid).is_some_and(|stat| stat.start_ticks == shim.process.start_ticks);
     if is_same { found } else { Vec::new() }
-}
-
-struct Stat {
-    state: u8,
-    parent: u32,
-    start_ticks: u64,
-}
-
-/// State, parent (fields 3 and 4) and start time from `/proc/PID/stat`.
-fn stat_of(pid: u32) -> Option<Stat> {
-    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let name_end = text.iter().rposition(|byte| *byte == b')')?;
-    let mut fields = text.get(name_end + 2..)?.split(|byte| *byte == b' ');
-    let state = *fields.next()?.first()?;
-    let parent = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    Some(Stat { state, parent, start_ticks: start_ticks(&text)? })
 }
 
 /// Direct children: as the kernel lists them, or (without CONFIG_PROC_CHILDREN) by looking at everybody's parent.
@@ -240,5 +227,5 @@ fn children_of(pid: u32) -> Vec<u32> {
 fn children_by_parent(parent: u32) -> Vec<u32> {
     let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| stat_of(*pid).is_some_and(|stat| stat.parent == parent)).collect()
+    pids.filter(|pid| process_tree::stat(*pid).is_some_and(|stat| stat.parent == parent)).collect()
 }

@@ -6,15 +6,13 @@
 //! exec there are system calls on prepared data and nothing else; all signals are blocked meanwhile, so that no handler of
 //! the agent can run in the child.
 
-#![expect(unsafe_code, reason = "clone3, what the child does until exec, and AsyncFd have no safe interface")]
+#![expect(unsafe_code, reason = "clone3 and what the child does until exec have no safe interface")]
 
 use herdlet_shim::clone::{Birth, CLONE_INTO_CGROUP, CLONE_PIDFD, CLONE_VFORK, CLONE_VM, clone_onto};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 const STACK_LEN: usize = 32 * 1024;
 /// Descriptors are first copied to numbers from here on, so that placing one can't overwrite another.
@@ -74,15 +72,6 @@ fn enter_cgroup(cgroup: BorrowedFd<'_>, pid: u32) -> io::Result<()> {
     let file = openat(cgroup, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(&file, pid.to_string().as_bytes())?;
     Ok(())
-}
-
-/// A descriptor whose readiness tokio reports (its own safe constructor is deprecated, for types other than this one).
-///
-/// # Errors
-/// When the descriptor can't be polled.
-pub fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` is open, always gives the same number, and is owned by the result from here on.
-    unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)
 }
 
 struct Child {

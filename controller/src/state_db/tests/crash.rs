@@ -69,7 +69,7 @@ fn live(dir: &Path, done: usize, step: usize) -> bool {
             life = Life::begin(dir);
         }
     }
-    life.write_alloc_files(dir);
+    life.make_alloc_dirs(dir);
     let records = records(&mut life, &deeds[done]);
     let steps = Steps::failing_after(step);
     life.store.accepted.set_steps(steps.clone());

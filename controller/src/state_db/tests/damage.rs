@@ -25,7 +25,7 @@ fn lived(dir: &std::path::Path) -> Life {
     life.apply(vec![job("a", 2, "new")], vec![]);
     life.delete("gone");
     life.delete_volume("w");
-    life.write_alloc_files(dir);
+    life.make_alloc_dirs(dir);
     life
 }
 
@@ -266,7 +266,7 @@ fn bytes_changed_at_random_never_panic_and_never_lose_an_accepted_job() {
     for n in 0..12 {
         life.apply(vec![job(&format!("more-{n}"), 2, "x")], vec![]);
     }
-    life.write_alloc_files(origin.path());
+    life.make_alloc_dirs(origin.path());
     // As after a kill.
     let crashed = scratch();
     copy(origin.path(), crashed.path());

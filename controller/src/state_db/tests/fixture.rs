@@ -26,6 +26,8 @@ use herdlet_plan::{
 use herdlet_runtime::Store;
 
 use crate::{
+    accepted::KeptAllocation,
+    drivers::{alloc_dir::AllocDir, privileges::Privileges},
     paths::Paths,
     state_db::{OpenError, Opened, StateDb, StateDir, code},
 };
@@ -247,12 +249,11 @@ impl Life {
         self.store.commit(&records).unwrap();
     }
 
-    /// Writes each allocation's `alloc.json`, as its directory part does.
-    pub(super) fn write_alloc_files(&self, dir: &Path) {
+    /// Makes each allocation's directory, as the executor does.
+    pub(super) fn make_alloc_dirs(&self, dir: &Path) {
         for (spec, _) in self.world.allocations() {
-            let dir = paths(dir).alloc(&spec.id);
-            fs::create_dir_all(&dir).unwrap();
-            fs::write(dir.join("alloc.json"), serde_json::to_vec(&**spec).unwrap()).unwrap();
+            let bytes = KeptAllocation::bytes_of(spec).unwrap();
+            AllocDir::new(&paths(dir), spec.id, Privileges::none()).up(&bytes).unwrap();
         }
     }
 }
