@@ -290,3 +290,67 @@ impl Waiting {
         if open.is_empty() { "nothing is open".to_owned() } else { open.join("; ") }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::test_views::{alloc_view, ended, job, job_view, verdict};
+    use herdlet_api_types::{api::Change, view::JobView};
+
+    fn waited(
+        goal: Goal,
+        version: Option<u64>,
+        view: Option<JobView>,
+        allocs: Vec<AllocView>,
+    ) -> Option<Waited> {
+        let wanted = Wanted { job: job("web", "g", "t").key(), version };
+        let mut shown = Shown::default();
+        if let Some(view) = view {
+            shown.apply(Change::Job(Arc::new(view)));
+        }
+        for view in allocs {
+            shown.apply(Change::Alloc(Arc::new(view)));
+        }
+        shown.apply(Change::Index(9));
+        Waiting { wanted: vec![wanted], index: 0, goal }.verdict(&shown)
+    }
+
+    fn code(waited: Option<Waited>) -> Option<u8> {
+        waited.map(|waited| waited.code())
+    }
+
+    #[test]
+    fn exit_codes_tell_how_waiting_ended() {
+        let web = job("web", "g", "t");
+        let view = |version, state| JobView { convergence: verdict(state, "why"), ..job_view(&web, version) };
+        let running = || vec![alloc_view(&web, 0, 1)];
+        use ConvergenceState as C;
+        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Converged)), running())), Some(0));
+        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Progressing)), running())), None);
+        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Waiting)), running())), None);
+        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Failed)), running())), Some(FAILED));
+        assert_eq!(
+            code(waited(Goal::Converged, Some(0), Some(view(1, C::Converged)), running())),
+            Some(SUPERSEDED)
+        );
+        assert_eq!(code(waited(Goal::Converged, Some(0), None, Vec::new())), Some(FAILED));
+        assert_eq!(code(waited(Goal::Deleted, None, None, Vec::new())), Some(0));
+        assert_eq!(code(waited(Goal::Deleted, None, Some(view(0, C::Converged)), running())), None);
+        assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), running())), None);
+        let done = vec![ended(alloc_view(&web, 0, 1))];
+        assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), done)), Some(0));
+        let unhealthy = vec![AllocView { healthy: Some(false), ..alloc_view(&web, 0, 1) }];
+        assert_eq!(code(waited(Goal::Healthy, None, Some(view(0, C::Converged)), unhealthy)), None);
+        assert_eq!((Waited::TimedOut.code(), Waited::Interrupted.code()), (3, 130));
+    }
+
+    #[test]
+    fn limits_have_units() {
+        assert_eq!(limit("0"), Ok(Duration::ZERO));
+        assert_eq!(limit("1m30s"), Ok(Duration::from_secs(90)));
+        assert!(limit("-1s").is_err());
+        assert!(limit("7").is_err());
+    }
+}
