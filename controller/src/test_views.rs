@@ -1,7 +1,5 @@
 //! Views for tests: what a read model holds of small jobs, without a planner behind it.
 
-#![expect(clippy::unwrap_used, reason = "tests may panic")]
-
 use std::{collections::BTreeMap, sync::Arc};
 
 use herdlet_api_types::{
@@ -17,14 +15,23 @@ use crate::desired::manifests::{self, Drivers};
 /// 2026-01-02T03:04:05Z.
 pub(crate) const THEN: UnixNanos = UnixNanos(1_767_323_045_000_000_000);
 
+const MANIFEST: &str = "
+apiVersion: herdlet/v1
+kind: Job
+metadata: {name: x}
+spec:
+  type: service
+  groups:
+    - name: g
+      network: {ports: {http: {static: 8080}}}
+      tasks:
+        - {name: t, driver: mock, config: {}, resources: {cpu: 100, memory: 64}}
+";
+
 /// A service job with one group of one task and a port.
 pub(crate) fn job(id: &str, group: &str, task: &str) -> Arc<Job> {
-    let text = format!(
-        "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: x}}\nspec:\n  type: service\n  groups:\n    - name: g\n      \
-         network: {{ports: {{http: {{static: 8080}}}}}}\n      tasks:\n        - {{name: t, driver: mock, config: {{}}, \
-         resources: {{cpu: 100, memory: 64}}}}\n"
-    );
-    let mut job = manifests::parse("t", text.as_bytes(), &Drivers::built_in()).unwrap().jobs.remove(0).object;
+    let mut job =
+        manifests::parse("t", MANIFEST.as_bytes(), &Drivers::built_in()).unwrap().jobs.remove(0).object;
     (job.id, job.name) = (id.to_owned(), id.to_owned());
     job.groups[0].name = group.to_owned();
     job.groups[0].tasks[0].name = task.to_owned();

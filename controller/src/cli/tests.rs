@@ -1,7 +1,5 @@
 //! Command lines, targets, verdicts.
 
-#![expect(clippy::unwrap_used, reason = "tests may panic")]
-
 use clap::CommandFactory as _;
 use herdlet_api_types::{
     AllocId,

@@ -1,7 +1,5 @@
 //! The API over real sockets, with a read model that the test writes and nobody behind the inbox.
 
-#![expect(clippy::unwrap_used, reason = "tests may panic")]
-
 mod bounds;
 mod reads;
 mod streams;
