@@ -201,7 +201,8 @@ fn typed() -> mpsc::Receiver<Vec<u8>> {
 /// What the agent says about a command that did not start, as shells number it.
 fn refused(error: ClientError, command: &[String]) -> Failure {
     let program = command.first().map(String::as_str).unwrap_or_default();
-    let text = crate::drivers::task::in_full(&error).to_ascii_lowercase();
+    let failure = Failure::from(error);
+    let text = failure.to_string().to_ascii_lowercase();
     let code = if text.contains("no such file") || text.contains("not found") && text.contains(program) {
         NOT_FOUND
     } else if text.contains("permission denied") || text.contains("exec format") {
@@ -209,5 +210,5 @@ fn refused(error: ClientError, command: &[String]) -> Failure {
     } else {
         AGENT_FAILED
     };
-    Failure::from(error).code(code)
+    failure.code(code)
 }

@@ -84,8 +84,8 @@ impl From<ClientError> for Failure {
             | ClientError::Transfer { .. }
             | ClientError::Answer { .. } => FAILED,
         };
-        let message = crate::drivers::task::in_full(&error);
-        let failure = Self::new(message).code(code);
+        // With all its causes, as one line.
+        let failure = Self::new(format!("{:#}", anyhow::Error::new(error))).code(code);
         match hint {
             Some(hint) => failure.hint(hint),
             None => failure,
