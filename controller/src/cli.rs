@@ -37,7 +37,7 @@ use failure::Failure;
 
 /// Keeps jobs true on this machine: tasks run, services registered, volumes mounted, tokens derived.
 #[derive(Debug, Parser)]
-#[command(name = "herdlet", version, about, after_help = EXAMPLES, propagate_version = false)]
+#[command(name = "herdlet", version, after_help = EXAMPLES)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -175,9 +175,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Explain(args) => explain::explain(args).await,
         ClientCommand::Describe(args) => explain::describe(args).await,
         ClientCommand::Logs(args) => logs::run(args).await,
-        ClientCommand::Exec(args) => {
-            exec::run(args).await.map_err(|failure| failure.code(failure::AGENT_FAILED))
-        }
+        ClientCommand::Exec(args) => exec::run(args).await.map_err(Failure::not_the_tasks),
         ClientCommand::Restart(args) => restart::restart(args).await,
         ClientCommand::Signal(args) => restart::signal(args).await,
         ClientCommand::Wait(args) => wait::run(args).await,

@@ -20,4 +20,6 @@ pub mod run;
 pub mod serve;
 pub mod state_db;
 pub mod telemetry;
+#[cfg(test)]
+mod test_views;
 pub mod watch;

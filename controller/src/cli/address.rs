@@ -6,14 +6,17 @@ use std::{fmt, path::PathBuf, str::FromStr};
 use clap::Args;
 use zeroize::Zeroizing;
 
-use super::{client::Client, failure::Failure};
+use super::{
+    client::Client,
+    failure::{Failure, USAGE},
+};
 use crate::config::{Surroundings, default_socket, default_state_dir};
 
 /// Which agent to talk to.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Connection {
-    /// The agent: unix://PATH, http://HOST:PORT or https://HOST:PORT [default: the local socket]
-    #[arg(long, value_name = "ADDR", env = "HERDLET_ADDR", help_heading = "Connection")]
+    /// The agent: unix://PATH, http://HOST:PORT or https://HOST:PORT [also: HERDLET_ADDR; default: the local socket]
+    #[arg(long, value_name = "ADDR", help_heading = "Connection")]
     pub addr: Option<Address>,
     /// File with the token for TCP [also: HERDLET_TOKEN, NOMAD_TOKEN]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
@@ -86,8 +89,18 @@ impl fmt::Display for Address {
 impl Connection {
     /// A client for it.
     pub(super) fn client(&self) -> Result<Client, Failure> {
-        let address = self.addr.clone().unwrap_or_else(Address::local);
-        Ok(Client::new(address, self.token()?)?)
+        Ok(Client::new(self.address()?, self.token()?)?)
+    }
+
+    fn address(&self) -> Result<Address, Failure> {
+        if let Some(address) = &self.addr {
+            return Ok(address.clone());
+        }
+        let text = std::env::var("HERDLET_ADDR").unwrap_or_default();
+        if text.is_empty() {
+            return Ok(Address::local());
+        }
+        text.parse().map_err(|error| Failure::new(format!("HERDLET_ADDR is {text:?}: {error}")).code(USAGE))
     }
 
     /// A token from the file, else from the environment. Arguments are no place for it: everybody can read them.

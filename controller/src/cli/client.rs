@@ -35,13 +35,12 @@ pub enum ClientError {
     #[error("failed to prepare the connection")]
     Setup(#[source] reqwest::Error),
     /// Nobody answers there.
-    #[error("cannot reach the agent at {address}")]
+    #[error("cannot reach the agent at {address}: {why}")]
     Unreachable {
         /// Where.
         address: Address,
-        /// Why.
-        #[source]
-        source: reqwest::Error,
+        /// Why: the innermost cause, the others only repeat the address.
+        why: String,
     },
     /// The agent refused.
     #[error("{message}")]
@@ -262,7 +261,7 @@ impl Client {
     async fn send(&self, request: RequestBuilder) -> Result<Response> {
         let answer = request.send().await.map_err(|source| {
             if source.is_connect() {
-                ClientError::Unreachable { address: self.address.clone(), source }
+                ClientError::Unreachable { address: self.address.clone(), why: innermost(&source) }
             } else {
                 ClientError::Transfer { what: "talk to the agent", source }
             }
@@ -278,6 +277,10 @@ impl Client {
         let message = if text.trim().is_empty() { status.to_string() } else { text.trim().to_owned() };
         Err(ClientError::Status { status: status.as_u16(), message })
     }
+}
+
+fn innermost(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), innermost)
 }
 
 /// What becomes of a removed volume's data.

@@ -94,3 +94,26 @@ fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn plain(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    #[test]
+    fn changes_are_told_field_by_field_and_order_is_none() {
+        let known = json!({ "n": 1, "tasks": [{ "name": "a", "cpu": 1 }, { "name": "b" }], "old": "x", "none": null });
+        let wanted = json!({ "n": 1, "tasks": [{ "name": "b" }, { "name": "a", "cpu": 2 }], "new": [1] });
+        assert_eq!(
+            plain(&changes("job/web", Some(&known), &wanted)),
+            "~ job/web\n  + new[0]: 1\n  - old: \"x\"\n  ~ tasks[a].cpu: 1 → 2\n"
+        );
+        assert_eq!(changes("job/web", Some(&known), &known), "");
+        assert_eq!(plain(&changes("job/web", None, &known)), "+ job/web\n");
+    }
+}

@@ -5,8 +5,9 @@ mod terminal;
 use clap::Args;
 use herdlet_api_types::{
     alloc::ClientStatus,
+    job::Lifecycle,
     task::TaskStatus,
-    view::{AllocView, ConvergenceState, TaskView},
+    view::{AllocView, ConvergenceState, JobView, TaskView},
 };
 use tokio::{
     io::AsyncReadExt,
@@ -17,7 +18,7 @@ use tokio::{
 use super::{
     Connection,
     client::{ClientError, ExecFrame, ExecInput, ExecOutput, Tty},
-    failure::{AGENT_FAILED, Failure, USAGE},
+    failure::{AGENT_FAILED, Failure},
     target::{self, Target},
 };
 use terminal::Raw;
@@ -43,9 +44,9 @@ pub struct ExecArgs {
     command: Vec<String>,
 }
 
-/// The program was not found, or can't be executed (as shells say).
+/// The program was not found, as shells say it.
 const NOT_FOUND: u8 = 127;
-/// The program can't be executed.
+/// The program can't be executed, as shells say it.
 const CANNOT_RUN: u8 = 126;
 
 /// A piece of our standard input.
@@ -55,9 +56,10 @@ const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(10);
 
 pub(super) async fn run(args: ExecArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let mut target = target::find(&client, &args.target).await?;
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let mut target = target::resolve(&args.target, &jobs, &allocs)?;
     target.task = target.task.or_else(|| args.task.clone());
-    let (view, task) = choose(&target, &args.target)?;
+    let (view, task) = choose(&target, &jobs, &args.target)?;
     let several = target.tasks().count() > 1;
     if several {
         anstream::eprintln!("in {}/{} ({})", view.spec.name(), task.name, view.spec.id.short());
@@ -92,7 +94,11 @@ pub(super) async fn run(args: ExecArgs) -> Result<u8, Failure> {
 }
 
 /// The task to go into: the one named, else the first main one that runs, of the healthiest allocation.
-fn choose<'t>(target: &'t Target, text: &str) -> Result<(&'t AllocView, &'t TaskView), Failure> {
+fn choose<'t>(
+    target: &'t Target,
+    jobs: &[JobView],
+    text: &str,
+) -> Result<(&'t AllocView, &'t TaskView), Failure> {
     let mut allocs: Vec<&AllocView> =
         target.allocs.iter().filter(|view| view.status == ClientStatus::Running).collect();
     let rank = |view: &AllocView| match (view.healthy, view.convergence.state) {
@@ -106,11 +112,16 @@ fn choose<'t>(target: &'t Target, text: &str) -> Result<(&'t AllocView, &'t Task
             task.state == TaskStatus::Running
                 && target.task.as_deref().is_none_or(|wanted| wanted == task.name)
         };
+        // Sidecars run too; the work itself is what people mean. Where the job is not known any more the first one serves.
+        let job = jobs.iter().find(|job| job.key == view.spec.job_key);
+        let group = job.and_then(|job| job.job.group(&view.spec.group));
+        let is_main = |task: &&TaskView| {
+            let spec = group.and_then(|group| group.task(&task.name));
+            spec.is_none_or(|spec| spec.lifecycle == Lifecycle::Main)
+        };
         let running: Vec<&TaskView> = view.tasks.iter().filter(meant).collect();
-        match running.as_slice() {
-            [] => {}
-            [task] => return Ok((view, task)),
-            [first, ..] => return Ok((view, first)),
+        if let Some(task) = running.iter().copied().find(|task| is_main(task)).or(running.first().copied()) {
+            return Ok((view, task));
         }
     }
     Err(Failure::new(format!("nothing of {text} is running"))
@@ -190,7 +201,8 @@ fn typed() -> mpsc::Receiver<Vec<u8>> {
 /// What the agent says about a command that did not start, as shells number it.
 fn refused(error: ClientError, command: &[String]) -> Failure {
     let program = command.first().map(String::as_str).unwrap_or_default();
-    let text = crate::drivers::task::in_full(&error).to_ascii_lowercase();
+    let failure = Failure::from(error);
+    let text = failure.to_string().to_ascii_lowercase();
     let code = if text.contains("no such file") || text.contains("not found") && text.contains(program) {
         NOT_FOUND
     } else if text.contains("permission denied") || text.contains("exec format") {
@@ -198,6 +210,5 @@ fn refused(error: ClientError, command: &[String]) -> Failure {
     } else {
         AGENT_FAILED
     };
-    debug_assert_ne!(code, USAGE);
-    Failure::from(error).code(code)
+    failure.code(code)
 }

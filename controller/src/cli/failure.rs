@@ -34,6 +34,12 @@ impl Failure {
         Self { code, ..self }
     }
 
+    /// The same with a code that can't be taken for the task's own: 125, or what shells say of a program that did not start.
+    pub(super) fn not_the_tasks(self) -> Self {
+        let code = self.code.max(AGENT_FAILED);
+        self.code(code)
+    }
+
     /// The same with what to do about it.
     pub(super) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
@@ -78,8 +84,8 @@ impl From<ClientError> for Failure {
             | ClientError::Transfer { .. }
             | ClientError::Answer { .. } => FAILED,
         };
-        let message = crate::drivers::task::in_full(&error);
-        let failure = Self::new(message).code(code);
+        // With all its causes, as one line.
+        let failure = Self::new(format!("{:#}", anyhow::Error::new(error))).code(code);
         match hint {
             Some(hint) => failure.hint(hint),
             None => failure,

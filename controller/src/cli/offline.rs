@@ -130,3 +130,18 @@ fn steps<'s>(root: &'s Value, schema: &'s Value, name: &str) -> Vec<&'s Value> {
 fn target<'s>(root: &'s Value, schema: &Value) -> Option<&'s Value> {
     root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_of_a_field_is_found_by_its_path() {
+        let root = manifests::schema();
+        let found = field_schema(&root, "spec.groups.tasks.resources");
+        assert!(found.iter().any(|schema| schema.pointer("/properties/cpu").is_some()), "{found:?}");
+        assert_eq!(found, field_schema(&root, "spec.groups[0].tasks[1].resources"));
+        assert!(!field_schema(&root, "metadata.name").is_empty());
+        assert!(field_schema(&root, "spec.groups.nothing").is_empty());
+    }
+}

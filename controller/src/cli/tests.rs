@@ -1,1 +1,141 @@
-//! (tests)
+//! Command lines, targets, verdicts.
+
+use clap::CommandFactory as _;
+use herdlet_api_types::{
+    AllocId,
+    view::{AllocView, JobView},
+};
+
+use super::*;
+use crate::test_views::{alloc_view, ended, job, job_view};
+
+fn parsed(line: &str) -> Result<Cli, u8> {
+    parse(line.split_whitespace().map(OsString::from))
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn command_lines_people_type_are_understood() {
+    for line in [
+        "herdlet agent --state-dir /s --socket /x.sock --listen 127.0.0.1:1 --token-file /t --metrics-listen [::1]:2 --manifests /m",
+        "herdlet run hello.yaml more.yaml --state-dir /s",
+        "herdlet apply -f web.yaml --wait --timeout 30s",
+        "herdlet up -f - -f dir",
+        "herdlet delete web other --purge",
+        "herdlet delete volume site --purge",
+        "herdlet down -f web.yaml",
+        "herdlet get allocs -o json",
+        "herdlet get jobs web -o yaml --no-headers",
+        "herdlet ps",
+        "herdlet status web --check",
+        "herdlet explain web.web[0]/httpd",
+        "herdlet describe web.web.0",
+        "herdlet logs -f --stderr --tail 5 web",
+        "herdlet exec -it web -- sh -c ls",
+        "herdlet exec -i -t web --task httpd -- sh",
+        "herdlet restart web --task httpd",
+        "herdlet restart web --all",
+        "herdlet signal -s SIGUSR1 web",
+        "herdlet wait --for=healthy web other",
+        "herdlet validate --strict web.yaml",
+        "herdlet plan -f web.yaml --addr unix:///run/x.sock",
+        "herdlet schema spec.groups.tasks",
+        "herdlet completions bash",
+        "herdlet version",
+    ] {
+        assert!(parsed(line).is_ok(), "{line}");
+    }
+}
+
+#[test]
+fn wrong_command_lines_end_with_the_code_of_their_command() {
+    for (line, code) in [
+        ("herdlet", failure::USAGE),
+        ("herdlet nothing", failure::USAGE),
+        ("herdlet apply", failure::USAGE),
+        ("herdlet apply -f x --timeout 7d", failure::USAGE),
+        ("herdlet delete", failure::USAGE),
+        ("herdlet restart web --all --task t", failure::USAGE),
+        ("herdlet get allocs --addr localhost:4646", failure::USAGE),
+        ("herdlet run", failure::AGENT_FAILED),
+        ("herdlet exec web", failure::AGENT_FAILED),
+        ("herdlet exec web sh", failure::AGENT_FAILED),
+        ("herdlet --help", 0),
+        ("herdlet apply --help", 0),
+        ("herdlet --version", 0),
+    ] {
+        assert_eq!(parsed(line).err(), Some(code), "{line}");
+    }
+}
+
+#[test]
+fn addresses_are_sockets_or_urls() {
+    let read = |text: &str| text.parse::<Address>();
+    assert_eq!(read("unix:///run/x.sock"), Ok(Address::Unix("/run/x.sock".into())));
+    assert_eq!(read("http://127.0.0.1:4646/"), Ok(Address::Url("http://127.0.0.1:4646".to_owned())));
+    assert_eq!(read("unix://x.sock"), Err(AddressError::RelativePath));
+    for text in ["localhost:4646", "https://", "http://host/path", "http://user@host", ""] {
+        assert_eq!(read(text), Err(AddressError::Form), "{text}");
+    }
+}
+
+/// Two jobs, of which one has the other's name as its beginning, and ids that share theirs.
+fn landscape() -> (Vec<JobView>, Vec<AllocView>) {
+    let (web, web_api, child) =
+        (job("web", "web", "httpd"), job("web.api", "front", "httpd"), job("web/dispatch-1", "g", "t"));
+    let allocs = vec![
+        ended(alloc_view(&web, 0, 0x10)),
+        alloc_view(&web, 0, 0x11),
+        alloc_view(&web, 1, 0x12),
+        alloc_view(&web_api, 0, 0x20),
+        alloc_view(&child, 0, 0x30),
+    ];
+    ([web, web_api, child].iter().map(|job| job_view(job, 0)).collect(), allocs)
+}
+
+#[test]
+fn targets_are_found() {
+    let (jobs, allocs) = landscape();
+    for (text, seeds, task) in [
+        ("web", &[0x11, 0x12][..], None),
+        ("web/httpd", &[0x11, 0x12], Some("httpd")),
+        ("web.web", &[0x11, 0x12], None),
+        ("web.web[1]", &[0x12], None),
+        ("web.web.1", &[0x12], None),
+        ("web.web[0]/httpd", &[0x11], Some("httpd")),
+        ("web.web.0/httpd", &[0x11], Some("httpd")),
+        ("web.api", &[0x20], None),
+        ("web.api.front[0]", &[0x20], None),
+        ("web/dispatch-1", &[0x30], None),
+        ("web/dispatch-1/t", &[0x30], Some("t")),
+        ("2020", &[0x20], None),
+        ("30303030-3030", &[0x30], None),
+        ("30303030/t", &[0x30], Some("t")),
+        ("10", &[0x10], None),
+    ] {
+        let found = target::resolve(text, &jobs, &allocs).unwrap();
+        let ids: Vec<AllocId> = found.allocs.iter().map(|view| view.spec.id).collect();
+        let expected: Vec<AllocId> = seeds.iter().map(|seed| AllocId::from_hash([*seed; 16])).collect();
+        assert_eq!((ids, found.task.as_deref()), (expected, task), "{text}");
+    }
+}
+
+#[test]
+fn what_is_no_target_is_told_with_what_there_is() {
+    let (jobs, allocs) = landscape();
+    for (text, says) in [
+        ("wbe", "there is no job or allocation \"wbe\""),
+        ("web.web[7]", "job web has no \"web[7]\""),
+        ("web/nginx", "job web has no task \"nginx\""),
+        ("web.web[0]/nginx", "job web has no task \"nginx\""),
+        ("1", "\"1\" is the beginning of 3 allocation ids"),
+        ("ffff", "there is no job or allocation"),
+    ] {
+        let failure = target::resolve(text, &jobs, &allocs).unwrap_err();
+        assert!(failure.to_string().contains(says), "{text}: {failure}");
+    }
+}

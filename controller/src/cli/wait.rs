@@ -8,10 +8,11 @@ mod progress;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use herdlet_api_types::{
     JobKey,
     alloc::ClientStatus,
+    api::Change,
     parse_duration,
     view::{AllocView, ConvergenceState},
 };
@@ -19,7 +20,7 @@ use tokio::time::Instant;
 
 use super::{
     Connection,
-    client::Client,
+    client::{Client, ClientError},
     failure::{FAILED, Failure, INTERRUPTED, SUPERSEDED, TIMED_OUT},
     target,
     watch::{Shown, Told},
@@ -147,6 +148,47 @@ pub(super) fn limit(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(nanos))
 }
 
+/// The agent's changes.
+type Events = Box<dyn Stream<Item = Result<Change, ClientError>> + Unpin>;
+
+/// How often an agent that went away is looked for, and for how long: it may just be restarted or upgraded, and what was
+/// accepted goes on meanwhile.
+const AGAIN_EVERY: Duration = Duration::from_millis(500);
+const AGAIN_TRIES: usize = 60;
+
+/// Where changes come from. Survives being cancelled at any await.
+struct Source<'c> {
+    client: &'c Client,
+    events: Option<Events>,
+    tries: usize,
+}
+
+impl Source<'_> {
+    async fn next(&mut self) -> Result<Change, Failure> {
+        loop {
+            if let Some(events) = &mut self.events {
+                if let Some(Ok(change)) = events.next().await {
+                    self.tries = 0;
+                    return Ok(change);
+                }
+                anstream::eprintln!("the connection to the agent broke; trying again");
+                self.events = None;
+            }
+            if self.tries >= AGAIN_TRIES {
+                let failure = Failure::new("the agent went away while its work was being watched");
+                return Err(
+                    failure.hint("what was accepted stays in force; start the agent and see: herdlet status")
+                );
+            }
+            self.tries += 1;
+            tokio::time::sleep(AGAIN_EVERY).await;
+            if let Ok(events) = self.client.events().await {
+                self.events = Some(Box::new(events));
+            }
+        }
+    }
+}
+
 struct Waiting {
     wanted: Vec<Wanted>,
     index: u64,
@@ -159,7 +201,7 @@ impl Waiting {
         let deadline = (!timeout.is_zero()).then(|| began + timeout);
         let mut progress = Progress::begin();
         let mut shown = Shown::default();
-        let mut events = client.events().await?;
+        let mut source = Source { client, events: Some(Box::new(client.events().await?)), tries: 0 };
         let interrupt = tokio::signal::ctrl_c();
         tokio::pin!(interrupt);
         let waited = loop {
@@ -170,11 +212,7 @@ impl Waiting {
                 }
             };
             tokio::select! {
-                change = events.next() => {
-                    let Some(change) = change else {
-                        return Err(Failure::new("the agent went away while its work was being watched")
-                            .hint("what was accepted stays in force; see: herdlet status"));
-                    };
+                change = source.next() => {
                     if shown.apply(change?) == Told::Part || shown.index < self.index {
                         continue;
                     }
@@ -288,5 +326,69 @@ impl Waiting {
             open.extend(jobs.map(|view| format!("{}: {}", view.key, view.convergence.message)));
         }
         if open.is_empty() { "nothing is open".to_owned() } else { open.join("; ") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::test_views::{alloc_view, ended, job, job_view, verdict};
+    use herdlet_api_types::view::JobView;
+
+    fn waited(
+        goal: Goal,
+        version: Option<u64>,
+        view: Option<JobView>,
+        allocs: Vec<AllocView>,
+    ) -> Option<Waited> {
+        let wanted = Wanted { job: job("web", "g", "t").key(), version };
+        let mut shown = Shown::default();
+        if let Some(view) = view {
+            shown.apply(Change::Job(Arc::new(view)));
+        }
+        for view in allocs {
+            shown.apply(Change::Alloc(Arc::new(view)));
+        }
+        shown.apply(Change::Index(9));
+        Waiting { wanted: vec![wanted], index: 0, goal }.verdict(&shown)
+    }
+
+    fn code(waited: Option<Waited>) -> Option<u8> {
+        waited.map(|waited| waited.code())
+    }
+
+    #[test]
+    fn exit_codes_tell_how_waiting_ended() {
+        let web = job("web", "g", "t");
+        let view = |version, state| JobView { convergence: verdict(state, "why"), ..job_view(&web, version) };
+        let running = || vec![alloc_view(&web, 0, 1)];
+        use ConvergenceState as C;
+        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Converged)), running())), Some(0));
+        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Progressing)), running())), None);
+        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Waiting)), running())), None);
+        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Failed)), running())), Some(FAILED));
+        assert_eq!(
+            code(waited(Goal::Converged, Some(0), Some(view(1, C::Converged)), running())),
+            Some(SUPERSEDED)
+        );
+        assert_eq!(code(waited(Goal::Converged, Some(0), None, Vec::new())), Some(FAILED));
+        assert_eq!(code(waited(Goal::Deleted, None, None, Vec::new())), Some(0));
+        assert_eq!(code(waited(Goal::Deleted, None, Some(view(0, C::Converged)), running())), None);
+        assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), running())), None);
+        let done = vec![ended(alloc_view(&web, 0, 1))];
+        assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), done)), Some(0));
+        let unhealthy = vec![AllocView { healthy: Some(false), ..alloc_view(&web, 0, 1) }];
+        assert_eq!(code(waited(Goal::Healthy, None, Some(view(0, C::Converged)), unhealthy)), None);
+        assert_eq!((Waited::TimedOut.code(), Waited::Interrupted.code()), (3, 130));
+    }
+
+    #[test]
+    fn limits_have_units() {
+        assert_eq!(limit("0"), Ok(Duration::ZERO));
+        assert_eq!(limit("1m30s"), Ok(Duration::from_secs(90)));
+        assert!(limit("-1s").is_err());
+        assert!(limit("7").is_err());
     }
 }

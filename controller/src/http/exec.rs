@@ -21,6 +21,7 @@ use herdlet_api_types::task::TaskStatus;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Shared,
@@ -96,8 +97,8 @@ pub(super) async fn open(
 async fn session(socket: WebSocket, target: TaskTarget, request: ExecRequest) {
     let (mut sink, source) = socket.split();
     let (sender, mut output) = mpsc::channel(FRAMES_LEN);
-    let (hung_up, mut hang_up) = mpsc::channel::<()>(1);
-    let input = input(source, hung_up);
+    let hung_up = CancellationToken::new();
+    let input = input(source, hung_up.clone());
     let executing = target.driver.exec_frames(&target.attempt, request, input, sender);
     let writing = async {
         while let Some(frame) = output.recv().await {
@@ -116,7 +117,7 @@ async fn session(socket: WebSocket, target: TaskTarget, request: ExecRequest) {
             let _ = sink.send(Message::Close(Some(CloseFrame { code, reason: fitting(reason).into() }))).await;
         }
         // Nobody is there any more: dropping the session ends the command.
-        _ = hang_up.recv() => {}
+        () = hung_up.cancelled() => {}
     }
 }
 
@@ -138,25 +139,24 @@ fn fitting(mut reason: String) -> String {
     reason
 }
 
-/// What comes from the socket, as long as it is open; `hung_up` is dropped with it.
-fn input(source: SplitStream<WebSocket>, hung_up: mpsc::Sender<()>) -> BoxStream<'static, ExecInput> {
+/// What comes from the socket, as long as it is open; then `hung_up` is cancelled. (That the stream is dropped means
+/// something else: the command has ended.)
+fn input(source: SplitStream<WebSocket>, hung_up: CancellationToken) -> BoxStream<'static, ExecInput> {
     let frames = stream::unfold((source, hung_up), |(mut source, hung_up)| async move {
-        loop {
-            let message = match source.next().await {
-                Some(Ok(message)) => message,
-                Some(Err(_)) | None => return None,
-            };
+        while let Some(Ok(message)) = source.next().await {
             let text = match &message {
                 Message::Text(text) => text.as_bytes(),
                 Message::Binary(bytes) => bytes,
                 Message::Ping(_) | Message::Pong(_) => continue,
-                Message::Close(_) => return None,
+                Message::Close(_) => break,
             };
             let frames = input_frames(text);
             if !frames.is_empty() {
                 return Some((stream::iter(frames), (source, hung_up)));
             }
         }
+        hung_up.cancel();
+        None
     });
     frames.flatten().boxed()
 }

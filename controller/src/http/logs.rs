@@ -19,6 +19,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use herdlet_api_types::{AllocId, task::TaskStatus, view::AllocView};
 use serde::Deserialize;
 use serde_json::json;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     Shared,
@@ -30,6 +31,11 @@ use crate::logs::{Chunk, Follower, LogFiles, Stream};
 
 /// Between two empty frames of a stream without news, as Nomad's clients expect them.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Logs followed at the same time: each has an inotify instance, of which a user usually has 128, and the agent's own eyes need
+/// some of them.
+const FOLLOWED_MAX: usize = 96;
+static FOLLOWED: Semaphore = Semaphore::const_new(FOLLOWED_MAX);
 
 /// More lines are the whole log.
 const TAIL_LINES_MAX: u64 = 1_000_000;
@@ -60,10 +66,20 @@ pub(super) async fn read(
     let alloc = shared.alloc(&id)?;
     let stream = check(&alloc, &wanted)?;
     let files = LogFiles::new(shared.paths.logs(&alloc.spec.id), &wanted.task, stream);
+    let place = if wanted.follow { Some(follow()?) } else { None };
     let reading = Reading::begin(files, wanted, alloc.spec.id).await?;
     let content_type = if reading.wanted.plain { "text/plain; charset=utf-8" } else { "application/json" };
     let model = Arc::clone(&shared);
-    Ok(streamed(&shared, content_type, |pieces| reading.run(model, pieces)))
+    Ok(streamed(&shared, content_type, |pieces| async move {
+        let _place = place;
+        reading.run(model, pieces).await
+    }))
+}
+
+fn follow() -> ApiResult<SemaphorePermit<'static>> {
+    FOLLOWED
+        .try_acquire()
+        .map_err(|_| ApiError::Unavailable(format!("{FOLLOWED_MAX} logs are being followed already")))
 }
 
 fn check(alloc: &AllocView, wanted: &Wanted) -> ApiResult<Stream> {
@@ -129,7 +145,10 @@ impl Reading {
                 }
             }
             tokio::select! {
-                changed = self.follower.changed() => if changed.is_err() { return Ok(()) },
+                changed = self.follower.changed() => if let Err(error) = changed {
+                    tracing::warn!(alloc = %self.alloc, %error, "failed to watch a log");
+                    return Ok(());
+                },
                 _ = changes.recv() => {}
                 () = tokio::time::sleep(HEARTBEAT.saturating_sub(beat.elapsed())), if !self.wanted.plain => {
                     beat = Instant::now();

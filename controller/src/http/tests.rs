@@ -1,1 +1,95 @@
-//! (tests)
+//! The API over real sockets, with a read model that the test writes and nobody behind the inbox.
+
+mod bounds;
+mod reads;
+mod streams;
+
+use std::{path::PathBuf, sync::Arc};
+
+use axum::Router;
+use herdlet_api_types::{
+    UnixNanos,
+    view::{AllocView, JobView},
+};
+use herdlet_plan::turn::View;
+use herdlet_runtime::{CommitIndex, Inbox, Publisher};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{Facts, Limits, Listener, Shared, Token, Vitals, metrics_router, router, serve};
+use crate::{
+    cli::{Address, Client},
+    desired::manifests::Drivers,
+    drivers::{catalog::BuiltIn, task::Registry},
+    paths::Paths,
+    publish::ReadModel,
+};
+
+/// An API in front of a read model.
+struct Ground {
+    dir: tempfile::TempDir,
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        // Nobody answers requests: each is told that the agent shuts down.
+        let (inbox, _) = Inbox::with_capacity(1);
+        let shared = Shared {
+            inbox,
+            model: Arc::new(ReadModel::default()),
+            drivers: Registry::new(),
+            manifests: Drivers::built_in(),
+            paths: Paths { state: dir.path().join("state"), runtime: dir.path().join("run") },
+            catalog: Arc::new(BuiltIn::default()),
+            facts: Facts {
+                node_id: "n1".to_owned(),
+                node_name: "box".to_owned(),
+                started_at: UnixNanos(1),
+                ..Facts::default()
+            },
+            vitals: Box::new(Vitals::default),
+            metrics: Box::new(|| "# EOF\n".to_owned()),
+            closing: CancellationToken::new(),
+        };
+        Self { dir, shared: Arc::new(shared), tasks: TaskTracker::new() }
+    }
+
+    fn show(&self, index: u64, jobs: &[JobView], allocs: &[AllocView]) {
+        let jobs = jobs.iter().map(|view| View::Job(Box::new(view.clone())));
+        let allocs = allocs.iter().map(|view| View::Alloc(Box::new(view.clone())));
+        self.shared.model.publisher().offer(CommitIndex(index), jobs.chain(allocs).collect());
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("api.sock")
+    }
+
+    async fn unix(&self, limits: Limits) -> Client {
+        let listener = Listener::unix(&self.socket()).await.unwrap();
+        self.serve(listener, router(Arc::clone(&self.shared)), None, limits);
+        Client::new(Address::Unix(self.socket()), None).unwrap()
+    }
+
+    async fn tcp(&self, routes: Router, token: Option<Token>) -> String {
+        let listener = Listener::tcp("127.0.0.1:0").await.unwrap();
+        let address = listener.address().unwrap();
+        self.serve(listener, routes, token, Limits::default());
+        format!("http://{address}")
+    }
+
+    fn serve(&self, listener: Listener, routes: Router, token: Option<Token>, limits: Limits) {
+        self.tasks.spawn(serve(listener, routes, token, limits, self.shared.closing.clone()));
+    }
+
+    fn http(&self) -> reqwest::Client {
+        reqwest::Client::builder().unix_socket(self.socket()).build().unwrap()
+    }
+
+    /// Status and body of a GET on the unix socket.
+    async fn get(&self, path: &str) -> (u16, String) {
+        let answer = self.http().get(format!("http://localhost{path}")).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+}

@@ -110,9 +110,11 @@ fn state_of(view: &AllocView, task: &TaskView) -> (String, String) {
     let mut state = show::phase(task);
     if !view.convergence.message.is_empty() && task.phase != "dead" {
         let verdict = plain(&view.convergence.message);
-        // The verdict is about one task; only there it says more than the phase.
-        if !verdict.starts_with("task ") || verdict.starts_with(&format!("task {}", task.name)) {
-            state.push_str(&format!(", {verdict}"));
+        // A verdict about one task says more than the phase only there, and there its name is known.
+        let of_this = verdict.strip_prefix(&format!("task {}: ", task.name));
+        if let Some(reason) = of_this.or_else(|| (!verdict.starts_with("task ")).then_some(verdict.as_str()))
+        {
+            state.push_str(&format!(", {reason}"));
         }
     }
     (name, state)

@@ -1,0 +1,129 @@
+//! Who is let in, and how much of everything.
+
+use std::{os::unix::fs::PermissionsExt, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+};
+
+use super::*;
+use crate::http::{ServeError, TokenError};
+
+fn token_file(ground: &Ground, text: &str, mode: u32) -> PathBuf {
+    let path = ground.dir.path().join("token");
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn tcp_wants_the_token() {
+    let ground = Ground::new();
+    let token = Token::read(&token_file(&ground, "0123456789abcdef0123\n", 0o600)).unwrap();
+    assert_eq!(format!("{token:?}"), "Token(…)");
+    let base = ground.tcp(router(Arc::clone(&ground.shared)), Some(token)).await;
+    let http = reqwest::Client::new();
+    let ask = || http.get(format!("{base}/v1/jobs"));
+    let status = async |request: reqwest::RequestBuilder| request.send().await.unwrap().status().as_u16();
+    assert_eq!(status(ask()).await, 401);
+    assert_eq!(status(ask().bearer_auth("0123456789abcdef0124")).await, 403);
+    assert_eq!(status(ask().header("authorization", "Basic eDp5")).await, 401);
+    assert_eq!(status(ask().bearer_auth("0123456789abcdef0123")).await, 200);
+    assert_eq!(status(ask().header("x-nomad-token", "0123456789abcdef0123")).await, 200);
+    assert_eq!(status(http.get(format!("{base}/nothing"))).await, 401, "nothing is told without a token");
+}
+
+#[test]
+fn unfit_token_files_are_refused() {
+    let ground = Ground::new();
+    let read = |text: &str, mode| Token::read(&token_file(&ground, text, mode));
+    assert!(matches!(read("0123456789abcdef0123", 0o604), Err(TokenError::Public { .. })));
+    assert!(matches!(read("short", 0o600), Err(TokenError::Unfit { .. })));
+    assert!(matches!(read("0123456789 abcdef0123", 0o600), Err(TokenError::Unfit { .. })));
+    assert!(matches!(read(&"x".repeat(5_000), 0o600), Err(TokenError::Unfit { .. })));
+    assert!(matches!(Token::read(&ground.dir.path().join("none")), Err(TokenError::Read { .. })));
+}
+
+#[tokio::test]
+async fn the_socket_is_private_and_never_stolen() {
+    let ground = Ground::new();
+    ground.unix(Limits::default()).await;
+    let mode = std::fs::metadata(ground.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(matches!(Listener::unix(&ground.socket()).await, Err(ServeError::Taken { .. })));
+    ground.shared.closing.cancel();
+    ground.tasks.close();
+    ground.tasks.wait().await;
+    assert!(!ground.socket().exists());
+    // One that a killed agent left behind is replaced; a file is not.
+    drop(std::os::unix::net::UnixListener::bind(ground.socket()).unwrap());
+    assert!(Listener::unix(&ground.socket()).await.is_ok());
+    std::fs::remove_file(ground.socket()).unwrap();
+    std::fs::write(ground.socket(), "precious").unwrap();
+    assert!(matches!(Listener::unix(&ground.socket()).await, Err(ServeError::Occupied { .. })));
+}
+
+#[tokio::test]
+async fn a_huge_body_is_refused() {
+    let ground = Ground::new();
+    ground.unix(Limits::default()).await;
+    let body = vec![b' '; 9 * 1024 * 1024];
+    let answer = ground.http().post("http://localhost/v1/herdlet/apply").body(body).send().await;
+    // It is refused while it is still being sent, which a client may see as a broken connection.
+    if let Ok(answer) = answer {
+        assert_eq!(answer.status().as_u16(), 413);
+    }
+    assert_eq!(ground.get("/healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn more_connections_than_allowed_are_told_so() {
+    let ground = Ground::new();
+    ground.unix(Limits { connections_max: 2, ..Limits::default() }).await;
+    let open = async || UnixStream::connect(ground.socket()).await.unwrap();
+    let (first, _second) = (open().await, open().await);
+    let mut third = open().await;
+    third.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    third.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    drop(first);
+    // The place is free again as soon as the server has seen it.
+    let freed = async {
+        while ground
+            .http()
+            .get("http://localhost/healthz")
+            .send()
+            .await
+            .is_ok_and(|answer| answer.status() != 200)
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), freed).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_never_finishes_its_header_is_hung_up_on() {
+    let ground = Ground::new();
+    ground.unix(Limits { header_max: Duration::from_millis(50), ..Limits::default() }).await;
+    let mut slow = UnixStream::connect(ground.socket()).await.unwrap();
+    slow.write_all(b"GET /healthz HTT").await.unwrap();
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(10), slow.read_to_end(&mut rest)).await.unwrap();
+    assert!(ended.is_ok());
+    assert!(!String::from_utf8_lossy(&rest).contains("200 OK"));
+}
+
+#[tokio::test]
+async fn too_many_header_fields_are_refused() {
+    let ground = Ground::new();
+    ground.unix(Limits::default()).await;
+    let mut stream = UnixStream::connect(ground.socket()).await.unwrap();
+    let fields: String = (0..100).map(|index| format!("x-{index}: y\r\n")).collect();
+    stream.write_all(format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{fields}\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+}

@@ -1,0 +1,128 @@
+//! Answers that go on: logs and changes, and how they end.
+
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use herdlet_api_types::api::Change;
+
+use super::*;
+use crate::{
+    cli::{ClientError, client::LogRequest},
+    test_views::{alloc_view, ended, job, job_view},
+};
+
+/// What comes next, within a time that only a bug exceeds.
+async fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Option<T> {
+    tokio::time::timeout(Duration::from_secs(10), stream.next()).await.expect("nothing came")
+}
+
+async fn text(stream: &mut (impl Stream<Item = Result<Vec<u8>, ClientError>> + Unpin), wanted: &str) {
+    let mut seen = String::new();
+    while seen.len() < wanted.len() {
+        let bytes = next(stream).await.expect("the log ended").unwrap();
+        seen.push_str(std::str::from_utf8(&bytes).unwrap());
+    }
+    assert_eq!(seen, wanted);
+}
+
+fn whole(follow: bool, tail: Option<u64>) -> LogRequest {
+    LogRequest { task: "httpd".to_owned(), stream: "stdout", follow, tail }
+}
+
+#[tokio::test]
+async fn a_followed_log_goes_over_rotations_and_ends_with_its_task() {
+    let ground = Ground::new();
+    let web = job("web", "front", "httpd");
+    let view = alloc_view(&web, 0, 7);
+    ground.show(5, &[job_view(&web, 0)], std::slice::from_ref(&view));
+    let client = ground.unix(Limits::default()).await;
+    let logs = ground.shared.paths.logs(&view.spec.id);
+    std::fs::create_dir_all(&logs).unwrap();
+    let write = |index: u32, text: &str| {
+        use std::io::Write as _;
+        let path = logs.join(format!("httpd.stdout.{index}"));
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        file.unwrap().write_all(text.as_bytes()).unwrap();
+    };
+    write(3, "one\ntwo\n");
+    let mut log = client.logs(view.spec.id, &whole(true, Some(1))).await.unwrap();
+    text(&mut log, "two\n").await;
+    write(3, "three\n");
+    text(&mut log, "three\n").await;
+    write(3, "last of 3\n");
+    write(4, "first of 4\n");
+    text(&mut log, "last of 3\nfirst of 4\n").await;
+    write(4, "bye\n");
+    ground.show(6, &[], &[ended(view.clone())]);
+    text(&mut log, "bye\n").await;
+    assert!(next(&mut log).await.is_none());
+    let mut all = client.logs(view.spec.id, &whole(false, None)).await.unwrap();
+    text(&mut all, "one\ntwo\nthree\nlast of 3\nfirst of 4\nbye\n").await;
+    assert!(next(&mut all).await.is_none());
+}
+
+#[tokio::test]
+async fn frames_are_nomads_and_offsets_count_from_either_end() {
+    let ground = Ground::new();
+    let web = job("web", "front", "httpd");
+    let view = ended(alloc_view(&web, 0, 7));
+    let id = view.spec.id;
+    ground.show(5, &[job_view(&web, 0)], &[view]);
+    ground.unix(Limits::default()).await;
+    let logs = ground.shared.paths.logs(&id);
+    std::fs::create_dir_all(&logs).unwrap();
+    std::fs::write(logs.join("httpd.stderr.0"), "abcd").unwrap();
+    std::fs::write(logs.join("httpd.stderr.1"), "efgh").unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", logs.join("httpd.stderr.2")).unwrap();
+    let read = async |query: &str| {
+        ground.get(&format!("/v1/client/fs/logs/{id}?task=httpd&type=stderr&{query}")).await.1
+    };
+    assert_eq!(read("plain=true").await, "abcdefgh", "links are not followed");
+    assert_eq!(read("plain=true&origin=start&offset=6").await, "gh");
+    assert_eq!(read("plain=true&origin=end&offset=6").await, "cdefgh");
+    assert_eq!(read("plain=true&origin=end&offset=600").await, "abcdefgh");
+    let frames = read("origin=end&offset=2").await;
+    assert_eq!(frames, r#"{"Data":"Z2g=","File":"alloc/logs/httpd.stderr.1","Offset":4}"#);
+}
+
+#[tokio::test]
+async fn changes_are_told_after_all_there_is() {
+    let ground = Ground::new();
+    let web = job("web", "front", "httpd");
+    ground.show(5, &[job_view(&web, 0)], &[alloc_view(&web, 0, 7)]);
+    let client = ground.unix(Limits::default()).await;
+    let mut events = client.events().await.unwrap();
+    assert!(matches!(next(&mut events).await, Some(Ok(Change::Reset))));
+    assert!(matches!(next(&mut events).await, Some(Ok(Change::Job(view))) if view.version == 0));
+    assert!(matches!(next(&mut events).await, Some(Ok(Change::Alloc(_)))));
+    assert!(matches!(next(&mut events).await, Some(Ok(Change::Index(5)))));
+    ground.show(6, &[job_view(&web, 1)], &[]);
+    assert!(matches!(next(&mut events).await, Some(Ok(Change::Job(view))) if view.version == 1));
+    assert!(matches!(next(&mut events).await, Some(Ok(Change::Index(6)))));
+    let gone = View::JobGone(web.key());
+    ground.shared.model.publisher().offer(CommitIndex(7), vec![gone]);
+    assert!(matches!(next(&mut events).await, Some(Ok(Change::JobGone(_)))));
+    // Resumed where it is: nothing but the index.
+    let mut answer = ground.http().get("http://localhost/v1/herdlet/events?index=7").send().await.unwrap();
+    assert_eq!(answer.chunk().await.unwrap().unwrap(), "{\"index\":7}\n");
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_streams_and_waiting_queries() {
+    let ground = Ground::new();
+    let web = job("web", "front", "httpd");
+    ground.show(5, &[job_view(&web, 0)], &[]);
+    let client = ground.unix(Limits::default()).await;
+    let mut events = client.events().await.unwrap();
+    assert!(next(&mut events).await.is_some());
+    let waiting = {
+        let http = ground.http();
+        tokio::spawn(async move { http.get("http://localhost/v1/jobs?index=5&wait=5m").send().await })
+    };
+    ground.shared.closing.cancel();
+    ground.tasks.close();
+    tokio::time::timeout(Duration::from_secs(10), ground.tasks.wait()).await.expect("the server hangs");
+    while let Some(Ok(_)) = next(&mut events).await {}
+    // Answered, or refused if it came too late.
+    let _ = tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("the query hangs");
+}
