@@ -1,23 +1,29 @@
 //! Taking care of one attempt: from its supervisor's first word to the exit, whichever agent started it.
 
 use std::{
+    convert::Infallible,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use herdlet_api_types::{UnixNanos, task::ExitResult};
+use rustix::process::Signal;
 use tokio::sync::watch;
 
 use super::{Shared, end, retry, start};
 use crate::drivers::{
     attempts::{Ended, Notice},
     cgroup::Cgroup,
-    supervisor::{PidFd, Record, State},
+    supervisor::{self, PidFd, Record, State},
     task::{AttemptId, DriverResult, TaskConfig},
 };
 
 /// How long to wait before an attempt that could not be followed is followed again.
 const FOLLOW_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How often a supervisor that owes a record is woken, in case somebody stopped it.
+const WAKE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is woken before it is taken for stuck and killed. A machine in trouble may take its time.
+const WAKES_MAX: u32 = 30;
 
 /// An attempt that this agent takes care of.
 #[derive(Debug)]
@@ -129,13 +135,19 @@ impl Shared {
             biased;
             running = running => running?,
             _ = self.attempts().ended(id, shim) => {}
+            () = press(id, shim) => {}
         }
         if self.attempts().record(id)?.is_some_and(|record| start::has_run(&record)) {
             live.phase.send_replace(Phase::Running);
         }
         let has_run = *live.phase.borrow() == Phase::Running;
         let cgroup = self.cgroup(id);
-        Ok(match self.attempts().ended(id, shim).await? {
+        let ended = tokio::select! {
+            biased;
+            ended = self.attempts().ended(id, shim) => ended?,
+            never = self.press_when_owed(id, shim) => match never {},
+        };
+        Ok(match ended {
             Ended::Record(record) => match record.state {
                 State::StartFailed { step, errno, .. } => {
                     Phase::Failed(start::start_failure(step, i32::from(errno)))
@@ -164,12 +176,41 @@ impl Shared {
         })
     }
 
+    /// Once the main process has ended its supervisor owes the exit. Never done.
+    async fn press_when_owed(&self, id: &AttemptId, shim: Option<&PidFd>) -> Infallible {
+        let record =
+            self.attempts().record(id).ok().flatten().filter(|record| record.state == State::Running);
+        if let Some(main) = record.and_then(|record| supervisor::open_task(&record).ok().flatten())
+            && main.ended().await.is_ok()
+        {
+            press(id, shim).await;
+        }
+        std::future::pending().await
+    }
+
     /// Somebody took away the record of a running attempt: its end could not be told any more.
     async fn without_record(&self, id: &AttemptId, shim: Option<&PidFd>) -> DriverResult<Phase> {
         self.kill_all(id, shim).await?;
         let error = "its record was removed or damaged".to_owned();
         Ok(Phase::Ended(ExitResult { code: 137, signal: 9, error, at: now(), ..ExitResult::default() }))
     }
+}
+
+/// Wakes a supervisor until it is killed in the end: its task has the same user and may have stopped it, and then nothing
+/// would be noted, and no stop of the task would ever be over. Done when it was killed.
+async fn press(id: &AttemptId, shim: Option<&PidFd>) {
+    let Some(shim) = shim else { return std::future::pending().await };
+    let send = |signal| {
+        if let Err(error) = shim.send(signal) {
+            tracing::debug!(%id, error = crate::drivers::task::in_full(&error), "failed to wake a supervisor");
+        }
+    };
+    for _ in 0..WAKES_MAX {
+        send(Signal::CONT);
+        tokio::time::sleep(WAKE_INTERVAL).await;
+    }
+    tracing::warn!(%id, "its supervisor is stuck and is killed");
+    send(Signal::KILL);
 }
 
 /// A final record in the words of the API.

@@ -158,3 +158,23 @@ async fn a_leash_ends_everything_when_the_agent_is_gone() {
         bench.close(agent).await;
     }
 }
+
+#[tokio::test]
+async fn a_task_that_stops_its_supervisor_is_noticed_and_ended_all_the_same() {
+    for bench in Bench::both() {
+        let agent = bench.agent();
+        let exit = agent.run(bench.shell("kill -STOP $PPID; exit 3")).await;
+        assert_eq!((exit.code, exit.error.as_str()), (3, ""));
+        agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
+        let mut second = bench
+            .shell("while [ ! -e go ]; do sleep 0.01; done; kill -STOP $PPID; echo > done; exec sleep 1000");
+        second.id = id(2);
+        agent.driver.start(second).await.unwrap();
+        fs::write(bench.path("task/go"), "").unwrap();
+        bench.line("done").await;
+        agent.driver.stop(&id(2), stop("SIGTERM", 5_000)).await.unwrap();
+        let exit = agent.driver.wait(&id(2)).await.unwrap();
+        assert_eq!((exit.signal, exit.error.as_str()), (15, ""));
+        bench.close(agent).await;
+    }
+}
