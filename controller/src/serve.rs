@@ -35,7 +35,7 @@ pub async fn run_agent(flags: Flags) -> u8 {
     let config = match Config::load(flags, &Surroundings::of_process(&host)) {
         Ok(config) => config,
         Err(error) => {
-            anstream::eprintln!("herdlet: {error}");
+            anstream::eprintln!("herdlet: failed to {}", in_full(&error));
             return USAGE;
         }
     };
@@ -47,13 +47,15 @@ pub async fn run_agent(flags: Flags) -> u8 {
         Ok(()) => 0,
         Err(error) => {
             tracing::error!("failed to {error:#}");
-            anstream::eprintln!("herdlet: failed to {error:#}");
             1
         }
     }
 }
 
 async fn run(config: Config) -> anyhow::Result<()> {
+    // Before anything is touched: an agent that can't serve after all must not have started tasks.
+    let doors = Doors::open(&config).await?;
+    let consul = consul(&config)?;
     let dir = StateDir::claim(&config.state_dir)?;
     let id = dir.instance().clone();
     let instance = Instance::open(Options {
@@ -84,7 +86,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         node,
         settings: config.planner_settings(id),
         volumes: config.volumes(),
-        consul: consul(&config)?,
+        consul,
         notes: telemetry.sink(),
     })
     .await?;
@@ -97,7 +99,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         agent.watch(folder.follow());
     }
     let shared = shared(&config, &agent, facts, telemetry.scrape(&agent, problems), closing.clone());
-    listen(&config, &shared, &faces, &closing).await?;
+    listen(&config, doors, &shared, &faces, &closing).await?;
     agent.handle.first_turn.opened().await.context("finish the first turn")?;
     notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!(socket = %config.socket.display(), "ready");
@@ -193,8 +195,32 @@ fn shared(
 }
 
 /// Opens every listener before the first request is served, so that a taken address is told at once.
+/// Sockets on TCP. Whoever connects early waits until the agent is ready.
+struct Doors {
+    api: Option<(Listener, Token)>,
+    metrics: Option<Listener>,
+}
+
+impl Doors {
+    async fn open(config: &Config) -> anyhow::Result<Self> {
+        let api = match &config.listen {
+            Some((address, token_file)) => {
+                let token = Token::read(token_file)?;
+                Some((Listener::tcp(&address.to_string()).await?, token))
+            }
+            None => None,
+        };
+        let metrics = match &config.metrics_listen {
+            Some(address) => Some(Listener::tcp(&address.to_string()).await?),
+            None => None,
+        };
+        Ok(Self { api, metrics })
+    }
+}
+
 async fn listen(
     config: &Config,
+    doors: Doors,
     shared: &Arc<Shared>,
     faces: &TaskTracker,
     closing: &CancellationToken,
@@ -210,15 +236,12 @@ async fn listen(
         Limits::default(),
         closing.clone(),
     ));
-    if let Some((address, token_file)) = &config.listen {
-        let token = Token::read(token_file)?;
-        let listener = Listener::tcp(&address.to_string()).await?;
+    if let (Some((listener, token)), Some((address, _))) = (doors.api, &config.listen) {
         tracing::info!(%address, "listening on TCP");
         let router = http::router(Arc::clone(shared));
         faces.spawn(http::serve(listener, router, Some(token), Limits::default(), closing.clone()));
     }
-    if let Some(address) = &config.metrics_listen {
-        let listener = Listener::tcp(&address.to_string()).await?;
+    if let (Some(listener), Some(address)) = (doors.metrics, &config.metrics_listen) {
         tracing::info!(%address, "serving metrics");
         let router = http::metrics_router(Arc::clone(shared));
         faces.spawn(http::serve(listener, router, None, Limits::default(), closing.clone()));
