@@ -137,11 +137,15 @@ impl FolderSource {
     }
 
     async fn follow_on(mut self) {
+        // What is wrong is said once, not at every try.
+        let mut said = None;
         loop {
-            if let Err(error) = self.follow_once().await {
+            let wrong = self.follow_once().await.err().map(|error| format!("{error:#}"));
+            if let Some(why) = wrong.as_ref().filter(|_| wrong != said) {
                 // A full disk, for instance: what runs runs on.
-                tracing::error!(dir = %self.dir.display(), "failed to {error:#}; nothing is removed, it is tried again");
+                tracing::error!(dir = %self.dir.display(), "failed to {why}; nothing is removed, it is tried again");
             }
+            said = wrong;
             tokio::time::sleep(RETRY_PERIOD).await;
         }
     }
