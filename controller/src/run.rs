@@ -65,7 +65,7 @@ pub async fn run(options: RunOptions) -> u8 {
     let set = match manifests::load(&options.files, &Drivers::built_in()) {
         Ok(set) => set,
         Err(problems) => {
-            anstream::eprint!("{problems}");
+            anstream::eprintln!("{problems}");
             return AGENT_FAILED;
         }
     };
@@ -209,8 +209,10 @@ async fn forget_others(agent: &Agent, jobs: &[Job]) -> anyhow::Result<()> {
 
 /// What has to end before the run does.
 struct Work {
-    /// Jobs of type batch, each with the number of its allocations; where there are none, only Ctrl-C ends the run.
+    /// Jobs of type batch, each with the number of its allocations.
     batch: BTreeMap<JobKey, u64>,
+    /// All jobs alike: a run without batch work ends by Ctrl-C, or when everything in it has failed for good.
+    all: BTreeMap<JobKey, u64>,
 }
 
 enum End {
@@ -221,9 +223,10 @@ enum End {
 impl Work {
     fn of(jobs: &[Job]) -> Self {
         let count = |job: &Job| job.groups.iter().map(|group| u64::from(group.count)).sum();
+        let all: BTreeMap<JobKey, u64> = jobs.iter().map(|job| (job.key(), count(job))).collect();
         let batch = jobs.iter().filter(|job| job.kind == JobType::Batch);
         let batch = batch.map(|job| (job.key(), count(job))).collect();
-        Self { batch }
+        Self { batch, all }
     }
 
     /// Waits until all batch work has ended, telling what becomes of each task.
@@ -234,7 +237,10 @@ impl Work {
         tokio::pin!(interrupt);
         loop {
             told.tell(model, began);
-            if !self.batch.is_empty() && self.batch.iter().all(|(job, count)| is_over(model, job, *count)) {
+            let over = |jobs: &BTreeMap<JobKey, u64>| {
+                !jobs.is_empty() && jobs.iter().all(|(job, count)| is_over(model, job, *count))
+            };
+            if over(&self.batch) || over(&self.all) {
                 return End::Done;
             }
             tokio::select! {
