@@ -183,7 +183,10 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Validate(args) => Ok(offline::validate(&args)),
         ClientCommand::Schema(args) => offline::schema(&args),
         ClientCommand::Completions(args) => {
-            clap_complete::generate(args.shell, &mut Cli::command(), "herdlet", &mut std::io::stdout());
+            // In memory first: written straight to a pipe that is closed early, they panic.
+            let mut script = Vec::new();
+            clap_complete::generate(args.shell, &mut Cli::command(), "herdlet", &mut script);
+            show::out(&String::from_utf8_lossy(&script));
             Ok(0)
         }
         ClientCommand::Version => {

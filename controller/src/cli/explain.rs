@@ -56,7 +56,7 @@ async fn show_job(client: &Client, target: &Target) -> Result<(), Failure> {
         let verdict = styled(style::of(view.convergence.state), show::convergence(&view.convergence));
         let since = show::age(view.convergence.since);
         show::out(&format!(
-            "{} version {}: {verdict} (since {since})\n",
+            "{} version {}: {verdict} (for {since})\n",
             styled(style::HEADING, key),
             view.version
         ));
@@ -65,7 +65,7 @@ async fn show_job(client: &Client, target: &Target) -> Result<(), Failure> {
 }
 
 fn show_explanation(view: &AllocView, explanation: &Explanation) {
-    let verdict = styled(style::of(view.convergence.state), view.convergence.state.as_str());
+    let verdict = styled(style::of(view.convergence.state), show::convergence(&view.convergence));
     let goal = &explanation.goal;
     show::out(&format!("{} {}: goal {goal}, {verdict}\n", explanation.name, view.spec.id.short()));
     for wait in &explanation.waits {

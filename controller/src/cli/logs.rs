@@ -50,8 +50,7 @@ const LINES_LEN: usize = 64;
 
 pub(super) async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let mut target = target::find(&client, &args.target).await?;
-    target.task = target.task.or_else(|| args.task.clone());
+    let target = target::find(&client, &args.target).await?.only(args.task.clone())?;
     let sources: Vec<Source> = sources(&target.allocs, &target.task).collect();
     if sources.is_empty() && !args.follow {
         return Err(Failure::new(format!("no task of {} has been started yet", args.target))

@@ -62,9 +62,13 @@ pub(super) fn validate(args: &ValidateArgs) -> u8 {
         anstream::eprintln!("there is no manifest in what was given");
         return USAGE;
     }
-    let (jobs, volumes) = (set.jobs.len(), set.volumes.len());
-    show::out(&format!("good: {jobs} jobs, {volumes} volumes\n"));
+    let (jobs, volumes) = (counted(set.jobs.len(), "job"), counted(set.volumes.len(), "volume"));
+    show::out(&format!("good: {jobs}, {volumes}\n"));
     if args.strict && !set.warnings.is_empty() { FAILED } else { 0 }
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 pub(super) fn schema(args: &SchemaArgs) -> Result<u8, Failure> {

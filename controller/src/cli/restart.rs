@@ -42,8 +42,8 @@ pub struct SignalArgs {
 
 pub(super) async fn restart(args: RestartArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let target = target::find(&client, &args.target).await?;
-    let task = one_task(target.task.clone(), args.task)?;
+    let target = target::find(&client, &args.target).await?.only(args.task)?;
+    let task = target.task.clone();
     if task.is_some() && args.all {
         return Err(Failure::new("a task cannot be named together with --all").code(USAGE));
     }
@@ -68,23 +68,13 @@ pub(super) async fn restart(args: RestartArgs) -> Result<u8, Failure> {
 
 pub(super) async fn signal(args: SignalArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let target = target::find(&client, &args.target).await?;
-    let task = one_task(target.task.clone(), args.task)?;
+    let target = target::find(&client, &args.target).await?.only(args.task)?;
+    let task = target.task.clone();
     for view in target.running(&args.target)? {
         client.signal(view.spec.id, task.as_deref(), &args.signal).await?;
         show::out(&format!("{} signalled\n", named(view, task.as_deref())));
     }
     Ok(0)
-}
-
-/// A task may be named by the target or by `--task`, not by both.
-fn one_task(by_target: Option<String>, by_flag: Option<String>) -> Result<Option<String>, Failure> {
-    match (by_target, by_flag) {
-        (Some(one), Some(other)) if one != other => {
-            Err(Failure::new(format!("the target names task {one:?}, --task names {other:?}")).code(USAGE))
-        }
-        (one, other) => Ok(one.or(other)),
-    }
 }
 
 fn named(view: &AllocView, task: Option<&str>) -> String {

@@ -6,7 +6,7 @@ use anstyle::Style;
 use herdlet_api_types::{
     UnixNanos,
     task::ExitResult,
-    view::{Convergence, TaskView},
+    view::{AllocView, Convergence, TaskView},
 };
 use serde::Serialize;
 
@@ -48,6 +48,17 @@ pub(super) fn age(at: UnixNanos) -> String {
 /// In how long something is.
 pub(super) fn ahead(at: UnixNanos) -> String {
     span(at.0.saturating_sub(now().0))
+}
+
+/// Whether an allocation has ended and another one has its place.
+pub(super) fn is_replaced<'v>(view: &AllocView, mut all: impl Iterator<Item = &'v AllocView>) -> bool {
+    let (spec, status) = (&view.spec, view.status);
+    status.is_terminal()
+        && all.any(|other| {
+            let other = &other.spec;
+            (&other.job_key, &other.group, other.index) == (&spec.job_key, &spec.group, spec.index)
+                && other.create_index > spec.create_index
+        })
 }
 
 /// A span in its largest fitting unit.

@@ -86,11 +86,15 @@ fn show_objects(jobs: &[JobView], allocs: &[AllocView]) {
         let verdict = styled(style::of(state), show::convergence(&job.convergence));
         let since = show::age(job.convergence.since);
         show::out(&format!(
-            "{} version {}: {word}{verdict} ({since})\n",
+            "{} version {}: {word}{verdict} (for {since})\n",
             styled(style::HEADING, &job.key),
             job.version
         ));
-        let mut of_job: Vec<_> = allocs.iter().filter(|view| view.spec.job_key == job.key).collect();
+        // What was replaced and has ended is history: `get allocs` has it.
+        let mut of_job: Vec<_> = allocs
+            .iter()
+            .filter(|view| view.spec.job_key == job.key && !show::is_replaced(view, allocs.iter()))
+            .collect();
         of_job.sort_by_key(|view| (view.spec.group.clone(), view.spec.index, view.spec.create_index));
         of_job.into_iter().for_each(show_alloc);
     }

@@ -158,7 +158,7 @@ fn unknown(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Failure {
         None if jobs.is_empty() && allocs.is_empty() => {
             failure.hint("nothing was applied yet: herdlet apply -f FILE")
         }
-        None => failure.hint(format!("jobs: {}", candidates(&names))),
+        None => failure.hint(candidates(&names)),
     }
 }
 
@@ -179,6 +179,21 @@ fn candidates(names: &[String]) -> String {
 }
 
 impl Target {
+    /// The same with only the task that a `--task` names, if one does.
+    pub(super) fn only(self, task: Option<String>) -> Result<Self, Failure> {
+        match (&self.task, task) {
+            (_, None) => Ok(self),
+            (Some(one), Some(other)) if *one != other => {
+                let message = format!("the target names task {one:?}, --task names {other:?}");
+                Err(Failure::new(message).code(USAGE))
+            }
+            (_, Some(task)) => match self.allocs.first().map(|view| view.spec.job_key.clone()) {
+                Some(key) => Ok(Self { job: self.job, ..with_task(&key, self.allocs, &task)? }),
+                None => Ok(Self { task: Some(task), ..self }),
+            },
+        }
+    }
+
     /// Every allocation with every task that is meant.
     pub(super) fn tasks(&self) -> impl Iterator<Item = (&AllocView, &herdlet_api_types::view::TaskView)> {
         self.allocs.iter().flat_map(|view| {

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use herdlet_api_types::view::{AllocView, TaskView};
+use herdlet_api_types::{
+    AllocId,
+    view::{AllocView, TaskView},
+};
 use tokio::time::Instant;
 
 use super::super::{
@@ -24,10 +27,13 @@ const LINES_LEN_MAX: usize = 20;
 pub(super) struct Progress {
     place: Place,
     /// What was last said of each task, and since when it is so.
-    said: BTreeMap<String, (String, Instant)>,
+    said: BTreeMap<Line, (String, Instant)>,
     /// Lines on the screen that the next drawing replaces.
     drawn: usize,
 }
+
+/// Allocation, name of the task: an allocation and its successor have the same name.
+type Line = (AllocId, String);
 
 enum Place {
     Terminal { columns: usize },
@@ -57,12 +63,22 @@ impl Progress {
 
     pub(super) fn show(&mut self, allocs: &[&AllocView]) {
         let tasks = allocs.iter().flat_map(|view| view.tasks.iter().map(move |task| (*view, task)));
-        let states: Vec<(String, String)> = tasks.map(|(view, task)| state_of(view, task)).collect();
+        let states: Vec<(Line, String)> = tasks
+            .map(|(view, task)| {
+                let (name, state) = state_of(view, task);
+                ((view.spec.id, name), state)
+            })
+            .collect();
         let mut changed = Vec::new();
-        for (name, state) in &states {
-            if self.said.get(name).is_none_or(|(said, _)| said != state) {
-                self.said.insert(name.clone(), (state.clone(), Instant::now()));
-                changed.push(format!("{name}: {state}"));
+        for (line, state) in &states {
+            let said = self.said.get(line);
+            if said.is_none_or(|(said, _)| said != state) {
+                // What had ended before we looked is no news once its successor is there.
+                let stale = said.is_none() && is_replaced(allocs, line.0);
+                self.said.insert(line.clone(), (state.clone(), Instant::now()));
+                if !stale {
+                    changed.push(format!("{}: {state}", line.1));
+                }
             }
         }
         match self.place {
@@ -71,12 +87,12 @@ impl Progress {
         }
     }
 
-    fn draw(&mut self, states: &[(String, String)], columns: usize) {
+    fn draw(&mut self, states: &[(Line, String)], columns: usize) {
         let mut lines: Vec<String> = Vec::new();
-        for (name, state) in states.iter().take(LINES_LEN_MAX) {
-            let since = self.said.get(name).map_or(0, |(_, at)| at.elapsed().as_secs());
+        for (line, state) in states.iter().take(LINES_LEN_MAX) {
+            let since = self.said.get(line).map_or(0, |(_, at)| at.elapsed().as_secs());
             let line: String =
-                format!("{name}: {state} ({since}s)").chars().take(columns.saturating_sub(1)).collect();
+                format!("{}: {state} ({since}s)", line.1).chars().take(columns.saturating_sub(1)).collect();
             lines.push(line);
         }
         if states.len() > LINES_LEN_MAX {
@@ -103,6 +119,11 @@ impl Progress {
             self.drawn = 0;
         }
     }
+}
+
+/// Ended, with a newer allocation in its place.
+fn is_replaced(allocs: &[&AllocView], id: AllocId) -> bool {
+    allocs.iter().any(|view| view.spec.id == id && show::is_replaced(view, allocs.iter().copied()))
 }
 
 fn state_of(view: &AllocView, task: &TaskView) -> (String, String) {
