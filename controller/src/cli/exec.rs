@@ -57,8 +57,7 @@ const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(10);
 pub(super) async fn run(args: ExecArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
-    let mut target = target::resolve(&args.target, &jobs, &allocs)?;
-    target.task = target.task.or_else(|| args.task.clone());
+    let target = target::resolve(&args.target, &jobs, &allocs)?.only(args.task.clone())?;
     let (view, task) = choose(&target, &jobs, &args.target)?;
     let several = target.tasks().count() > 1;
     if several {
