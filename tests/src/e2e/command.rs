@@ -1,0 +1,228 @@
+//! One command of the program, from its start to its output.
+//!
+//! In: a [`Home`], arguments, who runs it. Out: [`Running`], and in the end [`Output`]. The environment is empty but for
+//! what is named here, so that the machine's own settings can't help a test to pass.
+
+use std::{
+    ffi::OsStr,
+    io::Read,
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use rustix::process::Signal;
+
+use super::{home::Home, host, wait};
+
+/// Where programs of tasks are looked for: no version manager's stand-ins.
+pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// How a command ended and what it said.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// Exit code; 128 + n after signal n.
+    pub code: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Output {
+    /// Itself, if the code is 0.
+    ///
+    /// # Panics
+    /// When it isn't.
+    #[track_caller]
+    pub fn success(self) -> Self {
+        self.ended(0)
+    }
+
+    /// Itself, if the code is `code`.
+    ///
+    /// # Panics
+    /// When it isn't.
+    #[track_caller]
+    pub fn ended(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+}
+
+/// Who runs a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    /// Whoever runs the tests.
+    Same,
+    /// `nobody`, without HOME and without a runtime directory. Takes root.
+    Nobody,
+}
+
+/// A command of `program` in `home`, ready to be started.
+pub fn prepare<S: AsRef<OsStr>>(home: &Home, user: User, program: &Path, arguments: &[S]) -> Command {
+    let mut command = match user {
+        User::Same => Command::new(program),
+        User::Nobody => {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);
+            command
+        }
+    };
+    command.args(arguments).env_clear().env("PATH", SEARCH_PATH).env("TMPDIR", home.temp());
+    command.env("HERDLET_ADDR", home.address()).current_dir(home.path()).stdin(Stdio::null());
+    if user == User::Same {
+        command.env("HOME", home.path().join("home"));
+    }
+    command
+}
+
+/// A started command whose output is collected.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    stdout: Pipe,
+    stderr: Pipe,
+    shown: String,
+}
+
+impl Running {
+    /// Starts `command`.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn start(mut command: Command) -> Self {
+        let shown = format!("{command:?}");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("failed to start {shown}: {error}"));
+        let stdout = Pipe::read(child.stdout.take());
+        let stderr = Pipe::read(child.stderr.take());
+        Self { child, stdout, stderr, shown }
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has said on standard output so far.
+    pub fn stdout(&self) -> String {
+        self.stdout.text()
+    }
+
+    /// What it has said on standard error so far.
+    pub fn stderr(&self) -> String {
+        self.stderr.text()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        host::signal(self.child.id(), signal);
+    }
+
+    /// Waits until it has said `text` on standard output.
+    ///
+    /// # Panics
+    /// When it doesn't in time.
+    pub fn until_stdout(&self, text: &str) {
+        wait::until_true(
+            &format!("{text:?} in the output of {}; stderr: {}", self.shown, self.stderr()),
+            || self.stdout().contains(text),
+        );
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When it doesn't end in time.
+    pub fn finish(self) -> Output {
+        self.finish_within(wait::PATIENCE)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When it doesn't end within `limit`; it is killed then.
+    pub fn finish_within(mut self, limit: Duration) -> Output {
+        let deadline = std::time::Instant::now() + limit;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                break status;
+            }
+            if std::time::Instant::now() > deadline {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                panic!(
+                    "{} did not end within {limit:?}\nstdout:\n{}\nstderr:\n{}",
+                    self.shown,
+                    self.stdout(),
+                    self.stderr()
+                );
+            }
+            wait::pause(Duration::from_millis(5));
+        };
+        Output { code: code(status), stdout: self.stdout.finish(), stderr: self.stderr.finish() }
+    }
+}
+
+/// A status as a shell shows it.
+pub fn code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// The program where `nobody` can reach it: a link in the test's own directory.
+pub fn reachable(home: &Home, program: &Path) -> PathBuf {
+    let link = home.path().join("herdlet");
+    if !link.exists() && std::fs::hard_link(program, &link).is_err() {
+        std::fs::copy(program, &link).expect("the program can be copied");
+    }
+    link
+}
+
+#[derive(Debug)]
+struct Pipe {
+    text: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Pipe {
+    fn read(from: Option<impl Read + Send + 'static>) -> Self {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let into = Arc::clone(&text);
+        let reader = from.map(|mut from| {
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while let Ok(len) = from.read(&mut buffer) {
+                    let Some(bytes) = buffer.get(..len).filter(|bytes| !bytes.is_empty()) else { return };
+                    into.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+                }
+            })
+        });
+        Self { text, reader }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.text.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+
+    /// All of it. A process that outlives the command and holds the pipe open would be a leak: it fails the test here.
+    fn finish(mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            wait::until_true("the end of a command's output (does something hold its pipe?)", || {
+                reader.is_finished()
+            });
+        }
+        self.text()
+    }
+}

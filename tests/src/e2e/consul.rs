@@ -1,0 +1,139 @@
+//! A real Consul agent in development mode on ports of its own.
+//!
+//! In: whether it wants tokens. Out: its address and its API. It is ended when dropped.
+
+use std::{
+    net::TcpListener,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
+
+use serde_json::Value;
+
+use super::{
+    http::{self, Answer, Peer},
+    wait,
+};
+use crate::environment;
+
+/// The token that may do everything where [`Access::Denied`] is the default.
+pub const TOKEN: &str = "6c1e1f1a-0d0c-4c7e-9a6e-2f0c3b8f5d11";
+
+/// What Consul lets a stranger do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Everything.
+    Open,
+    /// Nothing.
+    Denied,
+}
+
+/// A Consul agent.
+#[derive(Debug)]
+pub struct Consul {
+    program: PathBuf,
+    ports: [u16; 4],
+    access: Access,
+    child: Option<Child>,
+}
+
+impl Consul {
+    /// A Consul agent that was not started yet; none where this machine has no Consul.
+    pub fn prepare(access: Access) -> Option<Self> {
+        let program = environment::component(environment::CONSUL)?;
+        Some(Self { program, ports: free_ports(), access, child: None })
+    }
+
+    /// A Consul agent that answers; none where this machine has no Consul.
+    pub fn start(access: Access) -> Option<Self> {
+        let mut consul = Self::prepare(access)?;
+        consul.launch();
+        Some(consul)
+    }
+
+    /// Starts it and waits until it has a leader.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn launch(&mut self) {
+        let [http, server, serf, grpc] = self.ports;
+        let mut config = format!(
+            "disable_update_check=true ports {{ dns=-1 server={server} serf_lan={serf} serf_wan=-1 grpc={grpc} }}"
+        );
+        if self.access == Access::Denied {
+            config.push_str(&format!(
+                " acl {{ enabled=true default_policy=\"deny\" tokens {{ master=\"{TOKEN}\" }} }}"
+            ));
+        }
+        let mut command = Command::new(&self.program);
+        command.args(["agent", "-dev", "-bind=127.0.0.1", "-log-level=err"]);
+        command.arg(format!("-http-port={http}")).args(["-hcl", &config]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.child = Some(command.spawn().expect("consul can be started"));
+        wait::until_true("consul has a leader and lets us register", || {
+            let leader = self.get("/v1/status/leader").filter(|answer| answer.status == 200);
+            leader.is_some_and(|answer| answer.body.len() > 4)
+                && self.get("/v1/agent/services").is_some_and(|answer| answer.status == 200)
+        });
+    }
+
+    /// Ends it; what was registered is forgotten.
+    pub fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// As in CONSUL_HTTP_ADDR.
+    pub fn address(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports[0])
+    }
+
+    /// GET with the token.
+    pub fn get(&self, path: &str) -> Option<Answer> {
+        http::request(&Peer::Port(self.ports[0]), "GET", path, &[("X-Consul-Token", TOKEN)], "")
+    }
+
+    /// PUT with the token.
+    ///
+    /// # Panics
+    /// When Consul refuses.
+    pub fn put(&self, path: &str, body: &str) {
+        let answer =
+            http::request(&Peer::Port(self.ports[0]), "PUT", path, &[("X-Consul-Token", TOKEN)], body);
+        let answer = answer.expect("consul answers");
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    }
+
+    /// The agent's services by id.
+    pub fn services(&self) -> serde_json::Map<String, Value> {
+        let answer = self.get("/v1/agent/services").filter(|answer| answer.status == 200);
+        answer.and_then(|answer| answer.json().as_object().cloned()).unwrap_or_default()
+    }
+
+    /// Ids of services with this name.
+    pub fn ids(&self, name: &str) -> Vec<String> {
+        let named = self.services().into_iter().filter(|(_, service)| service["Service"] == name);
+        named.map(|(id, _)| id).collect()
+    }
+
+    /// The agent's checks of a service.
+    pub fn checks(&self, name: &str) -> Vec<Value> {
+        let answer = self.get("/v1/agent/checks").filter(|answer| answer.status == 200);
+        let checks = answer.and_then(|answer| answer.json().as_object().cloned()).unwrap_or_default();
+        checks.into_iter().map(|(_, check)| check).filter(|check| check["ServiceName"] == name).collect()
+    }
+}
+
+impl Drop for Consul {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Ports that are free now: held together, so that they differ.
+fn free_ports() -> [u16; 4] {
+    let held = [(); 4].map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("a free port"));
+    held.map(|listener| listener.local_addr().map_or(0, |address| address.port()))
+}

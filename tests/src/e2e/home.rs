@@ -1,0 +1,216 @@
+//! The directories of one test, below one temporary directory with a short name (a unix socket's path has 107 bytes).
+//!
+//! In: nothing. Out: paths; in the end the proof that nothing of the test is left on the machine. Whatever a failing test
+//! leaves is removed when its home is dropped.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::{PermissionsExt, chown},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::{mount::UnmountFlags, process::Signal};
+use tempfile::TempDir;
+
+use super::{command::User, host, wait};
+
+const NOBODY: u32 = 65534;
+
+/// The directories of one test.
+#[derive(Debug)]
+pub struct Home {
+    dir: TempDir,
+    instances: RefCell<BTreeSet<String>>,
+}
+
+impl Home {
+    /// New directories that `user` may write to.
+    ///
+    /// # Panics
+    /// When they can't be made.
+    pub fn new(user: User) -> Self {
+        let dir = tempfile::Builder::new().prefix("hd").tempdir_in("/tmp").expect("a temporary directory");
+        let home = Self { dir, instances: RefCell::default() };
+        for path in [home.path().to_path_buf(), home.temp(), home.path().join("home"), home.manifests()] {
+            fs::create_dir_all(&path).expect("a directory");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+            if user == User::Nobody {
+                chown(&path, Some(NOBODY), Some(NOBODY)).expect("its owner");
+            }
+        }
+        home
+    }
+
+    /// All of it.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The agent's state directory.
+    pub fn state(&self) -> PathBuf {
+        self.path().join("state")
+    }
+
+    /// The agent's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.path().join("sock")
+    }
+
+    /// The socket as an address.
+    pub fn address(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    /// TMPDIR of all commands.
+    pub fn temp(&self) -> PathBuf {
+        self.path().join("tmp")
+    }
+
+    /// Where manifests of the test lie.
+    pub fn manifests(&self) -> PathBuf {
+        self.path().join("manifests")
+    }
+
+    /// Writes a file in the home and tells its path.
+    ///
+    /// # Panics
+    /// When it can't be written.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path().join(name);
+        fs::write(&path, text).expect("a file can be written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("its mode");
+        path
+    }
+
+    /// The instance of the agent in [`Home::state`].
+    pub fn instance(&self) -> Option<String> {
+        self.instances_in(&[self.state()]).pop()
+    }
+
+    /// The instance of a private run that is going on.
+    pub fn private_instance(&self) -> Option<String> {
+        self.instances_in(&self.private_homes()).pop()
+    }
+
+    /// State directories of private runs.
+    pub fn private_homes(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.temp()).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    }
+
+    /// What is left of the test on this machine, in words; but for files.
+    pub fn leftovers(&self) -> Vec<String> {
+        self.instance();
+        self.private_instance();
+        let mut left = Vec::new();
+        for (pid, arguments) in host::processes_naming(self.path()) {
+            left.push(format!("process {pid}: {arguments}"));
+        }
+        left.extend(
+            host::mounts_below(self.path()).into_iter().map(|point| format!("mount {}", point.display())),
+        );
+        for instance in self.instances.borrow().iter() {
+            left.extend(host::attempts(instance).into_iter().map(|name| format!("cgroup {name}")));
+            left.extend(host::supervisors(instance).into_iter().map(|pid| format!("supervisor {pid}")));
+            left.extend(
+                host::mounts_below(&runtime(instance))
+                    .into_iter()
+                    .map(|point| format!("mount {}", point.display())),
+            );
+        }
+        if self.socket().exists() {
+            left.push(format!("socket {}", self.socket().display()));
+        }
+        left
+    }
+
+    /// Nothing is left: no process, cgroup of an attempt, mount or socket.
+    ///
+    /// # Panics
+    /// When something is, after `limit`.
+    #[track_caller]
+    pub fn assert_nothing_left_within(&self, limit: Duration) {
+        let deadline = std::time::Instant::now() + limit;
+        loop {
+            let left = self.leftovers();
+            if left.is_empty() {
+                return;
+            }
+            assert!(std::time::Instant::now() < deadline, "left after {limit:?}:\n{}", left.join("\n"));
+            wait::pause(Duration::from_millis(20));
+        }
+    }
+
+    /// Like [`Home::assert_nothing_left_within`]; of a private run also no cgroup tree and no directory.
+    ///
+    /// # Panics
+    /// When something is left, after `limit`.
+    #[track_caller]
+    pub fn assert_no_trace_within(&self, limit: Duration) {
+        let deadline = std::time::Instant::now() + limit;
+        loop {
+            let mut left = self.leftovers();
+            left.extend(self.private_homes().iter().map(|path| format!("directory {}", path.display())));
+            for instance in self.instances.borrow().iter() {
+                left.extend(host::trees(instance).iter().map(|tree| format!("cgroup {}", tree.display())));
+                left.extend(
+                    Some(runtime(instance))
+                        .filter(|path| path.exists())
+                        .map(|path| format!("directory {}", path.display())),
+                );
+            }
+            if left.is_empty() {
+                return;
+            }
+            assert!(std::time::Instant::now() < deadline, "left after {limit:?}:\n{}", left.join("\n"));
+            wait::pause(Duration::from_millis(20));
+        }
+    }
+
+    fn instances_in(&self, states: &[PathBuf]) -> Vec<String> {
+        let read = |state: &PathBuf| fs::read_to_string(state.join("instance")).ok();
+        let found: Vec<String> = states
+            .iter()
+            .filter_map(read)
+            .map(|text| text.trim().to_owned())
+            .filter(|text| !text.is_empty())
+            .collect();
+        self.instances.borrow_mut().extend(found.iter().cloned());
+        found
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.instance();
+        self.private_instance();
+        let instances = self.instances.take();
+        // A guard or supervisor may start or end others while we look.
+        for _ in 0..3 {
+            for (pid, _) in host::processes_naming(self.path()) {
+                host::signal(pid, Signal::KILL);
+            }
+            if !std::thread::panicking() {
+                instances.iter().for_each(|instance| host::remove_trees(instance));
+            }
+        }
+        instances.iter().for_each(|instance| host::remove_trees(instance));
+        let runtimes: Vec<PathBuf> = instances.iter().map(|instance| runtime(instance)).collect();
+        for dir in runtimes.iter().map(PathBuf::as_path).chain([self.path()]) {
+            for point in host::mounts_below(dir) {
+                let _ = rustix::mount::unmount(&point, UnmountFlags::DETACH);
+            }
+        }
+        for dir in &runtimes {
+            let _ = fs::remove_dir_all(dir);
+        }
+    }
+}
+
+/// Where an agent that runs as root keeps what lives as long as the boot.
+pub fn runtime(instance: &str) -> PathBuf {
+    Path::new("/run/herdlet").join(instance)
+}

@@ -1,0 +1,192 @@
+//! What the machine shows: processes, cgroups, mounts. Read anew at each call; nothing is remembered.
+//!
+//! In: paths, instance ids. Out: pids and paths. It changes things only where it says so, and then only what belongs to
+//! the given path or instance.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// A process of a task attempt.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Member {
+    /// Allocation id.
+    pub alloc: String,
+    /// Task.
+    pub task: String,
+    /// Attempt.
+    pub attempt: u32,
+    /// Pid.
+    pub pid: u32,
+}
+
+/// Where cgroups can be made: plain v2 or hybrid.
+pub fn cgroup2() -> Option<PathBuf> {
+    ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
+        .map(PathBuf::from)
+        .into_iter()
+        .find(|path| path.join("cgroup.controllers").exists())
+}
+
+/// Directories of an instance in all cgroup hierarchies, v1 ones too.
+pub fn trees(instance: &str) -> Vec<PathBuf> {
+    let top = Path::new("/sys/fs/cgroup");
+    let mut tops = vec![top.to_path_buf()];
+    tops.extend(fs::read_dir(top).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())));
+    let mut found: Vec<PathBuf> = Vec::new();
+    for tree in tops.iter().map(|top| top.join("herdlet").join(instance)).filter(|tree| tree.is_dir()) {
+        // v1 controllers that are mounted together are seen twice, through a link.
+        let tree = tree.canonicalize().unwrap_or(tree);
+        if !found.contains(&tree) {
+            found.push(tree);
+        }
+    }
+    found
+}
+
+/// All attempts' processes of an instance.
+pub fn members(instance: &str) -> Vec<Member> {
+    let Some(tree) = cgroup2().map(|top| top.join("herdlet").join(instance)) else { return Vec::new() };
+    let mut found = Vec::new();
+    for dir in child_dirs(&tree) {
+        let Some(name) = dir.file_name().and_then(|name| name.to_str()) else { continue };
+        let parts: Vec<&str> = name.split('.').collect();
+        let [alloc, task, attempt] = parts.as_slice() else { continue };
+        let Ok(attempt) = attempt.parse() else { continue };
+        for pid in pids_below(&dir) {
+            found.push(Member { alloc: (*alloc).to_owned(), task: (*task).to_owned(), attempt, pid });
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Cgroups of attempts of an instance, by name.
+pub fn attempts(instance: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for tree in trees(instance) {
+        for dir in child_dirs(&tree) {
+            if let Some(name) = dir.file_name().and_then(|name| name.to_str())
+                && name != "shims"
+            {
+                names.push(name.to_owned());
+            }
+        }
+    }
+    names
+}
+
+/// Supervisors of an instance.
+pub fn supervisors(instance: &str) -> Vec<u32> {
+    cgroup2().map(|top| pids_below(&top.join("herdlet").join(instance).join("shims"))).unwrap_or_default()
+}
+
+/// The cgroup2 directory of an attempt.
+pub fn cgroup_of(instance: &str, member: &Member) -> PathBuf {
+    let top = cgroup2().unwrap_or_default();
+    top.join("herdlet").join(instance).join(format!("{}.{}.{}", member.alloc, member.task, member.attempt))
+}
+
+/// All processes in a cgroup and below it.
+pub fn pids_below(dir: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    let mut pids: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    for child in child_dirs(dir) {
+        pids.extend(pids_below(&child));
+    }
+    pids
+}
+
+/// Processes that name `path` in their arguments or environment: however they were started, for whomever they run.
+pub fn processes_naming(path: &Path) -> BTreeMap<u32, String> {
+    let wanted = path.as_os_str().as_bytes();
+    let own = std::process::id();
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        if pid == own {
+            continue;
+        }
+        let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        if contains(&arguments, wanted) || contains(&environment, wanted) {
+            found.insert(pid, String::from_utf8_lossy(&arguments).replace('\0', " "));
+        }
+    }
+    found
+}
+
+/// A process's arguments; none if it is gone or a zombie.
+pub fn arguments(pid: u32) -> Option<Vec<String>> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok().filter(|bytes| !bytes.is_empty())?;
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    Some(bytes.split(|byte| *byte == 0).map(|part| String::from_utf8_lossy(part).into_owned()).collect())
+}
+
+/// Whether a process lives (a zombie doesn't).
+pub fn is_alive(pid: u32) -> bool {
+    start_time(pid).is_some()
+}
+
+/// When a process started, in clock ticks: with the pid, who it is. None for zombies.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    if matches!(fields.first(), Some(&("Z" | "X"))) {
+        return None;
+    }
+    fields.get(19)?.parse().ok()
+}
+
+/// Sends a signal to a process that is the test's own, or of an agent of it.
+pub fn signal(pid: u32, signal: Signal) {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
+    if let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) {
+        let _ = pidfd_send_signal(&fd, signal);
+    }
+}
+
+/// Mount points below a directory, the last mounted first.
+pub fn mounts_below(dir: &Path) -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    let mut found: Vec<PathBuf> = points.filter(|point| point.starts_with(dir)).collect();
+    found.reverse();
+    found
+}
+
+/// Removes what an instance has in the cgroup hierarchies: kills the processes in its attempts first.
+pub fn remove_trees(instance: &str) {
+    for tree in trees(instance) {
+        let _ = fs::write(tree.join("cgroup.kill"), "1");
+        super::wait::until_true("the instance's cgroups are empty", || pids_below(&tree).is_empty());
+        remove_dirs(&tree);
+    }
+}
+
+fn remove_dirs(dir: &Path) {
+    for child in child_dirs(dir) {
+        remove_dirs(&child);
+    }
+    let _ = fs::remove_dir(dir);
+}
+
+fn child_dirs(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+fn contains(text: &[u8], wanted: &[u8]) -> bool {
+    text.windows(wanted.len()).any(|window| window == wanted)
+}

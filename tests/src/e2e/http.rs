@@ -1,0 +1,108 @@
+//! One HTTP request over a unix socket or loopback TCP: enough to poll an API without starting a program each time.
+//!
+//! In: where, method, path, headers, body. Out: status and body, or nothing where nobody answers.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Longest wait for an answer.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Whom to ask.
+#[derive(Debug, Clone)]
+pub enum Peer {
+    /// A unix socket.
+    Socket(PathBuf),
+    /// A port of 127.0.0.1.
+    Port(u16),
+}
+
+/// What came back.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// Body.
+    pub body: String,
+}
+
+impl Answer {
+    /// The body as JSON.
+    ///
+    /// # Panics
+    /// When it is none.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {}", self.body))
+    }
+}
+
+/// GET.
+pub fn get(peer: &Peer, path: &str) -> Option<Answer> {
+    request(peer, "GET", path, &[], "")
+}
+
+/// Any request. Nothing where nobody listens or the connection breaks.
+pub fn request(
+    peer: &Peer,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Option<Answer> {
+    let mut text = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
+    match peer {
+        Peer::Socket(path) => {
+            let stream = UnixStream::connect(path).ok()?;
+            stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+            talk(stream, &text)
+        }
+        Peer::Port(port) => {
+            let stream = TcpStream::connect(("127.0.0.1", *port)).ok()?;
+            stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+            talk(stream, &text)
+        }
+    }
+}
+
+/// Who may connect to the socket: its mode.
+pub fn socket_mode(path: &Path) -> Option<u32> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::symlink_metadata(path).ok().map(|found| found.permissions().mode() & 0o777)
+}
+
+fn talk(mut stream: impl Read + Write, text: &str) -> Option<Answer> {
+    stream.write_all(text.as_bytes()).ok()?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    let chunked =
+        head.lines().any(|line| line.to_ascii_lowercase().replace(' ', "") == "transfer-encoding:chunked");
+    let body = if chunked { joined(body) } else { body.to_owned() };
+    Some(Answer { status, body })
+}
+
+/// Puts chunks together (RFC 9112, section 7.1).
+fn joined(mut body: &str) -> String {
+    let mut out = String::new();
+    while let Some((len, rest)) = body.split_once("\r\n") {
+        let len = usize::from_str_radix(len.trim(), 16).unwrap_or(0);
+        if len == 0 || rest.len() < len {
+            break;
+        }
+        let Some(chunk) = rest.get(..len) else { break };
+        out.push_str(chunk);
+        body = rest.get(len..).unwrap_or_default().trim_start_matches("\r\n");
+    }
+    out
+}

@@ -1,0 +1,68 @@
+//! The program under test.
+//!
+//! In: `HERDLET_TEST_PROGRAM`, or the target directory that this test was built in. Out: the path of `herdlet`, built if it
+//! is missing or older than its sources.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+    time::SystemTime,
+};
+
+/// Names a program that is to be tested instead of the one in the target directory.
+pub const PROGRAM: &str = "HERDLET_TEST_PROGRAM";
+
+/// The root of the project.
+pub fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// A manifest in manifests/.
+pub fn example(name: &str) -> PathBuf {
+    project().join("manifests").join(format!("{name}.yaml"))
+}
+
+/// The program.
+///
+/// # Panics
+/// When it can't be built.
+pub fn program() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| env::var_os(PROGRAM).map_or_else(build, PathBuf::from))
+}
+
+fn build() -> PathBuf {
+    // target/<profile>/deps/<this test>
+    let test = env::current_exe().expect("a test knows its program");
+    let profile = test.parent().and_then(Path::parent).expect("tests lie in target/<profile>/deps");
+    let program = profile.join("herdlet");
+    let built = fs::metadata(&program).and_then(|found| found.modified()).ok();
+    let sources = ["controller", "api-types", "Cargo.lock"].map(|part| newest(&project().join(part)));
+    if built.is_some_and(|built| sources.iter().flatten().all(|source| *source <= built)) {
+        return program;
+    }
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(project()).args(["build", "--quiet", "--package", "herdlet", "--bin", "herdlet"]);
+    cargo.arg("--target-dir").arg(profile.parent().expect("a profile lies in a target directory"));
+    match profile.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => {}
+        Some(name) => {
+            cargo.args(["--profile", name]);
+        }
+    }
+    let status = cargo.status().expect("cargo can be started");
+    assert!(status.success(), "cargo build -p herdlet failed");
+    program
+}
+
+/// When the youngest file below `path` was last changed.
+fn newest(path: &Path) -> Option<SystemTime> {
+    let found = fs::metadata(path).ok()?;
+    if !found.is_dir() {
+        return found.modified().ok();
+    }
+    let entries = fs::read_dir(path).ok()?;
+    entries.filter_map(|entry| newest(&entry.ok()?.path())).max()
+}

@@ -1,0 +1,101 @@
+//! What the agent shows of its allocations, in the words of Nomad's API.
+//!
+//! In: the JSON of `/v1/allocations` or of one allocation. Out: names, states, events, ports. The only place of these tests
+//! that knows the names in there.
+
+use serde_json::Value;
+
+/// An allocation as shown.
+#[derive(Debug, Clone)]
+pub struct Alloc(pub Value);
+
+impl Alloc {
+    /// Its id.
+    pub fn id(&self) -> String {
+        text(&self.0, "ID")
+    }
+
+    /// `job.group[index]`.
+    pub fn name(&self) -> String {
+        text(&self.0, "Name")
+    }
+
+    /// Its job.
+    pub fn job(&self) -> String {
+        text(&self.0, "JobID")
+    }
+
+    /// `pending`, `running`, `complete`, `failed`, `unknown`.
+    pub fn status(&self) -> String {
+        text(&self.0, "ClientStatus")
+    }
+
+    /// `run` or `stop`.
+    pub fn desired(&self) -> String {
+        text(&self.0, "DesiredStatus")
+    }
+
+    /// A task's state: `pending`, `running`, `dead`.
+    pub fn state(&self, task: &str) -> String {
+        text(self.task(task), "State")
+    }
+
+    /// Whether a task failed.
+    pub fn failed(&self, task: &str) -> bool {
+        self.task(task)["Failed"].as_bool().unwrap_or(false)
+    }
+
+    /// How often a task was restarted.
+    pub fn restarts(&self, task: &str) -> u64 {
+        self.task(task)["Restarts"].as_u64().unwrap_or(0)
+    }
+
+    /// Types of a task's events, oldest first.
+    pub fn events(&self, task: &str) -> Vec<String> {
+        let events = self.task(task)["Events"].as_array().cloned().unwrap_or_default();
+        events.iter().map(|event| text(event, "Type")).collect()
+    }
+
+    /// The exit codes that its events of type `Terminated` tell, oldest first.
+    pub fn exit_codes(&self, task: &str) -> Vec<i64> {
+        let events = self.task(task)["Events"].as_array().cloned().unwrap_or_default();
+        let terminated = events.iter().filter(|event| event["Type"] == "Terminated");
+        terminated
+            .map(|event| {
+                event["ExitCode"]
+                    .as_i64()
+                    .or_else(|| event["Details"]["exit_code"].as_str()?.parse().ok())
+                    .unwrap_or(-1)
+            })
+            .collect()
+    }
+
+    /// The host's port behind a label.
+    pub fn port(&self, label: &str) -> Option<u16> {
+        find_port(&self.0, label)
+    }
+
+    fn task(&self, task: &str) -> &Value {
+        &self.0["TaskStates"][task]
+    }
+}
+
+fn text(value: &Value, field: &str) -> String {
+    value[field].as_str().unwrap_or_default().to_owned()
+}
+
+/// `{Label, Value}` in `AllocatedResources.Shared.Ports`, or in the networks.
+fn find_port(value: &Value, label: &str) -> Option<u16> {
+    match value {
+        Value::Object(fields) => {
+            let here = fields.get("Label").and_then(Value::as_str) == Some(label);
+            if here && let Some(port) = fields.get("Value").and_then(Value::as_u64) {
+                return u16::try_from(port).ok().filter(|port| *port > 0);
+            }
+            let inner = fields.iter().filter(|(name, _)| *name != "Job");
+            inner.filter_map(|(_, value)| find_port(value, label)).next()
+        }
+        Value::Array(items) => items.iter().filter_map(|value| find_port(value, label)).next(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
+}

@@ -1,0 +1,47 @@
+//! Waiting for something outside of this process, where nothing tells us: asked again and again, up to a deadline.
+//!
+//! In: a question. Out: its answer, or a panic that names what did not come.
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a machine with ten other things to do.
+pub const PATIENCE: Duration = Duration::from_secs(40);
+
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// The first answer of `probe`.
+///
+/// # Panics
+/// When there is none within [`PATIENCE`].
+pub fn until<T>(what: &str, probe: impl FnMut() -> Option<T>) -> T {
+    within(PATIENCE, what, probe)
+}
+
+/// The first answer of `probe`.
+///
+/// # Panics
+/// When there is none within `limit`.
+pub fn within<T>(limit: Duration, what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(answer) = probe() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited {limit:?} in vain: {what}");
+        pause(INTERVAL);
+    }
+}
+
+/// Waits until `probe` holds.
+///
+/// # Panics
+/// When it doesn't within [`PATIENCE`].
+pub fn until_true(what: &str, mut probe: impl FnMut() -> bool) {
+    until(what, || probe().then_some(()));
+}
+
+/// Lets time pass: only for showing that something does not happen, or for hitting a random moment.
+#[expect(clippy::disallowed_methods, reason = "tests of processes have no clock that could be paused")]
+pub fn pause(time: Duration) {
+    std::thread::sleep(time);
+}

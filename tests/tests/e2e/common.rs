@@ -1,0 +1,69 @@
+//! Small manifests and questions that several stories share.
+
+use std::path::Path;
+
+use herdlet_tests::{
+    e2e::{
+        command::{self, Running, User},
+        home::Home,
+        program::program,
+    },
+    environment,
+};
+
+/// Whether this is root, as most stories need; otherwise says that the story is left out.
+pub(crate) fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        environment::leave_out("this needs root");
+    }
+    root
+}
+
+/// A job with one group `g` and these tasks, each a name and what follows it in its YAML map.
+pub(crate) fn job(name: &str, kind: &str, group: &str, tasks: &[String]) -> String {
+    let tasks = tasks.join("\n");
+    format!(
+        "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: {name}}}\nspec:\n  type: {kind}\n  groups:\n    - name: g\n{}      tasks:\n{tasks}\n",
+        indented(group, 6)
+    )
+}
+
+/// A `raw_exec` task that runs `script` in a shell; `more` are further fields, one a line.
+pub(crate) fn shell(name: &str, script: &str, more: &str) -> String {
+    let script = serde_json::to_string(script).unwrap();
+    let head =
+        format!("- name: {name}\n  driver: raw_exec\n  config: {{command: /bin/sh, args: [-c, {script}]}}\n");
+    indented(&format!("{head}{}", indented(more, 2)), 8)
+}
+
+/// A task that is one process, `sleep`, for a long time, and ends at once when asked to.
+pub(crate) fn sleeper(name: &str, more: &str) -> String {
+    let head = format!(
+        "- name: {name}\n  driver: raw_exec\n  config: {{command: /bin/sleep, args: [\"100000\"]}}\n  kill_timeout: 5s\n"
+    );
+    indented(&format!("{head}{}", indented(more, 2)), 8)
+}
+
+/// A volume that herdlet makes.
+pub(crate) fn volume(name: &str) -> String {
+    format!(
+        "apiVersion: herdlet/v1\nkind: Volume\nmetadata: {{name: {name}}}\nspec: {{type: host, plugin_id: mkdir}}\n---\n"
+    )
+}
+
+/// `herdlet run FILE…`, started.
+pub(crate) fn start_run(home: &Home, user: User, files: &[&Path]) -> Running {
+    let program = match user {
+        User::Same => program().to_path_buf(),
+        User::Nobody => command::reachable(home, program()),
+    };
+    let mut arguments = vec!["run".into()];
+    arguments.extend(files.iter().map(|path| path.as_os_str().to_owned()));
+    Running::start(command::prepare(home, user, &program, &arguments))
+}
+
+fn indented(text: &str, by: usize) -> String {
+    let pad = " ".repeat(by);
+    text.lines().map(|line| format!("{pad}{line}\n")).collect()
+}

@@ -1,0 +1,252 @@
+//! `kill -9` of the agent at any moment, and a lost or damaged database: what was accepted is there, once, and runs on.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    time::{Duration, Instant},
+};
+
+use herdlet_tests::{
+    e2e::{
+        agent::{Agent, Setup},
+        host, wait,
+    },
+    sim::Dice,
+};
+
+use crate::common::{is_root, job, shell, sleeper};
+
+/// Names a seed to try again.
+const SEED: &str = "HERDLET_TEST_SEED";
+
+#[test]
+fn the_agent_is_killed_at_random_points_and_always_ends_with_exactly_what_is_wanted() {
+    if !is_root() {
+        return;
+    }
+    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |time| time.as_secs())
+    });
+    eprintln!("{SEED}={seed}");
+    let mut dice = Dice::new(seed);
+    let mut agent = Agent::start_with(Setup::default());
+    let began = Instant::now();
+    // What the last accepted request asked for: a job's sleeping time, or nothing.
+    let mut wanted: BTreeMap<&str, u32> = BTreeMap::new();
+    let names = ["a", "b", "c"];
+    let mut version = 1000;
+    let mut rounds = 0;
+    while rounds < 50 && began.elapsed() < Duration::from_secs(60) {
+        rounds += 1;
+        let name = names[usize::try_from(dice.below(3)).unwrap()];
+        let before = wanted.get(name).copied();
+        let (command, after) = match dice.below(4) {
+            0 if before.is_some() => (agent.spawn(&["delete", name]), None),
+            1 if before.is_some() => (agent.spawn(&["restart", name]), before),
+            _ => {
+                version += 1;
+                let path = agent.manifest(&timed(name, version)).display().to_string();
+                (agent.spawn(&["apply", "-f", &path]), Some(version))
+            }
+        };
+        // A command takes some 20 ms here until it is answered, and its work some 50 ms more.
+        wait::pause(Duration::from_micros(dice.below(120_000)));
+        agent.kill();
+        let code = command.finish().code;
+        agent.launch();
+        // Asked and not answered: both may be. Answered: it is so.
+        let shown = shown_version(&agent, name);
+        if code == 0 {
+            assert_eq!(shown, after, "round {rounds}: {name} was accepted\n{}", agent.log_tail());
+        } else {
+            assert!(
+                shown == after || shown == before,
+                "round {rounds}: {name} is {shown:?}, not {before:?} or {after:?}"
+            );
+        }
+        match shown {
+            Some(version) => wanted.insert(name, version),
+            None => wanted.remove(name),
+        };
+    }
+    assert!(rounds >= 20, "too slow: {rounds} rounds");
+    eprintln!("{rounds} rounds in {:?}", began.elapsed());
+    wait::until_true("exactly what is wanted runs, once each", || running(&agent) == sorted(&wanted));
+    wait::pause(Duration::from_millis(500));
+    assert_eq!(running(&agent), sorted(&wanted), "and it stays so\n{}", agent.log_tail());
+    let instance = agent.home.instance().unwrap();
+    wait::until_true("no cgroup and no supervisor of the past is left", || {
+        host::attempts(&instance).len() == wanted.len() && host::supervisors(&instance).len() == wanted.len()
+    });
+    agent.finish();
+}
+
+#[test]
+fn what_apply_has_accepted_is_there_however_soon_the_agent_is_killed() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    for round in 0..20_u32 {
+        let name = format!("kept-{round}");
+        agent.apply(&timed(&name, 2000 + round));
+        agent.kill();
+        agent.launch();
+        assert_eq!(shown_version(&agent, &name), Some(2000 + round), "round {round}");
+    }
+    let all: Vec<u32> = (2000..2020).collect();
+    wait::until_true("all of them run", || running(&agent) == all);
+    agent.finish();
+}
+
+#[test]
+fn a_task_that_was_to_be_stopped_when_the_agent_died_is_stopped_by_the_next_one() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let script = "trap '' TERM; echo up; while :; do sleep 0.1; done";
+    agent.apply_and_wait(&job(
+        "slow",
+        "service",
+        "",
+        &[shell("t", script, "kill_signal: SIGTERM\nkill_timeout: 2s")],
+    ));
+    let members = agent.until_running("slow.g[0]", "t");
+    agent.cli(&["delete", "slow"]).success();
+    // Between the signal and the end of its kill_timeout.
+    agent.crash();
+    wait::until_true("it is stopped", || members.iter().all(|member| !host::is_alive(member.pid)));
+    wait::until_true("it is forgotten", || {
+        agent.alloc("slow.g[0]").is_none_or(|alloc| alloc.status() == "complete")
+    });
+    agent.finish();
+}
+
+#[test]
+fn a_restart_that_was_asked_for_is_neither_lost_nor_done_twice() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let script = "trap 'sleep 0.3; exit 0' INT; while :; do sleep 0.05; done";
+    agent.apply_and_wait(&job("asked", "service", "", &[shell("t", script, "")]));
+    let first = agent.until_alloc("asked.g[0]", "runs", |alloc| alloc.state("t") == "running");
+    agent.cli(&["restart", "asked"]).success();
+    agent.crash();
+    let alloc = agent.until_alloc("asked.g[0]", "runs again", |alloc| {
+        alloc.state("t") == "running"
+            && alloc.events("t").iter().filter(|kind| *kind == "Started").count() == 2
+    });
+    assert_eq!(alloc.id(), first.id());
+    agent.crash();
+    wait::pause(Duration::from_millis(300));
+    let again = agent.until_alloc("asked.g[0]", "runs", |alloc| alloc.state("t") == "running");
+    assert_eq!(again.events("t"), alloc.events("t"));
+    agent.finish();
+}
+
+#[test]
+fn a_lost_database_kills_nothing_and_the_jobs_are_known_again() {
+    lose_the_database(|path| fs::remove_file(path).unwrap());
+}
+
+#[test]
+fn a_damaged_database_is_set_aside_kills_nothing_and_the_jobs_are_known_again() {
+    lose_the_database(|path| {
+        let len = fs::metadata(path).unwrap().len();
+        fs::write(path, vec![0xa5; usize::try_from(len).unwrap()]).unwrap();
+    });
+}
+
+#[test]
+fn an_empty_database_kills_nothing() {
+    lose_the_database(|path| fs::write(path, "").unwrap());
+}
+
+fn lose_the_database(lose: impl Fn(&std::path::Path)) {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&timed("first", 3001));
+    agent.apply_and_wait(&job("second", "service", "count: 2", &[sleeper("t", "")]));
+    let members = agent.members();
+    assert_eq!(members.len(), 3);
+    agent.terminate();
+    let instance = agent.home.instance();
+    lose(&agent.home.state().join("state.db"));
+    agent.launch();
+    assert_eq!(agent.home.instance(), instance);
+    agent.cli(&["wait", "first", "second", "--timeout", "30s"]).success();
+    assert_eq!(agent.members(), members, "same processes\n{}", agent.log_tail());
+    assert_eq!(shown_version(&agent, "first"), Some(3001));
+    // It is in force, not only shown.
+    agent.apply_and_wait(&timed("first", 3002));
+    wait::until_true("the new version runs alone", || {
+        agent.members().len() == 3 && running(&agent).contains(&3002)
+    });
+    agent.finish();
+}
+
+#[test]
+fn a_state_of_a_newer_format_is_refused_and_untouched() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&timed("kept", 3001));
+    let members = agent.members();
+    agent.terminate();
+    let format = agent.home.state().join("format");
+    let known = fs::read_to_string(&format).unwrap();
+    let database = fs::read(agent.home.state().join("state.db")).unwrap();
+    fs::write(&format, "4711\n").unwrap();
+    let arguments = agent.agent_arguments();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let output = agent.cli(&arguments);
+    assert_ne!(output.code, 0);
+    assert!(output.stderr.contains("4711"), "{output:?}");
+    assert!(fs::read(agent.home.state().join("state.db")).unwrap() == database);
+    assert!(members.iter().all(|member| host::is_alive(member.pid)));
+    fs::write(&format, known).unwrap();
+    agent.launch();
+    assert_eq!(agent.members(), members);
+    agent.finish();
+}
+
+/// A job whose one process sleeps for `seconds`, by which it is known.
+fn timed(name: &str, seconds: u32) -> String {
+    let task = format!(
+        "        - name: t\n          driver: raw_exec\n          config: {{command: /bin/sleep, args: [\"{seconds}\"]}}\n          kill_timeout: 5s\n"
+    );
+    job(name, "service", "restart: {attempts: 3, interval: 1m, delay: 50ms, mode: delay}", &[task])
+}
+
+/// The sleeping time of the job's current version; none if there is no such job, or it is being deleted.
+fn shown_version(agent: &Agent, name: &str) -> Option<u32> {
+    let answer = herdlet_tests::e2e::http::get(&agent.peer(), &format!("/v1/job/{name}")).unwrap();
+    if answer.status != 200 {
+        return None;
+    }
+    let job = answer.json();
+    if job["Stop"] == true {
+        return None;
+    }
+    job["TaskGroups"][0]["Tasks"][0]["Config"]["args"][0].as_str()?.parse().ok()
+}
+
+/// Sleeping times of all processes of attempts, sorted.
+fn running(agent: &Agent) -> Vec<u32> {
+    let times =
+        agent.members().into_iter().filter_map(|member| host::arguments(member.pid)?.get(1)?.parse().ok());
+    let mut times: Vec<u32> = times.collect();
+    times.sort_unstable();
+    times
+}
+
+fn sorted(wanted: &BTreeMap<&str, u32>) -> Vec<u32> {
+    let mut times: Vec<u32> = wanted.values().copied().collect();
+    times.sort_unstable();
+    times
+}

@@ -1,0 +1,164 @@
+//! What somebody changes behind our back is seen, put right without touching the task, and counted; what kills a task is no
+//! repair.
+
+use std::{fs, time::Duration};
+
+use herdlet_tests::e2e::{
+    agent::Agent,
+    host::{self, Member},
+    wait,
+};
+use rustix::{
+    mount::{MountFlags, UnmountFlags},
+    process::Signal,
+};
+
+use crate::common::{is_root, job, sleeper, volume};
+
+/// A job with one task and one volume, and the volume's mount point.
+fn with_volume(agent: &mut Agent) -> (Member, std::path::PathBuf) {
+    let text = format!(
+        "{}{}",
+        volume("data"),
+        job(
+            "drift",
+            "service",
+            "volumes: {data: {type: host, source: data}}",
+            &[sleeper("t", "volume_mounts: [{volume: data, destination: local/data}]")]
+        )
+    );
+    agent.apply_and_wait(&text);
+    fs::write(agent.home.state().join("volumes/data/file"), "ours").unwrap();
+    let member = agent.single("drift.g[0]", "t");
+    let point = agent.home.state().join("alloc").join(&member.alloc).join("t/local/data");
+    assert!(host::mounts_below(&point).contains(&point), "{:?}", host::mounts_below(&agent.home.state()));
+    (member, point)
+}
+
+fn is_ours(point: &std::path::Path) -> bool {
+    fs::read_to_string(point.join("file")).is_ok_and(|text| text == "ours")
+}
+
+#[test]
+fn an_unmounted_volume_is_mounted_again_without_touching_the_task() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let (member, point) = with_volume(&mut agent);
+    let detected = agent.metric("herdlet_drift_detected_total", "mount");
+    rustix::mount::unmount(&point, UnmountFlags::DETACH).unwrap();
+    wait::until_true("it is mounted again", || is_ours(&point));
+    assert_eq!(agent.single("drift.g[0]", "t"), member);
+    wait::until_true("it is counted", || agent.metric("herdlet_drift_detected_total", "mount") > detected);
+    assert!(agent.metric("herdlet_drift_repaired_total", "mount") >= 1.0);
+    assert_eq!(agent.alloc("drift.g[0]").unwrap().restarts("t"), 0);
+    // The same while nobody looks.
+    agent.kill();
+    rustix::mount::unmount(&point, UnmountFlags::DETACH).unwrap();
+    agent.launch();
+    wait::until_true("it is mounted again", || is_ours(&point));
+    assert_eq!(agent.single("drift.g[0]", "t"), member);
+    agent.finish();
+}
+
+#[test]
+fn something_that_was_mounted_over_ours_is_taken_away_again() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let (member, point) = with_volume(&mut agent);
+    rustix::mount::mount("none", &point, "tmpfs", MountFlags::empty(), None).unwrap();
+    wait::until_true("ours is what is seen", || is_ours(&point));
+    assert_eq!(agent.single("drift.g[0]", "t"), member);
+    assert_eq!(fs::read_to_string(agent.home.state().join("volumes/data/file")).unwrap(), "ours");
+    agent.finish();
+}
+
+#[test]
+fn a_mount_that_is_not_ours_in_our_place_is_replaced() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let (member, point) = with_volume(&mut agent);
+    agent.kill();
+    rustix::mount::unmount(&point, UnmountFlags::DETACH).unwrap();
+    let other = agent.home.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("precious"), "theirs").unwrap();
+    rustix::mount::mount_bind(&other, &point).unwrap();
+    agent.launch();
+    wait::until_true("ours is what is seen", || is_ours(&point));
+    assert_eq!(agent.single("drift.g[0]", "t"), member);
+    assert_eq!(fs::read_to_string(other.join("precious")).unwrap(), "theirs", "and theirs is unharmed");
+    agent.finish();
+}
+
+#[test]
+fn a_cgroup_that_was_taken_away_comes_back_with_its_task_in_it() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("moved", "service", "", &[sleeper("t", "")]));
+    let member = agent.single("moved.g[0]", "t");
+    let instance = agent.home.instance().unwrap();
+    let cgroup = host::cgroup_of(&instance, &member);
+    let elsewhere = host::cgroup2().unwrap().join(format!("herdlet-test-{}", member.pid));
+    fs::create_dir(&elsewhere).unwrap();
+    fs::write(elsewhere.join("cgroup.procs"), member.pid.to_string()).unwrap();
+    wait::until_true("the cgroup can be removed", || fs::remove_dir(&cgroup).is_ok());
+    wait::until_true("the task is back in a cgroup of ours", || agent.members() == [member.clone()]);
+    wait::until_true("ours to remove", || fs::remove_dir(&elsewhere).is_ok());
+    assert_eq!(agent.alloc("moved.g[0]").unwrap().restarts("t"), 0);
+    wait::until_true("it is counted", || agent.metric("herdlet_drift_repaired_total", "") >= 1.0);
+    agent.finish();
+}
+
+#[test]
+fn a_killed_process_is_an_exit_under_the_restart_policy_not_a_repair() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let policy = "restart: {attempts: 1, interval: 10m, delay: 100ms, mode: fail}";
+    agent.apply_and_wait(&job("killed", "service", policy, &[sleeper("t", "")]));
+    let member = agent.single("killed.g[0]", "t");
+    host::signal(member.pid, Signal::KILL);
+    let alloc = agent.until_alloc("killed.g[0]", "runs again", |alloc| {
+        alloc.restarts("t") == 1 && alloc.state("t") == "running"
+    });
+    assert!(alloc.events("t").iter().any(|kind| kind == "Terminated"), "{:?}", alloc.events("t"));
+    assert!(agent.metric("herdlet_task_restarts_total", "killed") >= 1.0);
+    assert!(agent.metric("herdlet_drift_repaired_total", "") < 1.0);
+    let member = agent.single("killed.g[0]", "t");
+    host::signal(member.pid, Signal::KILL);
+    agent.until_alloc("killed.g[0]", "failed for good", |alloc| {
+        alloc.failed("t") && alloc.status() == "failed"
+    });
+    agent.finish();
+}
+
+#[test]
+fn a_deleted_task_directory_fails_the_task_and_is_not_made_anew() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let policy = "restart: {attempts: 0, interval: 10m, delay: 100ms, mode: fail}";
+    agent.apply_and_wait(&job("homeless", "service", policy, &[sleeper("t", "")]));
+    let member = agent.single("homeless.g[0]", "t");
+    let dir = agent.home.state().join("alloc").join(&member.alloc).join("t");
+    for point in host::mounts_below(&dir) {
+        rustix::mount::unmount(&point, UnmountFlags::DETACH).unwrap();
+    }
+    fs::remove_dir_all(&dir).ok();
+    wait::within(Duration::from_secs(60), "the task fails", || {
+        let _ = fs::remove_dir_all(dir.join("secrets"));
+        agent.alloc("homeless.g[0]").filter(|alloc| alloc.failed("t"))
+    });
+    assert!(!host::is_alive(member.pid));
+    agent.finish();
+}

@@ -1,0 +1,117 @@
+//! Workload identities: the tokens that tasks get, as somebody who is shown one would judge them.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use herdlet::drivers::identity::Signer;
+use herdlet_tests::e2e::{agent::Agent, http, wait};
+use serde_json::Value;
+
+use crate::common::{is_root, job, shell, sleeper};
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// The claims of a token that this agent's key has signed.
+fn claims(agent: &Agent, token: &str) -> Value {
+    let signer = Signer::load_or_create(&agent.home.state().join("keys")).unwrap();
+    if let Some(served) =
+        http::get(&agent.peer(), "/.well-known/jwks.json").filter(|answer| answer.status == 200)
+    {
+        assert_eq!(served.json(), signer.jwks());
+    }
+    signer.verify(token.trim()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn tokens_are_signed_say_who_the_task_is_and_for_whom_and_end_in_time() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let identities =
+        "identities:\n- {name: api, aud: [example.test], ttl: 1h, file: true, env: true}\n- {file: true}";
+    agent.apply_and_wait(&job("who", "service", "", &[sleeper("t", identities)]));
+    let member = agent.single("who.g[0]", "t");
+    let dir = agent.home.state().join("alloc").join(&member.alloc).join("t/secrets");
+    let file = dir.join("nomad_api.jwt");
+    let token = fs::read_to_string(&file).unwrap();
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o077, 0, "for its owner's eyes");
+    let environment = fs::read(format!("/proc/{}/environ", member.pid)).unwrap();
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    let variable =
+        environment.split('\0').find_map(|variable| variable.strip_prefix("NOMAD_TOKEN_api=")).unwrap();
+    assert_eq!(claims(&agent, variable)["nomad_task"], "t");
+
+    let claims_of_api = claims(&agent, &token);
+    assert!(
+        claims_of_api["aud"] == "example.test" || claims_of_api["aud"] == serde_json::json!(["example.test"]),
+        "{claims_of_api}"
+    );
+    assert_eq!(claims_of_api["nomad_job_id"], "who");
+    assert_eq!(claims_of_api["nomad_task"], "t");
+    assert_eq!(claims_of_api["nomad_allocation_id"], Value::from(member.alloc.clone()));
+    assert!(claims_of_api["sub"].as_str().is_some_and(|sub| sub.contains(":who:g:t:")), "{claims_of_api}");
+    let (issued, expires) = (claims_of_api["iat"].as_u64().unwrap(), claims_of_api["exp"].as_u64().unwrap());
+    assert_eq!(expires - issued, 3600);
+    assert!(issued <= now() + 1 && issued + 120 > now());
+
+    let plain = fs::read_to_string(dir.join("nomad_token")).unwrap();
+    assert_eq!(claims(&agent, &plain)["nomad_job_id"], "who");
+
+    // The key stays: a token is as good after a crash as before.
+    agent.crash();
+    assert_eq!(claims(&agent, &token), claims_of_api);
+    assert_eq!(fs::read_to_string(&file).unwrap(), token);
+    assert_eq!(agent.single("who.g[0]", "t"), member);
+    agent.finish();
+}
+
+#[test]
+fn a_token_is_replaced_before_it_ends_without_touching_the_task() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let identities = "identities: [{name: brief, aud: [x.test], ttl: 4s, file: true}]";
+    let path = agent.manifest(&job("renewed", "service", "", &[sleeper("t", identities)]));
+    let output = agent.cli(&["apply", "--wait", "-f", &path.display().to_string()]);
+    if output.code == 2 {
+        eprintln!("so short a ttl is refused: {}", output.stderr);
+        agent.finish();
+        return;
+    }
+    let member = agent.single("renewed.g[0]", "t");
+    let file = agent.home.state().join("alloc").join(&member.alloc).join("t/secrets/nomad_brief.jwt");
+    let first = fs::read_to_string(&file).unwrap();
+    let second = wait::within(Duration::from_secs(15), "a new token", || {
+        fs::read_to_string(&file).ok().filter(|token| *token != first && !token.is_empty())
+    });
+    assert!(claims(&agent, &second)["exp"].as_u64() > claims(&agent, &first)["exp"].as_u64());
+    assert_eq!(agent.single("renewed.g[0]", "t"), member);
+    agent.finish();
+}
+
+#[test]
+fn a_task_without_identities_has_no_token() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job(
+        "anon",
+        "batch",
+        "",
+        &[shell("t", "env | grep -c NOMAD_TOKEN; ls secrets", "")],
+    ));
+    let alloc = agent.until_alloc("anon.g[0]", "complete", |alloc| {
+        ["complete", "failed"].contains(&alloc.status().as_str())
+    });
+    let log = agent.task_log(&alloc.id(), "t", "stdout");
+    assert!(log.starts_with("0\n") && !log.contains("token") && !log.contains("jwt"), "{log}");
+    agent.finish();
+}

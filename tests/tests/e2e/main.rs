@@ -1,0 +1,19 @@
+//! End to end: the real program with real processes, cgroups, mounts and a real Consul. Each test is a story with an agent,
+//! directories and an instance of its own, and ends with the proof that nothing of it is left on the machine.
+//!
+//! What a machine can't do (no root, no Consul) is left out, said so, and an error in CI.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't go on says why and ends")]
+
+mod agent;
+mod common;
+mod crash;
+mod drift;
+mod examples;
+mod identity;
+mod nobody;
+mod processes;
+mod run;
+mod secrets;
+mod services;
+mod volumes;

@@ -1,0 +1,79 @@
+//! As user `nobody`, without HOME, without a runtime directory, without cgroups that may be written.
+
+use std::time::Duration;
+
+use herdlet_tests::e2e::{
+    agent::{Agent, Setup},
+    command::User,
+    home::Home,
+    host,
+    http::{self, Peer},
+    program::example,
+    wait,
+};
+use rustix::process::Signal;
+
+use crate::common::{is_root, job, shell, start_run};
+
+#[test]
+fn hello_as_nobody() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new(User::Nobody);
+    let manifest = home.write("hello.yaml", &std::fs::read_to_string(example("hello")).unwrap());
+    let output = start_run(&home, User::Nobody, &[&manifest]).finish().success();
+    assert_eq!(output.stdout, "greet | hello from hello.hello[0]\n", "{}", output.stderr);
+    home.assert_no_trace_within(Duration::from_secs(2));
+}
+
+#[test]
+fn web_as_nobody_serves_is_restarted_and_goes() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start_with(Setup::nobody());
+    agent.apply_and_wait(&std::fs::read_to_string(example("web")).unwrap());
+    for name in ["web.web[0]", "web.web[1]"] {
+        let port = agent.alloc(name).unwrap().port("http").unwrap();
+        let answer = http::get(&Peer::Port(port), "/").unwrap();
+        assert_eq!(answer.status, 200);
+    }
+    let said = agent.cli(&["status"]).success();
+    let everything = format!("{}{}{}", said.stdout, said.stderr, agent.log());
+    assert!(everything.contains("isolation"), "it is said that nothing isolates: {everything}");
+    let pids = servers(&agent.home);
+    assert_eq!(pids.len(), 2);
+    // Killed and started again: the same processes go on.
+    agent.crash();
+    agent.cli(&["wait", "web", "--timeout", "60s"]).success();
+    assert_eq!(servers(&agent.home), pids);
+    agent.cli(&["delete", "web", "--wait"]).success();
+    wait::until_true("no server is left", || servers(&agent.home).is_empty());
+    agent.finish();
+}
+
+#[test]
+fn a_run_of_nobody_that_is_killed_takes_its_forked_tasks_along() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new(User::Nobody);
+    let script = "setsid sh -c 'trap \"\" TERM INT; sleep 1000 & sleep 1000' & echo up; exec sleep 1000";
+    let file = home.write("m.yaml", &job("leashed", "service", "", &[shell("t", script, "")]));
+    let run = start_run(&home, User::Nobody, &[&file]);
+    run.until_stdout("up");
+    run.signal(Signal::KILL);
+    home.assert_no_trace_within(Duration::from_secs(2));
+    run.finish();
+}
+
+/// Web servers whose files are in this home.
+fn servers(home: &Home) -> Vec<u32> {
+    let found = host::processes_naming(home.path());
+    found
+        .into_iter()
+        .filter(|(_, arguments)| arguments.contains("-m http.server"))
+        .map(|(pid, _)| pid)
+        .collect()
+}

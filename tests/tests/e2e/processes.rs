@@ -1,0 +1,185 @@
+//! What belongs to a task and what doesn't: everything of a task dies by its cgroup, and nothing else does.
+
+use std::process::{Child, Command, Stdio};
+
+use herdlet_tests::e2e::{agent::Agent, host, wait};
+
+use crate::common::{is_root, job, shell, sleeper};
+
+/// A process that has nothing to do with any agent. Ended when dropped.
+struct Bystander(Child);
+
+impl Bystander {
+    fn start(program: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        Self(command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    fn is_alive(&self) -> bool {
+        host::is_alive(self.0.id())
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn all_that_a_task_forked_dies_with_it_and_a_stranger_of_the_same_name_lives() {
+    if !is_root() {
+        return;
+    }
+    let stranger = Bystander::start("/bin/sleep", &["100000"]);
+    let mut agent = Agent::start();
+    // A daemon (forked twice, in a session of its own, deaf to everything that can be ignored), a child, the main process.
+    let script = "setsid sh -c 'trap \"\" TERM INT HUP; setsid sleep 100000 & sleep 100000' & \
+                  (trap '' TERM; sleep 100000) & echo up; exec sleep 100000";
+    agent.apply_and_wait(&job(
+        "family",
+        "service",
+        "",
+        &[shell("t", script, "kill_timeout: 1s"), sleeper("other", "")],
+    ));
+    let family = wait::until("the whole family", || {
+        let members: Vec<_> = agent.members().into_iter().filter(|member| member.task == "t").collect();
+        (members.len() >= 5).then_some(members)
+    });
+    let other = agent.single("family.g[0]", "other");
+
+    // Killed from outside: only the main process, the rest would live on without the cgroup.
+    let main = family.iter().map(|member| member.pid).min().unwrap();
+    host::signal(main, rustix::process::Signal::KILL);
+    agent.until_alloc("family.g[0]", "was restarted", |alloc| alloc.restarts("t") == 1);
+    for member in &family {
+        wait::until_true("the old family is gone", || !host::is_alive(member.pid));
+    }
+    assert_eq!(agent.single("family.g[0]", "other"), other);
+
+    let family = wait::until("the new family", || {
+        let members: Vec<_> = agent.members().into_iter().filter(|member| member.task == "t").collect();
+        (members.len() >= 5).then_some(members)
+    });
+    agent.cli(&["delete", "family", "--wait"]).success();
+    for member in &family {
+        assert!(!host::is_alive(member.pid), "{member:?}");
+    }
+    assert!(stranger.is_alive());
+    agent.finish();
+    assert!(stranger.is_alive());
+}
+
+#[test]
+fn a_task_in_a_frozen_cgroup_and_a_task_that_is_stopped_can_be_killed() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job(
+        "still",
+        "service",
+        "",
+        &[sleeper("frozen", "kill_timeout: 1s"), sleeper("stopped", "kill_timeout: 1s")]
+            .map(|task| task.replacen("  kill_timeout: 5s\n        ", "", 1)),
+    ));
+    let (frozen, stopped) = (agent.single("still.g[0]", "frozen"), agent.single("still.g[0]", "stopped"));
+    let cgroup = host::cgroup_of(&agent.home.instance().unwrap(), &frozen);
+    std::fs::write(cgroup.join("cgroup.freeze"), "1").unwrap();
+    host::signal(stopped.pid, rustix::process::Signal::STOP);
+    agent.cli(&["delete", "still", "--wait"]).success();
+    assert!(!host::is_alive(frozen.pid) && !host::is_alive(stopped.pid));
+    agent.finish();
+}
+
+#[test]
+fn a_pid_that_now_belongs_to_somebody_else_is_never_signalled() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let policy = "restart: {attempts: 0, mode: fail}";
+    agent.apply_and_wait(&job("gone", "service", policy, &[sleeper("t", "")]));
+    let member = agent.single("gone.g[0]", "t");
+    let instance = agent.home.instance().unwrap();
+    let supervisors = host::supervisors(&instance);
+    agent.kill();
+    // Power was lost, so to say: nobody wrote down the end. Both pids are then given to strangers.
+    for pid in supervisors.iter().chain([&member.pid]) {
+        host::signal(*pid, rustix::process::Signal::KILL);
+        wait::until_true("it is gone", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+    let strangers: Vec<Bystander> =
+        supervisors.iter().chain([&member.pid]).filter_map(|pid| born_as(*pid)).collect();
+    if strangers.is_empty() {
+        eprintln!("the pids could not be had again; only their absence is shown");
+    }
+    agent.launch();
+    agent.until_alloc("gone.g[0]", "failed", |alloc| alloc.failed("t"));
+    assert!(strangers.iter().all(Bystander::is_alive));
+    agent.cli(&["delete", "gone", "--wait"]).success();
+    assert!(strangers.iter().all(Bystander::is_alive));
+    agent.finish();
+    assert!(strangers.iter().all(Bystander::is_alive));
+}
+
+/// A stranger with this pid, if the kernel gives it: tried a few times, as others take pids too.
+fn born_as(pid: u32) -> Option<Bystander> {
+    for _ in 0..200 {
+        if std::path::Path::new(&format!("/proc/{pid}")).exists() {
+            return None;
+        }
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+        let stranger = Bystander::start("/bin/sleep", &["100000"]);
+        if stranger.0.id() == pid {
+            return Some(stranger);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_supervisor_that_is_killed_takes_its_task_along_and_the_policy_starts_it_anew() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job(
+        "orphaned",
+        "service",
+        "restart: {attempts: 5, interval: 1m, delay: 100ms, mode: fail}",
+        &[sleeper("t", "")],
+    ));
+    let member = agent.single("orphaned.g[0]", "t");
+    let instance = agent.home.instance().unwrap();
+    let supervisors = host::supervisors(&instance);
+    assert_eq!(supervisors.len(), 1);
+    host::signal(supervisors[0], rustix::process::Signal::KILL);
+    agent.until_alloc("orphaned.g[0]", "was restarted", |alloc| {
+        alloc.restarts("t") == 1 && alloc.state("t") == "running"
+    });
+    assert!(!host::is_alive(member.pid), "never two copies");
+    agent.single("orphaned.g[0]", "t");
+    agent.finish();
+}
+
+#[test]
+fn a_prestop_hook_runs_inside_the_task_before_its_kill_signal() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let script = "trap 'echo asked >> $NOMAD_ALLOC_DIR/data/order; exit 0' INT; while :; do sleep 0.02; done";
+    let hook = "prestop: {command: /bin/sh, args: [-c, 'echo hook >> $NOMAD_ALLOC_DIR/data/order; cat /proc/self/cgroup >> $NOMAD_ALLOC_DIR/data/group'], timeout: 5s}";
+    agent.apply_and_wait(&job("hooked", "service", "", &[shell("t", script, hook)]));
+    let alloc = agent.alloc("hooked.g[0]").unwrap().id();
+    let data = agent.home.state().join("alloc").join(&alloc).join("alloc/data");
+    agent.cli(&["restart", "hooked"]).success();
+    wait::until_true("both have happened", || {
+        std::fs::read_to_string(data.join("order")).is_ok_and(|text| text == "hook\nasked\n")
+    });
+    let group = std::fs::read_to_string(data.join("group")).unwrap();
+    assert!(group.contains(&format!("{alloc}.t.1")), "{group}");
+    agent.finish();
+}

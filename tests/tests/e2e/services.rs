@@ -1,0 +1,222 @@
+//! Services in a real Consul and in the built-in catalogue.
+
+use std::time::{Duration, Instant};
+
+use herdlet_tests::e2e::{
+    agent::{Agent, Setup},
+    consul::{Access, Consul, TOKEN},
+    host, http, wait,
+};
+
+use crate::common::{is_root, job, shell, sleeper};
+
+/// A group with a port and a service in `provider`.
+fn group(name: &str, provider: &str, more: &str) -> String {
+    format!(
+        "network: {{ports: {{p: {{}}}}}}\nservices: [{{name: {name}, provider: {provider}, port: p{more}}}]"
+    )
+}
+
+fn with(consul: &Consul) -> Setup {
+    Setup::default().env("CONSUL_HTTP_ADDR", consul.address())
+}
+
+#[test]
+fn the_registration_comes_before_the_start_and_goes_before_the_stop() {
+    if !is_root() {
+        return;
+    }
+    let Some(consul) = Consul::start(Access::Open) else { return };
+    let mut agent = Agent::start_with(with(&consul));
+    // Ends only when told to by the signal, and takes its time.
+    let script = "trap 'echo asked; sleep 0.3; exit 0' TERM; echo up; while :; do sleep 0.02; done";
+    let order = format!("{}\nshutdown_delay: 3s", group("ordered", "consul", ""));
+    agent.apply_and_wait(&job(
+        "ordered",
+        "service",
+        &order,
+        &[shell("t", script, "kill_signal: SIGTERM\nkill_timeout: 10s")],
+    ));
+    let alloc = agent.alloc("ordered.g[0]").unwrap().id();
+    wait::until_true("the registration", || consul.ids("ordered").len() == 1);
+    let main = agent.members().first().unwrap().pid;
+
+    let began = Instant::now();
+    agent.cli(&["delete", "ordered"]).success();
+    wait::until_true("the registration is taken back", || consul.ids("ordered").is_empty());
+    let deregistered = began.elapsed();
+    assert!(!agent.task_log(&alloc, "t", "stdout").contains("asked"), "it goes before the signal");
+    assert!(host::is_alive(main));
+    wait::until_true("it has ended", || !host::is_alive(main));
+    assert!(began.elapsed() >= Duration::from_secs(3), "the shutdown_delay lies between");
+    assert!(deregistered < Duration::from_millis(2900), "{deregistered:?}");
+    agent.finish();
+}
+
+#[test]
+fn a_consul_that_is_down_holds_nothing_back_and_gets_its_registrations_when_it_is_back() {
+    if !is_root() {
+        return;
+    }
+    let Some(mut consul) = Consul::prepare(Access::Open) else { return };
+    let mut agent = Agent::start_with(with(&consul));
+    let text = job("brave", "service", &group("brave", "consul", ""), &[sleeper("t", "")]);
+    agent.apply(&text);
+    let member = agent.single("brave.g[0]", "t");
+    consul.launch();
+    wait::until_true("it is registered", || consul.ids("brave").len() == 1);
+    // Restarted, it knows nothing any more (development mode): that is drift.
+    consul.stop();
+    consul.launch();
+    wait::until_true("it is registered again", || consul.ids("brave").len() == 1);
+    assert_eq!(agent.single("brave.g[0]", "t"), member);
+    // Down while the job is stopped: what holds the stop back is the task, not the catalogue.
+    consul.stop();
+    agent.cli(&["delete", "brave"]).success();
+    wait::until_true("the task ends", || !host::is_alive(member.pid));
+    consul.launch();
+    agent.finish();
+}
+
+#[test]
+fn entries_of_others_are_left_alone_and_ours_come_back_when_taken_away() {
+    if !is_root() {
+        return;
+    }
+    let Some(consul) = Consul::start(Access::Open) else { return };
+    let foreign = [
+        "_nomad-task-8d5e2f3a-0000-0000-0000-000000000000-group-web-web-http",
+        "_nomad-client-x",
+        "by-hand",
+        "_herdlet-task-11111111-2222-3333-4444-555555555555-group-g-other-p",
+    ];
+    for id in foreign {
+        consul.put(
+            "/v1/agent/service/register",
+            &format!("{{\"ID\": \"{id}\", \"Name\": \"foreign\", \"Port\": 1}}"),
+        );
+    }
+    let mut agent = Agent::start_with(with(&consul));
+    agent.apply_and_wait(&job("mine", "service", &group("mine", "consul", ""), &[sleeper("t", "")]));
+    let member = agent.single("mine.g[0]", "t");
+    let id = wait::until("the registration", || consul.ids("mine").pop());
+    let repaired = agent.metric("herdlet_drift_repaired_total", "service");
+    consul.put(&format!("/v1/agent/service/deregister/{id}"), "");
+    wait::until_true("it comes back", || consul.ids("mine") == [id.clone()]);
+    assert_eq!(agent.single("mine.g[0]", "t"), member);
+    wait::until_true("the repair is counted", || {
+        agent.metric("herdlet_drift_repaired_total", "service") > repaired
+    });
+
+    agent.crash();
+    agent.until_running("mine.g[0]", "t");
+    wait::pause(Duration::from_millis(500));
+    agent.cli(&["delete", "mine", "--wait"]).success();
+    assert!(consul.ids("mine").is_empty());
+    let mut left = consul.ids("foreign");
+    left.sort();
+    let mut all = foreign.to_vec();
+    all.sort_unstable();
+    assert_eq!(left, all);
+    agent.finish();
+}
+
+#[test]
+fn a_token_opens_a_consul_that_denies_by_default() {
+    if !is_root() {
+        return;
+    }
+    let Some(consul) = Consul::start(Access::Denied) else { return };
+    let mut without = Agent::start_with(with(&consul));
+    let mut agent = Agent::start_with(with(&consul).env("CONSUL_HTTP_TOKEN", TOKEN));
+    without.apply(&job("stranger", "service", &group("stranger", "consul", ""), &[sleeper("t", "")]));
+    agent.apply_and_wait(&job("friend", "service", &group("friend", "consul", ""), &[sleeper("t", "")]));
+    wait::until_true("it is registered", || consul.ids("friend").len() == 1);
+    without.single("stranger.g[0]", "t");
+    let explained = wait::until("an explanation", || {
+        let said = without.cli(&["explain", "stranger"]);
+        let said = format!("{}{}", said.stdout, without.log());
+        (said.contains("403") || said.contains("ermission denied")).then_some(said)
+    });
+    assert!(consul.ids("stranger").is_empty(), "{explained}");
+    agent.cli(&["delete", "friend", "--wait"]).success();
+    assert!(consul.ids("friend").is_empty());
+    assert!(!agent.log().contains(TOKEN));
+    agent.finish();
+    // What can't be asked whether it is gone is not forgotten; but it holds no process.
+    let stranger = without.members();
+    without.cli(&["delete", "stranger"]).success();
+    wait::until_true("the task ends", || stranger.iter().all(|member| !host::is_alive(member.pid)));
+}
+
+#[test]
+fn checks_of_the_built_in_catalogue_follow_what_the_task_answers() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let python = herdlet_tests::environment::component(herdlet_tests::environment::PYTHON);
+    let Some(python) = python else { return };
+    let checks = ", checks: [{name: alive, type: http, path: /alive, interval: 1s, timeout: 1s}]";
+    let script = format!(
+        "exec {} -m http.server $NOMAD_PORT_p --bind $NOMAD_IP_p --directory local",
+        python.display()
+    );
+    let update = "update: {min_healthy_time: 100ms, healthy_deadline: 60s, progress_deadline: 2m}\n";
+    agent.apply(&job(
+        "checked",
+        "service",
+        &format!("{update}{}", group("checked", "nomad", checks)),
+        &[shell("t", &script, "")],
+    ));
+    let member = agent.single("checked.g[0]", "t");
+    assert_eq!(agent.cli(&["wait", "checked", "--timeout", "1500ms"]).code, 3, "it answers 404");
+    let explained = agent.cli(&["explain", "checked"]).success().stdout;
+    assert!(explained.contains("alive") || explained.contains("check"), "{explained}");
+    let file = agent.home.state().join("alloc").join(&member.alloc).join("t/local/alive");
+    std::fs::write(&file, "yes").unwrap();
+    agent.cli(&["wait", "checked", "--timeout", "30s"]).success();
+    assert_eq!(agent.cli(&["status", "--check"]).code, 0);
+    std::fs::remove_file(&file).unwrap();
+    wait::until_true("it is degraded", || agent.cli(&["status", "--check"]).code != 0);
+    assert_eq!(agent.single("checked.g[0]", "t"), member);
+    let listed = http::get(&agent.peer(), "/v1/service/checked").unwrap().json();
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+    agent.cli(&["delete", "checked", "--wait"]).success();
+    let gone = http::get(&agent.peer(), "/v1/service/checked").unwrap();
+    assert!(gone.status == 404 || gone.json().as_array().is_some_and(Vec::is_empty));
+    agent.finish();
+}
+
+#[test]
+fn a_group_restart_takes_the_registration_back_and_a_task_restart_does_not() {
+    if !is_root() {
+        return;
+    }
+    let Some(consul) = Consul::start(Access::Open) else { return };
+    let mut agent = Agent::start_with(with(&consul));
+    let tasks = [sleeper("a", ""), sleeper("b", "")];
+    agent.apply_and_wait(&job(
+        "both",
+        "service",
+        &format!("{}\nshutdown_delay: 1s", group("both", "consul", "")),
+        &tasks,
+    ));
+    wait::until_true("it is registered", || consul.ids("both").len() == 1);
+    let created = |consul: &Consul| {
+        let answer = consul.get("/v1/catalog/service/both").unwrap().json();
+        answer[0]["CreateIndex"].as_u64()
+    };
+    let before = wait::until("the catalogue entry", || created(&consul));
+    let a = agent.single("both.g[0]", "a");
+    agent.cli(&["restart", "both", "--task", "a"]).success();
+    wait::until_true("a is another process", || {
+        agent.members().iter().any(|m| m.task == "a" && m.pid != a.pid)
+    });
+    assert_eq!(created(&consul), Some(before), "the same entry");
+    agent.until_running("both.g[0]", "a");
+    agent.cli(&["restart", "both"]).success();
+    wait::until_true("it was taken back", || consul.ids("both").is_empty());
+    wait::until_true("it is registered again", || consul.ids("both").len() == 1);
+    agent.finish();
+}
