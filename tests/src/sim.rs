@@ -7,6 +7,7 @@
 //! - [`machine`]: what is real: directories, mounts, processes, registrations. Survives crashes of the agent.
 //! - [`life`]: the agent's loop around the planner, with commits, operations in flight and crashes.
 //! - [`promises`]: what must hold when the agent lets something out.
+//! - `oracle`: what a life must come to once its faults stop.
 //! - [`people`]: what people do, and what happens behind the agent's back.
 //! - [`jobs`]: the jobs that lives are made of.
 //! - [`tale`]: the log.
@@ -14,6 +15,7 @@
 pub mod jobs;
 pub mod life;
 pub mod machine;
+mod oracle;
 pub mod people;
 pub mod promises;
 pub mod tale;

@@ -7,6 +7,7 @@ mod jobs;
 mod restore;
 
 use std_alloc::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     string::String,
     sync::Arc,
@@ -194,6 +195,11 @@ impl World {
         self.allocs.values().map(|entry| (&*entry.spec, &entry.state))
     }
 
+    /// What every plan may read.
+    pub fn context(&self) -> &Context {
+        &self.ctx
+    }
+
     fn desired(&mut self, now: Now, change: DesiredChange, dirty: &mut BTreeSet<Key>) {
         match change {
             DesiredChange::Volume(volume) => self.want_volume(*volume, Origin::Config, dirty),
@@ -313,7 +319,7 @@ impl World {
         turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
         turn.records.push(Record::Delete(RecordKey::AllocState(id)));
         turn.views.push(View::AllocGone(id));
-        dirty.extend(claimed_volumes(&entry.spec).map(Key::Volume));
+        dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
     }
 
     fn issue(&self, id: AllocId, issued: Vec<Issued>, turn: &mut Turn) {
@@ -340,12 +346,12 @@ impl World {
             let request = group.volumes.get(&mount.volume)?;
             let name = volume_name(spec, request);
             let path = self.ctx.volume_path(&name)?;
-            let volume = self.ctx.volumes.get(&name)?;
+            let volume = self.ctx.volumes.get(&*name)?;
             Some(MountSource {
                 path: String::from(path),
                 destination: mount.destination.clone(),
                 read_only: mount.read_only || request.read_only || volume.state.spec.read_only,
-                volume: name,
+                volume: name.into_owned(),
             })
         });
         sources.collect()
@@ -497,7 +503,7 @@ impl AllocEntry {
     }
 }
 
-fn claimed_volumes(spec: &Allocation) -> impl Iterator<Item = String> {
+fn claimed_volumes(spec: &Allocation) -> impl Iterator<Item = Cow<'_, str>> {
     spec.group()
         .into_iter()
         .flat_map(move |group| group.volumes.values().map(move |request| volume_name(spec, request)))

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::{
     AllocId, Duration, InstanceId, JobKey, UnixNanos,
-    job::{ChangeMode, Job},
+    job::Job,
     service::{CheckResult, CheckStatus},
-    view::{AllocView, ConvergenceState, JobView},
+    view::{AllocView, JobView},
 };
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
-    event::{Command, DesiredChange, Event, Noticed, Reply},
+    event::{Command, DesiredChange, Event, Reply},
     op::{Key, Op, Part, Subject, Target, TaskPart},
     record::{Record, RecordKey, RecordValue},
-    state::{Durable, PartState},
+    state::Durable,
     time::{BootId, Now},
     turn::{Turn, View},
     world::{Settings, World},
@@ -21,12 +21,12 @@ use herdlet_plan::{
 
 use super::{
     Dice, jobs,
-    machine::{Machine, Phase, Thing},
+    machine::{Machine, Thing},
     promises::Promises,
     tale::Tale,
 };
 
-const SECOND: u64 = 1_000_000_000;
+pub(super) const SECOND: u64 = 1_000_000_000;
 const WALL: i64 = 1_700_000_000_000_000_000;
 
 /// How hard a life is. Each happens once in so many; 0 for never.
@@ -48,7 +48,7 @@ pub struct Faults {
 
 /// An operation in flight.
 #[derive(Debug)]
-struct Flight {
+pub(super) struct Flight {
     action: Action,
     effect_at: u64,
     done_at: u64,
@@ -63,22 +63,22 @@ pub struct Life {
     pub(super) machine: Machine,
     pub(super) faults: Faults,
     pub(super) tale: Tale,
-    now_ns: u64,
+    pub(super) now_ns: u64,
     /// What the wall clock is ahead of the time since boot.
     wall_ahead: i64,
     pub(super) world: World,
     promises: Promises,
-    stored: BTreeMap<RecordKey, RecordValue>,
-    flights: Vec<Flight>,
+    pub(super) stored: BTreeMap<RecordKey, RecordValue>,
+    pub(super) flights: Vec<Flight>,
     /// Starts that a dead agent asked for and that have not happened yet.
     ghosts: Vec<Flight>,
-    dirty: BTreeSet<Key>,
+    pub(super) dirty: BTreeSet<Key>,
     wakes: BTreeMap<Key, u64>,
     /// Events on their way.
     mail: Vec<(u64, Event)>,
     /// When the checks of an allocation are made next, and what they last said.
     checks: BTreeMap<AllocId, (u64, Option<CheckStatus>)>,
-    events: Vec<Event>,
+    pub(super) events: Vec<Event>,
     requests: u64,
     /// Requests that have not been answered.
     asked: BTreeMap<u64, Command>,
@@ -151,33 +151,15 @@ impl Life {
         self.tale.lines()
     }
 
-    /// Lives through `moments` of everything that can happen, then lets the faults stop and holds the oracle: all settles, a
-    /// settled world rests, it is what a life without faults comes to, and deleting everything leaves nothing.
-    pub fn live(&mut self, moments: u64) -> Result<(), String> {
-        for _ in 0..moments {
-            if self.dice.one_in(6) {
-                self.act();
-            }
-            self.moment()?;
-        }
-        self.faults = Faults::default();
-        self.machine.catalogue_down_until = 0;
-        self.want_volume();
-        self.settle("after the faults stopped")?;
-        self.check_wanted()?;
-        self.rest()?;
-        self.check_history()?;
-        for id in self.wanted.keys().cloned().collect::<Vec<_>>() {
-            self.delete(&id);
-        }
-        self.settle("after everything was deleted")?;
-        self.check_nothing_left()
-    }
-
     /// The present.
     pub fn now(&self) -> Now {
         let wall = UnixNanos(self.wall_ahead + self.now_ns as i64);
         Now { boot: BootId(self.machine.boot), boot_ns: self.now_ns, wall }
+    }
+
+    /// What the agent knows.
+    pub fn world(&self) -> &World {
+        &self.world
     }
 
     /// What is real.
@@ -269,21 +251,6 @@ impl Life {
         self.now_ns = SECOND;
     }
 
-    /// Goes on until nothing more happens by itself, or nothing but timers of a converged world for eight minutes.
-    pub fn settle(&mut self, when: &str) -> Result<(), String> {
-        let mut calm_since = self.now_ns;
-        for _ in 0..20_000 {
-            let idle = self.events.is_empty() && self.dirty.is_empty() && self.flights.is_empty();
-            if self.check_settled().is_err() {
-                calm_since = self.now_ns;
-            } else if idle && self.next().is_none_or(|at| at > calm_since + 480 * SECOND) {
-                return Ok(());
-            }
-            self.moment()?;
-        }
-        Err(format!("{when}: never settles; {:?}", self.check_settled()))
-    }
-
     /// Goes on until this is told.
     pub fn until(&mut self, text: &str) -> Result<(), String> {
         let told = self.log().len();
@@ -343,7 +310,7 @@ impl Life {
     }
 
     /// When something is next due.
-    fn next(&self) -> Option<u64> {
+    pub(super) fn next(&self) -> Option<u64> {
         let flights = self.flights.iter().map(|flight| {
             let at = if flight.outcome.is_some() { flight.done_at } else { flight.effect_at };
             flight.overdue_at.map_or(at, |overdue| overdue.min(at))
@@ -595,132 +562,6 @@ impl Life {
                         at: UnixNanos(0),
                     },
                 }));
-            }
-        }
-    }
-
-    /// Every job has what it wants, or says that it failed, and nothing is under way.
-    fn check_settled(&self) -> Result<(), String> {
-        let unsettled = self.jobs.values().find(|view| match view.convergence.state {
-            ConvergenceState::Converged | ConvergenceState::Failed => false,
-            ConvergenceState::Progressing | ConvergenceState::Waiting => true,
-        });
-        match unsettled {
-            Some(view) => Err(format!("job {} has settled as {:?}", view.key, view.convergence)),
-            None => Ok(()),
-        }
-    }
-
-    /// Exactly the jobs exist that people were told are wanted.
-    fn check_wanted(&mut self) -> Result<(), String> {
-        if let Err(why) = self.check_settled() {
-            self.explain();
-            return Err(why);
-        }
-        let shown: Vec<&String> = self.jobs.keys().map(|key| &key.id).collect();
-        let wanted: Vec<&String> = self.wanted.keys().collect();
-        if shown != wanted {
-            return Err(format!("{shown:?} exist, {wanted:?} are wanted"));
-        }
-        Ok(())
-    }
-
-    /// A settled world that is looked at all over, and left alone for hours, does nothing but what its timers ask for.
-    fn rest(&mut self) -> Result<(), String> {
-        let mut looks = Vec::new();
-        for (spec, state) in self.world.allocations() {
-            let up = state.parts.iter().filter(|(_, state)| **state == PartState::Up);
-            looks.extend(up.map(|(part, _)| Event::Drift { alloc: spec.id, part, by: Noticed::Look }));
-        }
-        let renewing = self.allocs.values().filter_map(|view| view.spec.group()).any(|group| {
-            let mut identities = group.tasks.iter().flat_map(|task| &task.identities);
-            identities.any(|identity| identity.ttl.is_some() && identity.change_mode != ChangeMode::Noop)
-        });
-        self.events.extend(looks);
-        let (commits, since) = (self.commits, self.now_ns);
-        let shown: Vec<_> = self.jobs.values().map(|view| view.convergence.clone()).collect();
-        while self.now_ns < since + 3_600 * SECOND && self.moment()? {
-            if self.commits != commits && !renewing {
-                return Err("a settled world writes".to_owned());
-            }
-            if !renewing && shown.iter().ne(self.jobs.values().map(|view| &view.convergence)) {
-                return Err("a settled world shows something else".to_owned());
-            }
-        }
-        self.settle("after hours of rest")
-    }
-
-    /// What is there is what a life without faults comes to that is asked for the same.
-    fn check_history(&mut self) -> Result<(), String> {
-        let mut clean = Life::new(1, Faults::default());
-        clean.want_volume();
-        clean.apply(self.wanted.values().cloned().collect());
-        clean.settle("a life without faults")?;
-        for (key, view) in &self.jobs {
-            let Some(other) = clean.jobs.get(key) else { continue };
-            let converged = |view: &JobView| view.convergence.state == ConvergenceState::Converged;
-            if converged(view) && converged(other) {
-                let (mine, theirs) = (self.inventory(key), clean.inventory(key));
-                if mine != theirs {
-                    return Err(format!("job {key} has {mine:?}, without its history {theirs:?}"));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// What a job has: the processes of its wanted allocations by slot, and what they use. What ended tasks left is not kept.
-    fn inventory(&self, key: &JobKey) -> BTreeSet<String> {
-        let mut all = BTreeSet::new();
-        for view in self.allocs.values().filter(|view| view.spec.job_key == *key) {
-            if view.spec.desired != herdlet_api_types::alloc::Desired::Run {
-                continue;
-            }
-            let (id, name) = (view.spec.id, view.spec.name());
-            for thing in &self.machine.things {
-                let Thing::Part(of, part) = thing else { continue };
-                let used = match part {
-                    Part::Task(index, _) => self.machine.lives(id, *index),
-                    Part::Dir | Part::Services | Part::Checks => !view.status.is_terminal(),
-                };
-                if *of == id && used {
-                    all.insert(format!("{name} {part:?}"));
-                }
-            }
-            let live = self.machine.live().filter(|((of, ..), _)| *of == id);
-            all.extend(live.map(|((_, index, _), _)| format!("{name} task {index}")));
-        }
-        all
-    }
-
-    fn check_nothing_left(&self) -> Result<(), String> {
-        if let Some((key, _)) = self.machine.live().next() {
-            return Err(format!("{key:?} lives on"));
-        }
-        let mut records = self.machine.attempts.iter();
-        if let Some((key, _)) = records.find(|(_, known)| known.phase != Phase::Tombstone) {
-            return Err(format!("the record of {key:?} is left"));
-        }
-        if let Some(thing) = self.machine.things.iter().find(|thing| matches!(thing, Thing::Part(..))) {
-            let Thing::Part(id, part) = thing else { return Ok(()) };
-            return Err(format!("left behind: {part:?} of {}", self.tale.name_of(*id)));
-        }
-        let mut stored = self.stored.keys();
-        match stored.find(|key| !matches!(key, RecordKey::Meta | RecordKey::Volume(_))) {
-            Some(key) => Err(format!("stored still: {key:?}")),
-            None => Ok(()),
-        }
-    }
-
-    /// Logs what every allocation waits for.
-    fn explain(&mut self) {
-        let ids: Vec<AllocId> = self.world.allocations().map(|(spec, _)| spec.id).collect();
-        for alloc in ids {
-            let (mut turn, command) = (Turn::default(), Command::Explain { alloc });
-            let event = Event::Command { request: 0, command };
-            self.world.apply(self.now(), event, &mut BTreeSet::new(), &mut turn);
-            for (_, reply) in turn.replies {
-                self.tale.note(self.now_ns, || format!("{reply:?}"));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The allocation's claims on volumes. A claim is the fact that a wanted allocation names the volume: nothing is stored and
 //! nothing is done here but to wait until every claimed volume is ready.
 
-use std_alloc::{format, string::String};
+use std_alloc::{borrow::Cow, format};
 
 use herdlet_api_types::{alloc::Allocation, job::VolumeRequest};
 
@@ -16,7 +16,7 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
             let name = volume_name(pass.spec, request);
             if pass.ctx.volume_path(&name).is_none() {
                 ready = false;
-                pass.wait(Waiting::Volume(index, name));
+                pass.wait(Waiting::Volume(index, name.into_owned()));
             }
         }
     }
@@ -29,6 +29,10 @@ pub fn down(_pass: &mut Pass<'_>, above_gone: bool) -> bool {
 }
 
 /// The volume a request is about: its source, with the allocation's index for `per_alloc`.
-pub fn volume_name(spec: &Allocation, request: &VolumeRequest) -> String {
-    if request.per_alloc { format!("{}[{}]", request.source, spec.index) } else { request.source.clone() }
+pub fn volume_name<'a>(spec: &Allocation, request: &'a VolumeRequest) -> Cow<'a, str> {
+    if request.per_alloc {
+        Cow::Owned(format!("{}[{}]", request.source, spec.index))
+    } else {
+        Cow::Borrowed(&request.source)
+    }
 }

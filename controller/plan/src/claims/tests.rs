@@ -1,3 +1,5 @@
+//! What a token claims, by example.
+
 use super::*;
 use crate::env::fixture;
 

@@ -1,3 +1,5 @@
+//! A task's environment, variable by variable.
+
 extern crate std;
 
 use std_alloc::{format, vec, vec::Vec};

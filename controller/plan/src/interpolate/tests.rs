@@ -1,3 +1,5 @@
+//! Interpolation by example.
+
 extern crate std;
 
 use std_alloc::{format, string::ToString, vec};

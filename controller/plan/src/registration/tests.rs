@@ -1,3 +1,5 @@
+//! Registrations and checks as catalogues get them, by example.
+
 extern crate std;
 
 use std_alloc::vec;

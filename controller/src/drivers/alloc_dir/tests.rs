@@ -1,3 +1,5 @@
+//! Allocation directories, made and removed on a real file system.
+
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, symlink},

@@ -1,3 +1,5 @@
+//! Records of attempts, made and read.
+
 use super::*;
 use crate::drivers::supervisor::{Core, Exit};
 use herdlet_api_types::AllocId;

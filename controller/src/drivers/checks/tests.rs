@@ -1,3 +1,5 @@
+//! Checks against real listeners.
+
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},

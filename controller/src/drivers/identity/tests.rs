@@ -1,3 +1,5 @@
+//! Token files, written and looked at.
+
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use herdlet_api_types::{

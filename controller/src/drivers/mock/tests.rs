@@ -1,3 +1,5 @@
+//! The mock driver, as scripted.
+
 use std::{
     path::Path,
     sync::atomic::{AtomicI64, Ordering},

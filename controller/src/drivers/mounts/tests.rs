@@ -1,3 +1,5 @@
+//! Mounts of volumes, made, looked at and removed.
+
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, symlink},

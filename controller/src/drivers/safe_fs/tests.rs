@@ -1,3 +1,5 @@
+//! File access that follows no links.
+
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Task directories, made and looked at.
+
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, symlink},

@@ -1,3 +1,5 @@
+//! Host volumes, made and removed.
+
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, symlink},

@@ -1,0 +1,125 @@
+//! The rules of the house that a look at the text can guard: what the planner may know, what drivers and the runtime may not,
+//! how files begin and how long they grow.
+
+#![expect(clippy::expect_used, reason = "tests may panic")]
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+/// What the planner may depend on: all without std, none with IO.
+const PLAN_DEPENDENCIES: [&str; 5] = ["herdlet-api-types", "serde", "serde_json", "sha2", "thiserror"];
+
+/// Lines of code past which a file must be split.
+const LINES_MAX: usize = 600;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+/// Every Rust file below a folder, with its path from the workspace and its text.
+fn sources(folder: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                folders.push(path);
+            } else if name.ends_with(".rs") {
+                let text = std::fs::read_to_string(&path).expect("a readable source file");
+                let name = path.strip_prefix(root()).expect("below the root").display().to_string();
+                found.push((name, text));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Lines that are code: neither empty nor a comment.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"))
+}
+
+/// Fails with all places where one of the words stands in code.
+fn nowhere(files: &[(String, String)], words: &[&str], why: &str) {
+    let mut places = Vec::new();
+    for (name, text) in files {
+        for word in words {
+            let lines = code(text).filter(|line| line.contains(word));
+            places.extend(lines.map(|line| format!("{name}: {word}: {line}")));
+        }
+    }
+    assert!(places.is_empty(), "{why}\n{}", places.join("\n"));
+}
+
+fn table_keys(manifest: &str, table: &str) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(root().join(manifest)).expect("a manifest");
+    let lines = text.lines().skip_while(|line| line.trim() != table).skip(1);
+    let keys = lines.take_while(|line| !line.starts_with('['));
+    keys.filter_map(|line| line.split(['.', '=', ' ']).next())
+        .filter(|key| !key.is_empty() && !key.starts_with('#'))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_planner_knows_no_world() {
+    let allowed: BTreeSet<String> = PLAN_DEPENDENCIES.map(str::to_owned).into();
+    let used = table_keys("controller/plan/Cargo.toml", "[dependencies]");
+    assert!(used.is_subset(&allowed), "the planner depends on {used:?}");
+    for lib in ["controller/plan/src/lib.rs", "api-types/src/lib.rs"] {
+        let text = std::fs::read_to_string(root().join(lib)).expect("a library");
+        assert!(text.contains("#![no_std]"), "{lib} is no_std");
+    }
+    let words =
+        ["std::time", "std::fs", "std::net", "std::env", "rand::", "tracing", "async ", ".await", "println!"];
+    nowhere(
+        &sources("controller/plan/src"),
+        &words,
+        "a plan reads no clock, draws no chance, does no IO, logs nothing",
+    );
+    nowhere(
+        &sources("controller/plan/src"),
+        &["HashMap", "HashSet"],
+        "no decision may depend on a map's order",
+    );
+}
+
+#[test]
+fn drivers_know_no_plan() {
+    let why = "drivers are told what to do, never why";
+    nowhere(&sources("controller/src/drivers"), &["herdlet_plan"], why);
+}
+
+#[test]
+fn the_runtime_knows_no_allocation() {
+    let words = ["herdlet_plan", "herdlet_api_types", "AllocId", "Allocation", "Nomad", "nomad"];
+    nowhere(&sources("controller/runtime/src"), &words, "the runtime runs keys, whatever they are");
+}
+
+#[test]
+fn every_file_says_what_it_is_for_and_stays_short() {
+    let mut broken = Vec::new();
+    for folder in ["api-types", "controller", "tests"] {
+        for (name, text) in sources(folder) {
+            if !text.starts_with("//!") {
+                broken.push(format!("{name} does not begin with `//!`"));
+            }
+            // A test file is a list.
+            let is_list = name.contains("/tests/") || name.ends_with("tests.rs");
+            let lines = code(&text).count();
+            if lines > LINES_MAX && !is_list {
+                broken.push(format!("{name} has {lines} lines of code, more than {LINES_MAX}"));
+            }
+            let loose = ["#[", "allow("].concat();
+            if code(&text).any(|line| line.starts_with(&loose)) {
+                broken.push(format!("{name} allows a lint; expect it, with a reason"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
