@@ -77,12 +77,12 @@ pub(super) async fn run(args: ExecArgs) -> Result<u8, Failure> {
         input.resize(height, width).await?;
     }
     let feeding = feed(input, args.interactive, args.tty);
+    let draining = drain(output);
+    tokio::pin!(draining);
     let ended = tokio::select! {
-        ended = drain(output) => ended,
-        fed = feeding => match fed {
-            Ok(never) => match never {},
-            Err(error) => Err(error),
-        },
+        ended = &mut draining => ended,
+        // The session is over or the connection broke: which, and why, comes out at the other end.
+        _ = feeding => draining.await,
     };
     drop(raw);
     match ended {
