@@ -179,6 +179,94 @@ fn what_can_not_be_restarted_says_so() {
     assert!(!refused(vec![dead(), running()], ClientStatus::Running, RestartScope::Running));
 }
 
+/// A life in which a task ended while it was being stopped had two operations on its process at once.
+#[test]
+fn an_exit_seen_while_the_task_is_being_stopped_waits_for_the_stop_to_end() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs"));
+    life.settle();
+    life.write(|writer| writer.exited("main", 1, exit(130)));
+    life.settle();
+    assert_eq!(life.issued.len(), 1, "{:?}", life.issued);
+    life.outcome(PROCESS, Outcome::Failed { class: FailureClass::Retry, why: String::new() });
+    assert_eq!(life.issued[1..], ["Destroy { attempt: 1 }"], "what is left of it is removed at once");
+    life.outcome(PROCESS, Outcome::Done);
+    assert_eq!(life.issued[2..], ["Start { attempt: 2 }"]);
+}
+
+/// A life in which a process ended before the word of its start came forgot that it had run.
+#[test]
+fn an_exit_may_come_before_the_word_of_the_start() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    life.settle();
+    assert_eq!(life.issued, ["Start { attempt: 1 }"]);
+    life.write(|writer| writer.exited("main", 1, exit(1)));
+    life.write(|writer| writer.exited("main", 1, exit(1)));
+    life.outcome(PROCESS, Outcome::Done);
+    let main = &life.state.durable.tasks[0];
+    let kinds: Vec<&str> = main.events.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["Started", "Terminated", "Restarting"]);
+    assert_eq!(main.counted, 1, "the doubled exit counts once");
+    assert_eq!(life.issued[1..], ["Destroy { attempt: 1 }"]);
+}
+
+/// A life in which a mount went away while a look at it was under way never learned of it.
+#[test]
+fn drift_noticed_during_a_look_is_looked_at_again() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.write(|writer| writer.drift(TASK_DIR, Noticed::Look));
+    life.settle();
+    life.write(|writer| writer.drift(TASK_DIR, Noticed::Event));
+    life.outcome(TASK_DIR, Outcome::Present);
+    assert_eq!(life.issued, ["Look", "Look"]);
+}
+
+/// A life in which an attempt of an earlier boot, whose record went with it, was started again under its number.
+#[test]
+fn an_attempt_of_an_earlier_boot_is_never_started_again() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let starting =
+        TaskState { run: Run::Starting { attempt: 1, boot: BootId(0) }, attempt: 1, ..TaskState::default() };
+    let mut parts = up(&[Part::Dir, TASK_DIR]);
+    parts.learn(PROCESS, PartState::Unknown);
+    let mut life = Bench::new(&spec, known(vec![starting], Stage::Main, parts));
+    life.settle();
+    life.outcome(PROCESS, Outcome::Recovered(Recovered::NotStarted));
+    life.outcome(PROCESS, Outcome::Done);
+    assert_eq!(life.issued, ["Recover { attempt: 1 }", "Destroy { attempt: 1 }", "Start { attempt: 2 }"]);
+    assert_eq!(life.state.durable.tasks[0].counted, 0);
+}
+
+/// A life in which an allocation was deleted before it ran started its poststop task.
+#[test]
+fn a_poststop_task_does_not_run_where_nothing_ran() {
+    let mut spec = alloc(vec![task("main", Lifecycle::Main), task("stop", Lifecycle::Poststop)]);
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let mut life = Bench::new(&spec, known(vec![pending(), pending()], Stage::Main, up(&[Part::Dir])));
+    life.settle();
+    assert!(life.issued.is_empty(), "{:?}", life.issued);
+    assert_eq!(life.state.durable.status, ClientStatus::Complete);
+}
+
+/// A life in which a driver said that a process was stopped while it lived asked again without a pause.
+#[test]
+fn a_process_that_outlives_its_stop_is_stopped_again_after_a_pause() {
+    let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.settle();
+    life.outcome(PROCESS, Outcome::Done);
+    life.outcome(PROCESS, Outcome::Recovered(Recovered::Running));
+    assert_eq!(life.issued.len(), 2, "{:?}", life.issued);
+    assert!(matches!(life.state.parts.get(PROCESS), PartState::Failed { doing: Doing::Down, .. }));
+}
+
 /// An allocation without a world around it.
 struct Bench<'a> {
     spec: &'a std_alloc::sync::Arc<Allocation>,

@@ -184,3 +184,6 @@ fn want<'a>(
         steps.push(Step::Want { alloc, desired, why: String::from(why) });
     }
 }
+
+#[cfg(test)]
+mod tests;

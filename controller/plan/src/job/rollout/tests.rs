@@ -1,0 +1,99 @@
+//! Which slot is replaced when.
+
+use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::ToString, sync::Arc, vec, vec::Vec};
+
+use herdlet_api_types::{
+    Duration, JobKey, UnixNanos,
+    alloc::ClientStatus,
+    job::{HealthCheck, Lifecycle, Update},
+};
+
+use super::*;
+use crate::{
+    fixture::{alloc, at, dead, failed, running, task},
+    state::{Health, TaskState},
+};
+
+/// What is known of a slot's allocation.
+struct Slotted {
+    outdated: bool,
+    desired: Desired,
+    known: Durable,
+}
+
+fn slotted(outdated: bool, desired: Desired, task: TaskState, healthy: Option<bool>) -> Slotted {
+    let status = if task.failed { ClientStatus::Failed } else { ClientStatus::Running };
+    let health = healthy.map(|healthy| Health { healthy, at: at(0).wall });
+    let known = Durable { adopted: true, tasks: vec![task], status, health, ..Durable::default() };
+    Slotted { outdated, desired, known }
+}
+
+/// The indexes that a roll-out with `max_parallel: 1` stops and creates next.
+fn next(slots: &[Slotted]) -> (Vec<usize>, Vec<u32>) {
+    let mut old = (*alloc(vec![task("main", Lifecycle::Main)]).job).clone();
+    old.groups[0].count = u32::try_from(slots.len()).expect("a few");
+    old.groups[0].update = Some(Update {
+        max_parallel: 1,
+        min_healthy_time: Duration::from_secs(1),
+        healthy_deadline: Duration::from_secs(20),
+        progress_deadline: Duration::from_secs(60),
+        health_check: HealthCheck::Checks,
+        auto_revert: false,
+        auto_promote: false,
+        canary: 0,
+        stagger: Duration::from_secs(30),
+    });
+    let mut new = old.clone();
+    new.groups[0].tasks[0].env.insert("COLOR".to_string(), "green".to_string());
+    let ids: Vec<AllocId> = (0..slots.len()).map(|at| AllocId::from_hash([at as u8; 16])).collect();
+    let state = JobState {
+        key: JobKey { namespace: "default".to_owned(), id: "j".to_owned() },
+        version: 1,
+        versions: [0, 1].into(),
+        create_index: 1,
+        modify_index: 2,
+        submit_time: UnixNanos(0),
+        deleting: false,
+        slots: BTreeMap::from([(
+            "g".to_owned(),
+            ids.iter().map(|id| Slot { had: 1, alloc: Some(*id) }).collect(),
+        )]),
+    };
+    let (old, new) = (Arc::new(old), Arc::new(new));
+    let find = |id: AllocId| {
+        let slot = &slots[ids.iter().position(|known| *known == id)?];
+        let job = if slot.outdated { &*old } else { &*new };
+        Some(Placed { job, desired: slot.desired, previous: None, known: &slot.known })
+    };
+    let (mut stops, mut creates) = (Vec::new(), Vec::new());
+    for step in plan(&new, &state, &ids, &find) {
+        match step {
+            Step::Want { alloc, .. } => stops.extend(ids.iter().position(|id| *id == alloc)),
+            Step::Create { index, .. } => creates.push(index),
+            Step::Forget => {}
+        }
+    }
+    (stops, creates)
+}
+
+#[test]
+fn one_slot_at_a_time_is_between_versions() {
+    let old = || slotted(true, Desired::Run, running(), Some(true));
+    let new = |healthy| slotted(false, Desired::Run, running(), healthy);
+    assert_eq!(next(&[old(), old()]), (vec![0], vec![]));
+    let stopping = slotted(true, Desired::Stop, running(), Some(true));
+    assert_eq!(next(&[stopping, old()]), (vec![], vec![]));
+    // An ended one is replaced; until that one has proved itself the next stays.
+    let ended = slotted(true, Desired::Stop, dead(), Some(true));
+    assert_eq!(next(&[ended, old()]), (vec![], vec![0]));
+    assert_eq!(next(&[new(None), old()]), (vec![], vec![]));
+    assert_eq!(next(&[new(Some(true)), old()]), (vec![1], vec![]));
+    assert_eq!(next(&[new(Some(false)), old()]), (vec![], vec![]), "a bad version halts");
+}
+
+#[test]
+fn what_does_not_work_is_replaced_first() {
+    let works = slotted(true, Desired::Run, running(), Some(true));
+    let broken = slotted(true, Desired::Run, failed(), Some(false));
+    assert_eq!(next(&[works, broken]), (vec![1], vec![]));
+}
