@@ -59,6 +59,12 @@ impl Pass<'_> {
                 self.wait(Waiting::Part(part));
                 false
             }
+            // The delay is between tries of the same thing.
+            PartState::Failed { doing: Doing::Down, .. } => {
+                self.issue(part, Doing::Up, Verb::Up, timeout);
+                self.wait(Waiting::Part(part));
+                false
+            }
             PartState::Failed { doing, retry_at_ns, .. } => {
                 let (doing, retry_at_ns) = (*doing, *retry_at_ns);
                 if self.due(retry_at_ns) {

@@ -267,6 +267,29 @@ fn a_process_that_outlives_its_stop_is_stopped_again_after_a_pause() {
     assert!(matches!(life.state.parts.get(PROCESS), PartState::Failed { doing: Doing::Down, .. }));
 }
 
+/// A life in which a catalogue was down during a group's restart started tasks without asking for their registration, since
+/// taking it back had failed and was to be tried again later.
+#[test]
+fn a_delay_after_a_failure_does_not_hold_back_the_opposite() {
+    let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let group =
+        &mut std_alloc::sync::Arc::make_mut(&mut std_alloc::sync::Arc::make_mut(&mut spec).job).groups[0];
+    group.services.push(crate::fixture::service("web"));
+    let mut parts = up(&[Part::Dir, TASK_DIR]);
+    let failed = |doing| PartState::Failed { doing, attempt: 5, retry_at_ns: u64::MAX, why: String::new() };
+    parts.learn(Part::Services, failed(Doing::Down));
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, parts));
+    life.settle();
+    assert_eq!(life.issued, ["Up", "Start { attempt: 1 }"]);
+    let mut parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    parts.learn(Part::Services, failed(Doing::Up));
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.settle();
+    assert_eq!(life.issued[0], "Down");
+    assert!(life.issued[1].starts_with("Stop"));
+}
+
 /// An allocation without a world around it.
 struct Bench<'a> {
     spec: &'a std_alloc::sync::Arc<Allocation>,
