@@ -104,7 +104,7 @@ pub(crate) fn fill(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope) ->
             let state = JobState {
                 key: key.clone(),
                 version: file.version,
-                versions: file.versions().map(|(version, _)| version).collect(),
+                versions: versions_of(key, &loaded.versions),
                 create_index: file.create_index,
                 modify_index: loaded.index,
                 submit_time: file.submit_time,
@@ -120,6 +120,10 @@ pub(crate) fn fill(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope) ->
         }
     }
     unreadable
+}
+
+fn versions_of(job: &JobKey, versions: &BTreeMap<(JobKey, u64), Arc<Job>>) -> BTreeSet<u64> {
+    versions.keys().filter(|(key, _)| key == job).map(|(_, version)| *version).collect()
 }
 
 fn fill_versions(loaded: &mut Loaded, read: &Read, scope: &Scope) {
@@ -151,10 +155,16 @@ fn fill_specs(
             continue;
         }
         let path = sources.allocs.join(id.to_string()).join("alloc.json");
-        match read_alloc(&path, id, &loaded.versions) {
-            Ok(spec) => {
-                loaded.specs.insert(id, spec);
+        match read_alloc(&path, id) {
+            Ok(kept) if is_accepted(&kept.allocation.job_key, loaded, sources.read) => {
+                let version = (kept.allocation.job_key.clone(), kept.allocation.job_version);
+                loaded.versions.entry(version).or_insert(kept.job);
+                loaded.specs.insert(id, kept.allocation);
                 made.insert(id);
+            }
+            Ok(kept) => {
+                let why = format!("its job {} is not accepted", kept.allocation.job_key);
+                unreadable.push((path, why));
             }
             Err(why) => unreadable.push((path, why)),
         }
@@ -162,21 +172,18 @@ fn fill_specs(
     made
 }
 
-fn read_alloc(
-    path: &Path,
-    id: AllocId,
-    versions: &BTreeMap<(JobKey, u64), Arc<Job>>,
-) -> Result<Allocation, String> {
+fn read_alloc(path: &Path, id: AllocId) -> Result<KeptAllocation, String> {
     let bytes = fs::read(path).map_err(|error| error.to_string())?;
     let kept: KeptAllocation = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
-    let spec = kept.allocation;
-    if spec.id != id {
-        return Err(format!("it is of allocation {}", spec.id));
+    if kept.allocation.id == id {
+        Ok(kept)
+    } else {
+        Err(format!("it is of allocation {}", kept.allocation.id))
     }
-    if !versions.contains_key(&(spec.job_key.clone(), spec.job_version)) {
-        return Err(format!("version {} of job {} is not known", spec.job_version, spec.job_key));
-    }
-    Ok(spec)
+}
+
+fn is_accepted(job: &JobKey, loaded: &Loaded, read: &Read) -> bool {
+    read.jobs.contains_key(job) || loaded.jobs.contains_key(job)
 }
 
 /// What is remembered of allocations whose memory is lost: how they ended, or which attempts were begun.

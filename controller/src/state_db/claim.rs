@@ -5,13 +5,18 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, Read, Seek, Write},
+    io::{self, Seek, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use herdlet_api_types::InstanceId;
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{FlockOperation, flock},
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 use thiserror::Error;
 
 use super::{code::FORMAT, file};
@@ -131,18 +136,36 @@ fn lock(dir: &Path) -> Result<File, ClaimError> {
         .mode(0o600)
         .open(&path)
         .map_err(io_error("open", &path))?;
-    if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        if error == rustix::io::Errno::WOULDBLOCK {
-            let mut text = String::new();
-            let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-            return Err(ClaimError::InUse { path: dir.to_owned(), pid });
+    let take = || flock(&file, FlockOperation::NonBlockingLockExclusive);
+    if let Err(error) = take() {
+        if error != Errno::WOULDBLOCK {
+            return Err(io_error("lock", &path)(error.into()));
         }
-        return Err(io_error("lock", &path)(error.into()));
+        let pid = holder(&path);
+        // One that was killed a moment ago may not be quite gone.
+        pid.into_iter().for_each(wait_for_end);
+        take().map_err(|_| ClaimError::InUse { path: dir.to_owned(), pid })?;
     }
     let written =
         file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
     written.map_err(io_error("write", &path))?;
     Ok(file)
+}
+
+/// The process that says it has the lock.
+fn holder(path: &Path) -> Option<u32> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// How long an agent may take to be gone after it was killed.
+const END_MAX: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Waits until another process has ended, for [`END_MAX`] at most.
+fn wait_for_end(pid: u32) {
+    let other = i32::try_from(pid).ok().filter(|_| pid != std::process::id()).and_then(Pid::from_raw);
+    let Some(Ok(end)) = other.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else { return };
+    // Whether it ended or not, the lock is tried once more.
+    let _ = poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&END_MAX));
 }
 
 /// Reads the instance's id; where the file is lost asks the database; draws one where there is no state at all.

@@ -93,7 +93,7 @@ fn an_allocation_of_an_unknown_job_is_left_alone_and_told() {
     fs::remove_file(paths(dir.path()).accepted().join("default.b.json")).unwrap();
     let opened = open(dir.path());
     assert_eq!(opened.damaged.len(), 1);
-    assert!(opened.damaged[0].why.contains("version 0 of job b is not known"), "{:?}", opened.damaged);
+    assert!(opened.damaged[0].why.contains("its job b is not accepted"), "{:?}", opened.damaged);
     assert!(opened.damaged[0].path.exists());
 }
 
