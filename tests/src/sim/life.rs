@@ -363,7 +363,7 @@ impl Life {
                 if let Some(outcome) = flight.outcome {
                     self.steps += 1;
                     self.tale.outcome(now_ns, &flight.action, &outcome);
-                    self.promises.end(&flight.action);
+                    self.promises.end(&flight.action, &outcome);
                     self.events.push(Event::Outcome(flight.action.op, outcome));
                 }
             } else {

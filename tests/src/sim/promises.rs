@@ -9,7 +9,7 @@ use herdlet_api_types::{
     view::AllocView,
 };
 use herdlet_plan::{
-    action::{Action, Verb},
+    action::{Action, Outcome, Verb},
     op::{Part, Subject, TaskPart},
     state::{AfterStop, Durable, Run},
 };
@@ -35,9 +35,13 @@ impl Promises {
     }
 
     /// An operation has ended.
-    pub fn end(&mut self, action: &Action) {
+    pub fn end(&mut self, action: &Action, outcome: &Outcome) {
         if let Subject::Alloc(alloc, Part::Services) = &action.subject {
             self.asking.remove(&alloc.id);
+            // Seen not to stand: nothing has to be taken back.
+            if *outcome == Outcome::Absent {
+                self.registered.insert(alloc.id, false);
+            }
         }
     }
 
