@@ -151,14 +151,17 @@ fn a_deleted_task_directory_fails_the_task_and_is_not_made_anew() {
     agent.apply_and_wait(&job("homeless", "service", policy, &[sleeper("t", "")]));
     let member = agent.single("homeless.g[0]", "t");
     let dir = agent.home.state().join("alloc").join(&member.alloc).join("t");
-    for point in host::mounts_below(&dir) {
+    // Moved away in one step: taken apart, its mounts would be put right again meanwhile.
+    let moved = agent.home.path().join("moved");
+    fs::rename(&dir, &moved).unwrap();
+    for point in host::mounts_below(&moved) {
         rustix::mount::unmount(&point, UnmountFlags::DETACH).unwrap();
     }
-    fs::remove_dir_all(&dir).ok();
+    fs::remove_dir_all(&moved).unwrap();
     wait::within(Duration::from_secs(60), "the task fails", || {
-        let _ = fs::remove_dir_all(dir.join("secrets"));
         agent.alloc("homeless.g[0]").filter(|alloc| alloc.failed("t"))
     });
+    assert!(!dir.exists(), "it is not made anew");
     assert!(!host::is_alive(member.pid));
     agent.finish();
 }

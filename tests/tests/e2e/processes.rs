@@ -126,17 +126,20 @@ fn a_pid_that_now_belongs_to_somebody_else_is_never_signalled() {
 
 /// A stranger with this pid, if the kernel gives it: tried a few times, as others take pids too.
 fn born_as(pid: u32) -> Option<Bystander> {
-    for _ in 0..200 {
-        if std::path::Path::new(&format!("/proc/{pid}")).exists() {
-            return None;
+    const LAST: &str = "/proc/sys/kernel/ns_last_pid";
+    let last = std::fs::read_to_string(LAST).ok()?;
+    let mut found = None;
+    for _ in 0..20 {
+        if std::path::Path::new(&format!("/proc/{pid}")).exists() || found.is_some() {
+            break;
         }
-        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+        std::fs::write(LAST, (pid - 1).to_string()).ok()?;
         let stranger = Bystander::start("/bin/sleep", &["100000"]);
-        if stranger.0.id() == pid {
-            return Some(stranger);
-        }
+        found = (stranger.0.id() == pid).then_some(stranger);
     }
-    None
+    // Everybody else's pids go on where they were.
+    std::fs::write(LAST, last.trim()).ok()?;
+    found
 }
 
 #[test]

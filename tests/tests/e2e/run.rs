@@ -142,7 +142,6 @@ fn kill_9_of_a_run_leaves_neither_process_nor_mount_nor_cgroup_nor_directory() {
     wait::until_true("both tasks run", || host::members(&instance).len() >= 5);
     assert!(host::mounts_below(home.path()).len() >= 2, "{:?}", host::mounts_below(home.path()));
     run.signal(Signal::KILL);
-    // The guard has no part in it: the same would be so if it were killed together with us.
     home.assert_no_trace_within(TWO_SECONDS);
     assert_eq!(run.finish().code, 128 + 9);
 }
@@ -185,4 +184,23 @@ fn a_kept_state_directory_is_used_and_kept() {
     assert_eq!(output.stdout, "greet | hello from hello.hello[0]\n");
     assert!(kept.join("instance").exists());
     assert!(home.private_homes().is_empty());
+}
+
+#[test]
+fn even_without_its_guard_a_killed_run_leaves_no_process() {
+    let home = Home::new(User::Same);
+    let script = "setsid sh -c 'trap \"\" TERM INT HUP; sleep 1000' & echo up; exec sleep 1000";
+    let file = home.write("m.yaml", &job("alone", "service", "", &[shell("t", script, "")]));
+    let run = start_run(&home, User::Same, &[&file]);
+    run.until_stdout("up");
+    let guards = host::processes_naming(home.path());
+    let guards: Vec<u32> =
+        guards.into_iter().filter(|(_, line)| line.contains(" guard ")).map(|(pid, _)| pid).collect();
+    assert_eq!(guards.len(), 1);
+    host::signal(guards[0], Signal::KILL);
+    run.signal(Signal::KILL);
+    wait::within(TWO_SECONDS, "no process is left", || {
+        host::processes_naming(home.path()).is_empty().then_some(())
+    });
+    run.finish();
 }
