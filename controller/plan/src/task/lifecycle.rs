@@ -102,7 +102,8 @@ fn step(stage: Stage, tasks: &[Task], states: &[TaskState]) -> Stage {
         return Stage::Poststop;
     }
     let passed = match stage {
-        Stage::Init => all(&|_| true, &pending),
+        // One that is being started is pending too, but its process may live before this is known.
+        Stage::Init => all(&|_| true, &|state| pending(state) && state.live_attempt().is_none()),
         Stage::Prestart => {
             all(&only(L::Prestart), &|state| dead(state) && !state.failed)
                 && all(&only(L::PrestartSidecar), &running)

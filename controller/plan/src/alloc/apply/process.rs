@@ -18,7 +18,7 @@ use crate::{
     event::Noticed,
     op::{Part, TaskIndex, TaskPart},
     plan::TaskChange,
-    state::{self, AfterStop, Doing, Doom, PartState, Run, StopStep, TaskState},
+    state::{self, AfterStop, Doing, Doom, PartState, Run, Stage, StopStep, TaskState},
     task::restart::{self, Decision, Ended},
     time::{BootId, Deadline},
     turn::Note,
@@ -42,6 +42,10 @@ impl Writer<'_> {
             return;
         }
         let boot = self.now.boot;
+        if self.state.durable.stage == Stage::Init {
+            // Something began: no restart of all is being waited for.
+            self.state.durable.stage = Stage::Prestart;
+        }
         if let Some(known) = self.known_mut(index) {
             known.attempt = attempt;
             if matches!(known.run, Run::Waiting | Run::BackingOff { .. }) {

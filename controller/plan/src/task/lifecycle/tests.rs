@@ -5,7 +5,11 @@ use std_alloc::{string::ToString, vec, vec::Vec};
 use herdlet_api_types::job::Lifecycle as L;
 
 use super::*;
-use crate::fixture::{dead, failed, leader, pending, running, task};
+use crate::{
+    fixture::{dead, failed, leader, pending, running, task},
+    state::Run,
+    time::BootId,
+};
 
 /// Follows the stages through these states of the tasks, from the beginning.
 fn trace(tasks: &[Task], states: &[&[TaskState]]) -> Vec<Stage> {
@@ -85,6 +89,9 @@ fn a_restart_of_all_waits_until_all_are_pending() {
     let tasks = [task("pe", L::Prestart), task("m", L::Main)];
     assert_eq!(advance(Stage::Init, &tasks, &[pending(), running()]), Stage::Init);
     assert_eq!(advance(Stage::Init, &tasks, &[pending(), pending()]), Stage::Prestart);
+    // A life in which main was just being started ran its prestart task again beside it.
+    let starting = TaskState { run: Run::Starting { attempt: 1, boot: BootId(1) }, ..pending() };
+    assert_eq!(advance(Stage::Init, &tasks, &[pending(), starting]), Stage::Init);
 }
 
 #[test]
