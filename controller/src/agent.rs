@@ -100,8 +100,7 @@ impl Agent {
         }
         let lost = (incomplete || !unusable.is_empty()).then_some(Lost);
         let found = reconcile_found(&instance, &world, lost).await;
-        let signer =
-            Signer::load_or_create(&instance.paths.keys()).context("failed to load the signing key")?;
+        let signer = Signer::load_or_create(&instance.paths.keys()).context("load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
         let node = with_fingerprints(node, &instance.drivers).await;
         let (services, news) = Services::new(instance.id.clone(), &consul)?;
@@ -133,7 +132,7 @@ impl Agent {
             let _ = ended_sender.send(());
         });
         for event in found.into_iter().chain(volumes.into_iter().map(wanted_volume)) {
-            inbox.send(Input::Event(event)).await.context("failed to reach the loop")?;
+            inbox.send(Input::Event(event)).await.context("reach the loop")?;
         }
         let mut eyes = JoinSet::new();
         eyes.spawn(news.follow(Arc::clone(&model), inbox.clone()));
@@ -152,7 +151,7 @@ impl Agent {
     /// When the loop has ended.
     pub async fn complete(&mut self) -> anyhow::Result<()> {
         let event = Event::Desired(DesiredChange::Complete);
-        self.inbox.send(Input::Event(event)).await.context("failed to reach the loop")?;
+        self.inbox.send(Input::Event(event)).await.context("reach the loop")?;
         // A request is answered after what was sent before it, so that the read model holds all that is wanted.
         let (context, model, inbox) =
             (Arc::clone(&self.context), Arc::clone(&self.model), self.inbox.clone());
@@ -338,5 +337,5 @@ pub fn node_facts(instance: &InstanceId, name: String, datacenter: String, regio
 /// When the address makes no sense.
 pub fn consul_from_env() -> anyhow::Result<ConsulConfig> {
     let variable = |name: &str| std::env::var(name).ok();
-    ConsulConfig::resolve(None, None, variable).context("failed to read CONSUL_HTTP_ADDR")
+    ConsulConfig::resolve(None, None, variable).context("read CONSUL_HTTP_ADDR")
 }

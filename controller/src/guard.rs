@@ -49,7 +49,7 @@ impl Guard {
     /// # Errors
     /// When this program can't be started once more.
     pub fn start(charge: &Charge) -> anyhow::Result<Self> {
-        let charge = serde_json::to_string(charge).context("failed to write the guard's charge")?;
+        let charge = serde_json::to_string(charge).context("write the guard's charge")?;
         // A process group of its own: Ctrl-C is for us, not for the one who tidies up after us.
         // By this name it is this very program, also where the file has been replaced since.
         let mut child = Command::new("/proc/self/exe")
@@ -58,7 +58,7 @@ impl Guard {
             .stdout(Stdio::null())
             .process_group(0)
             .spawn()
-            .context("failed to start the guard")?;
+            .context("start the guard")?;
         let leash = child.stdin.take();
         Ok(Self { leash, child })
     }
@@ -69,7 +69,7 @@ impl Guard {
     /// When something is left; the guard itself has said what.
     pub fn finish(mut self) -> anyhow::Result<()> {
         drop(self.leash.take());
-        let status = self.child.wait().context("failed to wait for the guard")?;
+        let status = self.child.wait().context("wait for the guard")?;
         anyhow::ensure!(status.success(), "something of this run could not be removed");
         Ok(())
     }
@@ -86,7 +86,7 @@ pub async fn watch(charge: Charge) -> anyhow::Result<()> {
         let _ = std::io::stdin().lock().read_to_end(&mut rest);
     })
     .await
-    .context("failed to wait for the agent")?;
+    .context("wait for the agent")?;
     let mut removed = match StateDir::instance_in(&charge.state) {
         Some(instance) => remove_all(&charge, instance).await,
         // The agent died before it had taken the directory: it has made nothing else.
@@ -94,7 +94,7 @@ pub async fn watch(charge: Charge) -> anyhow::Result<()> {
     };
     for dir in charge.remove {
         let gone = tokio::task::spawn_blocking(move || remove_dir(&dir)).await;
-        removed = removed.and(gone.context("failed to wait for a removal").and_then(|gone| gone));
+        removed = removed.and(gone.context("wait for a removal").and_then(|gone| gone));
     }
     removed
 }
@@ -136,7 +136,7 @@ fn remove_dir(dir: &Path) -> anyhow::Result<()> {
     }
     Dir::open(parent)
         .and_then(|parent| parent.remove_tree(name))
-        .map_err(|error| anyhow::anyhow!("failed to {}", crate::drivers::task::in_full(&error)))
+        .map_err(|error| anyhow::anyhow!("{}", crate::drivers::task::in_full(&error)))
 }
 
 #[cfg(test)]

@@ -87,15 +87,13 @@ impl Instance {
             runtime: paths.runtime.clone(),
         });
         let (sender, notices) = mpsc::channel(1_024);
-        let attempts =
-            Attempts::open(&paths.attempts(), sender).context("failed to open the attempts directory")?;
-        let mock = Mock::new(Arc::clone(&attempts), Arc::new(wall_now))
-            .context("failed to prepare the driver mock")?;
+        let attempts = Attempts::open(&paths.attempts(), sender).context("open the attempts directory")?;
+        let mock = Mock::new(Arc::clone(&attempts), Arc::new(wall_now)).context("prepare the driver mock")?;
         let mut drivers = Registry::new().with(Arc::new(mock));
         if raw_exec == Availability::Enabled {
             let programs = paths.state.join("bin");
             durable::make_dir(&programs).with_context(|| made(&programs))?;
-            let program = Program::install(&programs).context("failed to install the supervisor")?;
+            let program = Program::install(&programs).context("install the supervisor")?;
             let setup = raw_exec::Setup { attempts, program, isolation: isolation.clone(), leash };
             drivers = drivers.with(Arc::new(RawExec::new(setup)));
         }

@@ -11,6 +11,7 @@ pub mod durable;
 pub mod executor;
 pub mod guard;
 pub mod http;
+pub mod http_client;
 pub mod instance;
 pub mod logs;
 pub mod paths;

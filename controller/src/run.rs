@@ -85,8 +85,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     let began = Instant::now();
     let (paths, state, guard) = settle(options.state_dir, &options.cgroup_parent)?;
     // Held until everything has been removed. Whichever way we end, its hang-up ends the tasks without anybody's help.
-    let (leash, _held) =
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("failed to make a pipe")?;
+    let (leash, _held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("make a pipe")?;
     let instance = Instance::open(Options {
         instance: state.instance().clone(),
         paths,
@@ -126,13 +125,13 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         }
     };
     agent.stop().await;
-    tokio::task::spawn_blocking(|| guard.finish()).await.context("failed to wait for the guard")??;
+    tokio::task::spawn_blocking(|| guard.finish()).await.context("wait for the guard")??;
     Ok(code)
 }
 
 /// Takes a state directory with a guard over it.
 fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<(Paths, StateDir, Guard)> {
-    let claim = |path: &Path| StateDir::claim(path).context("failed to take the state directory");
+    let claim = |path: &Path| StateDir::claim(path).context("take the state directory");
     let charge = |state: &Path, remove: Vec<PathBuf>| Charge {
         state: state.to_owned(),
         runtime: state.join("run"),
@@ -147,7 +146,7 @@ fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<(Pa
             std::fs::DirBuilder::new()
                 .mode(0o700)
                 .create(&path)
-                .with_context(|| format!("failed to make directory {}", path.display()))?;
+                .with_context(|| format!("make directory {}", path.display()))?;
             (path.clone(), claim(&path)?, guard)
         }
         // The claim first: of a directory that is somebody else's nothing may be removed.
@@ -166,9 +165,8 @@ fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<(Pa
 fn claim_private(path: &Path) -> anyhow::Result<()> {
     let mark = path.join("private");
     if StateDir::instance_in(path).is_none() && !path.join("state.db").exists() {
-        durable::make_passage(path)
-            .with_context(|| format!("failed to make directory {}", path.display()))?;
-        return durable::write(&mark, b"").with_context(|| format!("failed to write {}", mark.display()));
+        durable::make_passage(path).with_context(|| format!("make directory {}", path.display()))?;
+        return durable::write(&mark, b"").with_context(|| format!("write {}", mark.display()));
     }
     anyhow::ensure!(
         mark.exists(),
@@ -179,8 +177,7 @@ fn claim_private(path: &Path) -> anyhow::Result<()> {
 }
 
 async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agent> {
-    let state =
-        StateDb::open(state, &instance.paths, agent::now()).context("failed to open the state database")?;
+    let state = StateDb::open(state, &instance.paths, agent::now()).context("open the state database")?;
     let node = agent::node_facts(&instance.id, "local".to_owned(), "dc1".to_owned(), "global".to_owned());
     let settings = agent::planner_settings(instance.id.clone());
     let mut agent = Agent::start(agent::Parts {
@@ -199,7 +196,7 @@ async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agen
 
 /// Deletes the jobs of an earlier run in the same state directory that was killed: what is not in the files is not wanted.
 async fn forget_others(agent: &Agent, jobs: &[Job]) -> anyhow::Result<()> {
-    agent.handle.first_turn.opened().await.context("failed to finish the first turn")?;
+    agent.handle.first_turn.opened().await.context("finish the first turn")?;
     let wanted: BTreeSet<_> = jobs.iter().map(Job::key).collect();
     for view in agent.model.jobs().iter().filter(|view| !wanted.contains(&view.key)) {
         agent::accepted(agent.request(Command::Delete { job: view.key.clone() }).await?)?;

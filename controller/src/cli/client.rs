@@ -23,7 +23,11 @@ use zeroize::Zeroizing;
 pub use exec::{ExecFrame, ExecInput, ExecOutput, ExecSocket};
 
 use super::Address;
-use crate::{desired::yaml::Problems, paths::encode};
+use crate::{
+    desired::yaml::Problems,
+    http_client::{self, Tls},
+    paths::encode,
+};
 
 /// A request that isn't answered within this is lost. Streams have no such limit.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -110,10 +114,11 @@ impl Client {
     /// # Errors
     /// When the platform's certificates can't be used.
     pub fn new(address: Address, token: Option<Zeroizing<String>>) -> Result<Self> {
-        let builder = reqwest::Client::builder().connect_timeout(Duration::from_secs(10)).no_proxy();
         let (builder, base) = match &address {
-            Address::Unix(path) => (builder.unix_socket(path.clone()), "http://localhost".to_owned()),
-            Address::Url(url) => (builder, url.clone()),
+            Address::Unix(path) => {
+                (http_client::builder(Tls::None).unix_socket(path.clone()), "http://localhost".to_owned())
+            }
+            Address::Url(url) => (http_client::builder(Tls::of(url)), url.clone()),
         };
         let http = builder.build().map_err(ClientError::Setup)?;
         Ok(Self { http, address, base, token })

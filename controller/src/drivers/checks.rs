@@ -44,11 +44,6 @@ pub struct Checks {
     running: Mutex<BTreeMap<ServiceOwner, BTreeMap<String, Observer>>>,
 }
 
-/// Why checks can't be made at all.
-#[derive(Debug, thiserror::Error)]
-#[error("prepare http checks: {0}")]
-pub struct ChecksError(#[source] reqwest::Error);
-
 #[derive(Debug)]
 struct Shared {
     probe: Probe,
@@ -65,14 +60,9 @@ struct Observer {
 
 impl Checks {
     /// Observers that report to `reports`.
-    ///
-    /// # Errors
-    ///
-    /// When no HTTP client can be made.
-    pub fn new(reports: mpsc::Sender<CheckReport>) -> Result<Self, ChecksError> {
-        let probe = Probe::new().map_err(ChecksError)?;
-        let shared = Shared { probe, reports, places: Semaphore::new(RUNNING_MAX) };
-        Ok(Self { shared: Arc::new(shared), running: Mutex::default() })
+    pub fn new(reports: mpsc::Sender<CheckReport>) -> Self {
+        let shared = Shared { probe: Probe::default(), reports, places: Semaphore::new(RUNNING_MAX) };
+        Self { shared: Arc::new(shared), running: Mutex::default() }
     }
 
     /// Makes exactly the checks of these registrations run for `owner`: what runs already goes on undisturbed, what is no

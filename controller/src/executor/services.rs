@@ -61,11 +61,10 @@ impl Services {
     /// # Errors
     /// When no HTTP client can be made.
     pub fn new(instance: InstanceId, consul: &ConsulConfig) -> anyhow::Result<(Self, News)> {
-        let consul =
-            Arc::new(Consul::new(consul, instance).context("failed to prepare the Consul catalogue")?);
+        let consul = Arc::new(Consul::new(consul, instance).context("prepare the Consul catalogue")?);
         let (report_sender, reports) = mpsc::channel(REPORTS_LEN);
         let (sender, events) = mpsc::channel(REPORTS_LEN);
-        let checks = Checks::new(report_sender).context("failed to prepare checks")?;
+        let checks = Checks::new(report_sender);
         let catalogs = Catalogs { built_in: Arc::new(BuiltIn::default()), consul: Arc::clone(&consul) };
         Ok((Self { catalogs, checks }, News { reports, events, sender, consul }))
     }

@@ -74,6 +74,8 @@ pub fn prepare<S: AsRef<OsStr>>(home: &Home, user: User, program: &Path, argumen
     };
     command.args(arguments).env_clear().env("PATH", SEARCH_PATH).env("TMPDIR", home.temp());
     command.env("HERDLET_ADDR", home.address()).current_dir(home.path()).stdin(Stdio::null());
+    // As on a machine without trusted certificates, which most containers are: nothing in here may need any.
+    command.env("SSL_CERT_FILE", "/dev/null").env("SSL_CERT_DIR", "/dev/null");
     if user == User::Same {
         command.env("HOME", home.path().join("home"));
     }

@@ -3,7 +3,7 @@
 //! In: the check. Out: whether it passed and what was said, at most 3 KiB. The texts are Nomad's, for tools that read them.
 //! It must not know when or how often it runs; whoever calls it enforces the timeout.
 
-use std::net::Ipv6Addr;
+use std::{net::Ipv6Addr, sync::OnceLock};
 
 use herdlet_api_types::{
     job::CheckKind,
@@ -15,12 +15,15 @@ use reqwest::{
     redirect,
 };
 
-/// Clients that all checks share.
-#[derive(Debug)]
+use crate::http_client::{self, Tls};
+
+/// Clients that all checks share, made when the first check needs them.
+#[derive(Debug, Default)]
 pub(super) struct Probe {
-    strict: Client,
+    plain: OnceLock<Client>,
+    verified: OnceLock<Client>,
     /// For `tls_skip_verify`.
-    trusting: Client,
+    unverified: OnceLock<Client>,
 }
 
 /// How a run ended.
@@ -41,17 +44,29 @@ impl ProbeResult {
 }
 
 impl Probe {
-    pub(super) fn new() -> Result<Self, reqwest::Error> {
-        let builder = || {
-            Client::builder()
-                .user_agent(concat!("herdlet/", env!("CARGO_PKG_VERSION")))
-                // A check that reuses a connection would not see that nobody accepts new ones, and would keep a file open.
-                .pool_max_idle_per_host(0)
-                .redirect(redirect::Policy::limited(10))
-                .no_proxy()
+    fn client(&self, tls: Tls) -> Result<&Client, reqwest::Error> {
+        let place = match tls {
+            Tls::None => &self.plain,
+            Tls::Verified => &self.verified,
+            Tls::Unverified => &self.unverified,
         };
-        let trusting = builder().tls_danger_accept_invalid_certs(true).build()?;
-        Ok(Self { strict: builder().build()?, trusting })
+        if let Some(client) = place.get() {
+            return Ok(client);
+        }
+        let client = http_client::builder(tls)
+            // A check that reuses a connection would not see that nobody accepts new ones, and would keep a file open.
+            .pool_max_idle_per_host(0)
+            .redirect(redirect::Policy::custom(move |attempt| {
+                if attempt.previous().len() > REDIRECTS_MAX {
+                    attempt.error("too many redirects")
+                } else if tls == Tls::None && attempt.url().scheme() == "https" {
+                    attempt.error("redirected to https")
+                } else {
+                    attempt.follow()
+                }
+            }))
+            .build()?;
+        Ok(place.get_or_init(|| client))
     }
 
     pub(super) async fn run(&self, check: &RegisteredCheck) -> ProbeResult {
@@ -62,7 +77,6 @@ impl Probe {
                 Err(error) => ProbeResult::failure(format!("nomad: connect to {target}: {error}")),
             },
             CheckKind::Http { path, method, protocol, header, body, tls_skip_verify } => {
-                let client = if *tls_skip_verify { &self.trusting } else { &self.strict };
                 let method = match Method::from_bytes(method.as_bytes()) {
                     Ok(method) => method,
                     Err(error) => return ProbeResult::failure(format!("nomad: method {method:?}: {error}")),
@@ -72,11 +86,16 @@ impl Probe {
                     Err(why) => return ProbeResult::failure(format!("nomad: {why}")),
                 };
                 let url = format!("{protocol}://{target}{path}");
-                let mut request = client.request(method, url).headers(headers);
-                if !body.is_empty() {
-                    request = request.body(body.clone());
-                }
-                match request.send().await {
+                let tls = if *tls_skip_verify { Tls::Unverified } else { Tls::of(&url) };
+                let send = async |tls| {
+                    let request = self.client(tls)?.request(method.clone(), &url).headers(headers.clone());
+                    request.body(body.clone()).send().await
+                };
+                let answer = match send(tls).await {
+                    Err(error) if tls == Tls::None && error.is_redirect() => send(Tls::Verified).await,
+                    answer => answer,
+                };
+                match answer {
                     Ok(response) => judge(response).await,
                     Err(error) => ProbeResult::failure(format!("nomad: {}", in_full(&error))),
                 }
@@ -84,6 +103,9 @@ impl Probe {
         }
     }
 }
+
+/// As many as Nomad follows.
+const REDIRECTS_MAX: usize = 10;
 
 /// As much as the API shows of what a check said.
 const OUTPUT_BYTES_MAX: usize = 3 * 1024;

@@ -104,7 +104,7 @@ async fn only_changes_of_status_are_reported() {
     })
     .await;
     let (sender, mut reports) = mpsc::channel(8);
-    let checks = Checks::new(sender).unwrap();
+    let checks = Checks::new(sender);
     checks.up(&owner(), &[registration(Provider::Nomad, vec![check("c", http("/"), port)])]);
     let results = [next(&mut reports).await, next(&mut reports).await, next(&mut reports).await];
     let said = results.each_ref().map(|result| (result.status, result.output.as_str()));
@@ -126,7 +126,7 @@ async fn requests_carry_what_the_check_says_and_long_answers_are_cut() {
     let (port, _) =
         serve(|request, _| response("404 Not Found", &(request.to_lowercase() + &"x".repeat(10_000)))).await;
     let (sender, mut reports) = mpsc::channel(8);
-    let checks = Checks::new(sender).unwrap();
+    let checks = Checks::new(sender);
     let kind = CheckKind::Http {
         path: "/health?full=1".to_owned(),
         method: "POST".to_owned(),
@@ -159,7 +159,7 @@ async fn silence_refusal_and_tcp() {
     let (silent, _) = serve(|_, _| String::new()).await;
     let refused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let (sender, mut reports) = mpsc::channel(8);
-    let checks = Checks::new(sender).unwrap();
+    let checks = Checks::new(sender);
     let all = vec![
         check("silent", http("/"), silent),
         check("refused", http("/"), refused),
@@ -187,7 +187,7 @@ async fn silence_refusal_and_tcp() {
 async fn exactly_the_wanted_checks_run_and_unchanged_ones_are_not_disturbed() {
     let (port, count) = serve(|_, _| response("200 OK", "")).await;
     let (sender, mut reports) = mpsc::channel(8);
-    let checks = Checks::new(sender).unwrap();
+    let checks = Checks::new(sender);
     let (a, b) = (check("a", http("/"), port), check("b", CheckKind::Tcp, port));
     let both = [registration(Provider::Nomad, vec![a.clone(), b])];
     let one = [registration(Provider::Nomad, vec![a.clone()])];
@@ -224,7 +224,7 @@ async fn exactly_the_wanted_checks_run_and_unchanged_ones_are_not_disturbed() {
 async fn a_thousand_checks_report_over_a_narrow_channel() {
     let (port, _) = serve(|_, _| response("200 OK", "")).await;
     let (sender, mut reports) = mpsc::channel(1);
-    let checks = Checks::new(sender).unwrap();
+    let checks = Checks::new(sender);
     let many = (0..1000)
         .map(|n| RegisteredCheck {
             timeout: Span::from_secs(30),

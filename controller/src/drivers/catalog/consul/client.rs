@@ -13,7 +13,10 @@ use reqwest::{
 use serde::de::DeserializeOwned;
 
 use super::config::{Address, ConsulConfig};
-use crate::drivers::{catalog::CatalogFailure, checks::in_full, sight::Class};
+use crate::{
+    drivers::{catalog::CatalogFailure, checks::in_full, sight::Class},
+    http_client::{self, Tls},
+};
 
 /// Speaks to one Consul agent.
 #[derive(Debug)]
@@ -68,16 +71,16 @@ impl HttpApi {
             value.set_sensitive(true);
             headers.insert("x-consul-token", value);
         }
-        let builder = Client::builder()
-            .default_headers(headers)
-            .user_agent(concat!("herdlet/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy();
         let (builder, base) = match &config.address {
-            Address::Http(url) => (builder, url.clone()),
-            Address::Unix(path) => (builder.unix_socket(path.as_path()), "http://localhost".to_owned()),
+            Address::Http(url) => (http_client::builder(Tls::of(url)), url.clone()),
+            Address::Unix(path) => {
+                (http_client::builder(Tls::None).unix_socket(path.as_path()), "http://localhost".to_owned())
+            }
         };
+        let builder = builder
+            .default_headers(headers)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none());
         Ok(Self { client: builder.build()?, base, permits: Permits::new(limit_of) })
     }
 
