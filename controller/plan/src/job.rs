@@ -52,10 +52,34 @@ pub struct Slot {
 /// Whether an allocation made from `old` needs no replacement under `new`: everything its tasks could notice is equal.
 pub fn same_work(old: &Job, new: &Job, group: &str) -> bool {
     let (Some(old_group), Some(new_group)) = (old.group(group), new.group(group)) else { return false };
-    let plain = |group: &Group| Group { count: 0, update: None, ..group.clone() };
-    old.kind == new.kind
-        && old.name == new.name
-        && old.region == new.region
-        && old.meta == new.meta
-        && plain(old_group) == plain(new_group)
+    // Nearly always: allocations of one version share it.
+    core::ptr::eq(old, new)
+        || old.kind == new.kind
+            && old.name == new.name
+            && old.region == new.region
+            && old.meta == new.meta
+            && same_group(old_group, new_group)
+}
+
+fn same_group(old: &Group, new: &Group) -> bool {
+    let Group {
+        name,
+        count: _,
+        update: _,
+        network,
+        volumes,
+        services,
+        tasks,
+        shutdown_delay,
+        meta,
+        disk_mib,
+    } = old;
+    *name == new.name
+        && *network == new.network
+        && *volumes == new.volumes
+        && *services == new.services
+        && *tasks == new.tasks
+        && *shutdown_delay == new.shutdown_delay
+        && *meta == new.meta
+        && *disk_mib == new.disk_mib
 }

@@ -2,12 +2,14 @@
 //!
 //! Synchronous, total and without IO, so that the same code runs under the agent's loop and under the simulator.
 
+mod allocs;
 pub mod command;
 mod jobs;
 mod restore;
+mod volumes;
 
 use std_alloc::{
-    borrow::Cow,
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     string::String,
     sync::Arc,
@@ -18,12 +20,11 @@ use herdlet_api_types::{
     AllocId, Duration, InstanceId, JobKey, UnixNanos,
     alloc::Allocation,
     job::Job,
-    view::{Convergence, ConvergenceState, VolumeView},
-    volume::VolumeStatus,
+    view::{Convergence, ConvergenceState, JobView},
 };
 
 use crate::{
-    action::{Action, MountSource, Outcome},
+    action::{Action, MountSource},
     alloc::{
         self,
         apply::{Issued, Writer},
@@ -32,15 +33,19 @@ use crate::{
     },
     event::{DesiredChange, Event},
     job::JobState,
-    limits::{OPERATION_TIMEOUT, ROUNDS_MAX},
+    limits::ROUNDS_MAX,
     op::{Key, Op, Part, Subject, Target, TaskPart},
     plan::Change,
     record::{Meta, Record, RecordKey, RecordValue},
-    shared::volume::{self, Fate, Origin, VolumeState},
-    state::{AllocState, Ended, PartState, Tracked},
+    shared::volume::{Fate, Origin},
+    state::{AllocState, PartState, Tracked},
     status,
     time::Now,
     turn::{Note, Turn, View},
+    world::{
+        allocs::{Allocs, claimed_volumes},
+        volumes::VolumeEntry,
+    },
 };
 
 /// The agent's settings, as far as the planner needs them.
@@ -84,15 +89,10 @@ pub struct World {
     pub(crate) ctx: Context,
     pub(crate) meta: Tracked<Meta>,
     pub(crate) jobs: BTreeMap<JobKey, JobEntry>,
-    pub(crate) allocs: BTreeMap<AllocId, AllocEntry>,
+    pub(crate) allocs: Allocs,
+    /// Jobs that wait for a host port which another allocation holds.
+    pub(crate) short_of_ports: BTreeSet<JobKey>,
     pub(crate) generation: u64,
-}
-
-#[derive(Debug)]
-pub(crate) struct VolumeEntry {
-    pub state: Tracked<VolumeState>,
-    pub part: PartState,
-    pub failures: u32,
 }
 
 #[derive(Debug)]
@@ -102,19 +102,8 @@ pub(crate) struct JobEntry {
     /// Why a slot can't be filled now.
     pub blocked: Option<(herdlet_api_types::view::Reason, String)>,
     pub since: UnixNanos,
-    pub shown: Option<ConvergenceState>,
-}
-
-#[derive(Debug)]
-pub(crate) struct AllocEntry {
-    pub spec: Tracked<Arc<Allocation>>,
-    pub state: AllocState,
-    /// Something that is shown may have changed.
-    pub changed: bool,
-    /// Since when it has converged, or has not.
-    pub since: UnixNanos,
-    /// The verdict as last shown.
-    pub verdict: Option<Convergence>,
+    /// As it was last shown.
+    pub shown: Option<Box<JobView>>,
 }
 
 impl World {
@@ -124,7 +113,8 @@ impl World {
             ctx: Context { settings, volumes: BTreeMap::new(), complete: false },
             meta: Tracked::stored(Meta::default()),
             jobs: BTreeMap::new(),
-            allocs: BTreeMap::new(),
+            allocs: Allocs::default(),
+            short_of_ports: BTreeSet::new(),
             generation: 0,
         }
     }
@@ -174,7 +164,7 @@ impl World {
     /// Planning this key panicked: it is left alone, its tasks run on.
     pub fn quarantine(&mut self, key: &Key, why: &str, turn: &mut Turn) {
         if let Key::Alloc(id) = key
-            && let Some(entry) = self.allocs.get_mut(id)
+            && let Some(entry) = self.allocs.get_mut(*id)
         {
             entry.state.durable.quarantine = Some(String::from(why));
             let value = RecordValue::AllocState((*entry.state.durable).clone().into());
@@ -186,13 +176,13 @@ impl World {
     pub fn keys(&self) -> BTreeSet<Key> {
         let jobs = self.jobs.keys().cloned().map(Key::Job);
         let volumes = self.ctx.volumes.keys().cloned().map(Key::Volume);
-        let allocs = self.allocs.keys().copied().map(Key::Alloc);
+        let allocs = self.allocs.iter().map(|(id, _)| Key::Alloc(id));
         jobs.chain(volumes).chain(allocs).collect()
     }
 
     /// Every wanted allocation that is known.
     pub fn allocations(&self) -> impl Iterator<Item = (&Arc<Allocation>, &AllocState)> {
-        self.allocs.values().map(|entry| (&*entry.spec, &entry.state))
+        self.allocs.iter().map(|(_, entry)| (&*entry.spec, &entry.state))
     }
 
     /// What every plan may read.
@@ -210,16 +200,7 @@ impl World {
             DesiredChange::JobGone(key) => self.delete_job(now, &key, dirty),
             DesiredChange::Alloc(spec) => {
                 let id = spec.id;
-                let spec = Arc::new(*spec);
-                match self.allocs.get_mut(&id) {
-                    Some(entry) => {
-                        *entry.spec = spec;
-                        entry.changed = true;
-                    }
-                    None => {
-                        self.allocs.insert(id, AllocEntry::new(spec, now));
-                    }
-                }
+                self.allocs.want(Arc::new(*spec), now);
                 dirty.insert(Key::Alloc(id));
             }
             DesiredChange::Complete => {
@@ -238,7 +219,7 @@ impl World {
         turn: &mut Turn,
         change: impl FnOnce(&mut Writer<'_>) -> R,
     ) -> Option<R> {
-        let entry = self.allocs.get_mut(&id)?;
+        let entry = self.allocs.get_mut(id)?;
         let mut issued = Vec::new();
         let result = change(&mut Writer {
             now,
@@ -250,6 +231,9 @@ impl World {
             notes: &mut turn.notes,
         });
         entry.changed = true;
+        if self.allocs.review(id) {
+            self.ports_are_free(dirty);
+        }
         self.issue(id, issued, turn);
         dirty.insert(Key::Alloc(id));
         Some(result)
@@ -258,7 +242,7 @@ impl World {
     fn reconcile_alloc(&mut self, now: Now, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         let mut rounds = 0;
         let plan = loop {
-            let Some(entry) = self.allocs.get(&id) else { return };
+            let Some(entry) = self.allocs.get(id) else { return };
             let plan = alloc::plan(now, &self.ctx, &entry.spec, &entry.state);
             if plan.changes.is_empty() {
                 break plan;
@@ -282,9 +266,11 @@ impl World {
             turn.wakes.push((Key::Alloc(id), at));
         }
         let waiting = !plan.waits.is_empty();
-        let Some(entry) = self.allocs.get_mut(&id) else { return };
-        let touched = entry.flush(id, &mut self.meta, now, turn);
-        if touched {
+        let Some(entry) = self.allocs.get_mut(id) else { return };
+        let touched = entry.flush(&mut self.meta, now, turn);
+        let standing = Some(entry.standing());
+        if entry.standing != standing {
+            entry.standing = standing;
             dirty.insert(Key::Job(entry.spec.job_key.clone()));
         }
         let result = if rounds > 0 {
@@ -313,17 +299,23 @@ impl World {
 
     /// Nothing of the allocation is left in the world: nothing of it is kept here either.
     fn forget_alloc(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
-        let Some(entry) = self.allocs.remove(&id) else { return };
+        let Some(entry) = self.allocs.remove(id) else { return };
         dirty.remove(&Key::Alloc(id));
         dirty.insert(Key::Job(entry.spec.job_key.clone()));
         turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
         turn.records.push(Record::Delete(RecordKey::AllocState(id)));
         turn.views.push(View::AllocGone(id));
+        self.ports_are_free(dirty);
         dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
     }
 
+    /// Whoever waits for one may have it now.
+    fn ports_are_free(&mut self, dirty: &mut BTreeSet<Key>) {
+        dirty.extend(core::mem::take(&mut self.short_of_ports).into_iter().map(Key::Job));
+    }
+
     fn issue(&self, id: AllocId, issued: Vec<Issued>, turn: &mut Turn) {
-        let Some(entry) = self.allocs.get(&id) else { return };
+        let Some(entry) = self.allocs.get(id) else { return };
         for Issued { part, generation, verb, timeout } in issued {
             let mounts = match part {
                 Part::Task(index, TaskPart::Mounts) => self.mount_sources(&entry.spec, usize::from(index)),
@@ -357,154 +349,9 @@ impl World {
         sources.collect()
     }
 
-    pub(crate) fn want_volume(
-        &mut self,
-        spec: herdlet_api_types::volume::Volume,
-        origin: Origin,
-        dirty: &mut BTreeSet<Key>,
-    ) {
-        let name = spec.name.clone();
-        match self.ctx.volumes.get_mut(&name) {
-            Some(entry) if entry.state.spec == spec && entry.state.fate == Fate::Wanted => {}
-            Some(entry) => {
-                entry.state.spec = spec;
-                entry.state.fate = Fate::Wanted;
-                entry.part.overtake();
-                entry.part.learn(PartState::Unknown);
-            }
-            None => {
-                let state = VolumeState { spec, origin, fate: Fate::Wanted, path: None };
-                let state = match origin {
-                    Origin::Config => Tracked::stored(state),
-                    Origin::Manifest => Tracked::new(state),
-                };
-                let entry = VolumeEntry { state, part: PartState::Unknown, failures: 0 };
-                self.ctx.volumes.insert(name.clone(), entry);
-            }
-        }
-        dirty.insert(Key::Volume(name));
-    }
-
-    fn drop_volume(&mut self, name: &str, dirty: &mut BTreeSet<Key>) {
-        if let Some(entry) = self.ctx.volumes.get_mut(name)
-            && entry.state.origin == Origin::Config
-        {
-            entry.state.fate = Fate::Dropped;
-            dirty.insert(Key::Volume(String::from(name)));
-        }
-    }
-
-    fn volume_outcome(
-        &mut self,
-        now: Now,
-        name: &str,
-        generation: u64,
-        outcome: Outcome,
-        dirty: &mut BTreeSet<Key>,
-    ) {
-        let Some(entry) = self.ctx.volumes.get_mut(name) else { return };
-        if outcome == Outcome::Overdue {
-            return entry.part.run_over(generation);
-        }
-        match entry.part.end(generation) {
-            None => return,
-            Some(Ended::Overtaken) => {}
-            Some(Ended::Fresh(doing)) => {
-                let ended = (doing, outcome);
-                volume::outcome(now, &mut entry.state, &mut entry.part, &mut entry.failures, ended);
-            }
-        }
-        dirty.insert(Key::Volume(String::from(name)));
-        dirty.extend(self.claims(name).map(Key::Alloc));
-    }
-
-    fn reconcile_volume(&mut self, now: Now, name: &str, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
-        dirty.remove(&Key::Volume(String::from(name)));
-        let Some(entry) = self.ctx.volumes.get_mut(name) else {
-            turn.views.push(View::VolumeGone(String::from(name)));
-            return;
-        };
-        let mut result = "unchanged";
-        match volume::plan(now, &entry.state, &entry.part) {
-            volume::Step::Issue(doing, verb) => {
-                self.generation += 1;
-                entry.part.begin(self.generation, doing, now.boot_ns);
-                turn.actions.push(Action {
-                    op: Op { target: Target::Volume(String::from(name)), generation: self.generation },
-                    subject: Subject::Volume(Arc::new(entry.state.spec.clone())),
-                    mounts: Vec::new(),
-                    verb,
-                    timeout: OPERATION_TIMEOUT,
-                });
-                result = "changed";
-            }
-            volume::Step::WaitUntil(at) => {
-                turn.wakes.push((Key::Volume(String::from(name)), at));
-                result = "waiting";
-            }
-            volume::Step::Forget => {
-                self.ctx.volumes.remove(name);
-                turn.records.push(Record::Delete(RecordKey::Volume(String::from(name))));
-                turn.views.push(View::VolumeGone(String::from(name)));
-                return;
-            }
-            volume::Step::Rest => {}
-        }
-        turn.notes.push(Note::Reconciled { kind: "volume", result });
-        if entry.state.take_touched() && entry.state.origin == Origin::Manifest {
-            let value = RecordValue::Volume((*entry.state).clone().into());
-            turn.records.push(Record::Put(RecordKey::Volume(String::from(name)), value));
-        }
-        let spec = Arc::new(entry.state.spec.clone());
-        let status: VolumeStatus = volume::status(&entry.state, &entry.part);
-        let claims = self.claims(name).collect();
-        turn.views.push(View::Volume(VolumeView { spec, status, claims }.into()));
-    }
-
-    /// Allocations that mount the volume and are not being removed.
-    pub(crate) fn claims(&self, name: &str) -> impl Iterator<Item = AllocId> {
-        self.allocs
-            .iter()
-            .filter(move |(_, entry)| claimed_volumes(&entry.spec).any(|claimed| claimed == name))
-            .map(|(id, _)| *id)
-    }
-
     fn flush_meta(&mut self, turn: &mut Turn) {
         if self.meta.take_touched() {
             turn.records.push(Record::Put(RecordKey::Meta, RecordValue::Meta(*self.meta)));
         }
     }
-}
-
-impl AllocEntry {
-    /// A wanted allocation that has never had anything.
-    pub(crate) fn new(spec: Arc<Allocation>, now: Now) -> Self {
-        let state = AllocState { parts: crate::state::Parts::absent(), ..AllocState::default() };
-        Self { spec: Tracked::new(spec), state, changed: true, since: now.wall, verdict: None }
-    }
-
-    /// Writes what changed. Whether anything did.
-    fn flush(&mut self, id: AllocId, meta: &mut Tracked<Meta>, now: Now, turn: &mut Turn) -> bool {
-        let spec = self.spec.take_touched();
-        if spec {
-            let value = RecordValue::AllocSpec(Arc::clone(&self.spec));
-            turn.records.push(Record::Put(RecordKey::AllocSpec(id), value));
-        }
-        let state = self.state.durable.is_touched();
-        if state {
-            meta.index += 1;
-            self.state.durable.modify_index = meta.index;
-            self.state.durable.modify_time = now.wall;
-            self.state.durable.take_touched();
-            let value = RecordValue::AllocState((*self.state.durable).clone().into());
-            turn.records.push(Record::Put(RecordKey::AllocState(id), value));
-        }
-        spec || state
-    }
-}
-
-fn claimed_volumes(spec: &Allocation) -> impl Iterator<Item = Cow<'_, str>> {
-    spec.group()
-        .into_iter()
-        .flat_map(move |group| group.volumes.values().map(move |request| volume_name(spec, request)))
 }

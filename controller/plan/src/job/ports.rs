@@ -5,7 +5,11 @@ use std_alloc::{
     string::String,
 };
 
-use herdlet_api_types::{AllocId, alloc::AssignedPort, job::Group};
+use herdlet_api_types::{
+    AllocId,
+    alloc::{Allocation, AssignedPort},
+    job::Group,
+};
 
 use crate::backoff::fraction;
 
@@ -18,22 +22,52 @@ pub enum NoPorts {
     Exhausted,
 }
 
+/// Host ports that allocations hold, each with how many do: an operator's fixed port may be held twice for a while.
+#[derive(Debug, Default)]
+pub struct Held(BTreeMap<u16, u32>);
+
+impl Held {
+    /// The allocation holds its ports from now on.
+    pub fn take(&mut self, alloc: &Allocation) {
+        for port in alloc.ports.values() {
+            *self.0.entry(port.value).or_default() += 1;
+        }
+    }
+
+    /// The allocation holds its ports no longer.
+    pub fn release(&mut self, alloc: &Allocation) {
+        for port in alloc.ports.values() {
+            match self.0.get_mut(&port.value) {
+                Some(holders) if *holders > 1 => *holders -= 1,
+                Some(_) | None => {
+                    self.0.remove(&port.value);
+                }
+            }
+        }
+    }
+
+    /// Whether anybody holds it.
+    pub fn contains(&self, port: u16) -> bool {
+        self.0.contains_key(&port)
+    }
+}
+
 /// Gives a new allocation its ports. The choice of dynamic ports is a hash of the allocation's id, so that it differs
 /// between agents on one machine and needs no memory.
 pub fn assign(
     group: &Group,
     id: AllocId,
-    taken: &BTreeSet<u16>,
+    held: &Held,
     range: &core::ops::RangeInclusive<u16>,
     host_ip: &str,
 ) -> Result<BTreeMap<String, AssignedPort>, NoPorts> {
-    let mut taken = taken.clone();
+    let mut own = BTreeSet::new();
     let mut ports = BTreeMap::new();
     let Some(network) = &group.network else { return Ok(ports) };
     let fixed =
         network.ports.iter().filter_map(|(label, request)| request.fixed.map(|port| (label, request, port)));
     for (label, request, port) in fixed {
-        if !taken.insert(port) {
+        if held.contains(port) || !own.insert(port) {
             return Err(NoPorts::Taken(port));
         }
         ports.insert(label.clone(), port_of(host_ip, port, request.to));
@@ -43,9 +77,9 @@ pub fn assign(
         let first = fraction(i64::from(count), (id, label.as_str()));
         let free = (0..count)
             .map(|step| *range.start() + ((i64::from(step) + first) % i64::from(count)) as u16)
-            .find(|port| !taken.contains(port))
+            .find(|port| !held.contains(*port) && !own.contains(port))
             .ok_or(NoPorts::Exhausted)?;
-        taken.insert(free);
+        own.insert(free);
         ports.insert(label.clone(), port_of(host_ip, free, request.to));
     }
     Ok(ports)

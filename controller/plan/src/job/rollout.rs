@@ -84,12 +84,14 @@ pub fn plan<'a>(
         }
     }
     // Of the allocations that were replaced, only each slot's last predecessor stays, for its logs.
-    let current = || state.slots.values().flatten().filter_map(|slot| slot.alloc);
-    for alloc in allocs {
-        let precedes = |newer: AllocId| find(newer).and_then(|placed| placed.previous) == Some(*alloc);
-        if !current().any(|newer| newer == *alloc || precedes(newer)) {
-            want(&mut steps, *alloc, find, Desired::Gone, "replaced");
-        }
+    let mut kept: Vec<AllocId> = Vec::with_capacity(2 * allocs.len());
+    for current in state.slots.values().flatten().filter_map(|slot| slot.alloc) {
+        kept.push(current);
+        kept.extend(find(current).and_then(|placed| placed.previous));
+    }
+    kept.sort_unstable();
+    for alloc in allocs.iter().filter(|alloc| kept.binary_search(alloc).is_err()) {
+        want(&mut steps, *alloc, find, Desired::Gone, "replaced");
     }
     steps
 }

@@ -56,7 +56,7 @@ impl World {
                 self.answer(alloc, done)
             }
             Command::Explain { alloc: id } => {
-                let entry = self.allocs.get(&id).ok_or_else(|| no_alloc(id))?;
+                let entry = self.allocs.get(id).ok_or_else(|| no_alloc(id))?;
                 let plan = alloc::plan(now, &self.ctx, &entry.spec, &entry.state);
                 Ok(Reply::Explanation(Box::new(show::explain(now, &entry.spec, &entry.state, &plan))))
             }
@@ -106,7 +106,7 @@ impl World {
         dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
         let users: Vec<String> =
-            self.claims(&name).filter_map(|id| self.allocs.get(&id)).map(|entry| entry.spec.name()).collect();
+            self.claims(&name).filter_map(|id| self.allocs.get(id)).map(|entry| entry.spec.name()).collect();
         let Some(entry) = self.ctx.volumes.get_mut(&name) else {
             return Err(Refusal::NotFound(format!("there is no volume \"{name}\"")));
         };

@@ -30,7 +30,10 @@ use crate::{
     state::Tracked,
     time::Now,
     turn::{Note, Turn, View},
-    world::{AllocEntry, JobEntry, World},
+    world::{
+        JobEntry, World,
+        allocs::{AllocEntry, claimed_volumes},
+    },
 };
 
 impl World {
@@ -132,9 +135,9 @@ impl World {
         if !self.ctx.complete && entry.state.deleting {
             return Vec::new();
         }
-        let allocs: Vec<AllocId> = self.allocs_of(key).collect();
+        let allocs: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
         let find = |id: AllocId| {
-            self.allocs.get(&id).map(|entry| Placed {
+            self.allocs.get(id).map(|entry| Placed {
                 job: &entry.spec.job,
                 desired: entry.spec.desired,
                 previous: entry.spec.previous,
@@ -148,7 +151,7 @@ impl World {
     fn step(&mut self, now: Now, key: &JobKey, step: Step, dirty: &mut BTreeSet<Key>) -> bool {
         match step {
             Step::Want { alloc, desired, why } => {
-                let Some(entry) = self.allocs.get_mut(&alloc) else { return false };
+                let Some(entry) = self.allocs.get_mut(alloc) else { return false };
                 let spec = Arc::make_mut(&mut entry.spec);
                 spec.desired = desired;
                 spec.desired_description = why;
@@ -172,7 +175,6 @@ impl World {
         previous: Option<AllocId>,
         dirty: &mut BTreeSet<Key>,
     ) -> bool {
-        let taken = self.taken_ports();
         let create_index = self.meta.index + 1;
         let Some(entry) = self.jobs.get_mut(key) else { return false };
         let job = Arc::clone(&entry.current);
@@ -181,19 +183,22 @@ impl World {
         let had = entry.state.slots.get(group).and_then(|slots| slots.get(at)).map_or(0, |slot| slot.had);
         let settings = &self.ctx.settings;
         let id = alloc_id(&settings.instance.0, key, entry.state.create_index, group, index, had);
-        let ports = match ports::assign(spec, id, &taken, &settings.dynamic_ports, &settings.host_ip) {
-            Ok(ports) => ports,
-            Err(NoPorts::Taken(port)) => {
-                let message =
-                    format!("port {port} for {}.{group}[{index}] is held by another allocation", key.id);
-                entry.blocked = Some((Reason::Port, message));
-                return false;
-            }
-            Err(NoPorts::Exhausted) => {
-                entry.blocked = Some((Reason::Port, String::from("no dynamic port is free")));
-                return false;
-            }
-        };
+        let ports =
+            match ports::assign(spec, id, self.allocs.ports(), &settings.dynamic_ports, &settings.host_ip) {
+                Ok(ports) => ports,
+                Err(NoPorts::Taken(port)) => {
+                    let message =
+                        format!("port {port} for {}.{group}[{index}] is held by another allocation", key.id);
+                    entry.blocked = Some((Reason::Port, message));
+                    self.short_of_ports.insert(key.clone());
+                    return false;
+                }
+                Err(NoPorts::Exhausted) => {
+                    entry.blocked = Some((Reason::Port, String::from("no dynamic port is free")));
+                    self.short_of_ports.insert(key.clone());
+                    return false;
+                }
+            };
         let slots = entry.state.slots.entry(String::from(group)).or_default();
         if slots.len() <= at {
             slots.resize(at + 1, Slot::default());
@@ -217,121 +222,99 @@ impl World {
             previous,
         };
         self.meta.index = create_index;
-        self.allocs.insert(id, AllocEntry::new(Arc::new(alloc), now));
+        let claimed = claimed_volumes(&alloc).filter(|name| self.ctx.volumes.contains_key(&**name));
+        dirty.extend(claimed.map(|name| Key::Volume(name.into_owned())));
+        self.allocs.insert(AllocEntry::new(Arc::new(alloc), now));
         dirty.insert(Key::Alloc(id));
         true
     }
 
-    /// Host ports of all allocations that may still use them.
-    fn taken_ports(&self) -> BTreeSet<u16> {
-        let live = self.allocs.values().filter(|entry| !has_ended(&entry.state.durable));
-        live.flat_map(|entry| entry.spec.ports.values().map(|port| port.value)).collect()
-    }
-
-    pub(crate) fn allocs_of(&self, key: &JobKey) -> impl Iterator<Item = AllocId> {
-        self.allocs.iter().filter(move |(_, entry)| entry.spec.job_key == *key).map(|(id, _)| *id)
-    }
-
+    /// Writes what changed of the job and shows it, if it looks different.
     fn flush_job(&mut self, now: Now, key: &JobKey, turn: &mut Turn) {
-        let in_use: BTreeSet<u64> = self
-            .allocs
-            .values()
-            .filter(|entry| entry.spec.job_key == *key)
-            .map(|entry| entry.spec.job_version)
-            .collect();
+        self.drop_unused_versions(key, turn);
         let convergence = self.job_convergence(key);
-        let mut allocs: Vec<AllocId> = self.allocs_of(key).collect();
-        allocs.sort_by_key(|id| {
-            self.allocs
-                .get(id)
-                .map(|entry| (entry.spec.group.clone(), entry.spec.index, entry.spec.create_index))
-        });
         let Some(entry) = self.jobs.get_mut(key) else { return };
-        let current = entry.state.version;
-        let unused: Vec<u64> = entry
-            .state
-            .versions
-            .iter()
-            .copied()
-            .filter(|version| *version != current && !in_use.contains(version))
-            .collect();
-        for version in unused {
-            entry.state.versions.remove(&version);
-            turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), version)));
-        }
         if entry.state.take_touched() {
-            let version = RecordKey::JobVersion(key.clone(), current);
+            let version = RecordKey::JobVersion(key.clone(), entry.state.version);
             turn.records.push(Record::Put(version, RecordValue::JobVersion(Arc::clone(&entry.current))));
             let value = RecordValue::Job((*entry.state).clone().into());
             turn.records.push(Record::Put(RecordKey::Job(key.clone()), value));
         }
-        if entry.shown != Some(convergence.state) {
+        let shown = entry.shown.as_deref();
+        let was = shown.map(|view| view.convergence.state);
+        if was != Some(convergence.state) {
             if convergence.state == ConvergenceState::Converged {
                 let took = now.wall.0.saturating_sub(entry.since.0).max(0).unsigned_abs();
-                let cause = if entry.shown.is_none() && entry.state.submit_time != entry.since {
-                    "boot"
-                } else {
-                    "apply"
-                };
+                let cause =
+                    if was.is_none() && entry.state.submit_time != entry.since { "boot" } else { "apply" };
                 turn.notes.push(Note::Converged { kind: "job", took_ns: took, cause });
             }
-            if entry.shown == Some(ConvergenceState::Converged)
-                || convergence.state == ConvergenceState::Converged
-            {
+            if was == Some(ConvergenceState::Converged) || convergence.state == ConvergenceState::Converged {
                 entry.since = now.wall;
             }
-            entry.shown = Some(convergence.state);
+        }
+        let convergence = Convergence { since: entry.since, ..convergence };
+        let state = &entry.state;
+        let same = shown.is_some_and(|shown| {
+            shown.version == state.version
+                && shown.deleting == state.deleting
+                && shown.modify_index == state.modify_index
+                && shown.convergence == convergence
+                && shown.allocs.iter().copied().eq(self.allocs.of_job(key).map(|(id, _)| id))
+        });
+        if same {
+            return;
         }
         let view = JobView {
             key: key.clone(),
-            version: entry.state.version,
+            version: state.version,
             job: Arc::clone(&entry.current),
-            deleting: entry.state.deleting,
-            create_index: entry.state.create_index,
-            modify_index: entry.state.modify_index,
-            submit_time: entry.state.submit_time,
-            allocs,
-            convergence: Convergence { since: entry.since, ..convergence },
+            deleting: state.deleting,
+            create_index: state.create_index,
+            modify_index: state.modify_index,
+            submit_time: state.submit_time,
+            allocs: self.allocs.of_job(key).map(|(id, _)| id).collect(),
+            convergence,
         };
+        entry.shown = Some(view.clone().into());
         turn.views.push(View::Job(view.into()));
+    }
+
+    /// Forgets the versions that no allocation was made from.
+    fn drop_unused_versions(&mut self, key: &JobKey, turn: &mut Turn) {
+        let Some(entry) = self.jobs.get_mut(key) else { return };
+        if entry.state.versions.len() <= 1 {
+            return;
+        }
+        let current = entry.state.version;
+        let in_use: BTreeSet<u64> =
+            self.allocs.of_job(key).map(|(_, alloc)| alloc.spec.job_version).chain([current]).collect();
+        let unused: Vec<u64> = entry.state.versions.difference(&in_use).copied().collect();
+        for version in unused {
+            entry.state.versions.remove(&version);
+            turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), version)));
+        }
     }
 
     /// A job has converged when each of its slots holds a converged allocation of its current version, and nothing else of
     /// it is live.
     fn job_convergence(&self, key: &JobKey) -> Convergence {
-        let mut verdict = Convergence {
-            state: ConvergenceState::Converged,
-            reason: None,
-            message: String::new(),
-            since: UnixNanos::default(),
-            overdue_at: None,
-        };
-        let Some(entry) = self.jobs.get(key) else { return verdict };
-        let mut worse = |state, reason, message: String, overdue_at| {
-            if rank(state) > rank(verdict.state) {
-                verdict = Convergence {
-                    state,
-                    reason: Some(reason),
-                    message,
-                    since: UnixNanos::default(),
-                    overdue_at,
-                };
-            }
-        };
+        let mut worst = Worst::default();
+        let Some(entry) = self.jobs.get(key) else { return worst.verdict() };
         if entry.state.deleting {
-            worse(ConvergenceState::Progressing, Reason::Operation, String::from("is being deleted"), None);
+            worst.weigh(ConvergenceState::Progressing, || plain(Reason::Operation, "is being deleted"));
         }
         if let Some((reason, message)) = &entry.blocked {
-            worse(ConvergenceState::Waiting, *reason, message.clone(), None);
+            worst.weigh(ConvergenceState::Waiting, || plain(*reason, message));
         }
         for group in &entry.current.groups {
             let slots = entry.state.slots.get(&group.name).map_or(&[][..], Vec::as_slice);
             for index in 0..usize::try_from(group.count).unwrap_or(usize::MAX) {
-                let alloc = slots.get(index).and_then(|slot| slot.alloc).and_then(|id| self.allocs.get(&id));
+                let alloc = slots.get(index).and_then(|slot| slot.alloc).and_then(|id| self.allocs.get(id));
                 let name = || format!("{}.{}[{index}]", key.id, group.name);
+                let progressing = |what: &str| plain(Reason::Operation, &format!("{} {what}", name()));
                 let Some(alloc) = alloc else {
-                    let message = format!("{} does not exist yet", name());
-                    worse(ConvergenceState::Progressing, Reason::Operation, message, None);
+                    worst.weigh(ConvergenceState::Progressing, || progressing("does not exist yet"));
                     continue;
                 };
                 let current = alloc.spec.desired == Desired::Run
@@ -340,41 +323,35 @@ impl World {
                 let verdict = alloc.verdict.as_ref();
                 if current && is_bad(known) {
                     let why = verdict.map_or(known.description.as_str(), |verdict| verdict.message.as_str());
-                    worse(ConvergenceState::Failed, Reason::Error, format!("{}: {why}", name()), None);
+                    worst.weigh(ConvergenceState::Failed, || {
+                        plain(Reason::Error, &format!("{}: {why}", name()))
+                    });
                 } else if !current {
-                    let message = format!("{} is being replaced", name());
-                    worse(ConvergenceState::Progressing, Reason::Operation, message, None);
+                    worst.weigh(ConvergenceState::Progressing, || progressing("is being replaced"));
+                } else if let Some(verdict) = verdict {
+                    worst.weigh(verdict.state, || Why {
+                        reason: verdict.reason.unwrap_or(Reason::Operation),
+                        message: format!("{}: {}", name(), verdict.message),
+                        overdue_at: verdict.overdue_at,
+                    });
                 } else {
-                    match &alloc.verdict {
-                        Some(verdict) if verdict.state == ConvergenceState::Converged => {}
-                        Some(verdict) => worse(
-                            verdict.state,
-                            verdict.reason.unwrap_or(Reason::Operation),
-                            format!("{}: {}", name(), verdict.message),
-                            verdict.overdue_at,
-                        ),
-                        None => {
-                            let message = format!("{} is about to be looked at", name());
-                            worse(ConvergenceState::Progressing, Reason::Operation, message, None);
-                        }
-                    }
+                    worst.weigh(ConvergenceState::Progressing, || progressing("is about to be looked at"));
                 }
             }
         }
-        let lingering = self.allocs.values().find(|alloc| {
-            alloc.spec.job_key == *key
-                && alloc.spec.desired != Desired::Run
-                && !has_ended(&alloc.state.durable)
-        });
-        if let Some(alloc) = lingering {
-            let message = format!("{} is being stopped", alloc.spec.name());
-            worse(ConvergenceState::Progressing, Reason::Operation, message, None);
+        let lingers =
+            |alloc: &AllocEntry| alloc.spec.desired != Desired::Run && !has_ended(&alloc.state.durable);
+        if let Some((_, alloc)) = self.allocs.of_job(key).find(|(_, alloc)| lingers(alloc)) {
+            worst.weigh(ConvergenceState::Progressing, || {
+                plain(Reason::Operation, &format!("{} is being stopped", alloc.spec.name()))
+            });
         }
-        verdict
+        worst.verdict()
     }
 
     fn forget_job(&mut self, key: &JobKey, turn: &mut Turn) {
         let Some(entry) = self.jobs.remove(key) else { return };
+        self.short_of_ports.remove(key);
         for version in &entry.state.versions {
             turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), *version)));
         }
@@ -398,6 +375,39 @@ fn alloc_id(instance: &str, key: &JobKey, create_index: u64, group: &str, index:
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
     AllocId::from_hash(bytes)
+}
+
+/// The worst that was found of a job's allocations; of what is equally bad the first.
+#[derive(Default)]
+struct Worst(Option<(ConvergenceState, Why)>);
+
+/// Why a job has not converged.
+struct Why {
+    reason: Reason,
+    message: String,
+    overdue_at: Option<UnixNanos>,
+}
+
+impl Worst {
+    /// Something was found. Why is only asked where it counts: of a large job nearly everything may be under way.
+    fn weigh(&mut self, state: ConvergenceState, why: impl FnOnce() -> Why) {
+        let worst = self.0.as_ref().map_or(ConvergenceState::Converged, |(worst, _)| *worst);
+        if rank(state) > rank(worst) {
+            self.0 = Some((state, why()));
+        }
+    }
+
+    fn verdict(self) -> Convergence {
+        let (state, reason, message, overdue_at) = match self.0 {
+            None => (ConvergenceState::Converged, None, String::new(), None),
+            Some((state, why)) => (state, Some(why.reason), why.message, why.overdue_at),
+        };
+        Convergence { state, reason, message, since: UnixNanos::default(), overdue_at }
+    }
+}
+
+fn plain(reason: Reason, message: &str) -> Why {
+    Why { reason, message: String::from(message), overdue_at: None }
 }
 
 fn rank(state: ConvergenceState) -> u8 {

@@ -16,7 +16,7 @@ use crate::{
     shared::volume::VolumeState,
     state::{AllocState, Durable, PartState, Parts, Run, StopStep, Tracked},
     time::Now,
-    world::{AllocEntry, JobEntry, Settings, VolumeEntry, World},
+    world::{JobEntry, Settings, World, allocs::AllocEntry, volumes::VolumeEntry},
 };
 
 /// What was stored and can't be used: its other half is missing.
@@ -84,7 +84,7 @@ impl World {
             if newest > world.meta.index {
                 world.meta.index = newest;
             }
-            world.allocs.insert(id, restored(spec, durable, now));
+            world.allocs.insert(restored(spec, durable, now));
         }
         unusable.extend(states.into_keys().map(Unusable::Alloc));
         (world, unusable)
@@ -101,7 +101,7 @@ fn restored(spec: Arc<Allocation>, mut durable: Durable, now: Now) -> AllocEntry
     rebase(&mut durable, now);
     let parts = if durable.adopted { Parts::unknown() } else { Parts::absent() };
     let state = AllocState { durable: Tracked::stored(durable), parts, ..AllocState::default() };
-    AllocEntry { spec: Tracked::stored(spec), state, changed: true, since: now.wall, verdict: None }
+    AllocEntry::known(Tracked::stored(spec), state, now)
 }
 
 /// Binds every deadline to this boot.

@@ -1,0 +1,236 @@
+//! The allocations of this machine, with the indexes that keep planning one of them independent of how many others exist.
+//!
+//! In: allocations, and word that one was written to. Out: each by id, those of a job, those that claim a volume, the host ports
+//! that are held. It decides nothing.
+
+use std_alloc::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    sync::Arc,
+};
+
+use herdlet_api_types::{
+    AllocId, JobKey, UnixNanos,
+    alloc::{Allocation, Desired},
+    view::Convergence,
+};
+
+use crate::{
+    alloc::volumes::volume_name,
+    job::{
+        ports::Held,
+        rollout::{has_ended, is_bad},
+    },
+    record::{Meta, Record, RecordKey, RecordValue},
+    state::{AllocState, Parts, Tracked},
+    time::Now,
+    turn::Turn,
+};
+
+/// Allocations by id, by job and by claimed volume.
+#[derive(Debug, Default)]
+pub(crate) struct Allocs {
+    by_id: BTreeMap<AllocId, AllocEntry>,
+    /// Within a job by slot, oldest first, as they are shown.
+    by_job: BTreeMap<JobKey, BTreeMap<Place, AllocId>>,
+    by_volume: BTreeMap<String, BTreeSet<AllocId>>,
+    ports: Held,
+}
+
+/// Group, index, commit in which it was made.
+type Place = (String, u32, u64);
+
+/// One allocation.
+#[derive(Debug)]
+pub(crate) struct AllocEntry {
+    pub spec: Tracked<Arc<Allocation>>,
+    pub state: AllocState,
+    /// Something that is shown may have changed.
+    pub changed: bool,
+    /// Since when it has converged, or has not.
+    pub since: UnixNanos,
+    /// The verdict as last shown.
+    pub verdict: Option<Convergence>,
+    /// What its job has last been planned with.
+    pub standing: Option<Standing>,
+    /// It is not over: its ports are its own.
+    holds_ports: bool,
+}
+
+/// All that a job's plan depends on and that its allocation's tasks can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Standing {
+    version: u64,
+    desired: Desired,
+    ended: bool,
+    bad: bool,
+    healthy: Option<bool>,
+}
+
+impl Allocs {
+    /// The allocation.
+    pub(crate) fn get(&self, id: AllocId) -> Option<&AllocEntry> {
+        self.by_id.get(&id)
+    }
+
+    /// The allocation, to change what no index depends on. After a change of its state comes [`Allocs::review`].
+    pub(crate) fn get_mut(&mut self, id: AllocId) -> Option<&mut AllocEntry> {
+        self.by_id.get_mut(&id)
+    }
+
+    /// All allocations, by id.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (AllocId, &AllocEntry)> {
+        self.by_id.iter().map(|(id, entry)| (*id, entry))
+    }
+
+    /// A job's allocations by group and index, older ones first.
+    pub(crate) fn of_job(&self, key: &JobKey) -> impl Iterator<Item = (AllocId, &AllocEntry)> {
+        let ids = self.by_job.get(key).into_iter().flat_map(BTreeMap::values);
+        ids.filter_map(|id| Some((*id, self.by_id.get(id)?)))
+    }
+
+    /// Ids of the allocations that claim a volume.
+    pub(crate) fn claiming(&self, volume: &str) -> impl Iterator<Item = AllocId> {
+        self.by_volume.get(volume).into_iter().flatten().copied()
+    }
+
+    /// Host ports of all allocations that may still use them.
+    pub(crate) fn ports(&self) -> &Held {
+        &self.ports
+    }
+
+    /// A new allocation, or what is wanted of one that is known. Whether it is new.
+    pub(crate) fn want(&mut self, spec: Arc<Allocation>, now: Now) -> bool {
+        let id = spec.id;
+        let Some(mut entry) = self.remove(id) else {
+            self.insert(AllocEntry::new(spec, now));
+            return true;
+        };
+        *entry.spec = spec;
+        entry.changed = true;
+        self.insert(entry);
+        false
+    }
+
+    pub(crate) fn insert(&mut self, mut entry: AllocEntry) {
+        let spec = &entry.spec;
+        self.by_job.entry(spec.job_key.clone()).or_default().insert(place(spec), spec.id);
+        for volume in claimed_volumes(spec) {
+            match self.by_volume.get_mut(&*volume) {
+                Some(claims) => {
+                    claims.insert(spec.id);
+                }
+                None => {
+                    self.by_volume.insert(volume.into_owned(), [spec.id].into());
+                }
+            }
+        }
+        entry.holds_ports = false;
+        let id = spec.id;
+        self.by_id.insert(id, entry);
+        self.review(id);
+    }
+
+    pub(crate) fn remove(&mut self, id: AllocId) -> Option<AllocEntry> {
+        let entry = self.by_id.remove(&id)?;
+        if entry.holds_ports {
+            self.ports.release(&entry.spec);
+        }
+        if let Some(of_job) = self.by_job.get_mut(&entry.spec.job_key) {
+            of_job.remove(&place(&entry.spec));
+            if of_job.is_empty() {
+                self.by_job.remove(&entry.spec.job_key);
+            }
+        }
+        for volume in claimed_volumes(&entry.spec) {
+            if let Some(claims) = self.by_volume.get_mut(&*volume) {
+                claims.remove(&id);
+                if claims.is_empty() {
+                    self.by_volume.remove(&*volume);
+                }
+            }
+        }
+        Some(entry)
+    }
+
+    /// The allocation's state was written to. Whether ports became free by that.
+    pub(crate) fn review(&mut self, id: AllocId) -> bool {
+        let Some(entry) = self.by_id.get_mut(&id) else { return false };
+        let holds = !entry.spec.ports.is_empty() && !has_ended(&entry.state.durable);
+        if holds == entry.holds_ports {
+            return false;
+        }
+        entry.holds_ports = holds;
+        if holds {
+            self.ports.take(&entry.spec);
+        } else {
+            self.ports.release(&entry.spec);
+        }
+        !holds
+    }
+}
+
+impl AllocEntry {
+    /// A wanted allocation that has never had anything.
+    pub(crate) fn new(spec: Arc<Allocation>, now: Now) -> Self {
+        let state = AllocState { parts: Parts::absent(), ..AllocState::default() };
+        Self::known(Tracked::new(spec), state, now)
+    }
+
+    /// An allocation of which something is known.
+    pub(crate) fn known(spec: Tracked<Arc<Allocation>>, state: AllocState, now: Now) -> Self {
+        Self {
+            spec,
+            state,
+            changed: true,
+            since: now.wall,
+            verdict: None,
+            standing: None,
+            holds_ports: false,
+        }
+    }
+
+    /// What its job should know of it.
+    pub(crate) fn standing(&self) -> Standing {
+        let known = &self.state.durable;
+        Standing {
+            version: self.spec.job_version,
+            desired: self.spec.desired,
+            ended: has_ended(known),
+            bad: is_bad(known),
+            healthy: known.health.map(|health| health.healthy),
+        }
+    }
+
+    /// Writes what changed. Whether anything did.
+    pub(crate) fn flush(&mut self, meta: &mut Tracked<Meta>, now: Now, turn: &mut Turn) -> bool {
+        let id = self.spec.id;
+        let spec = self.spec.take_touched();
+        if spec {
+            let value = RecordValue::AllocSpec(Arc::clone(&self.spec));
+            turn.records.push(Record::Put(RecordKey::AllocSpec(id), value));
+        }
+        let state = self.state.durable.is_touched();
+        if state {
+            meta.index += 1;
+            self.state.durable.modify_index = meta.index;
+            self.state.durable.modify_time = now.wall;
+            self.state.durable.take_touched();
+            let value = RecordValue::AllocState((*self.state.durable).clone().into());
+            turn.records.push(Record::Put(RecordKey::AllocState(id), value));
+        }
+        spec || state
+    }
+}
+
+/// Names of the volumes that an allocation claims.
+pub(crate) fn claimed_volumes(spec: &Allocation) -> impl Iterator<Item = Cow<'_, str>> {
+    spec.group()
+        .into_iter()
+        .flat_map(move |group| group.volumes.values().map(move |request| volume_name(spec, request)))
+}
+
+fn place(spec: &Allocation) -> Place {
+    (spec.group.clone(), spec.index, spec.create_index)
+}

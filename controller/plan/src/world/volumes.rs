@@ -1,0 +1,142 @@
+//! Volumes in the world: what is wanted of them, what became of them, who claims them.
+//!
+//! In: specifications, ends of operations. Out: operations, records, views. What to do is [`crate::shared::volume`]'s decision.
+
+use std_alloc::{collections::BTreeSet, string::String, sync::Arc, vec::Vec};
+
+use herdlet_api_types::{
+    AllocId,
+    view::VolumeView,
+    volume::{Volume, VolumeStatus},
+};
+
+use crate::{
+    action::{Action, Outcome},
+    limits::OPERATION_TIMEOUT,
+    op::{Key, Op, Subject, Target},
+    record::{Record, RecordKey, RecordValue},
+    shared::volume::{self, Fate, Origin, VolumeState},
+    state::{Ended, PartState, Tracked},
+    time::Now,
+    turn::{Note, Turn, View},
+    world::World,
+};
+
+#[derive(Debug)]
+pub(crate) struct VolumeEntry {
+    pub state: Tracked<VolumeState>,
+    pub part: PartState,
+    pub failures: u32,
+}
+
+impl World {
+    pub(crate) fn want_volume(&mut self, spec: Volume, origin: Origin, dirty: &mut BTreeSet<Key>) {
+        let name = spec.name.clone();
+        match self.ctx.volumes.get_mut(&name) {
+            Some(entry) if entry.state.spec == spec && entry.state.fate == Fate::Wanted => {}
+            Some(entry) => {
+                entry.state.spec = spec;
+                entry.state.fate = Fate::Wanted;
+                entry.part.overtake();
+                entry.part.learn(PartState::Unknown);
+            }
+            None => {
+                let state = VolumeState { spec, origin, fate: Fate::Wanted, path: None };
+                let state = match origin {
+                    Origin::Config => Tracked::stored(state),
+                    Origin::Manifest => Tracked::new(state),
+                };
+                let entry = VolumeEntry { state, part: PartState::Unknown, failures: 0 };
+                self.ctx.volumes.insert(name.clone(), entry);
+            }
+        }
+        dirty.insert(Key::Volume(name));
+    }
+
+    pub(crate) fn drop_volume(&mut self, name: &str, dirty: &mut BTreeSet<Key>) {
+        if let Some(entry) = self.ctx.volumes.get_mut(name)
+            && entry.state.origin == Origin::Config
+        {
+            entry.state.fate = Fate::Dropped;
+            dirty.insert(Key::Volume(String::from(name)));
+        }
+    }
+
+    pub(crate) fn volume_outcome(
+        &mut self,
+        now: Now,
+        name: &str,
+        generation: u64,
+        outcome: Outcome,
+        dirty: &mut BTreeSet<Key>,
+    ) {
+        let Some(entry) = self.ctx.volumes.get_mut(name) else { return };
+        if outcome == Outcome::Overdue {
+            return entry.part.run_over(generation);
+        }
+        match entry.part.end(generation) {
+            None => return,
+            Some(Ended::Overtaken) => {}
+            Some(Ended::Fresh(doing)) => {
+                let ended = (doing, outcome);
+                volume::outcome(now, &mut entry.state, &mut entry.part, &mut entry.failures, ended);
+            }
+        }
+        dirty.insert(Key::Volume(String::from(name)));
+        dirty.extend(self.claims(name).map(Key::Alloc));
+    }
+
+    pub(crate) fn reconcile_volume(
+        &mut self,
+        now: Now,
+        name: &str,
+        dirty: &mut BTreeSet<Key>,
+        turn: &mut Turn,
+    ) {
+        dirty.remove(&Key::Volume(String::from(name)));
+        let Some(entry) = self.ctx.volumes.get_mut(name) else {
+            turn.views.push(View::VolumeGone(String::from(name)));
+            return;
+        };
+        let mut result = "unchanged";
+        match volume::plan(now, &entry.state, &entry.part) {
+            volume::Step::Issue(doing, verb) => {
+                self.generation += 1;
+                entry.part.begin(self.generation, doing, now.boot_ns);
+                turn.actions.push(Action {
+                    op: Op { target: Target::Volume(String::from(name)), generation: self.generation },
+                    subject: Subject::Volume(Arc::new(entry.state.spec.clone())),
+                    mounts: Vec::new(),
+                    verb,
+                    timeout: OPERATION_TIMEOUT,
+                });
+                result = "changed";
+            }
+            volume::Step::WaitUntil(at) => {
+                turn.wakes.push((Key::Volume(String::from(name)), at));
+                result = "waiting";
+            }
+            volume::Step::Forget => {
+                self.ctx.volumes.remove(name);
+                turn.records.push(Record::Delete(RecordKey::Volume(String::from(name))));
+                turn.views.push(View::VolumeGone(String::from(name)));
+                return;
+            }
+            volume::Step::Rest => {}
+        }
+        turn.notes.push(Note::Reconciled { kind: "volume", result });
+        if entry.state.take_touched() && entry.state.origin == Origin::Manifest {
+            let value = RecordValue::Volume((*entry.state).clone().into());
+            turn.records.push(Record::Put(RecordKey::Volume(String::from(name)), value));
+        }
+        let spec = Arc::new(entry.state.spec.clone());
+        let status: VolumeStatus = volume::status(&entry.state, &entry.part);
+        let claims = self.claims(name).collect();
+        turn.views.push(View::Volume(VolumeView { spec, status, claims }.into()));
+    }
+
+    /// Allocations that mount the volume and are not being removed.
+    pub(crate) fn claims(&self, name: &str) -> impl Iterator<Item = AllocId> {
+        self.allocs.claiming(name)
+    }
+}
