@@ -1,7 +1,7 @@
 //! Simulated lives: the real planner, an invented machine, a seed.
 //!
 //! Goes in: a seed, which decides about latencies, failures, crashes, exits and what people do. Comes out: nothing, or the
-//! first broken promise with the log of the life that led to it. No tokio, no clock, no file: a step costs a microsecond and
+//! first broken promise with the log of the life that led to it. No tokio, no clock, no file: a step costs microseconds and
 //! the same seed gives the same log, byte for byte.
 //!
 //! - [`machine`]: what is real: directories, mounts, processes, registrations. Survives crashes of the agent.
@@ -11,6 +11,7 @@
 //! - [`people`]: what people do, and what happens behind the agent's back.
 //! - [`jobs`]: the jobs that lives are made of.
 //! - [`tale`]: the log.
+//! - [`seeds`]: many lives.
 
 pub mod jobs;
 pub mod life;
@@ -18,6 +19,7 @@ pub mod machine;
 mod oracle;
 pub mod people;
 pub mod promises;
+pub mod seeds;
 pub mod tale;
 
 /// A small generator of pseudo-random numbers (SplitMix64): stable over releases, unlike a library's.

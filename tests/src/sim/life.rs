@@ -84,7 +84,7 @@ pub struct Life {
     asked: BTreeMap<u64, Command>,
     /// What people were told is wanted.
     pub(super) wanted: BTreeMap<String, Job>,
-    /// Steps taken: events applied and effects done.
+    /// Events applied and effects done.
     pub steps: u64,
     /// Transactions.
     pub commits: u64,
@@ -361,7 +361,6 @@ impl Life {
             if flight.outcome.is_some() && flight.done_at <= now_ns {
                 let flight = self.flights.swap_remove(index);
                 if let Some(outcome) = flight.outcome {
-                    self.steps += 1;
                     self.tale.outcome(now_ns, &flight.action, &outcome);
                     self.promises.end(&flight.action, &outcome);
                     self.events.push(Event::Outcome(flight.action.op, outcome));

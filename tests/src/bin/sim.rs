@@ -1,0 +1,49 @@
+//! Many simulated lives, on all cores: `cargo run --release -p herdlet-tests --bin sim -- FROM..TO [THREADS]`.
+//!
+//! In: a range of seeds. Out: lives, steps and steps a second; where a promise was broken its seed, the end of that life's log and
+//! how to live it again, and code 1.
+
+use std::{env, num::NonZero, ops::Range, process::ExitCode, thread, time::Instant};
+
+use herdlet_tests::sim::seeds::{self, Broken};
+
+/// Lines of a broken life's log that are shown unless `HERDLET_SIM_LOG` asks for all.
+const LINES: usize = 120;
+
+fn main() -> ExitCode {
+    let mut arguments = env::args().skip(1);
+    let Some(range) = arguments.next().as_deref().and_then(range) else {
+        eprintln!("usage: sim FROM..TO [THREADS]");
+        return ExitCode::from(2);
+    };
+    let all = thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(all);
+    let began = Instant::now();
+    match seeds::live_all(range, threads) {
+        Ok(lived) => {
+            println!(
+                "{} lives, {} steps, {} commits in {:.1?} on {threads} threads: {:.0} steps/s on one core",
+                lived.lives,
+                lived.steps,
+                lived.commits,
+                began.elapsed(),
+                lived.steps_per_second()
+            );
+            ExitCode::SUCCESS
+        }
+        Err(Broken { seed, why, log }) => {
+            let shown = if env::var_os("HERDLET_SIM_LOG").is_some() { usize::MAX } else { LINES };
+            for line in log.iter().skip(log.len().saturating_sub(shown)) {
+                println!("{line}");
+            }
+            println!("seed {seed}: {why}");
+            println!("again, from its beginning: HERDLET_SIM_LOG=1 sim {seed}..{}", seed + 1);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn range(text: &str) -> Option<Range<u64>> {
+    let (from, to) = text.split_once("..")?;
+    Some(from.parse().ok()?..to.parse().ok()?)
+}
