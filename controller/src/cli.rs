@@ -14,6 +14,7 @@ mod failure;
 mod get;
 mod logs;
 mod offline;
+mod output;
 mod restart;
 mod show;
 mod status;
@@ -133,7 +134,7 @@ pub enum ClientCommand {
     /// Print completions for a shell
     Completions(offline::CompletionsArgs),
     /// Print the version
-    Version,
+    Version(offline::VersionArgs),
 }
 
 /// Reads the command line. Help, and what is wrong with it, is printed; then the answer is the exit code.
@@ -180,7 +181,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Signal(args) => restart::signal(args).await,
         ClientCommand::Wait(args) => wait::run(args).await,
         ClientCommand::Diff(args) => diff::run(args).await.map_err(|failure| failure.code(failure::USAGE)),
-        ClientCommand::Validate(args) => Ok(offline::validate(&args)),
+        ClientCommand::Validate(args) => offline::validate(&args),
         ClientCommand::Schema(args) => offline::schema(&args),
         ClientCommand::Completions(args) => {
             // In memory first: written straight to a pipe that is closed early, they panic.
@@ -189,9 +190,6 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
             show::out(&String::from_utf8_lossy(&script));
             Ok(0)
         }
-        ClientCommand::Version => {
-            anstream::println!("herdlet {}", crate::http::VERSION);
-            Ok(0)
-        }
+        ClientCommand::Version(args) => offline::version(&args),
     }
 }

@@ -7,13 +7,15 @@ use herdlet_api_types::{
     JobKey,
     api::{ApplyReply, ApplyRequest, JobChange, ManifestText},
 };
+use serde::Serialize;
 
 use super::{
     Connection,
     failure::{Failure, USAGE},
-    show::{self, styled},
+    output::Output,
+    show::styled,
     style,
-    wait::{Goal, wait_for_applied},
+    wait::{Goal, WaitReport, wait_for_applied},
 };
 use crate::desired::{
     manifests::{self, Drivers},
@@ -36,7 +38,19 @@ pub struct ApplyArgs {
     #[arg(long, conflicts_with = "wait")]
     detailed_exitcode: bool,
     #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
     connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report<'r> {
+    #[serde(flatten)]
+    reply: &'r ApplyReply,
+    /// How `--wait` ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waited: Option<WaitReport>,
 }
 
 /// Nothing was changed.
@@ -48,30 +62,35 @@ pub(super) async fn run(args: ApplyArgs) -> Result<u8, Failure> {
     let request = ApplyRequest { files: read(&args.files)? };
     let client = args.connection.client()?;
     let reply = client.apply(&request).await?;
-    tell(&reply);
+    tell(&reply, args.output);
     if args.detailed_exitcode {
         let unchanged =
             reply.volumes.is_empty() && reply.jobs.iter().all(|job| job.change == JobChange::Unchanged);
+        args.output.document(&Report { reply: &reply, waited: None })?;
         return Ok(if unchanged { UNCHANGED } else { CHANGED });
     }
     if !args.wait {
+        args.output.document(&Report { reply: &reply, waited: None })?;
         return Ok(0);
     }
     let jobs: Vec<(JobKey, u64)> = reply.jobs.iter().map(|job| (job.job.clone(), job.version)).collect();
-    let waited = wait_for_applied(&client, &jobs, reply.index, Goal::Converged, args.timeout).await?;
-    Ok(waited.code())
+    let waited = wait_for_applied(&client, &jobs, reply.index, Goal::Converged, args.timeout).await;
+    // Also when the wait itself broke: what was accepted is in force.
+    let report = waited.as_ref().ok().map(|waited| waited.report(Goal::Converged));
+    args.output.document(&Report { reply: &reply, waited: report })?;
+    Ok(waited?.code())
 }
 
-fn tell(reply: &ApplyReply) {
+fn tell(reply: &ApplyReply, output: Output) {
     for warning in &reply.warnings {
         anstream::eprintln!("{} {warning}", styled(style::WARNING, "warning:"));
     }
     for volume in &reply.volumes {
-        show::out(&format!("volume/{volume} applied\n"));
+        output.line(&format!("volume/{volume} applied"));
     }
     for applied in &reply.jobs {
         let (job, change, version) = (&applied.job, applied.change.as_str(), applied.version);
-        show::out(&format!("job/{job} {change} (version {version})\n"));
+        output.line(&format!("job/{job} {change} (version {version})"));
     }
 }
 

@@ -5,13 +5,14 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use clap::Args;
 use herdlet_api_types::{JobKey, view::JobView};
+use serde::Serialize;
 
 use super::{
     Connection,
     client::{Client, Purge},
     failure::{Failure, USAGE},
-    show,
-    wait::{Goal, Waited, wait_for},
+    output::Output,
+    wait::{Goal, WaitReport, Waited, wait_for},
 };
 use crate::desired::manifests::{self, Drivers};
 
@@ -34,35 +35,69 @@ pub struct DeleteArgs {
     #[arg(long, default_value = "5m", value_parser = super::wait::limit)]
     timeout: Duration,
     #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
     connection: Connection,
 }
 
+/// What was deleted; what `-o json` prints.
+#[derive(Default, Serialize)]
+struct Report {
+    jobs: Vec<JobKey>,
+    volumes: Vec<RemovedVolume>,
+    /// How waiting for the jobs to be gone ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waited: Option<WaitReport>,
+}
+
+#[derive(Serialize)]
+struct RemovedVolume {
+    name: String,
+    /// `removed` or `kept`.
+    data: &'static str,
+}
+
 pub(super) async fn run(args: DeleteArgs) -> Result<u8, Failure> {
+    let mut report = Report::default();
+    let deleted = delete(&args, &mut report).await;
+    // Also when it broke halfway: what is gone is gone.
+    if deleted.is_ok() || !report.jobs.is_empty() || !report.volumes.is_empty() {
+        args.output.document(&report)?;
+    }
+    deleted
+}
+
+async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let purge = if args.purge { Purge::Data } else { Purge::Nothing };
     if let [word, names @ ..] = args.names.as_slice()
         && (word == "volume" || word == "volumes")
         && !names.is_empty()
     {
-        return remove_volumes(&client, names.iter().cloned().collect(), purge).await;
+        let names = names.iter().cloned().collect();
+        remove_volumes(&client, names, purge, args.output, report).await?;
+        return Ok(0);
     }
     let jobs = client.jobs().await?;
     let (keys, mut volumes) =
-        if args.files.is_empty() { by_name(&args, &jobs)? } else { by_file(&args, &jobs)? };
+        if args.files.is_empty() { by_name(args, &jobs)? } else { by_file(args, &jobs)? };
     if args.purge {
         volumes.extend(volumes_of(&client, &jobs, &keys).await?);
     }
     for key in &keys {
         client.delete_job(key).await?;
-        show::out(&format!("job/{key} deleting\n"));
+        args.output.line(&format!("job/{key} deleting"));
+        report.jobs.push(key.clone());
     }
     if (args.wait || !volumes.is_empty()) && !keys.is_empty() {
         let waited = wait_for(&client, &keys, Goal::Deleted, args.timeout).await?;
+        report.waited = Some(waited.report(Goal::Deleted));
         if waited != Waited::Reached {
             return Ok(waited.code());
         }
     }
-    remove_volumes(&client, volumes, purge).await
+    remove_volumes(&client, volumes, purge, args.output, report).await?;
+    Ok(0)
 }
 
 fn by_name(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet<String>), Failure> {
@@ -119,13 +154,21 @@ fn volume_names(view: &JobView, known: &[String]) -> Vec<String> {
     names
 }
 
-async fn remove_volumes(client: &Client, names: BTreeSet<String>, purge: Purge) -> Result<u8, Failure> {
-    for name in &names {
-        client.delete_volume(name, purge).await?;
-        match purge {
-            Purge::Data => show::out(&format!("volume/{name} deleted with its data\n")),
-            Purge::Nothing => show::out(&format!("volume/{name} deleted, its data stays\n")),
-        }
+async fn remove_volumes(
+    client: &Client,
+    names: BTreeSet<String>,
+    purge: Purge,
+    output: Output,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    for name in names {
+        client.delete_volume(&name, purge).await?;
+        let (line, data) = match purge {
+            Purge::Data => (format!("volume/{name} deleted with its data"), "removed"),
+            Purge::Nothing => (format!("volume/{name} deleted, its data stays"), "kept"),
+        };
+        output.line(&line);
+        report.volumes.push(RemovedVolume { name, data });
     }
-    Ok(0)
+    Ok(())
 }

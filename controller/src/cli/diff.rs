@@ -3,14 +3,17 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
+use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
     Connection,
     failure::{FAILED, Failure, USAGE},
+    output::{Output, Reader},
     show::{self, styled},
     style,
+    table::plain,
 };
 use crate::desired::manifests::{self, Drivers};
 
@@ -21,7 +24,42 @@ pub struct DiffArgs {
     #[arg(short = 'f', long = "file", required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
     connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report {
+    changes: Vec<Change>,
+}
+
+/// What would become of one object.
+#[derive(Debug, PartialEq, Serialize)]
+struct Change {
+    /// `job/NAME` or `volume/NAME`.
+    object: String,
+    change: Kind,
+    /// Of an update, every field that would change, by path.
+    fields: Vec<FieldChange>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Create,
+    Update,
+}
+
+/// Values as manifests write them; one that is missing is the default.
+#[derive(Debug, PartialEq, Serialize)]
+struct FieldChange {
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<Value>,
 }
 
 /// 0 where nothing would change, 1 where something would, 2 for errors.
@@ -30,52 +68,94 @@ pub(super) async fn run(args: DiffArgs) -> Result<u8, Failure> {
     let set = set.map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
     let client = args.connection.client()?;
     let (jobs, volumes) = tokio::try_join!(client.jobs(), client.volumes())?;
-    let mut text = String::new();
+    let mut changes = Vec::new();
     for loaded in &set.volumes {
         let wanted = &loaded.object;
-        let known = volumes.iter().find(|view| view.spec.name == wanted.name).map(|view| value(&*view.spec));
-        text.push_str(&changes(&format!("volume/{}", wanted.name), known.as_ref(), &value(wanted)));
+        let known = volumes.iter().find(|view| view.spec.name == wanted.name);
+        let known = known.map(|view| value(&VolumeManifest::from_volume(&view.spec)));
+        let wanted_value = value(&VolumeManifest::from_volume(wanted));
+        changes.extend(change(format!("volume/{}", wanted.name), known.as_ref(), &wanted_value));
     }
     for loaded in &set.jobs {
         let key = loaded.object.key();
         let known = jobs.iter().find(|view| view.key == key).filter(|view| !view.deleting);
-        let known = known.map(|view| value(&*view.job));
-        text.push_str(&changes(&format!("job/{key}"), known.as_ref(), &value(&loaded.object)));
+        let known = known.map(|view| value(&JobManifest::from_job(&view.job)));
+        let wanted = value(&JobManifest::from_job(&loaded.object));
+        changes.extend(change(format!("job/{key}"), known.as_ref(), &wanted));
     }
-    show::out(&text);
-    Ok(if text.is_empty() { 0 } else { FAILED })
+    let code = if changes.is_empty() { 0 } else { FAILED };
+    match args.output.reader() {
+        Reader::Person => changes.iter().for_each(|change| show::out(&lines(change))),
+        Reader::Program => args.output.document(&Report { changes })?,
+    }
+    Ok(code)
 }
 
 fn value<T: Serialize>(object: &T) -> Value {
     serde_json::to_value(object).unwrap_or_default()
 }
 
-/// What changes of one object, a line per field; nothing where nothing does.
-fn changes(name: &str, known: Option<&Value>, wanted: &Value) -> String {
-    let Some(known) = known else { return format!("{}\n", styled(style::GOOD, format!("+ {name}"))) };
+/// What changes of one object; nothing where nothing does.
+fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Change> {
+    let Some(known) = known else {
+        return Some(Change { object, change: Kind::Create, fields: Vec::new() });
+    };
     let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
     flatten("", known, &mut before);
     flatten("", wanted, &mut after);
-    let mut lines = String::new();
     let mut paths: Vec<&String> = before.keys().chain(after.keys()).collect();
     paths.sort();
     paths.dedup();
-    for path in paths {
-        let line = match (before.get(path), after.get(path)) {
-            (Some(old), Some(new)) if old == new => continue,
-            (Some(old), Some(new)) => styled(style::WARNING, format!("  ~ {path}: {old} → {new}")),
-            (Some(old), None) => styled(style::ERROR, format!("  - {path}: {old}")),
-            (None, Some(new)) => styled(style::GOOD, format!("  + {path}: {new}")),
+    let fields: Vec<FieldChange> = paths
+        .into_iter()
+        .map(|path| FieldChange {
+            path: path.clone(),
+            before: before.get(path).cloned(),
+            after: after.get(path).cloned(),
+        })
+        .filter(|field| field.before != field.after)
+        .collect();
+    (!fields.is_empty()).then_some(Change { object, change: Kind::Update, fields })
+}
+
+/// A change for people: a line for the object, one for each field.
+fn lines(change: &Change) -> String {
+    let object = &change.object;
+    let mut lines = match change.change {
+        Kind::Create => styled(style::GOOD, format!("+ {object}")),
+        Kind::Update => styled(style::WARNING, format!("~ {object}")),
+    };
+    lines.push('\n');
+    for FieldChange { path, before, after } in &change.fields {
+        let line = match (before, after) {
+            (Some(old), Some(new)) => {
+                styled(style::WARNING, format!("  ~ {path}: {} → {}", written(old), written(new)))
+            }
+            (Some(old), None) => styled(style::ERROR, format!("  - {path}: {}", written(old))),
+            (None, Some(new)) => styled(style::GOOD, format!("  + {path}: {}", written(new))),
             (None, None) => continue,
         };
         lines.push_str(&line);
         lines.push('\n');
     }
-    if lines.is_empty() { lines } else { format!("{}\n{lines}", styled(style::WARNING, format!("~ {name}"))) }
+    lines
+}
+
+/// A value as one writes it: texts without quotes where they need none.
+fn written(value: &Value) -> String {
+    match value {
+        Value::String(text) if !text.is_empty() && !text.contains(['\n', '"', ' ']) => plain(text),
+        Value::String(_)
+        | Value::Null
+        | Value::Bool(_)
+        | Value::Number(_)
+        | Value::Array(_)
+        | Value::Object(_) => value.to_string(),
+    }
 }
 
 /// Every leaf under its path. Items of lists are found by their name where they have one, so that order hides no change.
-fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
+fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
     let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     match value {
         Value::Object(fields) if !fields.is_empty() => {
@@ -90,7 +170,7 @@ fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
         }
         Value::Null => {}
         Value::Object(_) | Value::Array(_) | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            into.insert(path.to_owned(), value.to_string());
+            into.insert(path.to_owned(), value.clone());
         }
     }
 }
@@ -109,11 +189,30 @@ mod tests {
     fn changes_are_told_field_by_field_and_order_is_none() {
         let known = json!({ "n": 1, "tasks": [{ "name": "a", "cpu": 1 }, { "name": "b" }], "old": "x", "none": null });
         let wanted = json!({ "n": 1, "tasks": [{ "name": "b" }, { "name": "a", "cpu": 2 }], "new": [1] });
+        let told = |known, wanted| change("job/web".to_owned(), known, wanted).map(|one| plain(&lines(&one)));
         assert_eq!(
-            plain(&changes("job/web", Some(&known), &wanted)),
-            "~ job/web\n  + new[0]: 1\n  - old: \"x\"\n  ~ tasks[a].cpu: 1 → 2\n"
+            told(Some(&known), &wanted).unwrap(),
+            "~ job/web\n  + new[0]: 1\n  - old: x\n  ~ tasks[a].cpu: 1 → 2\n"
         );
-        assert_eq!(changes("job/web", Some(&known), &known), "");
-        assert_eq!(plain(&changes("job/web", None, &known)), "+ job/web\n");
+        assert_eq!(told(Some(&known), &known), None);
+        assert_eq!(told(None, &known).unwrap(), "+ job/web\n");
+    }
+
+    #[test]
+    fn values_are_shown_as_manifests_write_them() {
+        let job = crate::test_views::job("web", "front", "httpd");
+        let mut changed = (*job).clone();
+        changed.groups[0].tasks[0].kill_timeout = herdlet_api_types::Duration::from_secs(90);
+        changed.groups[0].tasks[0].env.insert("A".to_owned(), "two words".to_owned());
+        let document = |job| value(&JobManifest::from_job(job));
+        let change = change("job/web".to_owned(), Some(&document(&job)), &document(&changed)).unwrap();
+        assert_eq!(
+            plain(&lines(&change)),
+            "~ job/web\n  + spec.groups[front].tasks[httpd].env.A: \"two words\"\n  + spec.groups[front].tasks[httpd].kill_timeout: 1m30s\n"
+        );
+        assert_eq!(
+            serde_json::to_value(&change.fields[1]).unwrap(),
+            json!({ "path": "spec.groups[front].tasks[httpd].kill_timeout", "after": "1m30s" })
+        );
     }
 }

@@ -2,18 +2,21 @@
 
 use clap::Args;
 use herdlet_api_types::{
-    UnixNanos, nomad,
-    view::{AllocView, Explanation, Wait},
+    AllocId, JobKey, UnixNanos,
+    alloc::ClientStatus,
+    nomad,
+    view::{AllocView, Convergence, Explanation, JobView, Wait},
 };
+use serde::Serialize;
 
 use super::{
     Connection,
-    client::Client,
     failure::Failure,
+    output::{Output, Reader},
     show::{self, styled},
     style,
     table::{Heading, Table, plain},
-    target::{self, Target},
+    target,
 };
 
 /// Arguments of `herdlet explain` and `herdlet describe`.
@@ -22,46 +25,111 @@ pub struct ExplainArgs {
     /// A job, an allocation, or a task
     target: String,
     #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
     connection: Connection,
 }
 
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report<'r> {
+    /// The job's own verdict, where a job is meant as a whole or in part.
+    job: Option<JobReport>,
+    allocs: Vec<AllocReport<'r>>,
+}
+
+#[derive(Serialize)]
+struct JobReport {
+    key: JobKey,
+    version: u64,
+    deleting: bool,
+    convergence: Convergence,
+}
+
+#[derive(Serialize)]
+struct AllocReport<'r> {
+    id: AllocId,
+    name: String,
+    status: ClientStatus,
+    convergence: &'r Convergence,
+    explanation: Explanation,
+    /// All that is shown of it; of `describe` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    view: Option<&'r AllocView>,
+}
+
 pub(super) async fn explain(args: ExplainArgs) -> Result<u8, Failure> {
-    let client = args.connection.client()?;
-    let target = target::find(&client, &args.target).await?;
-    show_job(&client, &target).await?;
-    for view in &target.allocs {
-        show_explanation(view, &client.explain(view.spec.id).await?);
-    }
-    Ok(0)
+    tell(args, Depth::Waits).await
 }
 
 pub(super) async fn describe(args: ExplainArgs) -> Result<u8, Failure> {
+    tell(args, Depth::Everything).await
+}
+
+/// How much is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    /// What is waited for, and what comes next.
+    Waits,
+    /// That, after all that is known.
+    Everything,
+}
+
+async fn tell(args: ExplainArgs, depth: Depth) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let target = target::find(&client, &args.target).await?;
-    show_job(&client, &target).await?;
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let target = target::resolve(&args.target, &jobs, &allocs)?;
+    let job = jobs.into_iter().find(|view| target.job.as_ref() == Some(&view.key));
+    let mut allocs = Vec::new();
     for view in &target.allocs {
-        show_alloc(view);
-        for (_, task) in target.tasks().filter(|(alloc, _)| alloc.spec.id == view.spec.id) {
-            show_task(task);
+        allocs.push((view, client.explain(view.spec.id).await?));
+    }
+    match args.output.reader() {
+        Reader::Person => {
+            job.iter().for_each(show_job);
+            for (view, explanation) in &allocs {
+                if depth == Depth::Everything {
+                    show_alloc(view);
+                    let of_this = target.tasks().filter(|(alloc, _)| alloc.spec.id == view.spec.id);
+                    of_this.for_each(|(_, task)| show_task(task));
+                }
+                show_explanation(view, explanation);
+            }
         }
-        show_explanation(view, &client.explain(view.spec.id).await?);
+        Reader::Program => args.output.document(&report(job, allocs, depth))?,
     }
     Ok(0)
 }
 
-/// The job's own verdict: what its allocations don't know, for instance that a port can't be had.
-async fn show_job(client: &Client, target: &Target) -> Result<(), Failure> {
-    let Some(key) = &target.job else { return Ok(()) };
-    if let Some(view) = client.jobs().await?.into_iter().find(|view| view.key == *key) {
-        let verdict = styled(style::of(view.convergence.state), show::convergence(&view.convergence));
-        let since = show::age(view.convergence.since);
-        show::out(&format!(
-            "{} version {}: {verdict} (for {since})\n",
-            styled(style::HEADING, key),
-            view.version
-        ));
+fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: Depth) -> Report<'_> {
+    let of_alloc = |(view, explanation)| {
+        let view: &AllocView = view;
+        AllocReport {
+            id: view.spec.id,
+            name: view.spec.name(),
+            status: view.status,
+            convergence: &view.convergence,
+            explanation,
+            view: (depth == Depth::Everything).then_some(view),
+        }
+    };
+    Report {
+        job: job.map(|view| JobReport {
+            key: view.key,
+            version: view.version,
+            deleting: view.deleting,
+            convergence: view.convergence,
+        }),
+        allocs: allocs.into_iter().map(of_alloc).collect(),
     }
-    Ok(())
+}
+
+/// The job's own verdict: what its allocations don't know, for instance that a port can't be had.
+fn show_job(view: &JobView) {
+    let verdict = styled(style::of(view.convergence.state), show::convergence(&view.convergence));
+    let since = show::age(view.convergence.since);
+    let name = styled(style::HEADING, &view.key);
+    show::out(&format!("{name} version {}: {verdict} (for {since})\n", view.version));
 }
 
 fn show_explanation(view: &AllocView, explanation: &Explanation) {
@@ -96,7 +164,6 @@ fn show_alloc(view: &AllocView) {
             facts.row([format!("  {name}"), value]);
         }
     };
-    let time = |at: UnixNanos| nomad::rfc3339(at).unwrap_or_default();
     let ports =
         view.spec.ports.iter().map(|(label, port)| format!("{label}={}:{}", port.host_ip, port.value));
     fact("id", view.spec.id.to_string());
@@ -120,8 +187,14 @@ fn show_task(task: &herdlet_api_types::view::TaskView) {
     show::out(&format!("  task {}: {}, {restarts} restarts\n", task.name, show::phase(task)));
     let mut events = Table::new(&["", "", ""]);
     for event in &task.events {
-        let at = nomad::rfc3339(event.time).unwrap_or_default();
+        let at = time(event.time);
         events.row([format!("    {at}"), event.kind.as_str().to_owned(), event.message.clone()]);
     }
     show::out(&events.render(Heading::Hidden));
+}
+
+/// A time, to the millisecond: what comes after it tells people nothing.
+fn time(at: UnixNanos) -> String {
+    const MILLISECOND: i64 = 1_000_000;
+    nomad::rfc3339(UnixNanos(at.0 - at.0.rem_euclid(MILLISECOND))).unwrap_or_default()
 }

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeSet, io::Write as _};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use futures_util::{Stream, StreamExt};
 use herdlet_api_types::{AllocId, view::AllocView};
+use serde::Serialize;
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
@@ -39,8 +40,29 @@ pub struct LogsArgs {
     /// No task names before the lines [default where there is one task]
     #[arg(long)]
     no_prefix: bool,
+    /// How to print it: as it was written, or a JSON object per line, all on standard output
+    #[arg(short = 'o', long = "output", value_enum, default_value = "text", value_name = "FORM")]
+    form: Form,
     #[command(flatten)]
     connection: Connection,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Text,
+    Json,
+}
+
+/// A line of a log for programs; a piece of one where it is very long.
+#[derive(Serialize)]
+struct JsonLine<'l> {
+    alloc: AllocId,
+    /// `JOB.GROUP[N]/TASK`.
+    name: &'l str,
+    /// `stdout` or `stderr`.
+    stream: &'l str,
+    /// Without the end of the line. What is no UTF-8 is replaced.
+    line: &'l str,
 }
 
 /// A line longer than this is printed in pieces.
@@ -65,7 +87,12 @@ pub(super) async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let prefix = !args.no_prefix && (follow_job || target.tasks().count() > 1);
     let (sender, receiver) = mpsc::channel(LINES_LEN);
     let merge = Merge { client, streams, follow: args.follow, tail: args.tail, sender };
-    let printing = print(receiver, prefix);
+    let printing = async {
+        match args.form {
+            Form::Text => print(receiver, prefix).await,
+            Form::Json => print_json(receiver).await,
+        }
+    };
     let reading = async {
         if follow_job { merge.all_of_job(&target, sources).await } else { merge.these(sources).await }
     };
@@ -98,6 +125,7 @@ fn sources(allocs: &[AllocView], task: &Option<String>) -> impl Iterator<Item = 
 }
 
 struct Line {
+    alloc: AllocId,
     name: String,
     stream: &'static str,
     bytes: Vec<u8>,
@@ -179,7 +207,12 @@ impl Merge {
                     pieces => pieces?,
                 };
                 into_lines(pieces, |bytes| {
-                    let line = Line { name: source.name.clone(), stream: request.stream, bytes };
+                    let line = Line {
+                        alloc: source.alloc,
+                        name: source.name.clone(),
+                        stream: request.stream,
+                        bytes,
+                    };
                     let sender = sender.clone();
                     async move { sender.send(line).await.is_ok() }
                 })
@@ -243,5 +276,44 @@ async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
             // The reader has had enough, as `head` does.
             return;
         }
+    }
+}
+
+async fn print_json(mut lines: mpsc::Receiver<Line>) {
+    while let Some(line) = lines.recv().await {
+        let Ok(text) = json_line(&line) else { continue };
+        let written = anstream::stdout().write_all(text.as_bytes()).and_then(|()| anstream::stdout().flush());
+        if written.is_err() {
+            return;
+        }
+    }
+}
+
+fn json_line(line: &Line) -> serde_json::Result<String> {
+    let text = String::from_utf8_lossy(line.bytes.strip_suffix(b"\n").unwrap_or(&line.bytes));
+    let shown = JsonLine { alloc: line.alloc, name: &line.name, stream: line.stream, line: &text };
+    Ok(format!("{}\n", serde_json::to_string(&shown)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_for_programs_bears_its_labels() {
+        let alloc = AllocId::from_hash([0x11; 16]);
+        let line = Line {
+            alloc,
+            name: "web.web[0]/httpd".to_owned(),
+            stream: "stderr",
+            bytes: b"a\x1b\xff\n".to_vec(),
+        };
+        let shown = json_line(&line).unwrap();
+        assert_eq!(
+            shown,
+            format!(
+                "{{\"alloc\":\"{alloc}\",\"name\":\"web.web[0]/httpd\",\"stream\":\"stderr\",\"line\":\"a\\u001b\u{fffd}\"}}\n"
+            )
+        );
     }
 }

@@ -1,16 +1,21 @@
-//! Commands that need no agent: `validate`, `schema`, `completions`.
+//! Commands that need no agent: `validate`, `schema`, `completions`, `version`.
 
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{
     failure::{FAILED, Failure, USAGE},
+    output::{Output, Reader},
     show::{self, styled},
     style,
 };
-use crate::desired::manifests::{self, Drivers};
+use crate::desired::{
+    manifests::{self, Drivers, Set},
+    yaml::{Problem, Problems},
+};
 
 /// Arguments of `herdlet validate`.
 #[derive(Debug, Clone, Args)]
@@ -21,6 +26,34 @@ pub struct ValidateArgs {
     /// Warnings are problems too
     #[arg(long)]
     strict: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What `herdlet validate -o json` prints, good or not.
+#[derive(Default, Serialize)]
+struct Validation {
+    /// The exit code is 0.
+    good: bool,
+    jobs: Vec<String>,
+    volumes: Vec<String>,
+    problems: Vec<Problem>,
+    /// Problems that are not listed.
+    more_problems: usize,
+    warnings: Vec<Problem>,
+}
+
+/// Arguments of `herdlet version`.
+#[derive(Debug, Clone, Args)]
+pub struct VersionArgs {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What `herdlet version -o json` prints.
+#[derive(Serialize)]
+struct VersionReport {
+    version: &'static str,
 }
 
 /// Arguments of `herdlet schema`.
@@ -39,32 +72,49 @@ pub struct CompletionsArgs {
 }
 
 /// 0 where all is well, 1 for problems, 2 where nothing could be checked.
-pub(super) fn validate(args: &ValidateArgs) -> u8 {
-    let missing: Vec<_> =
-        args.files.iter().filter(|path| path.as_os_str() != "-" && !path.exists()).collect();
-    if !missing.is_empty() {
-        for path in missing {
-            anstream::eprintln!("{}: there is no such file", path.display());
-        }
-        return USAGE;
+pub(super) fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
+    let missing = args.files.iter().find(|path| path.as_os_str() != "-" && !path.exists());
+    if let Some(path) = missing {
+        return Err(Failure::new(format!("{}: there is no such file", path.display())).code(USAGE));
     }
-    let set = match manifests::load(&args.files, &Drivers::built_in()) {
-        Ok(set) => set,
-        Err(problems) => {
-            anstream::eprintln!("{problems}");
-            return FAILED;
-        }
+    let (set, problems) = match manifests::load(&args.files, &Drivers::built_in()) {
+        Ok(set) => (set, Problems::new()),
+        Err(problems) => (Set::default(), problems),
     };
+    if problems.is_empty() && set.jobs.is_empty() && set.volumes.is_empty() {
+        return Err(Failure::new("there is no manifest in what was given").code(USAGE));
+    }
+    let good = problems.is_empty() && (!args.strict || set.warnings.is_empty());
+    match args.output.reader() {
+        Reader::Person => say_validation(&set, &problems),
+        Reader::Program => args.output.document(&Validation {
+            good,
+            jobs: set.jobs.iter().map(|loaded| loaded.object.key().to_string()).collect(),
+            volumes: set.volumes.iter().map(|loaded| loaded.object.name.clone()).collect(),
+            more_problems: problems.more(),
+            problems: problems.into_vec(),
+            warnings: set.warnings,
+        })?,
+    }
+    Ok(if good { 0 } else { FAILED })
+}
+
+fn say_validation(set: &Set, problems: &Problems) {
     for warning in &set.warnings {
         anstream::eprintln!("{} {warning}", styled(style::WARNING, "warning:"));
     }
-    if set.jobs.is_empty() && set.volumes.is_empty() {
-        anstream::eprintln!("there is no manifest in what was given");
-        return USAGE;
+    if problems.is_empty() {
+        let (jobs, volumes) = (counted(set.jobs.len(), "job"), counted(set.volumes.len(), "volume"));
+        show::out(&format!("good: {jobs}, {volumes}\n"));
+    } else {
+        anstream::eprintln!("{problems}");
     }
-    let (jobs, volumes) = (counted(set.jobs.len(), "job"), counted(set.volumes.len(), "volume"));
-    show::out(&format!("good: {jobs}, {volumes}\n"));
-    if args.strict && !set.warnings.is_empty() { FAILED } else { 0 }
+}
+
+pub(super) fn version(args: &VersionArgs) -> Result<u8, Failure> {
+    args.output.line(&format!("herdlet {}", crate::http::VERSION));
+    args.output.document(&VersionReport { version: crate::http::VERSION })?;
+    Ok(0)
 }
 
 fn counted(count: usize, noun: &str) -> String {

@@ -1,13 +1,15 @@
 //! `herdlet restart` and `herdlet signal`.
 
 use clap::Args;
-use herdlet_api_types::view::AllocView;
+use herdlet_api_types::{AllocId, view::AllocView};
+use serde::Serialize;
 
 use super::{
     Connection,
     client::RestartScope,
     failure::{Failure, USAGE},
-    show, target,
+    output::Output,
+    target,
 };
 
 /// Arguments of `herdlet restart`.
@@ -21,6 +23,8 @@ pub struct RestartArgs {
     /// All tasks, dead ones too, in lifecycle order [default: the running ones]
     #[arg(long)]
     all: bool,
+    #[command(flatten)]
+    output: Output,
     #[command(flatten)]
     connection: Connection,
 }
@@ -37,7 +41,24 @@ pub struct SignalArgs {
     #[arg(long)]
     task: Option<String>,
     #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
     connection: Connection,
+}
+
+/// Who was restarted or signalled; what `-o json` prints.
+#[derive(Default, Serialize)]
+struct Report<'r> {
+    allocs: Vec<Touched<'r>>,
+}
+
+#[derive(Serialize)]
+struct Touched<'r> {
+    id: AllocId,
+    name: String,
+    /// The task, where one was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'r str>,
 }
 
 pub(super) async fn restart(args: RestartArgs) -> Result<u8, Failure> {
@@ -59,27 +80,50 @@ pub(super) async fn restart(args: RestartArgs) -> Result<u8, Failure> {
         (None, true) => RestartScope::All,
         (None, false) => RestartScope::Running,
     };
-    for view in allocs {
-        client.restart(view.spec.id, &scope).await?;
-        show::out(&format!("{} restarting\n", named(view, task.as_deref())));
+    let mut report = Report::default();
+    let touched = async {
+        for view in allocs {
+            client.restart(view.spec.id, &scope).await?;
+            report.add(view, task.as_deref(), "restarting", args.output);
+        }
+        Ok::<_, Failure>(())
     }
-    Ok(0)
+    .await;
+    report.end(touched, args.output)
 }
 
 pub(super) async fn signal(args: SignalArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let target = target::find(&client, &args.target).await?.only(args.task)?;
     let task = target.task.clone();
-    for view in target.running(&args.target)? {
-        client.signal(view.spec.id, task.as_deref(), &args.signal).await?;
-        show::out(&format!("{} signalled\n", named(view, task.as_deref())));
+    let running = target.running(&args.target)?;
+    let mut report = Report::default();
+    let touched = async {
+        for view in running {
+            client.signal(view.spec.id, task.as_deref(), &args.signal).await?;
+            report.add(view, task.as_deref(), "signalled", args.output);
+        }
+        Ok::<_, Failure>(())
     }
-    Ok(0)
+    .await;
+    report.end(touched, args.output)
 }
 
-fn named(view: &AllocView, task: Option<&str>) -> String {
-    match task {
-        Some(task) => format!("{}/{task}", view.spec.name()),
-        None => view.spec.name(),
+impl<'r> Report<'r> {
+    fn add(&mut self, view: &AllocView, task: Option<&'r str>, what: &str, output: Output) {
+        let name = view.spec.name();
+        output.line(&match task {
+            Some(task) => format!("{name}/{task} {what}"),
+            None => format!("{name} {what}"),
+        });
+        self.allocs.push(Touched { id: view.spec.id, name, task });
+    }
+
+    /// Prints it, also when it broke halfway.
+    fn end(&self, touched: Result<(), Failure>, output: Output) -> Result<u8, Failure> {
+        if touched.is_ok() || !self.allocs.is_empty() {
+            output.document(self)?;
+        }
+        touched.map(|()| 0)
     }
 }

@@ -2,16 +2,22 @@
 
 use clap::Args;
 use herdlet_api_types::{
+    AllocId, JobKey,
+    alloc::ClientStatus,
     api::AgentStatus,
-    view::{AllocView, ConvergenceState, JobView},
+    task::{ExitResult, TaskStatus},
+    view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
 };
+use serde::Serialize;
 
 use super::{
     Connection,
-    client::Client,
     failure::Failure,
+    output::{Output, Reader},
     show::{self, styled},
-    style, target,
+    style,
+    table::plain,
+    target,
 };
 
 /// Arguments of `herdlet status`.
@@ -23,7 +29,49 @@ pub struct StatusArgs {
     #[arg(long)]
     check: bool,
     #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
     connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report<'r> {
+    /// What `--check` says: `converged converging degraded`.
+    verdict: &'static str,
+    /// The agent; only where no target was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<&'r AgentStatus>,
+    jobs: Vec<JobReport<'r>>,
+    allocs: Vec<AllocReport<'r>>,
+}
+
+#[derive(Serialize)]
+struct JobReport<'r> {
+    key: &'r JobKey,
+    version: u64,
+    deleting: bool,
+    convergence: &'r Convergence,
+}
+
+#[derive(Serialize)]
+struct AllocReport<'r> {
+    id: AllocId,
+    name: String,
+    status: ClientStatus,
+    healthy: Option<bool>,
+    convergence: &'r Convergence,
+    tasks: Vec<TaskReport<'r>>,
+}
+
+#[derive(Serialize)]
+struct TaskReport<'r> {
+    name: &'r str,
+    state: TaskStatus,
+    phase: &'r str,
+    failed: bool,
+    restarts: u32,
+    exit: Option<&'r ExitResult>,
 }
 
 /// All converged and healthy.
@@ -45,31 +93,86 @@ pub(super) async fn run(args: StatusArgs) -> Result<u8, Failure> {
 
 async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let (mut jobs, mut allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let mut agent = None;
     match &args.target {
         Some(text) => {
             let target = target::resolve(text, &jobs, &allocs)?;
-            let jobs: Vec<JobView> =
-                jobs.into_iter().filter(|view| target.job.as_ref() == Some(&view.key)).collect();
-            show_objects(&jobs, &target.allocs);
-            Ok(verdict(jobs.iter().map(|view| &view.convergence.state), &target.allocs))
+            jobs.retain(|view| target.job.as_ref() == Some(&view.key));
+            allocs = target.allocs;
         }
-        None => show_all(&client, &jobs, &allocs).await,
+        None => agent = Some(client.status().await?),
+    }
+    let of_agent = match &agent {
+        Some(status) if !wrongs(status).is_empty() => DEGRADED,
+        Some(_) | None => ALL_WELL,
+    };
+    let code = of_agent.max(verdict(jobs.iter().map(|view| &view.convergence.state), &allocs));
+    match args.output.reader() {
+        Reader::Person => show_all(agent.as_ref(), &jobs, &allocs),
+        Reader::Program => args.output.document(&report(code, agent.as_ref(), &jobs, &allocs))?,
+    }
+    Ok(code)
+}
+
+fn show_all(agent: Option<&AgentStatus>, jobs: &[JobView], allocs: &[AllocView]) {
+    if let Some(status) = agent {
+        show::out(&format!("{}\n", agent_line(status)));
+        for wrong in wrongs(status) {
+            show::out(&format!("{}\n", styled(style::ERROR, wrong)));
+        }
+    }
+    show_objects(jobs, allocs);
+    if agent.is_some() && jobs.is_empty() {
+        show::out("no jobs\n");
     }
 }
 
-async fn show_all(client: &Client, jobs: &[JobView], allocs: &[AllocView]) -> Result<u8, Failure> {
-    let status = client.status().await?;
-    show::out(&format!("{}\n", agent_line(&status)));
-    for wrong in [&status.not_ready, &status.degraded].into_iter().flatten() {
-        show::out(&format!("{}\n", styled(style::ERROR, wrong)));
+/// What is wrong with the agent itself and with what it was given, a line each.
+fn wrongs(status: &AgentStatus) -> Vec<String> {
+    [&status.not_ready, &status.degraded].into_iter().flatten().map(|wrong| plain(wrong)).collect()
+}
+
+fn report<'r>(
+    code: u8,
+    agent: Option<&'r AgentStatus>,
+    jobs: &'r [JobView],
+    allocs: &'r [AllocView],
+) -> Report<'r> {
+    let of_job = |view: &'r JobView| JobReport {
+        key: &view.key,
+        version: view.version,
+        deleting: view.deleting,
+        convergence: &view.convergence,
+    };
+    let of_task = |task: &'r TaskView| TaskReport {
+        name: &task.name,
+        state: task.state,
+        phase: &task.phase,
+        failed: task.failed,
+        restarts: task.restarts,
+        exit: task.exit.as_ref(),
+    };
+    let of_alloc = |view: &'r AllocView| AllocReport {
+        id: view.spec.id,
+        name: view.spec.name(),
+        status: view.status,
+        healthy: view.healthy,
+        convergence: &view.convergence,
+        tasks: view.tasks.iter().map(of_task).collect(),
+    };
+    let verdict = match code {
+        ALL_WELL => "converged",
+        CONVERGING => "converging",
+        _ => "degraded",
+    };
+    let current = allocs.iter().filter(|view| !show::is_replaced(view, allocs.iter()));
+    Report {
+        verdict,
+        agent,
+        jobs: jobs.iter().map(of_job).collect(),
+        allocs: current.map(of_alloc).collect(),
     }
-    show_objects(jobs, allocs);
-    if jobs.is_empty() {
-        show::out("no jobs\n");
-    }
-    let degraded = status.not_ready.is_some() || status.degraded.is_some();
-    Ok(if degraded { DEGRADED } else { verdict(jobs.iter().map(|view| &view.convergence.state), allocs) })
 }
 
 fn agent_line(status: &AgentStatus) -> String {
@@ -112,7 +215,7 @@ fn show_alloc(view: &AllocView) {
         return;
     }
     for task in &view.tasks {
-        let last = task.events.last().map(|event| format!(": {}", super::table::plain(&event.message)));
+        let last = task.events.last().map(|event| format!(": {}", plain(&event.message)));
         show::out(&format!("    {} {}{}\n", task.name, show::phase(task), last.unwrap_or_default()));
     }
 }

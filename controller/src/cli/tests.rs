@@ -45,7 +45,14 @@ fn command_lines_people_type_are_understood() {
         "herdlet plan -f web.yaml --addr unix:///run/x.sock",
         "herdlet schema spec.groups.tasks",
         "herdlet completions bash",
-        "herdlet version",
+        "herdlet version -o json",
+        "herdlet status -o yaml",
+        "herdlet explain web -o json",
+        "herdlet diff -f web.yaml -o json",
+        "herdlet apply -f web.yaml --wait --output json",
+        "herdlet delete web -o json",
+        "herdlet logs web -o json",
+        "herdlet validate web.yaml -o json",
     ] {
         assert!(parsed(line).is_ok(), "{line}");
     }

@@ -16,12 +16,14 @@ use herdlet_api_types::{
     parse_duration,
     view::{AllocView, ConvergenceState},
 };
+use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{
     Connection,
     client::{Client, ClientError},
     failure::{FAILED, Failure, INTERRUPTED, SUPERSEDED, TIMED_OUT},
+    output::Output,
     target,
     watch::{Shown, Told},
 };
@@ -39,6 +41,8 @@ pub struct WaitArgs {
     /// How long to wait; 0 for ever
     #[arg(long, default_value = "5m", value_parser = limit)]
     timeout: Duration,
+    #[command(flatten)]
+    output: Output,
     #[command(flatten)]
     connection: Connection,
 }
@@ -92,6 +96,37 @@ impl Waited {
             Self::Interrupted => INTERRUPTED,
         }
     }
+
+    /// The same for programs.
+    pub(super) fn report(&self, goal: Goal) -> WaitReport {
+        let (result, message) = match self {
+            Self::Reached => ("reached", None),
+            Self::Failed(why) => ("failed", Some(why)),
+            Self::Superseded(why) => ("superseded", Some(why)),
+            Self::TimedOut => ("timed-out", None),
+            Self::Interrupted => ("interrupted", None),
+        };
+        WaitReport { goal: goal.as_str(), result, message: message.cloned() }
+    }
+}
+
+/// How waiting ended, for programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct WaitReport {
+    /// `converged healthy complete deleted`.
+    goal: &'static str,
+    /// `reached failed superseded timed-out interrupted`.
+    result: &'static str,
+    /// Why it failed or was superseded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+}
+
+/// What `herdlet wait -o json` prints.
+#[derive(Serialize)]
+struct Report {
+    jobs: Vec<JobKey>,
+    waited: WaitReport,
 }
 
 /// A job to wait for.
@@ -114,7 +149,9 @@ pub(super) async fn run(args: WaitArgs) -> Result<u8, Failure> {
             Err(failure) => return Err(failure),
         }
     }
-    Ok(wait_for(&client, &keys, args.goal, args.timeout).await?.code())
+    let waited = wait_for(&client, &keys, args.goal, args.timeout).await?;
+    args.output.document(&Report { jobs: keys, waited: waited.report(args.goal) })?;
+    Ok(waited.code())
 }
 
 /// Waits until jobs are as `goal` says.

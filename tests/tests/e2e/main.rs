@@ -16,4 +16,5 @@ mod processes;
 mod run;
 mod secrets;
 mod services;
+mod shapes;
 mod volumes;
