@@ -36,6 +36,7 @@ use crate::{
     instance::{Instance, boot_id},
     planner::{Answer, Input, NoteSink, Planner},
     publish::ReadModel,
+    requests::Requests,
     state_db::Opened,
     watch::drift,
 };
@@ -68,6 +69,8 @@ pub struct Parts {
 pub struct Agent {
     /// Where events and requests go.
     pub inbox: Inbox<Input>,
+    /// Where requests are made.
+    pub requests: Requests,
     /// What the agent shows.
     pub model: Arc<ReadModel>,
     /// Follows and ends the loop.
@@ -126,6 +129,7 @@ impl Agent {
             clock: BootClock,
             settings: runtime::Settings::default(),
         });
+        let requests = Requests::new(inbox.clone(), &handle, context.paths.state.clone());
         let (ended_sender, ended) = oneshot::channel();
         tokio::spawn(async move {
             runtime.run().await;
@@ -142,7 +146,17 @@ impl Agent {
         }
         eyes.spawn(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.spawn(drift::look_at_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
-        Ok(Self { inbox, model, handle, context, isolation: instance.isolation, operations, eyes, ended })
+        Ok(Self {
+            inbox,
+            requests,
+            model,
+            handle,
+            context,
+            isolation: instance.isolation,
+            operations,
+            eyes,
+            ended,
+        })
     }
 
     /// Every source has said all it knows: from now on what none of them named may be removed.

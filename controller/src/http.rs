@@ -37,24 +37,25 @@ use axum::{
     routing::{delete, get, post},
 };
 use herdlet_api_types::UnixNanos;
-use herdlet_runtime::{Handle, Inbox, StoreHealth};
+use herdlet_runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 pub use auth::{Token, TokenError};
+pub(crate) use error::{EFFECT_HEADER, EFFECT_OPEN};
 pub use serve::{Limits, Listener, ServeError, serve};
 
 use crate::{
     desired::manifests::Drivers,
     drivers::{catalog::BuiltIn, task::Registry},
     paths::Paths,
-    planner::Input,
     publish::ReadModel,
+    requests::Requests,
 };
 
 /// What the API works with.
 pub struct Shared {
     /// Where requests go.
-    pub inbox: Inbox<Input>,
+    pub requests: Requests,
     /// What is shown.
     pub model: Arc<ReadModel>,
     /// Task drivers: commands executed in tasks, and statistics.
@@ -105,14 +106,10 @@ pub struct Vitals {
 
 impl Vitals {
     /// How the loop behind `handle` is.
-    pub fn of(handle: &Handle) -> Self {
+    pub fn of(handle: &Handle, requests: &Requests) -> Self {
         let not_ready = (!handle.first_turn.is_open()).then(|| "the state is being restored".to_owned());
-        let degraded = match &*handle.store_health.borrow() {
-            StoreHealth::Ok => None,
-            StoreHealth::Degraded { failures, error, .. } => Some(format!(
-                "the state database can't be written ({failures} failed tries): {error}; nothing new is started, running tasks are kept"
-            )),
-        };
+        let degraded = requests.degraded();
+        let degraded = degraded.map(|why| format!("nothing new is started, running tasks are kept: {why}"));
         Self { not_ready, degraded }
     }
 }

@@ -17,6 +17,7 @@ pub mod logs;
 pub mod paths;
 pub mod planner;
 pub mod publish;
+pub mod requests;
 pub mod run;
 pub mod serve;
 pub mod state_db;

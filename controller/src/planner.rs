@@ -3,10 +3,7 @@
 //! In go [`Input`]s; out come the turn's actions, records, views and answers. Requests get a number while the world looks at
 //! them, so that it needs to know no channels.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use herdlet_api_types::UnixNanos;
 use herdlet_plan::{
@@ -47,14 +44,13 @@ pub struct Planner {
     world: World,
     boot: BootId,
     notes: NoteSink,
-    waiting: HashMap<u64, oneshot::Sender<Answer>>,
     requests: u64,
 }
 
 impl Planner {
     /// Drives `world` during the boot `boot`.
     pub fn new(world: World, boot: BootId, notes: NoteSink) -> Self {
-        Self { world, boot, notes, waiting: HashMap::new(), requests: 0 }
+        Self { world, boot, notes, requests: 0 }
     }
 
     fn now(&self, now: runtime::Now) -> Now {
@@ -62,7 +58,7 @@ impl Planner {
     }
 
     /// Hands the planner's output to the runtime's turn.
-    fn hand_over(&mut self, made: Turn, turn: &mut runtime::Turn<Self>) {
+    fn hand_over(&self, made: Turn, turn: &mut runtime::Turn<Self>, asked: Option<Asked>) {
         let Turn { records, actions, views, replies, wakes, notes } = made;
         turn.records.extend(records);
         turn.actions.extend(actions.into_iter().map(Do));
@@ -70,10 +66,10 @@ impl Planner {
         for (key, at_ns) in wakes {
             turn.wake(key, at_ns, "plan");
         }
-        for (request, reply) in replies {
-            if let Some(sender) = self.waiting.remove(&request) {
-                turn.replies.push(PendingReply { sender, reply });
-            }
+        if let Some(Asked { request, sender }) = asked
+            && let Some((_, reply)) = replies.into_iter().find(|(number, _)| *number == request)
+        {
+            turn.replies.push(PendingReply { sender, reply });
         }
         for note in &notes {
             (self.notes)(note);
@@ -109,12 +105,13 @@ impl runtime::World for Planner {
         dirty: &mut runtime::Dirty<Key>,
         turn: &mut runtime::Turn<Self>,
     ) {
-        let event = match input {
-            Input::Event(event) => event,
+        // Requests are answered as they are applied. Held here, so that one which panics is dropped, and whoever asked hears it.
+        let (event, asked) = match input {
+            Input::Event(event) => (event, None),
             Input::Request(command, sender) => {
                 self.requests += 1;
-                self.waiting.insert(self.requests, sender);
-                Event::Command { request: self.requests, command }
+                let request = self.requests;
+                (Event::Command { request, command }, Some(Asked { request, sender }))
             }
         };
         let (mut keys, mut made) = (BTreeSet::new(), Turn::default());
@@ -122,21 +119,27 @@ impl runtime::World for Planner {
         for key in keys {
             dirty.mark(key);
         }
-        self.hand_over(made, turn);
+        self.hand_over(made, turn, asked);
     }
 
     fn reconcile(&mut self, now: runtime::Now, key: &Key, turn: &mut runtime::Turn<Self>) {
         let (mut keys, mut made) = (BTreeSet::new(), Turn::default());
         self.world.reconcile(self.now(now), key, &mut keys, &mut made);
         turn.dirty.extend(keys);
-        self.hand_over(made, turn);
+        self.hand_over(made, turn, None);
     }
 
     fn quarantined(&mut self, _now: runtime::Now, key: &Key, message: &str, turn: &mut runtime::Turn<Self>) {
         let mut made = Turn::default();
         self.world.quarantine(key, message, &mut made);
-        self.hand_over(made, turn);
+        self.hand_over(made, turn, None);
     }
+}
+
+/// A request on its way through the world.
+struct Asked {
+    request: u64,
+    sender: oneshot::Sender<Answer>,
 }
 
 /// An action under the runtime.
@@ -169,6 +172,15 @@ impl runtime::Reply for PendingReply {
     fn release(self, index: runtime::CommitIndex) {
         // Whoever asked may have gone away.
         let _ = self.sender.send(Answer { reply: self.reply, index });
+    }
+
+    fn release_when(&self) -> runtime::Release {
+        match self.reply {
+            Reply::Explanation(_) => runtime::Release::AtOnce,
+            Reply::Applied { .. } | Reply::Accepted { .. } | Reply::Refused(_) => {
+                runtime::Release::AfterCommit
+            }
+        }
     }
 }
 

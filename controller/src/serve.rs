@@ -180,15 +180,16 @@ fn shared(
     closing: CancellationToken,
 ) -> Arc<Shared> {
     let handle = agent.handle.clone();
+    let requests = agent.requests.clone();
     Arc::new(Shared {
-        inbox: agent.inbox.clone(),
+        requests: requests.clone(),
         model: Arc::clone(&agent.model),
         drivers: agent.context.drivers.clone(),
         manifests: manifest_rules(config),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
         facts,
-        vitals: Box::new(move || Vitals::of(&handle)),
+        vitals: Box::new(move || Vitals::of(&handle, &requests)),
         metrics: Box::new(scrape),
         closing,
     })

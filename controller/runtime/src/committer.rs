@@ -250,7 +250,7 @@ where
 
     /// Puts a turn behind the others, bounded: with a store that is stuck turns keep coming, and the loop never waits.
     fn queue(&mut self, offered: Offered<W>) {
-        let offered = self.outlet.take(offered);
+        let offered = self.outlet.take(self.index, offered);
         if self.waiting.len() < WAITING_TURNS_MAX {
             return self.waiting.push_back(offered);
         }

@@ -76,6 +76,12 @@ impl<E: Send + 'static> Inbox<E> {
         self.sender.max_capacity() - self.sender.capacity()
     }
 
+    /// Whether the runtime has stopped taking events.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
     /// Resolves when the runtime has stopped taking events.
     pub async fn closed(&self) {
         self.sender.closed().await;
@@ -83,6 +89,11 @@ impl<E: Send + 'static> Inbox<E> {
 }
 
 impl<E> Arrivals<E> {
+    /// The next event, if one is there: for whoever looks at what is sent without running a loop.
+    pub fn take(&mut self) -> Option<E> {
+        self.receiver.try_recv().ok().map(|(_, event)| event)
+    }
+
     /// Waits for at least one event and takes what is there, at most `chunk_max`; 0 when all senders are gone. Nothing
     /// is lost when it is dropped while waiting.
     pub(crate) async fn ready_chunk(&mut self, chunk_max: usize) -> usize {

@@ -73,6 +73,12 @@ pub trait Reply: Send + 'static {
     /// The turn is durable at `index`. Must not block. A reply that is dropped instead was not committed in time (the
     /// agent went down); its receiver should say so.
     fn release(self, index: CommitIndex);
+
+    /// When it may be given: [`Release::AtOnce`] for one that promises nothing, which a store that can't write must not
+    /// hold back; it then gets the index of an earlier commit. Any other value waits for the commit.
+    fn release_when(&self) -> Release {
+        Release::AfterCommit
+    }
 }
 
 impl Reply for () {

@@ -15,7 +15,7 @@ use super::{
     output::Output,
     show::styled,
     style,
-    wait::{Goal, WaitReport, wait_for_applied},
+    wait::{Goal, Limit, WaitReport, wait_for_applied},
 };
 use crate::desired::{
     manifests::{self, Drivers},
@@ -31,7 +31,7 @@ pub struct ApplyArgs {
     /// Wait until all of it is converged
     #[arg(long)]
     wait: bool,
-    /// How long to wait; 0 for ever
+    /// With --wait: how long all of it may take; 0 for ever
     #[arg(long, default_value = "5m", value_parser = super::wait::limit)]
     timeout: Duration,
     /// Say by the exit code whether anything changed: 10 nothing, 11 something
@@ -59,9 +59,10 @@ const UNCHANGED: u8 = 10;
 const CHANGED: u8 = 11;
 
 pub(super) async fn run(args: ApplyArgs) -> Result<u8, Failure> {
+    let limit = Limit::from_now(if args.wait { args.timeout } else { Duration::ZERO });
     let request = ApplyRequest { files: read(&args.files)? };
     let client = args.connection.client()?;
-    let reply = client.apply(&request).await?;
+    let reply = limit.within("apply it", client.apply(&request)).await?;
     tell(&reply, args.output);
     if args.detailed_exitcode {
         let unchanged =
@@ -74,7 +75,7 @@ pub(super) async fn run(args: ApplyArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     let jobs: Vec<(JobKey, u64)> = reply.jobs.iter().map(|job| (job.job.clone(), job.version)).collect();
-    let waited = wait_for_applied(&client, &jobs, reply.index, Goal::Converged, args.timeout).await;
+    let waited = wait_for_applied(&client, &jobs, reply.index, Goal::Converged, limit).await;
     // Also when the wait itself broke: what was accepted is in force.
     let report = waited.as_ref().ok().map(|waited| waited.report(Goal::Converged));
     args.output.document(&Report { reply: &reply, waited: report })?;

@@ -25,6 +25,7 @@ pub use exec::{ExecFrame, ExecInput, ExecOutput, ExecSocket};
 use super::Address;
 use crate::{
     desired::yaml::Problems,
+    http::{EFFECT_HEADER, EFFECT_OPEN},
     http_client::{self, Tls},
     paths::encode,
 };
@@ -54,6 +55,9 @@ pub enum ClientError {
         /// What the agent said.
         message: String,
     },
+    /// The agent could not make it durable in time: it may still take effect.
+    #[error("{0}")]
+    Open(String),
     /// The manifests are wrong.
     #[error("{0}")]
     Problems(Problems),
@@ -275,7 +279,11 @@ impl Client {
         if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(answer);
         }
+        let open = answer.headers().get(EFFECT_HEADER).is_some_and(|effect| effect == EFFECT_OPEN);
         let text = answer.text().await.unwrap_or_default();
+        if open {
+            return Err(ClientError::Open(text.trim().to_owned()));
+        }
         if let Ok(problems) = serde_json::from_str::<Problems>(&text) {
             return Err(ClientError::Problems(problems));
         }

@@ -12,7 +12,7 @@ use super::{
     client::{Client, Purge},
     failure::{Failure, USAGE},
     output::Output,
-    wait::{Goal, WaitReport, Waited, wait_for},
+    wait::{Goal, Limit, WaitReport, Waited, wait_for},
 };
 use crate::desired::manifests::{self, Drivers};
 
@@ -31,7 +31,7 @@ pub struct DeleteArgs {
     /// Wait until the jobs are gone
     #[arg(long)]
     wait: bool,
-    /// How long to wait; 0 for ever
+    /// How long all of it may take; 0 for ever
     #[arg(long, default_value = "5m", value_parser = super::wait::limit)]
     timeout: Duration,
     #[command(flatten)]
@@ -68,6 +68,7 @@ pub(super) async fn run(args: DeleteArgs) -> Result<u8, Failure> {
 }
 
 async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
+    let limit = Limit::from_now(args.timeout);
     let client = args.connection.client()?;
     let purge = if args.purge { Purge::Data } else { Purge::Nothing };
     if let [word, names @ ..] = args.names.as_slice()
@@ -75,28 +76,30 @@ async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
         && !names.is_empty()
     {
         let names = names.iter().cloned().collect();
-        remove_volumes(&client, names, purge, args.output, report).await?;
+        let removal = remove_volumes(&client, names, purge, args.output, report);
+        limit.within("delete volumes", removal).await?;
         return Ok(0);
     }
-    let jobs = client.jobs().await?;
+    let jobs = limit.within("list the jobs", client.jobs()).await?;
     let (keys, mut volumes) =
         if args.files.is_empty() { by_name(args, &jobs)? } else { by_file(args, &jobs)? };
     if args.purge {
-        volumes.extend(volumes_of(&client, &jobs, &keys).await?);
+        volumes.extend(limit.within("list the volumes", volumes_of(&client, &jobs, &keys)).await?);
     }
     for key in &keys {
-        client.delete_job(key).await?;
+        limit.within("delete a job", client.delete_job(key)).await?;
         args.output.line(&format!("job/{key} deleting"));
         report.jobs.push(key.clone());
     }
     if (args.wait || !volumes.is_empty()) && !keys.is_empty() {
-        let waited = wait_for(&client, &keys, Goal::Deleted, args.timeout).await?;
+        let waited = wait_for(&client, &keys, Goal::Deleted, limit).await?;
         report.waited = Some(waited.report(Goal::Deleted));
         if waited != Waited::Reached {
             return Ok(waited.code());
         }
     }
-    remove_volumes(&client, volumes, purge, args.output, report).await?;
+    let removal = remove_volumes(&client, volumes, purge, args.output, report);
+    limit.within("delete volumes", removal).await?;
     Ok(0)
 }
 

@@ -72,12 +72,15 @@ impl From<ClientError> for Failure {
             }
             ClientError::Setup(_)
             | ClientError::Status { .. }
+            | ClientError::Open(_)
             | ClientError::Problems(_)
             | ClientError::Transfer { .. }
             | ClientError::Answer { .. } => None,
         };
         let code = match &error {
             ClientError::Problems(_) => USAGE,
+            // Not failed for good: the agent still tries.
+            ClientError::Open(_) => TIMED_OUT,
             ClientError::Unreachable { .. }
             | ClientError::Setup(_)
             | ClientError::Status { .. }

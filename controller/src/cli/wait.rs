@@ -3,6 +3,7 @@
 //! In: the agent's stream of changes. Out: lines on stderr (redrawn in place on a terminal, else one per change), and how it
 //! ended. It judges only at commits, by the agent's own verdicts.
 
+mod limit;
 mod progress;
 
 use std::time::Duration;
@@ -13,7 +14,6 @@ use herdlet_api_types::{
     JobKey,
     alloc::ClientStatus,
     api::Change,
-    parse_duration,
     view::{AllocView, ConvergenceState},
 };
 use serde::Serialize;
@@ -28,6 +28,8 @@ use super::{
     watch::{Shown, Told},
 };
 use progress::Progress;
+
+pub(super) use limit::{Limit, limit};
 
 /// Arguments of `herdlet wait`.
 #[derive(Debug, Clone, Args)]
@@ -138,8 +140,10 @@ struct Wanted {
 }
 
 pub(super) async fn run(args: WaitArgs) -> Result<u8, Failure> {
+    let limit = Limit::from_now(args.timeout);
     let client = args.connection.client()?;
-    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let listed = async { tokio::try_join!(client.jobs(), client.allocs()) };
+    let (jobs, allocs) = limit.within("list what to wait for", listed).await?;
     let mut keys = Vec::new();
     for name in &args.jobs {
         match target::resolve(name, &jobs, &allocs) {
@@ -149,7 +153,7 @@ pub(super) async fn run(args: WaitArgs) -> Result<u8, Failure> {
             Err(failure) => return Err(failure),
         }
     }
-    let waited = wait_for(&client, &keys, args.goal, args.timeout).await?;
+    let waited = wait_for(&client, &keys, args.goal, limit).await?;
     args.output.document(&Report { jobs: keys, waited: waited.report(args.goal) })?;
     Ok(waited.code())
 }
@@ -159,10 +163,10 @@ pub(super) async fn wait_for(
     client: &Client,
     jobs: &[JobKey],
     goal: Goal,
-    timeout: Duration,
+    limit: Limit,
 ) -> Result<Waited, Failure> {
     let wanted = jobs.iter().map(|job| Wanted { job: job.clone(), version: None }).collect();
-    Waiting { wanted, index: 0, goal }.follow(client, timeout).await
+    Waiting { wanted, index: 0, goal }.follow(client, limit).await
 }
 
 /// The same for what was just applied: older commits say nothing about it, newer versions end the wait.
@@ -171,18 +175,11 @@ pub(super) async fn wait_for_applied(
     jobs: &[(JobKey, u64)],
     index: u64,
     goal: Goal,
-    timeout: Duration,
+    limit: Limit,
 ) -> Result<Waited, Failure> {
     let wanted =
         jobs.iter().map(|(job, version)| Wanted { job: job.clone(), version: Some(*version) }).collect();
-    Waiting { wanted, index, goal }.follow(client, timeout).await
-}
-
-/// A limit as people write it, `30s` or `5m`; `0` for none.
-pub(super) fn limit(text: &str) -> Result<Duration, String> {
-    let nanos = parse_duration(text).map_err(|error| error.to_string())?;
-    let nanos = u64::try_from(nanos).map_err(|_| "must not be negative".to_owned())?;
-    Ok(Duration::from_nanos(nanos))
+    Waiting { wanted, index, goal }.follow(client, limit).await
 }
 
 /// The agent's changes.
@@ -233,21 +230,15 @@ struct Waiting {
 }
 
 impl Waiting {
-    async fn follow(self, client: &Client, timeout: Duration) -> Result<Waited, Failure> {
+    async fn follow(self, client: &Client, limit: Limit) -> Result<Waited, Failure> {
         let began = Instant::now();
-        let deadline = (!timeout.is_zero()).then(|| began + timeout);
+        let events = limit.within("follow the agent's changes", client.events()).await?;
         let mut progress = Progress::begin();
         let mut shown = Shown::default();
-        let mut source = Source { client, events: Some(Box::new(client.events().await?)), tries: 0 };
+        let mut source = Source { client, events: Some(Box::new(events)), tries: 0 };
         let interrupt = tokio::signal::ctrl_c();
         tokio::pin!(interrupt);
         let waited = loop {
-            let late = async {
-                match deadline {
-                    Some(deadline) => tokio::time::sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 change = source.next() => {
                     if shown.apply(change?) == Told::Part || shown.index < self.index {
@@ -258,7 +249,7 @@ impl Waiting {
                         break waited;
                     }
                 }
-                () = late => break Waited::TimedOut,
+                () = limit.reached() => break Waited::TimedOut,
                 _ = &mut interrupt => break Waited::Interrupted,
                 () = progress.tick() => progress.show(&self.allocs(&shown)),
             }
@@ -419,13 +410,5 @@ mod tests {
         let unhealthy = vec![AllocView { healthy: Some(false), ..alloc_view(&web, 0, 1) }];
         assert_eq!(code(waited(Goal::Healthy, None, Some(view(0, C::Converged)), unhealthy)), None);
         assert_eq!((Waited::TimedOut.code(), Waited::Interrupted.code()), (3, 130));
-    }
-
-    #[test]
-    fn limits_have_units() {
-        assert_eq!(limit("0"), Ok(Duration::ZERO));
-        assert_eq!(limit("1m30s"), Ok(Duration::from_secs(90)));
-        assert!(limit("-1s").is_err());
-        assert!(limit("7").is_err());
     }
 }

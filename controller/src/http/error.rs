@@ -1,12 +1,17 @@
 //! How requests fail: a status code and one line of plain text, as Nomad's API does.
 
 use axum::{
-    http::{StatusCode, header},
+    http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use herdlet_plan::event::{Refusal, Reply};
 
-use crate::desired::yaml::Problems;
+use crate::{desired::yaml::Problems, requests::RequestError};
+
+/// Of a request that was answered 503: whether it may still take effect.
+pub(crate) const EFFECT_HEADER: &str = "herdlet-effect";
+/// It may.
+pub(crate) const EFFECT_OPEN: &str = "open";
 
 /// Why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -32,9 +37,15 @@ pub(super) enum ApiError {
     /// It will come with a later release.
     #[error("{0}")]
     NotBuilt(String),
-    /// The agent is going down, or not up yet.
+    /// The agent can't do it now: it is going down, or its state can't be written. Nothing was changed.
     #[error("{0}")]
     Unavailable(String),
+    /// The same, but too late to know that nothing was changed.
+    #[error("{0}")]
+    Open(String),
+    /// A defect of ours, in a whole sentence.
+    #[error("{0}")]
+    Defect(String),
     /// Something of ours failed.
     #[error("failed to {0}")]
     Failed(String),
@@ -56,8 +67,8 @@ impl ApiError {
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::NotBuilt(_) => StatusCode::NOT_IMPLEMENTED,
-            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Unavailable(_) | Self::Open(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Defect(_) | Self::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 }
@@ -71,13 +82,29 @@ impl From<Refusal> for ApiError {
     }
 }
 
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        let message = error.to_string();
+        match error {
+            RequestError::Withheld(_) | RequestError::Down => Self::Unavailable(message),
+            RequestError::Open(_) => Self::Open(message),
+            RequestError::Lost => Self::Defect(message),
+        }
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = self.status();
         if let Self::Problems(problems) = self {
             return (status, axum::Json(problems)).into_response();
         }
-        (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], self.to_string()).into_response()
+        let text = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+        let mut response = (status, text, self.to_string()).into_response();
+        if let Self::Open(_) = self {
+            response.headers_mut().insert(EFFECT_HEADER, HeaderValue::from_static(EFFECT_OPEN));
+        }
+        response
     }
 }
 

@@ -7,16 +7,12 @@ use herdlet_api_types::{
     view::{AllocView, TaskView},
 };
 use herdlet_plan::event::{Command, Reply};
-use tokio::sync::oneshot;
 
 use super::{
     Shared,
     error::{ApiError, ApiResult},
 };
-use crate::{
-    drivers::task::{AttemptId, TaskDriver},
-    planner::Input,
-};
+use crate::drivers::task::{AttemptId, TaskDriver};
 
 /// One task of an allocation, and the driver that runs it.
 pub(super) struct TaskTarget {
@@ -48,13 +44,9 @@ impl Shared {
         Ok(TaskTarget { task: task.clone(), attempt, driver })
     }
 
-    /// Asks the planner, and waits until its answer is durable.
+    /// Asks the planner, and waits until its answer is durable; not for long while it can't become so.
     pub(super) async fn request(&self, command: Command) -> ApiResult<Reply> {
-        let down = || ApiError::Unavailable("the agent is shutting down".to_owned());
-        let (sender, answer) = oneshot::channel();
-        self.inbox.send(Input::Request(command, sender)).await.map_err(|_| down())?;
-        let answer = answer.await.map_err(|_| down())?;
-        match answer.reply {
+        match self.requests.ask(command).await?.reply {
             Reply::Refused(refusal) => Err(refusal.into()),
             reply @ (Reply::Accepted { .. } | Reply::Applied { .. } | Reply::Explanation(_)) => Ok(reply),
         }

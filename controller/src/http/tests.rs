@@ -12,7 +12,8 @@ use herdlet_api_types::{
     view::{AllocView, JobView},
 };
 use herdlet_plan::turn::View;
-use herdlet_runtime::{CommitIndex, Inbox, Publisher};
+use herdlet_runtime::{CommitIndex, Inbox, Publisher, StoreHealth};
+use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Facts, Limits, Listener, Shared, Token, Vitals, metrics_router, router, serve};
@@ -22,6 +23,7 @@ use crate::{
     drivers::{catalog::BuiltIn, task::Registry},
     paths::Paths,
     publish::ReadModel,
+    requests::Requests,
 };
 
 /// An API in front of a read model.
@@ -29,6 +31,7 @@ struct Ground {
     dir: tempfile::TempDir,
     shared: Arc<Shared>,
     tasks: TaskTracker,
+    store: watch::Sender<StoreHealth>,
 }
 
 impl Ground {
@@ -36,8 +39,9 @@ impl Ground {
         let dir = tempfile::tempdir().unwrap();
         // Nobody answers requests: each is told that the agent shuts down.
         let (inbox, _) = Inbox::with_capacity(1);
+        let store = watch::Sender::new(StoreHealth::Ok);
         let shared = Shared {
-            inbox,
+            requests: Requests::to(inbox, store.subscribe(), dir.path().join("state")),
             model: Arc::new(ReadModel::default()),
             drivers: Registry::new(),
             manifests: Drivers::built_in(),
@@ -53,7 +57,7 @@ impl Ground {
             metrics: Box::new(|| "# EOF\n".to_owned()),
             closing: CancellationToken::new(),
         };
-        Self { dir, shared: Arc::new(shared), tasks: TaskTracker::new() }
+        Self { dir, shared: Arc::new(shared), tasks: TaskTracker::new(), store }
     }
 
     fn show(&self, index: u64, jobs: &[JobView], allocs: &[AllocView]) {

@@ -8,6 +8,7 @@
 mod agent;
 mod common;
 mod crash;
+mod disk;
 mod drift;
 mod examples;
 mod identity;

@@ -48,8 +48,9 @@ impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> 
         Self { executor, publisher, stops: VecDeque::new(), taken: 0, settings, closing, metrics }
     }
 
-    /// Takes a turn that begins to wait: starts what needs no commit, and puts its stops on the clock.
-    pub(crate) fn take(&mut self, mut offered: Offered<W>) -> Offered<W> {
+    /// Takes a turn that begins to wait, the last commit being `index`: starts and answers what needs no commit, and puts
+    /// its stops on the clock.
+    pub(crate) fn take(&mut self, index: CommitIndex, mut offered: Offered<W>) -> Offered<W> {
         self.taken += 1;
         offered.number = self.taken;
         let (mut at_once, mut stops, mut after_commit) = (Vec::new(), Vec::new(), Vec::new());
@@ -66,6 +67,10 @@ impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> 
             self.stops.push_back(Stops { turn: offered.number, until, actions: stops });
         }
         self.start(at_once);
+        let (at_once, after_commit): (Vec<_>, Vec<_>) =
+            offered.turn.replies.drain(..).partition(|reply| reply.release_when() == Release::AtOnce);
+        offered.turn.replies = after_commit;
+        self.answer(index, at_once);
         offered
     }
 
@@ -94,11 +99,15 @@ impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> 
         if !turn.statuses.is_empty() {
             guard(&self.metrics, || self.publisher.offer(index, turn.statuses));
         }
-        for reply in turn.replies {
-            guard(&self.metrics, || reply.release(index));
-        }
+        self.answer(index, turn.replies);
         if let Some(gate) = gate {
             gate.open();
+        }
+    }
+
+    fn answer(&self, index: CommitIndex, replies: Vec<W::Reply>) {
+        for reply in replies {
+            guard(&self.metrics, || reply.release(index));
         }
     }
 

@@ -141,6 +141,21 @@ async fn a_failing_store_starts_nothing_and_recovers_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_promises_nothing_waits_for_no_commit() {
+    let running = begun().await;
+    running.store.set(Mode::Fail);
+    let (reply, mut asked) = oneshot::channel();
+    running.send(Event::Ask(reply)).await;
+    let (reply, wondered) = oneshot::channel();
+    running.send(Event::Wonder(reply)).await;
+    let answered = tokio::time::timeout(Duration::from_secs(1), wondered).await;
+    assert_eq!(answered, Ok(Ok(CommitIndex(100))), "the last commit that did happen");
+    assert!(asked.try_recv().is_err());
+    running.store.set(Mode::Work);
+    assert_eq!(asked.await, Ok(CommitIndex(101)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn whoever_panics_while_a_turn_is_released_harms_nobody() {
     let running = begun().await;
     running.send(Event::Plan(666, all())).await;

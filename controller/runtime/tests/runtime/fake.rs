@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use herdlet_runtime::{
-    Action, Clock, CommitIndex, Dirty, Ended, Executor, Handle, Inbox, Now, Publisher, Release, Report,
-    Runtime, Settings, Shell, Store, TokioClock, Turn, World,
+    Action, Clock, CommitIndex, Dirty, Ended, Executor, Handle, Inbox, Now, Publisher, Release, Reply,
+    Report, Runtime, Settings, Shell, Store, TokioClock, Turn, World,
 };
 use tokio::sync::{mpsc as async_mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -33,6 +33,8 @@ pub(crate) enum Event {
     Plan(u32, Planned),
     /// Store a record with a reply.
     Ask(oneshot::Sender<CommitIndex>),
+    /// Reply without a record, and without waiting for any.
+    Wonder(oneshot::Sender<CommitIndex>),
     /// Panic in apply, about a key or about none.
     Panic(Option<u32>),
     /// Take a key out of quarantine.
@@ -69,6 +71,19 @@ impl Action for Deed {
     }
 }
 
+/// An answer, and when it may be given.
+pub(crate) struct Replied(Release, oneshot::Sender<CommitIndex>);
+
+impl Reply for Replied {
+    fn release(self, index: CommitIndex) {
+        let _ = self.1.send(index);
+    }
+
+    fn release_when(&self) -> Release {
+        self.0
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Numbers {
     pub(crate) log: Log,
@@ -83,7 +98,7 @@ impl World for Numbers {
     type Action = Deed;
     type Record = String;
     type Status = String;
-    type Reply = oneshot::Sender<CommitIndex>;
+    type Reply = Replied;
 
     fn begin(&mut self, _: Now, dirty: &mut Dirty<u32>) {
         self.restored.iter().for_each(|key| dirty.mark(*key));
@@ -95,7 +110,7 @@ impl World for Numbers {
             Event::Mark(key) | Event::Plan(key, _) | Event::Release(key) => Some(*key),
             Event::Panic(key) => *key,
             Event::Report(report) => Some(report.key),
-            Event::Ask(_) => None,
+            Event::Ask(_) | Event::Wonder(_) => None,
         }
     }
 
@@ -108,8 +123,9 @@ impl World for Numbers {
             }
             Event::Ask(reply) => {
                 turn.records.push("asked".to_owned());
-                turn.replies.push(reply);
+                turn.replies.push(Replied(Release::AfterCommit, reply));
             }
+            Event::Wonder(reply) => turn.replies.push(Replied(Release::AtOnce, reply)),
             Event::Panic(key) => {
                 turn.records.push("half".to_owned());
                 panic!("cannot apply to {key:?}");

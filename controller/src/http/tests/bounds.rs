@@ -7,8 +7,14 @@ use tokio::{
     net::UnixStream,
 };
 
+use herdlet_api_types::JobKey;
+use herdlet_plan::event::Command;
+
 use super::*;
-use crate::http::{ServeError, TokenError};
+use crate::{
+    http::{ServeError, TokenError, error::ApiError},
+    requests::RequestError,
+};
 
 fn token_file(ground: &Ground, text: &str, mode: u32) -> PathBuf {
     let path = ground.dir.path().join("token");
@@ -75,6 +81,32 @@ async fn a_huge_body_is_refused() {
         assert_eq!(answer.status().as_u16(), 413);
     }
     assert_eq!(ground.get("/healthz").await.0, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_to_a_full_disk_is_answered_503_with_the_cause() {
+    use axum::response::IntoResponse as _;
+
+    let ground = Ground::new();
+    ground.store.send_replace(StoreHealth::Degraded {
+        since: herdlet_runtime::Now { boot_ns: 0, wall_ns: 0 },
+        failures: 2,
+        error: "write what was accepted: No space left on device (os error 28)".to_owned(),
+    });
+    let began = tokio::time::Instant::now();
+    let command = Command::Delete { job: JobKey { namespace: "default".to_owned(), id: "web".to_owned() } };
+    let error = ground.shared.request(command).await.unwrap_err();
+    assert!(began.elapsed() <= Duration::from_secs(6));
+    let said = error.to_string();
+    for part in ["nothing was changed", "No space left on device", &*ground.dir.path().to_string_lossy()] {
+        assert!(said.contains(part), "{said}");
+    }
+    let response = error.into_response();
+    assert_eq!(response.status(), 503);
+    assert!(response.headers().get(crate::http::EFFECT_HEADER).is_none());
+    let open = ApiError::from(RequestError::Open("full".to_owned())).into_response();
+    assert_eq!(open.status(), 503);
+    assert_eq!(open.headers()[crate::http::EFFECT_HEADER], crate::http::EFFECT_OPEN);
 }
 
 #[tokio::test]

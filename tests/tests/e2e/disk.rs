@@ -1,0 +1,122 @@
+//! A state disk that is full: what runs runs on, requests are answered with the cause, and everything goes on by itself when
+//! there is room again. The disk is a tmpfs of a few MiB over the agent's state directory.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use herdlet_tests::e2e::{
+    agent::{Agent, Setup},
+    http, wait,
+};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::common::{is_root, job, sleeper};
+
+/// Room for the database, the supervisor's program and little more.
+const DISK: &std::ffi::CStr = c"size=24m,mode=0711";
+
+/// A disk over a directory.
+struct Disk {
+    at: PathBuf,
+}
+
+impl Disk {
+    fn over(dir: &Path) -> Self {
+        fs::create_dir_all(dir).unwrap();
+        mount("disk", dir, "tmpfs", MountFlags::empty(), DISK).unwrap();
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o711)).unwrap();
+        Self { at: dir.to_owned() }
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.at.join("ballast")
+    }
+
+    /// Not one byte is left.
+    fn fill(&self) {
+        use std::io::Write as _;
+        let mut file = fs::File::create(self.ballast()).unwrap();
+        for size in [65_536, 4_096, 1] {
+            while file.write_all(&vec![0; size]).is_ok() {}
+        }
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.ballast()).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = unmount(&self.at, UnmountFlags::DETACH);
+    }
+}
+
+/// An agent that was not started yet, on a disk of its own.
+fn on_a_small_disk(setup: Setup) -> (Disk, Agent) {
+    let agent = Agent::prepare(setup);
+    (Disk::over(&agent.home.state()), agent)
+}
+
+/// The same proof that nothing is left as [`Agent::finish`], without the disk itself.
+fn finish(disk: Disk, mut agent: Agent) {
+    for job in agent.allocs().iter().map(|alloc| alloc.job()).collect::<std::collections::BTreeSet<_>>() {
+        agent.cli(&["delete", "--wait", &job]).success();
+    }
+    agent.terminate();
+    drop(disk);
+    agent.home.assert_nothing_left_within(Duration::from_secs(10));
+}
+
+#[test]
+fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
+    if !is_root() {
+        return;
+    }
+    let (disk, mut agent) = on_a_small_disk(Setup::default());
+    agent.launch();
+    agent.apply_and_wait(&job("old", "service", "", &[sleeper("t", "")]));
+    let member = agent.single("old.g[0]", "t");
+    disk.fill();
+    let path = agent.manifest(&job("new", "service", "", &[sleeper("t", "")])).display().to_string();
+
+    // The first is taken before anybody knows that the disk is full; what becomes of it is open.
+    let began = Instant::now();
+    let first = agent.cli(&["apply", "-f", &path]);
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+    assert_eq!(first.code, 3, "{first:?}");
+    assert!(first.stderr.contains("open") && first.stderr.contains("No space left"), "{first:?}");
+
+    // From then on they are withheld.
+    let began = Instant::now();
+    let second = agent.cli(&["delete", "old"]);
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+    assert_eq!(second.code, 1, "{second:?}");
+    for part in ["nothing was changed", "No space left", "has room", &*agent.home.state().to_string_lossy()] {
+        assert!(second.stderr.contains(part), "{second:?}");
+    }
+    let status = http::get(&agent.peer(), "/v1/herdlet/status").unwrap();
+    assert!(status.body.contains("No space left"), "{}", status.body);
+
+    // `--wait --timeout` bounds the command as a whole.
+    let began = Instant::now();
+    let third = agent.cli(&["apply", "--wait", "--timeout", "1s", "-f", &path]);
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!(third.code, 3, "{third:?}");
+
+    // A question is answered all the same.
+    let explained = agent.cli(&["explain", "old"]);
+    assert_eq!(explained.code, 0, "{explained:?}");
+    assert_eq!(agent.members(), [member.clone()], "what runs runs on, nothing new was started");
+
+    disk.free();
+    // What was open has taken effect by itself.
+    agent.until_alloc("new.g[0]", "runs after all", |alloc| alloc.state("t") == "running");
+    assert!(agent.members().contains(&member));
+    wait::until_true("no longer degraded", || agent.metric("herdlet_state_degraded", "") == 0.0);
+    finish(disk, agent);
+}
