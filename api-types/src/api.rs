@@ -93,6 +93,9 @@ pub struct AgentStatus {
     pub not_ready: Option<String>,
     /// Why it is degraded, for instance a state database that can't be written; none when it is not.
     pub degraded: Option<String>,
+    /// What is wrong with the manifests of followed folders; what is named here is not in force.
+    #[serde(default)]
+    pub manifest_problems: Vec<ManifestProblem>,
     /// The last commit that changed anything shown.
     pub index: u64,
     /// How many jobs are how far, by `converged progressing waiting failed`.
@@ -101,6 +104,21 @@ pub struct AgentStatus {
     pub allocs: BTreeMap<String, usize>,
     /// What has not converged, jobs first.
     pub unconverged: Vec<Unconverged>,
+}
+
+/// One thing wrong with one place of a manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestProblem {
+    /// The file, or the folder as a whole.
+    pub source: String,
+    /// Line, from 1; 0 when the text as a whole is meant.
+    pub line: u32,
+    /// Column in characters, from 1; 0 when the text as a whole is meant.
+    pub column: u32,
+    /// Where that is in the data, such as `spec.groups[0].name`; empty for the whole document.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
 }
 
 /// Something that has not converged.

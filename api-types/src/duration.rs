@@ -49,6 +49,19 @@ impl Duration {
         self.0 / SECOND
     }
 
+    /// The same, as exact as people read it: milliseconds below a second, tenths below a minute, seconds above.
+    pub const fn rounded(self) -> Self {
+        let length = self.0.saturating_abs();
+        let unit = if length < SECOND {
+            MILLISECOND
+        } else if length < 60 * SECOND {
+            100 * MILLISECOND
+        } else {
+            SECOND
+        };
+        Self(self.0.saturating_add(unit / 2 * self.0.signum()) / unit * unit)
+    }
+
     /// Whether this is no time at all.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
@@ -304,6 +317,17 @@ fn decimal(value: u64, unit: u64) -> String {
 mod tests {
     use super::*;
     use std_alloc::string::ToString;
+
+    #[test]
+    fn rounds_to_what_people_read() {
+        let shown = |nanos: i64| Duration(nanos).rounded().to_string();
+        assert_eq!(shown(4_287_364_000), "4.3s");
+        assert_eq!(shown(15_000_000_001), "15s");
+        assert_eq!(shown(250_499_999), "250ms");
+        assert_eq!(shown(90_600_000_000), "1m31s");
+        assert_eq!(shown(-4_287_364_000), "-4.3s");
+        assert_eq!(Duration::MAX.rounded(), Duration(i64::MAX / SECOND * SECOND));
+    }
 
     #[test]
     fn reads_what_go_reads() {

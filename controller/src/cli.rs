@@ -23,6 +23,7 @@ mod table;
 mod target;
 mod wait;
 mod watch;
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,11 @@ use failure::Failure;
 #[derive(Debug, Parser)]
 #[command(name = "herdlet", version, after_help = EXAMPLES)]
 pub struct Cli {
+    #[command(flatten)]
+    connection: Connection,
+    /// Colours: auto follows NO_COLOR, CLICOLOR_FORCE and whether a terminal reads
+    #[arg(long, global = true, value_enum, default_value = "auto", value_name = "WHEN")]
+    color: style::When,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -60,8 +66,14 @@ TARGET is JOB, JOB.GROUP[N] or JOB.GROUP.N, each with /TASK if wanted, or the be
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the agent: keep what was applied, and the manifests of folders, true
+    #[command(
+        after_help = "Example:\n  herdlet agent --manifests /etc/herdlet/jobs.d --metrics-listen 127.0.0.1:9464\n\nEvery flag has a variable (--state-dir is HERDLET_STATE_DIR) and a key in the config file."
+    )]
     Agent(AgentArgs),
     /// Run manifests in a private agent until their batch work is done
+    #[command(
+        after_help = "Example:\n  herdlet run hello.yaml\n\nExit code: the first task's that is not 0, in the order of the files; 125 where herdlet failed."
+    )]
     Run(RunArgs),
     /// Tidy up after a private agent
     #[command(hide = true)]
@@ -99,39 +111,83 @@ pub struct GuardArgs {
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
     /// Make manifests the desired state
-    #[command(visible_alias = "up")]
+    #[command(
+        visible_alias = "up",
+        after_help = "Examples:\n  herdlet apply -f web.yaml --wait\n  herdlet apply -f jobs.d -f extra.yaml\n  generate | herdlet apply -f -"
+    )]
     Apply(apply::ApplyArgs),
     /// Stop jobs and forget them; remove volumes
-    #[command(visible_alias = "down")]
+    #[command(
+        visible_alias = "down",
+        after_help = "Examples:\n  herdlet delete web --wait              volumes and their data stay\n  herdlet delete web --purge             with the volumes that only it used, and their data\n  herdlet delete volume site             forget a volume, keep its data\n  herdlet delete volume site --purge     remove its data, also of one that was forgotten before"
+    )]
     Delete(delete::DeleteArgs),
     /// List jobs, allocs, tasks, services or volumes
+    #[command(
+        after_help = "Examples:\n  herdlet get jobs\n  herdlet get allocs web -o wide\n  herdlet get tasks -o name | xargs -n 1 herdlet describe\n  herdlet get jobs web -o yaml           as a manifest that can be applied"
+    )]
     Get(get::GetArgs),
     /// List allocations: get allocs
+    #[command(after_help = "Example:\n  herdlet ps web")]
     Ps(get::PsArgs),
     /// Say how far everything is, and what is not as it should be
+    #[command(
+        after_help = "Examples:\n  herdlet status\n  herdlet status web --check             for scripts: only the exit code counts"
+    )]
     Status(status::StatusArgs),
-    /// Say what an allocation is waiting for, and what comes next
+    /// Say why something is not as wanted yet, and what comes next: the end of what describe shows
+    #[command(
+        after_help = "Examples:\n  herdlet explain web\n  herdlet explain web.web[0]\n\nAll that is known, events and ports included: herdlet describe"
+    )]
     Explain(explain::ExplainArgs),
-    /// Show everything about a target, ending with what it is waiting for
+    /// Show all that is known of something: ports, checks, tasks with their last events, then what explain says
+    #[command(
+        after_help = "Examples:\n  herdlet describe web\n  herdlet describe web.web[0]/httpd\n\nOnly what it waits for: herdlet explain"
+    )]
     Describe(explain::ExplainArgs),
     /// Print the output of tasks
+    #[command(
+        after_help = "Examples:\n  herdlet logs -f web\n  herdlet logs web.web[0]/httpd --stderr --tail 50\n  herdlet logs web -o json"
+    )]
     Logs(logs::LogsArgs),
     /// Execute a command in a running task
+    #[command(
+        after_help = "Examples:\n  herdlet exec -it web -- sh\n  herdlet exec web/httpd -- cat local/config\n  tar c . | herdlet exec -i web -- tar x -C local"
+    )]
     Exec(exec::ExecArgs),
     /// Restart tasks
+    #[command(
+        after_help = "Examples:\n  herdlet restart web\n  herdlet restart web --task httpd\n  herdlet restart web.web[0] --all"
+    )]
     Restart(restart::RestartArgs),
     /// Send a signal to tasks
+    #[command(after_help = "Example:\n  herdlet signal -s SIGUSR1 web/httpd")]
     Signal(restart::SignalArgs),
     /// Wait until jobs are converged, healthy, complete or deleted
+    #[command(
+        after_help = "Examples:\n  herdlet wait web --timeout 1m\n  herdlet wait --for=complete backup\n  herdlet wait --for=deleted web"
+    )]
     Wait(wait::WaitArgs),
     /// Show what an apply would change
-    #[command(visible_alias = "plan")]
+    #[command(
+        visible_alias = "plan",
+        after_help = "Example:\n  herdlet diff -f web.yaml\n\nExit code: 0 nothing would change, 1 something would, 2 it could not be told."
+    )]
     Diff(diff::DiffArgs),
     /// Check manifests, without an agent
+    #[command(
+        after_help = "Example:\n  herdlet validate --strict jobs.d\n\nExit code: 0 good, 1 problems, 2 it could not be checked."
+    )]
     Validate(offline::ValidateArgs),
     /// Print the JSON Schema of manifests, or of one field
+    #[command(
+        after_help = "Examples:\n  herdlet schema > manifest.schema.json\n  herdlet schema spec.groups.tasks.resources"
+    )]
     Schema(offline::SchemaArgs),
     /// Print completions for a shell
+    #[command(
+        after_help = "Examples:\n  herdlet completions bash > /etc/bash_completion.d/herdlet\n  herdlet completions zsh > \"${fpath[1]}/_herdlet\"\n  herdlet completions fish > ~/.config/fish/completions/herdlet.fish"
+    )]
     Completions(offline::CompletionsArgs),
     /// Print the version
     Version(offline::VersionArgs),
@@ -142,17 +198,64 @@ pub enum ClientCommand {
 /// # Errors
 /// The exit code: 0 after help, 125 where `run` or `exec` were misused (their other codes are the task's), else 2.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
-    style::choose();
     let args: Vec<OsString> = args.into_iter().collect();
-    Cli::try_parse_from(&args).map_err(|error| {
+    // Before anything is understood: what is wrong is told in colours too, or without.
+    style::choose(words::color(&args));
+    let usage = match words::verb(&args) {
+        Some("run" | "exec") => failure::AGENT_FAILED,
+        Some(_) | None => failure::USAGE,
+    };
+    let cli = Cli::try_parse_from(&args).map_err(|error| {
         let _ = error.print();
-        let passes_on_codes = args.get(1).is_some_and(|verb| verb == "run" || verb == "exec");
-        match (error.use_stderr(), passes_on_codes) {
-            (false, _) => 0,
-            (true, true) => failure::AGENT_FAILED,
-            (true, false) => failure::USAGE,
-        }
+        if error.use_stderr() { usage } else { 0 }
+    })?;
+    cli.settle().map_err(|failure| {
+        failure.print();
+        usage
     })
+}
+
+impl Cli {
+    /// Hands flags given before the command to the command.
+    fn settle(mut self) -> Result<Self, Failure> {
+        let outer = std::mem::take(&mut self.connection);
+        let inner = match &mut self.command {
+            Command::Client(command) => command.connection(),
+            Command::Agent(_) | Command::Run(_) | Command::Guard(_) => None,
+        };
+        match (inner, outer.given()) {
+            (Some(inner), _) => inner.inherit(outer),
+            (None, None) => {}
+            (None, Some(flag)) => {
+                let message = format!(
+                    "{flag} before the command is for commands that talk to an agent; this one doesn't"
+                );
+                return Err(Failure::new(message));
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl ClientCommand {
+    /// Which agent the command talks to; none for those that need no agent.
+    fn connection(&mut self) -> Option<&mut Connection> {
+        match self {
+            Self::Apply(args) => Some(&mut args.connection),
+            Self::Delete(args) => Some(&mut args.connection),
+            Self::Get(args) => Some(&mut args.connection),
+            Self::Ps(args) => Some(&mut args.connection),
+            Self::Status(args) => Some(&mut args.connection),
+            Self::Explain(args) | Self::Describe(args) => Some(&mut args.connection),
+            Self::Logs(args) => Some(&mut args.connection),
+            Self::Exec(args) => Some(&mut args.connection),
+            Self::Restart(args) => Some(&mut args.connection),
+            Self::Signal(args) => Some(&mut args.connection),
+            Self::Wait(args) => Some(&mut args.connection),
+            Self::Diff(args) => Some(&mut args.connection),
+            Self::Validate(_) | Self::Schema(_) | Self::Completions(_) | Self::Version(_) => None,
+        }
+    }
 }
 
 /// Carries out a command. The answer is the exit code.

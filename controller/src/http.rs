@@ -45,7 +45,7 @@ pub(crate) use error::{EFFECT_HEADER, EFFECT_OPEN};
 pub use serve::{Limits, Listener, ServeError, serve};
 
 use crate::{
-    desired::manifests::Drivers,
+    desired::{manifests::Drivers, yaml::Problem},
     drivers::{catalog::BuiltIn, task::Registry},
     paths::Paths,
     publish::ReadModel,
@@ -102,6 +102,8 @@ pub struct Vitals {
     pub not_ready: Option<String>,
     /// Why it is degraded; none when it is not.
     pub degraded: Option<String>,
+    /// What is wrong with the manifests of followed folders.
+    pub manifest_problems: Vec<Problem>,
 }
 
 impl Vitals {
@@ -110,7 +112,7 @@ impl Vitals {
         let not_ready = (!handle.first_turn.is_open()).then(|| "the state is being restored".to_owned());
         let degraded = requests.degraded();
         let degraded = degraded.map(|why| format!("nothing new is started, running tasks are kept: {why}"));
-        Self { not_ready, degraded }
+        Self { not_ready, degraded, manifest_problems: Vec::new() }
     }
 }
 

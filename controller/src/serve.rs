@@ -15,7 +15,7 @@ use crate::{
     agent::{self, Agent, Parts},
     config::{Config, Flags, Surroundings, host_name},
     desired::{
-        folder::FolderSource,
+        folder::{FolderSource, FolderStatus},
         manifests::{DriverRules, Drivers},
     },
     drivers::{alloc_dir, catalog::ConsulConfig, cgroup::Isolation, task::in_full, volume::HostVolumes},
@@ -93,12 +93,13 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let folders = read_folders(&config, &agent).await;
     agent.complete().await?;
     let closing = CancellationToken::new();
-    let problems = folders.iter().map(FolderSource::status).collect();
+    let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let faces = TaskTracker::new();
     for folder in folders {
         agent.watch(folder.follow());
     }
-    let shared = shared(&config, &agent, facts, telemetry.scrape(&agent, problems), closing.clone());
+    let scrape = telemetry.scrape(&agent, problems.clone());
+    let shared = shared(&config, &agent, facts, problems, scrape, closing.clone());
     listen(&config, doors, &shared, &faces, &closing).await?;
     agent.handle.first_turn.opened().await.context("finish the first turn")?;
     notify(&[sd_notify::NotifyState::Ready]);
@@ -176,6 +177,7 @@ fn shared(
     config: &Config,
     agent: &Agent,
     facts: Facts,
+    folders: Vec<Arc<FolderStatus>>,
     scrape: impl Fn() -> String + Send + Sync + 'static,
     closing: CancellationToken,
 ) -> Arc<Shared> {
@@ -189,7 +191,10 @@ fn shared(
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
         facts,
-        vitals: Box::new(move || Vitals::of(&handle, &requests)),
+        vitals: Box::new(move || {
+            let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
+            Vitals { manifest_problems, ..Vitals::of(&handle, &requests) }
+        }),
         metrics: Box::new(scrape),
         closing,
     })

@@ -52,11 +52,11 @@ impl Address {
         }
     }
 
-    /// The socket of this user's agent, where an agent that is told nothing makes it.
-    fn local() -> Self {
-        let surroundings = Surroundings::of_process("");
-        let state_dir = default_state_dir(&surroundings).unwrap_or_default();
-        Self::Unix(default_socket(&surroundings, &state_dir))
+    /// The socket of this user's agent, where an agent that is told nothing makes it; none where nothing says where that is.
+    fn local(surroundings: &Surroundings<'_>) -> Option<Self> {
+        let state_dir = default_state_dir(surroundings).unwrap_or_default();
+        let socket = default_socket(surroundings, &state_dir);
+        socket.is_absolute().then_some(Self::Unix(socket))
     }
 }
 
@@ -92,13 +92,28 @@ impl Connection {
         Ok(Client::new(self.address()?, self.token()?)?)
     }
 
+    /// What this leaves open is taken from flags given before the command.
+    pub(super) fn inherit(&mut self, outer: Self) {
+        self.addr = self.addr.take().or(outer.addr);
+        self.token_file = self.token_file.take().or(outer.token_file);
+    }
+
+    /// The first of its flags that is given.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        self.addr.as_ref().map(|_| "--addr").or(self.token_file.as_ref().map(|_| "--token-file"))
+    }
+
     fn address(&self) -> Result<Address, Failure> {
         if let Some(address) = &self.addr {
             return Ok(address.clone());
         }
         let text = std::env::var("HERDLET_ADDR").unwrap_or_default();
         if text.is_empty() {
-            return Ok(Address::local());
+            return Address::local(&Surroundings::of_process("")).ok_or_else(|| {
+                Failure::new("cannot tell where the agent's socket is: HOME, XDG_STATE_HOME and XDG_RUNTIME_DIR are not set")
+                    .code(USAGE)
+                    .hint("name it: --addr unix:///PATH/herdlet.sock, or set HERDLET_ADDR")
+            });
         }
         text.parse().map_err(|error| Failure::new(format!("HERDLET_ADDR is {text:?}: {error}")).code(USAGE))
     }
@@ -113,5 +128,28 @@ impl Connection {
             Failure::new(format!("failed to read token file {}: {error}", path.display()))
         })?;
         Ok(Some(Zeroizing::new(text.trim().to_owned())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_local_socket_has_an_absolute_path_or_none() {
+        let local = |variables: &'static [(&str, &str)], root| {
+            let variable = move |name: &str| {
+                variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            };
+            Address::local(&Surroundings { variable: &variable, root, host_name: "" })
+                .map(|found| found.to_string())
+        };
+        assert_eq!(local(&[], true).unwrap(), "unix:///run/herdlet/herdlet.sock");
+        assert_eq!(
+            local(&[("XDG_RUNTIME_DIR", "/run/user/1")], false).unwrap(),
+            "unix:///run/user/1/herdlet.sock"
+        );
+        assert_eq!(local(&[("HOME", "/h")], false).unwrap(), "unix:///h/.local/state/herdlet/herdlet.sock");
+        assert_eq!(local(&[], false), None);
     }
 }

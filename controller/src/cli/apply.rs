@@ -40,7 +40,7 @@ pub struct ApplyArgs {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// What `-o json` prints.

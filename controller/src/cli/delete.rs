@@ -37,7 +37,7 @@ pub struct DeleteArgs {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// What was deleted; what `-o json` prints.

@@ -26,7 +26,7 @@ pub struct DiffArgs {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// What `-o json` prints.

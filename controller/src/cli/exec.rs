@@ -38,7 +38,7 @@ pub struct ExecArgs {
     #[arg(long)]
     task: Option<String>,
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
     /// Program and arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,

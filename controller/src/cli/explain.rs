@@ -27,7 +27,7 @@ pub struct ExplainArgs {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// What `-o json` prints.

@@ -31,7 +31,7 @@ pub struct GetArgs {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// Arguments of `herdlet ps`.
@@ -42,7 +42,7 @@ pub struct PsArgs {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 impl From<PsArgs> for GetArgs {

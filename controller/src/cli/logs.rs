@@ -44,7 +44,7 @@ pub struct LogsArgs {
     #[arg(short = 'o', long = "output", value_enum, default_value = "text", value_name = "FORM")]
     form: Form,
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

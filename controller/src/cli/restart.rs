@@ -26,7 +26,7 @@ pub struct RestartArgs {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// Arguments of `herdlet signal`.
@@ -43,7 +43,7 @@ pub struct SignalArgs {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// Who was restarted or signalled; what `-o json` prints.

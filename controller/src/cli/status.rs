@@ -4,7 +4,7 @@ use clap::Args;
 use herdlet_api_types::{
     AllocId, JobKey,
     alloc::ClientStatus,
-    api::AgentStatus,
+    api::{AgentStatus, ManifestProblem},
     task::{ExitResult, TaskStatus},
     view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
 };
@@ -31,7 +31,7 @@ pub struct StatusArgs {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// What `-o json` prints.
@@ -130,7 +130,14 @@ fn show_all(agent: Option<&AgentStatus>, jobs: &[JobView], allocs: &[AllocView])
 
 /// What is wrong with the agent itself and with what it was given, a line each.
 fn wrongs(status: &AgentStatus) -> Vec<String> {
-    [&status.not_ready, &status.degraded].into_iter().flatten().map(|wrong| plain(wrong)).collect()
+    let of_agent = [&status.not_ready, &status.degraded].into_iter().flatten().map(|wrong| plain(wrong));
+    let of_manifests = status.manifest_problems.iter().map(|problem| {
+        let ManifestProblem { source, line, column, path, message } = problem;
+        let place = if *line > 0 { format!("{source}:{line}:{column}") } else { source.clone() };
+        let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
+        plain(&format!("not in force: {place}: {path}{message}"))
+    });
+    of_agent.chain(of_manifests).collect()
 }
 
 fn report<'r>(
@@ -231,4 +238,66 @@ fn verdict<'s>(jobs: impl Iterator<Item = &'s ConvergenceState>, allocs: &'s [Al
         ConvergenceState::Failed => DEGRADED,
     };
     jobs.chain(of_allocs).map(code_of).max().unwrap_or(ALL_WELL)
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::UnixNanos;
+
+    use super::*;
+    use crate::test_views::{alloc_view, job, job_view};
+
+    fn agent() -> AgentStatus {
+        AgentStatus {
+            version: "1".to_owned(),
+            node_id: String::new(),
+            node_name: "box".to_owned(),
+            instance: String::new(),
+            isolation: "cgroups".to_owned(),
+            started_at: UnixNanos(0),
+            not_ready: None,
+            degraded: None,
+            manifest_problems: Vec::new(),
+            index: 1,
+            jobs: Default::default(),
+            allocs: Default::default(),
+            unconverged: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_agent_and_its_manifests_is_told() {
+        assert!(wrongs(&agent()).is_empty());
+        let problem = |line, path: &str| ManifestProblem {
+            source: "jobs.d/web.yaml".to_owned(),
+            line,
+            column: 8,
+            path: path.to_owned(),
+            message: "unknown\nfield".to_owned(),
+        };
+        let status = AgentStatus {
+            degraded: Some("the state database can't be written".to_owned()),
+            manifest_problems: vec![problem(4, "spec.typ"), problem(0, "")],
+            ..agent()
+        };
+        assert_eq!(
+            wrongs(&status),
+            [
+                "the state database can't be written",
+                "not in force: jobs.d/web.yaml:4:8: spec.typ: unknown field",
+                "not in force: jobs.d/web.yaml: unknown field",
+            ]
+        );
+    }
+
+    #[test]
+    fn programs_get_the_verdict_and_what_is_current() {
+        let web = job("web", "front", "httpd");
+        let (jobs, allocs) = ([job_view(&web, 2)], [alloc_view(&web, 0, 7)]);
+        let shown = serde_json::to_value(report(CONVERGING, Some(&agent()), &jobs, &allocs)).unwrap();
+        assert_eq!(shown["verdict"], "converging");
+        assert_eq!(shown["agent"]["node_name"], "box");
+        assert_eq!(shown["jobs"][0]["key"]["id"], "web");
+        assert_eq!(shown["allocs"][0]["tasks"][0]["name"], "httpd");
+    }
 }

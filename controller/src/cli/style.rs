@@ -25,13 +25,27 @@ pub(super) const TASKS: [Style; 6] = [
     AnsiColor::BrightCyan.on_default(),
 ];
 
+/// When there are colours.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum When {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
 /// Decides for the whole process.
-pub(super) fn choose() {
+pub(super) fn choose(when: When) {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    if set("NOMAD_CLI_NO_COLOR") {
-        anstream::ColorChoice::Never.write_global();
-    } else if set("NOMAD_CLI_FORCE_COLOR") && !set("NO_COLOR") {
-        anstream::ColorChoice::Always.write_global();
+    match when {
+        When::Always => anstream::ColorChoice::Always.write_global(),
+        When::Never => anstream::ColorChoice::Never.write_global(),
+        When::Auto if set("NOMAD_CLI_NO_COLOR") => anstream::ColorChoice::Never.write_global(),
+        When::Auto if set("NOMAD_CLI_FORCE_COLOR") && !set("NO_COLOR") => {
+            anstream::ColorChoice::Always.write_global();
+        }
+        // NO_COLOR, CLICOLOR_FORCE, TERM=dumb and whether it is a terminal.
+        When::Auto => {}
     }
 }
 

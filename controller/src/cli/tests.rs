@@ -46,6 +46,9 @@ fn command_lines_people_type_are_understood() {
         "herdlet schema spec.groups.tasks",
         "herdlet completions bash",
         "herdlet version -o json",
+        "herdlet --addr unix:///run/x.sock --token-file /t status",
+        "herdlet status --color never",
+        "herdlet --color=always get jobs",
         "herdlet status -o yaml",
         "herdlet explain web -o json",
         "herdlet diff -f web.yaml -o json",
@@ -68,6 +71,9 @@ fn wrong_command_lines_end_with_the_code_of_their_command() {
         ("herdlet delete", failure::USAGE),
         ("herdlet restart web --all --task t", failure::USAGE),
         ("herdlet get allocs --addr localhost:4646", failure::USAGE),
+        ("herdlet --addr unix:///x validate web.yaml", failure::USAGE),
+        ("herdlet --token-file /t agent", failure::USAGE),
+        ("herdlet --addr unix:///x exec web", failure::AGENT_FAILED),
         ("herdlet run", failure::AGENT_FAILED),
         ("herdlet exec web", failure::AGENT_FAILED),
         ("herdlet exec web sh", failure::AGENT_FAILED),
@@ -76,6 +82,35 @@ fn wrong_command_lines_end_with_the_code_of_their_command() {
         ("herdlet --version", 0),
     ] {
         assert_eq!(parsed(line).err(), Some(code), "{line}");
+    }
+}
+
+#[test]
+fn flags_before_and_after_the_command_are_the_same_and_the_later_one_wins() {
+    let connection = |line: &str| {
+        let Command::Client(mut command) = parsed(line).unwrap().command else { panic!("{line}") };
+        let connection = command.connection().unwrap();
+        (connection.addr.as_ref().map(ToString::to_string), connection.token_file.clone())
+    };
+    let (addr, token) = (Some("unix:///a".to_owned()), Some(PathBuf::from("/t")));
+    assert_eq!(connection("herdlet --addr unix:///a --token-file /t status"), (addr.clone(), token.clone()));
+    assert_eq!(connection("herdlet --token-file /t status --addr unix:///a"), (addr.clone(), token));
+    assert_eq!(connection("herdlet --addr unix:///b status --addr unix:///a"), (addr, None));
+}
+
+#[test]
+fn every_command_says_how_it_is_used() {
+    for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        let name = command.get_name();
+        let told = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        assert!(name == "version" || told.contains(&format!("herdlet {name} ")), "{name}: {told}");
+        assert!(command.get_about().is_some(), "{name}");
+        for line in told.lines().filter_map(|line| line.trim().strip_prefix("herdlet ")) {
+            // What an example shows is understood; notes stand two spaces behind it.
+            let line = line.split("  ").next().unwrap_or(line).split(" > ").next().unwrap_or(line);
+            let line = line.split(" | ").next().unwrap_or(line);
+            assert!(parsed(&format!("herdlet {line}")).is_ok(), "{line}");
+        }
     }
 }
 

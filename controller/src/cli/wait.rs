@@ -46,7 +46,7 @@ pub struct WaitArgs {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// What to wait for.

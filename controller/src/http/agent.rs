@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use herdlet_api_types::{
-    api::{AgentStatus, Unconverged},
+    api::{AgentStatus, ManifestProblem, Unconverged},
     view::{Convergence, ConvergenceState},
 };
 use serde_json::{Value, json};
@@ -19,6 +19,7 @@ use super::{
     error::ApiResult,
     query::{Params, Read},
 };
+use crate::desired::yaml::Problem;
 
 /// So many objects are listed one by one; all are counted.
 const UNCONVERGED_LEN_MAX: usize = 1_000;
@@ -53,6 +54,7 @@ fn status_of(shared: &Shared) -> AgentStatus {
         started_at: facts.started_at,
         not_ready: vitals.not_ready,
         degraded: vitals.degraded,
+        manifest_problems: vitals.manifest_problems.into_iter().map(shown_problem).collect(),
         index: shared.model.index(),
         jobs: counts(jobs.iter().map(|view| &view.convergence)),
         allocs: counts(allocs.iter().map(|view| &view.convergence)),
@@ -62,6 +64,11 @@ fn status_of(shared: &Shared) -> AgentStatus {
             .take(UNCONVERGED_LEN_MAX)
             .collect(),
     }
+}
+
+fn shown_problem(problem: Problem) -> ManifestProblem {
+    let Problem { source, line, column, path, message } = problem;
+    ManifestProblem { source, line, column, path, message }
 }
 
 fn counts<'c>(of: impl Iterator<Item = &'c Convergence>) -> BTreeMap<String, usize> {

@@ -1,7 +1,9 @@
 //! `GET /v1/client/allocation/ALLOC/exec`: a command in a running task, over a websocket with Nomad's JSON frames.
 //!
 //! In: `{"stdin":{"data":…}}`, `{"stdin":{"close":true}}`, `{"tty_size":{"height":…,"width":…}}`, `{}`. Out: the same for
-//! stdout and stderr, then `{"exited":true,"result":{"exit_code":…}}`. The session ends with the socket.
+//! stdout and stderr, then `{"exited":true,"result":{"exit_code":…}}`. The session ends with the socket. Where it fails,
+//! `{"error":{"message":…}}` comes before the close frame, whose reason has room for 123 bytes only; Nomad's clients pass it
+//! over and show the reason.
 
 use std::sync::Arc;
 
@@ -114,6 +116,9 @@ async fn session(socket: WebSocket, target: TaskTarget, request: ExecRequest) {
                 Ok(()) => (CLOSE_NORMAL, String::new()),
                 Err(error) => (close_code(&error), format!("failed to {}", error.why())),
             };
+            if !reason.is_empty() {
+                let _ = sink.send(Message::Text(Utf8Bytes::from(error_text(&reason).to_string()))).await;
+            }
             let _ = sink.send(Message::Close(Some(CloseFrame { code, reason: fitting(reason).into() }))).await;
         }
         // Nobody is there any more: dropping the session ends the command.
@@ -127,6 +132,10 @@ fn close_code(error: &crate::drivers::task::DriverError) -> u16 {
         Class::Gone | Class::Fatal => CLOSE_POLICY,
         Class::Retry | Class::Recoverable => CLOSE_ERROR,
     }
+}
+
+fn error_text(message: &str) -> Value {
+    json!({ "error": { "message": message } })
 }
 
 /// The reason of a close frame has room for 123 bytes.

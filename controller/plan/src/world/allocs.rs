@@ -22,8 +22,9 @@ use crate::{
         ports::Held,
         rollout::{has_ended, is_bad},
     },
+    op::{Part, TaskPart},
     record::{Meta, Record, RecordKey, RecordValue},
-    state::{AllocState, Parts, Tracked},
+    state::{AllocState, PartState, Parts, Tracked},
     time::Now,
     turn::Turn,
 };
@@ -172,6 +173,15 @@ impl Allocs {
 }
 
 impl AllocEntry {
+    /// Whether it has volumes mounted, or may have some yet.
+    pub(crate) fn may_mount(&self) -> bool {
+        let is_mounted = |(part, state): (Part, &PartState)| {
+            matches!(part, Part::Task(_, TaskPart::Mounts))
+                && !matches!(state, PartState::Absent | PartState::Unknown)
+        };
+        !has_ended(&self.state.durable) || self.state.parts.iter().any(is_mounted)
+    }
+
     /// A wanted allocation that has never had anything.
     pub(crate) fn new(spec: Arc<Allocation>, now: Now) -> Self {
         let state = AllocState { parts: Parts::absent(), ..AllocState::default() };

@@ -105,8 +105,9 @@ impl World {
         data: VolumeData,
         dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
-        let users: Vec<String> =
-            self.claims(&name).filter_map(|id| self.allocs.get(id)).map(|entry| entry.spec.name()).collect();
+        // One that has ended and has nothing mounted any more is kept for its logs only. Two allocations of a slot share a name.
+        let users = self.claims(&name).filter_map(|id| self.allocs.get(id)).filter(|entry| entry.may_mount());
+        let users: BTreeSet<String> = users.map(|entry| entry.spec.name()).collect();
         let Some(entry) = self.ctx.volumes.get_mut(&name) else {
             return Err(Refusal::NotFound(format!("there is no volume \"{name}\"")));
         };
@@ -114,7 +115,8 @@ impl World {
             return Err(Refusal::Conflict(format!("volume \"{name}\" is defined in the agent's config")));
         }
         if !users.is_empty() {
-            return Err(Refusal::Conflict(format!("volume \"{name}\" is in use by {}", users.join(", "))));
+            let users = users.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(Refusal::Conflict(format!("volume \"{name}\" is in use by {users}")));
         }
         entry.state.fate = match data {
             VolumeData::Purge => Fate::Purged,

@@ -122,6 +122,11 @@ fn read_frame(text: &str) -> Result<Option<ExecFrame>> {
         #[serde(default)]
         exited: bool,
         result: Option<Exit>,
+        error: Option<Failed>,
+    }
+    #[derive(Deserialize)]
+    struct Failed {
+        message: String,
     }
     #[derive(Deserialize)]
     struct Output {
@@ -134,6 +139,9 @@ fn read_frame(text: &str) -> Result<Option<ExecFrame>> {
         exit_code: i32,
     }
     let frame: Frame = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
+    if let Some(Failed { message }) = frame.error {
+        return Err(ClientError::Status { status: 500, message });
+    }
     let bytes = |output: Output| STANDARD.decode(output.data).map_err(|error| broken(error.to_string()));
     if frame.exited {
         return Ok(Some(ExecFrame::Exited(frame.result.map_or(0, |exit| exit.exit_code))));
@@ -156,4 +164,20 @@ fn has_bytes(frame: &ExecFrame) -> bool {
 
 fn broken(why: String) -> ClientError {
     ClientError::Answer { what: "exec".to_owned(), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_read_and_an_error_comes_whole() {
+        let read = |text: &str| read_frame(text).unwrap();
+        assert_eq!(read("{}"), None);
+        assert_eq!(read(r#"{"stdout":{"data":"aGk="}}"#), Some(ExecFrame::Stdout(b"hi".to_vec())));
+        assert_eq!(read(r#"{"exited":true,"result":{"exit_code":3}}"#), Some(ExecFrame::Exited(3)));
+        let long = "no such file ".repeat(50);
+        let refused = read_frame(&json!({ "error": { "message": long } }).to_string()).unwrap_err();
+        assert_eq!(refused.to_string(), long);
+    }
 }

@@ -139,7 +139,17 @@ async fn all_problems_of_manifests_come_back_with_their_places() {
 async fn probes_tell_how_the_agent_is() {
     let mut ground = Ground::new();
     let shared = Arc::get_mut(&mut ground.shared).unwrap();
-    shared.vitals = Box::new(|| Vitals { not_ready: Some("restoring".to_owned()), degraded: None });
+    shared.vitals = Box::new(|| Vitals {
+        not_ready: Some("restoring".to_owned()),
+        degraded: None,
+        manifest_problems: vec![crate::desired::yaml::Problem {
+            source: "jobs.d/web.yaml".to_owned(),
+            line: 4,
+            column: 8,
+            path: "spec.typ".to_owned(),
+            message: "unknown field".to_owned(),
+        }],
+    });
     ground.unix(Limits::default()).await;
     assert_eq!(ground.get("/healthz").await, (200, "ok\n".to_owned()));
     assert_eq!(ground.get("/readyz").await, (503, "restoring\n".to_owned()));
@@ -147,6 +157,10 @@ async fn probes_tell_how_the_agent_is() {
     let status: Value = serde_json::from_str(&ground.get("/v1/herdlet/status").await.1).unwrap();
     assert_eq!(status["not_ready"], "restoring");
     assert_eq!(status["jobs"]["converged"], 0);
+    assert_eq!(
+        status["manifest_problems"][0],
+        json!({ "source": "jobs.d/web.yaml", "line": 4, "column": 8, "path": "spec.typ", "message": "unknown field" })
+    );
     let base = ground.tcp(metrics_router(Arc::clone(&ground.shared)), None).await;
     let of = async |path: &str| reqwest::get(format!("{base}{path}")).await.unwrap().status().as_u16();
     assert_eq!(of("/metrics").await, 200);

@@ -307,7 +307,11 @@ impl Writer<'_> {
 
     fn back_off(&mut self, index: TaskIndex, delay: Duration, reason: &str, cause: &'static str) {
         let prefix = if reason.is_empty() { String::new() } else { format!("{reason} - ") };
-        self.note(index, TaskEventKind::Restarting, format!("{prefix}Task restarting in {delay}"));
+        self.note(
+            index,
+            TaskEventKind::Restarting,
+            format!("{prefix}Task restarting in {}", delay.rounded()),
+        );
         let until = Deadline::after(self.now, delay);
         self.count_restart(index, cause);
         if let Some(known) = self.known_mut(index) {

@@ -1,0 +1,57 @@
+//! The command line before it is understood: which command is meant and in which colours, also where the rest is wrong.
+
+use std::ffi::OsString;
+
+use clap::ValueEnum as _;
+
+use super::style::When;
+
+/// Flags before the command that take a value.
+const WITH_VALUE: [&str; 3] = ["--addr", "--token-file", "--color"];
+
+/// The command: the first word that is no flag and no flag's value.
+pub(super) fn verb(args: &[OsString]) -> Option<&str> {
+    let mut words = args.iter().skip(1).filter_map(|arg| arg.to_str());
+    while let Some(word) = words.next() {
+        if WITH_VALUE.contains(&word) {
+            words.next();
+        } else if !word.starts_with('-') {
+            return Some(word);
+        }
+    }
+    None
+}
+
+/// What `--color` says, wherever it is given; what comes after `--` is not ours.
+pub(super) fn color(args: &[OsString]) -> When {
+    let mut words = args.iter().map_while(|arg| arg.to_str().filter(|word| *word != "--"));
+    let mut value = None;
+    while let Some(word) = words.next() {
+        match word.strip_prefix("--color") {
+            Some("") => value = words.next(),
+            Some(rest) => value = rest.strip_prefix('=').or(value),
+            None => {}
+        }
+    }
+    value.and_then(|value| When::from_str(value, false).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_command_and_the_colours_are_found() {
+        assert_eq!(verb(&args("herdlet --addr unix:///run exec x")), Some("exec"));
+        assert_eq!(verb(&args("herdlet --color=never run x")), Some("run"));
+        assert_eq!(verb(&args("herdlet --help")), None);
+        assert_eq!(color(&args("herdlet status --color never")), When::Never);
+        assert_eq!(color(&args("herdlet --color=always status")), When::Always);
+        assert_eq!(color(&args("herdlet exec web -- ls --color=always")), When::Auto);
+        assert_eq!(color(&args("herdlet --color=blue")), When::Auto);
+    }
+}
