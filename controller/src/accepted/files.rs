@@ -1,6 +1,7 @@
 //! The accepted files themselves: names, shapes, reading all of them back.
 //!
-//! A file that can't be read is reported and left where it is; one of a newer format is no damage and stops everything.
+//! A file that can't be read is reported, with what it stood for, and keeps nobody from the others; one of a newer format is no
+//! damage and stops everything.
 
 use std::{
     collections::BTreeMap,
@@ -12,6 +13,7 @@ use std::{
 use herdlet_api_types::{AllocId, JobKey, UnixNanos, job::Job, volume::Volume};
 use herdlet_plan::{
     job::JobState,
+    record::RecordKey,
     shared::volume::{Fate, Origin, VolumeState},
     state::Durable,
 };
@@ -84,8 +86,17 @@ pub(crate) struct Read {
     pub(crate) jobs: BTreeMap<JobKey, JobFile>,
     pub(crate) volumes: BTreeMap<String, VolumeFile>,
     pub(crate) ended: BTreeMap<AllocId, EndedFile>,
-    /// Files that say nothing, and why.
-    pub(crate) unreadable: Vec<(PathBuf, String)>,
+    /// Files that say nothing.
+    pub(crate) unreadable: Vec<UnreadableFile>,
+}
+
+/// A file that says nothing. What it stands for was accepted all the same: it must not count as gone.
+#[derive(Debug, Clone)]
+pub(crate) struct UnreadableFile {
+    pub(crate) path: PathBuf,
+    pub(crate) why: String,
+    /// What it stands for.
+    pub(crate) key: RecordKey,
 }
 
 /// Why the files can't be read as a whole.
@@ -167,29 +178,53 @@ impl Read {
     pub(crate) fn all(dir: &Path) -> Result<Self, ReadError> {
         let mut read = Self::default();
         for path in json_files(dir)? {
-            if let (Some(key), Some(file)) = (job_key_of(&path), read.one::<JobFile>(&path)?) {
+            let Some(key) = job_key_of(&path) else { continue };
+            if let Some(file) = read.one::<JobFile>(&path, || RecordKey::Job(key.clone()))? {
                 read.jobs.insert(key, file);
             }
         }
         for path in json_files(&dir.join("volumes"))? {
-            if let (Some(name), Some(file)) =
-                (stem(&path).and_then(paths::decode), read.one::<VolumeFile>(&path)?)
-            {
+            let Some(name) = stem(&path).and_then(paths::decode) else { continue };
+            if let Some(file) = read.one::<VolumeFile>(&path, || RecordKey::Volume(name.clone()))? {
                 read.volumes.insert(name, file);
             }
         }
         for path in json_files(&dir.join("ended"))? {
-            let id = stem(&path).and_then(|id| id.parse().ok()).map(AllocId);
-            if let (Some(id), Some(file)) = (id, read.one::<EndedFile>(&path)?) {
+            let Some(id) = stem(&path).and_then(|id| id.parse().ok()).map(AllocId) else { continue };
+            if let Some(file) = read.one::<EndedFile>(&path, || RecordKey::AllocState(id))? {
                 read.ended.insert(id, file);
             }
         }
         Ok(read)
     }
 
-    fn one<T: DeserializeOwned>(&mut self, path: &Path) -> Result<Option<T>, ReadError> {
-        let io_error = |source| ReadError::Io { path: path.to_owned(), source };
-        let bytes = fs::read(path).map_err(io_error)?;
+    /// Whether a file stands for the object, readable or not.
+    pub(crate) fn names(&self, key: &RecordKey) -> bool {
+        let readable = match key {
+            RecordKey::Job(key) => self.jobs.contains_key(key),
+            RecordKey::Volume(name) => self.volumes.contains_key(name),
+            RecordKey::AllocState(id) => self.ended.contains_key(id),
+            RecordKey::Meta | RecordKey::JobVersion(..) | RecordKey::AllocSpec(_) => false,
+        };
+        readable || self.unreadable.iter().any(|file| file.key == *key)
+    }
+
+    fn one<T: DeserializeOwned>(
+        &mut self,
+        path: &Path,
+        key: impl FnOnce() -> RecordKey,
+    ) -> Result<Option<T>, ReadError> {
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.unreadable.push(UnreadableFile {
+                    path: path.to_owned(),
+                    why: error.to_string(),
+                    key: key(),
+                });
+                return Ok(None);
+            }
+        };
         match serde_json::from_slice::<Format>(&bytes) {
             Ok(Format { format: found }) if found > FORMAT => {
                 return Err(ReadError::Newer { path: path.to_owned(), found });
@@ -199,7 +234,11 @@ impl Read {
         match serde_json::from_slice(&bytes) {
             Ok(file) => Ok(Some(file)),
             Err(error) => {
-                self.unreadable.push((path.to_owned(), error.to_string()));
+                self.unreadable.push(UnreadableFile {
+                    path: path.to_owned(),
+                    why: error.to_string(),
+                    key: key(),
+                });
                 Ok(None)
             }
         }

@@ -43,13 +43,13 @@ pub(crate) fn roll(loaded: &mut Loaded, read: &Read, committed: u64) -> BTreeSet
     }
     // A file that is gone was removed on purpose. What the object owned may still be there, so it goes the usual way.
     for state in loaded.jobs.values_mut() {
-        if !read.jobs.contains_key(&state.key) && !state.deleting {
+        if !read.names(&RecordKey::Job(state.key.clone())) && !state.deleting {
             state.deleting = true;
             changed.insert(RecordKey::Job(state.key.clone()));
         }
     }
     loaded.volumes.retain(|name, state| {
-        let kept = state.origin == Origin::Config || read.volumes.contains_key(name);
+        let kept = state.origin == Origin::Config || read.names(&RecordKey::Volume(name.clone()));
         if !kept {
             changed.insert(RecordKey::Volume(name.clone()));
         }

@@ -26,7 +26,9 @@ use super::{
 };
 use crate::{
     accepted::{
-        Accepted, Read, ReadError, files, forward,
+        Accepted, Read, ReadError,
+        files::{self, UnreadableFile},
+        forward,
         rebuild::{self, Scope, Sources},
     },
     durable::{self, Steps},
@@ -129,6 +131,7 @@ impl StateDb {
         let index = loaded.index;
         let records = loaded.into_records();
         opening.keep_aside(&mended.aside)?;
+        opening.set_aside(&read.unreadable);
         let accepted = opening.align(&read, &records, index)?;
         let db = opening.write(db, &records, &mended, index, &dir)?;
         let mark = Mark::open(&paths.state).map_err(io_error("open `committed` in", &paths.state))?;
@@ -220,13 +223,6 @@ impl Opening<'_> {
         for (path, why) in rebuild::fill(loaded, &sources, &scope) {
             self.damaged.push(SetAside { what: "allocation".to_owned(), path, why });
         }
-        for (path, why) in &read.unreadable {
-            self.damaged.push(SetAside {
-                what: "accepted file".to_owned(),
-                path: path.clone(),
-                why: why.clone(),
-            });
-        }
         let bytes: BTreeMap<RecordKey, Vec<u8>> = halves(loaded);
         for key in loaded.put_in_order() {
             let (table, place) = code::place(&key);
@@ -253,6 +249,22 @@ impl Opening<'_> {
             self.damaged.push(SetAside { what, path, why: why.clone() });
         }
         Ok(())
+    }
+
+    /// Moves accepted files that can't be read out of the way of those that take their place. One that resists stays where it
+    /// is: the others are worth a start.
+    fn set_aside(&mut self, unreadable: &[UnreadableFile]) {
+        let dir = self.paths.state.join("damaged");
+        for UnreadableFile { path, why, .. } in unreadable {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let to = unused(&dir.join(format!("{name}.{}", self.time())));
+            let moved = durable::make_dir(&dir).and_then(|()| durable::rename(path, &to));
+            let (path, why) = match moved {
+                Ok(()) => (to, why.clone()),
+                Err(error) => (path.clone(), format!("{why}; and it can't be moved away: {error}")),
+            };
+            self.damaged.push(SetAside { what: "accepted file".to_owned(), path, why });
+        }
     }
 
     /// Makes the accepted files say what the records say. A file of a commit that never happened is set aside.

@@ -222,6 +222,71 @@ fn an_older_copy_of_the_database_takes_nothing_back() {
     assert!(!again.incomplete);
 }
 
+/// The disk gives back nothing where the file was, or rubbish.
+fn hurt(file: &std::path::Path, damage: &str) {
+    fs::remove_file(file).unwrap();
+    match damage {
+        // Not even root can read a directory as a file.
+        "unreadable" => fs::create_dir(file).unwrap(),
+        _ => fs::write(file, damage).unwrap(),
+    }
+}
+
+#[test]
+fn an_accepted_file_that_cannot_be_read_is_set_aside_and_written_anew() {
+    for damage in ["unreadable", "{\"rubbish", ""] {
+        let dir = scratch();
+        drop(lived(dir.path()));
+        let expected = content(&open(dir.path()).records);
+        let accepted = paths(dir.path()).accepted();
+        for name in ["default.a.json", "volumes/v.json"] {
+            hurt(&accepted.join(name), damage);
+        }
+        let opened = open(dir.path());
+        assert_eq!(content(&opened.records), expected, "{damage}");
+        assert!(!opened.rebuilt && !opened.incomplete);
+        let aside: Vec<String> =
+            opened.damaged.iter().map(|aside| aside.path.display().to_string()).collect();
+        assert_eq!(aside.len(), 2, "{:?}", opened.damaged);
+        assert!(aside[0].ends_with("damaged/default.a.json.20231114T221320Z"), "{aside:?}");
+        drop(opened);
+        fs::remove_file(paths(dir.path()).database()).unwrap();
+        assert_eq!(jobs(&open(dir.path()).records).len(), 3, "written anew");
+    }
+}
+
+/// Its file says nothing, but that it is there says that nobody has deleted the job.
+#[test]
+fn a_job_whose_file_cannot_be_read_is_not_taken_for_deleted_where_the_database_fell_back() {
+    let dir = scratch();
+    let mut life = lived(dir.path());
+    let older = fs::read(paths(dir.path()).database()).unwrap();
+    life.apply(vec![job("late", 1, "x")], vec![]);
+    drop(life);
+    fs::write(paths(dir.path()).database(), older).unwrap();
+    let accepted = paths(dir.path()).accepted();
+    for name in ["default.a.json", "volumes/v.json"] {
+        hurt(&accepted.join(name), "unreadable");
+    }
+    let opened = open(dir.path());
+    let found = jobs(&opened.records);
+    assert!(!found["a"].1 && !found["late"].1 && found["gone"].1, "{found:?}");
+    assert_eq!(fates(&opened.records)["v"], Fate::Wanted);
+}
+
+/// Of the job nothing is known, so nothing of it is touched.
+#[test]
+fn where_the_database_is_lost_too_the_allocations_of_an_unreadable_file_are_left_alone() {
+    let dir = scratch();
+    drop(lived(dir.path()));
+    fs::remove_file(paths(dir.path()).database()).unwrap();
+    hurt(&paths(dir.path()).accepted().join("default.b.json"), "unreadable");
+    let opened = open(dir.path());
+    assert!(opened.incomplete && !jobs(&opened.records).contains_key("b"));
+    assert!(jobs(&opened.records).contains_key("a"));
+    assert!(opened.damaged.iter().any(|aside| aside.why.contains("its job b is not accepted")));
+}
+
 /// Nothing is taken while there is no room, nothing that was taken is lost, and all goes on once there is room.
 #[test]
 fn a_full_disk_is_told_and_survived() {
