@@ -30,6 +30,7 @@ use super::{
     supervisor::{Listed, PidFd, Record, RecordsError, RuntimeDir, State, TombstoneOutcome},
     task::AttemptId,
 };
+use crate::durable;
 
 /// Something happened to an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +75,14 @@ pub enum AttemptsError {
         /// Why not.
         source: io::Error,
     },
+    /// It can't be told which boot this is, or which one the records are of.
+    #[error("tell the present boot from earlier ones: read {}", path.display())]
+    Boot {
+        /// What can't be read.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// A record can't be had.
     #[error(transparent)]
     Records(#[from] RecordsError),
@@ -89,6 +98,9 @@ pub enum Ended {
     /// The record was removed.
     Removed,
 }
+
+/// The kernel's id of the present boot (proc(5), random(4)).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// How long a tombstone outlives the attempt's removal: until then, a supervisor that was started before it may still come
 /// and must find it. It needs less than a millisecond, a stalled machine a bit more.
@@ -118,7 +130,7 @@ impl Attempts {
         let prepare = |source| AttemptsError::Prepare { path: path.to_owned(), source };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(prepare)?;
         let records = RuntimeDir::open(path)?;
-        forget_earlier_boot(path, &records)?;
+        forget_earlier_boot(path, &records, Path::new(BOOT_ID))?;
         let (inotify, records_watch) = events::watch_dir(path)
             .map_err(|source| AttemptsError::Watch { path: path.to_owned(), source: source.into() })?;
         let inotify = ready::register(inotify, Interest::READABLE)
@@ -354,13 +366,38 @@ fn is_tombstone(listed: &Listed) -> bool {
     listed.record.as_ref().is_ok_and(|record| record.state == State::Tombstone)
 }
 
+/// Which boot a file names. One that says nothing is no boot: taken for another one, it would cost the records of what runs.
+fn read_boot(file: &Path) -> Result<String, AttemptsError> {
+    let failed = |source| AttemptsError::Boot { path: file.to_owned(), source };
+    let boot = fs::read_to_string(file).map_err(failed)?;
+    if boot.trim().is_empty() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidData, "it is empty")));
+    }
+    Ok(boot)
+}
+
 /// Records of an earlier boot name processes that are gone; their pids and start times may be somebody else's now. Only
 /// a directory that is on disk sees this.
-fn forget_earlier_boot(path: &Path, records: &RuntimeDir) -> Result<(), AttemptsError> {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> Result<(), AttemptsError> {
+    let boot = read_boot(boot_file)?;
     let marker = path.join(".boot");
-    if fs::read_to_string(&marker).is_ok_and(|known| known == boot) {
-        return Ok(());
+    let write = || durable::write(&marker, boot.as_bytes());
+    let written = |source| AttemptsError::Prepare { path: marker.clone(), source };
+    match read_boot(&marker) {
+        Ok(known) if known == boot => return Ok(()),
+        Ok(_) => {}
+        // Nothing says that they are of another boot, and what runs must not be forgotten: a pid that is somebody else's now is
+        // told by its start time.
+        Err(error) => {
+            if records.list()?.is_empty() {
+                return write().map_err(written);
+            }
+            tracing::error!(
+                error = super::task::in_full(&error),
+                "it is not known of which boot the records of attempts are: all are kept"
+            );
+            return write().map_err(written);
+        }
     }
     for listed in records.list()? {
         let is_over = match listed.record {
@@ -371,5 +408,5 @@ fn forget_earlier_boot(path: &Path, records: &RuntimeDir) -> Result<(), Attempts
             records.remove(&listed.name)?;
         }
     }
-    fs::write(&marker, boot).map_err(|source| AttemptsError::Prepare { path: marker, source })
+    write().map_err(written)
 }

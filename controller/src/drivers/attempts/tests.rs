@@ -66,6 +66,28 @@ async fn another_boot_forgets_what_ran_and_keeps_what_ended() {
     assert_eq!(open(dir.path()).found().unwrap().len(), 2);
 }
 
+#[tokio::test]
+async fn what_runs_is_not_forgotten_where_the_boot_cannot_be_told() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
+    let records = RuntimeDir::open(dir.path()).unwrap();
+    for unreadable in ["none", "empty"] {
+        let file = dir.path().join(format!(".{unreadable}"));
+        if unreadable == "empty" {
+            fs::write(&file, "").unwrap();
+        }
+        let refused = forget_earlier_boot(dir.path(), &records, &file);
+        assert!(matches!(refused, Err(AttemptsError::Boot { .. })), "{refused:?}");
+        assert_eq!(records.list().unwrap().len(), 1);
+    }
+    // The marker was being written when the machine went down, or somebody has taken it away.
+    fs::write(dir.path().join(".boot"), "").unwrap();
+    assert_eq!(open(dir.path()).found().unwrap(), [id()]);
+    fs::remove_file(dir.path().join(".boot")).unwrap();
+    assert_eq!(open(dir.path()).found().unwrap(), [id()]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_tombstone_stands_for_a_while_after_it_was_removed() {
     let dir = tempfile::tempdir().unwrap();
