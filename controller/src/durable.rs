@@ -27,11 +27,27 @@ pub fn make_passage(path: &Path) -> io::Result<()> {
 }
 
 fn make_dir_with(path: &Path, mode: u32) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    make_dirs(path, mode, &sync_dir)?;
     if fs::metadata(path)?.permissions().mode() & 0o777 != mode {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
     Ok(())
+}
+
+/// Makes it and what is missing above it, each on disk in the directory above it: what is written into a directory that a
+/// crash takes away is lost with it.
+fn make_dirs(path: &Path, mode: u32, sync: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => sync(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).ok_or(error)?;
+            make_dirs(parent, mode, sync)?;
+            make_dirs(path, mode, sync)
+        }
+        // Somebody else may have made it just now.
+        Err(_) if path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Replaces the file by one with these bytes: a reader, also after a crash, sees the old ones or the new ones.
@@ -92,7 +108,8 @@ pub(crate) fn remove_in_steps(path: &Path, steps: &Steps) -> io::Result<()> {
 
 /// A name in a directory is durable once the directory is.
 fn sync_dir(path: &Path) -> io::Result<()> {
-    let dir = path.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf);
+    let dir = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let dir = dir.map_or_else(|| PathBuf::from("."), Path::to_path_buf);
     File::open(dir)?.sync_all()
 }
 
@@ -124,5 +141,32 @@ impl Steps {
     #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "only a test's steps can fail")]
     pub(crate) fn pass(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn every_directory_that_is_made_is_on_disk_in_the_one_above_it() {
+        let ground = tempfile::tempdir().unwrap();
+        let synced = RefCell::new(Vec::new());
+        let sync = |path: &Path| {
+            synced.borrow_mut().push(path.strip_prefix(ground.path()).unwrap().to_owned());
+            sync_dir(path)
+        };
+        make_dirs(&ground.path().join("a/b/c"), 0o700, &sync).unwrap();
+        assert_eq!(synced.take(), [Path::new("a"), Path::new("a/b"), Path::new("a/b/c")]);
+        make_dirs(&ground.path().join("a/b/c"), 0o700, &sync).unwrap();
+        make_dirs(&ground.path().join("a/d"), 0o700, &sync).unwrap();
+        assert_eq!(synced.take(), [Path::new("a/d")], "what is there costs nothing");
+        fs::write(ground.path().join("file"), "").unwrap();
+        assert!(make_dirs(&ground.path().join("file"), 0o700, &sync).is_err());
+        assert!(make_dirs(&ground.path().join("file/x"), 0o700, &sync).is_err());
+        let mode = |path| fs::metadata(ground.path().join(path)).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("a"), mode("a/b/c")), (0o700, 0o700));
     }
 }
