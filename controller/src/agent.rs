@@ -1,7 +1,7 @@
 //! The agent: wires sources, planner, hands, eyes and faces together, in the order of starting and of stopping.
 //!
 //! ```text
-//!  start   directories, lock ─► database ─► drivers ─► world ─► loop ─► eyes ─► sources ─► complete ─► API ─► READY=1
+//!  start   directories, lock ─► database ─► drivers ─► world ─► loop ─► eyes ─► API ─► sources ─► complete ─► READY=1
 //!  stop    API ─► sources, eyes ─► loop (flushes its commits) ─► database. Tasks run on.
 //! ```
 
@@ -86,7 +86,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts the loop and the eyes. Desired state comes next, through the inbox; [`Agent::complete`] says that it was all.
+    /// Starts the loop and the eyes. Desired state comes next, through the inbox; [`Agent::complete_after`] says
+    /// that it was all.
     ///
     /// # Errors
     /// When keys or catalogues can't be prepared.
@@ -159,23 +160,22 @@ impl Agent {
         })
     }
 
-    /// Every source has said all it knows: from now on what none of them named may be removed.
-    ///
-    /// # Errors
-    /// When the loop has ended.
-    pub async fn complete(&mut self) -> anyhow::Result<()> {
-        let event = Event::Desired(DesiredChange::Complete);
-        self.inbox.send(Input::Event(event)).await.context("reach the loop")?;
-        // A request is answered after what was sent before it, so that the read model holds all that is wanted.
+    /// Once `all_said` resolves, every source has said all it knows: from then on what none of them named may be removed.
+    pub fn complete_after(&mut self, all_said: impl Future<Output = ()> + Send + 'static) {
         let (context, model, inbox) =
             (Arc::clone(&self.context), Arc::clone(&self.model), self.inbox.clone());
-        self.eyes.spawn(async move {
+        self.watch(async move {
+            all_said.await;
+            let complete = Event::Desired(DesiredChange::Complete);
+            if inbox.send(Input::Event(complete)).await.is_err() {
+                return;
+            }
+            // A request is answered after what was sent before it, so that the read model holds all that is wanted.
             let nothing = Command::Apply { jobs: Vec::new(), volumes: Vec::new() };
             if request(&inbox, nothing).await.is_ok() {
                 sweep_consul(&context, &model.allocs()).await;
             }
         });
-        Ok(())
     }
 
     /// Asks for something and waits until it is durable.

@@ -37,7 +37,6 @@ use axum::{
     routing::{delete, get, post},
 };
 use herdlet_api_types::UnixNanos;
-use herdlet_runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 pub use auth::{Token, TokenError};
@@ -104,16 +103,6 @@ pub struct Vitals {
     pub degraded: Option<String>,
     /// What is wrong with the manifests of followed folders.
     pub manifest_problems: Vec<Problem>,
-}
-
-impl Vitals {
-    /// How the loop behind `handle` is.
-    pub fn of(handle: &Handle, requests: &Requests) -> Self {
-        let not_ready = (!handle.first_turn.is_open()).then(|| "the state is being restored".to_owned());
-        let degraded = requests.degraded();
-        let degraded = degraded.map(|why| format!("nothing new is started, running tasks are kept: {why}"));
-        Self { not_ready, degraded, manifest_problems: Vec::new() }
-    }
 }
 
 /// The release of this agent.

@@ -6,7 +6,6 @@
 
 use std::{
     path::{Path, PathBuf},
-    pin::Pin,
     sync::Arc,
     time::Duration,
 };
@@ -15,7 +14,7 @@ use herdlet_plan::event::Command;
 use herdlet_runtime::{Handle, Inbox, StoreHealth};
 use tokio::{
     sync::{oneshot, watch},
-    time::{Sleep, sleep},
+    time::sleep,
 };
 
 use crate::planner::{Answer, Input};
@@ -90,7 +89,23 @@ impl Requests {
                 Err(_) if self.inbox.is_closed() => Err(RequestError::Down),
                 Err(_) => Err(RequestError::Lost),
             },
-            () = late_and_degraded(late, store) => Err(RequestError::Open(self.trouble())),
+            () = async { late.await; self.until_degraded().await } => Err(RequestError::Open(self.trouble())),
+        }
+    }
+
+    /// Waits until the state can't be written; for ever where the loop has ended.
+    pub async fn until_degraded(&self) {
+        let mut store = self.store.clone();
+        if store.wait_for(|health| *health != StoreHealth::Ok).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until the state can be written; for ever where the loop has ended.
+    pub async fn until_able(&self) {
+        let mut store = self.store.clone();
+        if store.wait_for(|health| *health == StoreHealth::Ok).await.is_err() {
+            std::future::pending::<()>().await;
         }
     }
 
@@ -116,14 +131,6 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::DeleteVolume { .. }
         | Command::Restart { .. }
         | Command::Signal { .. } => false,
-    }
-}
-
-async fn late_and_degraded(late: Pin<Box<Sleep>>, mut store: watch::Receiver<StoreHealth>) {
-    late.await;
-    if store.wait_for(|health| *health != StoreHealth::Ok).await.is_err() {
-        // The committer has ended; whoever waits hears it from the dropped answer.
-        std::future::pending::<()>().await;
     }
 }
 

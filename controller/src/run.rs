@@ -190,7 +190,7 @@ async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agen
         notes: Arc::new(|_| {}),
     })
     .await?;
-    agent.complete().await?;
+    agent.complete_after(std::future::ready(()));
     Ok(agent)
 }
 

@@ -1,9 +1,14 @@
 //! `herdlet agent`: the long-running agent, from its config to its end.
 //!
-//! In: the config. Out: an exit code. Order of starting: state directory, drivers, database, loop, folders, API, readiness.
+//! In: the config. Out: an exit code. Order of starting: state directory, drivers, database, loop, API, folders, readiness.
 //! It stops by SIGTERM or SIGINT in the reverse order; tasks run on.
 
-use std::{path::Path, sync::Arc};
+mod readiness;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::Context as _;
 use herdlet_plan::event::Command;
@@ -22,9 +27,12 @@ use crate::{
     http::{self, Facts, Limits, Listener, Shared, Token, Vitals},
     instance::{Availability, Instance, Options},
     planner::Input,
+    requests::Requests,
     state_db::{StateDb, StateDir},
     telemetry::{Telemetry, logs},
 };
+
+use readiness::Readiness;
 
 /// Exit code for a config or command line that makes no sense.
 const USAGE: u8 = 2;
@@ -90,22 +98,25 @@ async fn run(config: Config) -> anyhow::Result<()> {
         notes: telemetry.sink(),
     })
     .await?;
-    let folders = read_folders(&config, &agent).await;
-    agent.complete().await?;
+    let stop = crate::run::interrupted();
+    tokio::pin!(stop);
+    let folders = folders(&config, &agent);
+    let readiness = Readiness::new(agent.handle.first_turn.clone(), &folders);
     let closing = CancellationToken::new();
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let faces = TaskTracker::new();
+    let scrape = telemetry.scrape(&agent, problems.clone());
+    let vitals = vitals(readiness.clone(), agent.requests.clone(), problems);
+    let shared = shared(&config, &agent, facts, vitals, scrape, closing.clone());
+    // Before anything that may wait, so that whoever wonders can ask.
+    listen(&config, doors, &shared, &faces, &closing).await?;
     for folder in folders {
         agent.watch(folder.follow());
     }
-    let scrape = telemetry.scrape(&agent, problems.clone());
-    let shared = shared(&config, &agent, facts, problems, scrape, closing.clone());
-    listen(&config, doors, &shared, &faces, &closing).await?;
-    agent.handle.first_turn.opened().await.context("finish the first turn")?;
-    notify(&[sd_notify::NotifyState::Ready]);
-    tracing::info!(socket = %config.socket.display(), "ready");
+    agent.complete_after(readiness.clone().all_said());
+    agent.watch(readiness.tell_service_manager(agent.requests.clone(), config.socket.clone()));
     agent.watch(pet_watchdog(agent.inbox.clone(), Arc::clone(&agent.handle.metrics)));
-    crate::run::interrupted().await;
+    stop.await;
     tracing::info!("stopping; tasks run on");
     notify(&[sd_notify::NotifyState::Stopping]);
     closing.cancel();
@@ -126,22 +137,12 @@ fn sweep(instance: &Instance) {
     }
 }
 
-/// Every folder, read once where that was possible; each tries again as long as it is followed.
-async fn read_folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
-    let mut folders = Vec::new();
-    for dir in &config.manifests {
-        let mut folder = FolderSource::new(
-            dir.clone(),
-            &agent.context.paths.state,
-            manifest_rules(config),
-            agent.inbox.clone(),
-        );
-        if let Err(error) = folder.load().await {
-            tracing::error!(dir = %dir.display(), "failed to read the manifests: {error:#}");
-        }
-        folders.push(folder);
-    }
-    folders
+/// Every folder; none is read yet.
+fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
+    let state = &agent.context.paths.state;
+    let folder =
+        |dir: &PathBuf| FolderSource::new(dir.clone(), state, manifest_rules(config), agent.inbox.clone());
+    config.manifests.iter().map(folder).collect()
 }
 
 /// What manifests must obey here: the rules of the drivers that are offered.
@@ -173,35 +174,44 @@ fn consul(config: &Config) -> anyhow::Result<ConsulConfig> {
     Ok(ConsulConfig::resolve(config.consul.address.as_deref(), token, variable)?)
 }
 
+/// How the agent is, asked anew for each answer.
+fn vitals(
+    readiness: Readiness,
+    requests: Requests,
+    folders: Vec<Arc<FolderStatus>>,
+) -> impl Fn() -> Vitals + Send + Sync + 'static {
+    move || {
+        let degraded = requests.degraded();
+        let degraded = degraded.map(|why| format!("nothing new is started, running tasks are kept: {why}"));
+        let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
+        Vitals { not_ready: readiness.why_not(), degraded, manifest_problems }
+    }
+}
+
 fn shared(
     config: &Config,
     agent: &Agent,
     facts: Facts,
-    folders: Vec<Arc<FolderStatus>>,
+    vitals: impl Fn() -> Vitals + Send + Sync + 'static,
     scrape: impl Fn() -> String + Send + Sync + 'static,
     closing: CancellationToken,
 ) -> Arc<Shared> {
-    let handle = agent.handle.clone();
-    let requests = agent.requests.clone();
     Arc::new(Shared {
-        requests: requests.clone(),
+        requests: agent.requests.clone(),
         model: Arc::clone(&agent.model),
         drivers: agent.context.drivers.clone(),
         manifests: manifest_rules(config),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
         facts,
-        vitals: Box::new(move || {
-            let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
-            Vitals { manifest_problems, ..Vitals::of(&handle, &requests) }
-        }),
+        vitals: Box::new(vitals),
         metrics: Box::new(scrape),
         closing,
     })
 }
 
 /// Opens every listener before the first request is served, so that a taken address is told at once.
-/// Sockets on TCP. Whoever connects early waits until the agent is ready.
+/// Sockets on TCP. Whoever connects early waits until the agent serves.
 struct Doors {
     api: Option<(Listener, Token)>,
     metrics: Option<Listener>,

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Context as _;
 use herdlet_api_types::{JobKey, job::Job, volume::Volume};
 use herdlet_plan::event::Command;
-use herdlet_runtime::Inbox;
+use herdlet_runtime::{Gate, GateOpener, Inbox};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
@@ -51,11 +51,22 @@ pub struct FolderSource {
     status: Arc<FolderStatus>,
     /// As last told.
     warnings: Vec<Problem>,
+    first_try: Option<GateOpener>,
+    tried: Gate,
 }
 
 /// What is wrong with the folder now, for status and metrics.
 #[derive(Debug, Default)]
 pub struct FolderStatus(Mutex<Vec<Problem>>);
+
+/// Whether the folder itself could be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reading {
+    /// It could; files in it may be wrong all the same.
+    Read,
+    /// It could not, as its status says.
+    Unreadable,
+}
 
 impl FolderStatus {
     /// Everything that is wrong; empty when all files are in force.
@@ -77,6 +88,7 @@ struct Wanted {
     owned: Owned,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
+    unreadable: Option<Problem>,
 }
 
 impl FolderSource {
@@ -88,7 +100,29 @@ impl FolderSource {
                 are gone run on until they are deleted by hand");
             Owned::new()
         });
-        Self { dir, memory, owned, drivers, inbox, status: Arc::default(), warnings: Vec::new() }
+        let (first_try, tried) = Gate::closed();
+        let first_try = Some(first_try);
+        Self {
+            dir,
+            memory,
+            owned,
+            drivers,
+            inbox,
+            status: Arc::default(),
+            warnings: Vec::new(),
+            first_try,
+            tried,
+        }
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Opens when the folder was read for the first time, or could not be: from then on it changes what it said.
+    pub fn tried(&self) -> Gate {
+        self.tried.clone()
     }
 
     /// What is wrong with it, as it changes.
@@ -100,31 +134,32 @@ impl FolderSource {
     ///
     /// # Errors
     /// When ownership can't be remembered, or the agent is shutting down. What is wrong with files is in the status.
-    pub async fn load(&mut self) -> anyhow::Result<()> {
+    async fn load(&mut self) -> anyhow::Result<Reading> {
         let (dir, drivers) = (self.dir.clone(), self.drivers.clone());
         let folder = tokio::task::spawn_blocking(move || read_folder(&dir, &drivers)).await?;
-        let Wanted { jobs, volumes, gone, owned, mut problems, warnings } = decide(&self.owned, folder);
+        let Wanted { jobs, volumes, gone, owned, mut problems, warnings, unreadable } =
+            decide(&self.owned, folder);
+        if let Some(problem) = unreadable {
+            self.tell_unreadable(problem);
+            return Ok(Reading::Unreadable);
+        }
         // Remembered first: what is applied and then forgotten could never be taken away again.
         self.remember(union(&self.owned, &owned))?;
         let refused = accepted(request(&self.inbox, Command::Apply { jobs, volumes }).await?).err();
         if let Some(error) = &refused {
-            problems.push(Problem {
-                source: self.dir.display().to_string(),
-                line: 1,
-                column: 1,
-                path: String::new(),
-                message: format!("the folder as a whole was refused, nothing was changed: {error:#}"),
-            });
+            let message = format!("the folder as a whole was refused, nothing was changed: {error:#}");
+            problems.push(self.problem(message));
         }
         self.tell(problems, warnings);
         if refused.is_some() {
-            return Ok(());
+            return Ok(Reading::Read);
         }
         for job in gone {
             // It may be gone already.
             let _ = request(&self.inbox, Command::Delete { job }).await?;
         }
-        self.remember(owned)
+        self.remember(owned)?;
+        Ok(Reading::Read)
     }
 
     /// Follows the folder until the agent ends.
@@ -141,9 +176,12 @@ impl FolderSource {
         let mut said = None;
         loop {
             let wrong = self.follow_once().await.err().map(|error| format!("{error:#}"));
+            self.first_try_is_over();
             if let Some(why) = wrong.as_ref().filter(|_| wrong != said) {
                 // A full disk, for instance: what runs runs on.
                 tracing::error!(dir = %self.dir.display(), "failed to {why}; nothing is removed, it is tried again");
+                let message = format!("can't be followed: failed to {why}");
+                self.status.set(vec![self.problem(message)]);
             }
             said = wrong;
             tokio::time::sleep(RETRY_PERIOD).await;
@@ -152,9 +190,13 @@ impl FolderSource {
 
     /// Reads the folder after each change, until it vanishes.
     async fn follow_once(&mut self) -> anyhow::Result<()> {
-        let watch = DirectoryWatch::open(&self.dir, Interests::Entries).context("watch the folder")?;
-        // What changed before the watch was there.
-        self.load().await?;
+        let watch = DirectoryWatch::open(&self.dir, Interests::Entries).context("watch the folder");
+        // What is there before the watch is; and where there is nothing to be watched, this says why.
+        if self.load().await? == Reading::Unreadable {
+            return Ok(());
+        }
+        let watch = watch?;
+        self.first_try_is_over();
         while watch.changed().await.is_ok() {
             let _ = tokio::time::timeout(QUIET_WAIT_MAX, comes_to_rest(&watch)).await;
             self.load().await?;
@@ -165,11 +207,39 @@ impl FolderSource {
         Ok(())
     }
 
+    /// Something is wrong with the folder as a whole.
+    fn problem(&self, message: String) -> Problem {
+        Problem { source: self.dir.display().to_string(), line: 0, column: 0, path: String::new(), message }
+    }
+
+    fn first_try_is_over(&mut self) {
+        if let Some(first_try) = self.first_try.take() {
+            first_try.open();
+        }
+    }
+
+    /// Logs that the folder itself is missing or can't be read, once as long as it stays the same.
+    fn tell_unreadable(&mut self, problem: Problem) {
+        let problems = vec![problem];
+        if problems != self.status.problems() {
+            let why = problems.first().map(|problem| problem.message.as_str()).unwrap_or_default();
+            let every = RETRY_PERIOD;
+            tracing::error!(
+                "the folder of manifests {} {why}; what it defined stays in force, and it is looked for again every {every:?}",
+                self.dir.display()
+            );
+            self.status.set(problems);
+        }
+    }
+
     /// Logs what is wrong, once as long as it stays the same.
     fn tell(&mut self, problems: Vec<Problem>, warnings: Vec<Problem>) {
         if problems != self.status.problems() {
             for problem in &problems {
                 tracing::error!(%problem, "a manifest is not in force");
+            }
+            if problems.is_empty() {
+                tracing::info!(dir = %self.dir.display(), "all manifests of the folder are in force");
             }
             self.status.set(problems);
         }
@@ -222,7 +292,7 @@ fn decide(owned: &Owned, folder: Folder) -> Wanted {
     let mut wanted = Wanted::default();
     if let Some(problem) = folder.problem {
         wanted.owned.clone_from(owned);
-        wanted.problems.push(problem);
+        wanted.unreadable = Some(problem);
         return wanted;
     }
     let mut places: BTreeMap<JobKey, String> = BTreeMap::new();
@@ -320,7 +390,7 @@ mod tests {
         let second = read(&first.owned, &dir.path().join("gone"));
         assert!(second.gone.is_empty());
         assert_eq!(second.owned, first.owned);
-        assert_eq!(second.problems.len(), 1);
+        assert!(second.unreadable.is_some());
     }
 
     #[test]

@@ -508,3 +508,31 @@ fn what_has_ended_is_not_started_again_by_a_new_agent() {
     }
     agent.finish();
 }
+
+#[test]
+fn a_folder_that_is_missing_is_said_once_and_followed_when_it_appears() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::prepare(Setup::default());
+    let folder = agent.home.path().join("later");
+    agent.set_arguments(vec!["--manifests".to_owned(), folder.display().to_string()]);
+    agent.launch();
+    assert_eq!(http::get(&agent.peer(), "/readyz").unwrap().status, 200);
+    let complaints = |agent: &Agent| -> Vec<String> {
+        agent.log().lines().filter(|line| line.contains("ERROR")).map(str::to_owned).collect()
+    };
+    // Longer than it takes to look for it again.
+    wait::pause(Duration::from_secs(6));
+    let said = complaints(&agent);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("later") && said[0].contains("No such file"), "{said:?}");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("a.yaml"), job("late", "service", "", &[sleeper("t", "")])).unwrap();
+    let member = agent.single("late.g[0]", "t");
+    // Taken away again it removes nothing.
+    std::fs::rename(&folder, agent.home.path().join("away")).unwrap();
+    wait::until_true("missed", || complaints(&agent).len() == 2);
+    assert_eq!(agent.members(), [member]);
+    agent.finish();
+}

@@ -10,7 +10,7 @@ use std::{
 
 use herdlet_tests::e2e::{
     agent::{Agent, Setup},
-    http, wait,
+    host, http, wait,
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -118,5 +118,42 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     agent.until_alloc("new.g[0]", "runs after all", |alloc| alloc.state("t") == "running");
     assert!(agent.members().contains(&member));
     wait::until_true("no longer degraded", || agent.metric("herdlet_state_degraded", "") == 0.0);
+    finish(disk, agent);
+}
+
+#[test]
+fn an_agent_that_starts_on_a_full_disk_serves_and_goes_on_when_there_is_room() {
+    if !is_root() {
+        return;
+    }
+    let (disk, mut agent) = on_a_small_disk(Setup::default());
+    let folder = agent.home.manifests();
+    agent.set_arguments(vec!["--manifests".to_owned(), folder.display().to_string()]);
+    fs::write(folder.join("a.yaml"), job("a", "service", "", &[sleeper("t", "")])).unwrap();
+    agent.launch();
+    let member = agent.single("a.g[0]", "t");
+    agent.apply_and_wait(&job("c", "service", "", &[sleeper("t", "")]));
+    let ends = agent.single("c.g[0]", "t");
+    agent.kill();
+    disk.fill();
+    // There is something to be written as soon as the next agent looks.
+    host::signal(ends.pid, rustix::process::Signal::KILL);
+    fs::write(folder.join("b.yaml"), job("b", "service", "", &[sleeper("t", "")])).unwrap();
+
+    // Returns with READY=1, well before the service manager would lose patience.
+    agent.launch();
+    let status = wait::until("told what is wrong", || {
+        http::get(&agent.peer(), "/v1/herdlet/status").filter(|answer| answer.body.contains("No space left"))
+    });
+    assert_eq!(status.status, 200);
+    assert_eq!(agent.members(), [member.clone()]);
+
+    disk.free();
+    wait::until("ready", || http::get(&agent.peer(), "/readyz").filter(|answer| answer.status == 200));
+    agent.until_alloc("b.g[0]", "runs after all", |alloc| alloc.state("t") == "running");
+    assert!(agent.members().contains(&member));
+    for name in ["a.yaml", "b.yaml"] {
+        fs::remove_file(folder.join(name)).unwrap();
+    }
     finish(disk, agent);
 }

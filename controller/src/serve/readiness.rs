@@ -1,0 +1,85 @@
+//! When the agent is ready, and what the service manager is told of it.
+//!
+//! In: the gates of what has to happen first. Out: why the agent is not ready, for `/readyz`; `STATUS=` and `READY=1`.
+//!
+//! Ready means that the state is restored and every folder of manifests was read, or was seen not to be readable. The service
+//! manager is told READY=1 then; but also when the state can't be written, or when it takes long: by then the agent serves and
+//! knows what runs, and a service that is killed for being slow to start would not get further the next time.
+
+use std::{path::PathBuf, time::Duration};
+
+use herdlet_runtime::Gate;
+use sd_notify::NotifyState;
+
+use super::notify;
+use crate::{desired::folder::FolderSource, requests::Requests};
+
+/// So long READY=1 is held back at most. systemd's own patience is 90 s where a unit does not say otherwise.
+const READY_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// What has to happen before the agent is ready; cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Readiness {
+    restored: Gate,
+    folders: Vec<(PathBuf, Gate)>,
+}
+
+impl Readiness {
+    pub(super) fn new(restored: Gate, folders: &[FolderSource]) -> Self {
+        let folders = folders.iter().map(|folder| (folder.dir().to_owned(), folder.tried())).collect();
+        Self { restored, folders }
+    }
+
+    /// Why the agent is not ready; none when it is.
+    pub(super) fn why_not(&self) -> Option<String> {
+        if !self.restored.is_open() {
+            return Some("the state is being restored".to_owned());
+        }
+        let unread = self.folders.iter().filter(|(_, tried)| !tried.is_open());
+        let unread: Vec<String> = unread.map(|(dir, _)| dir.display().to_string()).collect();
+        (!unread.is_empty()).then(|| format!("manifests are being read and applied: {}", unread.join(", ")))
+    }
+
+    /// Resolves when every folder has said what it knows.
+    pub(super) async fn all_said(self) {
+        for (_, tried) in &self.folders {
+            if tried.opened().await.is_err() {
+                // The folder's task is gone, and with it the agent.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    async fn reached(self) {
+        if self.restored.opened().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        self.all_said().await;
+    }
+
+    /// Says READY=1 once, and from then on what is wrong, as it changes.
+    pub(super) async fn tell_service_manager(self, requests: Requests, socket: PathBuf) {
+        notify(&[NotifyState::Status("restoring the state, reading manifests")]);
+        tokio::select! {
+            biased;
+            () = self.clone().reached() => {}
+            () = requests.until_degraded() => {}
+            () = tokio::time::sleep(READY_WAIT_MAX) => {}
+        }
+        let status = |requests: &Requests| requests.degraded().or_else(|| self.why_not());
+        let wrong = status(&requests);
+        notify(&[NotifyState::Status(wrong.as_deref().unwrap_or("ready")), NotifyState::Ready]);
+        match wrong {
+            None => tracing::info!(socket = %socket.display(), "ready"),
+            Some(why) => tracing::warn!(socket = %socket.display(), why, "serving, but not as it should be"),
+        }
+        self.clone().reached().await;
+        loop {
+            requests.until_able().await;
+            notify(&[NotifyState::Status("ready")]);
+            requests.until_degraded().await;
+            let why = requests.degraded().unwrap_or_default();
+            notify(&[NotifyState::Status(&format!("degraded: {why}"))]);
+        }
+    }
+}
