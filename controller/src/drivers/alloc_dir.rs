@@ -21,9 +21,9 @@ use crate::{
     drivers::{
         mounts::kernel,
         privileges::Privileges,
-        safe_fs::{Dir, FsError, Rights},
+        safe_fs::{Dir, FsError, Outlives, Rights},
         sight::{Class, Sight},
-        task_dir::open_rights,
+        task_dir::{open_rights, unmount_tmpfs},
     },
     paths::Paths,
 };
@@ -119,8 +119,9 @@ impl AllocDir {
         }
         let kept = alloc.read_file(OsStr::new(SPEC), SPEC_BYTES_MAX)?;
         if kept.as_deref() != Some(spec) {
-            alloc.write_file(OsStr::new(SPEC), spec, Rights::Exact { mode: 0o600, owner: None })?;
-            allocs.sync()?;
+            // What it is for, the tasks that run, a power cut ends too.
+            let rights = Rights::Exact { mode: 0o600, owner: None };
+            alloc.write_file(OsStr::new(SPEC), spec, rights, Outlives::Processes)?;
         }
         Ok(())
     }
@@ -162,7 +163,8 @@ impl AllocDir {
         // What an earlier removal left; the rename below needs the name.
         remove_all(&allocs, &gone)?;
         if allocs.stat_name(&self.name())?.is_some() {
-            kernel::unmount_below(&allocs, &self.name())?;
+            // A place where something is mounted can't be renamed.
+            kernel::unmount_at_name(&allocs, &self.name())?;
             allocs.rename(&self.name(), &gone)?;
             remove_all(&allocs, &gone)?;
         }
@@ -236,8 +238,15 @@ fn open(allocs: &Path) -> Result<Option<Dir>, FsError> {
 }
 
 fn remove_all(allocs: &Dir, name: &OsStr) -> Result<(), FsError> {
-    kernel::unmount_below(allocs, name)?;
-    allocs.remove_tree(name)
+    // What every task has mounted. What else there is stands in the way of the removal then, and is found by it.
+    if let Ok(Some(alloc)) = allocs.find(name) {
+        for task in alloc.names()? {
+            if let Ok(Some(task)) = alloc.find(&task) {
+                unmount_tmpfs(&task)?;
+            }
+        }
+    }
+    kernel::remove_with_mounts(allocs, name)
 }
 
 fn read_spec(allocs: &Dir, name: &OsStr) -> Result<Vec<u8>, FsError> {

@@ -21,7 +21,7 @@ mod files;
 pub use files::{Issued, TaskTokens, WantedToken};
 
 use crate::drivers::{
-    safe_fs::{Dir, FsError, Rights},
+    safe_fs::{Dir, FsError, Outlives, Rights},
     sight::Class,
 };
 
@@ -115,8 +115,8 @@ impl Signer {
         let document =
             Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| IdentityError::Generate)?;
         let signer = Self::from_pkcs8(document.as_ref())?;
-        dir.write_file(name, document.as_ref(), Rights::Exact { mode: 0o600, owner: None })
-            .map_err(IdentityError::Key)?;
+        let rights = Rights::Exact { mode: 0o600, owner: None };
+        dir.write_file(name, document.as_ref(), rights, Outlives::PowerCuts).map_err(IdentityError::Key)?;
         Ok(signer)
     }
 

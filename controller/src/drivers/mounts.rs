@@ -239,7 +239,7 @@ impl TaskMounts {
             };
             let name = binding.destination.name();
             match self.privileges.mounting {
-                Mounting::Possible => kernel::unmount_below(&parent, name)?,
+                Mounting::Possible => kernel::unmount_at_name(&parent, name)?,
                 Mounting::Impossible => {
                     if parent.read_link(name)?.is_some_and(|target| target == binding.source) {
                         parent.unlink(name)?;

@@ -32,6 +32,15 @@ pub struct Dir {
     path: PathBuf,
 }
 
+/// What a written file must outlive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outlives {
+    /// Any process, ours too. A power cut may leave it empty: for what is about processes, which end then as well.
+    Processes,
+    /// A power cut too. Takes two waits for the disk.
+    PowerCuts,
+}
+
 /// Mode and owner that a new file or directory gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rights {
@@ -205,13 +214,19 @@ impl Dir {
         }
     }
 
-    /// Replaces the file `name` by `bytes` in one step: readers see the old content or the new, also after a power cut.
-    /// A link that stands there is replaced, not followed.
+    /// Replaces the file `name` by `bytes` in one step: readers see the old content or the new, after whatever it outlives
+    /// too. A link that stands there is replaced, not followed.
     ///
     /// # Errors
     ///
     /// When a directory stands there or the file can't be written; the old content stays then.
-    pub fn write_file(&self, name: &OsStr, bytes: &[u8], rights: Rights) -> Result<(), FsError> {
+    pub fn write_file(
+        &self,
+        name: &OsStr,
+        bytes: &[u8],
+        rights: Rights,
+        outlives: Outlives,
+    ) -> Result<(), FsError> {
         check_name(name)?;
         let here = self.path.join(name);
         let mut draft = OsString::from(".");
@@ -225,7 +240,10 @@ impl Dir {
         let written = set_rights(fd.as_fd(), &here, rights).and_then(|()| {
             let mut file = std::fs::File::from(fd);
             file.write_all(bytes)
-                .and_then(|()| file.sync_all())
+                .and_then(|()| match outlives {
+                    Outlives::Processes => Ok(()),
+                    Outlives::PowerCuts => file.sync_all(),
+                })
                 .map_err(|error| FsError::io("write", &here, error))?;
             rustix::fs::renameat(&self.fd, &draft, &self.fd, name)
                 .map_err(|errno| FsError::io("write", &here, errno))
@@ -234,7 +252,10 @@ impl Dir {
             self.unlink(&draft)?;
         }
         written?;
-        self.sync()
+        match outlives {
+            Outlives::Processes => Ok(()),
+            Outlives::PowerCuts => self.sync(),
+        }
     }
 
     /// Reads the plain file `name`; `None` where nothing is there.

@@ -114,7 +114,7 @@ impl TaskDir {
             for (name, _) in TMPFS {
                 let here = task.path().join(name);
                 match at(&mounts, &base.join(name)).as_slice() {
-                    [one] if is_ours(one) => {}
+                    [one] if one.is_ours() => {}
                     [] => return Ok(Sight::foreign(format!("{} is not mounted", here.display()))),
                     _ => {
                         return Ok(Sight::foreign(format!(
@@ -135,9 +135,11 @@ impl TaskDir {
     /// When something can't be unmounted or removed.
     pub fn down(&self) -> Result<(), TaskDirError> {
         let Some(alloc) = self.alloc()? else { return Ok(()) };
-        kernel::unmount_below(&alloc, self.name())?;
-        alloc.remove_tree(self.name())?;
-        Ok(())
+        // A link in its place is removed as it is.
+        if let Ok(Some(task)) = alloc.find(self.name()) {
+            unmount_tmpfs(&task)?;
+        }
+        Ok(kernel::remove_with_mounts(&alloc, self.name())?)
     }
 
     /// Opens `secrets`, for token files.
@@ -173,11 +175,11 @@ impl TaskDir {
             Mounting::Possible => {}
         }
         let point = task.real_path()?.join(name);
-        loop {
+        while kernel::may_be_mounted(task, name)? {
             let mounts = mounts_below(&point).map_err(TaskDirError::Table)?;
             match at(&mounts, &point).as_slice() {
                 [] => break,
-                [one] if is_ours(one) => return Ok(()),
+                [one] if one.is_ours() => return Ok(()),
                 // Whatever covers our place, ours below it appears again.
                 _ => kernel::unmount_top(task, name)?,
             }
@@ -192,6 +194,15 @@ impl TaskDir {
 /// Name and mode of what lies in memory.
 const TMPFS: [(&str, u32); 2] = [("secrets", 0o777), ("private", 0o700)];
 
+/// Unmounts what [`TaskDir::up`] has mounted in `task`.
+///
+/// # Errors
+///
+/// When it can't be unmounted.
+pub(crate) fn unmount_tmpfs(task: &Dir) -> Result<(), FsError> {
+    TMPFS.iter().try_for_each(|(name, _)| kernel::unmount_at_name(task, OsStr::new(name)))
+}
+
 /// Rights of what tasks of any user share.
 pub(crate) fn open_rights(privileges: Privileges, mode: u32) -> Rights {
     match privileges.ownership {
@@ -202,10 +213,6 @@ pub(crate) fn open_rights(privileges: Privileges, mode: u32) -> Rights {
 
 fn at<'m>(mounts: &'m [Mount], point: &Path) -> Vec<&'m Mount> {
     mounts.iter().filter(|mount| mount.point == point).collect()
-}
-
-fn is_ours(mount: &Mount) -> bool {
-    mount.fs_type == "tmpfs" && mount.source == kernel::OWNER_MARK
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use std::{io, path::Path, sync::Arc, time::Duration};
 
-use herdlet_api_types::AllocId;
+use herdlet_api_types::{AllocId, alloc::Desired};
 use herdlet_plan::{
     event::{Event, Noticed},
     op::{Part, TaskIndex, TaskPart},
@@ -81,7 +81,8 @@ fn part_at(point: &Path, paths: &Paths, model: &ReadModel) -> Option<(AllocId, P
     let id = AllocId(names.next()??.parse().ok()?);
     let task = paths::decode(names.next()??)?;
     let entry = names.next()??;
-    let view = model.alloc(&id)?;
+    // What is taken down is unmounted by ourselves.
+    let view = model.alloc(&id).filter(|view| view.spec.desired == Desired::Run)?;
     let index = TaskIndex::try_from(view.tasks.iter().position(|known| known.name == task)?).ok()?;
     let part = match entry {
         "secrets" | "private" => TaskPart::Dir,

@@ -14,7 +14,7 @@ use herdlet_api_types::job::Identity;
 use super::{IdentityError, Signer, Token};
 use crate::drivers::{
     privileges::{Ownership, Privileges},
-    safe_fs::{Dir, FsError, Rights},
+    safe_fs::{Dir, FsError, Outlives, Rights},
     sight::Sight,
     task_dir::TaskDir,
 };
@@ -64,7 +64,12 @@ impl TaskTokens<'_> {
             for WantedToken { identity, claims } in wanted.iter().filter(|token| token.identity.file) {
                 let token = self.signer.sign(claims)?;
                 secrets
-                    .write_file(&file_name(identity), token.reveal().as_bytes(), self.rights())
+                    .write_file(
+                        &file_name(identity),
+                        token.reveal().as_bytes(),
+                        self.rights(),
+                        Outlives::Processes,
+                    )
                     .map_err(|source| self.file_error(source))?;
             }
         }

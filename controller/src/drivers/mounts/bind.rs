@@ -83,6 +83,9 @@ fn is_read_only(source: &std::os::fd::OwnedFd, path: &Path) -> Result<bool, FsEr
 }
 
 fn mounts_at(parent: &Dir, name: &OsStr) -> Result<Vec<Mount>, MountError> {
+    if !kernel::may_be_mounted(parent, name)? {
+        return Ok(Vec::new());
+    }
     let point = parent.real_path()?.join(name);
     let mut mounts = mounts_below(&point).map_err(MountError::Table)?;
     mounts.retain(|mount| mount.point == point);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, Mode, OFlags},
+    fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, statx},
     io::Errno,
     mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
@@ -19,12 +19,9 @@ use rustix::{
 
 use super::{
     Access,
-    table::{Mount, mounts_below},
+    table::{Mount, OWNER_MARK, mounts_below},
 };
 use crate::drivers::safe_fs::{Crossing, Dir, FsError};
-
-/// What mounts of ours that have no source of their own are called in the mount table.
-pub(crate) const OWNER_MARK: &str = "herdlet";
 
 /// Mounts a fresh tmpfs on `target`: nothing in it can be executed, is a device or gives rights.
 ///
@@ -100,6 +97,56 @@ pub(crate) fn unmount_below(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
 /// When it can't be unmounted.
 pub(crate) fn unmount_top(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
     unmount_one(parent, name).map(drop)
+}
+
+/// Unmounts all that is mounted at exactly `name` in `parent`, with what is mounted within. It needs no mount table, whose
+/// length is the machine's business.
+///
+/// # Errors
+///
+/// When something can't be unmounted.
+pub(crate) fn unmount_at_name(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
+    for _ in 0..ROUNDS_MAX {
+        match unmount_one(parent, name)? {
+            Unmounted::Yes => {}
+            Unmounted::Nothing => return Ok(()),
+        }
+    }
+    Err(FsError::Mounted { path: parent.path().join(name) })
+}
+
+/// Removes `name` in `parent` with all that is in it, unmounting what stands in the way.
+///
+/// # Errors
+///
+/// When something can't be unmounted or removed.
+pub(crate) fn remove_with_mounts(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
+    match parent.remove_tree(name) {
+        // No mount was entered.
+        Err(FsError::Mounted { .. }) => {
+            unmount_below(parent, name)?;
+            parent.remove_tree(name)
+        }
+        removed => removed,
+    }
+}
+
+/// Whether something may be mounted at exactly `name` in `parent`: whether it is worth reading the mount table. Before
+/// Linux 5.8 that can't be told, and is always so.
+///
+/// # Errors
+///
+/// When the system refuses to tell.
+pub(crate) fn may_be_mounted(parent: &Dir, name: &OsStr) -> Result<bool, FsError> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    match statx(parent, name, flags, StatxFlags::empty()) {
+        Ok(seen) if seen.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) => {
+            Ok(seen.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+        }
+        Ok(_) | Err(Errno::NOSYS) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(FsError::io("examine", parent.path().join(name), errno)),
+    }
 }
 
 /// How often the table is read again because mounts moved, lay on top of each other or came while we worked.

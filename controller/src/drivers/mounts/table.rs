@@ -15,9 +15,14 @@ use std::{
         unix::{ffi::OsStrExt as _, fs::FileExt as _},
     },
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// One mount.
@@ -37,13 +42,65 @@ pub struct Mount {
     pub source: String,
 }
 
-/// All mounts at or below `base`, in the kernel's order: of mounts at the same place the last one is what is seen there.
+impl Mount {
+    /// A tmpfs that an agent has made: `herdlet` is its source.
+    pub fn is_ours(&self) -> bool {
+        self.fs_type == "tmpfs" && self.source == OWNER_MARK
+    }
+}
+
+/// What mounts of ours that have no source of their own are called in the mount table.
+pub(crate) const OWNER_MARK: &str = "herdlet";
+
+/// All mounts at or below `base`, ordered by place: of mounts at the same place the last one is what is seen there.
+///
+/// The table is read again only when the kernel says that it has changed: a node with thousands of mounts is looked at for
+/// thousands of tasks.
 ///
 /// # Errors
 ///
 /// When `/proc` can't be read.
 pub fn mounts_below(base: &Path) -> io::Result<Vec<Mount>> {
-    Ok(parse(&std::fs::read(MOUNTINFO)?, base))
+    static KNOWN: Mutex<Option<Table>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let table = match known.take() {
+        Some(table) => table.refreshed()?,
+        None => Table::open()?,
+    };
+    let below = table.below(base);
+    *known = Some(table);
+    Ok(below)
+}
+
+/// The whole table as it is now.
+struct Table {
+    file: PolledFile,
+    /// By place; in the kernel's order where several are at one.
+    mounts: Vec<Mount>,
+}
+
+impl Table {
+    fn open() -> io::Result<Self> {
+        // What changes after this open is told by its next poll, so reading afterwards misses nothing.
+        Self::read(PolledFile(File::open(MOUNTINFO)?))
+    }
+
+    fn read(file: PolledFile) -> io::Result<Self> {
+        let mut mounts = parse(&file.read()?, Path::new("/"));
+        mounts.sort_by(|a, b| a.point.cmp(&b.point));
+        Ok(Self { file, mounts })
+    }
+
+    fn refreshed(self) -> io::Result<Self> {
+        if self.file.has_changed()? { Self::read(self.file) } else { Ok(self) }
+    }
+
+    fn below(&self, base: &Path) -> Vec<Mount> {
+        // Paths are ordered by their parts: what is below a directory follows it.
+        let first = self.mounts.partition_point(|mount| mount.point.as_path() < base);
+        let rest = self.mounts.get(first..).unwrap_or_default();
+        rest.iter().take_while(|mount| mount.point.starts_with(base)).cloned().collect()
+    }
 }
 
 /// Tells when mounts at or below a directory come and go.
@@ -52,7 +109,16 @@ pub struct MountWatch {
     base: PathBuf,
     given: PathBuf,
     file: AsyncFd<PolledFile>,
-    known: BTreeMap<u64, PathBuf>,
+    known: BTreeMap<u64, Seen>,
+    /// What the last reading took.
+    took: Duration,
+}
+
+/// A mount as the watch remembers it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    point: PathBuf,
+    is_ours: bool,
 }
 
 /// A mount that came or went.
@@ -85,7 +151,7 @@ impl MountWatch {
         let file = PolledFile(File::open(MOUNTINFO)?);
         // Interest before the first reading, so that nothing is missed between the two.
         let file = register(file)?;
-        let mut watch = Self { base, given, file, known: BTreeMap::new() };
+        let mut watch = Self { base, given, file, known: BTreeMap::new(), took: Duration::ZERO };
         watch.known = watch.read()?;
         Ok(watch)
     }
@@ -98,8 +164,8 @@ impl MountWatch {
     pub async fn changed(&mut self) -> io::Result<Vec<MountChange>> {
         loop {
             let mut ready = self.file.ready(Interest::PRIORITY | Interest::ERROR).await?;
-            // Container engines mount in bursts; one reading serves a burst.
-            tokio::time::sleep(BURST).await;
+            // Mounts come in bursts; one reading serves a burst, and readings of a long table take a small share of a core.
+            tokio::time::sleep(BURST.max(self.took.saturating_mul(READING_SHARE))).await;
             ready.clear_ready();
             let now = self.read()?;
             let changes = difference(&self.known, &now);
@@ -118,12 +184,15 @@ impl MountWatch {
         }
     }
 
-    fn read(&self) -> io::Result<BTreeMap<u64, PathBuf>> {
+    fn read(&mut self) -> io::Result<BTreeMap<u64, Seen>> {
+        let began = std::time::Instant::now();
         let bytes = self.file.get_ref().read()?;
-        Ok(parse(&bytes, &self.base)
+        let seen = parse(&bytes, &self.base)
             .into_iter()
-            .map(|mount| (mount.id, self.as_given(&mount.point)))
-            .collect())
+            .map(|mount| (mount.id, Seen { point: self.as_given(&mount.point), is_ours: mount.is_ours() }));
+        let seen = seen.collect();
+        self.took = began.elapsed();
+        Ok(seen)
     }
 }
 
@@ -139,11 +208,24 @@ fn real(path: &Path) -> io::Result<PathBuf> {
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 const BURST: Duration = Duration::from_millis(20);
+/// One part in so many is spent on reading, however often mounts change.
+const READING_SHARE: u32 = 20;
 
 #[derive(Debug)]
 struct PolledFile(File);
 
 impl PolledFile {
+    /// Whether the table has changed since this was last asked, or since the file was opened.
+    fn has_changed(&self) -> io::Result<bool> {
+        let mut asked = [PollFd::new(&self.0, PollFlags::PRI)];
+        loop {
+            match poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+                Err(Errno::INTR) => {}
+                ready => return Ok(ready? > 0),
+            }
+        }
+    }
+
     fn read(&self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(64 * 1024);
         let mut chunk = vec![0; 64 * 1024];
@@ -175,15 +257,16 @@ fn register(file: PolledFile) -> io::Result<AsyncFd<PolledFile>> {
     Ok(unsafe { AsyncFd::register_with_interest(file, Interest::PRIORITY | Interest::ERROR) }?)
 }
 
-fn difference(before: &BTreeMap<u64, PathBuf>, now: &BTreeMap<u64, PathBuf>) -> Vec<MountChange> {
+/// What came and what went. That something of our own came is no news: nothing is hidden by it.
+fn difference(before: &BTreeMap<u64, Seen>, now: &BTreeMap<u64, Seen>) -> Vec<MountChange> {
     let gone = before
         .iter()
-        .filter(|(id, point)| now.get(id) != Some(point))
-        .map(|(_, point)| MountChange::Unmounted(point.clone()));
+        .filter(|(id, seen)| now.get(id) != Some(seen))
+        .map(|(_, seen)| MountChange::Unmounted(seen.point.clone()));
     let come = now
         .iter()
-        .filter(|(id, point)| before.get(id) != Some(point))
-        .map(|(_, point)| MountChange::Mounted(point.clone()));
+        .filter(|(id, seen)| before.get(id) != Some(seen) && !seen.is_ours)
+        .map(|(_, seen)| MountChange::Mounted(seen.point.clone()));
     gone.chain(come).collect()
 }
 
@@ -274,8 +357,9 @@ mod tests {
 
     #[test]
     fn a_change_is_what_came_and_what_went() {
-        let before = BTreeMap::from([(1, PathBuf::from("/a")), (2, PathBuf::from("/b"))]);
-        let now = BTreeMap::from([(2, PathBuf::from("/b")), (3, PathBuf::from("/a"))]);
+        let seen = |point: &str, is_ours| Seen { point: point.into(), is_ours };
+        let before = BTreeMap::from([(1, seen("/a", true)), (2, seen("/b", false))]);
+        let now = BTreeMap::from([(2, seen("/b", false)), (3, seen("/a", false)), (4, seen("/c", true))]);
         assert_eq!(
             difference(&before, &now),
             [MountChange::Unmounted("/a".into()), MountChange::Mounted("/a".into())]

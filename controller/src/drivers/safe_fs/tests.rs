@@ -65,7 +65,8 @@ fn a_file_is_replaced_whole_even_where_a_link_was_planted() {
     symlink(&victim, temp.path().join(".token.new")).unwrap();
     assert!(matches!(dir.read_file(name, 100), Err(FsError::Link { .. })));
     for text in ["one", "two"] {
-        dir.write_file(name, text.as_bytes(), Rights::Exact { mode: 0o600, owner: None }).unwrap();
+        let rights = Rights::Exact { mode: 0o600, owner: None };
+        dir.write_file(name, text.as_bytes(), rights, Outlives::PowerCuts).unwrap();
         assert_eq!(dir.read_file(name, 3).unwrap().unwrap(), text.as_bytes());
     }
     assert!(matches!(dir.read_file(name, 2), Err(FsError::TooLarge { .. })));
