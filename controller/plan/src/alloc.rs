@@ -50,7 +50,7 @@ pub fn plan(now: Now, ctx: &Context, spec: &Allocation, state: &AllocState) -> P
         arrived &= step(&mut pass, arrived);
     }
     health::watch(&mut pass);
-    if arrived && !wants_tasks(&pass) && spec.desired == Desired::Gone {
+    if arrived && !wants_tasks(&pass) && spec.desired == Desired::Gone && services::withdrawn(&pass) {
         pass.plan.changes.push(Change::Forget);
     }
     pass.plan

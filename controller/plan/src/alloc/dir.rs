@@ -6,7 +6,7 @@ use herdlet_api_types::alloc::Desired;
 use crate::{
     action::Verb,
     limits::OPERATION_TIMEOUT,
-    op::Part,
+    op::{Part, TaskPart},
     pass::{Pass, Trust},
     plan::Waiting,
 };
@@ -28,7 +28,9 @@ pub fn down(pass: &mut Pass<'_>, above_gone: bool) -> bool {
 
 /// Whether no operation is left that could make something in the directory while it is removed.
 fn nothing_under_way(pass: &mut Pass<'_>) -> bool {
-    let busy = pass.state.parts.iter().find(|(part, state)| *part != Part::Dir && state.is_busy());
+    // What is asked of a catalogue makes nothing here, and may be under way for as long as the catalogue hangs.
+    let elsewhere = |part| matches!(part, Part::Dir | Part::Services | Part::Task(_, TaskPart::Services));
+    let busy = pass.state.parts.iter().find(|(part, state)| !elsewhere(*part) && state.is_busy());
     match busy {
         None => true,
         Some((part, _)) => {

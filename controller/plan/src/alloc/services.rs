@@ -5,7 +5,7 @@ use crate::{
     action::Verb,
     alloc::wants_services,
     limits::CATALOG_TIMEOUT,
-    op::Part,
+    op::{Part, TaskPart},
     pass::{Pass, Trust},
     state::PartState,
 };
@@ -26,7 +26,19 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
     }
 }
 
-/// Takes them back; retried until the catalogue confirms. Stopping the tasks does not wait for it.
+/// Takes them back; retried until the catalogue confirms. Neither stopping the tasks nor removing what they left waits for
+/// it, as a catalogue may refuse for ever; only being forgotten does: see [`withdrawn`].
 pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
-    pass.group.services.is_empty() || pass.want_down(Part::Services, Verb::Down, CATALOG_TIMEOUT)
+    if !pass.group.services.is_empty() {
+        pass.want_down(Part::Services, Verb::Down, CATALOG_TIMEOUT);
+    }
+    true
+}
+
+/// Whether the catalogues have confirmed that they hold nothing of the allocation.
+pub(crate) fn withdrawn(pass: &Pass<'_>) -> bool {
+    let gone = |part| matches!(pass.state.parts.get(part), PartState::Absent);
+    let mut tasks = (0..).zip(&pass.group.tasks);
+    (pass.group.services.is_empty() || gone(Part::Services))
+        && tasks.all(|(index, task)| task.services.is_empty() || gone(Part::Task(index, TaskPart::Services)))
 }

@@ -183,11 +183,11 @@ impl Me<'_> {
     }
 
     fn plan_dead(self, pass: &mut Pass<'_>) -> bool {
-        let withdrawn = self.withdraw(pass);
+        let unchecked = self.withdraw(pass);
         let clean = self.clean_process(pass);
         let unmounted = clean
             && (self.task.volume_mounts.is_empty() || pass.want_task_part_down(self.index, TaskPart::Mounts));
-        withdrawn && unmounted
+        unchecked && unmounted
     }
 
     /// Knows whether the process lives, and looks where it doesn't.
@@ -286,13 +286,13 @@ impl Me<'_> {
         }
     }
 
-    /// Takes back what says that the task is there. Not waited for.
+    /// Takes back what says that the task is there. A catalogue is not waited for. `true` once no check runs.
     fn withdraw(self, pass: &mut Pass<'_>) -> bool {
-        let services = self.task.services.is_empty()
-            || pass.want_down(self.part(TaskPart::Services), Verb::Down, CATALOG_TIMEOUT);
-        let checks = !has_checks(&self.task.services)
-            || pass.want_down(self.part(TaskPart::Checks), Verb::Down, OPERATION_TIMEOUT);
-        services && checks
+        if !self.task.services.is_empty() {
+            pass.want_down(self.part(TaskPart::Services), Verb::Down, CATALOG_TIMEOUT);
+        }
+        !has_checks(&self.task.services)
+            || pass.want_down(self.part(TaskPart::Checks), Verb::Down, OPERATION_TIMEOUT)
     }
 
     /// Removes what an ended attempt left. After a restart of the agent it looks first: what lives is stopped, not removed.

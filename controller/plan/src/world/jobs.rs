@@ -303,6 +303,16 @@ impl World {
         let Some(entry) = self.jobs.get(key) else { return worst.verdict() };
         if entry.state.deleting {
             worst.weigh(ConvergenceState::Progressing, || plain(Reason::Operation, "is being deleted"));
+            // What resists is named: a deletion that can't end must not look like one that is under way.
+            for (_, alloc) in self.allocs.of_job(key) {
+                let waiting = alloc.verdict.as_ref().filter(|known| known.state == ConvergenceState::Waiting);
+                let Some(verdict) = waiting else { continue };
+                worst.weigh(verdict.state, || Why {
+                    reason: verdict.reason.unwrap_or(Reason::Operation),
+                    message: format!("is being deleted, {}: {}", alloc.spec.name(), verdict.message),
+                    overdue_at: verdict.overdue_at,
+                });
+            }
         }
         if let Some((reason, message)) = &entry.blocked {
             worst.weigh(ConvergenceState::Waiting, || plain(*reason, message));
