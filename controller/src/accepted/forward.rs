@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use herdlet_api_types::alloc::Desired;
 use herdlet_plan::{job::JobState, record::RecordKey, shared::volume::Origin};
 
 use super::{JobFile, Read};
@@ -46,6 +47,15 @@ pub(crate) fn roll(loaded: &mut Loaded, read: &Read, committed: u64) -> BTreeSet
         if !read.names(&RecordKey::Job(state.key.clone())) && !state.deleting {
             state.deleting = true;
             changed.insert(RecordKey::Job(state.key.clone()));
+            // Deleted and gone: were it still wanted, what ran once would be taken for lost and begun once more before the
+            // job is taken down.
+            for (id, spec) in loaded.specs.iter_mut().filter(|(_, spec)| spec.job_key == state.key) {
+                if spec.desired == Desired::Run {
+                    spec.desired = Desired::Stop;
+                    "job deleted".clone_into(&mut spec.desired_description);
+                    changed.insert(RecordKey::AllocSpec(*id));
+                }
+            }
         }
     }
     loaded.volumes.retain(|name, state| {

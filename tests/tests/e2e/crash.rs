@@ -250,3 +250,35 @@ fn sorted(wanted: &BTreeMap<&str, u32>) -> Vec<u32> {
     times.sort_unstable();
     times
 }
+
+#[test]
+fn a_database_that_fell_back_over_a_deletion_takes_it_down_once_more_and_harms_nothing() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("stays", "service", "", &[sleeper("t", "")]));
+    agent.apply_and_wait(&job("goes", "service", "", &[sleeper("t", "")]));
+    let member = agent.single("stays.g[0]", "t");
+    agent.terminate();
+    let database = agent.home.state().join("state.db");
+    let older = std::fs::read(&database).unwrap();
+    agent.launch();
+    agent.cli(&["delete", "--wait", "goes"]).success();
+    agent.kill();
+    std::fs::write(&database, older).unwrap();
+
+    agent.launch();
+    wait::until_true("forgotten again", || !agent.cli(&["get", "jobs"]).success().stdout.contains("goes"));
+    assert_eq!(
+        agent.members(),
+        [member],
+        "what stays is the same process, and nothing of the other was begun"
+    );
+    assert!(
+        !agent.log().contains("task is starting alloc=\"goes.g[0]\" task=\"t\" attempt=2"),
+        "{}",
+        agent.log()
+    );
+    agent.finish();
+}

@@ -222,6 +222,32 @@ fn an_older_copy_of_the_database_takes_nothing_back() {
     assert!(!again.incomplete);
 }
 
+/// The job ran when the copy was made. It was deleted and forgotten since, so nothing of it may be begun again; and of the
+/// others nothing may be ended.
+#[test]
+fn a_job_that_was_forgotten_since_is_not_wanted_again() {
+    let dir = scratch();
+    let mut life = lived(dir.path());
+    let older = fs::read(paths(dir.path()).database()).unwrap();
+    let of = |life: &Life, id: &str| -> Vec<herdlet_api_types::AllocId> {
+        let of_job = life.world.allocations().filter(|(spec, _)| spec.job_key.id == id);
+        of_job.map(|(spec, _)| spec.id).collect()
+    };
+    let (forgotten, kept) = (of(&life, "b"), of(&life, "a"));
+    life.delete("b");
+    life.store.commit(&forget("b", &[0], &forgotten)).unwrap();
+    drop(life);
+    fs::write(paths(dir.path()).database(), older).unwrap();
+    for _ in 0..2 {
+        let opened = open(dir.path());
+        let wanted: Vec<_> =
+            allocs(&opened.records).iter().filter(|spec| wants(spec)).map(|spec| spec.id).collect();
+        assert!(!forgotten.iter().any(|id| wanted.contains(id)));
+        assert!(kept.iter().any(|id| wanted.contains(id)));
+        assert!(jobs(&opened.records)["b"].1 && !jobs(&opened.records)["a"].1);
+    }
+}
+
 /// The disk gives back nothing where the file was, or rubbish.
 fn hurt(file: &std::path::Path, damage: &str) {
     fs::remove_file(file).unwrap();
