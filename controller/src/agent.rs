@@ -5,6 +5,8 @@
 //!  stop    API ─► sources, eyes ─► loop (flushes its commits) ─► database. Tasks run on.
 //! ```
 
+mod eyes;
+
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
@@ -19,7 +21,8 @@ use herdlet_plan::{
     world::{Settings, World},
 };
 use herdlet_runtime::{self as runtime, BootClock, Clock as _, Inbox, Runtime, Shell};
-use tokio::{sync::oneshot, task::JoinSet};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     drivers::{
@@ -40,6 +43,7 @@ use crate::{
     state_db::Opened,
     watch::drift,
 };
+use eyes::Eyes;
 
 /// Room in the inbox: a burst beyond it makes senders wait, never the loop.
 const INBOX_LEN: usize = 4_096;
@@ -81,8 +85,9 @@ pub struct Agent {
     pub isolation: Isolation,
     /// Live operations and their figures.
     pub operations: runtime::Operations<executor::OpKey, executor::Kind, herdlet_plan::action::Outcome>,
-    eyes: JoinSet<()>,
-    ended: oneshot::Receiver<()>,
+    eyes: Eyes,
+    /// Cancelled when the loop has ended, by a panic too.
+    ended: CancellationToken,
 }
 
 impl Agent {
@@ -131,22 +136,23 @@ impl Agent {
             settings: runtime::Settings::default(),
         });
         let requests = Requests::new(inbox.clone(), &handle, context.paths.state.clone());
-        let (ended_sender, ended) = oneshot::channel();
+        let ended = CancellationToken::new();
+        let tell_end = ended.clone().drop_guard();
         tokio::spawn(async move {
             runtime.run().await;
-            let _ = ended_sender.send(());
+            drop(tell_end);
         });
         for event in found.into_iter().chain(volumes.into_iter().map(wanted_volume)) {
             inbox.send(Input::Event(event)).await.context("reach the loop")?;
         }
-        let mut eyes = JoinSet::new();
-        eyes.spawn(news.follow(Arc::clone(&model), inbox.clone()));
-        eyes.spawn(follow_attempts(instance.notices, Arc::clone(&model), inbox.clone(), Arc::clone(&notes)));
+        let mut eyes = Eyes::default();
+        eyes.open(news.follow(Arc::clone(&model), inbox.clone()));
+        eyes.open(follow_attempts(instance.notices, Arc::clone(&model), inbox.clone(), Arc::clone(&notes)));
         for (_, driver) in instance.drivers.iter() {
-            eyes.spawn(follow_driver(driver.events(), inbox.clone()));
+            eyes.open(follow_driver(driver.events(), inbox.clone()));
         }
-        eyes.spawn(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
-        eyes.spawn(drift::look_at_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        eyes.open(drift::look_at_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         Ok(Self {
             inbox,
             requests,
@@ -186,17 +192,27 @@ impl Agent {
         request(&self.inbox, command).await
     }
 
+    /// Resolves when something has ended that the agent can't go on without, and says what: it can only end, and be started
+    /// again. May be dropped while waiting.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        tokio::select! {
+            biased;
+            () = self.ended.cancelled() => anyhow::anyhow!("go on: the loop has ended by itself"),
+            how = self.eyes.panicked() => anyhow::anyhow!("go on: a part of the agent has ended: {how}"),
+        }
+    }
+
     /// Runs something beside the agent that ends with it.
     pub fn watch(&mut self, eye: impl Future<Output = ()> + Send + 'static) {
-        self.eyes.spawn(eye);
+        self.eyes.open(eye);
     }
 
     /// Stops the agent; its tasks run on.
-    pub async fn stop(mut self) {
-        self.eyes.shutdown().await;
+    pub async fn stop(self) {
+        self.eyes.close().await;
         self.handle.shutdown.cancel();
         // The loop flushes its commits within its own limit.
-        if tokio::time::timeout(Duration::from_secs(15), self.ended).await.is_err() {
+        if tokio::time::timeout(Duration::from_secs(15), self.ended.cancelled()).await.is_err() {
             tracing::error!("the loop did not end in time; what was not answered may not be durable");
         }
     }

@@ -13,8 +13,11 @@ use std::{
 use anyhow::Context as _;
 use herdlet_plan::event::Command;
 use herdlet_runtime::{Inbox, Metrics};
-use tokio::sync::oneshot;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::{
+    sync::oneshot,
+    task::{JoinError, JoinSet},
+};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     agent::{self, Agent, Parts},
@@ -51,6 +54,7 @@ pub async fn run_agent(flags: Flags) -> u8 {
         anstream::eprintln!("herdlet: failed to {error}");
         return USAGE;
     }
+    logs::tell_panics();
     match run(config).await {
         Ok(()) => 0,
         Err(error) => {
@@ -104,26 +108,37 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let readiness = Readiness::new(agent.handle.first_turn.clone(), &folders);
     let closing = CancellationToken::new();
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
-    let faces = TaskTracker::new();
-    let scrape = telemetry.scrape(&agent, problems.clone());
+    let mut faces = JoinSet::new();
+    let scrape = telemetry.scrape(&mut agent, problems.clone());
     let vitals = vitals(readiness.clone(), agent.requests.clone(), problems);
     let shared = shared(&config, &agent, facts, vitals, scrape, closing.clone());
     // Before anything that may wait, so that whoever wonders can ask.
-    listen(&config, doors, &shared, &faces, &closing).await?;
+    listen(&config, doors, &shared, &mut faces, &closing).await?;
     for folder in folders {
         agent.watch(folder.follow());
     }
     agent.complete_after(readiness.clone().all_said());
     agent.watch(readiness.tell_service_manager(agent.requests.clone(), config.socket.clone()));
     agent.watch(pet_watchdog(agent.inbox.clone(), Arc::clone(&agent.handle.metrics)));
-    stop.await;
+    let ended = tokio::select! {
+        () = stop => Ok(()),
+        error = agent.failed() => Err(error),
+        Some(ended) = faces.join_next() => Err(face_ended(ended)),
+    };
     tracing::info!("stopping; tasks run on");
     notify(&[sd_notify::NotifyState::Stopping]);
     closing.cancel();
-    faces.close();
-    faces.wait().await;
+    while faces.join_next().await.is_some() {}
     agent.stop().await;
-    Ok(())
+    ended
+}
+
+/// A listener that is gone would leave an agent that nobody can ask.
+fn face_ended(ended: Result<(), JoinError>) -> anyhow::Error {
+    match ended {
+        Ok(()) => anyhow::anyhow!("go on: a listener has ended by itself"),
+        Err(error) => anyhow::anyhow!("go on: a listener has ended: {error}"),
+    }
 }
 
 /// Finishes removals that an earlier agent began. What resists is tried again at the next start: it keeps no agent from
@@ -238,7 +253,7 @@ async fn listen(
     config: &Config,
     doors: Doors,
     shared: &Arc<Shared>,
-    faces: &TaskTracker,
+    faces: &mut JoinSet<()>,
     closing: &CancellationToken,
 ) -> anyhow::Result<()> {
     if let Some(parent) = config.socket.parent() {

@@ -114,11 +114,11 @@ impl Telemetry {
         Arc::new(move |note: &Note| shared.counts().note(note))
     }
 
-    /// Looks at a running agent from now on. What comes back makes the page, in OpenMetrics. Must be called within a tokio
-    /// runtime: what is published is followed by a task that ends with the read model.
+    /// Looks at a running agent from now on. What comes back makes the page, in OpenMetrics. What is published
+    /// is followed beside the agent.
     pub fn scrape(
         self,
-        agent: &Agent,
+        agent: &mut Agent,
         folders: Vec<Arc<FolderStatus>>,
     ) -> impl Fn() -> String + Send + Sync + 'static {
         let operations = agent.operations.clone();
@@ -141,7 +141,7 @@ impl Telemetry {
             manifest_errors: Box::new(move || refused_files(&folders)),
             wall_ns: Box::new(|| BootClock.now().wall_ns),
         });
-        tokio::spawn(self.clone().follow(Arc::downgrade(&agent.model)));
+        agent.watch(self.clone().follow(Arc::downgrade(&agent.model)));
         move || self.page(Format::OpenMetrics)
     }
 

@@ -140,7 +140,7 @@ where
         (runtime, handle)
     }
 
-    /// Runs until the shutdown token is cancelled or all senders of the inbox are gone. Then it takes what was already
+    /// Runs until the shutdown token is cancelled, all senders of the inbox are gone, or the committer failed. Then it takes what was already
     /// accepted, waits for the last commits (bounded by [`Settings::flush_max`]) and starts no further action; it does
     /// not touch what runs.
     pub async fn run(self) -> Ended<W, S> {
@@ -159,11 +159,17 @@ where
         let mut alarm = clock.alarm();
         let mut turns = Turns { reconciler, offers, first_turn, clock, metrics };
         turns.take(&mut arrivals);
+        let mut committer_ended = None;
         loop {
             let next_at = turns.reconciler.next_at();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
+                // A defect: what is decided from now on would never become durable, and nobody would be answered.
+                ended = &mut committing => {
+                    committer_ended = Some(ended);
+                    break;
+                }
                 events = arrivals.ready_chunk(settings.chunk_max) => if events == 0 { break },
                 () = alarm.until(next_at.unwrap_or(u64::MAX)), if next_at.is_some() => {
                     if !turns.reconciler.is_due(turns.clock.now()) {
@@ -182,7 +188,11 @@ where
         let Turns { reconciler, offers, .. } = turns;
         // Ends the committer once it has caught up.
         drop(offers);
-        let store = match tokio::time::timeout(settings.flush_max, &mut committing).await {
+        let flushed = match committer_ended {
+            Some(ended) => Ok(ended),
+            None => tokio::time::timeout(settings.flush_max, &mut committing).await,
+        };
+        let store = match flushed {
             Ok(Ok(store)) => store,
             Ok(Err(error)) => {
                 tracing::error!(%error, "the committer failed");

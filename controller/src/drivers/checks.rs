@@ -7,10 +7,12 @@
 
 use std::{
     collections::BTreeMap,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
+use futures_util::FutureExt as _;
 use herdlet_api_types::{
     AllocId, UnixNanos,
     job::Provider,
@@ -161,8 +163,13 @@ impl Observation {
             let result = {
                 // Waiting for a place is our slowness, not the target's: the timeout begins after it.
                 let _place = self.shared.places.acquire().await;
-                match tokio::time::timeout(timeout, self.shared.probe.run(&self.check)).await {
-                    Ok(result) => result,
+                let probe = AssertUnwindSafe(self.shared.probe.run(&self.check)).catch_unwind();
+                match tokio::time::timeout(timeout, probe).await {
+                    Ok(Ok(result)) => result,
+                    // Checked no more, it would be healthy or not for ever.
+                    Ok(Err(_)) => {
+                        ProbeResult::failure("nomad: the check panicked, a defect of the agent".to_owned())
+                    }
                     Err(_) => ProbeResult::failure(format!("nomad: no answer within {timeout:?}")),
                 }
             };

@@ -64,6 +64,15 @@ pub fn init_for_command() -> Result<(), LogError> {
     init(directives.as_deref().unwrap_or(COMMAND_DIRECTIVES), format)
 }
 
+/// Lets every panic of the process be logged where it happens, whoever catches it.
+pub fn tell_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let backtrace = std::backtrace::Backtrace::capture();
+        tracing::error!(thread = thread.name(), %backtrace, "a defect: {panic}");
+    }));
+}
+
 /// The directives that the environment gives: `HERDLET_LOG_LEVEL`, else `HERDLET_LOG`, else `RUST_LOG`, which may be meant
 /// for others and counts only where it makes sense.
 pub fn directives_from_env(env: impl Fn(&str) -> Option<String>) -> Option<String> {

@@ -156,6 +156,19 @@ async fn an_answer_that_promises_nothing_waits_for_no_commit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_committer_that_is_gone_ends_the_loop() {
+    let running = begun().await;
+    running.store.set(Mode::Fail);
+    running.send(Event::Plan(13, lasting())).await;
+    let (reply, asked) = oneshot::channel();
+    running.send(Event::Ask(reply)).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), running.ended).await.unwrap().unwrap();
+    assert!(ended.store.is_none());
+    assert!(asked.await.is_err(), "whoever waits hears it");
+    assert!(running.inbox.is_closed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn whoever_panics_while_a_turn_is_released_harms_nobody() {
     let running = begun().await;
     running.send(Event::Plan(666, all())).await;

@@ -7,6 +7,7 @@ use std::{
     ffi::CStr,
     mem::MaybeUninit,
     os::fd::OwnedFd,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{Arc, Weak},
 };
@@ -28,12 +29,27 @@ pub(super) fn watch_dir(path: &Path) -> rustix::io::Result<(OwnedFd, i32)> {
 
 pub(super) async fn read_events(inotify: Arc<AsyncFd<OwnedFd>>, attempts: Weak<Attempts>) {
     loop {
-        let Ok(mut ready) = inotify.readable().await else { return };
+        let mut ready = match inotify.readable().await {
+            Ok(ready) => ready,
+            Err(error) => {
+                tracing::error!(%error, "the attempts directory can't be watched any more");
+                return;
+            }
+        };
         let Some(attempts) = attempts.upgrade() else { return };
-        if let Err(error) = drain(inotify.get_ref(), &attempts) {
-            // Waiters are woken all the same: each of them reads its record anew.
-            tracing::warn!(%error, "failed to read events of the attempts directory");
-            attempts.wake_all();
+        // Whoever looks at what changed may have a defect: without this reader no end of a task would ever be seen again.
+        let drained = catch_unwind(AssertUnwindSafe(|| drain(inotify.get_ref(), &attempts)));
+        // Waiters are woken all the same: each of them reads its record anew.
+        match drained {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "failed to read events of the attempts directory");
+                attempts.wake_all();
+            }
+            Err(_) => {
+                tracing::error!("reading events of the attempts directory panicked; it goes on");
+                attempts.wake_all();
+            }
         }
         ready.clear_ready();
     }

@@ -2,10 +2,12 @@
 
 use std::{
     convert::Infallible,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use herdlet_api_types::{UnixNanos, task::ExitResult};
 use rustix::process::Signal;
 use tokio::sync::watch;
@@ -98,7 +100,10 @@ impl Shared {
         let (shared, id, watched) = (Arc::clone(self), id.clone(), Arc::clone(&live));
         tokio::spawn(async move {
             let phase = loop {
-                match shared.watch(&id, &watched, shim.as_ref()).await {
+                // A panic would leave the task without anybody who sees its end.
+                let watch = AssertUnwindSafe(shared.watch(&id, &watched, shim.as_ref())).catch_unwind();
+                let seen = watch.await.unwrap_or_else(|_| Err(retry("follow it: it panicked".to_owned())));
+                match seen {
                     Ok(phase) => break phase,
                     // That we can't read (no more files, a disk that fails) is no end of the task.
                     Err(error) => tracing::warn!(%id, error = error.why(), "failed to follow an attempt"),

@@ -1,0 +1,80 @@
+//! What runs beside the loop and feeds it: eyes on the machine, sources of desired state.
+//!
+//! In: futures that run until the agent ends. Out: word of the first that panicked. It must not know what they look at.
+//!
+//! They are never begun anew: one that panicked once is likely to do so again, and without it an agent that looks sound would
+//! miss ends of tasks or changes of manifests. A new process finds everything again by looking.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+/// How long they may take to end: each only has to come to its next point of waiting.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Eyes(JoinSet<()>);
+
+impl Eyes {
+    pub(super) fn open(&mut self, eye: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(eye);
+    }
+
+    /// Resolves when one has panicked, and says how. May be dropped while waiting.
+    pub(super) async fn panicked(&mut self) -> String {
+        loop {
+            match self.0.join_next().await {
+                Some(Err(error)) if error.is_panic() => return error.to_string(),
+                // Some have said what they had to say.
+                Some(Ok(()) | Err(_)) => {}
+                None => return std::future::pending().await,
+            }
+        }
+    }
+
+    /// Ends all of them. One that is stuck, as on a disk that hangs, is left behind.
+    pub(super) async fn close(mut self) {
+        if tokio::time::timeout(CLOSE_MAX, self.0.shutdown()).await.is_err() {
+            tracing::error!("a part of the agent did not end in time, as on a disk that hangs");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_is_noticed_and_an_end_is_none() {
+        let mut eyes = Eyes::default();
+        eyes.open(async {});
+        eyes.open(std::future::pending());
+        let day = Duration::from_secs(86_400);
+        assert!(tokio::time::timeout(day, eyes.panicked()).await.is_err());
+        eyes.open(async { panic!("blind") });
+        assert!(eyes.panicked().await.contains("blind"));
+        eyes.close().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_stuck_keeps_nobody_from_ending() {
+        let mut eyes = Eyes::default();
+        let (stuck, began) = std::sync::mpsc::sync_channel::<()>(1);
+        let (told, is_stuck) = tokio::sync::oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let on_it = runtime.handle().clone();
+        // As a write on a disk that hangs: it comes to no point of waiting.
+        eyes.0.spawn_on(
+            async move {
+                let _ = told.send(());
+                let _ = began.recv();
+            },
+            &on_it,
+        );
+        is_stuck.await.unwrap();
+        eyes.close().await;
+        drop(stuck);
+        runtime.shutdown_background();
+    }
+}
