@@ -184,14 +184,6 @@ impl Agent {
         });
     }
 
-    /// Asks for something and waits until it is durable.
-    ///
-    /// # Errors
-    /// When the loop ended before it could be committed.
-    pub async fn request(&self, command: Command) -> anyhow::Result<Answer> {
-        request(&self.inbox, command).await
-    }
-
     /// Resolves when something has ended that the agent can't go on without, and says what: it can only end, and be started
     /// again. May be dropped while waiting.
     pub async fn failed(&mut self) -> anyhow::Error {

@@ -4,6 +4,7 @@
 //! instance and a state directory of its own and no socket. A guard process removes everything if it dies, whichever way.
 
 pub mod output;
+mod told;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,11 +15,12 @@ use std::{
 };
 
 use anyhow::Context as _;
+use futures_util::future::join_all;
 use herdlet_api_types::{
-    AllocId, JobKey,
+    JobKey,
     job::{Job, JobType},
     task::TaskStatus,
-    view::{AllocView, ConvergenceState, TaskView},
+    view::{AllocView, ConvergenceState},
 };
 use herdlet_plan::event::{Command, Reply};
 
@@ -30,7 +32,11 @@ use crate::{
     instance::{Availability, Instance, Options},
     paths::Paths,
     publish::ReadModel,
-    run::output::Output,
+    requests::Requests,
+    run::{
+        output::Output,
+        told::{Told, exit_code},
+    },
     state_db::{StateDb, StateDir},
 };
 
@@ -50,12 +56,6 @@ pub const AGENT_FAILED: u8 = 125;
 
 /// Exit code after Ctrl-C: 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;
-
-/// Exit code for a task that could not be run, as shells have it.
-const CANNOT_RUN: u8 = 126;
-
-/// To this a signal's number is added for a task that it ended, as shells do.
-const KILLED: i32 = 128;
 
 /// How long the removal of what ended tasks left may hold up the end of a run.
 const LAST_OUTPUT_MAX: Duration = Duration::from_secs(10);
@@ -96,14 +96,19 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     if let crate::drivers::cgroup::Isolation::None { why } = &instance.isolation {
         tracing::info!(why, "isolation: none; tasks are held by their process tree only");
     }
-    let agent = start_agent(state, instance).await?;
+    let mut agent = start_agent(state, instance).await?;
     let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
     let volumes = set.volumes.into_iter().map(|loaded| loaded.object).collect();
     forget_others(&agent, &jobs).await?;
     let work = Work::of(&jobs);
     let follow = Output::start(Arc::clone(&agent.model), agent.context.paths.clone(), &jobs);
-    agent::accepted(agent.request(Command::Apply { jobs: jobs.clone(), volumes }).await?)?;
-    let code = match work.until_done(&agent.model, began).await {
+    agent::accepted(agent.requests.ask(Command::Apply { jobs: jobs.clone(), volumes }).await?)?;
+    let (model, requests) = (Arc::clone(&agent.model), agent.requests.clone());
+    let end = tokio::select! {
+        end = work.until_done(&model, &requests, began) => end,
+        error = agent.failed() => return Err(error),
+    };
+    let code = match end {
         End::Done => {
             let left_nothing = tokio::time::timeout(LAST_OUTPUT_MAX, nothing_is_owed(&agent, &work));
             tokio::select! {
@@ -125,7 +130,11 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         }
     };
     agent.stop().await;
-    tokio::task::spawn_blocking(|| guard.finish()).await.context("wait for the guard")??;
+    tokio::select! {
+        finished = tokio::task::spawn_blocking(|| guard.finish()) => finished.context("wait for the guard")??,
+        // It goes on without us.
+        () = interrupted() => return Ok(INTERRUPTED),
+    }
     Ok(code)
 }
 
@@ -199,7 +208,7 @@ async fn forget_others(agent: &Agent, jobs: &[Job]) -> anyhow::Result<()> {
     agent.handle.first_turn.opened().await.context("finish the first turn")?;
     let wanted: BTreeSet<_> = jobs.iter().map(Job::key).collect();
     for view in agent.model.jobs().iter().filter(|view| !wanted.contains(&view.key)) {
-        agent::accepted(agent.request(Command::Delete { job: view.key.clone() }).await?)?;
+        agent::accepted(agent.requests.ask(Command::Delete { job: view.key.clone() }).await?)?;
     }
     Ok(())
 }
@@ -227,11 +236,12 @@ impl Work {
     }
 
     /// Waits until all batch work has ended, telling what becomes of each task.
-    async fn until_done(&self, model: &ReadModel, began: Instant) -> End {
+    async fn until_done(&self, model: &ReadModel, requests: &Requests, began: Instant) -> End {
         let mut changes = model.changes();
         let mut told = Told::default();
         let interrupt = interrupted();
         tokio::pin!(interrupt);
+        let mut trouble = Trouble::default();
         loop {
             told.tell(model, began);
             let over = |jobs: &BTreeMap<JobKey, u64>| {
@@ -244,7 +254,31 @@ impl Work {
                 // A lagging receiver has missed changes, but everything is read anew anyway.
                 _ = changes.recv() => {}
                 () = &mut interrupt => return End::Interrupted,
+                () = trouble.next(requests) => {}
             }
+        }
+    }
+}
+
+/// While the state can't be written nothing new happens and nothing is seen to end: that must not look like a hang.
+#[derive(Default)]
+struct Trouble {
+    told: Option<String>,
+}
+
+impl Trouble {
+    /// Tells the next time that it can't be, and that it can again. May be dropped while waiting.
+    async fn next(&mut self, requests: &Requests) {
+        if self.told.is_none() {
+            requests.until_degraded().await;
+            self.told = requests.degraded();
+            if let Some(why) = &self.told {
+                anstream::eprintln!("waiting: {why}");
+            }
+        } else {
+            requests.until_able().await;
+            self.told = None;
+            anstream::eprintln!("the state can be written again");
         }
     }
 }
@@ -253,11 +287,14 @@ impl Work {
 async fn nothing_is_owed(agent: &Agent, work: &Work) {
     for key in work.batch.keys() {
         for view in agent.model.allocs_of(key) {
+            // First listen, then ask: whatever changes what is owed is published.
+            let mut changes = agent.model.changes();
             loop {
-                let explained = agent.request(Command::Explain { alloc: view.spec.id }).await;
+                let explained = agent.requests.ask(Command::Explain { alloc: view.spec.id }).await;
                 match explained.map(|answer| answer.reply) {
                     Ok(Reply::Explanation(explanation)) if !explanation.waits.is_empty() => {
-                        tokio::time::sleep(Duration::from_millis(5)).await;
+                        // A lagging receiver has missed changes: reason enough to ask again.
+                        let _ = changes.recv().await;
                     }
                     Ok(_) | Err(_) => break,
                 }
@@ -278,115 +315,28 @@ fn has_ended(view: &AllocView) -> bool {
     view.status.is_terminal() && view.tasks.iter().all(|task| task.state == TaskStatus::Dead)
 }
 
-/// What people were told already.
-#[derive(Default)]
-struct Told {
-    ended: BTreeSet<(AllocId, String)>,
-    running: BTreeSet<(AllocId, String, u32)>,
-    restarts: BTreeSet<(AllocId, String, u32)>,
-}
-
-impl Told {
-    fn tell(&mut self, model: &ReadModel, began: Instant) {
-        for view in model.allocs() {
-            for task in &view.tasks {
-                self.tell_task(&view, task, began);
-            }
-        }
-    }
-
-    fn tell_task(&mut self, view: &AllocView, task: &TaskView, began: Instant) {
-        let name = format!("{}/{}", view.spec.name(), task.name);
-        let key = (view.spec.id, task.name.clone());
-        if task.restarts > 0 && self.restarts.insert((key.0, key.1.clone(), task.restarts)) {
-            let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
-            anstream::eprintln!("{name} restarting (restart {}){exit}", task.restarts);
-        }
-        let service = view.spec.job.kind == JobType::Service;
-        if service && task.phase == "running" && self.running.insert((key.0, key.1.clone(), task.attempt)) {
-            anstream::eprintln!("{name} running after {}", format_elapsed(began));
-        }
-        if task.state == TaskStatus::Dead && self.ended.insert(key) {
-            let stopped = task.exit.as_ref().is_some_and(|exit| exit.signal != 0);
-            let word = if task.failed {
-                "failed"
-            } else if stopped {
-                "stopped"
-            } else {
-                "complete"
-            };
-            let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
-            let outcome = if task.failed { "gave up after" } else { "converged in" };
-            anstream::eprintln!("{name} {word}{exit}, {outcome} {}", format_elapsed(began));
-            if task.failed
-                && let Some(event) = task.events.last()
-            {
-                anstream::eprintln!("  {}: {}", event.kind.as_str(), event.message);
-            }
-        }
-    }
-}
-
-fn describe_exit(exit: &herdlet_api_types::task::ExitResult) -> String {
-    match (exit.signal, exit.error.as_str()) {
-        (0, "") => format!(" (exit {})", exit.code),
-        (0, error) => format!(" ({error})"),
-        (signal, _) => format!(" (signal {signal})"),
-    }
-}
-
-fn format_elapsed(began: Instant) -> String {
-    let elapsed = began.elapsed();
-    if elapsed.as_secs() < 10 {
-        format!("{} ms", elapsed.as_millis())
-    } else {
-        format!("{} s", elapsed.as_secs())
-    }
-}
-
-/// The first task code that is not zero, in the order of files, groups and tasks.
-fn exit_code(model: &ReadModel, jobs: &[Job]) -> u8 {
-    for job in jobs {
-        for group in &job.groups {
-            let allocs = model.allocs_of(&job.key());
-            for view in allocs.iter().filter(|view| view.spec.group == group.name) {
-                for task in &view.tasks {
-                    if let Some(code) = task_code(task) {
-                        return code;
-                    }
-                }
-            }
-        }
-    }
-    0
-}
-
-/// A failed task's exit code as a process's; `None` where it did what it should, or was stopped by us. A task that never
-/// ran failed like a program that can't be run.
-fn task_code(task: &TaskView) -> Option<u8> {
-    if !task.failed {
-        return None;
-    }
-    let (code, signal) = task.exit.as_ref().map_or((0, 0), |exit| (exit.code, exit.signal));
-    let code = if code == 0 && signal != 0 { KILLED + signal } else { code };
-    Some(if code == 0 { CANNOT_RUN } else { u8::try_from(code).unwrap_or(u8::MAX) })
-}
-
 /// Ends and removes what is left, services among it. Bounded by the tasks' own `kill_timeout`; a second Ctrl-C leaves the
 /// rest to the guard.
 async fn remove_jobs(agent: &Agent) {
     let mut changes = agent.model.changes();
-    for view in agent.model.jobs() {
-        if let Err(error) = agent.request(Command::Delete { job: view.key.clone() }).await {
-            tracing::debug!(%error, "failed to delete a job");
-        }
-    }
     let interrupt = interrupted();
     tokio::pin!(interrupt);
+    let jobs = agent.model.jobs();
+    let deletions = jobs.iter().map(|view| agent.requests.ask(Command::Delete { job: view.key.clone() }));
+    tokio::select! {
+        deleted = join_all(deletions) => {
+            for error in deleted.into_iter().filter_map(Result::err) {
+                tracing::debug!(%error, "failed to delete a job");
+            }
+        }
+        () = &mut interrupt => return,
+    }
     while !agent.model.jobs().is_empty() {
         tokio::select! {
             _ = changes.recv() => {}
             () = &mut interrupt => return,
+            // Nothing would be seen to go. The guard needs no state.
+            () = agent.requests.until_degraded() => return,
         }
     }
 }

@@ -1,0 +1,115 @@
+//! What a run tells of its tasks while they run, and what its exit code says of them.
+//!
+//! In: the read model. Out: a line on stderr for each start, restart and end; the exit code. It waits for nothing.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use herdlet_api_types::{
+    AllocId,
+    job::{Job, JobType},
+    task::{ExitResult, TaskStatus},
+    view::{AllocView, TaskView},
+};
+
+use crate::publish::ReadModel;
+
+/// Exit code for a task that could not be run, as shells have it.
+const CANNOT_RUN: u8 = 126;
+
+/// To this a signal's number is added for a task that it ended, as shells do.
+const KILLED: i32 = 128;
+
+/// What people were told already.
+#[derive(Default)]
+pub(super) struct Told {
+    ended: BTreeSet<(AllocId, String)>,
+    running: BTreeSet<(AllocId, String, u32)>,
+    restarts: BTreeSet<(AllocId, String, u32)>,
+}
+
+impl Told {
+    /// Tells what is new.
+    pub(super) fn tell(&mut self, model: &ReadModel, began: Instant) {
+        for view in model.allocs() {
+            for task in &view.tasks {
+                self.tell_task(&view, task, began);
+            }
+        }
+    }
+
+    fn tell_task(&mut self, view: &AllocView, task: &TaskView, began: Instant) {
+        let name = format!("{}/{}", view.spec.name(), task.name);
+        let key = (view.spec.id, task.name.clone());
+        if task.restarts > 0 && self.restarts.insert((key.0, key.1.clone(), task.restarts)) {
+            let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
+            anstream::eprintln!("{name} restarting (restart {}){exit}", task.restarts);
+        }
+        let service = view.spec.job.kind == JobType::Service;
+        if service && task.phase == "running" && self.running.insert((key.0, key.1.clone(), task.attempt)) {
+            anstream::eprintln!("{name} running after {}", format_elapsed(began));
+        }
+        if task.state == TaskStatus::Dead && self.ended.insert(key) {
+            let stopped = task.exit.as_ref().is_some_and(|exit| exit.signal != 0);
+            let word = if task.failed {
+                "failed"
+            } else if stopped {
+                "stopped"
+            } else {
+                "complete"
+            };
+            let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
+            let outcome = if task.failed { "gave up after" } else { "converged in" };
+            anstream::eprintln!("{name} {word}{exit}, {outcome} {}", format_elapsed(began));
+            if task.failed
+                && let Some(event) = task.events.last()
+            {
+                anstream::eprintln!("  {}: {}", event.kind.as_str(), event.message);
+            }
+        }
+    }
+}
+
+fn describe_exit(exit: &ExitResult) -> String {
+    match (exit.signal, exit.error.as_str()) {
+        (0, "") => format!(" (exit {})", exit.code),
+        (0, error) => format!(" ({error})"),
+        (signal, _) => format!(" (signal {signal})"),
+    }
+}
+
+fn format_elapsed(began: Instant) -> String {
+    let elapsed = began.elapsed();
+    if elapsed.as_secs() < 10 {
+        format!("{} ms", elapsed.as_millis())
+    } else {
+        format!("{} s", elapsed.as_secs())
+    }
+}
+
+/// The first task code that is not zero, in the order of files, groups and tasks.
+pub(super) fn exit_code(model: &ReadModel, jobs: &[Job]) -> u8 {
+    for job in jobs {
+        for group in &job.groups {
+            let allocs = model.allocs_of(&job.key());
+            for view in allocs.iter().filter(|view| view.spec.group == group.name) {
+                for task in &view.tasks {
+                    if let Some(code) = task_code(task) {
+                        return code;
+                    }
+                }
+            }
+        }
+    }
+    0
+}
+
+/// A failed task's exit code as a process's; `None` where it did what it should, or was stopped by us. A task that never
+/// ran failed like a program that can't be run.
+fn task_code(task: &TaskView) -> Option<u8> {
+    if !task.failed {
+        return None;
+    }
+    let (code, signal) = task.exit.as_ref().map_or((0, 0), |exit| (exit.code, exit.signal));
+    let code = if code == 0 && signal != 0 { KILLED + signal } else { code };
+    Some(if code == 0 { CANNOT_RUN } else { u8::try_from(code).unwrap_or(u8::MAX) })
+}
