@@ -69,6 +69,8 @@ pub struct Shared {
     pub facts: Facts,
     /// How the agent is, asked anew for each answer.
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
+    /// The public keys that check workload identities, as a JWK set (RFC 7517).
+    pub jwks: serde_json::Value,
     /// Metrics in Prometheus' text format.
     pub metrics: Box<dyn Fn() -> String + Send + Sync>,
     /// Cancelled when the agent shuts down; ends every stream.
@@ -105,6 +107,10 @@ pub struct Vitals {
     pub manifest_problems: Vec<Problem>,
 }
 
+/// Where the public keys of workload identities are. Nobody needs a token for it, as in Nomad: whoever is shown a task's
+/// token must be able to check it.
+const JWKS_PATH: &str = "/.well-known/jwks.json";
+
 /// The release of this agent.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -137,6 +143,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/agent/health", get(agent::health))
         .route("/v1/status/leader", get(agent::leader))
         .route("/v1/metrics", get(agent::metrics))
+        .route(JWKS_PATH, get(agent::jwks))
         .merge(probes())
         .fallback(error::no_such_resource)
         .method_not_allowed_fallback(error::no_such_method)

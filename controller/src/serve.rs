@@ -220,6 +220,7 @@ fn shared(
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
         facts,
         vitals: Box::new(vitals),
+        jwks: agent.context.signer.jwks(),
         metrics: Box::new(scrape),
         closing,
     })

@@ -123,6 +123,11 @@ pub(super) async fn leader() -> Json<&'static str> {
     Json("127.0.0.1:4647")
 }
 
+/// The public keys of workload identities, for whoever is shown a task's token. The key stays as long as the state directory.
+pub(super) async fn jwks(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+    ([(header::CACHE_CONTROL, "public, max-age=3600")], Json(shared.jwks.clone()))
+}
+
 /// It answers, so it lives.
 pub(super) async fn alive() -> &'static str {
     "ok\n"

@@ -16,6 +16,8 @@ use axum::{
 };
 use zeroize::Zeroizing;
 
+use super::JWKS_PATH;
+
 /// A shorter token could be guessed.
 const TOKEN_LEN_MIN: usize = 16;
 /// A longer one is a wrong file.
@@ -86,8 +88,11 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Lets only requests with the token through.
+/// Lets only requests with the token through, and those for public keys.
 pub(super) async fn require_token(State(token): State<Token>, request: Request, next: Next) -> Response {
+    if request.uri().path() == JWKS_PATH {
+        return next.run(request).await;
+    }
     match given(request.headers()) {
         Some(given) if token.is(given) => next.run(request).await,
         Some(_) => (StatusCode::FORBIDDEN, "Permission denied: wrong token").into_response(),

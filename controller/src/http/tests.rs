@@ -54,6 +54,7 @@ impl Ground {
                 ..Facts::default()
             },
             vitals: Box::new(Vitals::default),
+            jwks: serde_json::json!({ "keys": [{ "kid": "k1" }] }),
             metrics: Box::new(|| "# EOF\n".to_owned()),
             closing: CancellationToken::new(),
         };
