@@ -49,6 +49,7 @@ use crate::{
     paths::Paths,
     publish::ReadModel,
     requests::Requests,
+    telemetry::Format,
 };
 
 /// What the API works with.
@@ -71,8 +72,8 @@ pub struct Shared {
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
     /// The public keys that check workload identities, as a JWK set (RFC 7517).
     pub jwks: serde_json::Value,
-    /// Metrics in Prometheus' text format.
-    pub metrics: Box<dyn Fn() -> String + Send + Sync>,
+    /// The page of metrics.
+    pub metrics: Box<dyn Fn(Format) -> String + Send + Sync>,
     /// Cancelled when the agent shuts down; ends every stream.
     pub closing: CancellationToken,
 }

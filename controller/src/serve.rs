@@ -32,7 +32,7 @@ use crate::{
     planner::Input,
     requests::Requests,
     state_db::{StateDb, StateDir},
-    telemetry::{Telemetry, logs},
+    telemetry::{Format, Telemetry, logs},
 };
 
 use readiness::Readiness;
@@ -208,7 +208,7 @@ fn shared(
     agent: &Agent,
     facts: Facts,
     vitals: impl Fn() -> Vitals + Send + Sync + 'static,
-    scrape: impl Fn() -> String + Send + Sync + 'static,
+    scrape: impl Fn(Format) -> String + Send + Sync + 'static,
     closing: CancellationToken,
 ) -> Arc<Shared> {
     Arc::new(Shared {

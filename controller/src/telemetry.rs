@@ -114,13 +114,12 @@ impl Telemetry {
         Arc::new(move |note: &Note| shared.counts().note(note))
     }
 
-    /// Looks at a running agent from now on. What comes back makes the page, in OpenMetrics. What is published
-    /// is followed beside the agent.
+    /// Looks at a running agent from now on. What comes back makes the page. What is published is followed beside the agent.
     pub fn scrape(
         self,
         agent: &mut Agent,
         folders: Vec<Arc<FolderStatus>>,
-    ) -> impl Fn() -> String + Send + Sync + 'static {
+    ) -> impl Fn(Format) -> String + Send + Sync + 'static {
         let operations = agent.operations.clone();
         let isolation = match agent.isolation {
             Isolation::Cgroups(_) => "cgroup",
@@ -142,7 +141,7 @@ impl Telemetry {
             wall_ns: Box::new(|| BootClock.now().wall_ns),
         });
         agent.watch(self.clone().follow(Arc::downgrade(&agent.model)));
-        move || self.page(Format::OpenMetrics)
+        move |format| self.page(format)
     }
 
     /// Shows these sources from now on. Called once, when the agent has started.

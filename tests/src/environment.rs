@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 /// The Consul program.
 pub const CONSUL: &str = "HERDLET_TEST_CONSUL";
 
+/// The program that checks pages of metrics.
+pub const PROMTOOL: &str = "HERDLET_TEST_PROMTOOL";
+
 /// A Python 3 that is no version manager's stand-in.
 pub const PYTHON: &str = "HERDLET_TEST_PYTHON";
 

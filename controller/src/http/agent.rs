@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use axum::{
     Json,
     extract::{Query, State},
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use herdlet_api_types::{
@@ -19,7 +19,7 @@ use super::{
     error::ApiResult,
     query::{Params, Read},
 };
-use crate::desired::yaml::Problem;
+use crate::{desired::yaml::Problem, telemetry::Format};
 
 /// So many objects are listed one by one; all are counted.
 const UNCONVERGED_LEN_MAX: usize = 1_000;
@@ -141,7 +141,10 @@ pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, Str
     }
 }
 
-pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, TYPE)], (shared.metrics)())
+/// The page of metrics: in OpenMetrics where the caller asks for it, else in Prometheus' text format.
+pub(super) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> impl IntoResponse {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let format = Format::wanted(accept);
+    let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
+    (headers, (shared.metrics)(format))
 }

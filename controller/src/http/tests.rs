@@ -55,7 +55,7 @@ impl Ground {
             },
             vitals: Box::new(Vitals::default),
             jwks: serde_json::json!({ "keys": [{ "kid": "k1" }] }),
-            metrics: Box::new(|| "# EOF\n".to_owned()),
+            metrics: Box::new(|format| format!("{format:?}\n")),
             closing: CancellationToken::new(),
         };
         Self { dir, shared: Arc::new(shared), tasks: TaskTracker::new(), store }

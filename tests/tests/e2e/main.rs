@@ -12,6 +12,7 @@ mod disk;
 mod drift;
 mod examples;
 mod identity;
+mod metrics;
 mod nobody;
 mod processes;
 mod run;

@@ -167,3 +167,25 @@ async fn probes_tell_how_the_agent_is() {
     assert_eq!(of("/healthz").await, 200);
     assert_eq!(of("/v1/jobs").await, 404, "the metrics listener serves nothing else");
 }
+
+#[tokio::test]
+async fn metrics_come_in_the_format_that_is_asked_for() {
+    let ground = Ground::new();
+    let base = ground.tcp(metrics_router(Arc::clone(&ground.shared)), None).await;
+    let page = async |accept: Option<&str>| {
+        let request = reqwest::Client::new().get(format!("{base}/metrics"));
+        let request = accept.iter().fold(request, |request, accept| request.header("accept", *accept));
+        let answer = request.send().await.unwrap();
+        let kind = answer.headers()["content-type"].to_str().unwrap().to_owned();
+        (kind, answer.text().await.unwrap())
+    };
+    let (plain, open) = (
+        "text/plain; version=0.0.4; charset=utf-8",
+        "application/openmetrics-text; version=1.0.0; charset=utf-8",
+    );
+    assert_eq!(page(None).await, (plain.to_owned(), "Text\n".to_owned()));
+    assert_eq!(page(Some("*/*")).await.0, plain);
+    let prometheus =
+        "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
+    assert_eq!(page(Some(prometheus)).await, (open.to_owned(), "OpenMetrics\n".to_owned()));
+}
