@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::{Client, Purge},
+    client::{Client, ClientError, Purge},
     failure::{Failure, USAGE},
     output::Output,
     wait::{Goal, Limit, WaitReport, Waited, wait_for},
@@ -76,8 +76,8 @@ async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
         && !names.is_empty()
     {
         let names = names.iter().cloned().collect();
-        let removal = remove_volumes(&client, names, purge, args.output, report);
-        limit.within("delete volumes", removal).await?;
+        let removal = Removal { purge, missing: Missing::Wrong, output: args.output };
+        limit.within("delete volumes", removal.of(&client, names, report)).await?;
         return Ok(0);
     }
     let jobs = limit.within("list the jobs", client.jobs()).await?;
@@ -98,8 +98,8 @@ async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
             return Ok(waited.code());
         }
     }
-    let removal = remove_volumes(&client, volumes, purge, args.output, report);
-    limit.within("delete volumes", removal).await?;
+    let removal = Removal { purge, missing: Missing::Fine, output: args.output };
+    limit.within("delete volumes", removal.of(&client, volumes, report)).await?;
     Ok(0)
 }
 
@@ -109,7 +109,7 @@ fn by_name(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet
         let found = jobs.iter().find(|view| view.key.to_string() == *name);
         let found = found.ok_or_else(|| {
             Failure::new(format!("there is no job {name:?}; nothing was deleted"))
-                .hint("list them: herdlet get jobs")
+                .hint("list them: herdlet get jobs; volumes that a deleted job left: herdlet get volumes")
         })?;
         keys.push(found.key.clone());
     }
@@ -157,21 +157,42 @@ fn volume_names(view: &JobView, known: &[String]) -> Vec<String> {
     names
 }
 
-async fn remove_volumes(
-    client: &Client,
-    names: BTreeSet<String>,
+/// How volumes are removed.
+struct Removal {
     purge: Purge,
+    missing: Missing,
     output: Output,
-    report: &mut Report,
-) -> Result<(), Failure> {
-    for name in names {
-        client.delete_volume(&name, purge).await?;
-        let (line, data) = match purge {
-            Purge::Data => (format!("volume/{name} deleted with its data"), "removed"),
-            Purge::Nothing => (format!("volume/{name} deleted, its data stays"), "kept"),
-        };
-        output.line(&line);
-        report.volumes.push(RemovedVolume { name, data });
+}
+
+/// What it means that a volume is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// All the better.
+    Fine,
+    /// A slip.
+    Wrong,
+}
+
+impl Removal {
+    async fn of(&self, client: &Client, names: BTreeSet<String>, report: &mut Report) -> Result<(), Failure> {
+        for name in names {
+            match client.delete_volume(&name, self.purge).await {
+                Err(ClientError::Status { status: 404, message }) if self.missing == Missing::Fine => {
+                    anstream::eprintln!("{message}");
+                    continue;
+                }
+                deleted => deleted?,
+            };
+            let (line, data) = match self.purge {
+                Purge::Data => (format!("volume/{name} deleted with its data"), "removed"),
+                Purge::Nothing => {
+                    let later = format!("to remove it: herdlet delete volume {name} --purge");
+                    (format!("volume/{name} deleted, its data stays; {later}"), "kept")
+                }
+            };
+            self.output.line(&line);
+            report.volumes.push(RemovedVolume { name, data });
+        }
+        Ok(())
     }
-    Ok(())
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     Shared,
-    error::ApiResult,
+    error::{ApiError, ApiResult},
     query::{Params, Read, flag},
 };
 
@@ -32,13 +32,27 @@ pub(super) struct Removal {
     purge: bool,
 }
 
-/// Forgets a volume; its data stays unless `purge` is set.
+/// Forgets a volume; its data stays unless `purge` is set, which also removes what one left that was forgotten before.
 pub(super) async fn remove(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
     Params(removal): Params<Removal>,
 ) -> ApiResult<Json<Value>> {
     let data = if removal.purge { VolumeData::Purge } else { VolumeData::Keep };
+    if !shared.model.volumes().iter().any(|view| view.spec.name == name) {
+        let path = shared.paths.volume(&name);
+        match (tokio::fs::try_exists(&path).await.unwrap_or_default(), data) {
+            (true, VolumeData::Purge) => {}
+            (true, VolumeData::Keep) => {
+                let message = format!(
+                    "volume {name:?} is forgotten already, its data is in {}; to remove it: herdlet delete volume {name} --purge",
+                    path.display()
+                );
+                return Err(ApiError::NotFound(message));
+            }
+            (false, _) => return Err(ApiError::NotFound(format!("there is no volume {name:?}"))),
+        }
+    }
     let index = shared.accepted(Command::DeleteVolume { name, data }).await?;
     Ok(Json(json!({ "Index": index })))
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use herdlet_tests::e2e::{agent::Agent, host};
+use herdlet_tests::e2e::{agent::Agent, host, wait};
 
 use crate::common::{is_root, job, shell, sleeper, volume};
 
@@ -141,5 +141,55 @@ fn secrets_lie_on_a_tmpfs_that_goes_with_the_allocation() {
     assert!(host::mounts_below(&secrets).contains(&secrets), "{:?}", host::mounts_below(&agent.home.state()));
     agent.cli(&["delete", "secret", "--wait"]).success();
     assert!(host::mounts_below(&agent.home.state()).is_empty());
+    agent.finish();
+}
+
+#[test]
+fn data_that_was_kept_can_be_removed_later() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let group = "volumes: {d: {type: host, source: left}}\nrestart: {attempts: 0, mode: fail}";
+    let mounts = "volume_mounts: [{volume: d, destination: local/d}]";
+    let task = shell("t", "echo kept > local/d/file", mounts);
+    agent.apply_and_wait(&format!("{}{}", volume("left"), job("leaving", "batch", group, &[task])));
+    let data = agent.home.state().join("volumes/left");
+    assert_eq!(fs::read_to_string(data.join("file")).unwrap(), "kept\n");
+
+    // The allocation is kept for its logs; it has ended and uses nothing any more.
+    let deleted = agent.cli(&["delete", "volume", "left"]).success();
+    assert!(deleted.stdout.contains("herdlet delete volume left --purge"), "{}", deleted.stdout);
+    agent.cli(&["delete", "leaving", "--wait"]).success();
+    wait::until_true("it is forgotten", || agent.cli(&["get", "volumes", "-o", "name"]).stdout.is_empty());
+    assert!(data.join("file").exists());
+    let again = agent.cli(&["delete", "volume", "left"]);
+    assert_eq!(again.code, 1);
+    assert!(again.stderr.contains(&data.display().to_string()), "{}", again.stderr);
+
+    agent.cli(&["delete", "volume", "left", "--purge"]).success();
+    wait::until_true("its data is gone", || !data.exists());
+    let gone = agent.cli(&["delete", "volume", "left", "--purge"]);
+    assert!(gone.code == 1 && gone.stderr.contains("there is no volume"), "{}", gone.stderr);
+    agent.finish();
+}
+
+#[test]
+fn a_volume_in_use_names_who_uses_it_once() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let group = "volumes: {d: {type: host, source: used}}";
+    let sleeping = |seconds: u32| {
+        let mounts = "volume_mounts: [{volume: d, destination: local/d}]";
+        job("using", "service", group, &[shell("t", &format!("exec sleep {seconds}"), mounts)])
+    };
+    // The second version leaves an allocation behind that has ended.
+    agent.apply_and_wait(&format!("{}{}", volume("used"), sleeping(100_000)));
+    agent.apply_and_wait(&format!("{}{}", volume("used"), sleeping(100_001)));
+    let refused = agent.cli(&["delete", "volume", "used"]);
+    assert_eq!(refused.code, 1);
+    assert_eq!(refused.stderr.matches("using.g[0]").count(), 1, "{}", refused.stderr);
     agent.finish();
 }

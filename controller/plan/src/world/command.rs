@@ -108,20 +108,28 @@ impl World {
         // One that has ended and has nothing mounted any more is kept for its logs only. Two allocations of a slot share a name.
         let users = self.claims(&name).filter_map(|id| self.allocs.get(id)).filter(|entry| entry.may_mount());
         let users: BTreeSet<String> = users.map(|entry| entry.spec.name()).collect();
-        let Some(entry) = self.ctx.volumes.get_mut(&name) else {
-            return Err(Refusal::NotFound(format!("there is no volume \"{name}\"")));
-        };
-        if entry.state.origin == Origin::Config {
-            return Err(Refusal::Conflict(format!("volume \"{name}\" is defined in the agent's config")));
+        match (self.ctx.volumes.get(&name), data) {
+            (Some(entry), _) if entry.state.origin == Origin::Config => {
+                return Err(Refusal::Conflict(format!("volume \"{name}\" is defined in the agent's config")));
+            }
+            (None, VolumeData::Keep) => {
+                return Err(Refusal::NotFound(format!("there is no volume \"{name}\"")));
+            }
+            (Some(_), _) | (None, VolumeData::Purge) => {}
         }
         if !users.is_empty() {
             let users = users.into_iter().collect::<Vec<_>>().join(", ");
             return Err(Refusal::Conflict(format!("volume \"{name}\" is in use by {users}")));
         }
-        entry.state.fate = match data {
+        let fate = match data {
             VolumeData::Purge => Fate::Purged,
             VolumeData::Keep => Fate::Dropped,
         };
+        match self.ctx.volumes.get_mut(&name) {
+            Some(entry) => entry.state.fate = fate,
+            // It was forgotten before, and only its data is left.
+            None => self.purge_forgotten(&name),
+        }
         self.meta.index += 1;
         dirty.insert(Key::Volume(name));
         Ok(Reply::Accepted { index: self.meta.index })

@@ -7,7 +7,7 @@ use std_alloc::{collections::BTreeSet, string::String, sync::Arc, vec::Vec};
 use herdlet_api_types::{
     AllocId,
     view::VolumeView,
-    volume::{Volume, VolumeStatus},
+    volume::{Volume, VolumeKind, VolumeStatus},
 };
 
 use crate::{
@@ -51,6 +51,18 @@ impl World {
             }
         }
         dirty.insert(Key::Volume(name));
+    }
+
+    /// Removes what a volume that was forgotten may have left: only those that we make ourselves leave anything.
+    pub(crate) fn purge_forgotten(&mut self, name: &str) {
+        let spec = Volume {
+            name: String::from(name),
+            kind: VolumeKind::Mkdir { mode: 0, uid: None, gid: None },
+            read_only: false,
+        };
+        let state = VolumeState { spec, origin: Origin::Manifest, fate: Fate::Purged, path: None };
+        let entry = VolumeEntry { state: Tracked::new(state), part: PartState::Unknown, failures: 0 };
+        self.ctx.volumes.insert(String::from(name), entry);
     }
 
     pub(crate) fn drop_volume(&mut self, name: &str, dirty: &mut BTreeSet<Key>) {
