@@ -6,6 +6,7 @@
 mod address;
 mod apply;
 pub mod client;
+mod completions;
 mod delete;
 mod diff;
 mod exec;
@@ -30,7 +31,7 @@ mod tests;
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 pub use address::{Address, AddressError, Connection};
 pub use client::{Client, ClientError};
@@ -287,10 +288,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Validate(args) => offline::validate(&args),
         ClientCommand::Schema(args) => offline::schema(&args),
         ClientCommand::Completions(args) => {
-            // In memory first: written straight to a pipe that is closed early, they panic.
-            let mut script = Vec::new();
-            clap_complete::generate(args.shell, &mut Cli::command(), "herdlet", &mut script);
-            show::out(&String::from_utf8_lossy(&script));
+            show::out(&completions::script(args.shell));
             Ok(0)
         }
         ClientCommand::Version(args) => offline::version(&args),

@@ -1,0 +1,126 @@
+//! `herdlet completions`: scripts for shells, which know the commands and ask the agent for the names of its jobs.
+//!
+//! In: a shell. Out: what clap generates, and for bash, zsh and fish a piece that lists jobs where a target is expected. An
+//! agent that does not answer costs no more than two seconds at the prompt.
+
+use clap::CommandFactory as _;
+use clap_complete::Shell;
+
+use super::Cli;
+
+/// The script for a shell.
+pub(super) fn script(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "herdlet", &mut script);
+    let script = String::from_utf8_lossy(&script).into_owned();
+    match shell {
+        Shell::Bash => format!(
+            "{script}{}",
+            BASH.replace("NAMES", NAMES).replace("TAKING", &TAKING.map(|name| format!("{name}:*")).join("|"))
+        ),
+        Shell::Fish => {
+            format!("{script}{}", FISH.replace("NAMES", NAMES).replace("TAKING", &TAKING.join(" ")))
+        }
+        Shell::Zsh => with_names_in_zsh(&script),
+        Shell::Elvish | Shell::PowerShell | _ => script,
+    }
+}
+
+/// Commands whose words are targets or jobs.
+const TAKING: [&str; 9] =
+    ["delete", "describe", "exec", "explain", "logs", "restart", "signal", "status", "wait"];
+
+/// Lists jobs, and says nothing where that fails.
+const NAMES: &str = "timeout 2 herdlet get jobs -o name 2>/dev/null";
+
+/// Values of flags are left to the generated function, as is everything where no job fits.
+const BASH: &str = r#"
+_herdlet_with_jobs() {
+    local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"
+    if [[ "$COMP_CWORD" -ge 2 && "$word" != -* ]]; then
+        case "${COMP_WORDS[1]}:$before" in
+            *:--task|*:--tail|*:--timeout|*:--addr|*:--token-file|*:--output|*:-o|*:--for|*:--signal|*:-s|*:--color|delete:-f|*:--file) ;;
+            TAKING)
+                COMPREPLY=( $(compgen -W "$(NAMES)" -- "$word") )
+                [[ "${#COMPREPLY[@]}" -gt 0 ]] && return 0 ;;
+        esac
+    fi
+    _herdlet "$@"
+}
+complete -F _herdlet_with_jobs -o bashdefault -o default herdlet
+"#;
+
+const FISH: &str = r#"
+complete -c herdlet -n "__fish_seen_subcommand_from TAKING" -f -a "(NAMES)"
+"#;
+
+fn with_names_in_zsh(script: &str) -> String {
+    let function = format!("_herdlet_jobs() {{\n    compadd -- ${{(f)\"$({NAMES})\"}}\n}}\n\n");
+    let mut with_names = String::new();
+    for line in script.lines() {
+        let is_name = ["':target -- ", "'::target -- ", "'*::names -- ", "'*::jobs -- "];
+        if is_name.iter().any(|start| line.starts_with(start)) {
+            with_names.push_str(&line.replace(":_default'", ":_herdlet_jobs'"));
+        } else {
+            if line.starts_with("_herdlet()") {
+                with_names.push_str(&function);
+            }
+            with_names.push_str(line);
+        }
+        with_names.push('\n');
+    }
+    with_names
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::fs::PermissionsExt as _, process::Command};
+
+    use super::*;
+
+    #[test]
+    fn commands_that_take_jobs_are_the_ones_there_are() {
+        for name in TAKING {
+            let known = Cli::command();
+            let command = known.find_subcommand(name);
+            assert!(command.is_some_and(|command| command.get_positionals().next().is_some()), "{name}");
+        }
+    }
+
+    #[test]
+    fn bash_offers_jobs_where_a_target_is_expected_and_flags_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let stub = dir.path().join("herdlet");
+        std::fs::write(&stub, "#!/bin/sh\n[ \"$*\" = 'get jobs -o name' ] && printf 'web\\nworker\\n'\n")
+            .unwrap();
+        std::fs::set_permissions(&stub, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(dir.path().join("script"), script(Shell::Bash)).unwrap();
+        let offered = |words: &str| {
+            let asked = format!(
+                "PATH={0}:$PATH; . {0}/script; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+                 _herdlet_with_jobs herdlet \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; echo ${{COMPREPLY[@]}}",
+                dir.path().display()
+            );
+            let answer = Command::new("bash").args(["-c", &asked]).output().ok()?;
+            assert_eq!(String::from_utf8_lossy(&answer.stderr), "");
+            Some(String::from_utf8_lossy(&answer.stdout).trim().to_owned())
+        };
+        // Not everybody has it.
+        let Some(jobs) = offered("herdlet logs -f w") else { return };
+        assert_eq!(jobs, "web worker");
+        assert_eq!(offered("herdlet status wo").unwrap(), "worker");
+        assert_eq!(offered("herdlet logs --fol").unwrap(), "--follow");
+        assert_eq!(offered("herdlet sta").unwrap(), "status");
+        assert_eq!(offered("herdlet status web -o js").unwrap(), "json");
+    }
+
+    #[test]
+    fn zsh_and_fish_ask_for_jobs_too() {
+        let zsh = script(Shell::Zsh);
+        assert!(
+            zsh.contains("_herdlet_jobs() {")
+                && zsh.contains("':target -- A job, an allocation, or a task:_herdlet_jobs'")
+        );
+        assert!(script(Shell::Fish).contains("-a \"(timeout 2 herdlet get jobs -o name 2>/dev/null)\""));
+    }
+}
