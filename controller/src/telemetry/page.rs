@@ -2,12 +2,12 @@
 //!
 //! In: a metric of [`super::names`] and its samples. Out: lines. It must not know what the numbers mean.
 
-use std::fmt;
+use std::{collections::HashMap, fmt};
 
 use herdlet_runtime::metrics::{BOUNDS_NS, HistogramReading};
 use prometheus_client::{
-    encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder},
-    metrics::MetricType,
+    encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, MetricEncoder},
+    metrics::{MetricType, exemplar::Exemplar},
     registry::Unit,
 };
 
@@ -64,23 +64,9 @@ impl Page<'_> {
         metric: &Metric,
         samples: impl IntoIterator<Item = (V, u64)>,
     ) -> fmt::Result {
-        let mut samples = samples.into_iter().peekable();
-        if samples.peek().is_none() {
-            return Ok(());
-        }
-        let unit = unit(metric.measure);
-        let mut encoder =
-            self.0.encode_descriptor(base(metric), metric.help, unit.as_ref(), MetricType::Counter)?;
-        for (values, value) in samples {
-            let labels = Labels(metric.labels, values.as_ref());
-            let no_exemplar = None::<&prometheus_client::metrics::exemplar::Exemplar<Labels<'_>, u64>>;
-            if metric.labels.is_empty() {
-                encoder.encode_counter(&value, no_exemplar)?;
-            } else {
-                encoder.encode_family(&labels)?.encode_counter(&value, no_exemplar)?;
-            }
-        }
-        Ok(())
+        self.family(metric, MetricType::Counter, samples, |encoder, value| {
+            encoder.encode_counter(&value, None::<&Exemplar<Labels<'_>, u64>>)
+        })
     }
 
     /// Numbers of the present.
@@ -89,22 +75,7 @@ impl Page<'_> {
         metric: &Metric,
         samples: impl IntoIterator<Item = (V, f64)>,
     ) -> fmt::Result {
-        let mut samples = samples.into_iter().peekable();
-        if samples.peek().is_none() {
-            return Ok(());
-        }
-        let unit = unit(metric.measure);
-        let mut encoder =
-            self.0.encode_descriptor(base(metric), metric.help, unit.as_ref(), MetricType::Gauge)?;
-        for (values, value) in samples {
-            let labels = Labels(metric.labels, values.as_ref());
-            if metric.labels.is_empty() {
-                encoder.encode_gauge(&value)?;
-            } else {
-                encoder.encode_family(&labels)?.encode_gauge(&value)?;
-            }
-        }
-        Ok(())
+        self.family(metric, MetricType::Gauge, samples, |encoder, value| encoder.encode_gauge(&value))
     }
 
     /// How long things took.
@@ -113,28 +84,34 @@ impl Page<'_> {
         metric: &Metric,
         samples: impl IntoIterator<Item = (V, HistogramReading)>,
     ) -> fmt::Result {
+        self.family(metric, MetricType::Histogram, samples, |encoder, reading| {
+            let bounds = BOUNDS_NS.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
+            let buckets: Vec<(f64, u64)> = bounds.zip(reading.buckets).collect();
+            let no_exemplars = None::<&HashMap<usize, Exemplar<Labels<'_>, f64>>>;
+            encoder.encode_histogram(seconds(reading.sum_ns), reading.count, &buckets, no_exemplars)
+        })
+    }
+
+    /// A metric with all its samples; nothing where there are none.
+    fn family<'v, V: AsRef<[&'v str]>, T>(
+        &mut self,
+        metric: &Metric,
+        kind: MetricType,
+        samples: impl IntoIterator<Item = (V, T)>,
+        write: impl Fn(&mut MetricEncoder<'_>, T) -> fmt::Result,
+    ) -> fmt::Result {
         let mut samples = samples.into_iter().peekable();
         if samples.peek().is_none() {
             return Ok(());
         }
         let unit = unit(metric.measure);
-        let mut encoder =
-            self.0.encode_descriptor(base(metric), metric.help, unit.as_ref(), MetricType::Histogram)?;
-        for (values, reading) in samples {
-            let labels = Labels(metric.labels, values.as_ref());
-            let bounds = BOUNDS_NS.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
-            let buckets: Vec<(f64, u64)> = bounds.zip(reading.buckets).collect();
-            let sum = seconds(reading.sum_ns);
-            let none = None::<
-                &std::collections::HashMap<
-                    usize,
-                    prometheus_client::metrics::exemplar::Exemplar<Labels<'_>, f64>,
-                >,
-            >;
+        let mut encoder = self.0.encode_descriptor(base(metric), metric.help, unit.as_ref(), kind)?;
+        for (values, value) in samples {
             if metric.labels.is_empty() {
-                encoder.encode_histogram(sum, reading.count, &buckets, none)?;
+                write(&mut encoder, value)?;
             } else {
-                encoder.encode_family(&labels)?.encode_histogram(sum, reading.count, &buckets, none)?;
+                let labels = Labels(metric.labels, values.as_ref());
+                write(&mut encoder.encode_family(&labels)?, value)?;
             }
         }
         Ok(())
