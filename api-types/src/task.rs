@@ -1,6 +1,6 @@
 //! What became of a task: its coarse state, its events, the result of an attempt.
 
-use std_alloc::{collections::BTreeMap, string::String};
+use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +66,38 @@ pub struct TaskEvent {
     /// Nomad's detail keys, for instance `exit_code`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub details: BTreeMap<String, String>,
+}
+
+/// The last events of a task, oldest first. Copies share their events: a state, its record and its views hold each once.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct History(Arc<Vec<Arc<TaskEvent>>>);
+
+impl History {
+    /// Adds an event; of more than `max` the oldest goes.
+    pub fn remember(&mut self, event: TaskEvent, max: usize) {
+        let events = Arc::make_mut(&mut self.0);
+        if events.len() >= max.max(1) {
+            events.remove(0);
+        }
+        events.push(Arc::new(event));
+    }
+
+    /// The newest event.
+    pub fn last(&self) -> Option<&TaskEvent> {
+        self.0.last().map(|event| &**event)
+    }
+
+    /// All of them, oldest first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &TaskEvent> {
+        self.0.iter().map(|event| &**event)
+    }
+}
+
+impl FromIterator<TaskEvent> for History {
+    fn from_iter<I: IntoIterator<Item = TaskEvent>>(events: I) -> Self {
+        Self(Arc::new(events.into_iter().map(Arc::new).collect()))
+    }
 }
 
 macro_rules! event_kinds {

@@ -11,7 +11,7 @@ use crate::{
     alloc::{Allocation, ClientStatus},
     job::Job,
     service::CheckResult,
-    task::{ExitResult, TaskEvent, TaskStatus},
+    task::{ExitResult, History, TaskStatus},
     volume::{Volume, VolumeStatus},
 };
 
@@ -85,7 +85,7 @@ pub struct TaskView {
     /// How the last attempt ended.
     pub exit: Option<ExitResult>,
     /// Its last ten events, oldest first.
-    pub events: Vec<TaskEvent>,
+    pub events: History,
 }
 
 /// A volume as shown.

@@ -88,7 +88,7 @@ pub(crate) fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         started_at: THEN,
         finished_at: UnixNanos(0),
         exit: None,
-        events: vec![event.clone()],
+        events: [event.clone()].into_iter().collect(),
     });
     AllocView {
         tasks: tasks.collect(),

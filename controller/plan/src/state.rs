@@ -11,7 +11,7 @@ use herdlet_api_types::{
     UnixNanos,
     alloc::ClientStatus,
     service::CheckResult,
-    task::{ExitResult, TaskEvent, TaskEventKind, TaskStatus},
+    task::{ExitResult, History, TaskEvent, TaskEventKind, TaskStatus},
 };
 use serde::{Deserialize, Serialize};
 
@@ -153,7 +153,7 @@ pub struct TaskState {
     /// How the last attempt ended.
     pub exit: Option<ExitResult>,
     /// Its last ten events, oldest first.
-    pub events: Vec<TaskEvent>,
+    pub events: History,
     /// An accepted restart of this task that has not been carried out.
     pub restart_requested: bool,
     /// It can't go on: it is stopped if it runs, then it has failed.
@@ -282,10 +282,7 @@ impl TaskState {
 
     /// Remembers an event; the oldest of more than ten goes.
     pub fn remember(&mut self, event: TaskEvent) {
-        if self.events.len() >= EVENTS_MAX {
-            self.events.remove(0);
-        }
-        self.events.push(event);
+        self.events.remember(event, EVENTS_MAX);
     }
 }
 

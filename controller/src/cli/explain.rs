@@ -186,7 +186,7 @@ fn show_task(task: &herdlet_api_types::view::TaskView) {
     let restarts = task.restarts;
     show::out(&format!("  task {}: {}, {restarts} restarts\n", task.name, show::phase(task)));
     let mut events = Table::new(&["", "", ""]);
-    for event in &task.events {
+    for event in task.events.iter() {
         let at = time(event.time);
         events.row([format!("    {at}"), event.kind.as_str().to_owned(), event.message.clone()]);
     }

@@ -123,7 +123,7 @@ fn alloc(phase: &str, attempt: u32, exit: Option<ExitResult>, check: CheckStatus
         started_at: UnixNanos(0),
         finished_at: UnixNanos(0),
         exit,
-        events: Vec::new(),
+        events: Default::default(),
     };
     let check = CheckResult {
         id: "c".to_owned(),
