@@ -6,6 +6,7 @@ mod allocs;
 pub mod command;
 mod jobs;
 mod restore;
+mod verdict;
 mod volumes;
 
 use std_alloc::{
@@ -44,6 +45,7 @@ use crate::{
     turn::{Note, Turn, View},
     world::{
         allocs::{Allocs, claimed_volumes},
+        verdict::Open,
         volumes::VolumeEntry,
     },
 };
@@ -104,6 +106,10 @@ pub(crate) struct JobEntry {
     pub since: UnixNanos,
     /// As it was last shown.
     pub shown: Option<Box<JobView>>,
+    /// Something has changed that its plan depends on.
+    pub stale: bool,
+    /// What has not converged.
+    pub open: Open,
 }
 
 impl World {
@@ -185,6 +191,11 @@ impl World {
         self.allocs.iter().map(|(_, entry)| (&*entry.spec, &entry.state))
     }
 
+    /// A wanted allocation.
+    pub fn allocation(&self, id: AllocId) -> Option<(&Arc<Allocation>, &AllocState)> {
+        self.allocs.get(id).map(|entry| (&*entry.spec, &entry.state))
+    }
+
     /// What every plan may read.
     pub fn context(&self) -> &Context {
         &self.ctx
@@ -205,7 +216,10 @@ impl World {
             }
             DesiredChange::Complete => {
                 self.ctx.complete = true;
-                dirty.extend(self.jobs.keys().cloned().map(Key::Job));
+                for (key, entry) in &mut self.jobs {
+                    entry.stale = true;
+                    dirty.insert(Key::Job(key.clone()));
+                }
             }
         }
     }
@@ -269,10 +283,9 @@ impl World {
         let Some(entry) = self.allocs.get_mut(id) else { return };
         let touched = entry.flush(&mut self.meta, now, turn);
         let standing = Some(entry.standing());
-        if entry.standing != standing {
-            entry.standing = standing;
-            dirty.insert(Key::Job(entry.spec.job_key.clone()));
-        }
+        let stirs = entry.standing != standing;
+        entry.standing = standing;
+        let mut tells = false;
         let result = if rounds > 0 {
             "changed"
         } else if waiting {
@@ -290,10 +303,17 @@ impl World {
             }
             if entry.verdict.as_ref() != Some(&convergence) {
                 entry.verdict = Some(convergence.clone());
-                dirty.insert(Key::Job(entry.spec.job_key.clone()));
+                tells = true;
             }
             let view = show::view(&entry.spec, &entry.state, convergence);
             turn.views.push(View::Alloc(view.into()));
+        }
+        if stirs {
+            let key = entry.spec.job_key.clone();
+            self.stir_job(key, dirty);
+        } else if tells {
+            dirty.insert(Key::Job(entry.spec.job_key.clone()));
+            self.note_verdict(id);
         }
     }
 
@@ -301,7 +321,7 @@ impl World {
     fn forget_alloc(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         let Some(entry) = self.allocs.remove(id) else { return };
         dirty.remove(&Key::Alloc(id));
-        dirty.insert(Key::Job(entry.spec.job_key.clone()));
+        self.stir_job(entry.spec.job_key.clone(), dirty);
         turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
         turn.records.push(Record::Delete(RecordKey::AllocState(id)));
         turn.views.push(View::AllocGone(id));
@@ -311,7 +331,9 @@ impl World {
 
     /// Whoever waits for one may have it now.
     fn ports_are_free(&mut self, dirty: &mut BTreeSet<Key>) {
-        dirty.extend(core::mem::take(&mut self.short_of_ports).into_iter().map(Key::Job));
+        for key in core::mem::take(&mut self.short_of_ports) {
+            self.stir_job(key, dirty);
+        }
     }
 
     fn issue(&self, id: AllocId, issued: Vec<Issued>, turn: &mut Turn) {

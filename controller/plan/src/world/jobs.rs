@@ -9,7 +9,7 @@ use std_alloc::{
 };
 
 use herdlet_api_types::{
-    AllocId, JobKey, UnixNanos,
+    AllocId, JobKey,
     alloc::{Allocation, Desired},
     job::Job,
     view::{Convergence, ConvergenceState, JobView, Reason},
@@ -21,8 +21,7 @@ use crate::{
     job::{
         JobState, Slot,
         ports::{self, NoPorts},
-        rollout::{self, Placed, Step, has_ended, is_bad},
-        same_work,
+        rollout::{self, Placed, Step},
     },
     limits::ROUNDS_MAX,
     op::Key,
@@ -33,6 +32,7 @@ use crate::{
     world::{
         JobEntry, World,
         allocs::{AllocEntry, claimed_volumes},
+        verdict::Open,
     },
 };
 
@@ -41,6 +41,9 @@ impl World {
     pub(crate) fn accept_job(&mut self, now: Now, job: Job, dirty: &mut BTreeSet<Key>) -> (u64, JobChange) {
         let key = job.key();
         dirty.insert(Key::Job(key.clone()));
+        if let Some(entry) = self.jobs.get_mut(&key) {
+            entry.stale = true;
+        }
         let index = self.meta.index + 1;
         match self.jobs.get_mut(&key) {
             Some(entry) if *entry.current == job && !entry.state.deleting => {
@@ -76,6 +79,8 @@ impl World {
                     blocked: None,
                     since: now.wall,
                     shown: None,
+                    stale: true,
+                    open: Open::default(),
                 };
                 self.jobs.insert(key, entry);
                 (0, JobChange::Created)
@@ -90,11 +95,20 @@ impl World {
             && !entry.state.deleting
         {
             entry.state.deleting = true;
+            entry.stale = true;
             entry.state.modify_index = index;
             entry.since = now.wall;
             self.meta.index = index;
             dirty.insert(Key::Job(key.clone()));
         }
+    }
+
+    /// Something has changed that the job's plan depends on.
+    pub(crate) fn stir_job(&mut self, key: JobKey, dirty: &mut BTreeSet<Key>) {
+        if let Some(entry) = self.jobs.get_mut(&key) {
+            entry.stale = true;
+        }
+        dirty.insert(Key::Job(key));
     }
 
     pub(crate) fn reconcile_job(
@@ -106,7 +120,9 @@ impl World {
     ) {
         dirty.remove(&Key::Job(key.clone()));
         let mut result = "unchanged";
-        for _ in 0..ROUNDS_MAX {
+        // What only changes how an allocation is doing changes nothing of what the job is to do.
+        let rounds = if self.jobs.get(key).is_some_and(|entry| entry.stale) { ROUNDS_MAX } else { 0 };
+        for _ in 0..rounds {
             let steps = self.plan_job(key);
             if steps.contains(&Step::Forget) {
                 self.forget_job(key, turn);
@@ -231,7 +247,12 @@ impl World {
 
     /// Writes what changed of the job and shows it, if it looks different.
     fn flush_job(&mut self, now: Now, key: &JobKey, turn: &mut Turn) {
-        self.drop_unused_versions(key, turn);
+        if self.jobs.get(key).is_some_and(|entry| entry.stale) {
+            self.drop_unused_versions(key, turn);
+            if let Some(entry) = self.jobs.get_mut(key) {
+                entry.open = Open::of(key, entry, &self.allocs);
+            }
+        }
         let convergence = self.job_convergence(key);
         let Some(entry) = self.jobs.get_mut(key) else { return };
         if entry.state.take_touched() {
@@ -240,6 +261,7 @@ impl World {
             let value = RecordValue::Job((*entry.state).clone().into());
             turn.records.push(Record::Put(RecordKey::Job(key.clone()), value));
         }
+        let stale = core::mem::take(&mut entry.stale);
         let shown = entry.shown.as_deref();
         let was = shown.map(|view| view.convergence.state);
         if was != Some(convergence.state) {
@@ -260,7 +282,7 @@ impl World {
                 && shown.deleting == state.deleting
                 && shown.modify_index == state.modify_index
                 && shown.convergence == convergence
-                && shown.allocs.iter().copied().eq(self.allocs.of_job(key).map(|(id, _)| id))
+                && (!stale || shown.allocs.iter().copied().eq(self.allocs.of_job(key).map(|(id, _)| id)))
         });
         if same {
             return;
@@ -287,76 +309,15 @@ impl World {
             return;
         }
         let current = entry.state.version;
-        let in_use: BTreeSet<u64> =
-            self.allocs.of_job(key).map(|(_, alloc)| alloc.spec.job_version).chain([current]).collect();
-        let unused: Vec<u64> = entry.state.versions.difference(&in_use).copied().collect();
+        let in_use = |version| {
+            version == current || self.allocs.of_job(key).any(|(_, alloc)| alloc.spec.job_version == version)
+        };
+        let unused: Vec<u64> =
+            entry.state.versions.iter().copied().filter(|version| !in_use(*version)).collect();
         for version in unused {
             entry.state.versions.remove(&version);
             turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), version)));
         }
-    }
-
-    /// A job has converged when each of its slots holds a converged allocation of its current version, and nothing else of
-    /// it is live.
-    fn job_convergence(&self, key: &JobKey) -> Convergence {
-        let mut worst = Worst::default();
-        let Some(entry) = self.jobs.get(key) else { return worst.verdict() };
-        if entry.state.deleting {
-            worst.weigh(ConvergenceState::Progressing, || plain(Reason::Operation, "is being deleted"));
-            // What resists is named: a deletion that can't end must not look like one that is under way.
-            for (_, alloc) in self.allocs.of_job(key) {
-                let waiting = alloc.verdict.as_ref().filter(|known| known.state == ConvergenceState::Waiting);
-                let Some(verdict) = waiting else { continue };
-                worst.weigh(verdict.state, || Why {
-                    reason: verdict.reason.unwrap_or(Reason::Operation),
-                    message: format!("is being deleted, {}: {}", alloc.spec.name(), verdict.message),
-                    overdue_at: verdict.overdue_at,
-                });
-            }
-        }
-        if let Some((reason, message)) = &entry.blocked {
-            worst.weigh(ConvergenceState::Waiting, || plain(*reason, message));
-        }
-        for group in &entry.current.groups {
-            let slots = entry.state.slots.get(&group.name).map_or(&[][..], Vec::as_slice);
-            for index in 0..usize::try_from(group.count).unwrap_or(usize::MAX) {
-                let alloc = slots.get(index).and_then(|slot| slot.alloc).and_then(|id| self.allocs.get(id));
-                let name = || format!("{}.{}[{index}]", key.id, group.name);
-                let progressing = |what: &str| plain(Reason::Operation, &format!("{} {what}", name()));
-                let Some(alloc) = alloc else {
-                    worst.weigh(ConvergenceState::Progressing, || progressing("does not exist yet"));
-                    continue;
-                };
-                let current = alloc.spec.desired == Desired::Run
-                    && same_work(&alloc.spec.job, &entry.current, &group.name);
-                let known = &alloc.state.durable;
-                let verdict = alloc.verdict.as_ref();
-                if current && is_bad(known) {
-                    let why = verdict.map_or(known.description.as_str(), |verdict| verdict.message.as_str());
-                    worst.weigh(ConvergenceState::Failed, || {
-                        plain(Reason::Error, &format!("{}: {why}", name()))
-                    });
-                } else if !current {
-                    worst.weigh(ConvergenceState::Progressing, || progressing("is being replaced"));
-                } else if let Some(verdict) = verdict {
-                    worst.weigh(verdict.state, || Why {
-                        reason: verdict.reason.unwrap_or(Reason::Operation),
-                        message: format!("{}: {}", name(), verdict.message),
-                        overdue_at: verdict.overdue_at,
-                    });
-                } else {
-                    worst.weigh(ConvergenceState::Progressing, || progressing("is about to be looked at"));
-                }
-            }
-        }
-        let lingers =
-            |alloc: &AllocEntry| alloc.spec.desired != Desired::Run && !has_ended(&alloc.state.durable);
-        if let Some((_, alloc)) = self.allocs.of_job(key).find(|(_, alloc)| lingers(alloc)) {
-            worst.weigh(ConvergenceState::Progressing, || {
-                plain(Reason::Operation, &format!("{} is being stopped", alloc.spec.name()))
-            });
-        }
-        worst.verdict()
     }
 
     fn forget_job(&mut self, key: &JobKey, turn: &mut Turn) {
@@ -385,46 +346,4 @@ fn alloc_id(instance: &str, key: &JobKey, create_index: u64, group: &str, index:
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
     AllocId::from_hash(bytes)
-}
-
-/// The worst that was found of a job's allocations; of what is equally bad the first.
-#[derive(Default)]
-struct Worst(Option<(ConvergenceState, Why)>);
-
-/// Why a job has not converged.
-struct Why {
-    reason: Reason,
-    message: String,
-    overdue_at: Option<UnixNanos>,
-}
-
-impl Worst {
-    /// Something was found. Why is only asked where it counts: of a large job nearly everything may be under way.
-    fn weigh(&mut self, state: ConvergenceState, why: impl FnOnce() -> Why) {
-        let worst = self.0.as_ref().map_or(ConvergenceState::Converged, |(worst, _)| *worst);
-        if rank(state) > rank(worst) {
-            self.0 = Some((state, why()));
-        }
-    }
-
-    fn verdict(self) -> Convergence {
-        let (state, reason, message, overdue_at) = match self.0 {
-            None => (ConvergenceState::Converged, None, String::new(), None),
-            Some((state, why)) => (state, Some(why.reason), why.message, why.overdue_at),
-        };
-        Convergence { state, reason, message, since: UnixNanos::default(), overdue_at }
-    }
-}
-
-fn plain(reason: Reason, message: &str) -> Why {
-    Why { reason, message: String::from(message), overdue_at: None }
-}
-
-fn rank(state: ConvergenceState) -> u8 {
-    match state {
-        ConvergenceState::Converged => 0,
-        ConvergenceState::Progressing => 1,
-        ConvergenceState::Waiting => 2,
-        ConvergenceState::Failed => 3,
-    }
 }

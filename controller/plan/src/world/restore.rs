@@ -16,7 +16,7 @@ use crate::{
     shared::volume::VolumeState,
     state::{AllocState, Durable, PartState, Parts, Run, StopStep, Tracked},
     time::Now,
-    world::{JobEntry, Settings, World, allocs::AllocEntry, volumes::VolumeEntry},
+    world::{JobEntry, Settings, World, allocs::AllocEntry, verdict::Open, volumes::VolumeEntry},
 };
 
 /// What was stored and can't be used: its other half is missing.
@@ -71,6 +71,8 @@ impl World {
                             blocked: None,
                             since: now.wall,
                             shown: None,
+                            stale: true,
+                            open: Open::default(),
                         },
                     );
                 }

@@ -1,0 +1,196 @@
+//! Whether a job has converged: when each of its slots holds a converged allocation of its current version, and nothing else of it
+//! is live.
+//!
+//! In: the job, its allocations, their verdicts. Out: one verdict, with the worst that was found. What one allocation's verdict
+//! changes is brought in without looking at the others, so that a large job costs no more per allocation than a small one.
+
+use core::cmp::Reverse;
+use std_alloc::{collections::BTreeSet, format, string::String};
+
+use herdlet_api_types::{
+    AllocId, JobKey, UnixNanos,
+    alloc::Desired,
+    job::Group,
+    view::{Convergence, ConvergenceState, Reason},
+};
+
+use crate::{
+    job::{
+        rollout::{has_ended, is_bad},
+        same_work,
+    },
+    world::{
+        JobEntry, World,
+        allocs::{AllocEntry, Allocs},
+    },
+};
+
+/// What of a job has not converged.
+#[derive(Debug, Default)]
+pub(crate) struct Open {
+    /// By badness, worst first, then group and slot in the job's order.
+    slots: BTreeSet<(Reverse<ConvergenceRank>, usize, usize)>,
+    /// An allocation that is still being stopped; of several the first.
+    lingering: Option<AllocId>,
+}
+
+type ConvergenceRank = u8;
+
+impl Open {
+    /// Looks at all slots and allocations of the job.
+    pub(crate) fn of(key: &JobKey, job: &JobEntry, allocs: &Allocs) -> Self {
+        let mut slots = BTreeSet::new();
+        for (at, group) in job.current.groups.iter().enumerate() {
+            for index in 0..usize::try_from(group.count).unwrap_or(usize::MAX) {
+                let state = state_of(job, group, slot(job, allocs, group, index));
+                slots.extend((rank(state) > 0).then_some((Reverse(rank(state)), at, index)));
+            }
+        }
+        let lingers =
+            |alloc: &AllocEntry| alloc.spec.desired != Desired::Run && !has_ended(&alloc.state.durable);
+        let lingering = allocs.of_job(key).find(|(_, alloc)| lingers(alloc)).map(|(id, _)| id);
+        Self { slots, lingering }
+    }
+}
+
+impl World {
+    /// The verdict of one of the job's allocations is another.
+    pub(crate) fn note_verdict(&mut self, id: AllocId) {
+        let Some(alloc) = self.allocs.get(id) else { return };
+        let Some(job) = self.jobs.get_mut(&alloc.spec.job_key).filter(|job| !job.stale) else { return };
+        let Some(at) = job.current.groups.iter().position(|group| group.name == alloc.spec.group) else {
+            return;
+        };
+        let (group, index) =
+            (&job.current.groups[at], usize::try_from(alloc.spec.index).unwrap_or(usize::MAX));
+        let holder = job.state.slots.get(&group.name).and_then(|slots| slots.get(index));
+        if alloc.spec.index >= group.count || holder.is_none_or(|slot| slot.alloc != Some(id)) {
+            return;
+        }
+        let state = state_of(job, group, Some(alloc));
+        for rank in 1..=RANK_MAX {
+            job.open.slots.remove(&(Reverse(rank), at, index));
+        }
+        if rank(state) > 0 {
+            job.open.slots.insert((Reverse(rank(state)), at, index));
+        }
+    }
+
+    /// The job's verdict. Of what is equally bad the first counts.
+    pub(crate) fn job_convergence(&self, key: &JobKey) -> Convergence {
+        let mut worst = Worst::default();
+        let Some(job) = self.jobs.get(key) else { return worst.verdict() };
+        if job.state.deleting {
+            worst.weigh(ConvergenceState::Progressing, || plain(Reason::Operation, "is being deleted"));
+            // What resists is named: a deletion that can't end must not look like one that is under way.
+            for (_, alloc) in self.allocs.of_job(key) {
+                let waiting = alloc.verdict.as_ref().filter(|known| known.state == ConvergenceState::Waiting);
+                let Some(verdict) = waiting else { continue };
+                worst.weigh(verdict.state, || Why {
+                    reason: verdict.reason.unwrap_or(Reason::Operation),
+                    message: format!("is being deleted, {}: {}", alloc.spec.name(), verdict.message),
+                    overdue_at: verdict.overdue_at,
+                });
+            }
+        }
+        if let Some((reason, message)) = &job.blocked {
+            worst.weigh(ConvergenceState::Waiting, || plain(*reason, message));
+        }
+        if let Some((_, at, index)) = job.open.slots.first()
+            && let Some(group) = job.current.groups.get(*at)
+        {
+            let alloc = slot(job, &self.allocs, group, *index);
+            let name = format!("{}.{}[{index}]", key.id, group.name);
+            worst.weigh(state_of(job, group, alloc), || why_of(job, group, alloc, &name));
+        }
+        if let Some(alloc) = job.open.lingering.and_then(|id| self.allocs.get(id)) {
+            worst.weigh(ConvergenceState::Progressing, || {
+                plain(Reason::Operation, &format!("{} is being stopped", alloc.spec.name()))
+            });
+        }
+        worst.verdict()
+    }
+}
+
+fn slot<'a>(job: &JobEntry, allocs: &'a Allocs, group: &Group, index: usize) -> Option<&'a AllocEntry> {
+    job.state.slots.get(&group.name)?.get(index)?.alloc.and_then(|id| allocs.get(id))
+}
+
+fn is_current(job: &JobEntry, group: &Group, alloc: &AllocEntry) -> bool {
+    alloc.spec.desired == Desired::Run && same_work(&alloc.spec.job, &job.current, &group.name)
+}
+
+fn state_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>) -> ConvergenceState {
+    match alloc {
+        Some(alloc) if is_current(job, group, alloc) => match &alloc.verdict {
+            _ if is_bad(&alloc.state.durable) => ConvergenceState::Failed,
+            Some(verdict) => verdict.state,
+            None => ConvergenceState::Progressing,
+        },
+        Some(_) | None => ConvergenceState::Progressing,
+    }
+}
+
+fn why_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>, name: &str) -> Why {
+    let progressing = |what: &str| plain(Reason::Operation, &format!("{name} {what}"));
+    let Some(alloc) = alloc else { return progressing("does not exist yet") };
+    let known = &alloc.state.durable;
+    match &alloc.verdict {
+        _ if !is_current(job, group, alloc) => progressing("is being replaced"),
+        verdict if is_bad(known) => {
+            let why = verdict.as_ref().map_or(known.description.as_str(), |verdict| verdict.message.as_str());
+            plain(Reason::Error, &format!("{name}: {why}"))
+        }
+        Some(verdict) => Why {
+            reason: verdict.reason.unwrap_or(Reason::Operation),
+            message: format!("{name}: {}", verdict.message),
+            overdue_at: verdict.overdue_at,
+        },
+        None => progressing("is about to be looked at"),
+    }
+}
+
+/// The worst that was found of a job's allocations; of what is equally bad the first.
+#[derive(Default)]
+struct Worst(Option<(ConvergenceState, Why)>);
+
+/// Why a job has not converged.
+struct Why {
+    reason: Reason,
+    message: String,
+    overdue_at: Option<UnixNanos>,
+}
+
+impl Worst {
+    /// Something was found. Why is only asked where it counts: of a large job nearly everything may be under way.
+    fn weigh(&mut self, state: ConvergenceState, why: impl FnOnce() -> Why) {
+        let worst = self.0.as_ref().map_or(ConvergenceState::Converged, |(worst, _)| *worst);
+        if rank(state) > rank(worst) {
+            self.0 = Some((state, why()));
+        }
+    }
+
+    fn verdict(self) -> Convergence {
+        let (state, reason, message, overdue_at) = match self.0 {
+            None => (ConvergenceState::Converged, None, String::new(), None),
+            Some((state, why)) => (state, Some(why.reason), why.message, why.overdue_at),
+        };
+        Convergence { state, reason, message, since: UnixNanos::default(), overdue_at }
+    }
+}
+
+fn plain(reason: Reason, message: &str) -> Why {
+    Why { reason, message: String::from(message), overdue_at: None }
+}
+
+/// The worst of [`rank`].
+const RANK_MAX: ConvergenceRank = 3;
+
+fn rank(state: ConvergenceState) -> ConvergenceRank {
+    match state {
+        ConvergenceState::Converged => 0,
+        ConvergenceState::Progressing => 1,
+        ConvergenceState::Waiting => 2,
+        ConvergenceState::Failed => 3,
+    }
+}
