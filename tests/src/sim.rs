@@ -11,6 +11,7 @@
 //! - [`people`]: what people do, and what happens behind the agent's back.
 //! - [`jobs`]: the jobs that lives are made of.
 //! - [`tale`]: the log.
+//! - [`rollouts`]: what a roll-out may do.
 //! - [`seeds`]: many lives.
 
 pub mod jobs;
@@ -19,6 +20,7 @@ pub mod machine;
 mod oracle;
 pub mod people;
 pub mod promises;
+pub mod rollouts;
 pub mod seeds;
 pub mod tale;
 

@@ -5,7 +5,10 @@ use std::path::Path;
 use herdlet_api_types::{
     Duration,
     alloc::ClientStatus,
-    job::{Dependency, DependencyCondition, HealthCheck, Job, JobType, Lifecycle, Prestop, Update},
+    job::{
+        Dependency, DependencyCondition, HealthCheck, Job, JobType, Lifecycle, Network, PortRequest, Prestop,
+        Update,
+    },
 };
 use herdlet_plan::{
     event::{Command, Event, Noticed, RestartScope},
@@ -260,6 +263,53 @@ fn a_task_ends_while_the_agent_is_dead() {
         life.chapter("Another start of the agent changes nothing.");
         life.crash()?;
         life.pass(5)?;
+        Ok(life)
+    });
+}
+
+#[test]
+fn the_state_of_running_tasks_is_lost() {
+    tell("state-lost", || {
+        let mut life = life();
+        let mut proxy = task("proxy", None, 0);
+        proxy.lifecycle = Lifecycle::PrestartSidecar;
+        let web = job("web", JobType::Service, vec![group("g", 1, vec![proxy, task("httpd", None, 0)])]);
+        life.chapter("A sidecar and a main task run; a damaged record makes the agent forget both.");
+        life.apply(vec![web]);
+        life.pass(10)?;
+        let alloc = alloc_of(&life, "web.g[0]");
+        life.lose_state(alloc)?;
+        life.chapter("It finds their attempts and goes on with them: nothing starts, nothing stops.");
+        life.pass(10)?;
+        let mut live: Vec<u32> = life.machine().live().map(|((_, _, attempt), _)| *attempt).collect();
+        live.sort_unstable();
+        assert_eq!(live, [1, 1]);
+        Ok(life)
+    });
+}
+
+#[test]
+fn a_port_is_held_by_another_job() {
+    tell("port-held", || {
+        let mut life = life();
+        let on_8080 = |id: &str| {
+            let mut web = job(id, JobType::Service, vec![group("g", 1, vec![task("httpd", None, 0)])]);
+            let fixed = PortRequest { fixed: Some(8080), to: None };
+            web.groups[0].network = Some(Network { ports: [("http".to_owned(), fixed)].into() });
+            web
+        };
+        life.chapter("Two jobs want the same host port; the second says what it waits for.");
+        life.apply(vec![on_8080("first")]);
+        life.pass(10)?;
+        life.apply(vec![on_8080("second")]);
+        life.pass(60)?;
+        assert!(life.alloc("second.g[0]").is_none());
+        life.chapter(
+            "The first is deleted: when its task has ended the port is free, and the second starts.",
+        );
+        life.delete("first");
+        life.pass(10)?;
+        assert_eq!(life.alloc("second.g[0]").map(|view| view.status), Some(ClientStatus::Running));
         Ok(life)
     });
 }

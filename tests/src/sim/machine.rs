@@ -64,6 +64,8 @@ pub struct Machine {
     pub covered: BTreeSet<Thing>,
     /// Attempts that have a record.
     pub attempts: BTreeMap<AttemptKey, Attempt>,
+    /// Attempts whose process lives.
+    pub(super) living: BTreeSet<AttemptKey>,
     /// Every attempt whose process ever began: none begins twice.
     pub begun: BTreeSet<AttemptKey>,
     /// The next boot has another number.
@@ -95,16 +97,14 @@ impl Machine {
 
     /// Ends what ends by itself until `now_ns`; the events that a living agent sees.
     pub fn pass_time(&mut self, now_ns: u64) -> Vec<Event> {
-        let mut events = Vec::new();
-        for (key, attempt) in &mut self.attempts {
-            if attempt.phase == Phase::Live && attempt.ends_at.is_some_and(|at| at <= now_ns) {
-                let result =
-                    ExitResult { code: attempt.exit_code, at: UnixNanos(1), ..ExitResult::default() };
-                attempt.phase = Phase::Exited(result.clone());
-                events.push(exited(*key, attempt, result));
-            }
-        }
-        events
+        let due = |attempt: &Attempt| attempt.ends_at.is_some_and(|at| at <= now_ns);
+        let ended: Vec<AttemptKey> =
+            self.live().filter(|(_, known)| due(known)).map(|(key, _)| *key).collect();
+        let end = |key| {
+            let code = self.attempts.get(&key)?.exit_code;
+            self.end(key, ExitResult { code, at: UnixNanos(1), ..ExitResult::default() })
+        };
+        ended.into_iter().filter_map(end).collect()
     }
 
     /// When something next ends by itself.
@@ -114,13 +114,13 @@ impl Machine {
 
     /// Attempts whose process lives.
     pub fn live(&self) -> impl Iterator<Item = (&AttemptKey, &Attempt)> {
-        self.attempts.iter().filter(|(_, attempt)| attempt.phase == Phase::Live)
+        self.living.iter().filter_map(|key| self.attempts.get_key_value(key))
     }
 
     /// Whether a process of this task of the allocation lives.
     pub fn lives(&self, alloc: AllocId, index: u16) -> bool {
         let of_task = (alloc, index, 0)..=(alloc, index, u32::MAX);
-        self.attempts.range(of_task).any(|(_, attempt)| attempt.phase == Phase::Live)
+        self.living.range(of_task).next().is_some()
     }
 
     /// Whether an action can fail now. A start that fails leaves a fence: it did not run and never will; one that finds its
@@ -160,16 +160,14 @@ impl Machine {
 
     /// Somebody kills a process: what a living agent sees of it.
     pub fn kill(&mut self, key: AttemptKey) -> Option<Event> {
-        let attempt = self.attempts.get_mut(&key)?;
-        let result = ExitResult { code: 137, signal: 9, at: UnixNanos(1), ..ExitResult::default() };
-        attempt.phase = Phase::Exited(result.clone());
-        Some(exited(key, attempt, result))
+        self.end(key, ExitResult { code: 137, signal: 9, at: UnixNanos(1), ..ExitResult::default() })
     }
 
     /// Somebody kills a process and its supervisor.
     pub fn lose(&mut self, key: AttemptKey) -> Option<Event> {
         let attempt = self.attempts.get_mut(&key)?;
         attempt.phase = Phase::Lost;
+        self.living.remove(&key);
         let error = "the supervisor died".to_owned();
         Some(exited(key, attempt, ExitResult { code: -1, error, ..ExitResult::default() }))
     }
@@ -178,6 +176,7 @@ impl Machine {
     pub fn reboot(&mut self) {
         self.boot += 1;
         self.attempts.clear();
+        self.living.clear();
         self.catalogue_down_until = 0;
         self.things.retain(|thing| !matches!(thing, Thing::Part(_, Part::Task(_, TaskPart::Mounts))));
         self.crash();
@@ -187,6 +186,14 @@ impl Machine {
     pub fn crash(&mut self) {
         self.things
             .retain(|thing| !matches!(thing, Thing::Part(_, Part::Checks | Part::Task(_, TaskPart::Checks))));
+    }
+
+    /// A process ends: what a living agent sees of it.
+    fn end(&mut self, key: AttemptKey, result: ExitResult) -> Option<Event> {
+        let attempt = self.attempts.get_mut(&key)?;
+        attempt.phase = Phase::Exited(result.clone());
+        self.living.remove(&key);
+        Some(exited(key, attempt, result))
     }
 
     fn process(
@@ -218,6 +225,7 @@ impl Machine {
                 let ends_at = run_for.map(|run_for| now_ns + run_for);
                 let attempt = Attempt { alloc: alloc.clone(), phase: Phase::Live, ends_at, exit_code };
                 self.attempts.insert(key, attempt);
+                self.living.insert(key);
                 Ok(Outcome::Done)
             }
             Verb::Recover { attempt } => {

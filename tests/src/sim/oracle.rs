@@ -50,31 +50,29 @@ impl Life {
         let mut calm_since = self.now_ns;
         for _ in 0..20_000 {
             let idle = self.events.is_empty() && self.dirty.is_empty() && self.flights.is_empty();
-            if self.check_settled().is_err() {
+            if self.unsettled().is_some() {
                 calm_since = self.now_ns;
             } else if idle && self.next().is_none_or(|at| at > calm_since + 480 * SECOND) {
                 return Ok(());
             }
             self.moment()?;
         }
-        Err(format!("{when}: never settles; {:?}", self.check_settled()))
+        let why = self.unsettled().map(|view| format!("job {} is {:?}", view.key, view.convergence));
+        Err(format!("{when}: never settles; {why:?}"))
     }
 
-    /// Every job has what it wants, or says that it failed, and nothing is under way.
-    fn check_settled(&self) -> Result<(), String> {
-        let unsettled = self.jobs.values().find(|view| match view.convergence.state {
+    /// A job that neither has what it wants nor says that it failed.
+    fn unsettled(&self) -> Option<&JobView> {
+        self.jobs.values().find(|view| match view.convergence.state {
             ConvergenceState::Converged | ConvergenceState::Failed => false,
             ConvergenceState::Progressing | ConvergenceState::Waiting => true,
-        });
-        match unsettled {
-            Some(view) => Err(format!("job {} has settled as {:?}", view.key, view.convergence)),
-            None => Ok(()),
-        }
+        })
     }
 
     /// Exactly the jobs exist that people were told are wanted.
     fn check_wanted(&mut self) -> Result<(), String> {
-        if let Err(why) = self.check_settled() {
+        if let Some(view) = self.unsettled() {
+            let why = format!("job {} has settled as {:?}", view.key, view.convergence);
             self.explain();
             return Err(why);
         }
@@ -98,12 +96,16 @@ impl Life {
             identities.any(|identity| identity.ttl.is_some() && identity.change_mode != ChangeMode::Noop)
         });
         self.events.extend(looks);
-        let (commits, since) = (self.commits, self.now_ns);
+        let (commits, since, mut views) = (self.commits, self.now_ns, self.job_views);
         let shown: Vec<_> = self.jobs.values().map(|view| view.convergence.clone()).collect();
         while self.now_ns < since + 3_600 * SECOND && self.moment()? {
             if self.commits != commits && !renewing {
                 return Err("a settled world writes".to_owned());
             }
+            if self.job_views == views {
+                continue;
+            }
+            views = self.job_views;
             if !renewing && shown.iter().ne(self.jobs.values().map(|view| &view.convergence)) {
                 return Err("a settled world shows something else".to_owned());
             }
@@ -117,6 +119,7 @@ impl Life {
         clean.want_volume();
         clean.apply(self.wanted.values().cloned().collect());
         clean.settle("a life without faults")?;
+        self.steps += clean.steps;
         for (key, view) in &self.jobs {
             let Some(other) = clean.jobs.get(key) else { continue };
             let converged = |view: &JobView| view.convergence.state == ConvergenceState::Converged;

@@ -9,12 +9,12 @@ use herdlet_api_types::{
     view::AllocView,
 };
 use herdlet_plan::{
-    action::{Action, Outcome, Verb},
+    action::{Action, Outcome, Recovered, Verb},
     op::{Part, Subject, TaskPart},
     state::{AfterStop, Durable, Run},
 };
 
-use super::machine::{Machine, spec_of};
+use super::machine::{AttemptKey, Machine, spec_of};
 
 /// What was let out so far.
 #[derive(Debug, Default)]
@@ -25,6 +25,8 @@ pub struct Promises {
     registered: BTreeMap<AllocId, bool>,
     /// Allocations with a request on its way to the catalogue: until it ends no other can follow, and nothing waits for it.
     asking: BTreeSet<AllocId>,
+    /// Attempts that an agent was told are running.
+    told: BTreeSet<AttemptKey>,
 }
 
 impl Promises {
@@ -36,6 +38,12 @@ impl Promises {
 
     /// An operation has ended.
     pub fn end(&mut self, action: &Action, outcome: &Outcome) {
+        if let Subject::Alloc(alloc, Part::Task(index, TaskPart::Process)) = &action.subject
+            && let (Verb::Start { attempt }, Outcome::Done)
+            | (Verb::Recover { attempt }, Outcome::Recovered(Recovered::Running)) = (&action.verb, outcome)
+        {
+            self.told.insert((alloc.id, *index, *attempt));
+        }
         if let Subject::Alloc(alloc, Part::Services) = &action.subject {
             self.asking.remove(&alloc.id);
             // Seen not to stand: nothing has to be taken back.
@@ -137,8 +145,10 @@ impl Promises {
         let Some(stop) = &known.stop else { return Ok(()) };
         let state = known.tasks.get(usize::from(index)).ok_or("no such task")?;
         let for_good = matches!(state.run, Run::Stopping { then: AfterStop::Dead, .. });
-        // What was never known to run is fenced, not stopped.
-        let ran = state.started_at.0 != 0 && state.exit.is_none();
+        // What was never known to run is fenced, not stopped: its start may come late, from an agent that is dead.
+        let ran = state.started_at.0 != 0
+            && state.exit.is_none()
+            && self.told.contains(&(alloc.id, index, state.attempt));
         if !for_good
             || !ran
             || state.doom.is_some()

@@ -43,7 +43,10 @@ impl Writer<'_> {
         }
         let boot = self.now.boot;
         if self.state.durable.stage == Stage::Init {
-            // Something began: no restart of all is being waited for.
+            // An attempt that is newer than what is remembered: the state was lost, and with it how far the lifecycle had
+            // come. It goes on where Nomad's goes on after a restore. `Init` is the barrier of a restart of all and waits
+            // until every task is pending, which one that runs never becomes: its siblings would wait for ever. A closed gate
+            // keeps none from being watched; prestart tasks whose end was forgotten run once more.
             self.state.durable.stage = Stage::Prestart;
         }
         if let Some(known) = self.known_mut(index) {

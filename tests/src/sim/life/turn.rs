@@ -1,0 +1,290 @@
+//! One turn of a life: what is due happens, the agent sees it and plans, what it decided is committed and let out.
+//!
+//! In: the present. Out: the next state of the life, or a broken promise.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use herdlet_api_types::{
+    AllocId, UnixNanos,
+    service::{CheckResult, CheckStatus},
+};
+use herdlet_plan::{
+    action::{Action, FailureClass, Outcome, Verb},
+    event::{Command, Event, Reply},
+    op::{Key, Op, Part, Target, TaskPart},
+    record::{Record, RecordKey, RecordValue},
+    state::Durable,
+    turn::{Turn, View},
+};
+
+use super::{Flight, Life, SECOND};
+use crate::sim::machine::Thing;
+
+impl Life {
+    /// Lets everything happen that is due, and gathers what the agent sees of it.
+    pub(super) fn gather(&mut self) -> Result<(), String> {
+        let now_ns = self.now_ns;
+        let mut index = 0;
+        while index < self.ghosts.len() {
+            if self.ghosts[index].effect_at <= now_ns {
+                let mut ghost = self.ghosts.swap_remove(index);
+                self.tale.note(now_ns, || "a start of the dead agent arrives".to_owned());
+                self.effect(&mut ghost)?;
+            } else {
+                index += 1;
+            }
+        }
+        for index in 0..self.flights.len() {
+            if self.flights[index].outcome.is_none() && self.flights[index].effect_at <= now_ns {
+                let mut flight = self.flights.swap_remove(index);
+                self.effect(&mut flight)?;
+                // Stopping takes until the process has ended.
+                let ends_at = self.machine.ends_at(&flight.action).unwrap_or(0);
+                flight.done_at = flight.done_at.max(ends_at);
+                let last = self.flights.len();
+                self.flights.push(flight);
+                self.flights.swap(index, last);
+            }
+        }
+        for event in self.machine.pass_time(now_ns) {
+            self.tale.event(now_ns, &event);
+            self.post(event);
+        }
+        let mut index = 0;
+        while index < self.flights.len() {
+            let flight = &mut self.flights[index];
+            if flight.overdue_at.is_some_and(|at| at <= now_ns) {
+                flight.overdue_at = None;
+                self.events.push(Event::Outcome(flight.action.op.clone(), Outcome::Overdue));
+            }
+            if flight.outcome.is_some() && flight.done_at <= now_ns {
+                let flight = self.flights.swap_remove(index);
+                if let Some(outcome) = flight.outcome {
+                    self.tale.outcome(now_ns, &flight.action, &outcome);
+                    self.promises.end(&flight.action, &outcome);
+                    self.events.push(Event::Outcome(flight.action.op, outcome));
+                }
+            } else {
+                index += 1;
+            }
+        }
+        let mut index = 0;
+        while index < self.mail.len() {
+            if self.mail[index].0 <= now_ns {
+                let (_, event) = self.mail.swap_remove(index);
+                self.events.push(event);
+            } else {
+                index += 1;
+            }
+        }
+        self.make_checks();
+        let due = self.wakes.extract_if(.., |(_, at)| *at <= now_ns);
+        self.dirty.extend(due.map(|(key, _)| key));
+        Ok(())
+    }
+
+    /// One turn of the agent, with its commit.
+    pub(super) fn turn(&mut self) -> Result<(), String> {
+        let now = self.now();
+        let mut turn = std::mem::take(&mut self.sheet);
+        self.idle_turns = if self.events.is_empty() { self.idle_turns + 1 } else { 0 };
+        for event in self.events.drain(..) {
+            self.steps += 1;
+            self.world.apply(now, event, &mut self.dirty, &mut turn);
+        }
+        // As under the agent's runtime: a key is planned once a turn, and again in the next if need be.
+        let mut planned: Vec<Key> = Vec::new();
+        let mut again = BTreeSet::new();
+        while let Some(key) = self.dirty.pop_first() {
+            if planned.contains(&key) {
+                again.insert(key);
+                continue;
+            }
+            self.wakes.retain(|(of, _)| *of != key);
+            self.world.reconcile(now, &key, &mut self.dirty, &mut turn);
+            for (key, at) in turn.wakes.drain(..) {
+                if at <= now.boot_ns {
+                    return Err(format!("{key:?} asks to be woken in the past"));
+                }
+                self.wakes.push((key, at));
+            }
+            planned.push(key);
+        }
+        if self.idle_turns > 50 && !again.is_empty() {
+            return Err(format!("{again:?} are planned over and over"));
+        }
+        self.dirty = again;
+        self.commit(turn)
+    }
+
+    fn commit(&mut self, mut turn: Turn) -> Result<(), String> {
+        if self.faults.crash_one_in > 0
+            && !turn.records.is_empty()
+            && self.dice.one_in(self.faults.crash_one_in)
+        {
+            // Killed before the commit: the turn has never been.
+            return self.crash();
+        }
+        self.commits += u64::from(!turn.records.is_empty());
+        for record in turn.records.drain(..) {
+            match record {
+                Record::Put(key, value) => self.stored.insert(key, value),
+                Record::Delete(key) => self.stored.remove(&key),
+            };
+        }
+        for view in turn.views.drain(..) {
+            self.show(view)?;
+        }
+        self.rollouts.end_turn(&self.jobs, &self.allocs)?;
+        for (request, reply) in turn.replies.drain(..) {
+            self.answer(request, &reply);
+        }
+        for action in turn.actions.drain(..) {
+            self.release(action)?;
+        }
+        turn.notes.clear();
+        self.sheet = turn;
+        Ok(())
+    }
+
+    fn release(&mut self, action: Action) -> Result<(), String> {
+        self.tale.action(self.now_ns, &action);
+        let (stored, now) = (durable(&self.stored, &action.op), self.now());
+        self.promises.release(&action, stored, &self.machine, now.wall)?;
+        // A signal is sent beside whatever else is done with its process.
+        let occupies = |action: &Action| !matches!(action.verb, Verb::Signal { .. });
+        let mut others = self.flights.iter().filter(|flight| occupies(&flight.action));
+        if occupies(&action) && others.any(|flight| flight.action.op.target == action.op.target) {
+            return Err(format!("two operations at once on {:?}", action.op.target));
+        }
+        let slow = self.faults.slow_one_in > 0 && self.dice.one_in(self.faults.slow_one_in);
+        let latency = if slow { 40 * SECOND } else { 1_000_000 };
+        let effect_at = self.now_ns + 1 + self.dice.below(latency);
+        let done_at = effect_at + self.dice.below(latency / 2);
+        let overdue_at = self.now_ns + action.timeout.as_nanos().unsigned_abs();
+        let overdue_at = (overdue_at < done_at).then_some(overdue_at);
+        self.flights.push(Flight { action, effect_at, done_at, overdue_at, outcome: None });
+        Ok(())
+    }
+
+    fn show(&mut self, view: View) -> Result<(), String> {
+        match view {
+            View::Alloc(view) => {
+                self.promises.show(&view)?;
+                let wall = self.now().wall;
+                self.rollouts.show(self.allocs.get(&view.spec.id), &view, wall)?;
+                self.tale.alloc(self.now_ns, &view);
+                self.allocs.insert(view.spec.id, *view);
+            }
+            View::AllocGone(id) => {
+                self.promises.forget(id);
+                self.tale.alloc_gone(self.now_ns, id);
+                self.allocs.remove(&id);
+            }
+            View::Job(view) => {
+                self.job_views += 1;
+                self.tale.job(self.now_ns, &view);
+                self.jobs.insert(view.key.clone(), *view);
+            }
+            View::JobGone(key) => {
+                self.tale.note(self.now_ns, || format!("job {} is forgotten", key.id));
+                self.jobs.remove(&key);
+            }
+            View::Volume(_) | View::VolumeGone(_) => {}
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, request: u64, reply: &Reply) {
+        self.tale.reply(self.now_ns, reply);
+        let Some(command) = self.asked.remove(&request) else { return };
+        if matches!(reply, Reply::Refused(_)) {
+            return;
+        }
+        match command {
+            Command::Apply { jobs, .. } => {
+                self.wanted.extend(jobs.into_iter().map(|job| (job.id.clone(), job)));
+            }
+            Command::Delete { job } => {
+                self.wanted.remove(&job.id);
+            }
+            Command::DeleteVolume { .. }
+            | Command::Restart { .. }
+            | Command::Signal { .. }
+            | Command::Explain { .. } => {}
+        }
+    }
+
+    /// Does what the operation does, or fails.
+    pub(super) fn effect(&mut self, flight: &mut Flight) -> Result<(), String> {
+        self.steps += 1;
+        let faulty = self.faults.failing_one_in > 0 && self.dice.one_in(self.faults.failing_one_in);
+        if faulty && self.machine.may_fail(&flight.action) {
+            let class = match self.dice.below(8) {
+                0 => FailureClass::Fatal,
+                1 => FailureClass::Recoverable,
+                _ => FailureClass::Retry,
+            };
+            flight.outcome = Some(Outcome::Failed { class, why: "the dice said so".to_owned() });
+            return Ok(());
+        }
+        flight.outcome = Some(self.machine.perform(self.now_ns, &flight.action)?);
+        if let Op { target: Target::Alloc(id, Part::Checks | Part::Task(_, TaskPart::Checks)), .. } =
+            flight.action.op
+            && flight.action.verb == Verb::Up
+        {
+            self.checks.insert(id, (self.now_ns + SECOND, None));
+        }
+        Ok(())
+    }
+
+    /// Makes the checks that are due; only changes are reported. While there are faults some fail.
+    fn make_checks(&mut self) {
+        let now_ns = self.now_ns;
+        let due: Vec<AllocId> =
+            self.checks.iter().filter(|(_, (at, _))| *at <= now_ns).map(|(id, _)| *id).collect();
+        for id in due {
+            let hard = self.faults.failing_one_in > 0;
+            let status =
+                if hard && self.dice.one_in(3) { CheckStatus::Failure } else { CheckStatus::Success };
+            let was = self.checks.get(&id).and_then(|(_, was)| *was);
+            let next = if hard { now_ns + SECOND } else { u64::MAX };
+            self.checks.insert(id, (next, Some(status)));
+            let Some((spec, _)) = self.world.allocation(id) else {
+                self.checks.remove(&id);
+                continue;
+            };
+            let Some(group) = spec.group().filter(|_| was != Some(status)) else { continue };
+            for (task, service) in group.all_services() {
+                let part = match task.and_then(|task| group.tasks.iter().position(|other| other == task)) {
+                    Some(index) => Part::Task(index as u16, TaskPart::Checks),
+                    None => Part::Checks,
+                };
+                if !self.machine.things.contains(&Thing::Part(id, part)) {
+                    continue;
+                }
+                let owner = task.map_or("group", |task| task.name.as_str());
+                self.events.extend(service.checks.iter().map(|check| Event::Check {
+                    alloc: id,
+                    result: CheckResult {
+                        id: format!("{owner}-{}-{}", service.name, check.name),
+                        service: service.name.clone(),
+                        check: check.name.clone(),
+                        task: task.map(|task| task.name.clone()),
+                        status,
+                        output: String::new(),
+                        at: UnixNanos(0),
+                    },
+                }));
+            }
+        }
+    }
+}
+
+fn durable<'a>(stored: &'a BTreeMap<RecordKey, RecordValue>, op: &Op) -> Option<&'a Durable> {
+    let Target::Alloc(id, _) = &op.target else { return None };
+    match stored.get(&RecordKey::AllocState(*id)) {
+        Some(RecordValue::AllocState(durable)) => Some(durable),
+        Some(_) | None => None,
+    }
+}

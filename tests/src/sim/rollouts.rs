@@ -1,0 +1,120 @@
+//! What a roll-out may do, seen from outside: by the views that are published.
+//!
+//! In: the views of one turn, those before it. Out: the first broken promise. At most `max_parallel` slots are between versions
+//! when one more is taken; none is taken while a new one is bad; healthy means for `min_healthy_time`, and unhealthy is said of
+//! what failed or had all of `healthy_deadline`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use herdlet_api_types::{
+    AllocId, JobKey, UnixNanos,
+    alloc::{Allocation, ClientStatus, Desired},
+    job::{Group, JobType, Update},
+    task::TaskStatus,
+    view::{AllocView, JobView},
+};
+use herdlet_plan::job::same_work;
+
+/// What this turn did to roll-outs.
+#[derive(Debug, Default)]
+pub struct Rollouts {
+    /// Allocations that are to stop for a newer version.
+    replaced: Vec<AllocId>,
+    /// Allocations that were not bad before.
+    newly_bad: BTreeSet<AllocId>,
+}
+
+impl Rollouts {
+    /// An allocation is shown anew.
+    pub fn show(&mut self, was: Option<&AllocView>, is: &AllocView, wall: UnixNanos) -> Result<(), String> {
+        let stops = |view: &AllocView| {
+            view.spec.desired == Desired::Stop && view.spec.desired_description.contains("newer version")
+        };
+        if stops(is) && !was.is_some_and(stops) {
+            self.replaced.push(is.spec.id);
+        }
+        if is_bad(is) && !was.is_some_and(is_bad) {
+            self.newly_bad.insert(is.spec.id);
+        }
+        let update = is.spec.group().and_then(|group| group.update.as_ref());
+        match (was.and_then(|view| view.healthy), is.healthy, update) {
+            (None, Some(verdict), Some(update)) => may_judge(is, verdict, update, wall),
+            (Some(before), after, _) if after != Some(before) => {
+                Err(format!("{} was healthy: {before}, and is now {after:?}", is.spec.name()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The turn is over: everything it shows is in `jobs` and `allocs`.
+    pub fn end_turn(
+        &mut self,
+        jobs: &BTreeMap<JobKey, JobView>,
+        allocs: &BTreeMap<AllocId, AllocView>,
+    ) -> Result<(), String> {
+        let replaced: Vec<&Allocation> =
+            self.replaced.drain(..).filter_map(|id| Some(&*allocs.get(&id)?.spec)).collect();
+        let newly_bad = std::mem::take(&mut self.newly_bad);
+        for spec in replaced {
+            let Some(job) = jobs.get(&spec.job_key) else { continue };
+            let Some(group) = job.job.group(&spec.group) else { continue };
+            let Some(update) = &group.update else { continue };
+            let slots: Vec<Option<&AllocView>> =
+                (0..group.count).map(|index| newest(allocs, &spec.job_key, &group.name, index)).collect();
+            let between = slots.iter().filter(|slot| is_between(job, group, **slot)).count();
+            if between > update.max_parallel as usize {
+                let (name, most) = (spec.name(), update.max_parallel);
+                return Err(format!("{name} is taken, the {between}th between versions, not {most}"));
+            }
+            let bad = slots.iter().flatten().find(|slot| {
+                is_current(job, group, slot) && is_bad(slot) && !newly_bad.contains(&slot.spec.id)
+            });
+            if let Some(bad) = bad {
+                return Err(format!("{} is taken although {} is bad", spec.name(), bad.spec.name()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn may_judge(view: &AllocView, healthy: bool, update: &Update, wall: UnixNanos) -> Result<(), String> {
+    let name = view.spec.name();
+    if healthy {
+        let running = view.tasks.iter().filter(|task| task.state == TaskStatus::Running);
+        let since = running.map(|task| task.started_at.0).max().unwrap_or(wall.0);
+        if wall.0 - since < update.min_healthy_time.as_nanos() {
+            return Err(format!("{name} counts as healthy {} ns after a task's start", wall.0 - since));
+        }
+    } else if !view.tasks.iter().any(|task| task.failed)
+        && wall.0 - view.spec.create_time.0 < update.healthy_deadline.as_nanos()
+    {
+        return Err(format!("{name} counts as unhealthy before its deadline"));
+    }
+    Ok(())
+}
+
+/// Not there, on its way out, or not proved yet.
+fn is_between(job: &JobView, group: &Group, slot: Option<&AllocView>) -> bool {
+    let Some(slot) = slot else { return true };
+    slot.spec.desired != Desired::Run
+        || is_current(job, group, slot) && job.job.kind == JobType::Service && slot.healthy != Some(true)
+}
+
+fn is_current(job: &JobView, group: &Group, slot: &AllocView) -> bool {
+    slot.spec.desired == Desired::Run && same_work(&slot.spec.job, &job.job, &group.name)
+}
+
+fn is_bad(view: &AllocView) -> bool {
+    view.status == ClientStatus::Failed || view.healthy == Some(false)
+}
+
+fn newest<'a>(
+    allocs: &'a BTreeMap<AllocId, AllocView>,
+    job: &JobKey,
+    group: &str,
+    index: u32,
+) -> Option<&'a AllocView> {
+    let of_slot =
+        |view: &&AllocView| view.spec.index == index && view.spec.group == group && view.spec.job_key == *job;
+    allocs.values().filter(of_slot).max_by_key(|view| view.spec.create_index)
+}
