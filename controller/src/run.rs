@@ -129,7 +129,11 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
             INTERRUPTED
         }
     };
-    agent.stop().await;
+    tokio::select! {
+        () = agent.stop() => {}
+        // On a full disk it goes on trying for a while.
+        () = interrupted() => {}
+    }
     tokio::select! {
         finished = tokio::task::spawn_blocking(|| guard.finish()) => finished.context("wait for the guard")??,
         // It goes on without us.
