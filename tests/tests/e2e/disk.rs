@@ -157,3 +157,29 @@ fn an_agent_that_starts_on_a_full_disk_serves_and_goes_on_when_there_is_room() {
     }
     finish(disk, agent);
 }
+
+#[test]
+fn an_agent_on_a_full_disk_ends_when_it_is_asked_to() {
+    if !is_root() {
+        return;
+    }
+    let (disk, mut agent) = on_a_small_disk(Setup::default());
+    agent.launch();
+    agent.apply_and_wait(&job("a", "service", "", &[sleeper("t", "")]));
+    let member = agent.single("a.g[0]", "t");
+    disk.fill();
+    let path = agent.manifest(&job("b", "service", "", &[sleeper("t", "")])).display().to_string();
+    let asked = agent.spawn(&["apply", "-f", &path]);
+    wait::until_true("degraded", || agent.metric("herdlet_state_degraded", "") > 0.0);
+    let began = Instant::now();
+    let status = agent.terminate();
+    assert!(status.success(), "{status:?}");
+    // The unit gives it 30 s.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert_ne!(asked.finish().code, 0, "nothing was promised");
+    assert_eq!(agent.members(), [member]);
+    disk.free();
+    agent.launch();
+    agent.apply_and_wait(&job("b", "service", "", &[sleeper("t", "")]));
+    finish(disk, agent);
+}

@@ -220,3 +220,83 @@ fn a_group_restart_takes_the_registration_back_and_a_task_restart_does_not() {
     wait::until_true("it is registered again", || consul.ids("both").len() == 1);
     agent.finish();
 }
+
+/// Something that speaks as much of Consul's API as an agent needs, and refuses to take anything back until it is told to.
+struct Refusing {
+    address: String,
+    willing: std::sync::Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Refusing {
+    fn start() -> Self {
+        use std::{io::Write as _, sync::atomic::Ordering};
+
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let willing = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let consents = std::sync::Arc::clone(&willing);
+        // It ends with the test's process.
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let line = read_request(&mut stream);
+                let refused = line.contains("/deregister/") && !consents.load(Ordering::SeqCst);
+                let (status, body) = if refused {
+                    ("403 Forbidden", "Permission denied: token lacks permission")
+                } else {
+                    ("200 OK", "{}")
+                };
+                let length = body.len();
+                let head =
+                    format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+                let _ = stream.write_all(format!("{head}{body}").as_bytes());
+            }
+        });
+        Self { address, willing }
+    }
+}
+
+/// A request to its end; its first line.
+fn read_request(stream: &mut std::net::TcpStream) -> String {
+    use std::io::{BufRead as _, Read as _};
+
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+    let mut reader = std::io::BufReader::new(stream);
+    let (mut first, mut length) = (String::new(), 0);
+    let _ = reader.read_line(&mut first);
+    loop {
+        let mut field = String::new();
+        if reader.read_line(&mut field).is_err() || field.trim().is_empty() {
+            break;
+        }
+        if let Some(value) = field.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap_or(0);
+        }
+    }
+    let _ = reader.take(length).read_to_end(&mut Vec::new());
+    first
+}
+
+#[test]
+fn a_consul_that_refuses_to_take_back_keeps_nothing_but_the_jobs_name_and_the_reason() {
+    if !is_root() {
+        return;
+    }
+    let consul = Refusing::start();
+    let mut agent = Agent::start_with(Setup::default().env("CONSUL_HTTP_ADDR", consul.address.clone()));
+    let group = group("stubborn", "consul", "");
+    agent.apply_and_wait(&job("stubborn", "service", &group, &[sleeper("t", "")]));
+    let alloc = agent.alloc("stubborn.g[0]").unwrap().id();
+    let dir = agent.home.state().join("alloc").join(alloc);
+    assert!(dir.exists());
+    agent.cli(&["delete", "stubborn"]).success();
+    wait::until_true("its processes are gone", || agent.members().is_empty());
+    wait::until_true("its directory is gone", || !dir.exists());
+    wait::until_true("the job says why it is still there", || {
+        let jobs = agent.cli(&["status", "stubborn"]).success().stdout;
+        jobs.contains("403") && jobs.contains("being deleted")
+    });
+    wait::until_true("explain says so too", || agent.cli(&["explain", "stubborn"]).stdout.contains("403"));
+    consul.willing.store(true, std::sync::atomic::Ordering::SeqCst);
+    wait::until_true("forgotten", || !agent.cli(&["get", "jobs"]).success().stdout.contains("stubborn"));
+    agent.finish();
+}
