@@ -23,6 +23,8 @@ extern crate alloc as std_alloc;
 
 pub mod alloc;
 pub mod api;
+#[cfg(feature = "fixture")]
+pub mod fixture;
 pub mod ids;
 pub mod job;
 pub mod manifest;

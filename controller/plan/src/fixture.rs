@@ -5,6 +5,7 @@ use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, sync::Ar
 use herdlet_api_types::{
     AllocId, Duration, InstanceId, JobKey, UnixNanos,
     alloc::{Allocation, Desired},
+    fixture,
     job::*,
     task::ExitResult,
 };
@@ -35,27 +36,7 @@ pub(crate) fn policy(attempts: u32, mode: RestartMode) -> RestartPolicy {
 }
 
 pub(crate) fn task(name: &str, lifecycle: Lifecycle) -> Task {
-    Task {
-        name: name.to_owned(),
-        driver: "mock".to_owned(),
-        user: None,
-        config: serde_json::Value::Null,
-        env: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        leader: false,
-        lifecycle,
-        depends_on: Vec::new(),
-        prestop: None,
-        restart: policy(2, RestartMode::Fail),
-        services: Vec::new(),
-        volume_mounts: Vec::new(),
-        identities: Vec::new(),
-        resources: Resources::default(),
-        logs: Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop },
-        kill_signal: None,
-        kill_timeout: Duration::from_secs(5),
-        shutdown_delay: Duration::ZERO,
-    }
+    Task { lifecycle, restart: policy(2, RestartMode::Fail), ..fixture::task(name) }
 }
 
 pub(crate) fn service(name: &str) -> Service {
@@ -77,30 +58,7 @@ pub(crate) fn leader(mut task: Task) -> Task {
 }
 
 pub(crate) fn alloc(tasks: Vec<Task>) -> Arc<Allocation> {
-    let group = Group {
-        name: "g".to_owned(),
-        count: 1,
-        update: None,
-        network: None,
-        volumes: BTreeMap::new(),
-        services: Vec::new(),
-        tasks,
-        shutdown_delay: Duration::ZERO,
-        meta: BTreeMap::new(),
-        disk_mib: 300,
-    };
-    let job = Job {
-        namespace: "default".to_owned(),
-        id: "j".to_owned(),
-        name: "j".to_owned(),
-        labels: BTreeMap::new(),
-        kind: JobType::Service,
-        priority: 50,
-        region: "global".to_owned(),
-        datacenters: vec!["*".to_owned()],
-        meta: BTreeMap::new(),
-        groups: vec![group],
-    };
+    let job = fixture::job("j", JobType::Service, vec![fixture::group("g", 1, tasks)]);
     Arc::new(Allocation {
         id: AllocId::from_hash([7; 16]),
         job_key: JobKey { namespace: "default".to_owned(), id: "j".to_owned() },

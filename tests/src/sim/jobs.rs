@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+pub use herdlet_api_types::fixture::{group, job};
 use herdlet_api_types::{
-    Duration,
+    Duration, fixture,
     job::*,
     volume::{Volume, VolumeKind},
 };
@@ -13,64 +14,8 @@ use super::Dice;
 
 /// A task whose process runs for `run_for_ms` (for ever where absent) and ends with `exit_code`.
 pub fn task(name: &str, run_for_ms: Option<u64>, exit_code: i32) -> Task {
-    Task {
-        name: name.to_owned(),
-        driver: "mock".to_owned(),
-        user: None,
-        config: json!({"run_for_ms": run_for_ms, "exit_code": exit_code}),
-        env: BTreeMap::new(),
-        meta: BTreeMap::new(),
-        leader: false,
-        lifecycle: Lifecycle::Main,
-        depends_on: Vec::new(),
-        prestop: None,
-        restart: RestartPolicy {
-            attempts: 2,
-            interval: Duration::from_secs(60),
-            delay: Duration::from_secs(1),
-            mode: RestartMode::Fail,
-        },
-        services: Vec::new(),
-        volume_mounts: Vec::new(),
-        identities: Vec::new(),
-        resources: Resources::default(),
-        logs: Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop },
-        kill_signal: None,
-        kill_timeout: Duration::from_secs(5),
-        shutdown_delay: Duration::ZERO,
-    }
-}
-
-/// A group of these tasks.
-pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
-    Group {
-        name: name.to_owned(),
-        count,
-        update: None,
-        network: None,
-        volumes: BTreeMap::new(),
-        services: Vec::new(),
-        tasks,
-        shutdown_delay: Duration::ZERO,
-        meta: BTreeMap::new(),
-        disk_mib: 300,
-    }
-}
-
-/// A job of these groups.
-pub fn job(id: &str, kind: JobType, groups: Vec<Group>) -> Job {
-    Job {
-        namespace: "default".to_owned(),
-        id: id.to_owned(),
-        name: id.to_owned(),
-        labels: BTreeMap::new(),
-        kind,
-        priority: 50,
-        region: "global".to_owned(),
-        datacenters: vec!["*".to_owned()],
-        meta: BTreeMap::new(),
-        groups,
-    }
+    let config = json!({"run_for_ms": run_for_ms, "exit_code": exit_code});
+    Task { config, ..fixture::task(name) }
 }
 
 /// A service with one TCP check.

@@ -10,10 +10,8 @@ use std_alloc::{
 use herdlet_api_types::{
     AllocId, Duration, JobKey, UnixNanos,
     alloc::{Allocation, AssignedPort, Desired},
-    job::{
-        ChangeMode, Group, Identity, Job, JobType, Lifecycle, LogMode, Logs, Resources, RestartMode,
-        RestartPolicy, Task,
-    },
+    fixture,
+    job::{ChangeMode, Identity, Job, JobType, Resources, RestartMode, RestartPolicy, Task},
 };
 
 use super::{NodeFacts, Variables};
@@ -30,29 +28,9 @@ pub(crate) fn port(host_ip: &str, value: u16, to: u16) -> AssignedPort {
 
 /// Job `web` with group `cache`, index 12, and task `redis`; ports as in the table of address resolution.
 pub(crate) fn alloc() -> Allocation {
-    let group = Group {
-        name: "cache".to_string(),
-        count: 13,
-        update: None,
-        network: None,
-        volumes: Default::default(),
-        services: vec![],
-        tasks: vec![task()],
-        shutdown_delay: Duration::ZERO,
-        meta: Default::default(),
-        disk_mib: 300,
-    };
     let job = Job {
-        namespace: "default".to_string(),
-        id: "web".to_string(),
         name: "The Web".to_string(),
-        labels: Default::default(),
-        kind: JobType::Service,
-        priority: 50,
-        region: "global".to_string(),
-        datacenters: vec!["*".to_string()],
-        meta: Default::default(),
-        groups: vec![group],
+        ..fixture::job("web", JobType::Service, vec![fixture::group("cache", 13, vec![task()])])
     };
     Allocation {
         id: AllocId(uuid::Uuid::parse_str(ALLOC_ID).unwrap()),
@@ -83,30 +61,15 @@ pub(crate) fn alloc_with(change: impl FnOnce(&mut Job)) -> Allocation {
 
 pub(crate) fn task() -> Task {
     Task {
-        name: "redis".to_string(),
         driver: "raw_exec".to_string(),
-        user: None,
-        config: serde_json::Value::Null,
-        env: Default::default(),
-        meta: Default::default(),
-        leader: false,
-        lifecycle: Lifecycle::Main,
-        depends_on: vec![],
-        prestop: None,
         restart: RestartPolicy {
             attempts: 2,
             interval: Duration::from_secs(1800),
             delay: Duration::from_secs(15),
             mode: RestartMode::Fail,
         },
-        services: vec![],
-        volume_mounts: vec![],
-        identities: vec![],
         resources: Resources { cpu_mhz: Some(500), memory_mib: Some(256), memory_max_mib: Some(512) },
-        logs: Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop },
-        kill_signal: None,
-        kill_timeout: Duration::from_secs(5),
-        shutdown_delay: Duration::ZERO,
+        ..fixture::task("redis")
     }
 }
 

@@ -10,7 +10,8 @@ use std::{
 use herdlet_api_types::{
     AllocId, Duration, JobKey, UnixNanos,
     alloc::{ClientStatus, Desired},
-    job::*,
+    fixture,
+    job::{Group, Job, JobType, Network, PortRequest, Task},
     volume::{Volume, VolumeKind},
 };
 use herdlet_plan::{
@@ -135,55 +136,16 @@ pub(super) fn job_key(id: &str) -> JobKey {
 /// A service of one group `g` with one task `main`.
 pub(super) fn job(id: &str, count: u32, arg: &str) -> Job {
     let task = Task {
-        name: "main".to_owned(),
-        driver: "mock".to_owned(),
-        user: None,
         config: serde_json::json!({"args": [arg, 1, null, true], "nested": {"a": 1.5}}),
         env: [("PORT".to_owned(), "${NOMAD_PORT_http}".to_owned())].into(),
-        meta: BTreeMap::new(),
-        leader: false,
-        lifecycle: Lifecycle::Main,
-        depends_on: Vec::new(),
-        prestop: None,
-        restart: RestartPolicy {
-            attempts: 2,
-            interval: Duration::from_secs(60),
-            delay: Duration::from_secs(1),
-            mode: RestartMode::Fail,
-        },
-        services: Vec::new(),
-        volume_mounts: Vec::new(),
-        identities: Vec::new(),
-        resources: Resources::default(),
-        logs: Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop },
-        kill_signal: None,
-        kill_timeout: Duration::from_secs(5),
-        shutdown_delay: Duration::ZERO,
+        ..fixture::task("main")
     };
+    let port = PortRequest { fixed: None, to: None };
     let group = Group {
-        name: "g".to_owned(),
-        count,
-        update: None,
-        network: Some(Network { ports: [("http".to_owned(), PortRequest { fixed: None, to: None })].into() }),
-        volumes: BTreeMap::new(),
-        services: Vec::new(),
-        tasks: vec![task],
-        shutdown_delay: Duration::ZERO,
-        meta: BTreeMap::new(),
-        disk_mib: 300,
+        network: Some(Network { ports: [("http".to_owned(), port)].into() }),
+        ..fixture::group("g", count, vec![task])
     };
-    Job {
-        namespace: "default".to_owned(),
-        id: id.to_owned(),
-        name: id.to_owned(),
-        labels: BTreeMap::new(),
-        kind: JobType::Service,
-        priority: 50,
-        region: "global".to_owned(),
-        datacenters: vec!["*".to_owned()],
-        meta: BTreeMap::new(),
-        groups: vec![group],
-    }
+    fixture::job(id, JobType::Service, vec![group])
 }
 
 pub(super) fn volume(name: &str) -> Volume {

@@ -1,0 +1,72 @@
+//! Plain specifications for the tests of every crate: one task, one group, one job, with nothing in them that can be absent.
+//!
+//! In: names. Out: values to change. Only with the feature `fixture`.
+
+use std_alloc::{borrow::ToOwned, collections::BTreeMap, vec, vec::Vec};
+
+use crate::{
+    Duration,
+    job::{Group, Job, JobType, Lifecycle, LogMode, Logs, Resources, RestartMode, RestartPolicy, Task},
+};
+
+/// A main task of the driver `mock` that may be restarted twice a minute, a second after its end.
+pub fn task(name: &str) -> Task {
+    Task {
+        name: name.to_owned(),
+        driver: "mock".to_owned(),
+        user: None,
+        config: serde_json::Value::Null,
+        env: BTreeMap::new(),
+        meta: BTreeMap::new(),
+        leader: false,
+        lifecycle: Lifecycle::Main,
+        depends_on: Vec::new(),
+        prestop: None,
+        restart: RestartPolicy {
+            attempts: 2,
+            interval: Duration::from_secs(60),
+            delay: Duration::from_secs(1),
+            mode: RestartMode::Fail,
+        },
+        services: Vec::new(),
+        volume_mounts: Vec::new(),
+        identities: Vec::new(),
+        resources: Resources::default(),
+        logs: Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop },
+        kill_signal: None,
+        kill_timeout: Duration::from_secs(5),
+        shutdown_delay: Duration::ZERO,
+    }
+}
+
+/// A group of these tasks.
+pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
+    Group {
+        name: name.to_owned(),
+        count,
+        update: None,
+        network: None,
+        volumes: BTreeMap::new(),
+        services: Vec::new(),
+        tasks,
+        shutdown_delay: Duration::ZERO,
+        meta: BTreeMap::new(),
+        disk_mib: 300,
+    }
+}
+
+/// A job of these groups in the default namespace.
+pub fn job(id: &str, kind: JobType, groups: Vec<Group>) -> Job {
+    Job {
+        namespace: "default".to_owned(),
+        id: id.to_owned(),
+        name: id.to_owned(),
+        labels: BTreeMap::new(),
+        kind,
+        priority: 50,
+        region: "global".to_owned(),
+        datacenters: vec!["*".to_owned()],
+        meta: BTreeMap::new(),
+        groups,
+    }
+}
