@@ -91,6 +91,11 @@ impl Bench {
         self.dir.path().join(name)
     }
 
+    /// Of the first attempt.
+    fn record(&self) -> PathBuf {
+        self.path("run/attempts").join(id(1).name())
+    }
+
     fn shell(&self, script: &str) -> TaskConfig {
         self.task(json!({"command": "sh", "args": ["-c", script]}))
     }
@@ -150,6 +155,12 @@ impl Bench {
 }
 
 impl Agent {
+    /// Starts it: what its record says.
+    async fn begin(&self, config: TaskConfig) -> Record {
+        self.driver.start(config).await.unwrap();
+        self.record()
+    }
+
     async fn run(&self, config: TaskConfig) -> ExitResult {
         self.driver.start(config).await.unwrap();
         self.wait().await
@@ -181,6 +192,12 @@ fn id(attempt: u32) -> AttemptId {
 
 fn stop(signal: &str, grace_ms: u64) -> StopRequest {
     StopRequest { signal: Some(signal.into()), grace: Duration::from_millis(grace_ms) }
+}
+
+/// Kills an attempt's supervisor and nothing else.
+fn kill_supervisor(record: &Record) {
+    let supervisor = supervisor::PidFd::open(record.shim).unwrap().unwrap();
+    supervisor.send(rustix::process::Signal::KILL).unwrap();
 }
 
 async fn gone(pid: u32) {

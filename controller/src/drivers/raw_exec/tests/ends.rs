@@ -102,10 +102,9 @@ async fn a_stop_before_the_start_fences_it() {
 async fn what_a_dead_supervisor_left_is_stopped_too() {
     for bench in Bench::both() {
         let first = bench.agent();
-        first.driver.start(bench.shell("exec sleep 1000")).await.unwrap();
-        let record = first.record();
+        let record = first.begin(bench.shell("exec sleep 1000")).await;
         drop(first);
-        supervisor::PidFd::open(record.shim).unwrap().unwrap().send(rustix::process::Signal::KILL).unwrap();
+        kill_supervisor(&record);
         gone(record.shim.pid).await;
         let second = bench.agent();
         second.driver.stop(&id(1), stop("SIGCONT", 0)).await.unwrap();
@@ -133,7 +132,7 @@ async fn a_pid_that_is_somebody_elses_now_is_not_touched() {
     let agent = bench.agent();
     let process = Process { pid: stranger.id(), start_ticks: 1 };
     let record = Record { state: State::Running, shim: process, task: process, dropped_bytes: 0 };
-    fs::write(bench.path("run/attempts").join(id(1).name()), record.to_bytes()).unwrap();
+    fs::write(bench.record(), record.to_bytes()).unwrap();
     agent.driver.stop(&id(1), stop("SIGKILL", 0)).await.unwrap();
     let _ = agent.recover(None).await;
     agent.driver.destroy(&id(1), Leftover::Kill).await.unwrap();

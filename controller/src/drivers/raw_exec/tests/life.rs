@@ -88,7 +88,7 @@ async fn a_dead_supervisor_ends_the_attempt() {
         let mut agent = bench.agent();
         agent.driver.start(bench.shell("sleep 1000 & echo $! > a; wait")).await.unwrap();
         let (child, record) = (bench.pid("a").await, agent.record());
-        supervisor::PidFd::open(record.shim).unwrap().unwrap().send(rustix::process::Signal::KILL).unwrap();
+        kill_supervisor(&record);
         let exit = agent.notice().await;
         assert_eq!(exit.error, "supervisor died");
         assert!(!exit.is_success());
@@ -102,10 +102,9 @@ async fn a_dead_supervisor_ends_the_attempt() {
 async fn a_supervisor_that_died_unseen_ends_the_attempt() {
     for bench in Bench::both() {
         let first = bench.agent();
-        first.driver.start(bench.shell("exec sleep 1000")).await.unwrap();
-        let record = first.record();
+        let record = first.begin(bench.shell("exec sleep 1000")).await;
         drop(first);
-        supervisor::PidFd::open(record.shim).unwrap().unwrap().send(rustix::process::Signal::KILL).unwrap();
+        kill_supervisor(&record);
         gone(record.shim.pid).await;
         let second = bench.agent();
         match second.recover(None).await {
@@ -123,10 +122,9 @@ async fn a_supervisor_that_died_unseen_ends_the_attempt() {
 async fn a_damaged_record_is_a_lost_attempt() {
     let Some(bench) = Bench::with_cgroups() else { return };
     let agent = bench.agent();
-    agent.driver.start(bench.shell("exec sleep 1000")).await.unwrap();
-    let record = agent.record();
+    let record = agent.begin(bench.shell("exec sleep 1000")).await;
     drop(agent);
-    fs::write(bench.path("run/attempts").join(id(1).name()), "rubbish").unwrap();
+    fs::write(bench.record(), "rubbish").unwrap();
     let agent = bench.agent();
     assert!(matches!(agent.recover(None).await, Recovered::Lost { .. }));
     gone(record.task.pid).await;
@@ -140,9 +138,8 @@ async fn a_damaged_record_is_a_lost_attempt() {
 async fn a_task_whose_record_is_taken_away_is_ended() {
     for bench in Bench::both() {
         let mut agent = bench.agent();
-        agent.driver.start(bench.shell("exec sleep 1000")).await.unwrap();
-        let record = agent.record();
-        fs::remove_file(bench.path("run/attempts").join(id(1).name())).unwrap();
+        let record = agent.begin(bench.shell("exec sleep 1000")).await;
+        fs::remove_file(bench.record()).unwrap();
         assert_eq!(agent.notice().await.error, "its record was removed or damaged");
         gone(record.task.pid).await;
         bench.close(agent).await;
@@ -179,9 +176,8 @@ async fn many_attempts_at_once() {
 async fn processes_without_a_record_are_ended() {
     let Some(bench) = Bench::with_cgroups() else { return };
     let agent = bench.agent();
-    agent.driver.start(bench.shell("exec sleep 1000")).await.unwrap();
-    let record = agent.record();
-    fs::remove_file(bench.path("run/attempts").join(id(1).name())).unwrap();
+    let record = agent.begin(bench.shell("exec sleep 1000")).await;
+    fs::remove_file(bench.record()).unwrap();
     drop(agent);
     let agent = bench.agent();
     assert_eq!(agent.driver.found().await.unwrap(), [id(1)]);
