@@ -111,7 +111,7 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     // A question is answered all the same.
     let explained = agent.cli(&["explain", "old"]);
     assert_eq!(explained.code, 0, "{explained:?}");
-    assert_eq!(agent.members(), [member.clone()], "what runs runs on, nothing new was started");
+    assert_eq!(agent.members(), std::slice::from_ref(&member), "what runs runs on, nothing new was started");
 
     disk.free();
     // What was open has taken effect by itself.
@@ -146,7 +146,7 @@ fn an_agent_that_starts_on_a_full_disk_serves_and_goes_on_when_there_is_room() {
         http::get(&agent.peer(), "/v1/herdlet/status").filter(|answer| answer.body.contains("No space left"))
     });
     assert_eq!(status.status, 200);
-    assert_eq!(agent.members(), [member.clone()]);
+    assert_eq!(agent.members(), std::slice::from_ref(&member));
 
     disk.free();
     wait::until("ready", || http::get(&agent.peer(), "/readyz").filter(|answer| answer.status == 200));
