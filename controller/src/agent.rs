@@ -311,10 +311,10 @@ async fn follow_attempts(
             Notice::Exited { id, result } => {
                 Event::Exited { alloc: id.alloc, task: id.task, attempt: id.attempt, result }
             }
-            Notice::Repaired { id, what } => {
+            Notice::Repaired { id, kind, what } => {
                 tracing::info!(attempt = %id, what, "repaired without touching the task");
-                notes(&Note::DriftDetected { kind: "cgroup", by: Noticed::Event });
-                notes(&Note::DriftRepaired { kind: "cgroup" });
+                notes(&Note::DriftDetected { kind, by: Noticed::Event });
+                notes(&Note::DriftRepaired { kind });
                 continue;
             }
             Notice::Drift { id } => {

@@ -3,17 +3,26 @@
 //! In: records, written by supervisors and by ourselves. Out: whoever waits for an attempt is woken when its record
 //! changes; and one channel of [`Notice`]s for the controller, which the drivers fill. It knows no cgroup and starts
 //! nothing.
+//!
+//! - `events`: what the kernel tells.
+//! - `place`: the directory, made again when it was deleted.
+//! - `lost`: records that were deleted under a supervisor that lives, put back.
 
 mod events;
+mod lost;
+mod place;
 #[cfg(test)]
 mod tests;
 
 use std::{
     collections::BTreeMap,
     fs, io,
-    os::{fd::OwnedFd, unix::fs::DirBuilderExt},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicI32, Ordering},
+    },
     time::Duration,
 };
 
@@ -27,10 +36,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     ready,
-    supervisor::{Listed, PidFd, Record, RecordsError, RuntimeDir, State, TombstoneOutcome},
+    supervisor::{Listed, PidFd, Process, Record, RecordsError, RuntimeDir, State, TombstoneOutcome},
     task::AttemptId,
 };
 use crate::durable;
+use lost::Mirror;
+use place::Place;
 
 /// Something happened to an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +62,8 @@ pub enum Notice {
     Repaired {
         /// Which.
         id: AttemptId,
+        /// What kind of thing: `cgroup` or `record`.
+        kind: &'static str,
         /// What was wrong, for instance `its cgroup was gone`.
         what: String,
     },
@@ -112,12 +125,17 @@ const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Attempts {
     path: PathBuf,
-    records: RuntimeDir,
+    place: Mutex<Place>,
     inotify: Arc<AsyncFd<OwnedFd>>,
-    records_watch: i32,
+    /// Supervisors that may live, by the names of their records.
+    shims: Mutex<BTreeMap<String, Process>>,
+    /// Records that their supervisors write where nobody sees it, by watch.
+    mirrors: Mutex<BTreeMap<i32, Mirror>>,
+    /// The watch of the cgroups' directory; 0 is none.
+    cgroups: AtomicI32,
     waiting: Mutex<BTreeMap<String, watch::Sender<()>>>,
     notices: mpsc::Sender<Notice>,
-    _watching: AbortOnDropHandle<()>,
+    watching: OnceLock<AbortOnDropHandle<()>>,
 }
 
 impl Attempts {
@@ -127,29 +145,28 @@ impl Attempts {
     /// # Errors
     /// When it can't be made or watched. Must be called within a tokio runtime.
     pub fn open(path: &Path, notices: mpsc::Sender<Notice>) -> Result<Arc<Self>, AttemptsError> {
-        let prepare = |source| AttemptsError::Prepare { path: path.to_owned(), source };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(prepare)?;
-        let records = RuntimeDir::open(path)?;
-        forget_earlier_boot(path, &records, Path::new(BOOT_ID))?;
-        let (inotify, records_watch) = events::watch_dir(path)
-            .map_err(|source| AttemptsError::Watch { path: path.to_owned(), source: source.into() })?;
-        let inotify = ready::register(inotify, Interest::READABLE)
-            .map_err(|source| AttemptsError::Watch { path: path.to_owned(), source })?;
-        let inotify = Arc::new(inotify);
+        let watch = |source| AttemptsError::Watch { path: path.to_owned(), source };
+        let inotify = events::queue().map_err(|errno| watch(errno.into()))?;
+        let place = Place::open(path, &inotify)?;
+        forget_earlier_boot(path, place.records(), Path::new(BOOT_ID))?;
+        let inotify = Arc::new(ready::register(inotify, Interest::READABLE).map_err(watch)?);
         let tombstones: Vec<String> =
-            records.list()?.into_iter().filter(is_tombstone).map(|listed| listed.name).collect();
-        let attempts = Arc::new_cyclic(|attempts| Self {
+            place.records().list()?.into_iter().filter(is_tombstone).map(|listed| listed.name).collect();
+        let attempts = Arc::new(Self {
             path: path.to_owned(),
-            records,
+            place: Mutex::new(place),
             inotify: Arc::clone(&inotify),
-            records_watch,
+            shims: Mutex::default(),
+            mirrors: Mutex::default(),
+            cgroups: AtomicI32::new(0),
             waiting: Mutex::new(BTreeMap::new()),
             notices,
-            _watching: AbortOnDropHandle::new(tokio::spawn(events::read_events(
-                inotify,
-                Weak::clone(attempts),
-            ))),
+            watching: OnceLock::new(),
         });
+        // Only now: there may be events already, and the reader ends when it finds nobody to tell.
+        let reading = tokio::spawn(events::read_events(inotify, Arc::downgrade(&attempts)));
+        let _ = attempts.watching.set(AbortOnDropHandle::new(reading));
+        attempts.find_lost();
         if !tombstones.is_empty() {
             attempts.remove_later(tombstones);
         }
@@ -161,9 +178,19 @@ impl Attempts {
         &self.path
     }
 
-    /// The records in it.
-    pub fn records(&self) -> &RuntimeDir {
-        &self.records
+    /// The records in it. Where the directory was deleted or replaced behind our back, it is made again first.
+    ///
+    /// # Errors
+    /// When it can't be made again.
+    pub fn present(&self) -> Result<Arc<RuntimeDir>, AttemptsError> {
+        if !self.place().is_at(&self.path) {
+            self.make_again()?;
+        }
+        Ok(self.records())
+    }
+
+    fn records(&self) -> Arc<RuntimeDir> {
+        Arc::clone(self.place().records())
     }
 
     /// An attempt's record; none if nobody has claimed it. A damaged one is set aside and a tombstone laid in its place:
@@ -172,14 +199,14 @@ impl Attempts {
     /// # Errors
     /// When it can't be read.
     pub fn record(&self, id: &AttemptId) -> Result<Option<Record>, AttemptsError> {
-        match self.records.read(&id.name()) {
+        match self.records().read(&id.name()) {
             Err(error @ RecordsError::Damaged { .. }) => {
                 tracing::warn!(%id, error = super::task::in_full(&error), "a damaged record is set aside");
                 let name = id.name();
                 let (from, to) = (self.path.join(&name), self.path.join(format!(".damaged-{name}")));
                 fs::rename(&from, to).map_err(|source| AttemptsError::Prepare { path: from, source })?;
-                self.records.tombstone(&name)?;
-                Ok(self.records.read(&name)?)
+                self.records().tombstone(&name)?;
+                Ok(self.records().read(&name)?)
             }
             record => Ok(record?),
         }
@@ -190,7 +217,7 @@ impl Attempts {
     /// # Errors
     /// When the directory can't be listed.
     pub fn found(&self) -> Result<Vec<AttemptId>, AttemptsError> {
-        let listed = self.records.list()?;
+        let listed = self.records().list()?;
         let begun = listed.iter().filter(|listed| !is_tombstone(listed));
         Ok(begun.filter_map(|listed| AttemptId::parse(&listed.name)).collect())
     }
@@ -203,7 +230,7 @@ impl Attempts {
         // Most attempts that are stopped have begun: the read saves making a file.
         match self.record(id)? {
             Some(record) => Ok(TombstoneOutcome::TooLate(record)),
-            None => Ok(self.records.tombstone(&id.name())?),
+            None => Ok(self.records().tombstone(&id.name())?),
         }
     }
 
@@ -249,7 +276,7 @@ impl Attempts {
         tokio::select! {
             biased;
             ended = by_record => ended,
-            () = shim_gone => Ok(match self.record(id)? {
+            () = shim_gone => Ok(match self.last_record(id)? {
                 None => Ended::Removed,
                 // It writes the record before it ends.
                 Some(record) if record.is_final() => Ended::Record(record),
@@ -269,13 +296,13 @@ impl Attempts {
             Some(record) if record.is_final() || record.shim.pid != 0 => Some(Some(record)),
             Some(_) => None,
         });
-        match tokio::time::timeout(CLAIM_TIME_MAX, named).await {
-            Ok(record) => match record? {
-                Some(record) => Ok(PidFd::open(record.shim)?),
-                None => Ok(None),
-            },
-            Err(_) => Ok(None),
+        let Ok(record) = tokio::time::timeout(CLAIM_TIME_MAX, named).await else { return Ok(None) };
+        let Some(record) = record? else { return Ok(None) };
+        let shim = PidFd::open(record.shim)?;
+        if shim.is_some() {
+            lock(&self.shims).insert(id.name(), record.shim);
         }
+        Ok(shim)
     }
 
     /// Forgets an ended attempt: removes its record, a tombstone only later.
@@ -284,10 +311,11 @@ impl Attempts {
     /// When it can't be removed.
     pub fn remove(self: &Arc<Self>, id: &AttemptId) -> Result<(), AttemptsError> {
         let name = id.name();
-        match self.records.read(&name) {
+        self.let_go(&name);
+        match self.records().read(&name) {
             Ok(Some(Record { state: State::Tombstone, .. })) => self.remove_later(vec![name]),
             Ok(None) => {}
-            Ok(Some(_)) | Err(_) => self.records.remove(&name)?,
+            Ok(Some(_)) | Err(_) => self.records().remove(&name)?,
         }
         self.waiting().remove(&id.name());
         Ok(())
@@ -303,7 +331,7 @@ impl Attempts {
             tree,
             inotify::WatchFlags::DELETE | inotify::WatchFlags::ONLYDIR,
         )
-        .map(|_| ())
+        .map(|watch| self.cgroups.store(watch, Ordering::Relaxed))
         .map_err(|source| AttemptsError::Watch { path: tree.to_owned(), source: source.into() })
     }
 
@@ -320,7 +348,7 @@ impl Attempts {
             tokio::time::sleep(TOMBSTONE_TIME).await;
             let Some(attempts) = attempts.upgrade() else { return };
             for name in tombstones {
-                if let Err(error) = attempts.records.remove(&name) {
+                if let Err(error) = attempts.records().remove(&name) {
                     tracing::debug!(error = super::task::in_full(&error), "a tombstone stays");
                 }
             }
@@ -357,9 +385,17 @@ impl Attempts {
         }
     }
 
-    fn waiting(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, watch::Sender<()>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<String, watch::Sender<()>>> {
+        lock(&self.waiting)
     }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        lock(&self.place)
+    }
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_tombstone(listed: &Listed) -> bool {
@@ -380,7 +416,7 @@ fn read_boot(file: &Path) -> Result<String, AttemptsError> {
 /// a directory that is on disk sees this.
 fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> Result<(), AttemptsError> {
     let boot = read_boot(boot_file)?;
-    let marker = path.join(".boot");
+    let marker = path.join(place::BOOT);
     let write = || durable::write(&marker, boot.as_bytes());
     let written = |source| AttemptsError::Prepare { path: marker.clone(), source };
     match read_boot(&marker) {

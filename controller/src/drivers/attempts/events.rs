@@ -1,14 +1,13 @@
-//! The one inotify watch of an instance.
+//! The one inotify queue of an instance's attempts.
 //!
-//! In: the attempts directory, later the directory of the cgroups. Out: whoever waits for a record is woken; a removed
-//! cgroup is told of.
+//! In: the attempts directory and the one it lies in, later the directory of the cgroups, and records that lost their names.
+//! Out: whoever waits for a record is woken; a removed cgroup is told of; what was deleted is put back.
 
 use std::{
     ffi::CStr,
     mem::MaybeUninit,
     os::fd::OwnedFd,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
     sync::{Arc, Weak},
 };
 
@@ -20,11 +19,8 @@ use super::Attempts;
 /// Names of records are shorter; one event always fits.
 const EVENTS_LEN: usize = 4096;
 
-pub(super) fn watch_dir(path: &Path) -> rustix::io::Result<(OwnedFd, i32)> {
-    let inotify = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-    let what = inotify::WatchFlags::CREATE | inotify::WatchFlags::MODIFY | inotify::WatchFlags::DELETE;
-    let watch = inotify::add_watch(&inotify, path, what)?;
-    Ok((inotify, watch))
+pub(super) fn queue() -> rustix::io::Result<OwnedFd> {
+    inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)
 }
 
 pub(super) async fn read_events(inotify: Arc<AsyncFd<OwnedFd>>, attempts: Weak<Attempts>) {
@@ -60,14 +56,16 @@ fn drain(inotify: &OwnedFd, attempts: &Attempts) -> rustix::io::Result<()> {
     let mut events = inotify::Reader::new(inotify, &mut buffer);
     loop {
         match events.next() {
-            Ok(event) if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) => attempts.wake_all(),
+            Ok(event) if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) => attempts.overflow(),
+            // Our own doing, or the end of what was told of otherwise.
+            Ok(event) if event.events().contains(inotify::ReadFlags::IGNORED) => {}
             Ok(event) => {
                 let name = event.file_name().and_then(|name| CStr::to_str(name).ok());
-                match name {
-                    Some(name) if event.wd() == attempts.records_watch => attempts.wake(name),
-                    Some(name) => attempts.cgroup_gone(name),
-                    None => {}
-                }
+                let gone = inotify::ReadFlags::DELETE
+                    | inotify::ReadFlags::MOVED_FROM
+                    | inotify::ReadFlags::DELETE_SELF
+                    | inotify::ReadFlags::MOVE_SELF;
+                attempts.saw(event.wd(), name, event.events().intersects(gone));
             }
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(()),
             Err(rustix::io::Errno::INTR) => {}

@@ -61,7 +61,8 @@ pub(super) async fn look(shared: &Arc<Shared>, id: &AttemptId) -> DriverResult<L
     })
     .await?;
     let what = if existed { "it had left its cgroup" } else { "its cgroup was gone" };
-    shared.attempts().notify(Notice::Repaired { id: id.clone(), what: what.to_owned() }).await;
+    let repaired = Notice::Repaired { id: id.clone(), kind: "cgroup", what: what.to_owned() };
+    shared.attempts().notify(repaired).await;
     Ok(Look::Repaired { what: what.to_owned() })
 }
 

@@ -1,6 +1,6 @@
 //! Starting an attempt, and taking over one that an earlier agent started.
 
-use std::{ffi::OsString, os::fd::AsFd, sync::Arc};
+use std::{ffi::OsString, os::fd::AsFd, path::Path, sync::Arc};
 
 use herdlet_api_types::{job::LogMode, manifest::driver::RawExecConfig};
 use rustix::fs::{Mode, OFlags};
@@ -117,8 +117,7 @@ impl Shared {
                 }
                 self.remove_unused_cgroup(id).await;
                 let why = match end {
-                    Ok(Ok(ShimEnd::Code(code))) => format!("it ended with code {code}"),
-                    Ok(Ok(ShimEnd::Signal(signal))) => format!("it ended by signal {signal}"),
+                    Ok(Ok(end)) => without_record(end, self.attempts().path()),
                     Ok(Err(error)) => error.to_string(),
                     Err(error) => error.to_string(),
                 };
@@ -170,11 +169,12 @@ impl Shared {
                 .map_err(|errno| DriverError::recoverable(format!("open {}: {errno}", path.display())))
         };
         let logs_dir = open(&task.dirs.logs)?;
+        let runtime_dir = self.attempts().present()?;
         let shims = self.setup.isolation.cgroups().map(|cgroups| open(&cgroups.shims())).transpose()?;
         launch(&Launch {
             program: &self.setup.program,
             record: &task.id.name(),
-            runtime_dir: self.attempts().records().as_fd(),
+            runtime_dir: runtime_dir.as_fd(),
             logs_dir: logs_dir.as_fd(),
             invocation: &invocation,
             logs: &logs(task),
@@ -265,6 +265,38 @@ pub(super) fn start_failure(step: Step, errno: i32) -> String {
     };
     format!("{step}: {why}")
 }
+
+/// What a supervisor's end means that left no record, and what can be done.
+pub(super) fn without_record(end: ShimEnd, dir: &Path) -> String {
+    let dir = dir.display();
+    match end {
+        ShimEnd::Code(EXIT_LOST) => {
+            format!(
+                "its record was there already and has vanished since; is somebody deleting files in {dir}?"
+            )
+        }
+        ShimEnd::Code(EXIT_NO_RECORD) => format!(
+            "it could not write its record in {dir}; see that the directory exists, is writable for the agent, and that its \
+             file system has room and is not read-only"
+        ),
+        ShimEnd::Code(code) => {
+            format!(
+                "it ended with code {code} before it wrote a record in {dir}; it never does that by itself"
+            )
+        }
+        ShimEnd::Signal(libc::SIGKILL) => {
+            "it was killed before it wrote its record; see the kernel's log for a lack of memory".to_owned()
+        }
+        ShimEnd::Signal(libc::SIGSYS) => {
+            "it was killed for a forbidden system call; see what seccomp filter the agent runs under"
+                .to_owned()
+        }
+        ShimEnd::Signal(signal) => format!("it ended by signal {signal} before it wrote its record"),
+    }
+}
+
+const EXIT_LOST: i32 = herdlet_shim::EXIT_LOST as i32;
+const EXIT_NO_RECORD: i32 = herdlet_shim::EXIT_NO_RECORD as i32;
 
 /// Whether a record says that its attempt got as far as running.
 pub(super) fn has_run(record: &Record) -> bool {

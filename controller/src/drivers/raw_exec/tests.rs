@@ -3,6 +3,7 @@
 mod commands;
 mod ends;
 mod life;
+mod lost;
 mod machine;
 
 use std::{

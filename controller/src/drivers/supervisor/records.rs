@@ -175,6 +175,33 @@ impl RuntimeDir {
         }
     }
 
+    /// Writes the record of an attempt that runs, whether or not there is one, whole and at once.
+    ///
+    /// # Errors
+    /// When the directory can't be written to.
+    pub fn put(&self, name: &str, record: &Record) -> std::io::Result<()> {
+        let bytes = record.to_bytes();
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
+            Ok(fd) => rustix::io::pwrite(&fd, &bytes, 0)?,
+            Err(Errno::NOENT) => {
+                let temporary = format!(".put-{}", uuid::Uuid::new_v4());
+                let made = flags | OFlags::CREATE | OFlags::EXCL;
+                let fd = rustix::fs::openat(&self.fd, &*temporary, made, Mode::RUSR | Mode::WUSR)?;
+                let put = rustix::io::pwrite(&fd, &bytes, 0).and_then(|len| {
+                    rustix::fs::renameat(&self.fd, &*temporary, &self.fd, name)?;
+                    Ok(len)
+                });
+                if put.is_err() {
+                    let _ = rustix::fs::unlinkat(&self.fd, &*temporary, AtFlags::empty());
+                }
+                put?
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        Ok(())
+    }
+
     /// Forgets an attempt. Its name must never be started again.
     ///
     /// # Errors

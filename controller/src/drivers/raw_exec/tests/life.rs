@@ -134,18 +134,6 @@ async fn a_damaged_record_is_a_lost_attempt() {
     bench.close(agent).await;
 }
 
-#[tokio::test]
-async fn a_task_whose_record_is_taken_away_is_ended() {
-    for bench in Bench::both() {
-        let mut agent = bench.agent();
-        let record = agent.begin(bench.shell("exec sleep 1000")).await;
-        fs::remove_file(bench.record()).unwrap();
-        assert_eq!(agent.notice().await.error, "its record was removed or damaged");
-        gone(record.task.pid).await;
-        bench.close(agent).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_attempts_at_once() {
     for bench in Bench::both() {
@@ -170,20 +158,6 @@ async fn many_attempts_at_once() {
         assert!(driver.found().await.unwrap().is_empty());
         bench.close(agent).await;
     }
-}
-
-#[tokio::test]
-async fn processes_without_a_record_are_ended() {
-    let Some(bench) = Bench::with_cgroups() else { return };
-    let agent = bench.agent();
-    let record = agent.begin(bench.shell("exec sleep 1000")).await;
-    fs::remove_file(bench.record()).unwrap();
-    drop(agent);
-    let agent = bench.agent();
-    assert_eq!(agent.driver.found().await.unwrap(), [id(1)]);
-    assert!(matches!(agent.recover(None).await, Recovered::Lost { .. }));
-    gone(record.task.pid).await;
-    bench.close(agent).await;
 }
 
 #[tokio::test]

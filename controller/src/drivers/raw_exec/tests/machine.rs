@@ -86,7 +86,7 @@ async fn a_task_that_left_its_cgroup_is_brought_back() {
     fs::remove_dir(cgroup.dir()).unwrap();
     assert_eq!(agent.seen.recv().await, Some(Notice::Drift { id: id(1) }));
     assert_eq!(agent.recover(None).await, Recovered::Running);
-    let repaired = Notice::Repaired { id: id(1), what: "its cgroup was gone".into() };
+    let repaired = Notice::Repaired { id: id(1), kind: "cgroup", what: "its cgroup was gone".into() };
     assert_eq!(agent.seen.recv().await, Some(repaired));
     assert_eq!(cgroup.pids(), pids);
     assert_eq!(agent.driver.look(&id(1)).await.unwrap(), Look::Present);

@@ -1,0 +1,220 @@
+//! Records that were deleted under a supervisor that lives.
+//!
+//! A supervisor writes its record through a descriptor and never learns that the file has lost its name. So the record is
+//! put back with what the supervisor holds, read through `/proc/PID/fd`, and from then on each of its writes is carried over:
+//! the task runs on, its attempt can't be started a second time, and its exit is told. In: what was seen to be gone. Out:
+//! records. It ends nothing and starts nothing.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{FileExt as _, MetadataExt as _},
+    },
+    path::Path,
+    sync::atomic::Ordering,
+};
+
+use herdlet_shim::record::RECORD_LEN;
+use rustix::fs::inotify::{self, WatchFlags as W};
+
+use super::{Attempts, AttemptsError, Notice, lock};
+use crate::drivers::{
+    process_tree,
+    supervisor::{Process, Record},
+    task::AttemptId,
+};
+
+/// A record that its supervisor writes where nobody else sees it.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    name: String,
+    held: File,
+}
+
+impl Attempts {
+    /// Something was seen by the watch `wd`.
+    pub(super) fn saw(&self, wd: i32, name: Option<&str>, is_gone: bool) {
+        let (inside, around) = {
+            let place = self.place();
+            (place.inside, place.around)
+        };
+        if wd == inside {
+            let Some(name) = name else { return };
+            if is_gone {
+                // Whoever deletes the directory deletes what is in it first; nothing could be put back in there.
+                self.keep_place();
+                self.put_back(name);
+            }
+            self.wake(name);
+        } else if wd == around {
+            // Of other entries there, nothing is to be known.
+            let own = self.path.file_name().and_then(|own| own.to_str());
+            if name.is_none() || name == own {
+                self.keep_place();
+            }
+        } else if wd == self.cgroups.load(Ordering::Relaxed) {
+            if let Some(name) = name {
+                self.cgroup_gone(name);
+            }
+        } else {
+            // Or of a directory that is no longer the one.
+            self.carry_over(wd);
+        }
+    }
+
+    fn keep_place(&self) {
+        if let Err(error) = self.present() {
+            let error = crate::drivers::task::in_full(&error);
+            tracing::error!(error, "failed to make the attempts directory again; the next start tries it");
+        }
+    }
+
+    /// The record of an attempt whose supervisor has just ended: what it wrote last may not have been carried over yet.
+    pub(super) fn last_record(&self, id: &AttemptId) -> Result<Option<Record>, AttemptsError> {
+        let name = id.name();
+        let of_name = lock(&self.mirrors).iter().find(|(_, mirror)| mirror.name == name).map(|(wd, _)| *wd);
+        if let Some(wd) = of_name {
+            self.carry_over(wd);
+        }
+        self.record(id)
+    }
+
+    /// Anything may have happened.
+    pub(super) fn overflow(&self) {
+        self.keep_place();
+        self.put_all_back();
+        let mirrors: Vec<i32> = lock(&self.mirrors).keys().copied().collect();
+        for mirror in mirrors {
+            self.carry_over(mirror);
+        }
+        self.wake_all();
+    }
+
+    /// Finds the supervisors of this directory whose records are not in it: deleted while no agent was there, or put back by
+    /// an earlier one.
+    pub(super) fn find_lost(&self) {
+        let Ok(processes) = fs::read_dir("/proc") else { return };
+        let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        for pid in pids {
+            let Some(name) = self.record_of(pid) else { continue };
+            let Some(stat) = process_tree::stat(pid) else { continue };
+            lock(&self.shims).insert(name.clone(), Process { pid, start_ticks: stat.start_ticks });
+            self.put_back(&name);
+        }
+    }
+
+    pub(super) fn put_all_back(&self) {
+        let names: Vec<String> = lock(&self.shims).keys().cloned().collect();
+        for name in names {
+            self.put_back(&name);
+        }
+    }
+
+    /// Puts a record back that is not there, or is not what its supervisor writes.
+    pub(super) fn put_back(&self, name: &str) {
+        let Some(shim) = lock(&self.shims).get(name).copied() else { return };
+        if !process_tree::stat(shim.pid).is_some_and(|stat| stat.start_ticks == shim.start_ticks) {
+            return;
+        }
+        let put = held_by(shim.pid, name).and_then(|held| match held {
+            Some(held) if !self.is_in_place(name, &held)? => self.mirror(name, held),
+            Some(_) | None => Ok(()),
+        });
+        if let Err(error) = put {
+            tracing::warn!(name, %error, "failed to put the record of a running attempt back");
+        }
+    }
+
+    /// Forgets a supervisor, whose attempt is over.
+    pub(super) fn let_go(&self, name: &str) {
+        lock(&self.shims).remove(name);
+        let mut mirrors = lock(&self.mirrors);
+        let of_name = mirrors.iter().find(|(_, mirror)| mirror.name == name).map(|(watch, _)| *watch);
+        if let Some(watch) = of_name {
+            mirrors.remove(&watch);
+            let _ = inotify::remove_watch(self.inotify.get_ref(), watch);
+        }
+    }
+
+    fn mirror(&self, name: &str, held: File) -> io::Result<()> {
+        // First watched, then copied: no write is missed between the two.
+        let link = format!("/proc/self/fd/{}", held.as_raw_fd());
+        let watch = inotify::add_watch(self.inotify.get_ref(), link, W::MODIFY)?;
+        lock(&self.mirrors).insert(watch, Mirror { name: name.to_owned(), held });
+        self.carry_over(watch);
+        if let Some(id) = AttemptId::parse(name) {
+            let what = "its record was gone".to_owned();
+            // The reader of events never waits.
+            if self.notices.try_send(Notice::Repaired { id, kind: "record", what }).is_err() {
+                tracing::debug!(name, "too busy to tell that a record was put back");
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what a supervisor holds to where it is read, if `wd` is the watch of such a record.
+    fn carry_over(&self, wd: i32) {
+        let mirrors = lock(&self.mirrors);
+        let Some(Mirror { name, held }) = mirrors.get(&wd) else { return };
+        let carried = read(held)
+            .and_then(|record| record.map_or(Ok(()), |record| self.place().records().put(name, &record)));
+        if let Err(error) = carried {
+            tracing::warn!(name, %error, "failed to carry over the record of an attempt");
+        }
+    }
+
+    fn is_in_place(&self, name: &str, held: &File) -> io::Result<bool> {
+        let held = held.metadata()?;
+        let seen = fs::symlink_metadata(self.path.join(name));
+        Ok(seen.is_ok_and(|seen| (seen.dev(), seen.ino()) == (held.dev(), held.ino())))
+    }
+
+    /// The record that a process supervises, where it is a supervisor of ours.
+    fn record_of(&self, pid: u32) -> Option<String> {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let name = arguments.strip_prefix(b"herdlet-shim\0run\0")?.strip_suffix(b"\0")?;
+        let name = std::str::from_utf8(name).ok()?;
+        AttemptId::parse(name)?;
+        // Tasks may call themselves anything, but what is of another user or another directory is not ours.
+        let own = fs::metadata(format!("/proc/{pid}")).ok()?.uid() == rustix::process::geteuid().as_raw();
+        let dir = fs::read_link(format!("/proc/{pid}/fd/{}", herdlet_shim::FD_RUNTIME)).ok()?;
+        let real = fs::canonicalize(&self.path).ok()?;
+        (own && without_mark(&dir) == real).then(|| name.to_owned())
+    }
+}
+
+/// The record that a supervisor has open, if it still has.
+fn held_by(pid: u32, name: &str) -> io::Result<Option<File>> {
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let path = entry?.path();
+        let Ok(target) = fs::read_link(&path) else { continue };
+        if without_mark(&target).file_name().is_none_or(|file| file != name) {
+            continue;
+        }
+        let Ok(file) = File::open(&path) else { continue };
+        if read(&file).is_ok_and(|record| record.is_some_and(|record| record.shim.pid == pid)) {
+            return Ok(Some(file));
+        }
+    }
+    Ok(None)
+}
+
+/// The kernel marks what has lost its name (proc(5), `/proc/pid/fd`).
+fn without_mark(link: &Path) -> &Path {
+    link.to_str().and_then(|text| text.strip_suffix(" (deleted)")).map_or(link, Path::new)
+}
+
+/// What a record says; none while it is being written, which is followed by an event.
+fn read(file: &File) -> io::Result<Option<Record>> {
+    let mut bytes = [0; RECORD_LEN];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(Record::from_bytes(&bytes).ok())
+}
+
+impl From<AttemptsError> for io::Error {
+    fn from(error: AttemptsError) -> Self {
+        Self::other(error)
+    }
+}
