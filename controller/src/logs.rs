@@ -204,7 +204,14 @@ impl Follower {
     /// When the directory can't be watched.
     pub async fn changed(&mut self) -> io::Result<()> {
         match &self.watch {
-            Some(watch) => watch.changed().await,
+            Some(watch) => {
+                let changed = watch.changed().await;
+                if changed.is_err() {
+                    // It may come again.
+                    self.watch = None;
+                }
+                changed
+            }
             None => {
                 // What was written before the watch was there is found by one more read.
                 self.watch = Some(DirectoryWatch::open(&self.files.dir, Interests::Writes)?);

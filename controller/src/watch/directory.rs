@@ -1,18 +1,32 @@
-//! One directory, watched by inotify: tells that something in it changed, not what. Whoever is told looks for itself.
+//! Directories, watched: tells that something in one changed, not what. Whoever is told looks for itself.
+//!
+//! In: paths. Out: word of changes. All watches of the process share one inotify queue, because a user has only 128 of them
+//! (inotify(7), `max_user_instances`), but watches by the ten thousand. Where even those are used up, a directory is taken
+//! for changed every [`SLOW_PERIOD`], so that nobody is refused.
 
-use std::{io, mem::MaybeUninit, os::fd::OwnedFd, path::Path};
+mod hub;
 
-use rustix::fs::inotify;
-use tokio::io::{Interest, unix::AsyncFd};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use crate::drivers::ready;
+use rustix::{fs::inotify, io::Errno};
+use tokio::sync::Notify;
 
-/// Room for events of one read; more come with the next.
-const EVENTS_LEN: usize = 4_096;
+pub use hub::Subscription;
+
+/// How often a directory is looked at that can't be watched: seldom enough for a thousand of them.
+const SLOW_PERIOD: Duration = Duration::from_secs(1);
 
 /// A watched directory.
 pub struct DirectoryWatch {
-    inotify: AsyncFd<OwnedFd>,
+    path: PathBuf,
+    told: Arc<Notify>,
+    /// None where it can only be looked at.
+    kernel: Option<Subscription>,
 }
 
 /// What about a directory is of interest.
@@ -22,52 +36,81 @@ pub enum Interests {
     Writes,
     /// Entries that come, go, or were written and closed; the directory's own end.
     Entries,
+    /// Entries that come and go; the directory's own end.
+    Names,
+}
+
+impl Interests {
+    fn flags(self) -> inotify::WatchFlags {
+        use inotify::WatchFlags as W;
+        let entries = W::CREATE | W::DELETE | W::MOVED_FROM | W::MOVED_TO;
+        match self {
+            Self::Writes => entries | W::MODIFY,
+            Self::Entries => entries | W::CLOSE_WRITE | W::DELETE_SELF | W::MOVE_SELF,
+            Self::Names => entries | W::DELETE_SELF | W::MOVE_SELF,
+        }
+    }
 }
 
 impl DirectoryWatch {
-    /// Watches `path`. Must be called within a tokio runtime.
+    /// Watches `path`. Where the kernel has no more watches it is only looked at now and then.
     ///
     /// # Errors
-    /// When it does not exist, or no more watches can be had.
+    /// When it does not exist or is no directory.
     pub fn open(path: &Path, interests: Interests) -> io::Result<Self> {
-        use inotify::WatchFlags as W;
-        let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-        let entries = W::CREATE | W::DELETE | W::MOVED_FROM | W::MOVED_TO;
-        let what = match interests {
-            Interests::Writes => entries | W::MODIFY,
-            Interests::Entries => entries | W::CLOSE_WRITE | W::DELETE_SELF | W::MOVE_SELF,
+        let told = Arc::new(Notify::new());
+        let teller = Arc::clone(&told);
+        let kernel = match Subscription::new(path, interests, move || teller.notify_one()) {
+            Ok(subscription) => Some(subscription),
+            Err(error) if is_used_up(&error) => {
+                said_once(&error);
+                None
+            }
+            Err(error) => return Err(error),
         };
-        inotify::add_watch(&fd, path, what | W::ONLYDIR)?;
-        Ok(Self { inotify: ready::register(fd, Interest::READABLE)? })
+        Ok(Self { path: path.to_owned(), told, kernel })
     }
 
     /// Waits until something has changed since the last call (or since [`DirectoryWatch::open`]).
     ///
     /// # Errors
-    /// When the kernel's queue can't be read.
+    /// When the directory is gone, after that was told as a change.
     pub async fn changed(&self) -> io::Result<()> {
-        loop {
-            let mut guard = self.inotify.readable().await?;
-            let seen = self.drain()?;
-            guard.clear_ready();
-            if seen {
-                return Ok(());
+        match &self.kernel {
+            Some(subscription) => {
+                if subscription.is_over() {
+                    return Err(io::Error::new(
+                        io::ErrorKind::NotFound,
+                        format!("{} is gone", self.path.display()),
+                    ));
+                }
+                self.told.notified().await;
+                Ok(())
             }
-        }
-    }
-
-    /// Takes all queued events. Whether there were any.
-    fn drain(&self) -> io::Result<bool> {
-        let mut buffer = [MaybeUninit::uninit(); EVENTS_LEN];
-        let mut events = inotify::Reader::new(self.inotify.get_ref(), &mut buffer);
-        let mut seen = false;
-        loop {
-            match events.next() {
-                Ok(_) => seen = true,
-                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(seen),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
+            None => {
+                tokio::time::sleep(SLOW_PERIOD).await;
+                std::fs::metadata(&self.path).map(drop)
             }
         }
     }
 }
+
+/// Whether the kernel has no more of what watching takes.
+pub fn is_used_up(error: &io::Error) -> bool {
+    let used_up = [Errno::NOSPC, Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|errno| used_up.contains(&errno))
+}
+
+fn said_once(error: &io::Error) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| {
+        tracing::warn!(
+            %error,
+            "no more directories can be watched, so some are only looked at every second; raise fs.inotify.max_user_watches, \
+             or fs.inotify.max_user_instances and the limit of open files"
+        );
+    });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! The process's one inotify queue, read by a thread of its own, so that it belongs to no runtime.
+//!
+//! In: subscriptions. Out: calls to whoever subscribed. Several subscribers of one directory share the kernel's watch of it.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    io,
+    mem::MaybeUninit,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use rustix::fs::inotify::{self, ReadFlags, WatchFlags};
+
+use super::Interests;
+
+/// Room for events of one read; more come with the next.
+const EVENTS_LEN: usize = 16 * 1024;
+
+/// A subscriber of one directory; it ends with this value.
+pub struct Subscription {
+    hub: Arc<Hub>,
+    watch: i32,
+    id: u64,
+    over: Arc<AtomicBool>,
+}
+
+impl Subscription {
+    /// Calls `told` after each change of `path` that is of interest, and once when it is gone. It is called on the reader's
+    /// thread and must not wait.
+    ///
+    /// # Errors
+    /// When the directory doesn't exist, or the kernel has no more watches or queues.
+    pub fn new(path: &Path, interests: Interests, told: impl Fn() + Send + 'static) -> io::Result<Self> {
+        Hub::get()?.subscribe(path, None, interests, Box::new(told))
+    }
+
+    /// Calls `told` when the entry at `path` comes or goes. The directory that it is in is watched: the kernel doesn't tell of
+    /// the end of what is still in use.
+    ///
+    /// # Errors
+    /// As [`Subscription::new`], of the directory that it is in.
+    pub fn of_entry(path: &Path, told: impl Fn() + Send + 'static) -> io::Result<Self> {
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        Hub::get()?.subscribe(dir, Some(name.to_owned()), Interests::Names, Box::new(told))
+    }
+
+    /// Whether the directory is gone, so that nothing will be told any more.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut watched = self.hub.watched();
+        let Some(subscribers) = watched.get_mut(&self.watch) else { return };
+        subscribers.retain(|subscriber| subscriber.id != self.id);
+        if subscribers.is_empty() {
+            watched.remove(&self.watch);
+            // Gone already where the directory is.
+            let _ = inotify::remove_watch(&self.hub.queue, self.watch);
+        }
+    }
+}
+
+struct Hub {
+    queue: OwnedFd,
+    watched: Mutex<BTreeMap<i32, Vec<Subscriber>>>,
+}
+
+struct Subscriber {
+    id: u64,
+    /// The only entry of interest.
+    name: Option<OsString>,
+    interests: ReadFlags,
+    over: Arc<AtomicBool>,
+    told: Box<dyn Fn() + Send>,
+}
+
+impl Hub {
+    /// The process's hub; made at the first call that can have one.
+    fn get() -> io::Result<Arc<Self>> {
+        static HUB: Mutex<Option<Arc<Hub>>> = Mutex::new(None);
+        let mut hub = HUB.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hub) = &*hub {
+            return Ok(Arc::clone(hub));
+        }
+        let queue = inotify::init(inotify::CreateFlags::CLOEXEC)?;
+        let made = Arc::new(Self { queue, watched: Mutex::default() });
+        let read = Arc::clone(&made);
+        std::thread::Builder::new().name("inotify".to_owned()).spawn(move || read.read())?;
+        *hub = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    fn subscribe(
+        self: Arc<Self>,
+        path: &Path,
+        name: Option<OsString>,
+        interests: Interests,
+        told: Box<dyn Fn() + Send>,
+    ) -> io::Result<Subscription> {
+        let flags = interests.flags();
+        // The lock is held meanwhile, so that no event of the new watch comes before its subscriber.
+        let mut watched = self.watched();
+        let add = flags | WatchFlags::ONLYDIR | WatchFlags::MASK_ADD;
+        let watch = inotify::add_watch(&self.queue, path, add)?;
+        let subscribers = watched.entry(watch).or_default();
+        let id = subscribers.last().map_or(0, |last| last.id + 1);
+        let over = Arc::new(AtomicBool::new(false));
+        let interests = ReadFlags::from_bits_truncate(flags.bits());
+        subscribers.push(Subscriber { id, name, interests, over: Arc::clone(&over), told });
+        drop(watched);
+        Ok(Subscription { hub: self, watch, id, over })
+    }
+
+    /// Reads for ever: the thread ends with the process.
+    fn read(&self) {
+        let mut buffer = vec![MaybeUninit::uninit(); EVENTS_LEN];
+        let mut events = inotify::Reader::new(&self.queue, &mut buffer);
+        loop {
+            match events.next() {
+                Ok(event) => {
+                    let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+                    self.tell(event.wd(), name, event.events());
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "failed to read events of directories; they are told no more");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn tell(&self, watch: i32, name: Option<&OsStr>, what: ReadFlags) {
+        let mut watched = self.watched();
+        if what.contains(ReadFlags::QUEUE_OVERFLOW) {
+            // Anything may have happened.
+            watched.values().flatten().for_each(|subscriber| (subscriber.told)());
+        } else if what.contains(ReadFlags::IGNORED) {
+            // The directory is gone, or (and then nobody is left here) nobody wanted to know any more.
+            for subscriber in watched.remove(&watch).unwrap_or_default() {
+                subscriber.over.store(true, Ordering::Release);
+                (subscriber.told)();
+            }
+        } else if let Some(subscribers) = watched.get(&watch) {
+            let interested = subscribers.iter().filter(|subscriber| {
+                let is_meant = match (&subscriber.name, name) {
+                    (Some(wanted), Some(name)) => wanted == name,
+                    // Of the directory itself.
+                    (Some(_), None) | (None, _) => true,
+                };
+                is_meant && subscriber.interests.intersects(what)
+            });
+            interested.for_each(|subscriber| (subscriber.told)());
+        }
+    }
+
+    fn watched(&self) -> MutexGuard<'_, BTreeMap<i32, Vec<Subscriber>>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
