@@ -3,7 +3,7 @@
 //! In: pids. Out: pids, memory, processor time. It changes nothing. What it reads is old when it is returned: a pid may
 //! have been given away meanwhile.
 
-use std::{collections::BTreeMap, fs};
+use std::{fs, io};
 
 use super::task::{CpuUsage, MemoryUsage};
 
@@ -30,21 +30,30 @@ pub fn stat(pid: u32) -> Option<Stat> {
 
 /// `root` and all its descendants, without those that only wait to be reaped.
 pub fn members(root: u32) -> Vec<u32> {
-    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    for entry in entries.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        if let Some(stat) = stat(pid)
-            && !stat.is_zombie
-        {
-            children.entry(stat.parent).or_default().push(pid);
-        }
-    }
     let mut found = vec![root];
+    found.extend(below(root, |pid, _| Some(pid)));
+    found
+}
+
+/// What `take` makes of each descendant of `root`, from the nearest to the farthest. Below one of which it makes nothing,
+/// nothing is looked for; nor below those that only wait to be reaped, which have nothing below them any more.
+pub fn below<T>(root: u32, mut take: impl FnMut(u32, Stat) -> Option<T>) -> Vec<T> {
+    let mut found = Vec::new();
+    let mut pids = vec![root];
     let mut next = 0;
-    while let Some(pid) = found.get(next) {
-        found.extend(children.remove(pid).unwrap_or_default());
+    while let Some(parent) = pids.get(next).copied() {
         next += 1;
+        for pid in children_of(parent) {
+            let Some(stat) = stat(pid).filter(|stat| stat.parent == parent && !stat.is_zombie) else {
+                continue;
+            };
+            if !pids.contains(&pid)
+                && let Some(taken) = take(pid, stat)
+            {
+                pids.push(pid);
+                found.push(taken);
+            }
+        }
     }
     found
 }
@@ -81,6 +90,28 @@ pub fn cpu(pids: &[u32]) -> CpuUsage {
     }
 }
 
+/// Direct children: as the kernel lists them, or (without CONFIG_PROC_CHILDREN) by looking at everybody's parent.
+fn children_of(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let mut children = Vec::new();
+    for thread in threads.flatten() {
+        match fs::read_to_string(thread.path().join("children")) {
+            Ok(list) => {
+                children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()))
+            }
+            Err(problem) if problem.kind() == io::ErrorKind::NotFound => return children_by_parent(pid),
+            Err(_) => {}
+        }
+    }
+    children
+}
+
+fn children_by_parent(parent: u32) -> Vec<u32> {
+    let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| stat(*pid).is_some_and(|stat| stat.parent == parent)).collect()
+}
+
 fn parse(text: &str) -> Option<Stat> {
     // A process may call itself anything, also `) R 1`: count from the last parenthesis.
     let (_, rest) = text.rsplit_once(") ")?;
@@ -111,6 +142,7 @@ mod tests {
     fn this_process_is_found_with_its_child() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pids = members(std::process::id());
+        assert!(children_by_parent(std::process::id()).contains(&child.id()), "both ways");
         assert!(pids.contains(&child.id()) && pids.contains(&std::process::id()));
         assert!(memory(&pids).usage.unwrap() > 0);
         child.kill().unwrap();

@@ -185,47 +185,11 @@ pub fn kill_tree(shim: &PidFd, patience: Duration) -> Result<usize, ProcessError
 
 /// Every living process below a shim, each verified: opened first, then seen to be below it still.
 fn descendants(shim: &PidFd) -> Vec<PidFd> {
-    let mut found: Vec<PidFd> = Vec::new();
-    let mut parents = vec![shim.process];
-    while let Some(parent) = parents.pop() {
-        for pid in children_of(parent.pid) {
-            if found.iter().any(|known| known.process.pid == pid) {
-                continue;
-            }
-            let Some(before) = process_tree::stat(pid) else { continue };
-            let process = Process { pid, start_ticks: before.start_ticks };
-            // A zombie waits for its parent to reap it; it has nothing below it any more.
-            let is_living = before.parent == parent.pid && !before.is_zombie;
-            if let (true, Ok(Some(fd))) = (is_living, PidFd::open(process)) {
-                parents.push(process);
-                found.push(fd);
-            }
-        }
-    }
+    let found = process_tree::below(shim.process.pid, |pid, stat| {
+        PidFd::open(Process { pid, start_ticks: stat.start_ticks }).ok().flatten()
+    });
     // If the shim was not the shim any more while we looked, all of the above was about somebody else.
     let is_same =
         process_tree::stat(shim.process.pid).is_some_and(|stat| stat.start_ticks == shim.process.start_ticks);
     if is_same { found } else { Vec::new() }
-}
-
-/// Direct children: as the kernel lists them, or (without CONFIG_PROC_CHILDREN) by looking at everybody's parent.
-fn children_of(pid: u32) -> Vec<u32> {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let mut children = Vec::new();
-    for thread in threads.flatten() {
-        match std::fs::read_to_string(thread.path().join("children")) {
-            Ok(list) => {
-                children.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()))
-            }
-            Err(problem) if problem.kind() == io::ErrorKind::NotFound => return children_by_parent(pid),
-            Err(_) => {}
-        }
-    }
-    children
-}
-
-fn children_by_parent(parent: u32) -> Vec<u32> {
-    let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| process_tree::stat(*pid).is_some_and(|stat| stat.parent == parent)).collect()
 }
