@@ -9,6 +9,8 @@
 
 use std::ffi::{CStr, CString};
 
+use super::sight::Class;
+
 /// Who a process runs as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
@@ -45,6 +47,17 @@ pub enum UserError {
         /// As written.
         name: String,
     },
+}
+
+impl UserError {
+    /// Whether trying again may help: a user is not unknown because its entry can't be read just now.
+    pub fn class(&self) -> Class {
+        match self {
+            // Out of files or memory, a disk or a name service that fails: all told by the system.
+            Self::Lookup { source, .. } if source.raw_os_error().is_some() => Class::Retry,
+            Self::Lookup { .. } | Self::Unknown { .. } | Self::NotRoot { .. } => Class::Fatal,
+        }
+    }
 }
 
 /// No more groups than a process can have (`NGROUPS_MAX`).
@@ -185,5 +198,17 @@ mod tests {
             assert!(matches!(find(name), Err(UserError::Unknown { .. })), "{name}");
         }
         assert_eq!(credentials(None).unwrap(), None);
+    }
+
+    // A machine that was out of files for a moment failed its tasks for good.
+    #[test]
+    fn a_user_that_can_t_be_looked_up_just_now_is_no_stranger() {
+        for errno in [libc::EMFILE, libc::ENFILE, libc::EIO, libc::ENOMEM] {
+            let source = std::io::Error::from_raw_os_error(errno);
+            assert_eq!(UserError::Lookup { name: "web".into(), source }.class(), Class::Retry);
+        }
+        let source = std::io::Error::other("too many groups");
+        assert_eq!(UserError::Lookup { name: "web".into(), source }.class(), Class::Fatal);
+        assert_eq!(find("no such user").unwrap_err().class(), Class::Fatal);
     }
 }

@@ -115,7 +115,7 @@ impl Attempts {
     /// Puts a record back that is not there, or is not what its supervisor writes.
     pub(super) fn put_back(&self, name: &str) {
         let Some(shim) = lock(&self.shims).get(name).copied() else { return };
-        if !process_tree::stat(shim.pid).is_some_and(|stat| stat.start_ticks == shim.start_ticks) {
+        if process_tree::stat(shim.pid).is_none_or(|stat| stat.start_ticks != shim.start_ticks) {
             return;
         }
         let put = held_by(shim.pid, name).and_then(|held| match held {

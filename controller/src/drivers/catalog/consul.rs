@@ -37,6 +37,7 @@ use crate::drivers::sight::{Class, Sight};
 pub struct Consul {
     instance: InstanceId,
     api: HttpApi,
+    is_named: bool,
     held: Mutex<BTreeMap<ServiceOwner, Held>>,
     /// How many owners have something there.
     held_count: watch::Sender<usize>,
@@ -71,11 +72,17 @@ impl Consul {
         Ok(Self {
             instance,
             api,
+            is_named: config.is_named,
             held: Mutex::default(),
             held_count,
             clock: AtomicU64::new(0),
             changed: Notify::new(),
         })
+    }
+
+    /// Whether somebody said where the agent is. Where nobody did, it is asked only if something is registered in it.
+    pub fn is_named(&self) -> bool {
+        self.is_named
     }
 
     /// Whether something of `owner` should be there.

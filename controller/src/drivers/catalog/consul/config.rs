@@ -11,6 +11,8 @@ use zeroize::Zeroizing;
 pub struct ConsulConfig {
     pub(super) address: Address,
     pub(super) token: Option<Zeroizing<String>>,
+    /// Somebody said where it is.
+    pub(super) is_named: bool,
 }
 
 /// Where the Consul agent listens.
@@ -45,6 +47,7 @@ impl ConsulConfig {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ConsulConfigError> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let is_named = address.is_some() || set("CONSUL_HTTP_ADDR").is_some();
         let address = match address {
             Some(address) => parse(address, "http")?,
             None => match set("CONSUL_HTTP_ADDR") {
@@ -57,7 +60,8 @@ impl ConsulConfig {
             },
         };
         let token = token.filter(|token| !token.is_empty()).or_else(|| set("CONSUL_HTTP_TOKEN"));
-        Ok(Self { address, token: token.map(Zeroizing::new) })
+        let token = token.map(Zeroizing::new);
+        Ok(Self { address, token, is_named })
     }
 }
 
@@ -103,6 +107,8 @@ mod tests {
         ];
         let http = |url: &str| Address::Http(url.to_owned());
         assert_eq!(resolve(None, &[]).unwrap().address, http(DEFAULT_ADDRESS));
+        assert!(!resolve(None, &[]).unwrap().is_named && resolve(None, &env).unwrap().is_named);
+        assert!(resolve(Some("[::1]:8500"), &[]).unwrap().is_named);
         assert_eq!(resolve(None, &env).unwrap().address, http("https://consul.test:8501"));
         assert_eq!(resolve(Some("http://[::1]:1/"), &env).unwrap().address, http("http://[::1]:1"));
         assert_eq!(
