@@ -152,7 +152,7 @@ impl Agent {
             eyes.open(follow_driver(driver.events(), inbox.clone()));
         }
         eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
-        eyes.open(drift::look_at_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        eyes.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         Ok(Self {
             inbox,
             requests,

@@ -311,11 +311,39 @@ pub(crate) fn fatal(why: String) -> Outcome {
     Outcome::Failed { class: FailureClass::Fatal, why }
 }
 
+/// Why something can't even be tried.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Whether trying again may help.
+    pub class: Class,
+    /// Reads after "failed to".
+    pub why: String,
+}
+
+impl Refusal {
+    pub(crate) fn of(class: Class, error: &(dyn std::error::Error + 'static)) -> Self {
+        Self { class, why: crate::drivers::task::in_full(error) }
+    }
+}
+
+/// What has no class of its own will not work as specified.
+impl From<&str> for Refusal {
+    fn from(why: &str) -> Self {
+        Self { class: Class::Fatal, why: why.to_owned() }
+    }
+}
+
+impl From<Refusal> for Outcome {
+    fn from(Refusal { class, why }: Refusal) -> Self {
+        let class = match class {
+            Class::Retry => FailureClass::Retry,
+            Class::Fatal => FailureClass::Fatal,
+        };
+        Self::Failed { class, why }
+    }
+}
+
 /// A place's failure in the planner's words.
 pub(crate) fn failed(class: Class, error: &(dyn std::error::Error + 'static)) -> Outcome {
-    let class = match class {
-        Class::Retry => FailureClass::Retry,
-        Class::Fatal => FailureClass::Fatal,
-    };
-    Outcome::Failed { class, why: crate::drivers::task::in_full(error) }
+    Refusal::of(class, error).into()
 }

@@ -119,6 +119,11 @@ pub enum Outcome {
     Present,
     /// Answer to `Look`: it is not there, or not as wanted.
     Absent,
+    /// Answer to `Look`: what was kept in it is gone, in whole or in part, and can't be repaired.
+    Lost {
+        /// What.
+        why: String,
+    },
     /// Answer to `Look`: something that is not ours stands in its place.
     Foreign {
         /// What.

@@ -32,6 +32,8 @@ pub struct AllocState {
     pub checks: BTreeMap<String, CheckResult>,
     /// Since when the allocation is healthy without a break, by `CLOCK_BOOTTIME`.
     pub healthy_since_ns: Option<u64>,
+    /// Signals under way that tell tasks of renewed tokens, by operation.
+    pub telling: BTreeMap<u64, u16>,
     /// When the tokens of each task fall due for renewal, by `CLOCK_BOOTTIME`.
     pub renew_at_ns: BTreeMap<u16, u64>,
 }
@@ -158,6 +160,9 @@ pub struct TaskState {
     pub restart_requested: bool,
     /// It can't go on: it is stopped if it runs, then it has failed.
     pub doom: Option<Doom>,
+    /// Its tokens are being renewed, or were, and it was not told as its identities ask for. Stored before the renewal begins.
+    #[serde(default)]
+    pub token_news: bool,
 }
 
 /// Why a task can't go on.

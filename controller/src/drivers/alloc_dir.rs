@@ -141,12 +141,13 @@ impl AllocDir {
         };
         let shared = match alloc.find(OsStr::new(SHARED)) {
             Ok(Some(shared)) => shared,
-            Ok(None) => return Ok(missing(&alloc, SHARED)),
+            Ok(None) => return Ok(lost(&alloc, SHARED)),
             Err(error) => return error.into_sight(),
         };
         for name in SHARED_DIRS {
             match shared.find(OsStr::new(name)) {
                 Ok(Some(_)) => {}
+                Ok(None) if name == DATA => return Ok(lost(&shared, name)),
                 Ok(None) => return Ok(missing(&shared, name)),
                 Err(error) => return error.into_sight(),
             }
@@ -161,7 +162,9 @@ impl AllocDir {
         let Some(allocs) = open(&self.allocs)? else { return Ok(()) };
         let gone = gone_name(self.id);
         // What an earlier removal left; the rename below needs the name.
-        remove_all(&allocs, &gone)?;
+        if allocs.stat_name(&gone)?.is_some() {
+            remove_all(&allocs, &gone)?;
+        }
         if allocs.stat_name(&self.name())?.is_some() {
             // A place where something is mounted can't be renamed.
             kernel::unmount_at_name(&allocs, &self.name())?;
@@ -174,32 +177,6 @@ impl AllocDir {
     fn name(&self) -> OsString {
         self.id.to_string().into()
     }
-}
-
-/// A specification that was found in an allocation directory.
-#[derive(Debug)]
-pub struct KeptSpec {
-    /// Allocation.
-    pub id: AllocId,
-    /// What [`AllocDir::up`] was given, or why it can't be read.
-    pub spec: Result<Vec<u8>, FsError>,
-}
-
-/// All allocation directories with the specification kept in each, in order of their ids; for rebuilding a lost database.
-///
-/// # Errors
-///
-/// When the directory of all allocations can't be listed.
-pub fn kept_specs(paths: &Paths) -> Result<Vec<KeptSpec>, FsError> {
-    let Some(allocs) = open(&paths.allocs())? else { return Ok(Vec::new()) };
-    let mut found: Vec<KeptSpec> = allocs
-        .names()?
-        .iter()
-        .filter_map(|name| Some((name, AllocId(name.to_str()?.parse().ok()?))))
-        .map(|(name, id)| KeptSpec { id, spec: read_spec(&allocs, name) })
-        .collect();
-    found.sort_by_key(|kept| kept.id);
-    Ok(found)
 }
 
 /// Removes what interrupted removals left. Returns how many there were.
@@ -218,8 +195,10 @@ pub fn sweep(paths: &Paths) -> Result<usize, FsError> {
 }
 
 const SHARED: &str = "alloc";
-const SHARED_DIRS: [&str; 3] = ["logs", "tmp", "data"];
-const SPEC: &str = "alloc.json";
+/// What tasks keep; all else can be made anew.
+const DATA: &str = "data";
+pub(crate) const SHARED_DIRS: [&str; 3] = ["logs", "tmp", DATA];
+pub(crate) const SPEC: &str = "alloc.json";
 const GONE: &str = ".gone-";
 
 /// Far beyond any job, well below what hurts.
@@ -249,14 +228,12 @@ fn remove_all(allocs: &Dir, name: &OsStr) -> Result<(), FsError> {
     kernel::remove_with_mounts(allocs, name)
 }
 
-fn read_spec(allocs: &Dir, name: &OsStr) -> Result<Vec<u8>, FsError> {
-    let alloc = allocs.open_below(Path::new(name), crate::drivers::safe_fs::Crossing::Mounts)?;
-    let spec = alloc.read_file(OsStr::new(SPEC), SPEC_BYTES_MAX)?;
-    spec.ok_or_else(|| FsError::io("read", alloc.path().join(SPEC), rustix::io::Errno::NOENT))
-}
-
 fn missing(dir: &Dir, name: &str) -> Sight {
     Sight::foreign(format!("{} is missing", dir.path().join(name).display()))
+}
+
+fn lost(dir: &Dir, name: &str) -> Sight {
+    Sight::Lost { why: format!("{} is gone", dir.path().join(name).display()) }
 }
 
 #[cfg(test)]

@@ -116,7 +116,8 @@ impl Catalogs {
             // Nothing is wanted on one side, so what is said about it says nothing about the whole.
             (Sight::Present, other) if built_in.is_empty() => other,
             (Sight::Absent, Sight::Absent) => Sight::Absent,
-            (Sight::Foreign { why }, _) | (_, Sight::Foreign { why }) => Sight::Foreign { why },
+            (Sight::Foreign { why } | Sight::Lost { why }, _)
+            | (_, Sight::Foreign { why } | Sight::Lost { why }) => Sight::Foreign { why },
             (Sight::Present | Sight::Absent, _) => Sight::foreign("some services are not registered"),
         })
     }

@@ -96,6 +96,15 @@ pub enum MountError {
         /// What is there.
         what: &'static str,
     },
+    /// The volume's directory is not there.
+    #[error(
+        "mount the volume at {path}: there is no directory; put it back where it was, and it is mounted again. What has it \
+         mounted keeps what it has"
+    )]
+    NoSource {
+        /// The volume's directory.
+        path: PathBuf,
+    },
     /// The mount table can't be read.
     #[error("read the mount table: {0}")]
     Table(#[source] std::io::Error),
@@ -108,7 +117,7 @@ impl MountError {
     /// Whether trying again may help.
     pub fn class(&self) -> Class {
         match self {
-            Self::NoTaskDir { .. } | Self::Table(_) => Class::Retry,
+            Self::NoTaskDir { .. } | Self::NoSource { .. } | Self::Table(_) => Class::Retry,
             Self::Absolute { .. }
             | Self::Leaves { .. }
             | Self::Reserved { .. }
@@ -215,7 +224,7 @@ impl TaskMounts {
             match seen {
                 Sight::Present => {}
                 Sight::Absent => absent += 1,
-                Sight::Foreign { why } => return Ok(Sight::Foreign { why }),
+                seen @ (Sight::Foreign { .. } | Sight::Lost { .. }) => return Ok(seen),
             }
         }
         Ok(match absent {

@@ -8,6 +8,12 @@ pub enum Sight {
     Present,
     /// There is nothing: taking it down again would have nothing to do.
     Absent,
+    /// What was kept in it is gone, in whole or in part: bringing it up makes it anew, empty, which is no repair. Taking it down
+    /// still has something to do.
+    Lost {
+        /// What, as a sentence without a full stop.
+        why: String,
+    },
     /// Something stands in its place that is not as wanted: incomplete, damaged or not ours. Bringing it up repairs what
     /// can be repaired; taking it down still has something to do.
     Foreign {

@@ -99,9 +99,13 @@ impl TaskDir {
             Ok(None) => return Ok(Sight::Absent),
             Err(error) => return Ok(error.into_sight()?),
         };
-        for name in ["local", "tmp", "secrets", "private"] {
+        for name in DIRS {
             match task.find(OsStr::new(name)) {
                 Ok(Some(_)) => {}
+                // The task's own files; all else can be made anew.
+                Ok(None) if name == "local" => {
+                    return Ok(Sight::Lost { why: format!("{} is gone", task.path().join(name).display()) });
+                }
                 Ok(None) => {
                     return Ok(Sight::foreign(format!("{} is missing", task.path().join(name).display())));
                 }
@@ -190,6 +194,9 @@ impl TaskDir {
         Ok(())
     }
 }
+
+/// What is made in it.
+pub(crate) const DIRS: [&str; 4] = ["local", "tmp", "secrets", "private"];
 
 /// Name and mode of what lies in memory.
 const TMPFS: [(&str, u32); 2] = [("secrets", 0o777), ("private", 0o700)];

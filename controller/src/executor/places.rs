@@ -15,12 +15,12 @@ use crate::{
         alloc_dir::AllocDir,
         identity::{IdentityError, TaskTokens, WantedToken},
         mounts::{Access, Binding, Destination, TaskMounts},
-        sight::Sight,
+        sight::{Class, Sight},
         task_dir::TaskDir,
         user,
         volume::HostVolumes,
     },
-    executor::{Context, PlaceVerb, Workload, failed, fatal, process::wall_now, retry},
+    executor::{Context, PlaceVerb, Refusal, Workload, failed, fatal, process::wall_now, retry},
 };
 
 /// The allocation directory.
@@ -119,20 +119,20 @@ pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
             PlaceVerb::Down => tokens.down(wanted).map(|()| Outcome::Done),
             PlaceVerb::Look => tokens.look(wanted).map(|sight| match sight {
                 Sight::Present => Outcome::Issued { renew_in: tokens.renew_in(wanted).map(planner_duration) },
-                Sight::Absent | Sight::Foreign { .. } => Outcome::Absent,
+                Sight::Absent | Sight::Foreign { .. } | Sight::Lost { .. } => Outcome::Absent,
             }),
         });
         match result {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(error)) => failed(error.class(), &error),
-            Err(why) => fatal(why),
+            Err(refusal) => refusal.into(),
         }
     })
     .await
 }
 
 /// Fresh tokens for a task's environment, by identity name.
-pub async fn env_tokens(context: &Arc<Context>, workload: &Workload) -> Result<Variables, String> {
+pub async fn env_tokens(context: &Arc<Context>, workload: &Workload) -> Result<Variables, Refusal> {
     let (context, workload) = (Arc::clone(context), workload.clone());
     let made = tokio::task::spawn_blocking(move || {
         with_tokens(&context, &workload, |tokens, wanted| {
@@ -144,9 +144,9 @@ pub async fn env_tokens(context: &Arc<Context>, workload: &Workload) -> Result<V
     });
     match made.await {
         Ok(Ok(Ok(variables))) => Ok(variables),
-        Ok(Ok(Err(error))) => Err(crate::drivers::task::in_full(&error)),
-        Ok(Err(why)) => Err(why),
-        Err(error) => Err(format!("sign tokens: {error}")),
+        Ok(Ok(Err(error))) => Err(Refusal::of(error.class(), &error)),
+        Ok(Err(refusal)) => Err(refusal),
+        Err(error) => Err(Refusal { class: Class::Retry, why: format!("sign tokens: {error}") }),
     }
 }
 
@@ -155,10 +155,10 @@ fn with_tokens<T>(
     context: &Context,
     workload: &Workload,
     act: impl FnOnce(&TaskTokens<'_>, &[WantedToken]) -> Result<T, IdentityError>,
-) -> Result<Result<T, IdentityError>, String> {
+) -> Result<Result<T, IdentityError>, Refusal> {
     let task = workload.task().ok_or("find the task")?;
     let owner =
-        user::credentials(task.user.as_deref()).map_err(|error| crate::drivers::task::in_full(&error))?;
+        user::credentials(task.user.as_deref()).map_err(|error| Refusal::of(error.class(), &error))?;
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
     let wanted: Vec<WantedToken> =
         task.identities.iter().map(|identity| wanted_token(&workload.alloc, task, identity)).collect();
@@ -193,6 +193,7 @@ fn seen(sight: Sight) -> Outcome {
         Sight::Present => Outcome::Present,
         Sight::Absent => Outcome::Absent,
         Sight::Foreign { why } => Outcome::Foreign { why },
+        Sight::Lost { why } => Outcome::Lost { why },
     }
 }
 

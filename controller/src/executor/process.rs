@@ -9,11 +9,14 @@ use herdlet_plan::{
 };
 
 use crate::{
-    drivers::task::{
-        self, AttemptId, Class, DriverError, KillDefaults, Leftover, Recovery, StopRequest, TaskConfig,
-        TaskDirs, TaskDriver,
+    drivers::{
+        sight,
+        task::{
+            self, AttemptId, Class, DriverError, KillDefaults, Leftover, Recovery, StopRequest, TaskConfig,
+            TaskDirs, TaskDriver,
+        },
     },
-    executor::{Context, Workload, duration, fatal, places},
+    executor::{Context, Refusal, Workload, duration, fatal, places},
     paths,
 };
 
@@ -27,7 +30,7 @@ pub async fn perform(context: &Arc<Context>, workload: &Workload, verb: &Verb) -
     match verb {
         Verb::Start { attempt } => match config(context, workload, *attempt).await {
             Ok(config) => start(driver.as_ref(), config).await,
-            Err(why) => fatal(why),
+            Err(refusal) => refusal.into(),
         },
         Verb::Recover { attempt } => recover(context, workload, driver.as_ref(), attempt_id(*attempt)).await,
         Verb::Stop { attempt, signal, grace } => {
@@ -42,11 +45,16 @@ pub async fn perform(context: &Arc<Context>, workload: &Workload, verb: &Verb) -
 }
 
 /// What the driver is told about an attempt: everything interpolated.
-pub async fn config(context: &Arc<Context>, workload: &Workload, attempt: u32) -> Result<TaskConfig, String> {
+pub async fn config(
+    context: &Arc<Context>,
+    workload: &Workload,
+    attempt: u32,
+) -> Result<TaskConfig, Refusal> {
     let task = workload.task().ok_or("find the task")?;
     let tokens = places::env_tokens(context, workload).await?;
     let env = context.task_env(workload, &tokens);
-    let config = interpolate_config(&task.config, &env).map_err(|error| format!("parse config: {error}"))?;
+    let config = interpolate_config(&task.config, &env)
+        .map_err(|error| Refusal { class: sight::Class::Fatal, why: format!("parse config: {error}") })?;
     let alloc = &workload.alloc;
     let labels = [
         ("namespace", alloc.job_key.namespace.clone()),

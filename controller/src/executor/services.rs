@@ -120,7 +120,8 @@ pub async fn task_checks(context: &Arc<Context>, workload: &Workload, verb: Plac
     checks(context, &owner, &resolved.registrations, verb)
 }
 
-/// Removes from Consul what this instance registered and no live allocation wants. To be called once all that is wanted is
+/// Removes from Consul what this instance registered and no live allocation wants. Without a configured Consul and without
+/// users of one nothing is asked. To be called once all that is wanted is
 /// known.
 pub async fn sweep_consul(context: &Arc<Context>, views: &[Arc<AllocView>]) {
     let mut keep = BTreeSet::new();
@@ -139,7 +140,8 @@ pub async fn sweep_consul(context: &Arc<Context>, views: &[Arc<AllocView>]) {
             keep.extend(resolved.registrations.into_iter().map(|registration| registration.id));
         }
     }
-    if !used {
+    // A crash may have left entries of a job that is gone; but a machine without Consul is not asked for one.
+    if !used && !context.services.catalogs.consul.is_named() {
         return;
     }
     match context.services.catalogs.consul.sweep(&keep).await {
@@ -210,7 +212,7 @@ async fn carry_out(context: &Context, owner: &ServiceOwner, resolved: Resolved, 
         PlaceVerb::Look => match catalogs.look(owner, &registrations).await {
             Ok(Sight::Present) => Outcome::Present,
             Ok(Sight::Absent) => Outcome::Absent,
-            Ok(Sight::Foreign { why }) => Outcome::Foreign { why },
+            Ok(Sight::Foreign { why } | Sight::Lost { why }) => Outcome::Foreign { why },
             Err(error) => refused(&error),
         },
     }
@@ -239,7 +241,7 @@ fn checks(
         }
         PlaceVerb::Look => match checks.look(owner, registrations) {
             Sight::Present => Outcome::Present,
-            Sight::Absent | Sight::Foreign { .. } => Outcome::Absent,
+            Sight::Absent | Sight::Foreign { .. } | Sight::Lost { .. } => Outcome::Absent,
         },
     }
 }

@@ -1,26 +1,51 @@
-//! Drift of what the agent has made: mounts by the kernel's own events, directories by a rare look.
+//! Drift of what the agent has made: mounts and directories, by the kernel's own events and by a rare look.
 //!
-//! In: the mount table, and the directories of live allocations. Out: events that ask the planner to look. It repairs
+//! In: the mount table, the directories of live allocations, and those of their volumes. Out: events that ask the planner to look. It repairs
 //! nothing.
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use herdlet_api_types::{AllocId, alloc::Desired};
+use herdlet_api_types::{
+    AllocId,
+    alloc::Desired,
+    view::{AllocView, TaskView, VolumeView},
+    volume::VolumeStatus,
+};
 use herdlet_plan::{
+    alloc::volumes::volume_name,
     event::{Event, Noticed},
     op::{Part, TaskIndex, TaskPart},
 };
 use herdlet_runtime::Inbox;
 
-use crate::{
-    drivers::mounts::MountWatch,
-    paths::{self, Paths},
-    planner::Input,
-    publish::ReadModel,
+use tokio::{
+    sync::{Notify, broadcast::error::RecvError},
+    time::MissedTickBehavior,
 };
 
-/// How often directories are looked at: nothing tells of their removal, and a task that lost its directory mostly notices
-/// by itself.
+use crate::{
+    drivers::{
+        alloc_dir,
+        mounts::{Destination, MountWatch},
+        task_dir,
+    },
+    paths::{self, Paths},
+    planner::Input,
+    publish::{Changed, Object, ReadModel},
+    watch::directory::{Interests, Subscription},
+};
+
+/// One look serves a burst of changes.
+const BURST: Duration = Duration::from_millis(20);
+
+/// How often directories are looked at: for what could not be watched.
 pub const LOOK_PERIOD: Duration = Duration::from_secs(30);
 
 /// Follows the mount table below the allocations until the agent ends.
@@ -46,32 +71,175 @@ async fn follow_mounts(paths: &Paths, model: &ReadModel, inbox: &Inbox<Input>) -
     }
 }
 
-/// Looks at the directories of live allocations every [`LOOK_PERIOD`]; asks the planner only about those that are gone.
-pub async fn look_at_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Input>) {
+/// Watches the directories of live allocations, and those of their volumes, and looks at all of them every [`LOOK_PERIOD`];
+/// asks the planner only about what is not as it was made.
+pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Input>) {
+    let mut changes = model.changes();
+    let watched = Arc::new(Watched::default());
+    let mut look = tokio::time::interval(LOOK_PERIOD);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tokio::time::sleep(LOOK_PERIOD).await;
-        let (at, shown) = (paths.clone(), Arc::clone(&model));
+        let by = tokio::select! {
+            change = changes.recv() => match change {
+                Ok(Changed { object: Object::Alloc(id), .. }) => {
+                    watched.due([id]);
+                    continue;
+                }
+                Ok(Changed { object: Object::Job(_) | Object::Volume(_), .. }) => continue,
+                Err(RecvError::Lagged(_)) => {
+                    watched.due(model.allocs().iter().map(|view| view.spec.id));
+                    continue;
+                }
+                Err(RecvError::Closed) => return,
+            },
+            () = watched.told.notified() => {
+                // Whoever deletes a tree deletes many entries.
+                tokio::time::sleep(BURST).await;
+                Noticed::Event
+            }
+            _ = look.tick() => {
+                watched.due(model.allocs().iter().map(|view| view.spec.id));
+                Noticed::Look
+            }
+        };
+        let (at, shown, eyes) = (paths.clone(), Arc::clone(&model), Arc::clone(&watched));
         // A disk that hangs holds up this look and nothing else.
-        let missing = tokio::task::spawn_blocking(move || missing_directories(&at, &shown)).await;
+        let missing = tokio::task::spawn_blocking(move || eyes.look(&at, &shown)).await;
         for (alloc, part) in missing.unwrap_or_default() {
-            if inbox.send(Input::Event(Event::Drift { alloc, part, by: Noticed::Look })).await.is_err() {
+            if inbox.send(Input::Event(Event::Drift { alloc, part, by })).await.is_err() {
                 return;
             }
         }
     }
 }
 
-fn missing_directories(paths: &Paths, model: &ReadModel) -> Vec<(AllocId, Part)> {
-    let mut missing = Vec::new();
-    for view in model.allocs() {
+/// Directories that are watched, by the allocation that they are of.
+#[derive(Default)]
+struct Watched {
+    subscriptions: Mutex<BTreeMap<AllocId, Vec<Subscription>>>,
+    due: Arc<Mutex<BTreeSet<AllocId>>>,
+    told: Arc<Notify>,
+}
+
+impl Watched {
+    fn due(&self, ids: impl IntoIterator<Item = AllocId>) {
+        lock(&self.due).extend(ids);
+        self.told.notify_one();
+    }
+
+    /// Looks at what is due: begins to watch what runs now, stops where nothing runs any more.
+    fn look(&self, paths: &Paths, model: &ReadModel) -> Vec<(AllocId, Part)> {
+        let due = std::mem::take(&mut *lock(&self.due));
+        let volumes = sources(model);
+        let mut missing = Vec::new();
+        for id in due {
+            let view = model.alloc(&id).filter(|view| view.tasks.iter().any(is_running));
+            let Some(view) = view else {
+                lock(&self.subscriptions).remove(&id);
+                continue;
+            };
+            let dirs = Directories::of(&view, paths, &volumes);
+            if !lock(&self.subscriptions).contains_key(&id) {
+                let subscriptions = self.subscribe(id, &dirs);
+                lock(&self.subscriptions).insert(id, subscriptions);
+            }
+            missing.extend(dirs.missing().into_iter().map(|part| (id, part)));
+        }
+        missing
+    }
+
+    /// What can't be watched (it is missing, or there are no more watches) is only looked at.
+    fn subscribe(&self, id: AllocId, dirs: &Directories) -> Vec<Subscription> {
+        let told = || {
+            let (due, told) = (Arc::clone(&self.due), Arc::clone(&self.told));
+            move || {
+                lock(&due).insert(id);
+                told.notify_one();
+            }
+        };
+        let entries = std::iter::once(&dirs.top).chain(dirs.mounts.iter().map(|mount| &mount.source));
+        let entries: Vec<_> = entries.map(|path| Subscription::of_entry(path, told())).collect();
+        let inside = [&dirs.top, &dirs.shared].into_iter().chain(dirs.tasks.iter().map(|(_, path)| path));
+        let inside = inside.map(|path| Subscription::new(path, Interests::Names, told()));
+        entries.into_iter().chain(inside).filter_map(Result::ok).collect()
+    }
+}
+
+/// All that was made for an allocation whose tasks run.
+struct Directories {
+    top: PathBuf,
+    shared: PathBuf,
+    tasks: Vec<(TaskIndex, PathBuf)>,
+    mounts: Vec<Mounted>,
+}
+
+struct Mounted {
+    task: TaskIndex,
+    source: PathBuf,
+    point: PathBuf,
+}
+
+impl Directories {
+    fn of(view: &AllocView, paths: &Paths, volumes: &BTreeMap<String, PathBuf>) -> Self {
         let id = view.spec.id;
-        for (index, task) in (0..).zip(&view.tasks) {
-            if task.phase == "running" && !paths.task(&id, &task.name).is_dir() {
-                missing.push((id, Part::Task(index, TaskPart::Dir)));
+        let group = view.spec.group();
+        let mut dirs =
+            Self { top: paths.alloc(&id), shared: paths.shared(&id), tasks: Vec::new(), mounts: Vec::new() };
+        for (index, task) in (0..).zip(&view.tasks).filter(|(_, task)| is_running(task)) {
+            let path = paths.task(&id, &task.name);
+            let wanted = group.and_then(|group| group.tasks.get(usize::from(index)));
+            for mount in wanted.into_iter().flat_map(|wanted| &wanted.volume_mounts) {
+                let request = group.and_then(|group| group.volumes.get(&mount.volume));
+                let source = request.and_then(|request| volumes.get(&*volume_name(&view.spec, request)));
+                if let (Some(source), Ok(destination)) = (source, Destination::parse(&mount.destination)) {
+                    let point = path.join(destination.path());
+                    dirs.mounts.push(Mounted { task: index, source: source.clone(), point });
+                }
+            }
+            dirs.tasks.push((index, path));
+        }
+        dirs
+    }
+
+    /// The parts that are not as they were made. Whether that matters is told by their own looks.
+    fn missing(&self) -> Vec<Part> {
+        let mut missing = Vec::new();
+        let shared = alloc_dir::SHARED_DIRS.map(|name| self.shared.join(name));
+        if !shared.iter().all(|dir| dir.is_dir()) || !self.top.join(alloc_dir::SPEC).exists() {
+            missing.push(Part::Dir);
+        }
+        for (task, path) in &self.tasks {
+            if !task_dir::DIRS.iter().all(|name| path.join(name).is_dir()) {
+                missing.push(Part::Task(*task, TaskPart::Dir));
             }
         }
+        // An unmounted one is told by the mount table.
+        for mount in self.mounts.iter().filter(|mount| identity(&mount.source) != identity(&mount.point)) {
+            missing.push(Part::Task(mount.task, TaskPart::Mounts));
+        }
+        missing
     }
-    missing
+}
+
+fn is_running(task: &TaskView) -> bool {
+    task.phase == "running"
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()))
+}
+
+/// Where volumes that are ready have their data.
+fn sources(model: &ReadModel) -> BTreeMap<String, PathBuf> {
+    let ready = |view: Arc<VolumeView>| match &view.status {
+        VolumeStatus::Ready { path } => Some((view.spec.name.clone(), PathBuf::from(path))),
+        VolumeStatus::Pending | VolumeStatus::Failed { .. } => None,
+    };
+    model.volumes().into_iter().filter_map(ready).collect()
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The part that a mount point belongs to: a task's own tmpfs, or one of its volumes.

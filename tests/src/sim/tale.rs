@@ -106,6 +106,7 @@ impl Tale {
             Outcome::Issued { renew_in: Some(renew_in) } => format!("issued, to be renewed in {renew_in}"),
             Outcome::Absent => "it is not there".to_owned(),
             Outcome::Foreign { why } => format!("foreign: {why}"),
+            Outcome::Lost { why } => format!("lost: {why}"),
             Outcome::Failed { class, why } => format!("failed ({class:?}): {why}"),
             Outcome::Overdue => "overdue".to_owned(),
             Outcome::Recovered(Recovered::NotStarted) => "it never began".to_owned(),

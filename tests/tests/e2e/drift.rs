@@ -158,10 +158,56 @@ fn a_deleted_task_directory_fails_the_task_and_is_not_made_anew() {
         rustix::mount::unmount(&point, UnmountFlags::DETACH).unwrap();
     }
     fs::remove_dir_all(&moved).unwrap();
-    wait::within(Duration::from_secs(60), "the task fails", || {
+    // By the kernel's word, not by the next look.
+    wait::within(Duration::from_secs(15), "the task fails", || {
         agent.alloc("homeless.g[0]").filter(|alloc| alloc.failed("t"))
     });
     assert!(!dir.exists(), "it is not made anew");
     assert!(!host::is_alive(member.pid));
+    agent.finish();
+}
+
+// Looks knew the top of a task's directory only, so what was deleted inside it was never seen.
+#[test]
+fn what_is_deleted_inside_a_directory_of_ours_fails_the_task_too() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let policy = "restart: {attempts: 0, interval: 10m, delay: 100ms, mode: fail}";
+    for (name, inside) in [("local", "t/local"), ("shared", "alloc/data")] {
+        agent.apply_and_wait(&job(name, "service", policy, &[sleeper("t", "")]));
+        let alloc = format!("{name}.g[0]");
+        let member = agent.single(&alloc, "t");
+        let dir = agent.home.state().join("alloc").join(&member.alloc).join(inside);
+        fs::remove_dir_all(&dir).unwrap();
+        wait::within(Duration::from_secs(15), "the task fails", || {
+            agent.alloc(&alloc).filter(|alloc| alloc.failed("t"))
+        });
+        assert!(!host::is_alive(member.pid));
+    }
+    agent.finish();
+}
+
+#[test]
+fn a_replaced_volume_directory_is_mounted_again_without_touching_the_task() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let (member, point) = with_volume(&mut agent);
+    let data = agent.home.state().join("volumes/data");
+    let old = agent.home.path().join("old");
+    fs::rename(&data, &old).unwrap();
+    wait::until_true("it is told what to do", || {
+        agent.cli(&["explain", "drift"]).stdout.contains("put it back")
+    });
+    assert!(is_ours(&point), "the task keeps what it has");
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("file"), "new").unwrap();
+    wait::until_true("the new one is mounted", || {
+        fs::read_to_string(point.join("file")).is_ok_and(|text| text == "new")
+    });
+    assert_eq!(agent.single("drift.g[0]", "t"), member);
     agent.finish();
 }

@@ -300,3 +300,25 @@ fn a_consul_that_refuses_to_take_back_keeps_nothing_but_the_jobs_name_and_the_re
     wait::until_true("forgotten", || !agent.cli(&["get", "jobs"]).success().stdout.contains("stubborn"));
     agent.finish();
 }
+
+// Nobody asked Consul when no job used it any more, so what a crash had left in it stayed for ever.
+#[test]
+fn what_a_crash_left_in_consul_is_swept_also_where_no_job_uses_it() {
+    if !is_root() {
+        return;
+    }
+    let Some(consul) = Consul::start(Access::Open) else { return };
+    let mut agent = Agent::start_with(with(&consul));
+    let instance = agent.home.instance().unwrap();
+    agent.kill();
+    for (name, meta) in [("ours", instance.as_str()), ("theirs", "another")] {
+        let body = format!(
+            "{{\"ID\": \"_herdlet-{name}\", \"Name\": \"{name}\", \"Meta\": {{\"herdlet-instance\": \"{meta}\"}}}}"
+        );
+        consul.put("/v1/agent/service/register", &body);
+    }
+    agent.launch();
+    wait::until_true("ours is gone", || consul.ids("ours").is_empty());
+    assert_eq!(consul.ids("theirs").len(), 1);
+    agent.finish();
+}

@@ -101,6 +101,9 @@ impl Writer<'_> {
             self.state.parts.run_over(part, generation);
             return;
         }
+        if let Some(index) = self.state.telling.remove(&generation) {
+            return self.told_of_tokens(index);
+        }
         let Some(ended) = self.state.parts.end(part, generation) else { return };
         if lies_in(part, Part::Dir) && *self.state.parts.get(Part::Dir) == PartState::Absent {
             // Somebody removed the directory; what has just ended may have made it anew.
@@ -185,6 +188,9 @@ impl Writer<'_> {
         if self.state.parts.get(part).is_busy() {
             return;
         }
+        if doing == Doing::Renew {
+            self.expect_token_news(part);
+        }
         *self.generation += 1;
         let generation = *self.generation;
         self.state.parts.begin(part, generation, doing, self.now.boot_ns);
@@ -201,6 +207,10 @@ impl Writer<'_> {
             Outcome::Issued { renew_in } => self.identity_issued(part, doing, renew_in),
             Outcome::Absent => self.part_is_missing(part, doing),
             Outcome::Foreign { why } => self.part_is_damaged(part, doing, why),
+            Outcome::Lost { why } => {
+                self.part_is_damaged(part, doing, why.clone());
+                self.doom_users(part, &why);
+            }
             Outcome::Failed { class, why } => self.part_failed(part, doing, class, why),
             Outcome::Recovered(_) | Outcome::Volume { .. } | Outcome::Overdue => {}
         }
@@ -250,12 +260,30 @@ impl Writer<'_> {
             self.notes.push(Note::DriftDetected { kind: kind_of(part), by });
             self.state.parts.mark_drifted(part);
         }
-        // A directory that a task has used is not made anew, empty, under it.
         match part {
-            Part::Task(index, TaskPart::Dir) => self.doom_if_begun(index, "task directory is gone"),
+            Part::Task(_, TaskPart::Dir) => self.doom_users(part, "task directory is gone"),
+            Part::Dir => self.doom_users(part, "allocation directory is gone"),
+            Part::Services
+            | Part::Checks
+            | Part::Task(
+                _,
+                TaskPart::Identity
+                | TaskPart::Mounts
+                | TaskPart::Process
+                | TaskPart::Services
+                | TaskPart::Checks
+                | TaskPart::Prestop,
+            ) => {}
+        }
+    }
+
+    /// A directory that a task has used is not made anew, empty, under it.
+    fn doom_users(&mut self, part: Part, why: &str) {
+        match part {
+            Part::Task(index, TaskPart::Dir) => self.doom_if_begun(index, why),
             Part::Dir => {
                 for index in 0..self.task_count() {
-                    self.doom_if_begun(index, "allocation directory is gone");
+                    self.doom_if_begun(index, why);
                 }
             }
             Part::Services

@@ -9,10 +9,15 @@ use crate::{
     op::{Part, TaskPart},
     pass::{Pass, Trust},
     plan::Waiting,
+    state::{PartState, Run, TaskState},
 };
 
-/// Makes it.
+/// Makes it; once somebody has deleted it, only when those who used it have ended.
 pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
+    let ending = |task: &TaskState| task.doom.is_some() && task.run != Run::Dead;
+    if *pass.state.parts.get(Part::Dir) != PartState::Up && pass.state.durable.tasks.iter().any(ending) {
+        return false;
+    }
     pass.want_up(Part::Dir, Trust::LookFirst, OPERATION_TIMEOUT)
 }
 

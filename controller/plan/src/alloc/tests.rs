@@ -11,13 +11,13 @@ use std_alloc::{
 use herdlet_api_types::{
     Duration,
     alloc::{ClientStatus, Desired},
-    job::Lifecycle,
+    job::{ChangeMode, Identity, Lifecycle},
 };
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    action::{FailureClass, Outcome, Recovered},
+    action::{FailureClass, Outcome, Recovered, Verb},
     alloc::apply::Writer,
     event::{Noticed, RestartScope},
     fixture::{alloc, at, dead, exit, failed, pending, running, settings, task},
@@ -319,6 +319,13 @@ impl<'a> Bench<'a> {
         result
     }
 
+    /// As after a crash: what is stored, and nothing else.
+    fn crash(&mut self) {
+        let durable = Durable::clone(&self.state.durable);
+        self.state = AllocState { durable: Tracked::stored(durable), ..AllocState::default() };
+        self.issued.clear();
+    }
+
     /// Plans until nothing changes; the rounds it took.
     fn settle(&mut self) -> usize {
         for round in 0..64 {
@@ -447,6 +454,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
         Just(Outcome::Present),
         Just(Outcome::Absent),
         Just(Outcome::Foreign { why: String::new() }),
+        Just(Outcome::Lost { why: String::new() }),
         Just(Outcome::Overdue),
         Just(Outcome::Issued { renew_in: Some(Duration::from_secs(30)) }),
         Just(Outcome::Recovered(Recovered::NotStarted)),
@@ -494,4 +502,51 @@ proptest! {
 #[test]
 fn parts_are_all_different() {
     assert_eq!(all_parts().into_iter().collect::<BTreeSet<_>>().len(), all_parts().len());
+}
+
+// The agent renewed a token and died before it had told the task: nobody ever did.
+#[test]
+fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
+    let mut main = task("main", Lifecycle::Main);
+    main.identities.push(Identity {
+        name: String::from("api"),
+        aud: Vec::new(),
+        ttl: Some(Duration::from_secs(60)),
+        env: false,
+        file: true,
+        change_mode: ChangeMode::Signal,
+        change_signal: Some(String::from("SIGUSR2")),
+    });
+    let spec = alloc(vec![main]);
+    let part = Part::Task(0, TaskPart::Identity);
+    let issued = || Outcome::Issued { renew_in: Some(Duration::from_secs(30)) };
+    let mut bench = Bench::new(
+        &spec,
+        known(vec![TaskState { name: String::from("main"), ..running() }], Stage::Main, up(&[part])),
+    );
+    bench.write(|writer| {
+        let timeout = Duration::from_secs(1);
+        writer.change(Change::Issue { part, doing: Doing::Renew, verb: Verb::Up, timeout });
+    });
+    bench.crash();
+    let look = |bench: &mut Bench<'_>| {
+        bench.write(|writer| {
+            let timeout = Duration::from_secs(1);
+            writer.change(Change::Issue { part, doing: Doing::Look(None), verb: Verb::Look, timeout });
+        });
+        let generation = bench.generation;
+        bench.write(|writer| writer.outcome(part, generation, issued()));
+        bench.issued.iter().filter(|verb| verb.contains("SIGUSR2")).count()
+    };
+    assert_eq!(look(&mut bench), 1, "{:?}", bench.issued);
+    let signal = bench.generation;
+    assert_eq!(look(&mut bench), 1, "once as long as it is under way");
+    // The signal was released and nobody knows whether it arrived: once more.
+    bench.crash();
+    assert_eq!(look(&mut bench), 1);
+    let (again, process) = (bench.generation, Part::Task(0, TaskPart::Process));
+    bench.write(|writer| writer.outcome(process, again, Outcome::Done));
+    bench.write(|writer| writer.outcome(process, signal, Outcome::Done));
+    bench.crash();
+    assert_eq!(look(&mut bench), 0, "it was told");
 }

@@ -119,6 +119,7 @@ pub fn outcome(
         }
         Outcome::Absent
         | Outcome::Foreign { .. }
+        | Outcome::Lost { .. }
         | Outcome::Recovered(_)
         | Outcome::Issued { .. }
         | Outcome::Overdue => {}

@@ -106,7 +106,7 @@ impl TaskTokens<'_> {
             match self.see(&secrets, token)? {
                 Sight::Present => {}
                 Sight::Absent => missing.push(file_name(&token.identity)),
-                Sight::Foreign { why } => return Ok(Sight::Foreign { why }),
+                seen @ (Sight::Foreign { .. } | Sight::Lost { .. }) => return Ok(seen),
             }
         }
         Ok(match missing.first() {

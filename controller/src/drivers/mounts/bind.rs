@@ -12,6 +12,10 @@ use crate::drivers::{
 
 /// Makes the mount, unless it is there as wanted.
 pub(super) fn up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
+    // Before anything is unmounted: a task that has it mounted keeps what it has.
+    if source(binding)?.is_none() {
+        return Err(MountError::NoSource { path: binding.source.clone() });
+    }
     let parent = task.make_all(binding.destination.parent(), PARENTS)?;
     let name = binding.destination.name();
     // Peel off what is not ours until what we want appears, or nothing is mounted here.
@@ -49,6 +53,9 @@ pub(super) fn look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
     match mounts_at(&parent, name)?.as_slice() {
         [] => Ok(Sight::Absent),
         [one] if is_wanted(&parent, binding, one)? => Ok(Sight::Present),
+        [_] if source(binding)?.is_none() => {
+            Ok(Sight::foreign(format!("the volume's directory {} is gone", binding.source.display())))
+        }
         [_] => Ok(Sight::foreign(format!("something else is mounted at {}", here.display()))),
         many => Ok(Sight::foreign(format!(
             "{} mounts lie on top of each other at {}",
@@ -60,10 +67,7 @@ pub(super) fn look(task: &Dir, binding: &Binding) -> Result<Sight, MountError> {
 
 /// Whether the one mount at `name` shows the volume's directory with the wanted access.
 fn is_wanted(parent: &Dir, binding: &Binding, mount: &Mount) -> Result<bool, MountError> {
-    let source = match kernel::open_source(&binding.source) {
-        Err(error) if error.is_missing() => return Ok(false),
-        source => source?,
-    };
+    let Some(source) = source(binding)? else { return Ok(false) };
     let source_stat =
         rustix::fs::fstat(&source).map_err(|errno| FsError::io("examine", &binding.source, errno))?;
     let Some(seen) = parent.stat_name(binding.destination.name())? else { return Ok(false) };
@@ -74,6 +78,14 @@ fn is_wanted(parent: &Dir, binding: &Binding, mount: &Mount) -> Result<bool, Mou
         Access::ReadOnly => Ok(mount.read_only),
         // Where the volume itself lies on a read-only mount, ours can't be otherwise.
         Access::ReadWrite => Ok(!mount.read_only || is_read_only(&source, &binding.source)?),
+    }
+}
+
+/// The volume's directory, if there is one.
+fn source(binding: &Binding) -> Result<Option<std::os::fd::OwnedFd>, FsError> {
+    match kernel::open_source(&binding.source) {
+        Err(error) if error.is_missing() => Ok(None),
+        source => source.map(Some),
     }
 }
 

@@ -261,3 +261,25 @@ async fn the_watch_tells_of_mounts_below_its_directory_only() {
     }
     assert!(tokio::time::timeout(quiet, watch.changed()).await.is_err());
 }
+
+// The task went on writing into a directory that nobody would ever see again.
+#[test]
+fn a_volume_directory_that_was_replaced_is_mounted_anew_and_one_that_is_gone_is_kept_and_told() {
+    let Some(ground) = Ground::mounting() else { return };
+    let world = world(ground);
+    let wanted = [binding(&world.volume, "local/site", Access::ReadWrite)];
+    let shown = world.task.join("local/site");
+    world.mounts.up(&wanted).unwrap();
+    fs::remove_dir_all(&world.volume).unwrap();
+    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "volume is gone"));
+    let error = world.mounts.up(&wanted).unwrap_err();
+    assert!(matches!(error, MountError::NoSource { .. }) && error.class() == Class::Retry, "{error}");
+    assert_eq!(world.ground.mounted().len(), 1, "what is mounted is left to the task");
+    fs::create_dir(&world.volume).unwrap();
+    fs::write(world.volume.join("index.html"), "new").unwrap();
+    assert!(is_foreign(&world.mounts.look(&wanted).unwrap(), "something else"));
+    world.mounts.up(&wanted).unwrap();
+    assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Present);
+    assert_eq!(fs::read_to_string(shown.join("index.html")).unwrap(), "new");
+    assert_eq!(world.ground.mounted().len(), 1);
+}

@@ -11,12 +11,13 @@ use super::{
 };
 use crate::drivers::{
     cgroup::Limits,
+    sight::Class,
     supervisor::{
         Child, Invocation, Launch, LogFiles, Logs, NewPrivileges, Record, ShimEnd, State, Step, User,
         WhenFull, launch,
     },
     task::{AttemptId, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, read_config},
-    user,
+    user::{self, UserError},
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -195,7 +196,7 @@ impl Shared {
 
 /// How to run a program as the task: its environment, user, directory.
 pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverResult<Invocation> {
-    let user = user::credentials(task.user.as_deref()).map_err(DriverError::fatal)?;
+    let user = user::credentials(task.user.as_deref()).map_err(no_user)?;
     let search_path = task.env.iter().rev().find(|(name, _)| name == "PATH");
     let program = command::find(command::Lookup {
         command: &config.command,
@@ -223,6 +224,13 @@ pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverRes
         cgroup: None,
         tasks_files: Vec::new(),
     })
+}
+
+fn no_user(error: UserError) -> DriverError {
+    match error.class() {
+        Class::Retry => DriverError::retry(error),
+        Class::Fatal => DriverError::fatal(error),
+    }
 }
 
 fn logs(task: &TaskConfig) -> Logs {

@@ -105,6 +105,9 @@ fn a_deleted_directory_is_absent_and_not_made_by_looking() {
     assert_eq!(dir.look().unwrap(), Sight::Absent);
     fs::create_dir(ground.path().join("alloc")).unwrap();
     dir.up().unwrap();
+    // In part, with what the task kept.
+    fs::remove_dir_all(ground.path().join("alloc/task/local")).unwrap();
+    assert!(matches!(dir.look().unwrap(), Sight::Lost { why } if why.ends_with("task/local is gone")));
     fs::remove_dir_all(ground.path().join("alloc/task")).unwrap();
     assert_eq!(dir.look().unwrap(), Sight::Absent);
     assert!(!ground.path().join("alloc/task").exists());

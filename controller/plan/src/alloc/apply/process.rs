@@ -124,6 +124,7 @@ impl Writer<'_> {
                 | Outcome::Present
                 | Outcome::Absent
                 | Outcome::Foreign { .. }
+                | Outcome::Lost { .. }
                 | Outcome::Overdue
                 | Outcome::Issued { .. }
                 | Outcome::Volume { .. },

@@ -107,14 +107,47 @@ impl Writer<'_> {
             }
         }
         self.part_is_up(part);
-        if doing == Doing::Renew {
+        // Also those whose renewal an earlier agent began, and may not have lived to tell of.
+        if doing == Doing::Renew || self.known(index).is_some_and(|known| known.token_news) {
             self.tokens_changed(index);
         }
     }
 
+    /// A renewal begins: should the agent die meanwhile, the task is told after its restart.
+    pub(super) fn expect_token_news(&mut self, part: Part) {
+        let Part::Task(index, TaskPart::Identity) = part else { return };
+        let cares = self.task(index).is_some_and(|task| {
+            task.identities
+                .iter()
+                .any(|identity| identity.ttl.is_some() && identity.change_mode != ChangeMode::Noop)
+        });
+        if cares && let Some(known) = self.known_mut(index) {
+            known.token_news = true;
+        }
+    }
+
+    /// A signal has arrived, or there was nobody any more to get it.
+    pub(super) fn told_of_tokens(&mut self, index: TaskIndex) {
+        if !self.state.telling.values().any(|other| *other == index) {
+            self.forget_token_news(index);
+        }
+    }
+
+    fn forget_token_news(&mut self, index: TaskIndex) {
+        if self.known(index).is_some_and(|known| known.token_news)
+            && let Some(known) = self.known_mut(index)
+        {
+            known.token_news = false;
+        }
+    }
+
     fn tokens_changed(&mut self, index: TaskIndex) {
-        if !self.known(index).is_some_and(|known| matches!(known.run, Run::Running { .. })) {
+        if self.state.telling.values().any(|other| *other == index) {
             return;
+        }
+        if !self.known(index).is_some_and(|known| matches!(known.run, Run::Running { .. })) {
+            // It reads them when it starts.
+            return self.forget_token_news(index);
         }
         let spec = self.spec.clone();
         let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
@@ -124,15 +157,20 @@ impl Writer<'_> {
             if let Some(known) = self.known_mut(index) {
                 known.restart_requested = true;
             }
-            return;
+            return self.forget_token_news(index);
         }
         let signals: BTreeSet<&str> = expiring()
             .filter(|identity| identity.change_mode == ChangeMode::Signal)
             .map(|identity| identity.change_signal.as_deref().unwrap_or("SIGHUP"))
             .collect();
+        if signals.is_empty() {
+            return self.forget_token_news(index);
+        }
         for signal in signals {
             // A task that ended meanwhile reads the new token when it starts.
-            let _ = self.signal(Some(&task.name), signal);
+            if self.signal(Some(&task.name), signal).is_ok() {
+                self.state.telling.insert(*self.generation, index);
+            }
         }
     }
 
