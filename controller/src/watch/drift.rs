@@ -1,7 +1,7 @@
 //! Drift of what the agent has made: mounts and directories, by the kernel's own events and by a rare look.
 //!
-//! In: the mount table, the directories of live allocations, and those of their volumes. Out: events that ask the planner to look. It repairs
-//! nothing.
+//! In: the mount table, the directories of live allocations, and those of their volumes. Out: events that ask the planner
+//! to look. It repairs nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
