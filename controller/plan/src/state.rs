@@ -216,6 +216,9 @@ pub enum Run {
         attempt: u32,
         /// Boot in which it was begun.
         boot: BootId,
+        /// It was seen to run; else its start is only being fenced, and nobody was ever started because of it.
+        #[serde(default)]
+        ran: bool,
         /// How far the stop has come.
         step: StopStep,
         /// What follows.
@@ -261,7 +264,9 @@ impl TaskState {
     pub fn status(&self) -> TaskStatus {
         match &self.run {
             Run::Waiting | Run::BackingOff { .. } | Run::Starting { .. } => TaskStatus::Pending,
-            Run::Stopping { step: StopStep::Delay { .. }, .. } => TaskStatus::Pending,
+            Run::Stopping { ran: false, .. } | Run::Stopping { step: StopStep::Delay { .. }, .. } => {
+                TaskStatus::Pending
+            }
             Run::Running { .. }
             | Run::Stopping { step: StopStep::Prestop { .. } | StopStep::Kill { .. }, .. } => {
                 TaskStatus::Running

@@ -31,6 +31,7 @@ use rustix::fs::inotify;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{mpsc, watch},
+    time::Instant,
 };
 use tokio_util::task::AbortOnDropHandle;
 
@@ -125,6 +126,7 @@ const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Attempts {
     path: PathBuf,
+    opened: Instant,
     place: Mutex<Place>,
     inotify: Arc<AsyncFd<OwnedFd>>,
     /// Supervisors that may live, by the names of their records.
@@ -154,6 +156,7 @@ impl Attempts {
             place.records().list()?.into_iter().filter(is_tombstone).map(|listed| listed.name).collect();
         let attempts = Arc::new(Self {
             path: path.to_owned(),
+            opened: Instant::now(),
             place: Mutex::new(place),
             inotify: Arc::clone(&inotify),
             shims: Mutex::default(),
@@ -305,7 +308,8 @@ impl Attempts {
         Ok(shim)
     }
 
-    /// Forgets an ended attempt: removes its record, a tombstone only later.
+    /// Forgets an ended attempt: removes its record, a tombstone only later. While supervisors may still come that an agent
+    /// before this one has spawned, the record becomes a tombstone first.
     ///
     /// # Errors
     /// When it can't be removed.
@@ -315,6 +319,12 @@ impl Attempts {
         match self.records().read(&name) {
             Ok(Some(Record { state: State::Tombstone, .. })) => self.remove_later(vec![name]),
             Ok(None) => {}
+            Ok(Some(_)) | Err(_) if self.opened.elapsed() < TOMBSTONE_TIME => {
+                self.records()
+                    .put(&name, &Record::tombstone())
+                    .map_err(|source| AttemptsError::Prepare { path: self.path.join(&name), source })?;
+                self.remove_later(vec![name]);
+            }
             Ok(Some(_)) | Err(_) => self.records().remove(&name)?,
         }
         self.waiting().remove(&id.name());

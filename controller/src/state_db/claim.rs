@@ -8,6 +8,7 @@ use std::{
     io::{self, Seek, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use herdlet_api_types::InstanceId;
@@ -143,8 +144,16 @@ fn lock(dir: &Path) -> Result<File, ClaimError> {
         }
         let pid = holder(&path);
         // One that was killed a moment ago may not be quite gone.
-        pid.into_iter().for_each(wait_for_end);
-        take().map_err(|_| ClaimError::InUse { path: dir.to_owned(), pid })?;
+        let ended = pid.is_none_or(ends);
+        // Nor may a process that it was starting: until its program begins, that one holds the lock too.
+        let given_up = Instant::now() + BEGIN_MAX;
+        while take().is_err() {
+            if !ended || Instant::now() > given_up {
+                return Err(ClaimError::InUse { path: dir.to_owned(), pid });
+            }
+            // Nothing tells of the end of a lock but a wait for it that has no limit.
+            let _ = poll(&mut [], Some(&PAUSE));
+        }
     }
     let written =
         file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
@@ -160,12 +169,21 @@ fn holder(path: &Path) -> Option<u32> {
 /// How long an agent may take to be gone after it was killed.
 const END_MAX: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Waits until another process has ended, for [`END_MAX`] at most.
-fn wait_for_end(pid: u32) {
+/// How long a process may take to begin its program,
+const BEGIN_MAX: Duration = Duration::from_secs(2);
+/// looked at so often.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+
+/// Whether another process ends within [`END_MAX`], or has ended.
+fn ends(pid: u32) -> bool {
     let other = i32::try_from(pid).ok().filter(|_| pid != std::process::id()).and_then(Pid::from_raw);
-    let Some(Ok(end)) = other.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else { return };
-    // Whether it ended or not, the lock is tried once more.
-    let _ = poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&END_MAX));
+    match other.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+        Some(Ok(end)) => {
+            poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&END_MAX)).is_ok_and(|ready| ready > 0)
+        }
+        // No such process, or the number is our own by now.
+        Some(Err(_)) | None => true,
+    }
 }
 
 /// Reads the instance's id; where the file is lost asks the database; draws one where there is no state at all.

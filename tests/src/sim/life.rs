@@ -240,7 +240,7 @@ impl Life {
         self.mail.clear();
         self.wakes.clear();
         self.asked.clear();
-        self.machine.crash();
+        self.machine.crash(self.now_ns);
         self.promises.crash();
         if self.faults.reboot_one_in > 0 && self.dice.one_in(self.faults.reboot_one_in) {
             self.reboot();

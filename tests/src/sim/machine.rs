@@ -68,11 +68,16 @@ pub struct Machine {
     pub(super) living: BTreeSet<AttemptKey>,
     /// Every attempt whose process ever began: none begins twice.
     pub begun: BTreeSet<AttemptKey>,
+    /// Until then supervisors may come that a dead agent has spawned: records of ended attempts become fences.
+    pub late_until: u64,
     /// The next boot has another number.
     pub boot: u64,
     /// Registering and deregistering fail until then.
     pub catalogue_down_until: u64,
 }
+
+/// How long the raw_exec driver keeps fences, for supervisors that come late.
+const LATE_NS: u64 = 60_000_000_000;
 
 impl Machine {
     /// Does what an action asks. The answer is what its operation returns; an error is a broken promise.
@@ -179,11 +184,13 @@ impl Machine {
         self.living.clear();
         self.catalogue_down_until = 0;
         self.things.retain(|thing| !matches!(thing, Thing::Part(_, Part::Task(_, TaskPart::Mounts))));
-        self.crash();
+        self.crash(0);
+        self.late_until = 0;
     }
 
     /// The agent dies: its checks go with it.
-    pub fn crash(&mut self) {
+    pub fn crash(&mut self, now_ns: u64) {
+        self.late_until = now_ns + LATE_NS;
         self.things
             .retain(|thing| !matches!(thing, Thing::Part(_, Part::Checks | Part::Task(_, TaskPart::Checks))));
     }
@@ -255,13 +262,16 @@ impl Machine {
             }
             Verb::Destroy { attempt } => {
                 let key = (alloc.id, index, *attempt);
-                let Some(known) = self.attempts.get(&key) else { return Ok(Outcome::Done) };
+                let Some(known) = self.attempts.get_mut(&key) else { return Ok(Outcome::Done) };
                 match known.phase {
                     Phase::Live => {
                         return Err(format!("{}/{} is destroyed while it lives", alloc.name(), task.name));
                     }
                     // The fence stays for a supervisor that comes late.
                     Phase::Tombstone => {}
+                    Phase::Exited(_) | Phase::Lost if now_ns < self.late_until => {
+                        known.phase = Phase::Tombstone
+                    }
                     Phase::Exited(_) | Phase::Lost => {
                         self.attempts.remove(&key);
                     }

@@ -359,7 +359,7 @@ fn any_run() -> impl Strategy<Value = Run> {
                 _ => StopStep::Kill { until },
             };
             let then = if dead { AfterStop::Dead } else { AfterStop::Restart };
-            Run::Stopping { attempt, boot: BootId(boot), step, then }
+            Run::Stopping { attempt, boot: BootId(boot), ran: true, step, then }
         },
     );
     prop_oneof![

@@ -13,7 +13,7 @@ use crate::{
 fn the_first_rule_that_matches_decides() {
     let until = Deadline::after(at(0), Duration::from_secs(1));
     let stopping = |step| TaskState {
-        run: Run::Stopping { attempt: 1, boot: BootId(1), step, then: AfterStop::Dead },
+        run: Run::Stopping { attempt: 1, boot: BootId(1), ran: true, step, then: AfterStop::Dead },
         ..running()
     };
     let delayed = stopping(StopStep::Delay { until });

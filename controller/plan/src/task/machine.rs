@@ -415,7 +415,8 @@ fn is_met(pass: &Pass<'_>, dependency: &herdlet_api_types::job::Dependency) -> b
     if state.status() == TaskStatus::Dead {
         return !state.failed;
     }
-    let running = state.status() == TaskStatus::Running;
+    // One that is being stopped is no reason to start, and may never have run: its start may only be fenced.
+    let running = matches!(state.run, Run::Running { .. });
     match dependency.condition {
         DependencyCondition::Started => running,
         DependencyCondition::Completed => false,

@@ -33,7 +33,25 @@ async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
     assert_eq!(waiting.await.unwrap(), exited());
     assert_eq!(attempts.found().unwrap(), [id()]);
     attempts.remove(&id()).unwrap();
+    assert!(attempts.found().unwrap().is_empty());
+}
+
+/// An agent that was killed may have spawned a supervisor for an attempt that the next agent has started as well, has seen end and
+/// removes.
+#[tokio::test(start_paused = true)]
+async fn a_removed_record_fences_late_supervisors_of_a_dead_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let attempts = open(dir.path());
+    let file = dir.path().join(id().name());
+    fs::write(&file, exited().to_bytes()).unwrap();
+    attempts.remove(&id()).unwrap();
+    assert_eq!(attempts.record(&id()).unwrap().map(|record| record.state), Some(State::Tombstone));
+    tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
     assert_eq!(attempts.record(&id()).unwrap(), None);
+    // By now none can come any more.
+    fs::write(&file, exited().to_bytes()).unwrap();
+    attempts.remove(&id()).unwrap();
+    assert!(!file.exists());
 }
 
 #[tokio::test]

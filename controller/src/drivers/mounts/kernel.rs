@@ -107,6 +107,10 @@ pub(crate) fn unmount_top(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
 /// When something can't be unmounted.
 pub(crate) fn unmount_at_name(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
     for _ in 0..ROUNDS_MAX {
+        // Asked first: who may not unmount is refused whether there is a mount or not.
+        if !may_be_mounted(parent, name)? {
+            return Ok(());
+        }
         match unmount_one(parent, name)? {
             Unmounted::Yes => {}
             Unmounted::Nothing => return Ok(()),

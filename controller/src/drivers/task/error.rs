@@ -78,8 +78,12 @@ pub fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let why = error.to_string();
+        // Some say their cause themselves.
+        if !text.ends_with(&why) {
+            text.push_str(": ");
+            text.push_str(&why);
+        }
         cause = error.source();
     }
     text

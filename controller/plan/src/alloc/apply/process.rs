@@ -166,8 +166,12 @@ impl Writer<'_> {
                 self.state.parts.learn(part, PartState::Up);
                 self.started(index, *attempt);
             }
-            (Run::Running { .. } | Run::Stopping { .. }, Recovered::Running) => {
+            (Run::Running { .. }, Recovered::Running) => self.state.parts.learn(part, PartState::Up),
+            (Run::Stopping { .. }, Recovered::Running) => {
                 self.state.parts.learn(part, PartState::Up);
+                if let Some(TaskState { run: Run::Stopping { ran, .. }, .. }) = self.known_mut(index) {
+                    *ran = true;
+                }
             }
             (
                 Run::Starting { attempt, .. } | Run::Running { attempt, .. } | Run::Stopping { attempt, .. },
@@ -190,7 +194,7 @@ impl Writer<'_> {
         let Some(known) = self.known_mut(index) else { return };
         let then = if known.run == Run::Dead { AfterStop::Dead } else { AfterStop::Restart };
         let step = StopStep::Kill { until };
-        known.run = Run::Stopping { attempt: known.attempt, boot, step: step.clone(), then };
+        known.run = Run::Stopping { attempt: known.attempt, boot, ran: true, step: step.clone(), then };
         self.note_step(index, &step);
     }
 
@@ -352,11 +356,12 @@ impl Writer<'_> {
 
     fn begin_stop(&mut self, index: TaskIndex, step: StopStep, then: AfterStop) {
         let Some(known) = self.known_mut(index) else { return };
-        let (attempt, boot) = match known.run {
-            Run::Starting { attempt, boot } | Run::Running { attempt, boot } => (attempt, boot),
+        let (attempt, boot, ran) = match known.run {
+            Run::Starting { attempt, boot } => (attempt, boot, false),
+            Run::Running { attempt, boot } => (attempt, boot, true),
             Run::Waiting | Run::BackingOff { .. } | Run::Stopping { .. } | Run::Dead => return,
         };
-        known.run = Run::Stopping { attempt, boot, step: step.clone(), then };
+        known.run = Run::Stopping { attempt, boot, ran, step: step.clone(), then };
         known.restart_requested = false;
         self.note_step(index, &step);
     }
