@@ -34,9 +34,10 @@ pub fn program() -> &'static Path {
 }
 
 fn build() -> PathBuf {
-    // target/<profile>/deps/<this test>
-    let test = env::current_exe().expect("a test knows its program");
-    let profile = test.parent().and_then(Path::parent).expect("tests lie in target/<profile>/deps");
+    // target/<profile>/deps/<this test>, or target/<profile>/<this program>
+    let own = env::current_exe().expect("a process knows its program");
+    let profile =
+        own.ancestors().skip(1).find(|dir| !dir.ends_with("deps")).expect("programs lie in target/<profile>");
     let program = profile.join("herdlet");
     let built = fs::metadata(&program).and_then(|found| found.modified()).ok();
     let sources = ["controller", "api-types", "Cargo.lock"].map(|part| newest(&project().join(part)));

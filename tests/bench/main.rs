@@ -1,0 +1,64 @@
+//! What herdlet costs on this machine, beside what the machine itself can do:
+//! `cargo run --release -p herdlet-tests --bin bench [-- MEASURE…]`.
+//!
+//! In: names of measures (all of them by default; `--list` shows them), the released program. Out: a table as each figure
+//! comes in. Every figure has a goal; where a goal is a share of what the machine can do, the machine is measured in the
+//! same run. Nothing fails because a machine is slow: it is printed, and a person reads it.
+//!
+//! - [`starts`]: tasks started, stopped, run to their end; one task's latency.
+//! - [`rest`]: what an agent costs that has nothing to do, with and without tasks.
+//! - [`adoption`]: a killed agent that finds its tasks again.
+//! - [`output`]: how fast a task can write its log.
+//! - [`machine`]: what the same work costs without herdlet.
+//! - [`cost`]: what processes have cost so far, read from /proc.
+//! - [`table`]: how it is printed.
+
+#![expect(clippy::expect_used, reason = "a measure that can't go on says why and ends")]
+
+mod adoption;
+mod cost;
+mod job;
+mod machine;
+mod output;
+mod rest;
+mod starts;
+mod table;
+
+use std::process::ExitCode;
+
+use table::Table;
+
+/// A measure: prints one row or more.
+type Measure = fn(&mut Table);
+
+const MEASURES: [(&str, Measure); 10] = [
+    ("idle-memory", rest::idle_memory),
+    ("start-200", |table| starts::many(table, 200)),
+    ("start-500", |table| starts::many(table, 500)),
+    ("start-2000", |table| starts::many(table, 2_000)),
+    ("batch", starts::batch),
+    ("latency", starts::latency),
+    ("rest", rest::with_tasks),
+    ("adoption", adoption::after_kill),
+    ("memory-back", rest::memory_comes_back),
+    ("output", output::throughput),
+];
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted.iter().any(|name| name == "--list") {
+        MEASURES.iter().for_each(|(name, _)| println!("{name}"));
+        return ExitCode::SUCCESS;
+    }
+    if let Some(unknown) = wanted.iter().find(|name| !MEASURES.iter().any(|(known, _)| known == name)) {
+        eprintln!("no measure {unknown:?}; --list shows all");
+        return ExitCode::from(2);
+    }
+    let mut table = Table::begin();
+    for (name, measure) in MEASURES {
+        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+            measure(&mut table);
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,48 @@
+//! How fast a task can write its log.
+
+use std::{
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use super::{job::Bench, table::Table};
+
+/// What a task writes, in MiB.
+const MIB: u32 = 2_048;
+
+/// One task that writes its log in pieces of 4 KiB and of 64 KiB, beside the same writer into `| cat > file`.
+pub(super) fn throughput(table: &mut Table) {
+    for (name, piece, count) in [("4 KiB", 4 << 10, MIB << 8), ("64 KiB", 64 << 10, MIB << 4)] {
+        let writer = format!("dd if=/dev/zero bs={piece} count={count} 2>/dev/null");
+        let plain = piped(&writer);
+        let bench = Bench::new();
+        let script = format!("{{command: /bin/sh, args: [-c, \"{writer}\"]}}");
+        let began = Instant::now();
+        bench.submit("batch", 1, &script);
+        bench.until_complete(1);
+        let ours = speed(began);
+        table.row(
+            &format!("log of one task, rotated, writes of {name}"),
+            format_args!("{ours:.0} MiB/s, {:.0} %", 100.0 * ours / plain),
+            "≥ 80 % of `| cat > file`",
+            format_args!("{plain:.0} MiB/s"),
+        );
+        bench.delete();
+        bench.until_removed();
+        bench.agent.finish();
+    }
+}
+
+/// What `| cat > file` does, in MiB/s. The file is cut when it is as big as a rotated log may be.
+fn piped(writer: &str) -> f64 {
+    let dir = tempfile::tempdir_in("/tmp").expect("a temporary directory");
+    let began = Instant::now();
+    let script = format!("{writer} | cat > {}", dir.path().join("log").display());
+    let status = Command::new("/bin/sh").args(["-c", &script]).stdin(Stdio::null()).status();
+    assert!(status.is_ok_and(|status| status.success()));
+    speed(began)
+}
+
+fn speed(began: Instant) -> f64 {
+    f64::from(MIB) / began.elapsed().as_secs_f64()
+}

@@ -1,0 +1,90 @@
+//! What an agent costs while nothing happens.
+
+use std::time::{Duration, Instant};
+
+use herdlet_tests::e2e::wait;
+
+use super::{cost, job::Bench, table::Table};
+
+const COUNT: usize = 200;
+const SLEEP: &str = r#"{command: sleep, args: ["100000"]}"#;
+/// How long nothing happens.
+const REST: Duration = Duration::from_secs(60);
+
+/// An agent without any work.
+pub(super) fn idle_memory(table: &mut Table) {
+    let bench = Bench::new();
+    let pid = bench.agent.pid();
+    table.row(
+        "idle agent, no tasks: memory (PSS)",
+        format_args!("{:.1} MB, {} threads", megabytes(cost::pss_kib([pid])), cost::thread_count(pid)),
+        "≤ 12 MB",
+        "",
+    );
+    bench.agent.finish();
+}
+
+/// 200 tasks that sleep: memory for each, and a minute in which nothing happens.
+pub(super) fn with_tasks(table: &mut Table) {
+    let bench = Bench::new();
+    let before = cost::pss_kib([bench.agent.pid()]);
+    bench.submit("service", COUNT, SLEEP);
+    bench.until_running(COUNT);
+    // Until tasks have been healthy for long enough, and threads that were needed for starting have gone.
+    wait::pause(Duration::from_secs(15));
+    let supervisors = bench.supervisors();
+    let grown = cost::pss_kib([bench.agent.pid()]).saturating_sub(before);
+    let each = (grown + cost::pss_kib(supervisors.iter().copied())) / COUNT as u64;
+    let threads: usize = supervisors.iter().map(|pid| cost::thread_count(*pid)).sum();
+    table.row(
+        "memory for each running task beyond its own (PSS)",
+        format_args!("{each} KB, {:.1} processes, {:.1} threads", per(supervisors.len()), per(threads)),
+        "≤ 200 KB, ≤ 1 process, ≤ 1 thread",
+        "",
+    );
+    let pids = bench.whole_tree();
+    let (cpu, woken) = (cost::cpu(pids.iter().copied()), cost::wake_ups(pids.iter().copied()));
+    let began = Instant::now();
+    wait::pause(REST);
+    let cpu = cost::cpu(pids.iter().copied()).saturating_sub(cpu);
+    let woken = cost::wake_ups(pids.iter().copied()).saturating_sub(woken);
+    table.row(
+        &format!(
+            "{COUNT} running, nothing happens for {} s: processor time, whole tree",
+            began.elapsed().as_secs()
+        ),
+        format_args!("{:.3} s, {woken} wake-ups", cpu.as_secs_f64()),
+        "≤ 0.1 s",
+        "",
+    );
+    bench.agent.finish();
+}
+
+/// Memory after 200 tasks came and went.
+pub(super) fn memory_comes_back(table: &mut Table) {
+    let bench = Bench::new();
+    let before = cost::pss_kib([bench.agent.pid()]);
+    bench.submit("service", COUNT, SLEEP);
+    bench.until_running(COUNT);
+    bench.delete();
+    bench.until_removed();
+    wait::pause(Duration::from_secs(15));
+    let after = cost::pss_kib([bench.agent.pid()]);
+    table.row(
+        "memory after 200 tasks were stopped (PSS)",
+        format_args!("{:.1} MB (before: {:.1} MB)", megabytes(after), megabytes(before)),
+        "within 20 % of idle",
+        "",
+    );
+    bench.agent.finish();
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn megabytes(kib: u64) -> f64 {
+    kib as f64 * 1024.0 / 1e6
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn per(total: usize) -> f64 {
+    total as f64 / COUNT as f64
+}

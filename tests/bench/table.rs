@@ -1,0 +1,44 @@
+//! The table: a Markdown row for each figure, as soon as it is known.
+
+use std::{fmt::Display, fs, thread};
+
+/// The table that is being printed.
+pub(super) struct Table;
+
+impl Table {
+    /// Says on what machine and prints the head.
+    pub(super) fn begin() -> Self {
+        let model = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = model.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("");
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+        let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        println!(
+            "{cores} cores ({}), Linux {}, load before: {}\n",
+            model.trim_start_matches([':', '\t', ' ']),
+            kernel.trim(),
+            load.split(' ').next().unwrap_or("?")
+        );
+        println!("| measure | herdlet | goal | the machine itself |");
+        println!("| --- | --- | --- | --- |");
+        Self
+    }
+
+    /// Prints a row; `machine` is empty where nothing can be compared.
+    pub(super) fn row(&mut self, measure: &str, value: impl Display, goal: &str, machine: impl Display) {
+        println!("| {measure} | {value} | {goal} | {machine} |");
+    }
+}
+
+/// The value at `share` (0 to 1) of sorted values.
+pub(super) fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "an index of a short list"
+    )]
+    let index = (share * last as f64).round() as usize;
+    sorted.get(index).copied().unwrap_or(f64::NAN)
+}
