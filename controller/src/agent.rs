@@ -1,7 +1,7 @@
 //! The agent: wires sources, planner, hands, eyes and faces together, in the order of starting and of stopping.
 //!
 //! ```text
-//!  start   directories, lock ─► database ─► drivers ─► world ─► loop ─► eyes ─► API ─► sources ─► complete ─► READY=1
+//!  start   lock ─► directories, drivers ─► database ─► world ─► loop ─► eyes ─► API ─► sources ─► complete ─► READY=1
 //!  stop    API ─► sources, eyes ─► loop (flushes its commits) ─► database. Tasks run on.
 //! ```
 
@@ -299,7 +299,7 @@ async fn follow_driver(mut notices: BoxStream<'static, TaskNotice>, inbox: Inbox
     }
 }
 
-/// Ends of attempts and drift of their cgroups become events.
+/// Ends of attempts and drift of their cgroups become events; what was put right already is counted.
 async fn follow_attempts(
     mut notices: tokio::sync::mpsc::Receiver<Notice>,
     model: Arc<ReadModel>,

@@ -319,8 +319,8 @@ fn has_ended(view: &AllocView) -> bool {
     view.status.is_terminal() && view.tasks.iter().all(|task| task.state == TaskStatus::Dead)
 }
 
-/// Ends and removes what is left, services among it. Bounded by the tasks' own `kill_timeout`; a second Ctrl-C leaves the
-/// rest to the guard.
+/// Ends and removes what is left, services among it. Bounded by the tasks' own `kill_timeout`, where the catalogue confirms
+/// what is taken back; Ctrl-C leaves the rest to the guard.
 async fn remove_jobs(agent: &Agent) {
     let mut changes = agent.model.changes();
     let interrupt = interrupted();

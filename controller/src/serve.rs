@@ -1,6 +1,7 @@
 //! `herdlet agent`: the long-running agent, from its config to its end.
 //!
-//! In: the config. Out: an exit code. Order of starting: state directory, drivers, database, loop, API, folders, readiness.
+//! In: the config. Out: an exit code. Order of starting: TCP addresses, state directory, drivers, database, loop, API,
+//! folders, readiness.
 //! It stops by SIGTERM or SIGINT in the reverse order; tasks run on.
 
 mod readiness;
@@ -65,7 +66,7 @@ pub async fn run_agent(flags: Flags) -> u8 {
 }
 
 async fn run(config: Config) -> anyhow::Result<()> {
-    // Before anything is touched: an agent that can't serve after all must not have started tasks.
+    // Before anything is touched: an agent whose addresses are taken must not have started tasks.
     let doors = Doors::open(&config).await?;
     let consul = consul(&config)?;
     let dir = StateDir::claim(&config.state_dir)?;
@@ -226,8 +227,8 @@ fn shared(
     })
 }
 
-/// Opens every listener before the first request is served, so that a taken address is told at once.
-/// Sockets on TCP. Whoever connects early waits until the agent serves.
+/// Sockets on TCP, opened before anything else, so that a taken address is told at once. Whoever connects early waits until
+/// the agent serves.
 struct Doors {
     api: Option<(Listener, Token)>,
     metrics: Option<Listener>,
@@ -250,6 +251,7 @@ impl Doors {
     }
 }
 
+/// Makes the socket, and serves it and the others.
 async fn listen(
     config: &Config,
     doors: Doors,

@@ -140,9 +140,9 @@ where
         (runtime, handle)
     }
 
-    /// Runs until the shutdown token is cancelled, all senders of the inbox are gone, or the committer failed. Then it takes what was already
-    /// accepted, waits for the last commits (bounded by [`Settings::flush_max`]) and starts no further action; it does
-    /// not touch what runs.
+    /// Runs until the shutdown token is cancelled, all senders of the inbox are gone, or the committer failed. Then it takes
+    /// what was already accepted, waits for the last commits (bounded by [`Settings::flush_max`]) and starts no further
+    /// action; it does not touch what runs.
     pub async fn run(self) -> Ended<W, S> {
         let Self {
             reconciler,

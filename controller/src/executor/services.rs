@@ -121,8 +121,7 @@ pub async fn task_checks(context: &Arc<Context>, workload: &Workload, verb: Plac
 }
 
 /// Removes from Consul what this instance registered and no live allocation wants. Without a configured Consul and without
-/// users of one nothing is asked. To be called once all that is wanted is
-/// known.
+/// users of one nothing is asked. To be called once all that is wanted is known.
 pub async fn sweep_consul(context: &Arc<Context>, views: &[Arc<AllocView>]) {
     let mut keep = BTreeSet::new();
     let mut used = false;

@@ -133,7 +133,7 @@ pub(super) async fn alive() -> &'static str {
     "ok\n"
 }
 
-/// Whether the state was restored and the loop goes round. Never fails because a job does.
+/// Whether the state was restored and every folder of manifests was read. Never fails because a job does.
 pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, String) {
     match (shared.vitals)().not_ready {
         None => (StatusCode::OK, "ok\n".to_owned()),

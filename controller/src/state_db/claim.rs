@@ -169,9 +169,9 @@ fn holder(path: &Path) -> Option<u32> {
 /// How long an agent may take to be gone after it was killed.
 const END_MAX: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// How long a process may take to begin its program,
+/// How long a process may take to begin its program, after which it holds the lock no longer.
 const BEGIN_MAX: Duration = Duration::from_secs(2);
-/// looked at so often.
+/// Between two looks at whether it has.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// Whether another process ends within [`END_MAX`], or has ended.

@@ -17,8 +17,8 @@ use herdlet_runtime::metrics::Histogram;
 /// So many series of jobs are kept whether or not the jobs are still known; beyond that those of forgotten jobs go.
 const JOB_SERIES_MAX: usize = 4_096;
 
-/// What may drift, by the planner's names for parts, and cgroups and records: zero from the start, so that a rate over them is right from
-/// the first one on.
+/// What may drift, by the planner's names for parts, and cgroups and records: zero from the start, so that a rate over them is
+/// right from the first one on.
 pub(super) const DRIFT_KINDS: [&str; 9] =
     ["alloc_dir", "cgroup", "check", "identity", "mount", "process", "record", "service", "task_dir"];
 

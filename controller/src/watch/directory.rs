@@ -1,8 +1,8 @@
 //! Directories, watched: tells that something in one changed, not what. Whoever is told looks for itself.
 //!
-//! In: paths. Out: word of changes. All watches of the process share one inotify queue, because a user has only 128 of them
+//! In: paths. Out: word of changes. All of these watches share one inotify queue, because a user has only 128 of them
 //! (inotify(7), `max_user_instances`), but watches by the ten thousand. Where even those are used up, a directory is taken
-//! for changed every [`SLOW_PERIOD`], so that nobody is refused.
+//! for changed every [`SLOW_PERIOD`], so that nobody is refused. (The records of attempts have a queue of their own.)
 
 mod hub;
 
@@ -74,7 +74,7 @@ impl DirectoryWatch {
     /// Waits until something has changed since the last call (or since [`DirectoryWatch::open`]).
     ///
     /// # Errors
-    /// When the directory is gone, after that was told as a change.
+    /// When the directory is gone. What was written to it last may not have been told as a change.
     pub async fn changed(&self) -> io::Result<()> {
         match &self.kernel {
             Some(subscription) => {

@@ -147,7 +147,7 @@ impl World {
         turn.views.push(View::Volume(VolumeView { spec, status, claims }.into()));
     }
 
-    /// Allocations that mount the volume and are not being removed.
+    /// Allocations that ask for the volume, also those that have ended and are kept for their logs.
     pub(crate) fn claims(&self, name: &str) -> impl Iterator<Item = AllocId> {
         self.allocs.claiming(name)
     }

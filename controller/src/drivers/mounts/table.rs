@@ -55,7 +55,8 @@ pub(crate) const OWNER_MARK: &str = "herdlet";
 /// All mounts at or below `base`, ordered by place: of mounts at the same place the last one is what is seen there.
 ///
 /// The table is read again only when the kernel says that it has changed: a node with thousands of mounts is looked at for
-/// thousands of tasks.
+/// thousands of tasks. It does not say so of a rename, so a mount below a directory that was renamed is told at its old place
+/// until the next mount or unmount.
 ///
 /// # Errors
 ///
