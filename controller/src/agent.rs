@@ -69,6 +69,15 @@ pub struct Parts {
     pub notes: NoteSink,
 }
 
+/// Attempts of this instance that belong to no allocation.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Orphans {
+    /// So many are still there.
+    pub left: u64,
+    /// So many were removed.
+    pub removed: u64,
+}
+
 /// A running agent.
 pub struct Agent {
     /// Where events and requests go.
@@ -83,6 +92,8 @@ pub struct Agent {
     pub context: Arc<executor::Context>,
     /// How its tasks are held together.
     pub isolation: Isolation,
+    /// What was found at the start and belongs to nothing.
+    pub orphans: Orphans,
     /// Live operations and their figures.
     pub operations: runtime::Operations<executor::OpKey, executor::Kind, herdlet_plan::action::Outcome>,
     eyes: Eyes,
@@ -108,7 +119,7 @@ impl Agent {
             tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
         }
         let lost = (incomplete || !unusable.is_empty()).then_some(Lost);
-        let found = reconcile_found(&instance, &world, lost).await;
+        let (found, orphans) = reconcile_found(&instance, &world, lost).await;
         let signer = Signer::load_or_create(&instance.paths.keys()).context("load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
         let node = with_fingerprints(node, &instance.drivers).await;
@@ -160,6 +171,7 @@ impl Agent {
             handle,
             context,
             isolation: instance.isolation,
+            orphans,
             operations,
             eyes,
             ended,
@@ -237,9 +249,10 @@ struct Lost;
 /// Attempts that exist: those of known allocations are told to the planner. Unknown ones are leaks and removed, unless
 /// something of the database was lost, now or at an earlier start: an allocation is forgotten only after its directory has
 /// gone, so one that has a directory was not.
-async fn reconcile_found(instance: &Instance, world: &World, lost: Option<Lost>) -> Vec<Event> {
+async fn reconcile_found(instance: &Instance, world: &World, lost: Option<Lost>) -> (Vec<Event>, Orphans) {
     let known: std::collections::BTreeSet<_> = world.allocations().map(|(spec, _)| spec.id).collect();
     let mut events = Vec::new();
+    let mut orphans = Orphans::default();
     for (name, driver) in instance.drivers.iter() {
         let found = match driver.found().await {
             Ok(found) => found,
@@ -255,15 +268,20 @@ async fn reconcile_found(instance: &Instance, world: &World, lost: Option<Lost>)
             }
             if lost.is_some() || instance.paths.alloc(&id.alloc).exists() {
                 tracing::warn!(attempt = %id, "an unknown attempt exists; it is left alone");
+                orphans.left += 1;
                 continue;
             }
             tracing::warn!(attempt = %id, "removing an attempt that belongs to no allocation");
-            if let Err(error) = driver.destroy(&id, crate::drivers::task::Leftover::Kill).await {
-                tracing::warn!(attempt = %id, error = error.why(), "failed to remove it");
+            match driver.destroy(&id, crate::drivers::task::Leftover::Kill).await {
+                Ok(()) => orphans.removed += 1,
+                Err(error) => {
+                    tracing::warn!(attempt = %id, error = error.why(), "failed to remove it");
+                    orphans.left += 1;
+                }
             }
         }
     }
-    events
+    (events, orphans)
 }
 
 fn wanted_volume(volume: Volume) -> Event {

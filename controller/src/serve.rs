@@ -110,6 +110,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let closing = CancellationToken::new();
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let mut faces = JoinSet::new();
+    telemetry.orphans("attempt", agent.orphans);
     let scrape = telemetry.scrape(&mut agent, problems.clone());
     let vitals = vitals(readiness.clone(), agent.requests.clone(), problems);
     let shared = shared(&config, &agent, facts, vitals, scrape, closing.clone());

@@ -39,7 +39,7 @@ pub use herdlet_runtime::operation::KindFigures;
 pub use page::Format;
 
 use crate::{
-    agent::Agent,
+    agent::{Agent, Orphans},
     desired::folder::FolderStatus,
     drivers::cgroup::Isolation,
     executor::Kind,
@@ -187,14 +187,11 @@ impl Telemetry {
         counts.prune(&keys_of(&jobs), &allocs.iter().map(|view| view.spec.id).collect());
     }
 
-    /// So many things of this kind belong to nothing that is known, and were left alone.
-    pub fn orphans(&self, kind: &'static str, count: u64) {
-        self.0.counts().orphans.insert(kind, count);
-    }
-
-    /// A thing of this kind that belonged to nothing was removed.
-    pub fn orphan_removed(&self, kind: &'static str) {
-        *self.0.counts().orphans_removed.entry(kind).or_default() += 1;
+    /// Things of this kind were found that belong to nothing that is known.
+    pub fn orphans(&self, kind: &'static str, found: Orphans) {
+        let mut counts = self.0.counts();
+        counts.orphans.insert(kind, found.left);
+        *counts.orphans_removed.entry(kind).or_default() += found.removed;
     }
 
     /// The page of metrics.

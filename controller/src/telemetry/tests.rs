@@ -202,8 +202,7 @@ fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
             alloc("running", 1, None, CheckStatus::Success),
         ],
     );
-    node.telemetry.orphans("cgroup", 1);
-    node.telemetry.orphan_removed("cgroup");
+    node.telemetry.orphans("attempt", Orphans { left: 1, removed: 1 });
     let sink = node.telemetry.sink();
     sink(&Note::Disruption { job: key(), cause: "update" });
     sink(&Note::TaskRestart { job: key(), task: "main".to_owned(), reason: "exit" });
