@@ -319,8 +319,8 @@ fn has_ended(view: &AllocView) -> bool {
     view.status.is_terminal() && view.tasks.iter().all(|task| task.state == TaskStatus::Dead)
 }
 
-/// Ends and removes what is left, services among it. Bounded by the tasks' own `kill_timeout`, where the catalogue confirms
-/// what is taken back; Ctrl-C leaves the rest to the guard.
+/// Ends and removes what is left, services among it. Bounded by the tasks' own `kill_timeout` and, for a catalogue that does not
+/// confirm what is taken back, by [`LAST_OUTPUT_MAX`] after that; Ctrl-C leaves the rest to the guard.
 async fn remove_jobs(agent: &Agent) {
     let mut changes = agent.model.changes();
     let interrupt = interrupted();
@@ -335,9 +335,19 @@ async fn remove_jobs(agent: &Agent) {
         }
         () = &mut interrupt => return,
     }
+    let mut given_up = None;
     while !agent.model.jobs().is_empty() {
+        if given_up.is_none() && agent.model.allocs().iter().all(|view| has_ended(view)) {
+            given_up = Some(tokio::time::Instant::now() + LAST_OUTPUT_MAX);
+        }
         tokio::select! {
             _ = changes.recv() => {}
+            () = tokio::time::sleep_until(given_up.unwrap_or_else(tokio::time::Instant::now)), if given_up.is_some() => {
+                for view in agent.model.jobs() {
+                    tracing::warn!(job = %view.key, why = view.convergence.message, "not all of it could be taken back");
+                }
+                return;
+            }
             () = &mut interrupt => return,
             // Nothing would be seen to go. The guard needs no state.
             () = agent.requests.until_degraded() => return,

@@ -3,12 +3,13 @@
 use std_alloc::{
     format,
     string::{String, ToString},
+    vec::Vec,
 };
 
 use herdlet_api_types::{
     UnixNanos,
     alloc::{Allocation, ClientStatus, Desired},
-    task::TaskStatus,
+    task::{TaskEvent, TaskEventKind, TaskStatus},
     view::{Convergence, ConvergenceState, Reason},
 };
 
@@ -44,8 +45,13 @@ pub fn convergence(
 ) -> Convergence {
     if state.durable.status == ClientStatus::Failed && spec.desired == Desired::Run {
         let why = state.durable.tasks.iter().find(|task| task.failed).map_or_else(String::new, |task| {
-            let last = task.events.last().map(|event| event.message.clone()).unwrap_or_default();
-            format!("task {} failed: {last}", task.name)
+            // That it is not restarted is the policy's word; why is what was told before.
+            let (policy, causes): (Vec<_>, Vec<_>) =
+                task.events.iter().rev().partition(|event| event.kind == TaskEventKind::NotRestarting);
+            let said = |event: &&TaskEvent| event.message.clone();
+            let told: Vec<String> =
+                causes.first().map(said).into_iter().chain(policy.first().map(said)).collect();
+            format!("task {} failed: {}", task.name, told.join("; "))
         });
         return Convergence {
             state: ConvergenceState::Failed,

@@ -41,7 +41,7 @@ _herdlet_with_jobs() {
         case "${COMP_WORDS[1]}:$before" in
             *:--task|*:--tail|*:--timeout|*:--addr|*:--token-file|*:--output|*:-o|*:--for|*:--signal|*:-s|*:--color|delete:-f|*:--file) ;;
             TAKING)
-                COMPREPLY=( $(compgen -W "$(NAMES)" -- "$word") )
+                COMPREPLY=( $(compgen -W "$(NAMES | grep -x '[A-Za-z0-9._/-]*')" -- "$word") )
                 [[ "${#COMPREPLY[@]}" -gt 0 ]] && return 0 ;;
         esac
     fi

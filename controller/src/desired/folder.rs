@@ -25,7 +25,7 @@ use crate::{
     },
     durable,
     planner::Input,
-    watch::directory::{DirectoryWatch, Interests},
+    watch::directory::{DirectoryWatch, Interests, identity},
 };
 
 /// Editors and copies touch a file several times; one reading serves them all.
@@ -188,8 +188,9 @@ impl FolderSource {
         }
     }
 
-    /// Reads the folder after each change, until it vanishes.
+    /// Reads the folder after each change, until it vanishes or is replaced.
     async fn follow_once(&mut self) -> anyhow::Result<()> {
+        let watched = identity(&self.dir);
         let watch = DirectoryWatch::open(&self.dir, Interests::Entries).context("watch the folder");
         // What is there before the watch is; and where there is nothing to be watched, this says why.
         if self.load().await? == Reading::Unreadable {
@@ -200,7 +201,8 @@ impl FolderSource {
         while watch.changed().await.is_ok() {
             let _ = tokio::time::timeout(QUIET_WAIT_MAX, comes_to_rest(&watch)).await;
             self.load().await?;
-            if !self.dir.is_dir() {
+            // Another folder in its place, or another one that a link leads to, is to be watched in its stead.
+            if identity(&self.dir) != watched {
                 break;
             }
         }

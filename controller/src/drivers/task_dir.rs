@@ -117,6 +117,9 @@ impl TaskDir {
             let mounts = mounts_below(&base).map_err(TaskDirError::Table)?;
             for (name, _) in TMPFS {
                 let here = task.path().join(name);
+                if !kernel::may_be_mounted(&task, OsStr::new(name))? {
+                    return Ok(Sight::foreign(format!("{} is not mounted", here.display())));
+                }
                 match at(&mounts, &base.join(name)).as_slice() {
                     [one] if one.is_ours() => {}
                     [] => return Ok(Sight::foreign(format!("{} is not mounted", here.display()))),

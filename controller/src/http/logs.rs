@@ -32,8 +32,9 @@ use crate::logs::{Chunk, Follower, LogFiles, Stream};
 /// Between two empty frames of a stream without news, as Nomad's clients expect them.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Logs followed at the same time: each takes a connection and an open file, of which a process usually has 1,024.
-const FOLLOWED_MAX: usize = 480;
+/// Logs followed at the same time: each takes a connection and an open file, of which a process usually has 1,024 and of which
+/// every task needs one too.
+const FOLLOWED_MAX: usize = 256;
 static FOLLOWED: Semaphore = Semaphore::const_new(FOLLOWED_MAX);
 
 /// More lines are the whole log.

@@ -8,6 +8,7 @@ mod hub;
 
 use std::{
     io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -50,6 +51,11 @@ impl Interests {
             Self::Names => entries | W::DELETE_SELF | W::MOVE_SELF,
         }
     }
+}
+
+/// Device and inode of the directory that a path leads to now; none where it leads nowhere.
+pub fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()))
 }
 
 impl DirectoryWatch {

@@ -6,7 +6,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -27,6 +26,7 @@ use herdlet_runtime::Inbox;
 
 use tokio::{
     sync::{Notify, broadcast::error::RecvError},
+    task::JoinError,
     time::MissedTickBehavior,
 };
 
@@ -39,7 +39,7 @@ use crate::{
     paths::{self, Paths},
     planner::Input,
     publish::{Changed, Object, ReadModel},
-    watch::directory::{Interests, Subscription},
+    watch::directory::{Interests, Subscription, identity},
 };
 
 /// One look serves a burst of changes.
@@ -105,7 +105,14 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
         let (at, shown, eyes) = (paths.clone(), Arc::clone(&model), Arc::clone(&watched));
         // A disk that hangs holds up this look and nothing else.
         let missing = tokio::task::spawn_blocking(move || eyes.look(&at, &shown)).await;
-        for (alloc, part) in missing.unwrap_or_default() {
+        let missing = match missing.map_err(JoinError::try_into_panic) {
+            Ok(missing) => missing,
+            // An eye that panics ends the agent.
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            // The async runtime goes down.
+            Err(Err(_)) => return,
+        };
+        for (alloc, part) in missing {
             if inbox.send(Input::Event(Event::Drift { alloc, part, by })).await.is_err() {
                 return;
             }
@@ -116,9 +123,15 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
 /// Directories that are watched, by the allocation that they are of.
 #[derive(Default)]
 struct Watched {
-    subscriptions: Mutex<BTreeMap<AllocId, Vec<Subscription>>>,
+    subscribed: Mutex<BTreeMap<AllocId, Subscribed>>,
     due: Arc<Mutex<BTreeSet<AllocId>>>,
     told: Arc<Notify>,
+}
+
+/// What is watched of an allocation.
+struct Subscribed {
+    places: BTreeSet<PathBuf>,
+    subscriptions: Vec<Subscription>,
 }
 
 impl Watched {
@@ -135,13 +148,18 @@ impl Watched {
         for id in due {
             let view = model.alloc(&id).filter(|view| view.tasks.iter().any(is_running));
             let Some(view) = view else {
-                lock(&self.subscriptions).remove(&id);
+                lock(&self.subscribed).remove(&id);
                 continue;
             };
             let dirs = Directories::of(&view, paths, &volumes);
-            if !lock(&self.subscriptions).contains_key(&id) {
+            let places = dirs.places();
+            let is_watched = |known: &Subscribed| {
+                known.places == places && !known.subscriptions.iter().any(Subscription::is_over)
+            };
+            if !lock(&self.subscribed).get(&id).is_some_and(is_watched) {
+                // The new ones first, so that nothing is missed between the two.
                 let subscriptions = self.subscribe(id, &dirs);
-                lock(&self.subscriptions).insert(id, subscriptions);
+                lock(&self.subscribed).insert(id, Subscribed { places, subscriptions });
             }
             missing.extend(dirs.missing().into_iter().map(|part| (id, part)));
         }
@@ -201,6 +219,13 @@ impl Directories {
         dirs
     }
 
+    /// All places that are watched; tasks that start later bring more.
+    fn places(&self) -> BTreeSet<PathBuf> {
+        let mounts = self.mounts.iter().map(|mount| &mount.source);
+        let tasks = self.tasks.iter().map(|(_, path)| path);
+        [&self.top, &self.shared].into_iter().chain(mounts).chain(tasks).cloned().collect()
+    }
+
     /// The parts that are not as they were made. Whether that matters is told by their own looks.
     fn missing(&self) -> Vec<Part> {
         let mut missing = Vec::new();
@@ -214,7 +239,11 @@ impl Directories {
             }
         }
         // An unmounted one is told by the mount table.
-        for mount in self.mounts.iter().filter(|mount| identity(&mount.source) != identity(&mount.point)) {
+        let shows_its_source = |mount: &Mounted| {
+            let source = identity(&mount.source);
+            source.is_some() && source == identity(&mount.point)
+        };
+        for mount in self.mounts.iter().filter(|mount| !shows_its_source(mount)) {
             missing.push(Part::Task(mount.task, TaskPart::Mounts));
         }
         missing
@@ -223,10 +252,6 @@ impl Directories {
 
 fn is_running(task: &TaskView) -> bool {
     task.phase == "running"
-}
-
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()))
 }
 
 /// Where volumes that are ready have their data.

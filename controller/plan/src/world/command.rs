@@ -78,7 +78,8 @@ impl World {
             }
             let same_place =
                 core::mem::discriminant(&known.state.spec.kind) == core::mem::discriminant(&volume.kind);
-            if !same_place && self.claims(&volume.name).next().is_some() {
+            let mut users = self.claims(&volume.name).filter_map(|id| self.allocs.get(id));
+            if !same_place && users.any(|entry| entry.may_mount()) {
                 let message = format!("volume \"{}\" is in use and can't move its data", volume.name);
                 return Err(Refusal::Conflict(message));
             }

@@ -60,7 +60,7 @@ impl Probe {
                 if attempt.previous().len() > REDIRECTS_MAX {
                     attempt.error("too many redirects")
                 } else if tls == Tls::None && attempt.url().scheme() == "https" {
-                    attempt.error("redirected to https")
+                    attempt.error(NeedsTls)
                 } else {
                     attempt.follow()
                 }
@@ -92,7 +92,7 @@ impl Probe {
                     request.body(body.clone()).send().await
                 };
                 let answer = match send(tls).await {
-                    Err(error) if tls == Tls::None && error.is_redirect() => send(Tls::Verified).await,
+                    Err(error) if needs_tls(&error) => send(Tls::Verified).await,
                     answer => answer,
                 };
                 match answer {
@@ -102,6 +102,15 @@ impl Probe {
             }
         }
     }
+}
+
+/// A plain request was redirected to `https://`.
+#[derive(Debug, thiserror::Error)]
+#[error("redirected to https")]
+struct NeedsTls;
+
+fn needs_tls(error: &reqwest::Error) -> bool {
+    std::error::Error::source(error).is_some_and(|why| why.is::<NeedsTls>())
 }
 
 /// As many as Nomad follows.

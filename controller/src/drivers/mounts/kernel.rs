@@ -19,7 +19,7 @@ use rustix::{
 
 use super::{
     Access,
-    table::{Mount, OWNER_MARK, mounts_below},
+    table::{Mount, OWNER_MARK, mounts_below_now},
 };
 use crate::drivers::safe_fs::{Crossing, Dir, FsError};
 
@@ -84,7 +84,7 @@ pub(crate) fn open_source(source: &Path) -> Result<OwnedFd, FsError> {
 pub(crate) fn unmount_below(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
     let top = parent.real_path()?.join(name);
     repeat(parent, &top, || {
-        let mut mounts = mounts_below(&top)?;
+        let mut mounts = mounts_below_now(&top)?;
         mounts.sort_by_key(|mount| std::cmp::Reverse((mount.point.components().count(), mount.id)));
         Ok(mounts)
     })

@@ -52,11 +52,19 @@ impl Mount {
 /// What mounts of ours that have no source of their own are called in the mount table.
 pub(crate) const OWNER_MARK: &str = "herdlet";
 
-/// All mounts at or below `base`, ordered by place: of mounts at the same place the last one is what is seen there.
+/// All mounts at or below `base` as the table says now, ordered by place: of mounts at the same place the last one is what is
+/// seen there.
 ///
-/// The table is read again only when the kernel says that it has changed: a node with thousands of mounts is looked at for
-/// thousands of tasks. It does not say so of a rename, so a mount below a directory that was renamed is told at its old place
-/// until the next mount or unmount.
+/// # Errors
+///
+/// When `/proc` can't be read.
+pub(super) fn mounts_below_now(base: &Path) -> io::Result<Vec<Mount>> {
+    Ok(Table::open()?.below(base))
+}
+
+/// The same, for looks: the table is read again only when the kernel says that it has changed, because a node with thousands of
+/// mounts is looked at for thousands of tasks. It does not say so of a rename, so a mount below a directory that was renamed is
+/// told at its old place until the next mount or unmount.
 ///
 /// # Errors
 ///

@@ -7,7 +7,10 @@ use std::{
     ffi::{OsStr, OsString},
     io,
     mem::MaybeUninit,
-    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -15,7 +18,10 @@ use std::{
     },
 };
 
-use rustix::fs::inotify::{self, ReadFlags, WatchFlags};
+use rustix::fs::{
+    Mode, OFlags,
+    inotify::{self, ReadFlags, WatchFlags},
+};
 
 use super::Interests;
 
@@ -109,10 +115,14 @@ impl Hub {
         told: Box<dyn Fn() + Send>,
     ) -> io::Result<Subscription> {
         let flags = interests.flags();
+        // Opened before the lock is taken: a path may lead to a disk that hangs.
+        let open = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(path, open, Mode::empty())?;
+        let place = format!("/proc/self/fd/{}", dir.as_raw_fd());
         // The lock is held meanwhile, so that no event of the new watch comes before its subscriber.
         let mut watched = self.watched();
         let add = flags | WatchFlags::ONLYDIR | WatchFlags::MASK_ADD;
-        let watch = inotify::add_watch(&self.queue, path, add)?;
+        let watch = inotify::add_watch(&self.queue, place, add)?;
         let subscribers = watched.entry(watch).or_default();
         let id = subscribers.last().map_or(0, |last| last.id + 1);
         let over = Arc::new(AtomicBool::new(false));
