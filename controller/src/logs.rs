@@ -15,6 +15,7 @@ use std::{
 use rustix::fs::{Mode, OFlags};
 
 use crate::{
+    drivers::alloc_dir,
     paths,
     watch::directory::{DirectoryWatch, Interests},
 };
@@ -95,10 +96,15 @@ impl LogFiles {
     /// # Errors
     /// When it is not there, is a link, or is no regular file.
     pub fn open(&self, index: u64) -> io::Result<File> {
-        let path = self.dir.join(format!("{}.{index}", self.stem));
+        let name = format!("{}.{index}", self.stem);
+        let path = self.dir.join(&name);
+        let dir = alloc_dir::open_logs(&self.dir).map_err(|error| {
+            let missing = error.is_missing();
+            io::Error::new(if missing { io::ErrorKind::NotFound } else { io::ErrorKind::Other }, error)
+        })?;
         // Non-blocking, so that a fifo somebody planted can't hold us up before it is seen to be one.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = File::from(rustix::fs::open(&path, flags, Mode::empty())?);
+        let file = File::from(rustix::fs::openat(&dir, &name, flags, Mode::empty())?);
         if file.metadata()?.is_file() {
             Ok(file)
         } else {

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent::{self, Agent, Parts},
+    agent::{self, Agent, Orphans, Parts},
     config::{Config, Flags, Surroundings, host_name},
     desired::{
         folder::{FolderSource, FolderStatus},
@@ -112,7 +112,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let mut faces = JoinSet::new();
     telemetry.orphans("attempt", agent.orphans);
     let scrape = telemetry.scrape(&mut agent, problems.clone());
-    let vitals = vitals(readiness.clone(), agent.requests.clone(), problems);
+    let vitals = vitals(readiness.clone(), agent.requests.clone(), agent.orphans, problems);
     let shared = shared(&config, &agent, facts, vitals, scrape, closing.clone());
     // Before anything that may wait, so that whoever wonders can ask.
     listen(&config, doors, &shared, &mut faces, &closing).await?;
@@ -195,11 +195,18 @@ fn consul(config: &Config) -> anyhow::Result<ConsulConfig> {
 fn vitals(
     readiness: Readiness,
     requests: Requests,
+    orphans: Orphans,
     folders: Vec<Arc<FolderStatus>>,
 ) -> impl Fn() -> Vitals + Send + Sync + 'static {
     move || {
         let degraded = requests.degraded();
         let degraded = degraded.map(|why| format!("nothing new is started, running tasks are kept: {why}"));
+        let degraded = degraded.or_else(|| {
+            let left = Some(orphans.left).filter(|left| *left > 0)?;
+            Some(format!(
+                "{left} attempts were found that belong to no job and were left alone: the log names them"
+            ))
+        });
         let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
         Vitals { not_ready: readiness.why_not(), degraded, manifest_problems }
     }

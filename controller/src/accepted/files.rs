@@ -214,7 +214,7 @@ impl Read {
         path: &Path,
         key: impl FnOnce() -> RecordKey,
     ) -> Result<Option<T>, ReadError> {
-        let bytes = match fs::read(path) {
+        let bytes = match read_regular(path) {
             Ok(bytes) => bytes,
             Err(error) => {
                 self.unreadable.push(UnreadableFile {
@@ -243,6 +243,14 @@ impl Read {
             }
         }
     }
+}
+
+/// Reads a file; anything else, a fifo for instance, could hold up the agent for ever.
+fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    if !fs::symlink_metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    fs::read(path)
 }
 
 /// Removes what a crash left of files that were being written.

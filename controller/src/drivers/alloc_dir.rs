@@ -21,7 +21,7 @@ use crate::{
     drivers::{
         mounts::kernel,
         privileges::Privileges,
-        safe_fs::{Dir, FsError, Outlives, Rights},
+        safe_fs::{Crossing, Dir, FsError, Outlives, Rights},
         sight::{Class, Sight},
         task_dir::{open_rights, unmount_tmpfs},
     },
@@ -177,6 +177,17 @@ impl AllocDir {
     fn name(&self) -> OsString {
         self.id.to_string().into()
     }
+}
+
+/// Opens an allocation's logs directory. Tasks may replace it, and what it lies in, by links: none is followed.
+///
+/// # Errors
+///
+/// When it is not there, or a link is in its way.
+pub fn open_logs(logs: &Path) -> Result<Dir, FsError> {
+    // The allocation's own directory is nobody's but ours.
+    let top = logs.ancestors().nth(2).unwrap_or(Path::new("/"));
+    Dir::open(top)?.open_below(logs.strip_prefix(top).unwrap_or(logs), Crossing::Mounts)
 }
 
 /// Removes what interrupted removals left. Returns how many there were.

@@ -127,6 +127,7 @@ const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
 pub struct Attempts {
     path: PathBuf,
     opened: Instant,
+    memory: Memory,
     place: Mutex<Place>,
     inotify: Arc<AsyncFd<OwnedFd>>,
     /// Supervisors that may live, by the names of their records.
@@ -150,13 +151,14 @@ impl Attempts {
         let watch = |source| AttemptsError::Watch { path: path.to_owned(), source };
         let inotify = events::queue().map_err(|errno| watch(errno.into()))?;
         let place = Place::open(path, &inotify)?;
-        forget_earlier_boot(path, place.records(), Path::new(BOOT_ID))?;
+        let memory = forget_earlier_boot(path, place.records(), Path::new(BOOT_ID))?;
         let inotify = Arc::new(ready::register(inotify, Interest::READABLE).map_err(watch)?);
         let tombstones: Vec<String> =
             place.records().list()?.into_iter().filter(is_tombstone).map(|listed| listed.name).collect();
         let attempts = Arc::new(Self {
             path: path.to_owned(),
             opened: Instant::now(),
+            memory,
             place: Mutex::new(place),
             inotify: Arc::clone(&inotify),
             shims: Mutex::default(),
@@ -308,6 +310,11 @@ impl Attempts {
         Ok(shim)
     }
 
+    /// Whether an attempt without a record has never begun.
+    pub fn remembers(&self) -> bool {
+        self.memory == Memory::OfThisBoot
+    }
+
     /// Forgets an ended attempt: removes its record, a tombstone only later. While supervisors may still come that an agent
     /// before this one has spawned, the record becomes a tombstone first.
     ///
@@ -422,27 +429,37 @@ fn read_boot(file: &Path) -> Result<String, AttemptsError> {
     Ok(boot)
 }
 
+/// What the directory knew when it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// Whatever was begun in this boot has a record.
+    OfThisBoot,
+    /// Nothing: the machine was started since, or somebody has deleted the directory. That an attempt has no record doesn't say
+    /// that it never began.
+    None,
+}
+
 /// Records of an earlier boot name processes that are gone; their pids and start times may be somebody else's now. Only
 /// a directory that is on disk sees this.
-fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> Result<(), AttemptsError> {
+fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> Result<Memory, AttemptsError> {
     let boot = read_boot(boot_file)?;
     let marker = path.join(place::BOOT);
     let write = || durable::write(&marker, boot.as_bytes());
     let written = |source| AttemptsError::Prepare { path: marker.clone(), source };
     match read_boot(&marker) {
-        Ok(known) if known == boot => return Ok(()),
+        Ok(known) if known == boot => return Ok(Memory::OfThisBoot),
         Ok(_) => {}
         // Nothing says that they are of another boot, and what runs must not be forgotten: a pid that is somebody else's now is
         // told by its start time.
         Err(error) => {
             if records.list()?.is_empty() {
-                return write().map_err(written);
+                return write().map_err(written).map(|()| Memory::None);
             }
             tracing::error!(
                 error = super::task::in_full(&error),
                 "it is not known of which boot the records of attempts are: all are kept"
             );
-            return write().map_err(written);
+            return write().map_err(written).map(|()| Memory::OfThisBoot);
         }
     }
     for listed in records.list()? {
@@ -454,5 +471,5 @@ fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> R
             records.remove(&listed.name)?;
         }
     }
-    write().map_err(written)
+    write().map_err(written).map(|()| Memory::OfThisBoot)
 }

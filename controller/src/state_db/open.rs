@@ -285,13 +285,18 @@ impl Opening<'_> {
         for (key, path) in jobs.chain(volumes) {
             if !records.contains_key(&key) {
                 let aside = self.paths.state.join("damaged");
-                durable::make_dir(&aside).map_err(io_error("make", &aside))?;
                 let name =
                     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
                 let to = unused(&aside.join(format!("{name}.{}", self.time())));
-                std::fs::copy(&path, &to).map_err(io_error("copy", &path))?;
+                // A second name needs no space: the disk may be full, and nobody was told that this was accepted.
+                let kept = durable::make_dir(&aside).and_then(|()| std::fs::hard_link(&path, &to));
                 let why = "the commit it belongs to never happened".to_owned();
-                self.damaged.push(SetAside { what: "accepted file".to_owned(), path: to, why });
+                match kept {
+                    Ok(()) => self.damaged.push(SetAside { what: "accepted file".to_owned(), path: to, why }),
+                    Err(error) => {
+                        tracing::warn!(path = %path.display(), %error, why, "an accepted file is removed")
+                    }
+                }
             }
         }
         let puts = records.iter().map(|(key, value)| Record::Put(key.clone(), value.clone()));

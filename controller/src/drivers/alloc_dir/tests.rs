@@ -141,6 +141,8 @@ fn a_task_that_plants_links_harms_nobody() {
     fs::remove_dir(&logs).unwrap();
     symlink(&victim, &logs).unwrap();
     assert!(is_foreign(&dir.look().unwrap(), "symbolic link"));
+    // Its supervisor would write there as root.
+    assert!(open_logs(&logs).is_err());
     assert_eq!(dir.up(b"{}").unwrap_err().class(), Class::Fatal);
     dir.down().unwrap();
     assert!(victim.join("file").exists());

@@ -36,6 +36,17 @@ async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
     assert!(attempts.found().unwrap().is_empty());
 }
 
+/// Somebody deletes the directory while no agent runs, and the attempt that was being started ends meanwhile.
+#[tokio::test]
+async fn a_directory_that_was_made_anew_does_not_know_what_has_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("attempts");
+    assert!(!open(&path).remembers());
+    assert!(open(&path).remembers());
+    fs::remove_dir_all(&path).unwrap();
+    assert!(!open(&path).remembers());
+}
+
 /// An agent that was killed may have spawned a supervisor for an attempt that the next agent has started as well, has seen end and
 /// removes.
 #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@ use super::{
     supervise::{self, Live},
 };
 use crate::drivers::{
+    alloc_dir,
     cgroup::Limits,
     sight::Class,
     supervisor::{
@@ -100,7 +101,11 @@ impl Shared {
                 cgroup.remove().await.map_err(DriverError::retry)?;
                 Ok(Recovered::Lost { why: "it ran, but its record is gone".to_owned() })
             }
-            Some(_) | None => Ok(Recovered::NotStarted),
+            Some(_) | None if self.attempts().remembers() => Ok(Recovered::NotStarted),
+            Some(_) | None => {
+                self.attempts().fence(id)?;
+                Ok(Recovered::Lost { why: "whether it ran is not known: its record is gone".to_owned() })
+            }
         }
     }
 
@@ -169,7 +174,8 @@ impl Shared {
             rustix::fs::open(path, flags, Mode::empty())
                 .map_err(|errno| DriverError::recoverable(format!("open {}: {errno}", path.display())))
         };
-        let logs_dir = open(&task.dirs.logs)?;
+        // The supervisor may write where the task may not: no link in what belongs to tasks is followed.
+        let logs_dir = alloc_dir::open_logs(&task.dirs.logs).map_err(DriverError::recoverable)?;
         let runtime_dir = self.attempts().present()?;
         let shims = self.setup.isolation.cgroups().map(|cgroups| open(&cgroups.shims())).transpose()?;
         launch(&Launch {

@@ -254,13 +254,15 @@ fn hurt(file: &std::path::Path, damage: &str) {
     match damage {
         // Not even root can read a directory as a file.
         "unreadable" => fs::create_dir(file).unwrap(),
+        // Opening it would wait for a writer.
+        "fifo" => rustix::fs::mkfifoat(rustix::fs::CWD, file, rustix::fs::Mode::RUSR).unwrap(),
         _ => fs::write(file, damage).unwrap(),
     }
 }
 
 #[test]
 fn an_accepted_file_that_cannot_be_read_is_set_aside_and_written_anew() {
-    for damage in ["unreadable", "{\"rubbish", ""] {
+    for damage in ["unreadable", "fifo", "{\"rubbish", ""] {
         let dir = scratch();
         drop(lived(dir.path()));
         let expected = content(&open(dir.path()).records);

@@ -92,7 +92,8 @@ impl HttpApi {
         let doing = || format!("ask Consul for {path}");
         let request = self.client.request(Method::GET, self.url(path)).query(query);
         let response = self.send(Kind::Short, request, REQUEST_TIMEOUT, &doing).await?;
-        response.json().await.map_err(|error| retry(format!("{}: {}", doing(), in_full(&error))))
+        let body = body(response).await.map_err(|why| retry(format!("{}: {why}", doing())))?;
+        serde_json::from_slice(&body).map_err(|error| retry(format!("{}: {error}", doing())))
     }
 
     pub(super) async fn put(
@@ -120,7 +121,7 @@ impl HttpApi {
         let index =
             response.headers().get("x-consul-index").and_then(|value| value.to_str().ok()?.parse().ok());
         // Only the index matters, but an unread body would cost the connection.
-        response.bytes().await.map_err(|error| retry(format!("{}: {}", doing(), in_full(&error))))?;
+        body(response).await.map_err(|why| retry(format!("{}: {why}", doing())))?;
         Ok(Answer { index: index.unwrap_or(0) })
     }
 
@@ -148,6 +149,20 @@ impl HttpApi {
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
+}
+
+/// Thousands of services fit.
+const BODY_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+async fn body(mut response: reqwest::Response) -> Result<Vec<u8>, String> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(|error| in_full(&error))? {
+        if body.len() + chunk.len() > BODY_BYTES_MAX {
+            return Err(format!("its answer is longer than {BODY_BYTES_MAX} bytes"));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

@@ -111,6 +111,15 @@ async fn stand_in(answers: Answers) -> (String, Arc<StdMutex<Vec<String>>>) {
 }
 
 #[tokio::test]
+async fn an_answer_without_end_is_not_taken_into_memory() {
+    let long = "x".repeat(33 * 1024 * 1024);
+    let (address, _) = stand_in(Arc::new(move |_, _, _| (200, json!({ "a": long.as_str() })))).await;
+    let error =
+        consul(&address, None).up(&owner(1), &[registration(1, "web", Vec::new())]).await.unwrap_err();
+    assert!(error.to_string().contains("is longer than"), "{error}");
+}
+
+#[tokio::test]
 async fn an_agent_that_is_not_there_is_worth_another_try_and_soon_said() {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let consul = consul(&format!("127.0.0.1:{port}"), Some("s3cret-t0ken"));
