@@ -61,7 +61,7 @@ fn whoever_detaches_is_reaped_and_found() {
     // A daemon: forked twice, in a session of its own, with its streams closed.
     let daemon = "setsid sh -c 'echo $$ > daemon; exec sleep 1000 >/dev/null 2>&1' &";
     let mut invocation =
-        shell(&format!("{daemon} wait_for=$!; while ! test -s daemon; do sleep 0.01; done; exit 0"));
+        shell(&format!("{daemon} wait_for=$!; while ! test -s daemon; do sleep 0.1; done; exit 0"));
     invocation.directory = Some(bench.dir.path().into());
     let child = bench.launch("a", &invocation);
     let record = bench.wait_for("a", has_exited);

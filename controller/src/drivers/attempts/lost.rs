@@ -10,7 +10,10 @@ use std::{
     io,
     os::{
         fd::AsRawFd as _,
-        unix::fs::{FileExt as _, MetadataExt as _},
+        unix::{
+            ffi::OsStrExt as _,
+            fs::{FileExt as _, MetadataExt as _},
+        },
     },
     path::Path,
     sync::atomic::Ordering,
@@ -179,10 +182,26 @@ impl Attempts {
         AttemptId::parse(name)?;
         // Tasks may call themselves anything, but what is of another user or another directory is not ours.
         let own = fs::metadata(format!("/proc/{pid}")).ok()?.uid() == rustix::process::geteuid().as_raw();
-        let dir = fs::read_link(format!("/proc/{pid}/fd/{}", herdlet_shim::FD_RUNTIME)).ok()?;
+        let dir = format!("/proc/{pid}/fd/{}", herdlet_shim::FD_RUNTIME);
         let real = fs::canonicalize(&self.path).ok()?;
-        (own && without_mark(&dir) == real).then(|| name.to_owned())
+        // One that was deleted keeps its path; one that was moved keeps its mark.
+        let is_here = without_mark(&fs::read_link(&dir).ok()?) == real
+            || fs::read(Path::new(&dir).join(MADE_AT)).is_ok_and(|path| path == real.as_os_str().as_bytes());
+        (own && is_here).then(|| name.to_owned())
     }
+}
+
+/// Names the path at which the directory was made, also after it was moved elsewhere.
+const MADE_AT: &str = ".path";
+
+/// Marks a directory that is at its place.
+pub(super) fn mark(path: &Path) -> io::Result<()> {
+    let real = fs::canonicalize(path)?;
+    let mark = path.join(MADE_AT);
+    if fs::read(&mark).is_ok_and(|known| known == real.as_os_str().as_bytes()) {
+        return Ok(());
+    }
+    fs::write(mark, real.as_os_str().as_bytes())
 }
 
 /// The record that a supervisor has open, if it still has.

@@ -39,6 +39,7 @@ impl Place {
         let watch =
             |errno: rustix::io::Errno| AttemptsError::Watch { path: path.to_owned(), source: errno.into() };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(prepare)?;
+        super::lost::mark(path).map_err(prepare)?;
         let around = path.parent().unwrap_or(path);
         let gone = W::DELETE | W::MOVED_FROM | W::DELETE_SELF | W::MOVE_SELF;
         let around = inotify::add_watch(inotify, around, gone | W::ONLYDIR).map_err(watch)?;

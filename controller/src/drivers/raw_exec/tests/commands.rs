@@ -6,7 +6,7 @@ use super::*;
 async fn signals_reach_the_main_process() {
     for bench in Bench::both() {
         let agent = bench.agent();
-        let script = "trap 'exit 5' USR1; echo > ready; while :; do sleep 0.01; done";
+        let script = "trap 'exit 5' USR1; echo > ready; while :; do sleep 0.1; done";
         agent.driver.start(bench.shell(script)).await.unwrap();
         bench.line("ready").await;
         let info = agent.driver.inspect(&id(1)).await.unwrap();

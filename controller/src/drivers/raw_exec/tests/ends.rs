@@ -26,7 +26,7 @@ async fn what_ignores_the_signal_is_killed_after_the_grace() {
 async fn what_hears_the_signal_ends_by_itself() {
     for bench in Bench::both() {
         let agent = bench.agent();
-        let script = "trap 'exit 4' TERM; echo > ready; while :; do sleep 0.01; done";
+        let script = "trap 'exit 4' TERM; echo > ready; while :; do sleep 0.1; done";
         agent.driver.start(bench.shell(script)).await.unwrap();
         bench.line("ready").await;
         agent.driver.stop(&id(1), stop("SIGTERM", 20_000)).await.unwrap();
@@ -166,7 +166,7 @@ async fn a_task_that_stops_its_supervisor_is_noticed_and_ended_all_the_same() {
         assert_eq!((exit.code, exit.error.as_str()), (3, ""));
         agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
         let mut second = bench
-            .shell("while [ ! -e go ]; do sleep 0.01; done; kill -STOP $PPID; echo > done; exec sleep 1000");
+            .shell("while [ ! -e go ]; do sleep 0.1; done; kill -STOP $PPID; echo > done; exec sleep 1000");
         second.id = id(2);
         agent.driver.start(second).await.unwrap();
         fs::write(bench.path("task/go"), "").unwrap();

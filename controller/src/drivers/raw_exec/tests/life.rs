@@ -46,7 +46,7 @@ async fn starting_twice_runs_it_once() {
 async fn a_task_outlives_the_agent_and_its_end_is_found_later() {
     for bench in Bench::both() {
         let first = bench.agent();
-        let script = "echo > ready; while [ ! -e go ]; do sleep 0.01; done; exit 6";
+        let script = "echo > ready; while [ ! -e go ]; do sleep 0.1; done; exit 6";
         first.driver.start(bench.shell(script)).await.unwrap();
         bench.line("ready").await;
         drop(first);
@@ -68,7 +68,7 @@ async fn an_end_while_no_agent_looks_is_found() {
         let first = bench.agent();
         first
             .driver
-            .start(bench.shell("while [ ! -e go ]; do sleep 0.01; done; echo > done; exit 8"))
+            .start(bench.shell("while [ ! -e go ]; do sleep 0.1; done; echo > done; exit 8"))
             .await
             .unwrap();
         let record = first.record();

@@ -25,7 +25,7 @@ async fn repaired(agent: &mut Agent) {
 async fn a_deleted_runtime_directory_is_made_again_and_what_runs_is_kept() {
     for bench in Bench::both() {
         let mut agent = bench.agent();
-        let script = "trap 'exit 7' TERM; echo $$ > pid; while :; do sleep 0.01; done";
+        let script = "trap 'exit 7' TERM; echo $$ > pid; while :; do sleep 0.1; done";
         agent.driver.start(bench.shell(script)).await.unwrap();
         let pid = bench.pid("pid").await;
         for _ in 0..2 {
@@ -80,6 +80,48 @@ fn what_lost_its_record_while_no_agent_was_there_is_taken_over() {
                 .send(rustix::process::Signal::TERM)
                 .unwrap();
             assert_eq!(agent.wait().await.signal, 15);
+            bench.close(agent).await;
+        });
+    }
+}
+
+// The next agent looked for supervisors by the path of the directory that they hold, which a move changes: what ran was killed.
+#[test]
+fn what_runs_is_taken_over_after_its_directory_was_moved() {
+    for bench in Bench::both() {
+        let pid = on_a_machine(async {
+            let mut agent = bench.agent();
+            agent
+                .driver
+                .start(bench.shell("trap 'exit 7' TERM; echo $$ > pid; while :; do sleep 0.1; done"))
+                .await
+                .unwrap();
+            let pid = bench.pid("pid").await;
+            fs::rename(bench.path("run/attempts"), bench.path("moved")).unwrap();
+            repaired(&mut agent).await;
+            pid
+        });
+        // What the first agent has put back is written by nobody now.
+        on_a_machine(async {
+            let agent = bench.agent();
+            assert!(matches!(agent.recover(None).await, Recovered::Running));
+            assert_eq!(agent.record().task.pid, pid);
+            agent.driver.stop(&id(1), stop("SIGTERM", 20_000)).await.unwrap();
+            assert_eq!(agent.wait().await.code, 7);
+            agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
+        });
+        // Moved while no agent is there.
+        on_a_machine(async {
+            let agent = bench.agent();
+            let mut other = bench.shell("exec sleep 1000");
+            other.id = id(2);
+            agent.driver.start(other).await.unwrap();
+        });
+        fs::rename(bench.path("run/attempts"), bench.path("moved again")).unwrap();
+        on_a_machine(async {
+            let agent = bench.agent();
+            assert_eq!(agent.driver.found().await.unwrap(), [id(2)]);
+            agent.driver.destroy(&id(2), Leftover::Kill).await.unwrap();
             bench.close(agent).await;
         });
     }
