@@ -4,7 +4,8 @@
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use clap::Args;
-use herdlet_api_types::{JobKey, view::JobView};
+use futures_util::TryStreamExt as _;
+use herdlet_api_types::{JobKey, api::Change, view::JobView};
 use serde::Serialize;
 
 use super::{
@@ -184,7 +185,10 @@ impl Removal {
                 deleted => deleted?,
             };
             let (line, data) = match self.purge {
-                Purge::Data => (format!("volume/{name} deleted with its data"), "removed"),
+                Purge::Data => {
+                    until_forgotten(client, &name).await?;
+                    (format!("volume/{name} deleted with its data"), "removed")
+                }
                 Purge::Nothing => {
                     let later = format!("to remove it: herdlet delete volume {name} --purge");
                     (format!("volume/{name} deleted, its data stays; {later}"), "kept")
@@ -195,4 +199,18 @@ impl Removal {
         }
         Ok(())
     }
+}
+
+/// The answer to a deletion says that it will be done: this waits until the agent has removed the data and forgotten the volume.
+async fn until_forgotten(client: &Client, name: &str) -> Result<(), Failure> {
+    let mut changes = client.events().await?;
+    if client.volumes().await?.iter().all(|view| view.spec.name != name) {
+        return Ok(());
+    }
+    while let Some(change) = changes.try_next().await? {
+        if matches!(change, Change::VolumeGone(gone) if gone == name) {
+            return Ok(());
+        }
+    }
+    Err(Failure::new(format!("the agent ended while it removed the data of volume {name}")))
 }
