@@ -1,5 +1,10 @@
-//! What the tests of this package share: simulated lives, and the environment of end-to-end tests.
+//! What the tests of this package share: simulated lives, the environment of end-to-end tests, campaigns of crashes,
+//! and what an agent has after much work.
 
+#[expect(clippy::expect_used, reason = "a campaign that can't go on says why and ends")]
+pub mod crashes;
 pub mod e2e;
 pub mod environment;
+#[expect(clippy::expect_used, reason = "a measure that can't go on says why and ends")]
+pub mod flat;
 pub mod sim;

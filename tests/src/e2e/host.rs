@@ -146,6 +146,13 @@ pub fn start_time(pid: u32) -> Option<u64> {
     fields.get(19)?.parse().ok()
 }
 
+/// A process's parent.
+pub fn parent(pid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(") ")?;
+    rest.split(' ').nth(1)?.parse().ok()
+}
+
 /// Sends a signal to a process that is the test's own, or of an agent of it.
 pub fn signal(pid: u32, signal: Signal) {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };

@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 /// Longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -46,6 +48,31 @@ pub fn get(peer: &Peer, path: &str) -> Option<Answer> {
     request(peer, "GET", path, &[], "")
 }
 
+/// A request that was sent to a unix socket and not waited for.
+#[derive(Debug)]
+pub struct Asked(UnixStream);
+
+impl Asked {
+    /// Whether its answer, or the end of the connection, is there.
+    pub fn is_answered(&self) -> bool {
+        let mut waited = [PollFd::new(&self.0, PollFlags::IN)];
+        poll(&mut waited, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Its answer; nothing where the connection broke before it was whole.
+    pub fn answer(self) -> Option<Answer> {
+        hear(self.0)
+    }
+}
+
+/// Sends a request to a unix socket. Nothing where nobody listens.
+pub fn ask(socket: &Path, method: &str, path: &str, body: &str) -> Option<Asked> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+    stream.write_all(written(method, path, &[("Content-Type", "application/json")], body).as_bytes()).ok()?;
+    Some(Asked(stream))
+}
+
 /// Any request. Nothing where nobody listens or the connection breaks.
 pub fn request(
     peer: &Peer,
@@ -54,11 +81,7 @@ pub fn request(
     headers: &[(&str, &str)],
     body: &str,
 ) -> Option<Answer> {
-    let mut text = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
-    for (name, value) in headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
-    }
-    text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
+    let text = written(method, path, headers, body);
     match peer {
         Peer::Socket(path) => {
             let stream = UnixStream::connect(path).ok()?;
@@ -79,8 +102,21 @@ pub fn socket_mode(path: &Path) -> Option<u32> {
     std::fs::symlink_metadata(path).ok().map(|found| found.permissions().mode() & 0o777)
 }
 
+fn written(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> String {
+    let mut text = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
+    text
+}
+
 fn talk(mut stream: impl Read + Write, text: &str) -> Option<Answer> {
     stream.write_all(text.as_bytes()).ok()?;
+    hear(stream)
+}
+
+fn hear(mut stream: impl Read) -> Option<Answer> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).ok()?;
     let text = String::from_utf8_lossy(&bytes).into_owned();

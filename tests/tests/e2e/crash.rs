@@ -1,17 +1,18 @@
 //! `kill -9` of the agent at any moment, and a lost or damaged database: what was accepted is there, once, and runs on.
 
 use std::{
-    collections::BTreeMap,
     fs,
-    time::{Duration, Instant},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use herdlet_tests::{
-    e2e::{
-        agent::{Agent, Setup},
-        host, wait,
+    crashes::{
+        campaign::{Burial, Campaign},
+        starting,
     },
-    sim::Dice,
+    e2e::{agent::Agent, host, wait},
+    flat,
 };
 
 use crate::common::{is_root, job, shell, sleeper};
@@ -20,65 +21,38 @@ use crate::common::{is_root, job, shell, sleeper};
 const SEED: &str = "HERDLET_TEST_SEED";
 
 #[test]
-fn the_agent_is_killed_at_random_points_and_always_ends_with_exactly_what_is_wanted() {
+fn agents_are_killed_at_200_random_points_and_always_end_with_exactly_what_is_wanted() {
     if !is_root() {
         return;
     }
-    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |time| time.as_secs())
-    });
-    eprintln!("{SEED}={seed}");
-    let mut dice = Dice::new(seed);
-    let mut agent = Agent::start_with(Setup::default());
-    let began = Instant::now();
-    // What the last accepted request asked for: a job's sleeping time, or nothing.
-    let mut wanted: BTreeMap<&str, u32> = BTreeMap::new();
-    let names = ["a", "b", "c"];
-    let mut version = 1000;
-    let mut rounds = 0;
-    while rounds < 50 && began.elapsed() < Duration::from_secs(60) {
-        rounds += 1;
-        let name = names[usize::try_from(dice.below(3)).unwrap()];
-        let before = wanted.get(name).copied();
-        let (command, after) = match dice.below(4) {
-            0 if before.is_some() => (agent.spawn(&["delete", name]), None),
-            1 if before.is_some() => (agent.spawn(&["restart", name]), before),
-            _ => {
-                version += 1;
-                let path = agent.manifest(&timed(name, version)).display().to_string();
-                (agent.spawn(&["apply", "-f", &path]), Some(version))
-            }
-        };
-        // A command takes some 20 ms here until it is answered, and its work some 50 ms more.
-        wait::pause(Duration::from_micros(dice.below(120_000)));
-        agent.kill();
-        let code = command.finish().code;
-        agent.launch();
-        // Asked and not answered: both may be. Answered: it is so.
-        let shown = shown_version(&agent, name);
-        if code == 0 {
-            assert_eq!(shown, after, "round {rounds}: {name} was accepted\n{}", agent.log_tail());
-        } else {
-            assert!(
-                shown == after || shown == before,
-                "round {rounds}: {name} is {shown:?}, not {before:?} or {after:?}"
-            );
-        }
-        match shown {
-            Some(version) => wanted.insert(name, version),
-            None => wanted.remove(name),
-        };
+    let seed = seed();
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_crashes"));
+    let outcome = Campaign { points: 200, seed, agents: 6, program, burial: Burial::AtOnce }.run();
+    eprintln!("{}", outcome.table());
+    assert!(outcome.broken.is_empty(), "{}", outcome.table());
+    assert_eq!(outcome.reached(), 200);
+}
+
+#[test]
+fn an_agent_that_is_killed_while_very_many_tasks_start_starts_none_of_them_twice() {
+    if !is_root() {
+        return;
     }
-    assert!(rounds >= 20, "too slow: {rounds} rounds");
-    eprintln!("{rounds} rounds in {:?}", began.elapsed());
-    wait::until_true("exactly what is wanted runs, once each", || running(&agent) == sorted(&wanted));
-    wait::pause(Duration::from_millis(500));
-    assert_eq!(running(&agent), sorted(&wanted), "and it stays so\n{}", agent.log_tail());
-    let instance = agent.home.instance().unwrap();
-    wait::until_true("no cgroup and no supervisor of the past is left", || {
-        host::attempts(&instance).len() == wanted.len() && host::supervisors(&instance).len() == wanted.len()
-    });
-    agent.finish();
+    let outcome = starting::run(3, 60, seed(), Path::new(env!("CARGO_BIN_EXE_crashes")));
+    eprintln!("{outcome:?}");
+    assert!(outcome.broken.is_empty(), "{outcome:?}");
+    assert_eq!((outcome.trials, outcome.twice, outcome.again), (3, 0, 0));
+}
+
+#[test]
+fn an_agent_is_as_small_after_many_restarts_and_updates_as_after_few() {
+    if !is_root() {
+        return;
+    }
+    for outcome in [flat::restarts(300), flat::updates(50)] {
+        eprintln!("{}", outcome.table());
+        assert!(outcome.grown.is_empty(), "{}", outcome.table());
+    }
 }
 
 #[test]
@@ -245,10 +219,13 @@ fn running(agent: &Agent) -> Vec<u32> {
     times
 }
 
-fn sorted(wanted: &BTreeMap<&str, u32>) -> Vec<u32> {
-    let mut times: Vec<u32> = wanted.values().copied().collect();
-    times.sort_unstable();
-    times
+/// The seed that is to be tried again, or one that nobody has tried.
+fn seed() -> u64 {
+    let given = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
+    let new = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_secs() * 1_000);
+    let seed = given.unwrap_or_else(new);
+    eprintln!("{SEED}={seed}");
+    seed
 }
 
 #[test]

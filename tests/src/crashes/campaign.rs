@@ -1,0 +1,217 @@
+//! Many lives side by side.
+//!
+//! In: how many points, the first seed, how many agents at a time. Out: the points by kind, and what was broken, each with the
+//! seed that lives it again.
+
+use std::{
+    any::Any,
+    collections::{BTreeMap, BTreeSet},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use super::{
+    life::{Life, Point, Told, Victim},
+    moment::MOMENTS,
+    operation::Operation,
+    oracle::{self, TOMBSTONE_TIME},
+};
+use crate::e2e::wait;
+
+/// Points of one life: enough for a state with a past, few enough that many agents begin from nothing.
+const POINTS_OF_A_LIFE: u64 = 25;
+
+/// What becomes of an agent whose life is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Burial {
+    /// It is ended at once; tombstones may be left, as the next agent would remove them.
+    AtOnce,
+    /// It is kept until its tombstones must be gone, and then looked at once more.
+    AfterTombstones,
+}
+
+/// What a campaign is.
+#[derive(Debug, Clone)]
+pub struct Campaign {
+    /// How many points.
+    pub points: u64,
+    /// Seed of the first life; each further life has the next one.
+    pub seed: u64,
+    /// Agents at a time.
+    pub agents: usize,
+    /// What tasks run: a program that calls [`super::work::run`].
+    pub program: PathBuf,
+    /// What becomes of them in the end.
+    pub burial: Burial,
+}
+
+/// How a campaign went.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Points by kind.
+    pub points: BTreeMap<Point, u64>,
+    /// Lives.
+    pub lives: u64,
+    /// What was broken: the life's seed, and in which words.
+    pub broken: Vec<(u64, String)>,
+    /// How long it took, burials not counted.
+    pub took: Duration,
+}
+
+impl Campaign {
+    /// Lives it. Tells how far it is on stderr.
+    pub fn run(&self) -> Outcome {
+        let lives = self.points.div_ceil(POINTS_OF_A_LIFE);
+        let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
+        let outcome = Outcome { points: BTreeMap::new(), lives, broken: Vec::new(), took: Duration::ZERO };
+        let outcome = Mutex::new(outcome);
+        let began = Instant::now();
+        let worker = || {
+            let mut graves = Vec::new();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= lives {
+                    break;
+                }
+                let seed = self.seed + number;
+                let points = POINTS_OF_A_LIFE.min(self.points - number * POINTS_OF_A_LIFE);
+                let (told, life) = self.live(seed, points);
+                graves.extend(life.map(|life| (seed, Instant::now(), life)));
+                let so_far = done.fetch_add(told.points.len() as u64, Ordering::Relaxed);
+                let mut all = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+                all.take_in(seed, told);
+                let all_points = so_far / 500 * 500 + 500;
+                if done.load(Ordering::Relaxed) >= all_points {
+                    let rate = done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
+                    eprintln!("{all_points} points, {} broken, {rate:.1} points/s", all.broken.len());
+                }
+                all.took = began.elapsed();
+                drop(all);
+                self.bury(&mut graves, &outcome, Haste::OnlyTheRipe);
+            }
+            self.bury(&mut graves, &outcome, Haste::All);
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.agents {
+                scope.spawn(worker);
+            }
+        });
+        outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One life. Whatever stops it is something broken.
+    fn live(&self, seed: u64, points: u64) -> (Told, Option<Life>) {
+        let lived = catch_unwind(AssertUnwindSafe(|| {
+            let mut life = Life::begin(seed, &self.program);
+            let mut told = life.live(points);
+            if told.broken.is_empty() {
+                told.broken = life.end();
+            }
+            if !told.broken.is_empty() {
+                told.broken.push(format!("the agent's log ends\n{}", life.log_tail()));
+            }
+            (told, life)
+        }));
+        match lived {
+            Ok((told, life)) if told.broken.is_empty() => (told, Some(life)),
+            Ok((told, _)) => (told, None),
+            Err(panic) => (Told { points: Vec::new(), broken: vec![words(&*panic)] }, None),
+        }
+    }
+
+    fn bury(&self, graves: &mut Vec<(u64, Instant, Life)>, outcome: &Mutex<Outcome>, haste: Haste) {
+        let time = match self.burial {
+            Burial::AtOnce => Duration::ZERO,
+            Burial::AfterTombstones => TOMBSTONE_TIME,
+        };
+        while let Some((_, since, _)) = graves.first() {
+            if haste == Haste::OnlyTheRipe && since.elapsed() < time {
+                return;
+            }
+            wait::pause(time.saturating_sub(since.elapsed()));
+            let (seed, _, life) = graves.remove(0);
+            let buried = catch_unwind(AssertUnwindSafe(|| {
+                let records = oracle::records(&life.instance);
+                life.into_agent().finish();
+                records
+            }));
+            let broken = match buried {
+                Ok(records) if self.burial == Burial::AfterTombstones => {
+                    records.into_iter().map(|path| format!("a record is left: {}", path.display())).collect()
+                }
+                Ok(_) => Vec::new(),
+                Err(panic) => vec![words(&*panic)],
+            };
+            let told = Told { points: Vec::new(), broken };
+            outcome.lock().unwrap_or_else(PoisonError::into_inner).take_in(seed, told);
+        }
+    }
+}
+
+/// Which graves are to be filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Haste {
+    OnlyTheRipe,
+    All,
+}
+
+impl Outcome {
+    /// Points that were reached.
+    pub fn reached(&self) -> u64 {
+        self.points.values().sum()
+    }
+
+    /// What a person reads in the end.
+    pub fn table(&self) -> String {
+        let victims = [Victim::Agent, Victim::Supervisor, Victim::Both];
+        let mut text = format!("{:<24}", "killed");
+        victims.iter().for_each(|victim| text.push_str(&format!("{:>12}", victim.as_str())));
+        let mut row = |name: &str, wanted: &dyn Fn(&Point) -> bool| {
+            text.push_str(&format!("\n{name:<24}"));
+            for victim in victims {
+                let of_it = self.points.iter().filter(|(point, _)| wanted(point) && point.victim == victim);
+                text.push_str(&format!("{:>12}", of_it.map(|(_, times)| times).sum::<u64>()));
+            }
+        };
+        for name in Operation::names() {
+            row(name, &|point| point.operation == name);
+        }
+        for moment in MOMENTS {
+            row(moment.as_str(), &|point| point.moment == moment);
+        }
+        row("all", &|_| true);
+        let seeds: BTreeSet<u64> = self.broken.iter().map(|(seed, _)| *seed).collect();
+        text.push_str(&format!(
+            "\n{} points in {} lives, {:.0} s, {:.1} points/s; lives with something broken: {}\n",
+            self.reached(),
+            self.lives,
+            self.took.as_secs_f64(),
+            self.reached() as f64 / self.took.as_secs_f64().max(0.001),
+            seeds.len()
+        ));
+        for (seed, words) in &self.broken {
+            text.push_str(&format!("--seed {seed} --points {POINTS_OF_A_LIFE}: {words}\n"));
+        }
+        text
+    }
+
+    fn take_in(&mut self, seed: u64, told: Told) {
+        for point in told.points {
+            *self.points.entry(point).or_default() += 1;
+        }
+        for words in told.broken {
+            eprintln!("seed {seed}: {words}");
+            self.broken.push((seed, words));
+        }
+    }
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}

@@ -1,0 +1,235 @@
+//! One agent over some points: operations, deaths, new agents, and judgement every few points.
+//!
+//! In: a seed. Out: what its points were, and every promise that was broken. The same seed asks the same things; when exactly
+//! the kills hit is the machine's affair.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::process::Signal;
+
+use super::{
+    moment::{MOMENTS, Moment, Sight},
+    operation::{self, Begun, Wanted},
+    oracle,
+    work::Journal,
+};
+use crate::{
+    e2e::{
+        agent::{Agent, Setup},
+        host, wait,
+    },
+    sim::Dice,
+};
+
+/// Points between two judgements.
+const POINTS_JUDGED_TOGETHER: u64 = 4;
+
+/// Who is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Victim {
+    /// The agent.
+    Agent,
+    /// A supervisor, or all of them; the agent lives on.
+    Supervisor,
+    /// Both, in either order.
+    Both,
+}
+
+impl Victim {
+    /// As the table says it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Supervisor => "supervisor",
+            Self::Both => "both",
+        }
+    }
+}
+
+/// One point, as the table counts it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Point {
+    /// What was asked.
+    pub operation: &'static str,
+    /// When it was interrupted.
+    pub moment: Moment,
+    /// Who was killed.
+    pub victim: Victim,
+}
+
+/// How a life went.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// Its points.
+    pub points: Vec<Point>,
+    /// What was broken, in words.
+    pub broken: Vec<String>,
+}
+
+/// A life.
+#[derive(Debug)]
+pub struct Life {
+    pub(super) agent: Agent,
+    pub(super) instance: String,
+    pub(super) journal: Journal,
+    pub(super) wanted: Wanted,
+    /// Of versions up to this one a supervisor was killed: their tasks may have begun more often than they were asked to.
+    pub(super) bereaved: u64,
+    /// Restarts asked for, by allocation's name and word.
+    pub(super) restarts: BTreeMap<(String, String), usize>,
+    /// Beginnings of places whose processes may be others since the last judgement.
+    pub(super) disturbed: BTreeSet<String>,
+    /// Who ran at the last judgement: pid and start time by place and word.
+    pub(super) known: BTreeMap<(String, String), (u32, u64)>,
+    /// What an agent without work has on this machine.
+    pub(super) bare: BTreeSet<PathBuf>,
+    program: PathBuf,
+    dice: Dice,
+    versions: u64,
+}
+
+impl Life {
+    /// A fresh agent. `program` is what its tasks run: see [`super::work::run`].
+    pub fn begin(seed: u64, program: &Path) -> Self {
+        let mut agent = Agent::prepare(Setup::default());
+        let folder = agent.home.manifests().display().to_string();
+        agent.set_arguments(vec!["--manifests".to_owned(), folder]);
+        agent.launch();
+        let journal = Journal::new(agent.home.path().join("journal"));
+        let instance = agent.home.instance().expect("an instance has a name");
+        let bare = oracle::traces(&agent, &instance);
+        Self {
+            agent,
+            instance,
+            journal,
+            wanted: Wanted::default(),
+            bereaved: 0,
+            restarts: BTreeMap::new(),
+            disturbed: BTreeSet::new(),
+            known: BTreeMap::new(),
+            bare,
+            program: program.to_owned(),
+            dice: Dice::new(seed),
+            versions: 0,
+        }
+    }
+
+    /// So many points, judged on the way.
+    pub fn live(&mut self, points: u64) -> Told {
+        let mut told = Told::default();
+        for number in 1..=points {
+            match self.point() {
+                Ok(point) => told.points.push(point),
+                Err(broken) => told.broken.push(broken),
+            }
+            if number % POINTS_JUDGED_TOGETHER == 0 || number == points {
+                told.broken.extend(oracle::judge(self));
+            }
+            if !told.broken.is_empty() {
+                break;
+            }
+        }
+        told
+    }
+
+    /// Takes everything away, and looks that nothing is left.
+    pub fn end(&mut self) -> Vec<String> {
+        for name in std::mem::take(&mut self.wanted.laid).into_keys() {
+            std::fs::remove_file(operation::file(&self.agent, &name))
+                .expect("a file is taken out of the folder");
+        }
+        for name in std::mem::take(&mut self.wanted.asked).into_keys() {
+            self.agent.cli(&["delete", &name]).success();
+        }
+        oracle::judge_end(self)
+    }
+
+    /// The end of its agent's log.
+    pub fn log_tail(&self) -> String {
+        self.agent.log_tail()
+    }
+
+    /// The agent, for its last proof.
+    pub fn into_agent(self) -> Agent {
+        self.agent
+    }
+
+    fn point(&mut self) -> Result<Point, String> {
+        self.versions += 1;
+        let operation = self.wanted.next(&mut self.dice, format!("w{}", self.versions));
+        let moment = self.pick_moment();
+        let victim = match self.dice.below(10) {
+            _ if moment == Moment::Starting => Victim::Agent,
+            0 => Victim::Supervisor,
+            1 => Victim::Both,
+            _ => Victim::Agent,
+        };
+        let point = Point { operation: operation.as_str(), moment, victim };
+        let sight = Sight::of(moment, &self.agent.home.state(), &self.instance, self.journal.dir());
+        let begun = Begun::begin(operation, &self.wanted, &self.agent, &self.program, self.journal.dir());
+        for name in begun.restarted() {
+            self.disturbed.insert(format!("{name}/"));
+            let (job, _) = name.split_once('.').unwrap_or_default();
+            if let Some(work) = self.wanted.asked.get(job) {
+                *self.restarts.entry((name.clone(), work.word.clone())).or_default() += 1;
+            }
+        }
+        sight.wait(moment, &mut self.dice, || begun.is_answered());
+        self.kill(victim);
+        let (operation, fate) = begun.end();
+        if victim != Victim::Supervisor {
+            if moment == Moment::Starting {
+                drop(self.agent.launch_unready());
+                wait::pause(Duration::from_micros(self.dice.below(50_000)));
+                self.agent.kill();
+            }
+            if self.dice.one_in(4) {
+                wait::pause(Duration::from_micros(self.dice.below(20_000)));
+            }
+            self.agent.launch();
+        }
+        operation::settle(&mut self.wanted, &operation, &fate, &self.agent)?;
+        Ok(point)
+    }
+
+    fn kill(&mut self, victim: Victim) {
+        match victim {
+            Victim::Agent => self.agent.kill(),
+            Victim::Supervisor => self.bereave(),
+            Victim::Both if self.dice.one_in(2) => {
+                self.agent.kill();
+                self.bereave();
+            }
+            Victim::Both => {
+                self.bereave();
+                self.agent.kill();
+            }
+        }
+    }
+
+    /// Kills one supervisor, or all of them.
+    fn bereave(&mut self) {
+        let supervisors = host::supervisors(&self.instance);
+        let all = self.dice.one_in(4);
+        let chosen = usize::try_from(self.dice.below(supervisors.len() as u64)).unwrap_or(0);
+        for (index, pid) in supervisors.into_iter().enumerate() {
+            if all || index == chosen {
+                let children =
+                    oracle::running(&self.instance).into_iter().filter(|task| task.parent == Some(pid));
+                self.disturbed.extend(children.map(|task| task.place));
+                host::signal(pid, Signal::KILL);
+            }
+        }
+        self.bereaved = self.versions;
+    }
+
+    fn pick_moment(&mut self) -> Moment {
+        // The random ones are as many as all others together.
+        let at = usize::try_from(self.dice.below(2 * (MOMENTS.len() as u64 - 1))).unwrap_or(0);
+        MOMENTS.get(at + 1).copied().unwrap_or(Moment::Random)
+    }
+}

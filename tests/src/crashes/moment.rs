@@ -1,0 +1,120 @@
+//! When the killing happens: after a random time, or right after something that can be seen from outside.
+//!
+//! In: a life, its agent's instance, an asked request. Out: the return from waiting. What is waited for is looked at without a
+//! pause, as the windows that matter last microseconds.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    e2e::{home, host, wait},
+    sim::Dice,
+};
+
+/// Longest wait for something to be seen: not every operation brings it about.
+const LIMIT: Duration = Duration::from_millis(80);
+
+/// A moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Moment {
+    /// After a random time.
+    Random,
+    /// The request was answered.
+    Answer,
+    /// The database was written to.
+    Commit,
+    /// An allocation's directory came or went.
+    Directory,
+    /// An attempt's record came or went.
+    Record,
+    /// An attempt's cgroup came or went.
+    Cgroup,
+    /// A task did its first act.
+    FirstAct,
+    /// The agent is killed twice: the second time while it starts.
+    Starting,
+}
+
+/// All of them.
+pub const MOMENTS: [Moment; 8] = [
+    Moment::Random,
+    Moment::Answer,
+    Moment::Commit,
+    Moment::Directory,
+    Moment::Record,
+    Moment::Cgroup,
+    Moment::FirstAct,
+    Moment::Starting,
+];
+
+impl Moment {
+    /// As the table says it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Random => "after a random time",
+            Self::Answer => "at the answer",
+            Self::Commit => "at a commit",
+            Self::Directory => "at a directory",
+            Self::Record => "at a record",
+            Self::Cgroup => "at a cgroup",
+            Self::FirstAct => "at a first act",
+            Self::Starting => "and while starting",
+        }
+    }
+}
+
+/// What can be seen of a life, as it was when this was made.
+#[derive(Debug)]
+pub struct Sight {
+    seen: Vec<(PathBuf, Stamp)>,
+}
+
+type Stamp = Option<(u64, i64, i64, u64)>;
+
+impl Sight {
+    /// How things are now, where `moment` is about.
+    pub fn of(moment: Moment, state: &Path, instance: &str, journal: &Path) -> Self {
+        let paths = match moment {
+            Moment::Random | Moment::Answer | Moment::Starting => Vec::new(),
+            Moment::Commit => vec![state.join("state.db")],
+            Moment::Directory => vec![state.join("alloc")],
+            Moment::Record => vec![home::runtime(instance).join("attempts")],
+            Moment::Cgroup => {
+                host::cgroup2().map(|top| top.join("herdlet").join(instance)).into_iter().collect()
+            }
+            Moment::FirstAct => vec![journal.join("begun")],
+        };
+        Self { seen: paths.into_iter().map(|path| (path.clone(), stamp(&path))).collect() }
+    }
+
+    /// Waits until something has changed, or `answered` holds, for some time; then for a moment more that the dice choose.
+    pub fn wait(&self, moment: Moment, dice: &mut Dice, mut answered: impl FnMut() -> bool) {
+        match moment {
+            // A request takes some milliseconds until it is answered, and its work some ten more.
+            Moment::Random | Moment::Starting => wait::pause(Duration::from_micros(dice.below(60_000))),
+            Moment::Answer => until(&mut answered),
+            Moment::Commit | Moment::Directory | Moment::Record | Moment::Cgroup | Moment::FirstAct => {
+                until(|| self.seen.iter().any(|(path, was)| stamp(path) != *was));
+            }
+        }
+        if dice.one_in(2) {
+            wait::pause(Duration::from_micros(dice.below(3_000)));
+        }
+    }
+}
+
+fn until(mut reached: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !reached() && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+}
+
+fn stamp(path: &Path) -> Stamp {
+    let found = fs::metadata(path).ok()?;
+    Some((found.len(), found.mtime(), found.mtime_nsec(), found.nlink()))
+}
