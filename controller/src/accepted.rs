@@ -1,8 +1,8 @@
 //! What was accepted, as plain files: from them a lost database is rebuilt.
 //!
 //! In: the records of each commit, before the database takes them. Out: one JSON file per job and per volume from a manifest,
-//! and one per allocation that has ended (so that work which is done is not done again). All are 0600 and on disk before the
-//! commit succeeds. It must not know how the database is kept.
+//! and one per allocation that has ended (so that work which is done is not done again). All are 0600. It must not know how the
+//! database is kept.
 //!
 //! ```text
 //! <state>/accepted/<namespace>.<id>.json      a job: its current version, and older ones that allocations are made from
@@ -10,9 +10,10 @@
 //! <state>/accepted/ended/<allocation>.json    what is remembered of an allocation that has ended
 //! ```
 //!
-//! A commit writes the files first and the database second, both before anybody is answered. After a crash in between the
-//! database is right and the files follow it. Each file names the commit it belongs to, so that one of a commit which never
-//! happened is told from one whose record was lost, also where the whole database has fallen back to an older commit.
+//! A commit writes the files first and the database second, both before anybody is answered. Only the database waits for the
+//! disk: it is the truth, and what a crash or a power cut made of the files is put right from it at the next start. A whole
+//! database that has no record of what a file stands for has forgotten it, or never took it. Each file names the commit it
+//! belongs to, for the case that the database has fallen back to an older one.
 
 pub(crate) mod files;
 pub(crate) mod forward;
@@ -33,11 +34,14 @@ use herdlet_plan::{
     state::{Durable, Run},
 };
 
-use crate::durable::{self, Steps};
+use crate::durable::{self, Outlives, Steps};
 
 pub use rebuild::KeptAllocation;
 
 pub(crate) use files::{EndedFile, JobFile, OlderVersion, Read, ReadError, VolumeFile};
+
+/// A database that is lost in the same moment as the power would be needed to lose one.
+const OUTLIVES: Outlives = Outlives::Processes;
 
 /// The accepted files of one state directory.
 #[derive(Debug)]
@@ -210,19 +214,19 @@ impl Accepted {
         match key {
             RecordKey::Job(key) => {
                 if self.jobs.contains_key(key) {
-                    durable::remove_in_steps(&files::job_path(&self.dir, key), &self.steps)?;
+                    self.remove(&files::job_path(&self.dir, key))?;
                     self.jobs.remove(key);
                 }
             }
             RecordKey::Volume(name) => {
                 if self.volumes.contains_key(name) {
-                    durable::remove_in_steps(&files::volume_path(&self.dir, name), &self.steps)?;
+                    self.remove(&files::volume_path(&self.dir, name))?;
                     self.volumes.remove(name);
                 }
             }
             RecordKey::AllocState(id) => {
                 if self.ended.contains(id) {
-                    durable::remove_in_steps(&files::ended_path(&self.dir, id), &self.steps)?;
+                    self.remove(&files::ended_path(&self.dir, id))?;
                     self.ended.remove(id);
                 }
             }
@@ -251,7 +255,11 @@ impl Accepted {
     fn write(&self, path: &Path, file: &impl serde::Serialize) -> io::Result<()> {
         let mut bytes = serde_json::to_vec_pretty(file)?;
         bytes.push(b'\n');
-        durable::write_in_steps(path, &bytes, &self.steps)
+        durable::write_in_steps(path, &bytes, OUTLIVES, &self.steps)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        durable::remove_in_steps(path, OUTLIVES, &self.steps)
     }
 }
 

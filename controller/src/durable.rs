@@ -1,6 +1,6 @@
-//! Small files that survive: written whole or not at all, on disk before the call returns, 0600.
+//! Small files that survive: written whole or not at all, 0600.
 //!
-//! In: a path below a directory of ours, and bytes. It must not know what they mean.
+//! In: a path below a directory of ours, bytes, and what they must outlive. It must not know what they mean.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -8,6 +8,15 @@ use std::{
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
+
+/// What a file that was written must outlive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outlives {
+    /// Any process, ours too. After a power cut it may be as it was before, or empty.
+    Processes,
+    /// A power cut too. Takes two waits for the disk.
+    PowerCuts,
+}
 
 /// Makes a directory, and what is missing above it, that only we may enter (0700).
 ///
@@ -50,12 +59,13 @@ fn make_dirs(path: &Path, mode: u32, sync: &dyn Fn(&Path) -> io::Result<()>) -> 
     }
 }
 
-/// Replaces the file by one with these bytes: a reader, also after a crash, sees the old ones or the new ones.
+/// Replaces the file by one with these bytes, on disk before the call returns: a reader, also after a power cut, sees the old
+/// ones or the new ones.
 ///
 /// # Errors
 /// What failed; the file is then as before, or already the new one but perhaps not on disk.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write_in_steps(path, bytes, &Steps::default())
+    write_in_steps(path, bytes, Outlives::PowerCuts, &Steps::default())
 }
 
 /// Removes the file for good. One that is not there is removed already.
@@ -63,7 +73,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// What failed.
 pub fn remove(path: &Path) -> io::Result<()> {
-    remove_in_steps(path, &Steps::default())
+    remove_in_steps(path, Outlives::PowerCuts, &Steps::default())
 }
 
 /// Moves a file for good, within one directory or between two.
@@ -81,7 +91,7 @@ pub(crate) fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(".tmp")
 }
 
-pub(crate) fn write_in_steps(path: &Path, bytes: &[u8], steps: &Steps) -> io::Result<()> {
+pub(crate) fn write_in_steps(path: &Path, bytes: &[u8], outlives: Outlives, steps: &Steps) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.tmp"));
     steps.pass()?;
@@ -89,21 +99,31 @@ pub(crate) fn write_in_steps(path: &Path, bytes: &[u8], steps: &Steps) -> io::Re
     steps.pass()?;
     file.write_all(bytes)?;
     steps.pass()?;
-    file.sync_all()?;
+    match outlives {
+        Outlives::Processes => {}
+        Outlives::PowerCuts => file.sync_all()?,
+    }
     steps.pass()?;
     fs::rename(&temporary, path)?;
     steps.pass()?;
-    sync_dir(path)
+    sync_name(path, outlives)
 }
 
-pub(crate) fn remove_in_steps(path: &Path, steps: &Steps) -> io::Result<()> {
+pub(crate) fn remove_in_steps(path: &Path, outlives: Outlives, steps: &Steps) -> io::Result<()> {
     steps.pass()?;
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         removed => removed?,
     }
     steps.pass()?;
-    sync_dir(path)
+    sync_name(path, outlives)
+}
+
+fn sync_name(path: &Path, outlives: Outlives) -> io::Result<()> {
+    match outlives {
+        Outlives::Processes => Ok(()),
+        Outlives::PowerCuts => sync_dir(path),
+    }
 }
 
 /// A name in a directory is durable once the directory is.

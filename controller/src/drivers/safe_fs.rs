@@ -20,6 +20,8 @@ use rustix::{
     io::Errno,
 };
 
+pub use crate::durable::Outlives;
+
 mod error;
 mod remove;
 
@@ -30,15 +32,6 @@ pub use error::FsError;
 pub struct Dir {
     fd: OwnedFd,
     path: PathBuf,
-}
-
-/// What a written file must outlive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outlives {
-    /// Any process, ours too. A power cut may leave it empty: for what is about processes, which end then as well.
-    Processes,
-    /// A power cut too. Takes two waits for the disk.
-    PowerCuts,
 }
 
 /// Mode and owner that a new file or directory gets.

@@ -211,7 +211,11 @@ impl Opening<'_> {
         } else {
             mended.fell_back = committed.is_some_and(|committed| committed > loaded.index);
             mended.anew.extend(forward::roll(loaded, read, committed.unwrap_or(0)));
-            Scope::Keys(missing(loaded, read, &mended.aside))
+            let mut keys = missing(loaded, &mended.aside);
+            if mended.fell_back {
+                keys.extend(forgotten(loaded, read));
+            }
+            Scope::Keys(keys)
         };
         let sources = Sources {
             read,
@@ -256,6 +260,13 @@ impl Opening<'_> {
     fn set_aside(&mut self, unreadable: &[UnreadableFile]) {
         let dir = self.paths.state.join("damaged");
         for UnreadableFile { path, why, .. } in unreadable {
+            // As a power cut leaves a file that was new: there is nothing to keep.
+            let is_empty =
+                std::fs::symlink_metadata(path).is_ok_and(|data| data.is_file() && data.len() == 0);
+            if is_empty && durable::remove(path).is_ok() {
+                tracing::info!(path = %path.display(), "an accepted file was empty, as after a power cut");
+                continue;
+            }
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             let to = unused(&dir.join(format!("{name}.{}", self.time())));
             let moved = durable::make_dir(&dir).and_then(|()| durable::rename(path, &to));
@@ -267,7 +278,8 @@ impl Opening<'_> {
         }
     }
 
-    /// Makes the accepted files say what the records say. A file of a commit that never happened is set aside.
+    /// Makes the accepted files say what the records say. A file of what the database does not know is set aside: its commit
+    /// never happened, or the power failed just after it was removed.
     fn align(
         &mut self,
         read: &Read,
@@ -290,7 +302,7 @@ impl Opening<'_> {
                 let to = unused(&aside.join(format!("{name}.{}", self.time())));
                 // A second name needs no space: the disk may be full, and nobody was told that this was accepted.
                 let kept = durable::make_dir(&aside).and_then(|()| std::fs::hard_link(&path, &to));
-                let why = "the commit it belongs to never happened".to_owned();
+                let why = "the database does not know it".to_owned();
                 match kept {
                     Ok(()) => self.damaged.push(SetAside { what: "accepted file".to_owned(), path: to, why }),
                     Err(error) => {
@@ -346,20 +358,21 @@ impl Opening<'_> {
     }
 }
 
-/// Keys of records that the database should have and has not: damaged ones, those of which a half is missing, and accepted
-/// ones of a commit that did happen.
-fn missing(loaded: &Loaded, read: &Read, aside: &[Aside]) -> BTreeSet<RecordKey> {
+/// Keys of what was accepted in commits that the database has lost.
+fn forgotten(loaded: &Loaded, read: &Read) -> BTreeSet<RecordKey> {
+    let jobs =
+        read.jobs.iter().filter(|(key, file)| !loaded.jobs.contains_key(key) && file.commit <= loaded.index);
+    let volumes = read
+        .volumes
+        .iter()
+        .filter(|(name, file)| !loaded.volumes.contains_key(*name) && file.commit <= loaded.index);
+    let jobs = jobs.map(|(key, _)| RecordKey::Job(key.clone()));
+    jobs.chain(volumes.map(|(name, _)| RecordKey::Volume(name.clone()))).collect()
+}
+
+/// Keys of records that the database should have and has not: damaged ones, and those of which a half is missing.
+fn missing(loaded: &Loaded, aside: &[Aside]) -> BTreeSet<RecordKey> {
     let mut keys: BTreeSet<RecordKey> = aside.iter().filter_map(Aside::key).collect();
-    for (key, file) in &read.jobs {
-        if !loaded.jobs.contains_key(key) && file.commit <= loaded.index {
-            keys.insert(RecordKey::Job(key.clone()));
-        }
-    }
-    for (name, file) in &read.volumes {
-        if !loaded.volumes.contains_key(name) && file.commit <= loaded.index {
-            keys.insert(RecordKey::Volume(name.clone()));
-        }
-    }
     for state in loaded.jobs.values() {
         if !loaded.versions.contains_key(&(state.key.clone(), state.version)) {
             keys.insert(RecordKey::JobVersion(state.key.clone(), state.version));

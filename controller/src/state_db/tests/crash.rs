@@ -155,7 +155,7 @@ fn live_whole(dir: &Path, done: usize) {
     }
 }
 
-/// A file of a job that is not in the database is told from one whose record was lost.
+/// Nobody was told that it was accepted.
 #[test]
 fn a_job_whose_commit_never_happened_is_set_aside() {
     let dir = scratch();
@@ -172,6 +172,40 @@ fn a_job_whose_commit_never_happened_is_set_aside() {
     let opened = open(dir.path());
     assert_eq!(jobs(&opened.records).len(), 1);
     assert!(!paths(dir.path()).accepted().join("default.b.json").exists());
-    assert!(opened.damaged.iter().all(|aside| aside.path.exists() && aside.why.contains("never happened")));
+    assert!(opened.damaged.iter().all(|aside| aside.path.exists() && aside.why.contains("does not know")));
     assert_eq!(opened.damaged.len(), 2);
+}
+
+/// Only the database waits for the disk: the removal of a file may be undone, and a file that was written may be empty.
+#[test]
+fn after_a_power_cut_the_database_is_right_and_the_files_follow_it() {
+    let dir = scratch();
+    let mut life = Life::begin(dir.path());
+    life.apply(vec![job("a", 1, "x"), job("b", 1, "x")], vec![]);
+    let accepted = paths(dir.path()).accepted();
+    let removed = fs::read(accepted.join("default.b.json")).unwrap();
+    let allocs: Vec<_> = life
+        .world
+        .allocations()
+        .filter(|(spec, _)| spec.job_key.id == "b")
+        .map(|(spec, _)| spec.id)
+        .collect();
+    life.delete("b");
+    life.store.commit(&forget("b", &[0], &allocs)).unwrap();
+    drop(life);
+    let expected = jobs(&open(dir.path()).records);
+    assert_eq!(expected.keys().collect::<Vec<_>>(), ["a"]);
+
+    fs::write(accepted.join("default.b.json"), removed).unwrap();
+    fs::write(accepted.join("default.a.json"), "").unwrap();
+    // Nor did the number of the last commit wait.
+    fs::write(paths(dir.path()).state.join("committed"), "").unwrap();
+    let opened = open(dir.path());
+    assert_eq!(jobs(&opened.records), expected);
+    assert!(!opened.incomplete && !opened.rebuilt);
+    assert_eq!(opened.damaged.len(), 1, "the job that is forgotten: {:?}", opened.damaged);
+    drop(opened);
+    assert!(!accepted.join("default.b.json").exists());
+    fs::remove_file(paths(dir.path()).database()).unwrap();
+    assert_eq!(jobs(&open(dir.path()).records), expected, "the file of a was written anew");
 }
