@@ -144,8 +144,7 @@ impl Store for StateDb {
     /// Keeps the newest record of each key.
     fn compact(records: &mut Vec<Record>) {
         let mut seen = BTreeSet::new();
-        let mut newest: Vec<bool> =
-            records.iter().rev().map(|record| seen.insert(key_of(record).clone())).collect();
+        let mut newest: Vec<bool> = records.iter().rev().map(|record| seen.insert(key_of(record))).collect();
         records.retain(|_| newest.pop().unwrap_or(true));
     }
 }

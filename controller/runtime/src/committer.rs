@@ -70,8 +70,8 @@ pub trait Store: Send + 'static {
     /// The index of the last commit.
     fn index(&self) -> CommitIndex;
 
-    /// Drops records that later ones of `records` make superfluous, so that a store which hangs or fails for hours does
-    /// not fill memory. Called before a retry and when much has piled up. Does nothing by default.
+    /// Drops records that later ones of `records` make superfluous. Called before each commit, and when much has piled up, so
+    /// that a store which hangs or fails for hours does not fill memory. Does nothing by default.
     fn compact(records: &mut Vec<Self::Record>) {
         let _ = records;
     }
@@ -286,9 +286,7 @@ where
             records.append(&mut offered.turn.records);
             self.batch.push(offered);
         }
-        if self.failures > 0 {
-            S::compact(&mut records);
-        }
+        S::compact(&mut records);
         let since = Instant::now();
         let commit = spawn_blocking(move || {
             let caught = catch_unwind(AssertUnwindSafe(|| store.commit(&records)));

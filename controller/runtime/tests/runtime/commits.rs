@@ -159,7 +159,7 @@ async fn an_answer_that_promises_nothing_waits_for_no_commit() {
 async fn a_committer_that_is_gone_ends_the_loop() {
     let running = begun().await;
     running.store.set(Mode::Fail);
-    running.send(Event::Plan(13, lasting())).await;
+    running.send(Event::Plan(13_013, lasting())).await;
     let (reply, asked) = oneshot::channel();
     running.send(Event::Ask(reply)).await;
     let ended = tokio::time::timeout(Duration::from_secs(60), running.ended).await.unwrap().unwrap();

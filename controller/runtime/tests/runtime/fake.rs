@@ -254,7 +254,7 @@ impl Store for ScriptedStore {
     }
 
     fn compact(records: &mut Vec<String>) {
-        assert!(!records.iter().any(|record| record == "13"), "cannot compact 13");
+        assert!(!records.iter().any(|record| record == "13013"), "cannot compact 13013");
         records.dedup();
     }
 }
