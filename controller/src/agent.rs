@@ -37,6 +37,7 @@ use crate::{
         services::{Services, sweep_consul, task_index},
     },
     instance::{Instance, boot_id},
+    memory,
     planner::{Answer, Input, NoteSink, Planner},
     publish::ReadModel,
     requests::Requests,
@@ -164,6 +165,7 @@ impl Agent {
         }
         eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        eyes.open(memory::give_back_after_changes(Arc::clone(&model)));
         Ok(Self {
             inbox,
             requests,

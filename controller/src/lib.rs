@@ -14,6 +14,7 @@ pub mod http;
 pub mod http_client;
 pub mod instance;
 pub mod logs;
+pub mod memory;
 pub mod paths;
 pub mod planner;
 pub mod publish;

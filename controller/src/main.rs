@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use herdlet::{
     cli::{self, Command},
-    guard, run, serve,
+    guard, memory, run, serve,
     telemetry::logs,
 };
 
@@ -12,6 +12,7 @@ use herdlet::{
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
+    memory::use_one_heap();
     let command = match cli::parse(std::env::args_os()) {
         Ok(cli) => cli.command,
         Err(code) => return code.into(),

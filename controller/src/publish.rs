@@ -90,9 +90,14 @@ impl ReadModel {
 
     /// Waits until something was committed after `index`, at most for `timeout`; the index then.
     pub async fn wait_beyond(&self, index: u64, timeout: Duration) -> u64 {
-        let mut changed = self.index.subscribe();
-        let _ = tokio::time::timeout(timeout, changed.wait_for(|now| *now > index)).await;
+        let _ = tokio::time::timeout(timeout, self.changed(index)).await;
         self.index()
+    }
+
+    /// Waits until something was committed after `index`.
+    pub(crate) async fn changed(&self, index: u64) {
+        // Ends without one only with the model.
+        let _ = self.index.subscribe().wait_for(|now| *now > index).await;
     }
 
     /// Every change from now on. A receiver that lags must read everything anew.
