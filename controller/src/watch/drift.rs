@@ -23,7 +23,7 @@ use herdlet_plan::{
     op::{Part, TaskIndex, TaskPart},
 };
 use herdlet_runtime::Inbox;
-
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use tokio::{
     sync::{Notify, broadcast::error::RecvError},
     task::JoinError,
@@ -82,12 +82,12 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
         let by = tokio::select! {
             change = changes.recv() => match change {
                 Ok(Changed { object: Object::Alloc(id), .. }) => {
-                    watched.due([id]);
+                    watched.shown(id);
                     continue;
                 }
                 Ok(Changed { object: Object::Job(_) | Object::Volume(_), .. }) => continue,
                 Err(RecvError::Lagged(_)) => {
-                    watched.due(model.allocs().iter().map(|view| view.spec.id));
+                    watched.doubt(model.allocs().iter().map(|view| view.spec.id));
                     continue;
                 }
                 Err(RecvError::Closed) => return,
@@ -98,7 +98,7 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
                 Noticed::Event
             }
             _ = look.tick() => {
-                watched.due(model.allocs().iter().map(|view| view.spec.id));
+                watched.doubt(model.allocs().iter().map(|view| view.spec.id));
                 Noticed::Look
             }
         };
@@ -124,8 +124,17 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
 #[derive(Default)]
 struct Watched {
     subscribed: Mutex<BTreeMap<AllocId, Subscribed>>,
-    due: Arc<Mutex<BTreeSet<AllocId>>>,
+    due: Arc<Mutex<BTreeMap<AllocId, Due>>>,
     told: Arc<Notify>,
+}
+
+/// Why an allocation is to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// It is shown differently: tasks may have started or ended, and there is more or less to watch.
+    Shown,
+    /// Something of it may be missing.
+    Doubted,
 }
 
 /// What is watched of an allocation.
@@ -135,8 +144,13 @@ struct Subscribed {
 }
 
 impl Watched {
-    fn due(&self, ids: impl IntoIterator<Item = AllocId>) {
-        lock(&self.due).extend(ids);
+    fn shown(&self, id: AllocId) {
+        lock(&self.due).entry(id).or_insert(Due::Shown);
+        self.told.notify_one();
+    }
+
+    fn doubt(&self, ids: impl IntoIterator<Item = AllocId>) {
+        lock(&self.due).extend(ids.into_iter().map(|id| (id, Due::Doubted)));
         self.told.notify_one();
     }
 
@@ -145,7 +159,7 @@ impl Watched {
         let due = std::mem::take(&mut *lock(&self.due));
         let volumes = sources(model);
         let mut missing = Vec::new();
-        for id in due {
+        for (id, due) in due {
             let view = model.alloc(&id).filter(|view| view.tasks.iter().any(is_running));
             let Some(view) = view else {
                 lock(&self.subscribed).remove(&id);
@@ -156,12 +170,15 @@ impl Watched {
             let is_watched = |known: &Subscribed| {
                 known.places == places && !known.subscriptions.iter().any(Subscription::is_over)
             };
-            if !lock(&self.subscribed).get(&id).is_some_and(is_watched) {
+            let is_watched = lock(&self.subscribed).get(&id).is_some_and(is_watched);
+            if !is_watched {
                 // The new ones first, so that nothing is missed between the two.
                 let subscriptions = self.subscribe(id, &dirs);
                 lock(&self.subscribed).insert(id, Subscribed { places, subscriptions });
             }
-            missing.extend(dirs.missing().into_iter().map(|part| (id, part)));
+            if !is_watched || due == Due::Doubted {
+                missing.extend(dirs.missing().into_iter().map(|part| (id, part)));
+            }
         }
         missing
     }
@@ -171,7 +188,7 @@ impl Watched {
         let told = || {
             let (due, told) = (Arc::clone(&self.due), Arc::clone(&self.told));
             move || {
-                lock(&due).insert(id);
+                lock(&due).insert(id, Due::Doubted);
                 told.notify_one();
             }
         };
@@ -229,12 +246,11 @@ impl Directories {
     /// The parts that are not as they were made. Whether that matters is told by their own looks.
     fn missing(&self) -> Vec<Part> {
         let mut missing = Vec::new();
-        let shared = alloc_dir::SHARED_DIRS.map(|name| self.shared.join(name));
-        if !shared.iter().all(|dir| dir.is_dir()) || !self.top.join(alloc_dir::SPEC).exists() {
+        if !has_dirs(&self.shared, &alloc_dir::SHARED_DIRS) || !self.top.join(alloc_dir::SPEC).exists() {
             missing.push(Part::Dir);
         }
         for (task, path) in &self.tasks {
-            if !task_dir::DIRS.iter().all(|name| path.join(name).is_dir()) {
+            if !has_dirs(path, &task_dir::DIRS) {
                 missing.push(Part::Task(*task, TaskPart::Dir));
             }
         }
@@ -248,6 +264,16 @@ impl Directories {
         }
         missing
     }
+}
+
+/// Whether all of these are directories in `dir`, whose path is walked once.
+fn has_dirs(dir: &Path, names: &[&str]) -> bool {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = rustix::fs::open(dir, flags, Mode::empty()) else { return false };
+    names.iter().all(|name| {
+        rustix::fs::statat(&dir, *name, AtFlags::empty())
+            .is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::Directory)
+    })
 }
 
 fn is_running(task: &TaskView) -> bool {
