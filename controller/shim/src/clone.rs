@@ -11,6 +11,8 @@ use core::ffi::c_void;
 
 /// `CLONE_VM`: share memory.
 pub const CLONE_VM: u64 = 0x100;
+/// `CLONE_FILES`: share the table of descriptors.
+pub const CLONE_FILES: u64 = 0x400;
 /// `CLONE_VFORK`: suspend the calling thread until the child executes a program or ends.
 pub const CLONE_VFORK: u64 = 0x4000;
 /// `CLONE_PIDFD`: hand out a pidfd.

@@ -3,7 +3,10 @@
 //! In: pids. Out: pids, memory, processor time. It changes nothing. What it reads is old when it is returned: a pid may
 //! have been given away meanwhile.
 
-use std::{fs, io};
+use std::{
+    fs,
+    io::{self, Read as _},
+};
 
 use super::task::{CpuUsage, MemoryUsage};
 
@@ -24,9 +27,14 @@ pub struct Stat {
 
 /// What /proc says about a process; none if there is no such process.
 pub fn stat(pid: u32) -> Option<Stat> {
+    let mut text = [0; STAT_LEN_MAX];
+    let len = fs::File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut text).ok()?;
     // A process may call itself anything: only the part behind its name is sure to be text.
-    parse(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
+    parse(&String::from_utf8_lossy(text.get(..len)?))
 }
+
+/// 52 numbers of at most 20 digits, and a name of at most 64 bytes. The kernel gives all of it to one read.
+const STAT_LEN_MAX: usize = 2048;
 
 /// `root` and all its descendants, without those that only wait to be reaped.
 pub fn members(root: u32) -> Vec<u32> {

@@ -14,6 +14,7 @@
 
 mod invocation;
 mod launch;
+mod places;
 mod process;
 mod program;
 mod records;

@@ -6,7 +6,7 @@
 use super::invocation::{Invocation, Logs, WhenFull};
 use super::program::Program;
 use super::spawn::{Spawn, spawn};
-use crate::drivers::ready;
+use crate::drivers::ready::{self, SharedFd};
 use herdlet_shim::spec::{Field, SpecError, encode};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
@@ -104,7 +104,7 @@ pub enum LaunchError {
 #[derive(Debug)]
 pub struct Child {
     pid: u32,
-    pidfd: OwnedFd,
+    pidfd: SharedFd,
 }
 
 /// How a shim ended.
@@ -174,11 +174,12 @@ fn start(
 ) -> Result<Child, LaunchError> {
     let text = CString::new(title).unwrap_or_default();
     let arguments = [c"herdlet-shim", verb, text.as_c_str()];
-    let what = Spawn { program: program.as_fd(), arguments: &arguments, fds, cgroup };
+    let what =
+        Spawn { program: program.as_fd(), places: program.places(), arguments: &arguments, fds, cgroup };
     let mut tries = 0..BUSY_TRIES;
     loop {
         match spawn(&what) {
-            Ok((pid, pidfd)) => return Ok(Child { pid, pidfd }),
+            Ok((pid, pidfd)) => return Ok(Child { pid, pidfd: SharedFd::new(pidfd) }),
             Err(problem) if problem.kind() == io::ErrorKind::ExecutableFileBusy && tries.next().is_some() => {
                 wait_for_others();
             }
@@ -258,9 +259,9 @@ impl Child {
     /// # Errors
     /// When it was reaped before, or there is no tokio runtime with IO.
     pub fn wait(&self) -> impl Future<Output = io::Result<ShimEnd>> + use<> {
-        let pidfd = self.pidfd.try_clone();
+        let pidfd = self.pidfd.clone();
         async move {
-            let pidfd = ready::register(pidfd?, Interest::READABLE)?;
+            let pidfd = ready::register_shared(&pidfd, Interest::READABLE)?;
             loop {
                 let mut guard = pidfd.readable().await?;
                 match reap(pidfd.get_ref().as_fd(), WaitIdOptions::NOHANG)? {

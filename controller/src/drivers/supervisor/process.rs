@@ -3,13 +3,16 @@
 //! In: pid and start time as a record tells them. Out: a pidfd, signals, the end of the process or of its whole tree. A
 //! bare pid is never signalled: pids are used again.
 
-use crate::drivers::{process_tree, ready};
+use crate::drivers::{
+    process_tree,
+    ready::{self, SharedFd},
+};
 use herdlet_shim::record::{Process, Record};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 
@@ -53,7 +56,7 @@ pub enum ProcessError {
 /// A verified process. It stays this one, even after the process has ended.
 #[derive(Debug)]
 pub struct PidFd {
-    fd: OwnedFd,
+    fd: SharedFd,
     process: Process,
 }
 
@@ -83,7 +86,7 @@ impl PidFd {
         // Only now, with the pidfd held, does the number stand still.
         let is_same =
             process_tree::stat(process.pid).is_some_and(|stat| stat.start_ticks == process.start_ticks);
-        Ok(is_same.then_some(Self { fd, process }))
+        Ok(is_same.then(|| Self { fd: SharedFd::new(fd), process }))
     }
 
     /// Pid and start time.
@@ -127,7 +130,7 @@ impl PidFd {
     /// # Errors
     /// When there is no tokio runtime with IO.
     pub async fn ended(&self) -> io::Result<()> {
-        let fd = ready::register(self.fd.try_clone()?, Interest::READABLE)?;
+        let fd = ready::register_shared(&self.fd, Interest::READABLE)?;
         fd.readable().await?.retain_ready();
         Ok(())
     }

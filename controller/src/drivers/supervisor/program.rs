@@ -4,6 +4,7 @@
 //! it has a name in `ps`), so memory is only the way out where the directory forbids execution.
 
 use super::launch::in_memory;
+use super::places::Places;
 use herdlet_shim::PROGRAM;
 use rustix::fs::{MemfdFlags, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
+    places: Places,
 }
 
 /// Why the program could not be made ready. Reads after "failed to".
@@ -45,6 +47,9 @@ pub enum ProgramError {
     /// The directory forbids execution, and so does memory.
     #[error("keep the supervisor program in memory")]
     Memory(#[source] std::io::Error),
+    /// There are no descriptors to start it with.
+    #[error("reserve descriptors for starting the supervisor program")]
+    Descriptors(#[source] std::io::Error),
 }
 
 impl Program {
@@ -60,16 +65,22 @@ impl Program {
             write_file(dir, &path, &name)
                 .map_err(|source| ProgramError::Write { path: path.clone(), source })?;
         }
+        let places = Places::reserve().map_err(ProgramError::Descriptors)?;
         let open = |source: Errno| ProgramError::Open { path: path.clone(), source: source.into() };
         let fd = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
         let fd = fd.map_err(open)?;
         let flags = rustix::fs::fstatvfs(&fd).map_err(open)?.f_flag;
         if flags.contains(StatVfsMountFlags::NOEXEC) {
             return in_memory("herdlet-shim", PROGRAM, MemfdFlags::EXEC)
-                .map(|fd| Self { fd })
+                .map(|fd| Self { fd, places })
                 .map_err(|errno| ProgramError::Memory(errno.into()));
         }
-        Ok(Self { fd })
+        Ok(Self { fd, places })
+    }
+
+    /// Descriptor numbers for starting it.
+    pub(super) fn places(&self) -> &Places {
+        &self.places
     }
 }
 

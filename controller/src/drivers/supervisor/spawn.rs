@@ -5,10 +5,16 @@
 //! makes it copy the agent's page tables. The child here shares the agent's memory until it executes, so between clone and
 //! exec there are system calls on prepared data and nothing else; all signals are blocked meanwhile, so that no handler of
 //! the agent can run in the child.
+//!
+//! Nor is the table of descriptors copied, which would cost a start more the more tasks run: what the child needs is put to low
+//! numbers that were reserved early (`places`), and the child takes a copy of those alone.
 
 #![expect(unsafe_code, reason = "clone3 and what the child does until exec have no safe interface")]
 
-use herdlet_shim::clone::{Birth, CLONE_INTO_CGROUP, CLONE_PIDFD, CLONE_VFORK, CLONE_VM, clone_onto};
+use super::places::{self, Places, Reserved};
+use herdlet_shim::clone::{
+    Birth, CLONE_FILES, CLONE_INTO_CGROUP, CLONE_PIDFD, CLONE_VFORK, CLONE_VM, clone_onto,
+};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -17,11 +23,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 const STACK_LEN: usize = 32 * 1024;
 /// Descriptors are first copied to numbers from here on, so that placing one can't overwrite another.
 const FREE_FROM: RawFd = 16;
-const FDS_MAX: usize = 5;
+const FDS_MAX: usize = places::LEN - 1;
 
 /// What to execute.
 pub(super) struct Spawn<'a> {
     pub(super) program: BorrowedFd<'a>,
+    pub(super) places: &'a Places,
     pub(super) arguments: &'a [&'a CStr],
     /// Become descriptors 0, 1, 2, …; at most five.
     pub(super) fds: &'a [BorrowedFd<'a>],
@@ -30,17 +37,35 @@ pub(super) struct Spawn<'a> {
 
 /// Starts the program with an empty environment. Returns its pid and pidfd; the caller reaps it.
 pub(super) fn spawn(what: &Spawn<'_>) -> io::Result<(u32, OwnedFd)> {
+    if let Some(reserved) = what.places.take(what.fds.iter().copied().chain([what.program])) {
+        let spawned = spawn_with(what, Some(&reserved));
+        // Only since Linux 5.9 can a part of the table be copied, and a sandbox may not know of it.
+        let refusals = [libc::ENOSYS, libc::EINVAL, libc::EPERM];
+        if !matches!(&spawned, Err(error) if error.raw_os_error().is_some_and(|errno| refusals.contains(&errno)))
+        {
+            return spawned;
+        }
+    }
+    spawn_with(what, None)
+}
+
+fn spawn_with(what: &Spawn<'_>, reserved: Option<&Reserved<'_>>) -> io::Result<(u32, OwnedFd)> {
     let mut arguments: Vec<*const c_char> = what.arguments.iter().map(|text| text.as_ptr()).collect();
     arguments.push(std::ptr::null());
     let mut fds = [-1; FDS_MAX];
     for (slot, fd) in fds.iter_mut().zip(what.fds) {
         *slot = fd.as_raw_fd();
     }
+    let (fds, program) = match reserved {
+        Some(reserved) => split(reserved, what.fds.len()),
+        None => (fds, what.program.as_raw_fd()),
+    };
     let child = Child {
-        program: what.program.as_raw_fd(),
+        program,
         arguments: arguments.as_ptr(),
         variables: [std::ptr::null()],
         fds,
+        keeps_below: reserved.map(Reserved::end),
         errno: AtomicI32::new(0),
     };
     let mut stack = vec![0_u8; STACK_LEN];
@@ -62,6 +87,15 @@ pub(super) fn spawn(what: &Spawn<'_>) -> io::Result<(u32, OwnedFd)> {
     }
 }
 
+/// The descriptors that are in `reserved`, and the program behind them.
+fn split(reserved: &Reserved<'_>, count: usize) -> ([RawFd; FDS_MAX], RawFd) {
+    let mut fds = [-1; FDS_MAX];
+    for (slot, number) in fds.iter_mut().zip(reserved.numbers()).take(count) {
+        *slot = *number;
+    }
+    (fds, reserved.numbers().get(count).copied().unwrap_or(-1))
+}
+
 fn borrow(fd: &OwnedFd) -> BorrowedFd<'_> {
     std::os::fd::AsFd::as_fd(fd)
 }
@@ -79,6 +113,9 @@ struct Child {
     arguments: *const *const c_char,
     variables: [*const c_char; 1],
     fds: [RawFd; FDS_MAX],
+    /// All that the child needs is below this number: it shares the agent's table of descriptors until it has taken a copy of
+    /// that part.
+    keeps_below: Option<RawFd>,
     errno: AtomicI32,
 }
 
@@ -96,6 +133,9 @@ impl Child {
         let this = std::ptr::from_ref(self).cast_mut().cast::<c_void>();
         if cgroup.is_some() {
             birth.flags |= CLONE_INTO_CGROUP;
+        }
+        if self.keeps_below.is_some() {
+            birth.flags |= CLONE_FILES;
         }
         // SAFETY: this thread is suspended while the child uses the stack and `self`; see `Child::become_program`.
         let mut pid = unsafe { clone_onto(&birth, stack, child, this) };
@@ -116,6 +156,14 @@ impl Child {
 
     /// Runs in the child, in the agent's memory: system calls only. Returns the errno of what failed.
     fn become_program(&self) -> c_int {
+        if let Some(first) = self.keeps_below {
+            // SAFETY: a plain system call on numbers. After it the table is the child's own.
+            let left =
+                unsafe { libc::syscall(libc::SYS_close_range, first, c_int::MAX, libc::CLOSE_RANGE_UNSHARE) };
+            if left < 0 {
+                return errno();
+            }
+        }
         let mut copies = [-1; FDS_MAX];
         for (copy, fd) in copies.iter_mut().zip(self.fds) {
             if fd >= 0 {
