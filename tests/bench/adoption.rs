@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use super::{job::Bench, table::Table};
+use super::{ground::Ground, job::Bench, table::Table};
 
 const COUNT: usize = 200;
 
 /// `kill -9` with 200 tasks running, and a new agent: until it knows all of them again.
-pub(super) fn after_kill(table: &mut Table) {
-    let mut bench = Bench::new();
+pub(super) fn after_kill(table: &mut Table, ground: &Ground) {
+    let mut bench = Bench::new(ground);
     bench.submit("service", COUNT, r#"{command: sleep, args: ["100000"]}"#);
     bench.until_running(COUNT);
     let mut before = bench.tasks();

@@ -6,14 +6,19 @@ use std::{
 };
 
 use herdlet_tests::e2e::{
-    agent::Agent,
+    agent::{Agent, Setup},
     host,
     http::{self, Answer},
     wait,
 };
 
+use super::ground::Ground;
+
 /// Far beyond what anything here may take.
 const LIMIT: Duration = Duration::from_secs(300);
+
+/// Between two looks: each takes time from what is measured.
+const BETWEEN: Duration = Duration::from_millis(4);
 
 /// An agent whose tasks are started, followed and counted.
 pub(super) struct Bench {
@@ -23,8 +28,10 @@ pub(super) struct Bench {
 
 impl Bench {
     /// A fresh agent that has come to rest.
-    pub(super) fn new() -> Self {
-        let agent = Agent::start();
+    pub(super) fn new(ground: &Ground) -> Self {
+        let setup = Setup { ground: ground.disk().to_owned(), ..Setup::default() };
+        let agent =
+            Agent::start_with(setup.env("HERDLET_RUNTIME_DIR", ground.runtime().display().to_string()));
         let instance = agent.home.instance().expect("an instance has a name");
         wait::pause(Duration::from_secs(1));
         Self { agent, instance }
@@ -40,8 +47,8 @@ impl Bench {
 
     /// Waits until the agent says that all `count` tasks run.
     pub(super) fn until_running(&self, count: usize) {
-        // The machine is asked first: that costs the agent nothing.
-        self.until(|bench| host::attempts(&bench.instance).len() >= count);
+        // The machine is asked first: that costs the agent nothing, and little else.
+        self.until(|bench| host::attempt_count(&bench.instance) >= count);
         self.until(|bench| bench.counted("running") == count);
     }
 
@@ -112,7 +119,7 @@ impl Bench {
         let deadline = Instant::now() + LIMIT;
         while !reached(self) {
             assert!(Instant::now() < deadline, "not reached in {LIMIT:?}:\n{}", self.agent.log());
-            wait::pause(Duration::from_millis(2));
+            wait::pause(BETWEEN);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::cost;
+use super::{cost, ground::Ground};
 
 /// As many starts at a time as the agent makes.
 const PARALLEL: usize = 8;
@@ -22,8 +22,8 @@ pub(super) struct Spawns {
 }
 
 /// Starts `count` times `program`, each with a stdout and a stderr file of its own, and ends them.
-pub(super) fn spawns(count: usize, program: &str, arguments: &[&str]) -> Spawns {
-    let dir = tempfile::tempdir_in("/tmp").expect("a temporary directory");
+pub(super) fn spawns(ground: &Ground, count: usize, program: &str, arguments: &[&str]) -> Spawns {
+    let dir = ground.dir();
     let next = AtomicUsize::new(0);
     let own = cost::cpu([std::process::id()]);
     let began = Instant::now();

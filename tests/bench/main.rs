@@ -10,6 +10,7 @@
 //! - [`adoption`]: a killed agent that finds its tasks again.
 //! - [`output`]: how fast a task can write its log.
 //! - [`machine`]: what the same work costs without herdlet.
+//! - [`ground`]: where it takes place.
 //! - [`cost`]: what processes have cost so far, read from /proc.
 //! - [`table`]: how it is printed.
 
@@ -17,6 +18,7 @@
 
 mod adoption;
 mod cost;
+mod ground;
 mod job;
 mod machine;
 mod output;
@@ -26,16 +28,17 @@ mod table;
 
 use std::process::ExitCode;
 
+use ground::Ground;
 use table::Table;
 
 /// A measure: prints one row or more.
-type Measure = fn(&mut Table);
+type Measure = fn(&mut Table, &Ground);
 
 const MEASURES: [(&str, Measure); 10] = [
     ("idle-memory", rest::idle_memory),
-    ("start-200", |table| starts::many(table, 200)),
-    ("start-500", |table| starts::many(table, 500)),
-    ("start-2000", |table| starts::many(table, 2_000)),
+    ("start-200", |table, ground| starts::many(table, ground, 200)),
+    ("start-500", |table, ground| starts::many(table, ground, 500)),
+    ("start-2000", |table, ground| starts::many(table, ground, 2_000)),
     ("batch", starts::batch),
     ("latency", starts::latency),
     ("rest", rest::with_tasks),
@@ -54,10 +57,11 @@ fn main() -> ExitCode {
         eprintln!("no measure {unknown:?}; --list shows all");
         return ExitCode::from(2);
     }
+    let ground = Ground::new();
     let mut table = Table::begin();
     for (name, measure) in MEASURES {
         if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
-            measure(&mut table);
+            measure(&mut table, &ground);
         }
     }
     ExitCode::SUCCESS

@@ -5,17 +5,17 @@ use std::{
     time::Instant,
 };
 
-use super::{job::Bench, table::Table};
+use super::{ground::Ground, job::Bench, table::Table};
 
 /// What a task writes, in MiB.
 const MIB: u32 = 2_048;
 
 /// One task that writes its log in pieces of 4 KiB and of 64 KiB, beside the same writer into `| cat > file`.
-pub(super) fn throughput(table: &mut Table) {
+pub(super) fn throughput(table: &mut Table, ground: &Ground) {
     for (name, piece, count) in [("4 KiB", 4 << 10, MIB << 8), ("64 KiB", 64 << 10, MIB << 4)] {
         let writer = format!("dd if=/dev/zero bs={piece} count={count} 2>/dev/null");
-        let plain = piped(&writer);
-        let bench = Bench::new();
+        let plain = piped(ground, &writer);
+        let bench = Bench::new(ground);
         let script = format!("{{command: /bin/sh, args: [-c, \"{writer}\"]}}");
         let began = Instant::now();
         bench.submit("batch", 1, &script);
@@ -34,8 +34,8 @@ pub(super) fn throughput(table: &mut Table) {
 }
 
 /// What `| cat > file` does, in MiB/s. The file is cut when it is as big as a rotated log may be.
-fn piped(writer: &str) -> f64 {
-    let dir = tempfile::tempdir_in("/tmp").expect("a temporary directory");
+fn piped(ground: &Ground, writer: &str) -> f64 {
+    let dir = ground.dir();
     let began = Instant::now();
     let script = format!("{writer} | cat > {}", dir.path().join("log").display());
     let status = Command::new("/bin/sh").args(["-c", &script]).stdin(Stdio::null()).status();

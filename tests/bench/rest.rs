@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use herdlet_tests::e2e::wait;
 
-use super::{cost, job::Bench, table::Table};
+use super::{cost, ground::Ground, job::Bench, table::Table};
 
 const COUNT: usize = 200;
 const SLEEP: &str = r#"{command: sleep, args: ["100000"]}"#;
@@ -12,8 +12,8 @@ const SLEEP: &str = r#"{command: sleep, args: ["100000"]}"#;
 const REST: Duration = Duration::from_secs(60);
 
 /// An agent without any work.
-pub(super) fn idle_memory(table: &mut Table) {
-    let bench = Bench::new();
+pub(super) fn idle_memory(table: &mut Table, ground: &Ground) {
+    let bench = Bench::new(ground);
     let pid = bench.agent.pid();
     table.row(
         "idle agent, no tasks: memory (PSS)",
@@ -25,8 +25,8 @@ pub(super) fn idle_memory(table: &mut Table) {
 }
 
 /// 200 tasks that sleep: memory for each, and a minute in which nothing happens.
-pub(super) fn with_tasks(table: &mut Table) {
-    let bench = Bench::new();
+pub(super) fn with_tasks(table: &mut Table, ground: &Ground) {
+    let bench = Bench::new(ground);
     let before = cost::pss_kib([bench.agent.pid()]);
     bench.submit("service", COUNT, SLEEP);
     bench.until_running(COUNT);
@@ -61,8 +61,8 @@ pub(super) fn with_tasks(table: &mut Table) {
 }
 
 /// Memory after 200 tasks came and went.
-pub(super) fn memory_comes_back(table: &mut Table) {
-    let bench = Bench::new();
+pub(super) fn memory_comes_back(table: &mut Table, ground: &Ground) {
+    let bench = Bench::new(ground);
     let before = cost::pss_kib([bench.agent.pid()]);
     bench.submit("service", COUNT, SLEEP);
     bench.until_running(COUNT);

@@ -1,14 +1,20 @@
 //! Many tasks started and stopped, tasks that end by themselves, and how long one takes.
 
 use std::{
-    fs,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    fs::File,
+    io::Read as _,
+    process::Command,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use herdlet_tests::e2e::wait;
+use rustix::fs::Mode;
 
 use super::{
     cost,
+    ground::Ground,
     job::Bench,
     machine,
     table::{Table, quantile},
@@ -20,10 +26,10 @@ const SLEEP: &str = r#"{command: sleep, args: ["100000"]}"#;
 const SINGLES: usize = 40;
 
 /// `count` tasks that sleep: started, stopped, and what that cost.
-pub(super) fn many(table: &mut Table, count: usize) {
-    let plain = machine::spawns(count, "sleep", &["100000"]);
+pub(super) fn many(table: &mut Table, ground: &Ground, count: usize) {
+    let plain = machine::spawns(ground, count, "sleep", &["100000"]);
     let plain_rate = rate(count, plain.took);
-    let bench = Bench::new();
+    let bench = Bench::new(ground);
     let agent = bench.agent.pid();
     let (cpu_before, written_before) = (cost::cpu([agent]), cost::written(agent));
     let (commits, records) =
@@ -82,10 +88,10 @@ pub(super) fn many(table: &mut Table, count: usize) {
 }
 
 /// 200 tasks that end at once.
-pub(super) fn batch(table: &mut Table) {
+pub(super) fn batch(table: &mut Table, ground: &Ground) {
     const COUNT: usize = 200;
-    let plain = machine::spawns(COUNT, "true", &[]);
-    let bench = Bench::new();
+    let plain = machine::spawns(ground, COUNT, "true", &[]);
+    let bench = Bench::new(ground);
     let began = Instant::now();
     bench.submit("batch", COUNT, "{command: /bin/true}");
     bench.until_complete(COUNT);
@@ -98,33 +104,36 @@ pub(super) fn batch(table: &mut Table) {
     bench.agent.finish();
 }
 
-/// One task at a time: from before the request until the task's own first act.
-pub(super) fn latency(table: &mut Table) {
-    let bench = Bench::new();
-    let mark = bench.agent.home.path().join("mark");
-    let script = format!("{{command: /bin/sh, args: [-c, \"date +%s%N > {}\"]}}", mark.display());
-    let mut taken = Vec::new();
+/// One task at a time: from before the request until the task's own first act, which is to say so through a fifo.
+pub(super) fn latency(table: &mut Table, ground: &Ground) {
+    let bench = Bench::new(ground);
+    let (send, acts) = mpsc::sync_channel(1);
+    let fifo = bench.agent.home.path().join("acts");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR | Mode::WUSR).expect("a fifo");
+    // Held open for writing too, so that reading never ends.
+    let mut acting = File::options().read(true).write(true).open(&fifo).expect("the fifo");
+    thread::spawn(move || {
+        while acting.read(&mut [0]).is_ok_and(|len| len == 1) && send.send(Instant::now()).is_ok() {}
+    });
+    let script = format!("printf x > {}", fifo.display());
+    let act = || acts.recv_timeout(Duration::from_secs(60)).expect("the task's act");
+    let (mut taken, mut plain) = (Vec::new(), Vec::new());
     for _ in 0..SINGLES {
-        let _ = fs::remove_file(&mark);
-        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        bench.submit("batch", 1, &script);
-        bench.until_complete(1);
-        let at: u128 = fs::read_to_string(&mark).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-        taken.push(Duration::from_nanos_u128(at.saturating_sub(began.as_nanos())).as_secs_f64() * 1000.0);
-        bench.delete();
-        bench.until_removed();
         // A lone start is one that finds the machine at rest.
         wait::pause(Duration::from_millis(50));
+        let began = Instant::now();
+        bench.submit("batch", 1, &format!("{{command: /bin/sh, args: [-c, \"{script}\"]}}"));
+        taken.push((act() - began).as_secs_f64() * 1000.0);
+        bench.until_complete(1);
+        bench.delete();
+        bench.until_removed();
+        wait::pause(Duration::from_millis(50));
+        let began = Instant::now();
+        let mut child = Command::new("/bin/sh").args(["-c", &script]).spawn().expect("a shell");
+        plain.push((act() - began).as_secs_f64() * 1000.0);
+        let _ = child.wait();
     }
     taken.sort_by(f64::total_cmp);
-    let mut plain: Vec<f64> = (0..SINGLES)
-        .map(|_| {
-            wait::pause(Duration::from_millis(50));
-            let began = Instant::now();
-            let _ = std::process::Command::new("/bin/sh").args(["-c", "date +%s%N > /dev/null"]).status();
-            began.elapsed().as_secs_f64() * 1000.0
-        })
-        .collect();
     plain.sort_by(f64::total_cmp);
     table.row(
         "one task, from the request to its first act, median / p95",

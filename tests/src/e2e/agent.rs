@@ -34,11 +34,19 @@ pub struct Setup {
     pub env: Vec<(String, String)>,
     /// Further arguments.
     pub arguments: Vec<String>,
+    /// Where its home is made.
+    pub ground: PathBuf,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { user: User::Same, config: String::new(), env: Vec::new(), arguments: Vec::new() }
+        Self {
+            user: User::Same,
+            config: String::new(),
+            env: Vec::new(),
+            arguments: Vec::new(),
+            ground: PathBuf::from("/tmp"),
+        }
     }
 }
 
@@ -97,7 +105,7 @@ impl Agent {
 
     /// An agent that was not started yet.
     pub fn prepare(setup: Setup) -> Self {
-        let home = Home::new(setup.user);
+        let home = Home::below(&setup.ground, setup.user);
         let program = match setup.user {
             User::Same => program().to_path_buf(),
             User::Nobody => command::reachable(&home, program()),

@@ -32,7 +32,15 @@ impl Home {
     /// # Panics
     /// When they can't be made.
     pub fn new(user: User) -> Self {
-        let dir = tempfile::Builder::new().prefix("hd").tempdir_in("/tmp").expect("a temporary directory");
+        Self::below(Path::new("/tmp"), user)
+    }
+
+    /// Like [`Home::new`], somewhere else.
+    ///
+    /// # Panics
+    /// When they can't be made.
+    pub fn below(ground: &Path, user: User) -> Self {
+        let dir = tempfile::Builder::new().prefix("hd").tempdir_in(ground).expect("a temporary directory");
         let home = Self { dir, instances: RefCell::default() };
         for path in [home.path().to_path_buf(), home.temp(), home.path().join("home"), home.manifests()] {
             fs::create_dir_all(&path).expect("a directory");

@@ -81,6 +81,15 @@ pub fn attempts(instance: &str) -> Vec<String> {
     names
 }
 
+/// How many cgroups of attempts there are, at the least cost: a measure may ask often.
+pub fn attempt_count(instance: &str) -> usize {
+    let Some(tree) = cgroup2().map(|top| top.join("herdlet").join(instance)) else { return 0 };
+    let entries = std::fs::read_dir(tree).into_iter().flatten().flatten();
+    // Their names have dots, and end in a number.
+    let is_attempt = |name: &[u8]| name.last().is_some_and(u8::is_ascii_digit) && name.contains(&b'.');
+    entries.filter(|entry| is_attempt(std::os::unix::ffi::OsStrExt::as_bytes(&*entry.file_name()))).count()
+}
+
 /// Supervisors of an instance.
 pub fn supervisors(instance: &str) -> Vec<u32> {
     cgroup2().map(|top| pids_below(&top.join("herdlet").join(instance).join("shims"))).unwrap_or_default()
