@@ -11,6 +11,7 @@ mod crash;
 mod disk;
 mod drift;
 mod examples;
+mod faults;
 mod identity;
 mod metrics;
 mod nobody;
