@@ -253,14 +253,12 @@ struct Pids(PathBuf);
 
 impl Pids {
     fn new() -> Option<Self> {
-        let tops = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(Path::new);
-        let group =
-            tops.iter().map(|top| top.join(format!("hd-test-{}", std::process::id()))).find_map(|dir| {
-                fs::create_dir(&dir).ok()?;
-                let found = Self(dir);
-                found.0.join("pids.max").exists().then_some(found)
-            });
-        group
+        ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].iter().find_map(|top| {
+            let dir = Path::new(top).join(format!("hd-test-{}", std::process::id()));
+            fs::create_dir(&dir).ok()?;
+            let found = Self(dir);
+            found.0.join("pids.max").exists().then_some(found)
+        })
     }
 
     fn take(&self, pid: u32) {
