@@ -83,3 +83,6 @@ fn same_group(old: &Group, new: &Group) -> bool {
         && *meta == new.meta
         && *disk_mib == new.disk_mib
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,17 +1,13 @@
 //! One pass over an allocation: what every part may read, and the few verbs it may use.
 
-use herdlet_api_types::{
-    Duration,
-    alloc::Allocation,
-    job::{Group, Task},
-};
+use herdlet_api_types::{Duration, alloc::Allocation, job::Group};
 
 use crate::{
     action::Verb,
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
     plan::{Change, Plan, TaskChange, Waiting},
-    state::{AllocState, Doing, PartState, TaskState},
+    state::{AllocState, Doing, PartState},
     time::{Deadline, Now},
     world::Context,
 };
@@ -136,12 +132,6 @@ impl Pass<'_> {
     /// Whether a deadline has passed; if not, the plan is made again then.
     pub fn passed(&mut self, deadline: &Deadline) -> bool {
         self.due(deadline.due_ns(self.now))
-    }
-
-    /// A task and what is remembered of it.
-    pub fn task(&self, index: TaskIndex) -> Option<(&Task, &TaskState)> {
-        let at = usize::from(index);
-        Some((self.group.tasks.get(at)?, self.state.durable.tasks.get(at)?))
     }
 }
 

@@ -294,7 +294,7 @@ impl World {
             "unchanged"
         };
         turn.notes.push(Note::Reconciled { kind: "alloc", result });
-        if core::mem::take(&mut entry.changed) || touched || rounds > 0 {
+        if core::mem::take(&mut entry.changed) || touched {
             let mut convergence = status::convergence(now, &entry.spec, &entry.state, &plan, entry.since);
             let converged = |verdict: &Convergence| verdict.state == ConvergenceState::Converged;
             if entry.verdict.as_ref().is_none_or(|was| converged(was) != converged(&convergence)) {
@@ -377,3 +377,6 @@ impl World {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -77,3 +77,41 @@ fn task_view(task: &TaskState) -> TaskView {
         events: task.events.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::{Duration, job::Lifecycle};
+    use std_alloc::vec;
+
+    use super::*;
+    use crate::{
+        fixture::{alloc, at, pending, task},
+        plan::Waiting,
+        state::{Durable, Stop, StopReason, Tracked},
+        time::Deadline,
+    };
+
+    #[test]
+    fn an_explanation_tells_goal_waits_and_the_next_look() {
+        let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+        let delay = Deadline::after(at(1), Duration::from_secs(1));
+        let stop = Stop { reason: StopReason::MainDead, decided_at: at(1).wall, delay };
+        for (desired, stop, goal) in [
+            (Desired::Run, None, "run"),
+            (Desired::Run, Some(stop), "stop"),
+            (Desired::Stop, None, "stop"),
+            (Desired::Gone, None, "remove"),
+        ] {
+            Arc::make_mut(&mut spec).desired = desired;
+            let durable = Durable { tasks: vec![pending()], stop, ..Durable::default() };
+            let state = AllocState { durable: Tracked::stored(durable), ..AllocState::default() };
+            let plan =
+                Plan { waits: vec![Waiting::Gate(0)], wake_ns: Some(at(7).boot_ns), ..Plan::default() };
+            let told = explain(at(5), &spec, &state, &plan);
+            assert_eq!((&*told.name, &*told.goal), ("j.g[0]", goal));
+            assert_eq!(told.alloc, spec.id.to_string());
+            assert_eq!(told.waits.iter().map(|wait| &*wait.part).collect::<vec::Vec<_>>(), ["task main"]);
+            assert_eq!(told.wake_at, Some(at(7).wall));
+        }
+    }
+}

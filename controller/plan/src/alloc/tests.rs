@@ -11,7 +11,8 @@ use std_alloc::{
 use herdlet_api_types::{
     Duration,
     alloc::{ClientStatus, Desired},
-    job::{ChangeMode, Identity, Lifecycle},
+    job::{ChangeMode, Check, CheckKind, Identity, Lifecycle, Provider, Service},
+    task::TaskEventKind,
 };
 use proptest::prelude::*;
 
@@ -23,10 +24,11 @@ use crate::{
     fixture::{alloc, at, dead, exit, failed, pending, running, settings, task},
     op::{Part, TaskPart},
     state::{
-        AfterStop, Doing, Doom, Durable, GroupRestart, PartState, Parts, Run, Stage, StopStep, TaskState,
-        Tracked,
+        AfterStop, Doing, Doom, Durable, GroupRestart, Health, PartState, Parts, Run, Stage, StopStep,
+        TaskState, Tracked,
     },
     time::BootId,
+    turn::Note,
     world::{Context, World},
 };
 
@@ -67,6 +69,11 @@ fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
             | Change::Forget) => format!("{other:?}"),
         })
         .collect()
+}
+
+fn tcp_check() -> Check {
+    let second = Duration::from_secs(1);
+    Check { name: "alive".to_string(), kind: CheckKind::Tcp, port: None, interval: second, timeout: second }
 }
 
 const PROCESS: Part = Part::Task(0, TaskPart::Process);
@@ -213,6 +220,202 @@ fn an_exit_may_come_before_the_word_of_the_start() {
     assert_eq!(life.issued[1..], ["Destroy { attempt: 1 }"]);
 }
 
+/// What becomes of a process is told by its exit: word of it during its start is not a reason to look once more.
+#[test]
+fn drift_noticed_during_a_start_changes_nothing() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    life.settle();
+    life.write(|writer| writer.drift(PROCESS, Noticed::Event));
+    life.outcome(PROCESS, Outcome::Done);
+    assert_eq!(life.issued, ["Start { attempt: 1 }"]);
+    assert_eq!(*life.state.parts.get(PROCESS), PartState::Up);
+}
+
+#[test]
+fn a_restart_of_the_group_is_forgotten_once_all_tasks_have_ended() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    for (stage, kept) in [(Stage::Main, true), (Stage::WaitAlloc, true), (Stage::Poststop, false)] {
+        let mut life = Bench::new(&spec, known(vec![running()], Stage::Prestart, Parts::absent()));
+        life.state.durable.restart =
+            Some(GroupRestart { all: false, delay: Deadline::after(at(100), Duration::from_secs(9)) });
+        life.write(|writer| writer.change(Change::Stage(stage)));
+        assert_eq!(life.state.durable.restart.is_some(), kept, "{stage:?}");
+    }
+}
+
+#[test]
+fn live_tasks_are_told_that_the_allocation_is_unhealthy() {
+    let spec = alloc(vec![task("main", Lifecycle::Main), task("pre", Lifecycle::Prestart)]);
+    for (healthy, told) in [(true, vec![]), (false, vec!["Alloc Unhealthy"])] {
+        let mut life = Bench::new(&spec, known(vec![running(), dead()], Stage::WaitAlloc, Parts::absent()));
+        let verdict = Health { healthy, at: at(100).wall };
+        life.write(|writer| writer.change(Change::Verdict(verdict, "too late".to_string())));
+        let kinds = |at: usize| -> Vec<&str> {
+            life.state.durable.tasks[at].events.iter().map(|event| event.kind.as_str()).collect()
+        };
+        assert_eq!((kinds(0), kinds(1)), (told, vec![]));
+    }
+}
+
+/// Whom it dooms that an operation fails, of a task that waits and one that runs.
+#[test]
+fn what_can_never_be_set_up_fails_the_tasks_that_wait_for_it() {
+    use FailureClass::{Fatal, Recoverable, Retry};
+    let spec = alloc(vec![task("main", Lifecycle::Main), task("side", Lifecycle::PrestartSidecar)]);
+    let own = |part| Part::Task(0, part);
+    for (part, doing, class, expected) in [
+        (Part::Dir, Doing::Up, Fatal, Some("Setup Failure")),
+        (Part::Dir, Doing::Up, Retry, None),
+        (Part::Dir, Doing::Up, Recoverable, None),
+        (Part::Dir, Doing::Down, Fatal, None),
+        (Part::Dir, Doing::Look(None), Fatal, None),
+        (Part::Services, Doing::Up, Fatal, None),
+        (Part::Checks, Doing::Up, Fatal, None),
+        (own(TaskPart::Dir), Doing::Up, Fatal, Some("Task hook failed")),
+        (own(TaskPart::Identity), Doing::Up, Fatal, Some("Task hook failed")),
+        (own(TaskPart::Identity), Doing::Renew, Fatal, None),
+        (own(TaskPart::Mounts), Doing::Up, Fatal, Some("Task hook failed")),
+        (own(TaskPart::Services), Doing::Up, Fatal, None),
+        (Part::Task(1, TaskPart::Mounts), Doing::Up, Fatal, None),
+    ] {
+        let mut life = Bench::new(&spec, known(vec![pending(), running()], Stage::Main, Parts::absent()));
+        life.write(|writer| {
+            let timeout = Duration::from_secs(1);
+            writer.change(Change::Issue { part, doing, verb: Verb::Up, timeout });
+        });
+        let generation = life.generation;
+        let failed = Outcome::Failed { class, why: "no".to_string() };
+        life.write(|writer| writer.outcome(part, generation, failed));
+        let doomed = |at: usize| life.state.durable.tasks[at].doom.as_ref().map(|doom| doom.kind.as_str());
+        assert_eq!((doomed(0), doomed(1)), (expected, None), "{part:?} {doing:?} {class:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_gone_dooms_the_tasks_that_have_used_it() {
+    let spec = alloc(vec![task("main", Lifecycle::Main), task("side", Lifecycle::PrestartSidecar)]);
+    for (part, expected) in [
+        (Part::Dir, [false, true]),
+        (TASK_DIR, [false, false]),
+        (Part::Task(1, TaskPart::Dir), [false, true]),
+    ] {
+        let parts = up(&[Part::Dir, TASK_DIR]);
+        let mut life = Bench::new(&spec, known(vec![pending(), running()], Stage::Main, parts));
+        life.write(|writer| {
+            let timeout = Duration::from_secs(1);
+            let doing = Doing::Look(Some(Noticed::Event));
+            writer.change(Change::Issue { part, doing, verb: Verb::Look, timeout });
+        });
+        let generation = life.generation;
+        life.write(|writer| writer.outcome(part, generation, Outcome::Absent));
+        let doomed: Vec<bool> = life.state.durable.tasks.iter().map(|task| task.doom.is_some()).collect();
+        assert_eq!(doomed, expected, "{part:?}");
+    }
+}
+
+/// Under tasks that used it, and end because of that, it is not made anew.
+#[test]
+fn a_deleted_directory_is_made_again_once_its_users_have_ended() {
+    let doomed = |task| TaskState {
+        doom: Some(Doom { kind: TaskEventKind::HookFailed, message: "gone".to_string() }),
+        ..task
+    };
+    let spec = alloc(vec![task("main", Lifecycle::Main), task("second", Lifecycle::Main)]);
+    for (dir, main, made) in [
+        (PartState::Absent, doomed(running()), false),
+        (PartState::Absent, doomed(dead()), true),
+        (PartState::Absent, running(), true),
+        (PartState::Up, doomed(running()), false),
+    ] {
+        let mut parts = up(&[TASK_DIR, PROCESS]);
+        parts.learn(Part::Dir, dir);
+        let state = known(vec![main, running()], Stage::WaitAlloc, parts);
+        let plan = super::plan(at(100), &context(), &spec, &state);
+        let is_made =
+            |change: &Change| matches!(change, Change::Issue { part: Part::Dir, verb: Verb::Up, .. });
+        assert_eq!(plan.changes.iter().any(is_made), made, "{:?}", plan.changes);
+    }
+}
+
+#[test]
+fn an_allocation_is_healthy_when_each_task_runs_as_it_should() {
+    for (lifecycle, well) in [
+        // Pending, running, ended, failed.
+        (Lifecycle::Prestart, [false, false, true, false]),
+        (Lifecycle::PrestartSidecar, [false, true, false, false]),
+        (Lifecycle::Main, [false, true, false, false]),
+        (Lifecycle::Poststart, [false, true, true, false]),
+        (Lifecycle::PoststartSidecar, [false, true, false, false]),
+        (Lifecycle::Poststop, [true, true, true, true]),
+    ] {
+        let spec = alloc(vec![task("main", Lifecycle::Main), task("other", lifecycle)]);
+        let group = spec.group().expect("a group");
+        let healthy =
+            |other| health::is_healthy(group, &known(vec![running(), other], Stage::Main, Parts::absent()));
+        assert_eq!([pending(), running(), dead(), failed()].map(healthy), well, "{lifecycle:?}");
+    }
+}
+
+#[test]
+fn health_is_waited_for_where_there_is_a_check() {
+    for checked in [false, true] {
+        let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+        let job = std_alloc::sync::Arc::make_mut(&mut std_alloc::sync::Arc::make_mut(&mut spec).job);
+        let mut service = crate::fixture::service("web");
+        service.checks.extend(checked.then(tcp_check));
+        job.groups[0].services.push(service);
+        let state = known(vec![pending()], Stage::Main, Parts::absent());
+        let plan = super::plan(at(100), &context(), &spec, &state);
+        assert_eq!(plan.waits.contains(&Waiting::Health(None)), checked);
+    }
+}
+
+#[test]
+fn only_checks_of_the_built_in_catalogue_are_made_here() {
+    let alive = tcp_check();
+    for (provider, checks, expected) in [
+        (Provider::Nomad, vec![alive.clone()], true),
+        (Provider::Nomad, vec![], false),
+        (Provider::Consul, vec![alive], false),
+        (Provider::Consul, vec![], false),
+    ] {
+        let service = Service { provider, checks, ..crate::fixture::service("web") };
+        assert_eq!(checks::has_checks(&[service]), expected, "{provider:?}");
+    }
+}
+
+#[test]
+fn a_process_that_should_not_live_gets_its_time_to_end() {
+    let mut main = task("main", Lifecycle::Main);
+    for (asked, given) in [(7, 7), (90, 30)] {
+        main.kill_timeout = Duration::from_secs(asked);
+        let spec = alloc(vec![main.clone()]);
+        let mut life = Bench::new(&spec, known(vec![dead()], Stage::Poststop, Parts::unknown()));
+        life.settle();
+        life.outcome(PROCESS, Outcome::Recovered(Recovered::Running));
+        let Run::Stopping { step: StopStep::Kill { until }, .. } = &life.state.durable.tasks[0].run else {
+            panic!("it is not being stopped")
+        };
+        assert_eq!(until.remaining(at(100)), Duration::from_secs(given), "30 s are the agent's limit");
+    }
+}
+
+/// Something else stands in a part's place: that is drift, and repaired at once.
+#[test]
+fn what_is_damaged_is_brought_up_again_without_a_pause() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.write(|writer| writer.drift(TASK_DIR, Noticed::Event));
+    life.settle();
+    life.outcome(TASK_DIR, Outcome::Foreign { why: "a file".to_string() });
+    life.outcome(TASK_DIR, Outcome::Done);
+    assert_eq!(life.issued, ["Look", "Up"]);
+    let detected = Note::DriftDetected { kind: "task_dir", by: Noticed::Event };
+    assert_eq!(life.notes, [detected, Note::DriftRepaired { kind: "task_dir" }]);
+}
+
 /// A life in which a mount went away while a look at it was under way never learned of it.
 #[test]
 fn drift_noticed_during_a_look_is_looked_at_again() {
@@ -297,11 +500,12 @@ struct Bench<'a> {
     ctx: Context,
     generation: u64,
     issued: Vec<String>,
+    notes: Vec<Note>,
 }
 
 impl<'a> Bench<'a> {
     fn new(spec: &'a std_alloc::sync::Arc<Allocation>, state: AllocState) -> Self {
-        Self { spec, state, ctx: context(), generation: 0, issued: Vec::new() }
+        Self { spec, state, ctx: context(), generation: 0, issued: Vec::new(), notes: Vec::new() }
     }
 
     fn write<R>(&mut self, change: impl FnOnce(&mut Writer<'_>) -> R) -> R {
@@ -313,7 +517,7 @@ impl<'a> Bench<'a> {
             state: &mut self.state,
             generation: &mut self.generation,
             issued: &mut issued,
-            notes: &mut Vec::new(),
+            notes: &mut self.notes,
         });
         self.issued.extend(issued.iter().map(|issued| format!("{:?}", issued.verb)));
         result

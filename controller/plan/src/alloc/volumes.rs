@@ -24,8 +24,8 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
 }
 
 /// Nothing to do: the claim ends with the allocation.
-pub fn down(_pass: &mut Pass<'_>, above_gone: bool) -> bool {
-    above_gone
+pub fn down(_pass: &mut Pass<'_>, _above_gone: bool) -> bool {
+    true
 }
 
 /// The volume a request is about: its source, with the allocation's index for `per_alloc`.

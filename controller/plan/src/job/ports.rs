@@ -88,3 +88,77 @@ pub fn assign(
 fn port_of(host_ip: &str, value: u16, to: Option<u16>) -> AssignedPort {
     AssignedPort { host_ip: String::from(host_ip), value, to: to.unwrap_or(0) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std_alloc::{borrow::ToOwned, sync::Arc, vec, vec::Vec};
+
+    use herdlet_api_types::{
+        fixture,
+        job::{Lifecycle, Network, PortRequest},
+    };
+
+    use super::*;
+    use crate::fixture::{alloc, task};
+
+    const DYNAMIC: PortRequest = PortRequest { fixed: None, to: None };
+
+    fn group(ports: &[(&str, PortRequest)]) -> Group {
+        let ports = ports.iter().map(|(label, request)| ((*label).to_owned(), *request)).collect();
+        Group { network: Some(Network { ports }), ..fixture::group("g", 1, Vec::new()) }
+    }
+
+    /// The ports that the allocation gets of 20,000 to 20,003, or why not.
+    fn given(group: &Group, id: u8, held: &Held) -> Result<Vec<u16>, NoPorts> {
+        let ports = assign(group, AllocId::from_hash([id; 16]), held, &(20_000..=20_003), "10.0.0.1")?;
+        Ok(ports.values().map(|port| port.value).collect())
+    }
+
+    fn holding(ports: &[u16]) -> Arc<Allocation> {
+        let mut alloc = alloc(vec![task("main", Lifecycle::Main)]);
+        let ports = ports.iter().map(|port| (String::from("p"), port_of("", *port, None))).collect();
+        Arc::make_mut(&mut alloc).ports = ports;
+        alloc
+    }
+
+    #[test]
+    fn a_port_is_held_until_nobody_holds_it() {
+        let (mut held, alloc) = (Held::default(), holding(&[8080]));
+        held.take(&alloc);
+        held.take(&alloc);
+        held.take(&alloc);
+        for left in [true, true, false] {
+            held.release(&alloc);
+            assert_eq!(held.contains(8080), left);
+        }
+    }
+
+    #[test]
+    fn every_dynamic_port_is_given_once_wherever_the_search_begins() {
+        let group = group(&[("a", DYNAMIC), ("b", DYNAMIC), ("c", DYNAMIC), ("d", DYNAMIC)]);
+        let mut first = BTreeSet::new();
+        for id in 0..32 {
+            let mut ports = given(&group, id, &Held::default()).expect("four are free");
+            first.insert(ports[0]);
+            ports.sort_unstable();
+            assert_eq!(ports, [20_000, 20_001, 20_002, 20_003]);
+        }
+        assert_eq!(first.len(), 4, "allocations begin at different ones");
+        let mut held = Held::default();
+        held.take(&holding(&[20_002]));
+        assert_eq!(given(&group, 1, &held), Err(NoPorts::Exhausted));
+    }
+
+    #[test]
+    fn a_fixed_port_is_given_to_one() {
+        let http = PortRequest { fixed: Some(80), to: Some(8080) };
+        let mut held = Held::default();
+        let id = AllocId::from_hash([1; 16]);
+        let ports = assign(&group(&[("http", http)]), id, &held, &(20_000..=20_003), "10.0.0.1");
+        let expected = AssignedPort { host_ip: "10.0.0.1".to_owned(), value: 80, to: 8080 };
+        assert_eq!(ports, Ok([("http".to_owned(), expected)].into()));
+        assert_eq!(given(&group(&[("a", http), ("b", http)]), 1, &held), Err(NoPorts::Taken(80)));
+        held.take(&holding(&[80]));
+        assert_eq!(given(&group(&[("http", http)]), 1, &held), Err(NoPorts::Taken(80)));
+    }
+}

@@ -1,12 +1,14 @@
-//! Nomad's client status over all task states.
+//! Nomad's client status over all task states; when an allocation has converged, and what is said while it hasn't.
 
-use herdlet_api_types::{Duration, alloc::ClientStatus};
+use std_alloc::{string::ToString, vec};
 
-use super::client_status;
+use herdlet_api_types::{Duration, job::Lifecycle, task::ExitResult};
+
+use super::*;
 use crate::{
-    fixture::{at, backing_off, dead, failed, pending, running},
-    state::{AfterStop, Run, StopStep, TaskState},
-    time::{BootId, Deadline},
+    fixture::{alloc, at, backing_off, dead, exit, failed, pending, running, task},
+    state::{AfterStop, Durable, Health, Run, StopStep, Tracked},
+    time::BootId,
 };
 
 #[test]
@@ -33,5 +35,68 @@ fn the_first_rule_that_matches_decides() {
     ];
     for (name, tasks, expected) in table {
         assert_eq!(client_status(tasks).0, expected, "{name}");
+    }
+}
+
+/// The verdict on a running allocation with these waits.
+fn verdict(health: Option<bool>, waits: Vec<Waiting>) -> (ConvergenceState, Option<Reason>, String) {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let durable = Durable {
+        adopted: true,
+        tasks: vec![running()],
+        health: health.map(|healthy| Health { healthy, at: at(0).wall }),
+        ..Durable::default()
+    };
+    let state = AllocState { durable: Tracked::stored(durable), ..AllocState::default() };
+    let plan = Plan { waits, ..Plan::default() };
+    let Convergence { state, reason, message, .. } = convergence(at(1), &spec, &state, &plan, UnixNanos(0));
+    (state, reason, message)
+}
+
+#[test]
+fn a_plan_that_waits_for_nothing_has_arrived() {
+    let gate = || vec![Waiting::Gate(0)];
+    let waits = "task main: waits for its turn in the lifecycle";
+    for (health, waiting, expected, reason, said) in [
+        (None, vec![], ConvergenceState::Converged, None, ""),
+        (None, gate(), ConvergenceState::Waiting, Some(Reason::Dependency), waits),
+        (
+            None,
+            vec![Waiting::Task(0, TaskStatus::Running)],
+            ConvergenceState::Progressing,
+            Some(Reason::Operation),
+            "task main: is running",
+        ),
+        (Some(true), vec![], ConvergenceState::Converged, None, ""),
+        (
+            Some(false),
+            vec![],
+            ConvergenceState::Failed,
+            Some(Reason::Health),
+            "did not become healthy in time",
+        ),
+        // Whatever it still waits for: it had its time.
+        (Some(false), gate(), ConvergenceState::Failed, Some(Reason::Dependency), waits),
+    ] {
+        assert_eq!(verdict(health, waiting), (expected, reason, said.to_string()), "{health:?}");
+    }
+}
+
+#[test]
+fn a_task_that_waits_before_it_starts_again_says_how_it_ended() {
+    let until = Deadline::after(at(0), Duration::from_secs(10));
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let broken = ExitResult { error: "failed to execute the program".to_string(), ..exit(0) };
+    for (exit, expected) in [
+        (None, "waits before it starts again"),
+        (Some(exit(3)), "waits before it starts again; last exit code 3"),
+        (Some(broken), "waits before it starts again; last: failed to execute the program"),
+    ] {
+        let tasks = vec![TaskState { exit, ..backing_off() }];
+        let durable = Durable { tasks, ..Durable::default() };
+        let state = AllocState { durable: Tracked::stored(durable), ..AllocState::default() };
+        let wait = describe(at(1), &spec, &state, &Waiting::Backoff(0, until));
+        assert_eq!((&*wait.part, &*wait.message), ("task main", expected));
+        assert_eq!(wait.until, Some(at(10).wall));
     }
 }

@@ -1,0 +1,255 @@
+//! What a turn of the world hands out: records, views, notes, mounts.
+
+use std_alloc::{borrow::ToOwned, collections::BTreeMap, vec, vec::Vec};
+
+use herdlet_api_types::{
+    fixture::{group, job, task},
+    job::{JobType, VolumeMount, VolumeRequest},
+    view::AllocView,
+    volume::{Volume, VolumeKind},
+};
+
+use super::*;
+use crate::{
+    action::{Outcome, Recovered, Verb},
+    event::Command,
+    fixture::{at, settings},
+    shared::volume::VolumeState,
+    turn::Note,
+};
+
+/// A world whose hands do what they are told when the test says so.
+struct Bench {
+    world: World,
+    now: Now,
+    dirty: BTreeSet<Key>,
+    stored: BTreeMap<RecordKey, RecordValue>,
+    /// What was handed out since the test last looked.
+    turn: Turn,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut bench = Self {
+            world: World::new(settings()),
+            now: at(1),
+            dirty: BTreeSet::new(),
+            stored: BTreeMap::new(),
+            turn: Turn::default(),
+        };
+        bench.see(Event::Desired(DesiredChange::Complete));
+        bench
+    }
+
+    /// One event and what is planned because of it.
+    fn see(&mut self, event: Event) {
+        self.world.apply(self.now, event, &mut self.dirty, &mut self.turn);
+        self.plan();
+    }
+
+    fn plan(&mut self) {
+        while let Some(key) = self.dirty.pop_first() {
+            self.world.reconcile(self.now, &key, &mut self.dirty, &mut self.turn);
+        }
+        for record in self.turn.records.drain(..) {
+            match record {
+                Record::Put(key, value) => self.stored.insert(key, value),
+                Record::Delete(key) => self.stored.remove(&key),
+            };
+        }
+    }
+
+    fn apply(&mut self, jobs: Vec<Job>, volumes: Vec<Volume>) {
+        self.see(Event::Command { request: 1, command: Command::Apply { jobs, volumes } });
+    }
+
+    /// Does everything that is asked for, until nothing is. What was asked, in order.
+    fn settle(&mut self) -> Vec<Action> {
+        let mut asked = Vec::new();
+        while !self.turn.actions.is_empty() {
+            for action in core::mem::take(&mut self.turn.actions) {
+                let outcome = match (&action.subject, &action.verb) {
+                    (Subject::Volume(volume), Verb::Up) => Outcome::Volume { path: volume.name.clone() },
+                    (_, Verb::Look) => Outcome::Present,
+                    (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running),
+                    _ => Outcome::Done,
+                };
+                self.see(Event::Outcome(action.op.clone(), outcome));
+                asked.push(action);
+            }
+        }
+        asked
+    }
+
+    fn id(&self) -> AllocId {
+        self.world.allocs.iter().map(|(id, _)| id).next().expect("an allocation")
+    }
+
+    /// The results that planning allocations came to since the last call.
+    fn results(&mut self) -> Vec<&'static str> {
+        let mut results = Vec::new();
+        for note in core::mem::take(&mut self.turn.notes) {
+            if let Note::Reconciled { kind: "alloc", result } = note {
+                results.push(result);
+            }
+        }
+        results
+    }
+
+    /// The allocation as it was last shown since the last call.
+    fn shown(&mut self) -> Option<AllocView> {
+        let mut shown = None;
+        for view in core::mem::take(&mut self.turn.views) {
+            if let View::Alloc(view) = view {
+                shown = Some(*view);
+            }
+        }
+        shown
+    }
+}
+
+fn one_task() -> Vec<Job> {
+    vec![job("j", JobType::Service, vec![group("g", 1, vec![task("main")])])]
+}
+
+fn running() -> Bench {
+    let mut bench = Bench::new();
+    bench.apply(one_task(), Vec::new());
+    bench.settle();
+    bench
+}
+
+#[test]
+fn a_plan_is_counted_by_what_came_of_it() {
+    let mut bench = Bench::new();
+    bench.apply(one_task(), Vec::new());
+    assert_eq!(bench.results(), ["changed"]);
+    let key = Key::Alloc(bench.id());
+    bench.dirty.insert(key.clone());
+    bench.plan();
+    assert_eq!(bench.results(), ["waiting"]);
+    bench.settle();
+    bench.results();
+    bench.dirty.insert(key);
+    bench.plan();
+    assert_eq!(bench.results(), ["unchanged"]);
+}
+
+#[test]
+fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
+    let mut bench = Bench::new();
+    bench.apply(one_task(), Vec::new());
+    bench.now = at(2);
+    bench.settle();
+    let shown = bench.shown().expect("it was shown").convergence;
+    assert_eq!((shown.state, shown.since), (ConvergenceState::Converged, at(2).wall));
+    let job = |bench: &Bench| bench.world.jobs.values().next().and_then(|job| job.shown.clone());
+    assert_eq!(job(&bench).map(|job| job.convergence.state), Some(ConvergenceState::Converged));
+    // Something is told that does not change how it is.
+    bench.now = at(3);
+    let alloc = bench.id();
+    bench.see(Event::Driver { alloc, task: "main".to_owned(), message: "hello".to_owned() });
+    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(2).wall));
+    // Its process is looked at, and found.
+    bench.now = at(4);
+    let process = Part::Task(0, TaskPart::Process);
+    bench.see(Event::Drift { alloc, part: Part::Dir, by: crate::event::Noticed::Look });
+    bench.see(Event::Drift { alloc, part: process, by: crate::event::Noticed::Look });
+    bench.settle();
+    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(2).wall));
+    bench.dirty.insert(Key::Alloc(alloc));
+    bench.plan();
+    assert!(bench.shown().is_none(), "nothing has changed that is shown");
+    // Its process ends: from now on it has not converged, whatever it is waiting for.
+    bench.now = at(5);
+    let result = crate::fixture::exit(1);
+    bench.see(Event::Exited { alloc, task: "main".to_owned(), attempt: 1, result });
+    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(5).wall));
+    bench.now = at(6);
+    let action = bench.turn.actions.remove(0);
+    bench.see(Event::Outcome(action.op, Outcome::Done));
+    let shown = bench.shown().expect("it was shown").convergence;
+    assert_ne!(shown.state, ConvergenceState::Converged);
+    assert_eq!(shown.since, at(5).wall);
+}
+
+#[test]
+fn the_index_of_the_last_change_is_stored_with_it() {
+    let bench = running();
+    let Some(RecordValue::Meta(meta)) = bench.stored.get(&RecordKey::Meta) else { panic!("no counters") };
+    assert_eq!(*meta, *bench.world.meta);
+    let Some(RecordValue::AllocState(state)) = bench.stored.get(&RecordKey::AllocState(bench.id())) else {
+        panic!("no state")
+    };
+    assert!(state.modify_index > 0 && state.modify_index <= meta.index);
+}
+
+#[test]
+fn what_made_the_planner_panic_is_left_alone_also_by_the_next_agent() {
+    let mut bench = running();
+    let key = Key::Alloc(bench.id());
+    bench.world.quarantine(&key, "index out of bounds", &mut bench.turn);
+    bench.plan();
+    let Key::Alloc(alloc) = key else { return };
+    for again in [false, true] {
+        if again {
+            let (world, unusable) = World::restore(settings(), bench.now, bench.stored.clone());
+            assert!(unusable.is_empty());
+            bench.world = world;
+        }
+        bench.see(Event::Drift { alloc, part: Part::Dir, by: crate::event::Noticed::Event });
+        assert!(bench.turn.actions.is_empty(), "{again}: {:?}", bench.turn.actions);
+        let shown = bench.shown().expect("it was shown").convergence;
+        assert_eq!(shown.state, ConvergenceState::Failed);
+        assert!(shown.message.ends_with("index out of bounds"), "{}", shown.message);
+    }
+}
+
+fn data(read_only: bool) -> Volume {
+    let kind = VolumeKind::Mkdir { mode: 0o755, uid: None, gid: None };
+    Volume { name: "data".to_owned(), kind, read_only }
+}
+
+#[test]
+fn a_mount_may_be_written_to_where_task_group_and_volume_allow_it() {
+    for case in 0..8u8 {
+        let [by_mount, by_group, by_volume] = [1, 2, 4].map(|bit| case & bit != 0);
+        let mut jobs = one_task();
+        let request = VolumeRequest { source: "data".to_owned(), read_only: by_group, per_alloc: false };
+        jobs[0].groups[0].volumes.insert("disk".to_owned(), request);
+        jobs[0].groups[0].tasks[0].volume_mounts.push(VolumeMount {
+            volume: "disk".to_owned(),
+            destination: "local/data".to_owned(),
+            read_only: by_mount,
+        });
+        let mut bench = Bench::new();
+        bench.apply(jobs, vec![data(by_volume)]);
+        let mounts: Vec<_> = bench.settle().into_iter().flat_map(|action| action.mounts).collect();
+        let expected = MountSource {
+            volume: "data".to_owned(),
+            path: "data".to_owned(),
+            destination: "local/data".to_owned(),
+            read_only: case != 0,
+        };
+        assert_eq!(mounts, [expected]);
+    }
+}
+
+#[test]
+fn a_volume_has_a_path_for_others_while_it_is_there_and_wanted() {
+    let gone = PartState::Absent;
+    for (part, fate, usable) in [
+        (PartState::Up, Fate::Wanted, true),
+        (PartState::Up, Fate::Dropped, false),
+        (PartState::Up, Fate::Purged, false),
+        (gone, Fate::Wanted, false),
+        (PartState::Unknown, Fate::Wanted, false),
+    ] {
+        let path = Some("/data".to_owned());
+        let state = VolumeState { spec: data(false), origin: Origin::Manifest, fate, path };
+        let entry = VolumeEntry { state: Tracked::stored(state), part, failures: 0 };
+        let mut world = World::new(settings());
+        world.ctx.volumes.insert("data".to_owned(), entry);
+        assert_eq!(world.ctx.volume_path("data").is_some(), usable, "{fate:?}");
+    }
+}
