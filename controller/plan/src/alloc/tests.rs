@@ -11,7 +11,10 @@ use std_alloc::{
 use herdlet_api_types::{
     Duration,
     alloc::{ClientStatus, Desired},
-    job::{ChangeMode, Check, CheckKind, Identity, Lifecycle, Provider, Service},
+    job::{
+        ChangeMode, Check, CheckKind, Dependency, DependencyCondition, Identity, Lifecycle, Provider, Service,
+    },
+    service::{CheckResult, CheckStatus},
     task::TaskEventKind,
 };
 use proptest::prelude::*;
@@ -371,6 +374,131 @@ fn health_is_waited_for_where_there_is_a_check() {
     }
 }
 
+/// Word that an operation's time is over is not its end: nothing else is begun on the part.
+#[test]
+fn an_overdue_operation_keeps_its_part() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[])));
+    life.settle();
+    let running = life.generation;
+    for (generation, expected) in [(running - 1, false), (running, true)] {
+        life.write(|writer| writer.outcome(Part::Dir, generation, Outcome::Overdue));
+        let PartState::Busy { overdue, .. } = life.state.parts.get(Part::Dir) else { panic!("it runs on") };
+        assert_eq!(*overdue, expected);
+        life.settle();
+    }
+    assert_eq!(life.issued, ["Up"]);
+    life.outcome(Part::Dir, Outcome::Done);
+    assert_eq!(life.issued, ["Up", "Up"], "it has ended, and the next part's turn has come");
+}
+
+#[test]
+fn only_a_task_that_does_not_come_back_gives_others_time_to_go_elsewhere() {
+    for (delay, restart, expected) in [
+        (0, false, &["Killing"][..]),
+        (5, false, &["Waiting for shutdown delay"]),
+        (0, true, &["Restart Signaled", "Killing"]),
+        (5, true, &["Restart Signaled", "Killing"]),
+    ] {
+        let mut main = task("main", Lifecycle::Main);
+        main.shutdown_delay = Duration::from_secs(delay);
+        let mut spec = alloc(vec![main]);
+        if !restart {
+            std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+        }
+        let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+        let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+        if restart {
+            life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs"));
+        }
+        life.settle();
+        let told = life.state.durable.tasks[0].events.iter().map(|event| event.kind.as_str());
+        assert_eq!(told.collect::<Vec<_>>(), expected, "{delay} s");
+    }
+}
+
+/// Nothing runs yet, but the start may be on its way: it is fenced, not made.
+#[test]
+fn a_start_that_is_not_wanted_any_more_is_fenced() {
+    let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let starting =
+        TaskState { run: Run::Starting { attempt: 1, boot: BootId(1) }, attempt: 1, ..TaskState::default() };
+    let mut life = Bench::new(&spec, known(vec![starting], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    life.settle();
+    assert_eq!(life.issued.len(), 1);
+    assert!(life.issued[0].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
+}
+
+#[test]
+fn tokens_are_renewed_when_they_fall_due() {
+    let mut main = task("main", Lifecycle::Main);
+    main.identities.push(expiring_identity());
+    let spec = alloc(vec![main]);
+    let identity = Part::Task(0, TaskPart::Identity);
+    for (due, renewed) in [(99, true), (100, true), (101, false)] {
+        let mut state =
+            known(vec![running()], Stage::WaitAlloc, up(&[Part::Dir, TASK_DIR, PROCESS, identity]));
+        state.renew_at_ns.insert(0, at(due).boot_ns);
+        let plan = super::plan(at(100), &context(), &spec, &state);
+        let renews = |change: &Change| matches!(change, Change::Issue { part, doing: Doing::Renew, .. } if *part == identity);
+        assert_eq!(plan.changes.iter().any(renews), renewed, "{due}");
+        assert_eq!(plan.wake_ns, (!renewed).then_some(at(due).boot_ns), "{due}");
+    }
+}
+
+/// The `prestop` command of an attempt that has ended still runs: the next attempt waits for its end.
+#[test]
+fn an_attempt_begins_when_nothing_of_the_last_one_runs() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let prestop = Part::Task(0, TaskPart::Prestop);
+    let mut parts = up(&[Part::Dir, TASK_DIR]);
+    parts.begin(prestop, 1, Doing::Up, 0);
+    let waiting = TaskState { attempt: 1, ..pending() };
+    let mut life = Bench::new(&spec, known(vec![waiting], Stage::Main, parts));
+    life.settle();
+    assert!(life.issued.is_empty(), "{:?}", life.issued);
+    life.outcome(prestop, Outcome::Done);
+    assert_eq!(life.issued, ["Start { attempt: 2 }"]);
+}
+
+/// Word of checks counts for the task that has them.
+#[test]
+fn a_task_may_wait_until_another_is_healthy() {
+    let mut main = task("main", Lifecycle::Main);
+    main.services.push(Service { checks: vec![tcp_check()], ..crate::fixture::service("web") });
+    let mut second = task("second", Lifecycle::Main);
+    let condition = DependencyCondition::Healthy;
+    second.depends_on.push(Dependency { task: "main".to_string(), condition });
+    let spec = alloc(vec![main, second]);
+    for (by, status, starts) in [
+        (None, CheckStatus::Success, false),
+        (Some("main"), CheckStatus::Success, true),
+        (Some("main"), CheckStatus::Failure, false),
+        (Some("second"), CheckStatus::Success, false),
+    ] {
+        let parts = up(&[Part::Dir, TASK_DIR, PROCESS, Part::Task(1, TaskPart::Dir)]);
+        let mut life = Bench::new(&spec, known(vec![running(), pending()], Stage::Main, parts));
+        life.write(|writer| {
+            writer.checked(CheckResult {
+                id: "1".to_string(),
+                service: "web".to_string(),
+                check: "alive".to_string(),
+                task: by.map(ToString::to_string),
+                status,
+                output: String::new(),
+                at: at(100).wall,
+            });
+        });
+        life.settle();
+        assert_eq!(
+            life.issued.iter().any(|verb| verb == "Start { attempt: 1 }"),
+            starts,
+            "{by:?} {status:?}"
+        );
+    }
+}
+
 #[test]
 fn only_checks_of_the_built_in_catalogue_are_made_here() {
     let alive = tcp_check();
@@ -491,6 +619,19 @@ fn a_delay_after_a_failure_does_not_hold_back_the_opposite() {
     life.settle();
     assert_eq!(life.issued[0], "Down");
     assert!(life.issued[1].starts_with("Stop"));
+}
+
+/// One that the task is told of by a signal when it is renewed.
+fn expiring_identity() -> Identity {
+    Identity {
+        name: String::from("api"),
+        aud: Vec::new(),
+        ttl: Some(Duration::from_secs(60)),
+        env: false,
+        file: true,
+        change_mode: ChangeMode::Signal,
+        change_signal: Some(String::from("SIGUSR2")),
+    }
 }
 
 /// An allocation without a world around it.
@@ -712,15 +853,7 @@ fn parts_are_all_different() {
 #[test]
 fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     let mut main = task("main", Lifecycle::Main);
-    main.identities.push(Identity {
-        name: String::from("api"),
-        aud: Vec::new(),
-        ttl: Some(Duration::from_secs(60)),
-        env: false,
-        file: true,
-        change_mode: ChangeMode::Signal,
-        change_signal: Some(String::from("SIGUSR2")),
-    });
+    main.identities.push(expiring_identity());
     let spec = alloc(vec![main]);
     let part = Part::Task(0, TaskPart::Identity);
     let issued = || Outcome::Issued { renew_in: Some(Duration::from_secs(30)) };

@@ -101,17 +101,17 @@ impl Allocs {
         &self.ports
     }
 
-    /// A new allocation, or what is wanted of one that is known. Whether it is new.
-    pub(crate) fn want(&mut self, spec: Arc<Allocation>, now: Now) -> bool {
-        let id = spec.id;
-        let Some(mut entry) = self.remove(id) else {
-            self.insert(AllocEntry::new(spec, now));
-            return true;
+    /// A new allocation, or what is wanted of one that is known.
+    pub(crate) fn want(&mut self, spec: Arc<Allocation>, now: Now) {
+        let entry = match self.remove(spec.id) {
+            None => AllocEntry::new(spec, now),
+            Some(mut entry) => {
+                *entry.spec = spec;
+                entry.changed = true;
+                entry
+            }
         };
-        *entry.spec = spec;
-        entry.changed = true;
         self.insert(entry);
-        false
     }
 
     pub(crate) fn insert(&mut self, mut entry: AllocEntry) {
@@ -243,4 +243,41 @@ pub(crate) fn claimed_volumes(spec: &Allocation) -> impl Iterator<Item = Cow<'_,
 
 fn place(spec: &Allocation) -> Place {
     (spec.group.clone(), spec.index, spec.create_index)
+}
+
+#[cfg(test)]
+mod tests {
+    use std_alloc::vec;
+
+    use herdlet_api_types::job::Lifecycle;
+
+    use super::*;
+    use crate::{
+        fixture::{alloc, at, dead, running, task},
+        state::{Doing, Durable},
+    };
+
+    #[test]
+    fn an_allocation_may_mount_until_it_has_ended_and_nothing_is_mounted() {
+        let mut busy = PartState::Absent;
+        busy.begin(1, Doing::Down, 0);
+        for (known, mounts, expected) in [
+            (running(), PartState::Absent, true),
+            (running(), PartState::Up, true),
+            (dead(), PartState::Up, true),
+            (dead(), busy, true),
+            (dead(), PartState::Absent, false),
+            // After a start of the agent: it is taken down before anything else.
+            (dead(), PartState::Unknown, false),
+        ] {
+            let durable = Durable { adopted: true, tasks: vec![known], ..Durable::default() };
+            let mut parts = Parts::unknown();
+            parts.learn(Part::Dir, PartState::Up);
+            parts.learn(Part::Task(0, TaskPart::Mounts), mounts.clone());
+            let state = AllocState { durable: Tracked::stored(durable), parts, ..AllocState::default() };
+            let spec = alloc(vec![task("main", Lifecycle::Main)]);
+            let entry = AllocEntry::known(Tracked::stored(spec), state, at(1));
+            assert_eq!(entry.may_mount(), expected, "{mounts:?}");
+        }
+    }
 }

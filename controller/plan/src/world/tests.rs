@@ -210,18 +210,46 @@ fn data(read_only: bool) -> Volume {
     Volume { name: "data".to_owned(), kind, read_only }
 }
 
+fn mounting() -> Vec<Job> {
+    let mut jobs = one_task();
+    let request = VolumeRequest { source: "data".to_owned(), read_only: false, per_alloc: false };
+    jobs[0].groups[0].volumes.insert("disk".to_owned(), request);
+    jobs[0].groups[0].tasks[0].volume_mounts.push(VolumeMount {
+        volume: "disk".to_owned(),
+        destination: "local/data".to_owned(),
+        read_only: false,
+    });
+    jobs
+}
+
+/// While a volume is not there, a task keeps what it has mounted of it.
+#[test]
+fn mounts_are_left_alone_until_their_volume_is_there() {
+    let mut bench = Bench::new();
+    bench.apply(mounting(), vec![data(false)]);
+    bench.settle();
+    let alloc = bench.id();
+    let volume = |bench: &mut Bench, part| {
+        bench.world.ctx.volumes.get_mut("data").expect("the volume").part = part;
+    };
+    volume(&mut bench, PartState::Absent);
+    let mounts = Part::Task(0, TaskPart::Mounts);
+    bench.see(Event::Drift { alloc, part: mounts, by: crate::event::Noticed::Event });
+    assert!(bench.turn.actions.is_empty(), "{:?}", bench.turn.actions);
+    volume(&mut bench, PartState::Up);
+    bench.dirty.insert(Key::Alloc(alloc));
+    bench.plan();
+    assert_eq!(bench.turn.actions.len(), 1);
+    assert_eq!(bench.turn.actions[0].verb, Verb::Look);
+}
+
 #[test]
 fn a_mount_may_be_written_to_where_task_group_and_volume_allow_it() {
     for case in 0..8u8 {
         let [by_mount, by_group, by_volume] = [1, 2, 4].map(|bit| case & bit != 0);
-        let mut jobs = one_task();
-        let request = VolumeRequest { source: "data".to_owned(), read_only: by_group, per_alloc: false };
-        jobs[0].groups[0].volumes.insert("disk".to_owned(), request);
-        jobs[0].groups[0].tasks[0].volume_mounts.push(VolumeMount {
-            volume: "disk".to_owned(),
-            destination: "local/data".to_owned(),
-            read_only: by_mount,
-        });
+        let mut jobs = mounting();
+        jobs[0].groups[0].volumes.values_mut().for_each(|request| request.read_only = by_group);
+        jobs[0].groups[0].tasks[0].volume_mounts[0].read_only = by_mount;
         let mut bench = Bench::new();
         bench.apply(jobs, vec![data(by_volume)]);
         let mounts: Vec<_> = bench.settle().into_iter().flat_map(|action| action.mounts).collect();

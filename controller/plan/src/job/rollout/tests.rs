@@ -28,12 +28,12 @@ fn slotted(outdated: bool, desired: Desired, task: TaskState, healthy: Option<bo
     Slotted { outdated, desired, known }
 }
 
-/// The indexes that a roll-out with `max_parallel: 1` stops and creates next.
-fn next(slots: &[Slotted]) -> (Vec<usize>, Vec<u32>) {
+/// The next steps of a job in these slots, of which so many may be between versions.
+fn steps(slots: &[Slotted], max_parallel: u32, deleting: bool) -> (Vec<AllocId>, Vec<Step>) {
     let mut old = (*alloc(vec![task("main", Lifecycle::Main)]).job).clone();
     old.groups[0].count = u32::try_from(slots.len()).expect("a few");
     old.groups[0].update = Some(Update {
-        max_parallel: 1,
+        max_parallel,
         min_healthy_time: Duration::from_secs(1),
         healthy_deadline: Duration::from_secs(20),
         progress_deadline: Duration::from_secs(60),
@@ -53,7 +53,7 @@ fn next(slots: &[Slotted]) -> (Vec<usize>, Vec<u32>) {
         create_index: 1,
         modify_index: 2,
         submit_time: UnixNanos(0),
-        deleting: false,
+        deleting,
         slots: BTreeMap::from([(
             "g".to_owned(),
             ids.iter().map(|id| Slot { had: 1, alloc: Some(*id) }).collect(),
@@ -65,8 +65,15 @@ fn next(slots: &[Slotted]) -> (Vec<usize>, Vec<u32>) {
         let job = if slot.outdated { &*old } else { &*new };
         Some(Placed { job, desired: slot.desired, previous: None, known: &slot.known })
     };
+    let steps = plan(&new, &state, &ids, &find);
+    (ids, steps)
+}
+
+/// The indexes that a roll-out stops and creates next.
+fn next_of(max_parallel: u32, slots: &[Slotted]) -> (Vec<usize>, Vec<u32>) {
+    let (ids, steps) = steps(slots, max_parallel, false);
     let (mut stops, mut creates) = (Vec::new(), Vec::new());
-    for step in plan(&new, &state, &ids, &find) {
+    for step in steps {
         match step {
             Step::Want { alloc, .. } => stops.extend(ids.iter().position(|id| *id == alloc)),
             Step::Create { index, .. } => creates.push(index),
@@ -74,6 +81,10 @@ fn next(slots: &[Slotted]) -> (Vec<usize>, Vec<u32>) {
         }
     }
     (stops, creates)
+}
+
+fn next(slots: &[Slotted]) -> (Vec<usize>, Vec<u32>) {
+    next_of(1, slots)
 }
 
 #[test]
@@ -96,4 +107,39 @@ fn what_does_not_work_is_replaced_first() {
     let works = slotted(true, Desired::Run, running(), Some(true));
     let broken = slotted(true, Desired::Run, failed(), Some(false));
     assert_eq!(next(&[works, broken]), (vec![1], vec![]));
+}
+
+#[test]
+fn what_is_stopping_takes_one_place_of_those_that_may_change() {
+    let old = |desired| slotted(true, desired, running(), Some(true));
+    let slots = [old(Desired::Stop), old(Desired::Run), old(Desired::Run)];
+    assert_eq!(next_of(2, &slots), (vec![1], vec![]));
+    assert_eq!(next_of(3, &slots), (vec![1, 2], vec![]));
+}
+
+#[test]
+fn a_deleted_job_asks_once_for_each_and_goes_when_none_is_left() {
+    let known = |desired| slotted(false, desired, running(), None);
+    let wanted = |desired| match &*steps(&[known(desired)], 1, true).1 {
+        [Step::Want { desired, why, .. }] => Some((*desired, why.clone())),
+        _ => None,
+    };
+    for desired in [Desired::Run, Desired::Stop] {
+        assert_eq!(wanted(desired), Some((Desired::Gone, "job deleted".to_owned())));
+    }
+    assert_eq!(steps(&[known(Desired::Gone)], 1, true).1, []);
+    assert_eq!(steps(&[], 1, true).1, [Step::Forget]);
+}
+
+#[test]
+fn bad_is_what_failed_or_did_not_become_healthy() {
+    for (task, healthy, bad) in [
+        (running(), None, false),
+        (running(), Some(true), false),
+        (running(), Some(false), true),
+        (failed(), None, true),
+        (failed(), Some(true), true),
+    ] {
+        assert_eq!(is_bad(&slotted(false, Desired::Run, task, healthy).known), bad, "{healthy:?}");
+    }
 }
