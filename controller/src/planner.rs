@@ -129,9 +129,10 @@ impl runtime::World for Planner {
         self.hand_over(made, turn, None);
     }
 
-    fn quarantined(&mut self, _now: runtime::Now, key: &Key, message: &str, turn: &mut runtime::Turn<Self>) {
-        let mut made = Turn::default();
-        self.world.quarantine(key, message, &mut made);
+    fn quarantined(&mut self, now: runtime::Now, key: &Key, message: &str, turn: &mut runtime::Turn<Self>) {
+        let (mut keys, mut made) = (BTreeSet::new(), Turn::default());
+        self.world.quarantine(self.now(now), key, message, &mut keys, &mut made);
+        turn.dirty.extend(keys);
         self.hand_over(made, turn, None);
     }
 }

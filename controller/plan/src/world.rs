@@ -168,13 +168,13 @@ impl World {
     }
 
     /// Planning this key panicked: it is left alone, its tasks run on.
-    pub fn quarantine(&mut self, key: &Key, why: &str, turn: &mut Turn) {
+    pub fn quarantine(&mut self, now: Now, key: &Key, why: &str, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         if let Key::Alloc(id) = key
             && let Some(entry) = self.allocs.get_mut(*id)
         {
             entry.state.durable.quarantine = Some(String::from(why));
-            let value = RecordValue::AllocState((*entry.state.durable).clone().into());
-            turn.records.push(Record::Put(RecordKey::AllocState(*id), value));
+            // Nothing is planned any more: it is stored and shown.
+            self.reconcile(now, key, dirty, turn);
         }
     }
 

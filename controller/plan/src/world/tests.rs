@@ -12,7 +12,7 @@ use herdlet_api_types::{
 use super::*;
 use crate::{
     action::{Outcome, Recovered, Verb},
-    event::Command,
+    event::{Command, Noticed, Refusal, Reply},
     fixture::{at, settings},
     shared::volume::VolumeState,
     turn::Note,
@@ -153,8 +153,8 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
     // Its process is looked at, and found.
     bench.now = at(4);
     let process = Part::Task(0, TaskPart::Process);
-    bench.see(Event::Drift { alloc, part: Part::Dir, by: crate::event::Noticed::Look });
-    bench.see(Event::Drift { alloc, part: process, by: crate::event::Noticed::Look });
+    bench.see(Event::Drift { alloc, part: Part::Dir, by: Noticed::Look });
+    bench.see(Event::Drift { alloc, part: process, by: Noticed::Look });
     bench.settle();
     assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(2).wall));
     bench.dirty.insert(Key::Alloc(alloc));
@@ -184,24 +184,29 @@ fn the_index_of_the_last_change_is_stored_with_it() {
     assert!(state.modify_index > 0 && state.modify_index <= meta.index);
 }
 
+/// Planning an allocation panicked. It was left alone, and nobody was told before the agent's next start.
 #[test]
-fn what_made_the_planner_panic_is_left_alone_also_by_the_next_agent() {
+fn what_made_the_planner_panic_is_left_alone_and_shown_also_by_the_next_agent() {
     let mut bench = running();
-    let key = Key::Alloc(bench.id());
-    bench.world.quarantine(&key, "index out of bounds", &mut bench.turn);
-    bench.plan();
-    let Key::Alloc(alloc) = key else { return };
+    let alloc = bench.id();
+    bench.shown();
     for again in [false, true] {
         if again {
             let (world, unusable) = World::restore(settings(), bench.now, bench.stored.clone());
             assert!(unusable.is_empty());
-            bench.world = world;
+            (bench.world, bench.dirty) = (world, bench.world.keys());
+        } else {
+            let (dirty, turn) = (&mut bench.dirty, &mut bench.turn);
+            bench.world.quarantine(bench.now, &Key::Alloc(alloc), "index out of bounds", dirty, turn);
         }
-        bench.see(Event::Drift { alloc, part: Part::Dir, by: crate::event::Noticed::Event });
-        assert!(bench.turn.actions.is_empty(), "{again}: {:?}", bench.turn.actions);
+        bench.plan();
         let shown = bench.shown().expect("it was shown").convergence;
         assert_eq!(shown.state, ConvergenceState::Failed);
         assert!(shown.message.ends_with("index out of bounds"), "{}", shown.message);
+        let job = bench.world.jobs.values().next().and_then(|job| job.shown.clone());
+        assert_eq!(job.map(|job| job.convergence.state), Some(ConvergenceState::Failed));
+        bench.see(Event::Drift { alloc, part: Part::Dir, by: Noticed::Event });
+        assert!(bench.turn.actions.is_empty(), "{again}: {:?}", bench.turn.actions);
     }
 }
 
@@ -234,7 +239,7 @@ fn mounts_are_left_alone_until_their_volume_is_there() {
     };
     volume(&mut bench, PartState::Absent);
     let mounts = Part::Task(0, TaskPart::Mounts);
-    bench.see(Event::Drift { alloc, part: mounts, by: crate::event::Noticed::Event });
+    bench.see(Event::Drift { alloc, part: mounts, by: Noticed::Event });
     assert!(bench.turn.actions.is_empty(), "{:?}", bench.turn.actions);
     volume(&mut bench, PartState::Up);
     bench.dirty.insert(Key::Alloc(alloc));
@@ -280,4 +285,135 @@ fn a_volume_has_a_path_for_others_while_it_is_there_and_wanted() {
         world.ctx.volumes.insert("data".to_owned(), entry);
         assert_eq!(world.ctx.volume_path("data").is_some(), usable, "{fate:?}");
     }
+}
+
+#[test]
+fn a_volume_is_defined_in_one_place_and_keeps_its_data_where_it_is() {
+    let moved = |read_only| {
+        let kind = VolumeKind::HostPath { path: "/srv".to_owned() };
+        Volume { kind, ..data(read_only) }
+    };
+    for (known, used, asked, accepted) in [
+        (Origin::Manifest, false, data(true), true),
+        (Origin::Manifest, true, data(true), true),
+        (Origin::Manifest, false, moved(false), true),
+        (Origin::Manifest, true, moved(false), false),
+        (Origin::Config, false, data(true), false),
+        (Origin::Config, true, data(false), false),
+    ] {
+        let mut bench = Bench::new();
+        match known {
+            Origin::Manifest => bench.apply(Vec::new(), vec![data(false)]),
+            Origin::Config => bench.see(Event::Desired(DesiredChange::Volume(data(false).into()))),
+        }
+        if used {
+            bench.apply(mounting(), Vec::new());
+        }
+        bench.settle();
+        bench.turn.replies.clear();
+        bench.apply(Vec::new(), vec![asked.clone()]);
+        let (_, reply) = bench.turn.replies.pop().expect("an answer");
+        assert_eq!(matches!(reply, Reply::Applied { .. }), accepted, "{known:?}, {used}: {reply:?}");
+        let now = &bench.world.ctx.volumes["data"].state.spec;
+        assert_eq!(*now == asked, accepted || asked == data(false));
+    }
+}
+
+impl Bench {
+    /// Asks for something; the answer, and by how much the index of changes grew.
+    fn ask(&mut self, command: Command) -> (Reply, u64) {
+        let before = self.world.meta.index;
+        self.turn.replies.clear();
+        self.world.apply(self.now, Event::Command { request: 1, command }, &mut self.dirty, &mut self.turn);
+        let grown = self.world.meta.index - before;
+        self.plan();
+        (self.turn.replies.pop().expect("an answer").1, grown)
+    }
+}
+
+#[test]
+fn a_volume_goes_when_nobody_uses_it() {
+    use crate::event::VolumeData::{Keep, Purge};
+    for (known, used, asked, expected) in [
+        (None, false, Keep, Err(Refusal::NotFound("there is no volume \"data\"".to_owned()))),
+        // Its data may be left from before.
+        (None, false, Purge, Ok(1)),
+        (Some(Origin::Manifest), false, Keep, Ok(0)),
+        (Some(Origin::Manifest), false, Purge, Ok(1)),
+        (
+            Some(Origin::Manifest),
+            true,
+            Purge,
+            Err(Refusal::Conflict("volume \"data\" is in use by j.g[0]".to_owned())),
+        ),
+        (
+            Some(Origin::Config),
+            false,
+            Keep,
+            Err(Refusal::Conflict("volume \"data\" is defined in the agent's config".to_owned())),
+        ),
+    ] {
+        let mut bench = Bench::new();
+        match known {
+            Some(Origin::Manifest) => bench.apply(Vec::new(), vec![data(false)]),
+            Some(Origin::Config) => bench.see(Event::Desired(DesiredChange::Volume(data(false).into()))),
+            None => {}
+        }
+        if used {
+            bench.apply(mounting(), Vec::new());
+        }
+        bench.settle();
+        let (reply, grown) = bench.ask(Command::DeleteVolume { name: "data".to_owned(), data: asked });
+        let removed = bench.turn.actions.iter().filter(|action| action.verb == Verb::Down).count();
+        bench.settle();
+        let gone = !bench.world.ctx.volumes.contains_key("data");
+        match expected {
+            Ok(removals) => {
+                assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
+                assert_eq!((removed, grown, gone), (removals, 1, true), "{known:?} {asked:?}");
+                assert!(!bench.stored.contains_key(&RecordKey::Volume("data".to_owned())));
+            }
+            Err(refusal) => {
+                assert!(matches!(reply, Reply::Refused(why) if why == refusal));
+                assert_eq!((removed, grown, gone), (0, 0, known.is_none()), "{known:?} {asked:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_apply_tells_what_it_changed() {
+    use crate::event::JobChange::{Created, Unchanged, Updated};
+    let mut bench = Bench::new();
+    let told = |bench: &mut Bench, job: &Job, volume: Volume| {
+        let (reply, grown) = bench.ask(Command::Apply { jobs: vec![job.clone()], volumes: vec![volume] });
+        let Reply::Applied { jobs, volumes, .. } = reply else { panic!("{reply:?}") };
+        (jobs[0].version, jobs[0].change, volumes.len(), grown > 0)
+    };
+    let mut job = one_task().remove(0);
+    assert_eq!(told(&mut bench, &job, data(false)), (0, Created, 1, true));
+    assert_eq!(told(&mut bench, &job, data(false)), (0, Unchanged, 0, false));
+    job.priority += 1;
+    assert_eq!(told(&mut bench, &job, data(true)), (1, Updated, 1, true));
+    job.priority += 1;
+    assert_eq!(told(&mut bench, &job, data(true)), (2, Updated, 0, true));
+    // It comes back while it is being deleted: that is a change.
+    let (reply, grown) = bench.ask(Command::Delete { job: job.key() });
+    assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
+    assert_eq!(grown, 1);
+    let (_, again) = bench.ask(Command::Delete { job: job.key() });
+    assert_eq!(again, 0, "it was being deleted already");
+    assert_eq!(told(&mut bench, &job, data(true)), (3, Updated, 0, true));
+}
+
+#[test]
+fn every_allocation_has_an_index_of_its_own() {
+    let mut bench = Bench::new();
+    let mut jobs = one_task();
+    jobs[0].groups[0].count = 3;
+    bench.apply(jobs, Vec::new());
+    let job = bench.world.jobs.values().next().expect("the job").state.create_index;
+    let mut made: Vec<u64> = bench.world.allocs.iter().map(|(_, entry)| entry.spec.create_index).collect();
+    made.sort_unstable();
+    assert_eq!(made, [job + 1, job + 2, job + 3]);
 }
