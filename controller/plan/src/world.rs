@@ -104,6 +104,8 @@ pub(crate) struct JobEntry {
     /// Why a slot can't be filled now.
     pub blocked: Option<(herdlet_api_types::view::Reason, String)>,
     pub since: UnixNanos,
+    /// Why it had to converge last; see [`crate::turn::Note::Converged`].
+    pub cause: &'static str,
     /// As it was last shown.
     pub shown: Option<Box<JobView>>,
     /// Something has changed that its plan depends on.

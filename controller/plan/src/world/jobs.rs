@@ -52,6 +52,7 @@ impl World {
             Some(entry) => {
                 entry.current = Arc::new(job);
                 entry.since = now.wall;
+                entry.cause = "apply";
                 let state = &mut *entry.state;
                 state.version += 1;
                 state.versions.insert(state.version);
@@ -78,6 +79,7 @@ impl World {
                     current: Arc::new(job),
                     blocked: None,
                     since: now.wall,
+                    cause: "apply",
                     shown: None,
                     stale: true,
                     open: Open::default(),
@@ -267,9 +269,11 @@ impl World {
         if was != Some(convergence.state) {
             if convergence.state == ConvergenceState::Converged {
                 let took = now.wall.0.saturating_sub(entry.since.0).max(0).unsigned_abs();
-                let cause =
-                    if was.is_none() && entry.state.submit_time != entry.since { "boot" } else { "apply" };
-                turn.notes.push(Note::Converged { kind: "job", took_ns: took, cause });
+                turn.notes.push(Note::Converged { kind: "job", took_ns: took, cause: entry.cause });
+            }
+            if was == Some(ConvergenceState::Converged) && entry.since != entry.state.submit_time {
+                let ended = convergence.reason == Some(Reason::Backoff);
+                entry.cause = if ended { "exit" } else { "drift" };
             }
             if was == Some(ConvergenceState::Converged) || convergence.state == ConvergenceState::Converged {
                 entry.since = now.wall;
@@ -278,9 +282,7 @@ impl World {
         let convergence = Convergence { since: entry.since, ..convergence };
         let state = &entry.state;
         let same = shown.is_some_and(|shown| {
-            shown.version == state.version
-                && shown.deleting == state.deleting
-                && shown.modify_index == state.modify_index
+            shown.modify_index == state.modify_index
                 && shown.convergence == convergence
                 && (!stale || shown.allocs.iter().copied().eq(self.allocs.of_job(key).map(|(id, _)| id)))
         });

@@ -70,6 +70,7 @@ impl World {
                             current,
                             blocked: None,
                             since: now.wall,
+                            cause: "boot",
                             shown: None,
                             stale: true,
                             open: Open::default(),

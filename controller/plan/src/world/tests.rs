@@ -3,6 +3,7 @@
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, vec, vec::Vec};
 
 use herdlet_api_types::{
+    alloc::Desired,
     fixture::{group, job, task},
     job::{JobType, VolumeMount, VolumeRequest},
     view::AllocView,
@@ -75,6 +76,12 @@ impl Bench {
                     _ => Outcome::Done,
                 };
                 self.see(Event::Outcome(action.op.clone(), outcome));
+                if let (Target::Alloc(alloc, _), Verb::Stop { attempt, .. }) =
+                    (&action.op.target, &action.verb)
+                {
+                    let (task, result) = ("main".to_owned(), crate::fixture::exit(0));
+                    self.see(Event::Exited { alloc: *alloc, task, attempt: *attempt, result });
+                }
                 asked.push(action);
             }
         }
@@ -416,4 +423,223 @@ fn every_allocation_has_an_index_of_its_own() {
     let mut made: Vec<u64> = bench.world.allocs.iter().map(|(_, entry)| entry.spec.create_index).collect();
     made.sort_unstable();
     assert_eq!(made, [job + 1, job + 2, job + 3]);
+}
+
+impl Bench {
+    /// The agent is killed, and the next one begins.
+    fn restart(&mut self, now: Now) {
+        let (world, unusable) = World::restore(settings(), now, self.stored.clone());
+        assert!(unusable.is_empty());
+        *self =
+            Self { world, now, dirty: BTreeSet::new(), turn: Turn::default(), stored: self.stored.clone() };
+        self.dirty = self.world.keys();
+        self.plan();
+    }
+
+    /// The job as it was last shown.
+    fn job(&self) -> JobView {
+        let job = self.world.jobs.values().next().and_then(|job| job.shown.clone());
+        *job.expect("it was shown")
+    }
+
+    /// A task's process ends, and its restart begins.
+    fn fail(&mut self, alloc: AllocId) {
+        let (task, result) = ("main".to_owned(), crate::fixture::exit(1));
+        self.see(Event::Exited { alloc, task, attempt: 1, result });
+    }
+
+    /// How long it took until jobs had converged since the last call, and why.
+    fn converged(&mut self) -> Vec<(u64, &'static str)> {
+        let mut took = Vec::new();
+        for note in core::mem::take(&mut self.turn.notes) {
+            if let Note::Converged { took_ns, cause, .. } = note {
+                took.push((took_ns / 1_000_000_000, cause));
+            }
+        }
+        took
+    }
+}
+
+#[test]
+fn a_job_tells_since_when_it_has_converged_or_has_not() {
+    let mut bench = Bench::new();
+    bench.apply(one_task(), Vec::new());
+    let since = |bench: &Bench| (bench.job().convergence.state, bench.job().convergence.since);
+    assert_eq!(since(&bench), (ConvergenceState::Progressing, at(1).wall));
+    bench.now = at(3);
+    bench.settle();
+    assert_eq!(since(&bench), (ConvergenceState::Converged, at(3).wall));
+    assert_eq!(bench.converged(), [(2, "apply")]);
+    bench.now = at(5);
+    bench.fail(bench.id());
+    assert_eq!(since(&bench), (ConvergenceState::Waiting, at(5).wall));
+    bench.now = at(9);
+    bench.settle();
+    bench.dirty.insert(Key::Alloc(bench.id()));
+    bench.plan();
+    bench.settle();
+    assert_eq!(since(&bench), (ConvergenceState::Converged, at(9).wall));
+    assert_eq!(bench.converged(), [(4, "exit")]);
+    bench.see(Event::Drift { alloc: bench.id(), part: Part::Dir, by: Noticed::Look });
+    let look = bench.turn.actions.remove(0);
+    assert_eq!(since(&bench).0, ConvergenceState::Converged, "a look is no change");
+    bench.see(Event::Outcome(look.op, Outcome::Foreign { why: "a file".to_owned() }));
+    bench.settle();
+    assert_eq!(since(&bench).0, ConvergenceState::Converged);
+    assert_eq!(bench.converged(), [(0, "drift")]);
+    bench.restart(at(20));
+    assert_ne!(since(&bench).0, ConvergenceState::Converged);
+    bench.now = at(21);
+    bench.settle();
+    assert_eq!(since(&bench), (ConvergenceState::Converged, at(21).wall));
+    assert_eq!(bench.converged(), [(1, "boot")]);
+}
+
+#[test]
+fn a_job_is_shown_when_it_looks_different() {
+    let mut bench = running();
+    let key = Key::Job(one_task()[0].key());
+    let shown = |bench: &mut Bench| {
+        let views = core::mem::take(&mut bench.turn.views);
+        views.iter().filter(|view| matches!(view, View::Job(_))).count()
+    };
+    shown(&mut bench);
+    for stale in [false, true] {
+        bench.world.jobs.values_mut().for_each(|job| job.stale = stale);
+        bench.dirty.insert(key.clone());
+        bench.plan();
+        assert_eq!(shown(&mut bench), 0, "nothing has changed");
+    }
+    // A new version that no task could notice.
+    let mut jobs = one_task();
+    jobs[0].priority += 1;
+    bench.apply(jobs, Vec::new());
+    assert_eq!(shown(&mut bench), 1);
+    assert_eq!(bench.job().version, 1);
+    // One of its allocations is forgotten.
+    let mut jobs = one_task();
+    jobs[0].groups[0].tasks[0].leader = true;
+    bench.apply(jobs, Vec::new());
+    bench.settle();
+    let old = bench.world.allocs.iter().find(|(_, entry)| entry.spec.desired != Desired::Run);
+    let (old, _) = old.expect("the replaced one is kept for its logs");
+    assert_eq!(bench.job().allocs.len(), 2);
+    shown(&mut bench);
+    bench.world.forget_alloc(old, &mut bench.dirty, &mut bench.turn);
+    bench.plan();
+    assert_eq!(shown(&mut bench), 1);
+    assert_eq!(bench.job().allocs, [bench.id()]);
+}
+
+#[test]
+fn versions_are_kept_while_an_allocation_was_made_from_them() {
+    let mut bench = running();
+    let mut jobs = one_task();
+    for color in ["red", "green", "blue"] {
+        jobs[0].groups[0].tasks[0].env.insert("COLOR".to_owned(), color.to_owned());
+        bench.apply(jobs.clone(), Vec::new());
+        bench.settle();
+    }
+    let mut versions = Vec::new();
+    for key in bench.stored.keys() {
+        if let RecordKey::JobVersion(_, version) = key {
+            versions.push(*version);
+        }
+    }
+    assert_eq!(versions, [2, 3], "the newest's and its predecessor's");
+}
+
+#[test]
+fn a_job_says_which_of_its_allocations_has_not_converged() {
+    let mut bench = Bench::new();
+    let mut jobs = one_task();
+    jobs[0].groups[0].count = 2;
+    jobs[0].groups.push(group("h", 2, vec![task("main")]));
+    bench.apply(jobs, Vec::new());
+    bench.settle();
+    assert_eq!(bench.job().convergence.state, ConvergenceState::Converged);
+    let named = |bench: &Bench, name: &str| {
+        let found = bench.world.allocs.iter().find(|(_, entry)| entry.spec.name() == name);
+        found.expect("an allocation").0
+    };
+    for name in ["j.h[1]", "j.g[1]"] {
+        bench.fail(named(&bench, name));
+        let Convergence { state, message, .. } = bench.job().convergence;
+        assert_eq!(state, ConvergenceState::Waiting);
+        assert!(message.starts_with(name), "{message}");
+        bench.now.boot_ns += 60_000_000_000;
+        bench.settle();
+        bench.dirty.insert(Key::Alloc(named(&bench, name)));
+        bench.plan();
+        bench.settle();
+        assert_eq!(bench.job().convergence.state, ConvergenceState::Converged);
+    }
+    // One that did not become healthy in time has failed, although its tasks run.
+    let id = named(&bench, "j.h[0]");
+    let verdict = crate::state::Health { healthy: false, at: bench.now.wall };
+    let (now, message) = (bench.now, "too late".to_owned());
+    bench.world.write(now, id, &mut bench.dirty, &mut bench.turn, |writer| {
+        writer.change(Change::Verdict(verdict, message));
+    });
+    bench.plan();
+    let Convergence { state, reason, message, .. } = bench.job().convergence;
+    assert_eq!(state, ConvergenceState::Failed);
+    assert_eq!(reason, Some(herdlet_api_types::view::Reason::Error));
+    assert_eq!(message, "j.h[0]: did not become healthy in time");
+}
+
+#[test]
+fn a_start_finds_what_was_stored_and_writes_nothing() {
+    let mut bench = Bench::new();
+    bench.apply(mounting(), vec![data(false)]);
+    bench.settle();
+    let (meta, stored) = (*bench.world.meta, bench.stored.clone());
+    bench.stored.clear();
+    let (world, _) = World::restore(settings(), at(9), stored.clone());
+    bench.world = world;
+    bench.dirty = bench.world.keys();
+    bench.plan();
+    bench.settle();
+    assert!(bench.stored.is_empty(), "{:?}", bench.stored);
+    assert_eq!(*bench.world.meta, meta);
+    assert_eq!(bench.world.ctx.volume_path("data"), Some("data"));
+    // The counters were lost: what is made next is newer than all that was kept.
+    let kept = stored.into_iter().filter(|(key, _)| *key != RecordKey::Meta);
+    let (world, _) = World::restore(settings(), at(9), kept);
+    assert_eq!(*world.meta, meta);
+}
+
+/// A deadline of an earlier boot keeps what was left of it by the wall clock, and does not slide with the present.
+#[test]
+fn deadlines_are_bound_to_the_boot_that_they_are_read_in() {
+    let mut bench = running();
+    bench.now = at(5);
+    bench.fail(bench.id());
+    let later = Now { boot: crate::time::BootId(2), boot_ns: 1_000_000_000, wall: at(5).wall };
+    bench.restart(later);
+    let (_, state) = bench.world.allocation(bench.id()).expect("the allocation");
+    let crate::state::Run::BackingOff { until } = state.durable.tasks[0].run else { panic!("{state:?}") };
+    let left = until.remaining(later);
+    assert!(left > Duration::ZERO);
+    assert_eq!(until.due_ns(later), later.boot_ns + left.as_nanos().unsigned_abs());
+    let much_later = Now { boot_ns: later.boot_ns + 3_600_000_000_000, ..later };
+    assert!(until.is_due(much_later));
+}
+
+#[test]
+fn a_volume_is_made_again_when_something_else_is_wanted_of_it() {
+    let mut bench = Bench::new();
+    bench.apply(Vec::new(), vec![data(false)]);
+    assert_eq!(bench.settle().len(), 1);
+    bench.apply(Vec::new(), vec![data(false)]);
+    assert_eq!(bench.settle().len(), 0);
+    bench.apply(Vec::new(), vec![data(true)]);
+    assert_eq!(bench.settle().len(), 1);
+    // It comes back while it is being removed.
+    let purge = crate::event::VolumeData::Purge;
+    bench.ask(Command::DeleteVolume { name: "data".to_owned(), data: purge });
+    bench.apply(Vec::new(), vec![data(true)]);
+    let asked: Vec<Verb> = bench.settle().into_iter().map(|action| action.verb).collect();
+    assert_eq!(asked, [Verb::Down, Verb::Up]);
+    assert_eq!(bench.world.ctx.volume_path("data"), Some("data"));
 }
