@@ -12,6 +12,7 @@
 //! - [`oracle`]: what must hold when the agent had its time.
 //! - [`campaign`]: many lives side by side, and their table.
 //! - [`starting`]: killed while very many tasks start.
+//! - [`strangers`]: processes of others, which get the pids of the dead.
 //!
 //! Another part of herdlet joins by adding what it brings to the jobs (`job.rs`), its operations (`operation.rs`) and what it
 //! must not leave behind (`oracle.rs`); moments and victims come by themselves.
@@ -23,4 +24,5 @@ pub mod moment;
 pub mod operation;
 pub mod oracle;
 pub mod starting;
+pub mod strangers;
 pub mod work;

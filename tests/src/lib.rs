@@ -8,3 +8,5 @@ pub mod environment;
 #[expect(clippy::expect_used, reason = "a measure that can't go on says why and ends")]
 pub mod flat;
 pub mod sim;
+#[expect(clippy::expect_used, reason = "a test that can't go on says why and ends")]
+pub mod upgrade;

@@ -1,5 +1,6 @@
 //! Agents killed at random points, with real processes:
-//! `cargo run --release -p herdlet-tests --bin crashes -- [--points N] [--seed N] [--agents N]`, or
+//! `cargo run --release -p herdlet-tests --bin crashes -- [--points N] [--seed N] [--agents N] [--strangers N]
+//! [--tombstones 0]`, or
 //! `… -- starting [--trials N] [--tasks N] [--seed N]` for agents that are killed while very many tasks start. Needs root.
 //!
 //! In: how many points or trials, a seed. Out: how far it is; in the end a table, what was broken and how to live it again, and
@@ -18,7 +19,7 @@ use herdlet_tests::crashes::{
     starting, work,
 };
 
-const USAGE: &str = "usage: crashes [--points N] [--seed N] [--agents N]\n       crashes starting [--trials N] [--tasks N] [--seed N]";
+const USAGE: &str = "usage: crashes [--points N] [--seed N] [--agents N] [--strangers N] [--tombstones 0]\n       crashes starting [--trials N] [--tasks N] [--seed N]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -59,7 +60,11 @@ fn points(flags: &Flags) -> ExitCode {
         // A life waits for the most part.
         agents: flags.get("--agents").and_then(|agents| agents.try_into().ok()).unwrap_or(4 * cores),
         program: env::current_exe().unwrap_or_default(),
-        burial: Burial::AfterTombstones,
+        burial: match flags.get("--tombstones") {
+            Some(0) => Burial::AtOnce,
+            Some(_) | None => Burial::AfterTombstones,
+        },
+        strangers: flags.get("--strangers").and_then(|count| count.try_into().ok()).unwrap_or(0),
     };
     let outcome = campaign.run();
     print!("{}", outcome.table());
@@ -89,7 +94,8 @@ fn usage() -> ExitCode {
 }
 
 fn wanted(arguments: &[String]) -> Option<Flags> {
-    const KNOWN: [&str; 5] = ["--points", "--seed", "--agents", "--trials", "--tasks"];
+    const KNOWN: [&str; 7] =
+        ["--points", "--tombstones", "--seed", "--agents", "--strangers", "--trials", "--tasks"];
     let flags = arguments.chunks(2).map(|pair| match pair {
         [flag, number] if KNOWN.contains(&flag.as_str()) => Some((flag.clone(), number.parse().ok()?)),
         _ => None,

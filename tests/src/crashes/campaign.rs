@@ -10,7 +10,7 @@ use std::{
     path::PathBuf,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -20,6 +20,7 @@ use super::{
     moment::MOMENTS,
     operation::Operation,
     oracle::{self, TOMBSTONE_TIME},
+    strangers,
 };
 use crate::e2e::wait;
 
@@ -48,6 +49,8 @@ pub struct Campaign {
     pub program: PathBuf,
     /// What becomes of them in the end.
     pub burial: Burial,
+    /// Processes of others at a time.
+    pub strangers: usize,
 }
 
 /// How a campaign went.
@@ -61,6 +64,10 @@ pub struct Outcome {
     pub broken: Vec<(u64, String)>,
     /// How long it took, burials not counted.
     pub took: Duration,
+    /// Pids that tasks had.
+    pub pids: BTreeSet<u32>,
+    /// Pids that strangers had, too.
+    pub reused: usize,
 }
 
 impl Campaign {
@@ -68,8 +75,16 @@ impl Campaign {
     pub fn run(&self) -> Outcome {
         let lives = self.points.div_ceil(POINTS_OF_A_LIFE);
         let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
-        let outcome = Outcome { points: BTreeMap::new(), lives, broken: Vec::new(), took: Duration::ZERO };
+        let outcome = Outcome {
+            points: BTreeMap::new(),
+            lives,
+            broken: Vec::new(),
+            took: Duration::ZERO,
+            pids: BTreeSet::new(),
+            reused: 0,
+        };
         let outcome = Mutex::new(outcome);
+        let over = AtomicBool::new(false);
         let began = Instant::now();
         let worker = || {
             let mut graves = Vec::new();
@@ -96,12 +111,18 @@ impl Campaign {
             }
             self.bury(&mut graves, &outcome, Haste::All);
         };
-        std::thread::scope(|scope| {
-            for _ in 0..self.agents {
-                scope.spawn(worker);
-            }
+        let fates = std::thread::scope(|scope| {
+            let strangers = scope.spawn(|| strangers::live(self.strangers, &over));
+            let workers: Vec<_> = (0..self.agents).map(|_| scope.spawn(worker)).collect();
+            // What a worker panics about is in the outcome.
+            workers.into_iter().for_each(|worker| drop(worker.join()));
+            over.store(true, Ordering::Relaxed);
+            strangers.join().unwrap_or_default()
         });
-        outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
+        let mut outcome = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        outcome.reused = outcome.pids.intersection(&fates.pids).count();
+        outcome.broken.extend(fates.harmed.into_iter().map(|words| (self.seed, words)));
+        outcome
     }
 
     /// One life. Whatever stops it is something broken.
@@ -120,7 +141,7 @@ impl Campaign {
         match lived {
             Ok((told, life)) if told.broken.is_empty() => (told, Some(life)),
             Ok((told, _)) => (told, None),
-            Err(panic) => (Told { points: Vec::new(), broken: vec![words(&*panic)] }, None),
+            Err(panic) => (Told { broken: vec![words(&*panic)], ..Told::default() }, None),
         }
     }
 
@@ -147,7 +168,7 @@ impl Campaign {
                 Ok(_) => Vec::new(),
                 Err(panic) => vec![words(&*panic)],
             };
-            let told = Told { points: Vec::new(), broken };
+            let told = Told { broken, ..Told::default() };
             outcome.lock().unwrap_or_else(PoisonError::into_inner).take_in(seed, told);
         }
     }
@@ -187,11 +208,12 @@ impl Outcome {
         row("all", &|_| true);
         let seeds: BTreeSet<u64> = self.broken.iter().map(|(seed, _)| *seed).collect();
         text.push_str(&format!(
-            "\n{} points in {} lives, {:.0} s, {:.1} points/s; lives with something broken: {}\n",
+            "\n{} points in {} lives, {:.0} s, {:.1} points/s; pids of tasks that strangers had: {}; lives with something broken: {}\n",
             self.reached(),
             self.lives,
             self.took.as_secs_f64(),
             self.reached() as f64 / self.took.as_secs_f64().max(0.001),
+            self.reused,
             seeds.len()
         ));
         for (seed, words) in &self.broken {
@@ -204,6 +226,7 @@ impl Outcome {
         for point in told.points {
             *self.points.entry(point).or_default() += 1;
         }
+        self.pids.extend(told.pids);
         for words in told.broken {
             eprintln!("seed {seed}: {words}");
             self.broken.push((seed, words));

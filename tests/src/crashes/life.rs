@@ -68,6 +68,8 @@ pub struct Told {
     pub points: Vec<Point>,
     /// What was broken, in words.
     pub broken: Vec<String>,
+    /// Pids that its tasks had.
+    pub pids: Vec<u32>,
 }
 
 /// A life.
@@ -133,6 +135,7 @@ impl Life {
                 break;
             }
         }
+        told.pids.extend(self.journal.begun().into_iter().map(|line| line.pid));
         told
     }
 

@@ -121,6 +121,11 @@ impl Agent {
         self.setup.arguments = arguments;
     }
 
+    /// Gives another program to the agent's next start.
+    pub fn set_program(&mut self, program: PathBuf) {
+        self.program = program;
+    }
+
     /// Lets the agent's next start happen under a umask that forbids nobody anything.
     pub fn set_umask_open(&mut self) {
         self.umask = Some("umask 000; exec \"$0\" \"$@\"");

@@ -27,7 +27,8 @@ fn agents_are_killed_at_200_random_points_and_always_end_with_exactly_what_is_wa
     }
     let seed = seed();
     let program = PathBuf::from(env!("CARGO_BIN_EXE_crashes"));
-    let outcome = Campaign { points: 200, seed, agents: 6, program, burial: Burial::AtOnce }.run();
+    let outcome =
+        Campaign { points: 200, seed, agents: 6, program, burial: Burial::AtOnce, strangers: 0 }.run();
     eprintln!("{}", outcome.table());
     assert!(outcome.broken.is_empty(), "{}", outcome.table());
     assert_eq!(outcome.reached(), 200);

@@ -20,4 +20,6 @@ mod run;
 mod secrets;
 mod services;
 mod shapes;
+mod upgrade;
+mod victims;
 mod volumes;

@@ -1,0 +1,13 @@
+//! Keeps what this version leaves behind, for the tests of all later ones:
+//! `cargo run --release -p herdlet-tests --bin fixture [-- DIRECTORY]`. Needs root.
+//!
+//! In: where to, `tests/fixtures/upgrade` unless said otherwise. Out: the path of the fixture.
+
+use std::{env, path::PathBuf};
+
+use herdlet_tests::upgrade;
+
+fn main() {
+    let dir = env::args().nth(1).map_or_else(upgrade::fixtures, PathBuf::from);
+    println!("{}", upgrade::leave(&dir).display());
+}

@@ -1,0 +1,145 @@
+//! What each released version leaves behind, kept so that every later version is tried on it.
+//!
+//! In: the program of a release. Out: `tests/fixtures/upgrade/VERSION.tar.gz` with its state directory (`state`), the records of its
+//! attempts (`records`), and in `state/bin` its supervisor, which may go on living under newer agents for months.
+//!
+//! A release is added by one command, run from its tag: `cargo run --release -p herdlet-tests --bin fixture`. What it leaves is
+//! told by [`leave`]; where a version's supervisor is started in another way than the one before, `tests/tests/e2e/upgrade.rs`
+//! learns it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use rustix::process::Signal;
+
+use crate::e2e::{
+    agent::Agent,
+    home, host,
+    program::{program, project},
+    wait,
+};
+
+/// The jobs of a fixture: one that runs on, one that has ended well, one that ended while no agent ran, and one that was deleted.
+const JOBS: &str = r#"apiVersion: herdlet/v1
+kind: Volume
+metadata: {name: v}
+spec: {type: host, plugin_id: mkdir}
+---
+apiVersion: herdlet/v1
+kind: Job
+metadata: {name: stays}
+spec:
+  type: service
+  groups:
+    - name: g
+      restart: {attempts: 3, interval: 1h, delay: 50ms, mode: fail}
+      volumes: {data: {type: host, source: v}}
+      tasks:
+        - name: t
+          driver: raw_exec
+          config: {command: /bin/sleep, args: ["100000"]}
+          volume_mounts: [{volume: data, destination: local/data}]
+---
+apiVersion: herdlet/v1
+kind: Job
+metadata: {name: done}
+spec:
+  type: batch
+  groups: [{name: g, tasks: [{name: t, driver: raw_exec, config: {command: /bin/true}}]}]
+---
+apiVersion: herdlet/v1
+kind: Job
+metadata: {name: ended}
+spec:
+  type: service
+  groups:
+    - name: g
+      restart: {attempts: 0, mode: fail}
+      tasks: [{name: t, driver: raw_exec, config: {command: /bin/sleep, args: ["100001"]}}]
+---
+apiVersion: herdlet/v1
+kind: Job
+metadata: {name: gone}
+spec:
+  type: service
+  groups: [{name: g, tasks: [{name: t, driver: raw_exec, config: {command: /bin/sleep, args: ["100002"]}}]}]
+"#;
+
+/// Where fixtures are.
+pub fn fixtures() -> PathBuf {
+    project().join("tests/fixtures/upgrade")
+}
+
+/// Lets the program under test leave its fixture in `dir`, and tells its path.
+pub fn leave(dir: &Path) -> PathBuf {
+    let mut agent = Agent::start();
+    let version = agent.cli(&["version"]).success().stdout;
+    let version =
+        version.split_whitespace().find(|word| word.starts_with(|first: char| first.is_ascii_digit()));
+    let version = version.expect("the program tells its version").to_owned();
+    agent.apply(JOBS);
+    agent.cli(&["wait", "stays", "done", "ended", "gone", "--timeout", "30s"]).success();
+    agent.cli(&["delete", "gone", "--wait"]).success();
+    fs::write(agent.home.state().join("volumes/v/precious"), "kept\n").expect("the volume takes a file");
+    let ends = agent.single("ended.g[0]", "t");
+    let instance = agent.home.instance().expect("an instance has a name");
+    agent.kill();
+    host::signal(ends.pid, Signal::TERM);
+    wait::until_true("its supervisor has written that down", || host::supervisors(&instance).len() == 1);
+    let whole = agent.home.path().join("fixture");
+    let records = whole.join("records");
+    fs::create_dir_all(&records).expect("a directory");
+    run("cp", &["-a", "--one-file-system", &text(&agent.home.state()), &text(&whole)]);
+    // What is mounted there is not there.
+    for mounted in host::mounts_below(&agent.home.state()) {
+        let below = mounted.strip_prefix(agent.home.path()).expect("it is below the state directory");
+        run("sh", &["-c", "rm -rf \"$0\"/*", &text(&whole.join(below))]);
+    }
+    for entry in fs::read_dir(home::runtime(&instance).join("attempts")).expect("records").flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_file())
+            && !entry.file_name().to_string_lossy().starts_with('.')
+        {
+            fs::copy(entry.path(), records.join(entry.file_name())).expect("a record can be copied");
+        }
+    }
+    let path = dir.join(format!("{version}.tar.gz"));
+    fs::create_dir_all(dir).expect("the directory of fixtures");
+    run("tar", &["-czf", &text(&path), "-C", &text(&whole), "--owner=0", "--group=0", "state", "records"]);
+    agent.launch();
+    agent.finish();
+    path
+}
+
+/// Lays a fixture into an agent's home: its state where the agent expects it. Tells where its records are.
+pub fn unpack(fixture: &Path, agent: &Agent) -> PathBuf {
+    run("tar", &["-xzf", &text(fixture), "-C", &text(agent.home.path())]);
+    agent.home.path().join("records")
+}
+
+/// How long a whole release may take to be replaced.
+pub const PAUSE: Duration = Duration::from_millis(300);
+
+/// Another file with the same program in it, in the place of the one before.
+pub fn install(dir: &Path, number: u64) -> PathBuf {
+    let (path, fresh) = (dir.join("herdlet-installed"), dir.join("herdlet-fresh"));
+    let mut bytes = fs::read(program()).expect("the program can be read");
+    // What follows the program in its file is nothing to the kernel.
+    bytes.extend_from_slice(&number.to_le_bytes());
+    fs::write(&fresh, bytes).expect("the program can be written");
+    run("chmod", &["755", &text(&fresh)]);
+    fs::rename(&fresh, &path).expect("the program can be replaced");
+    path
+}
+
+fn run(name: &str, arguments: &[&str]) {
+    let output = Command::new(name).args(arguments).output().expect("the tool can be started");
+    assert!(output.status.success(), "{name} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}

@@ -1,0 +1,198 @@
+//! Another version of the agent takes over: from a state that an older one left, with supervisors that an older one started, and in
+//! the midst of work. A state of a newer version is told about in `crash.rs`.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use herdlet_shim::record::{Record, State};
+use herdlet_tests::{
+    e2e::{agent::Agent, home::runtime, host, http, wait},
+    environment, upgrade,
+};
+use rustix::process::Signal;
+
+use crate::common::{is_root, job, sleeper};
+
+#[test]
+fn what_older_versions_left_is_understood_and_their_supervisors_are_taken_over() {
+    if !is_root() {
+        return;
+    }
+    if host::cgroup2().is_none() {
+        environment::leave_out("there are no cgroups");
+        return;
+    }
+    let entries = fs::read_dir(upgrade::fixtures()).unwrap().flatten().map(|entry| entry.path());
+    let fixtures: Vec<_> = entries.filter(|path| path.extension().is_some_and(|kind| kind == "gz")).collect();
+    assert!(!fixtures.is_empty());
+    for fixture in fixtures {
+        eprintln!("{}", fixture.display());
+        take_over(&fixture);
+    }
+}
+
+fn take_over(fixture: &Path) {
+    let mut agent = Agent::prepare(herdlet_tests::e2e::agent::Setup::default());
+    let kept = upgrade::unpack(fixture, &agent);
+    let instance = agent.home.instance().unwrap();
+    let records = runtime(&instance).join("attempts");
+    fs::create_dir_all(&records).unwrap();
+    // As if it had been left in this boot, which it was, as far as the supervisor goes that still lives.
+    fs::copy("/proc/sys/kernel/random/boot_id", records.join(".boot")).unwrap();
+    let mut living = None;
+    for entry in fs::read_dir(kept).unwrap().flatten() {
+        let record = Record::from_bytes(&fs::read(entry.path()).unwrap()).unwrap();
+        if record.state == State::Running {
+            living = entry.file_name().into_string().ok();
+        } else {
+            fs::copy(entry.path(), records.join(entry.file_name())).unwrap();
+        }
+    }
+    let attempt = living.unwrap();
+    let old = start_as_0_1_does(&agent, &instance, &attempt);
+
+    agent.launch();
+    agent.cli(&["wait", "stays", "done", "--timeout", "30s"]).success();
+    let member = agent.single("stays.g[0]", "t");
+    assert_eq!(member.pid, old.task.pid, "the same process\n{}", agent.log_tail());
+    assert_eq!(agent.alloc("done.g[0]").unwrap().status(), "complete");
+    let ended = agent.until_alloc("ended.g[0]", "has failed", |alloc| alloc.failed("t"));
+    assert!(ended.events("t").contains(&"Terminated".to_owned()), "{:?}", ended.events("t"));
+    assert!(agent.alloc("gone.g[0]").is_none());
+    assert_eq!(agent.members(), [member]);
+    let precious = agent.home.state().join("volumes/v/precious");
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "kept\n");
+
+    // The old supervisor tells the end in a way that is understood, and the next attempt has a new one.
+    host::signal(old.task.pid, Signal::KILL);
+    agent.until_alloc("stays.g[0]", "was started again", |alloc| {
+        alloc.restarts("t") == 1 && alloc.state("t") == "running"
+    });
+    wait::until_true("the old supervisor is gone", || !host::is_alive(old.shim.pid));
+    let next = agent.single("stays.g[0]", "t");
+    assert_eq!(next.attempt, 2);
+    agent.crash();
+    assert_eq!(agent.single("stays.g[0]", "t"), next);
+    agent.finish();
+}
+
+/// Starts the fixture's supervisor with a task, as the agent of version 0.1 does, and tells its record.
+fn start_as_0_1_does(agent: &Agent, instance: &str, attempt: &str) -> Record {
+    let tree = host::cgroup2().unwrap().join("herdlet").join(instance);
+    let (shims, cgroup) = (tree.join("shims"), tree.join(attempt));
+    fs::create_dir_all(&shims).unwrap();
+    fs::create_dir_all(&cgroup).unwrap();
+    let (alloc, _) = attempt.split_once('.').unwrap();
+    let dir = agent.home.state().join("alloc").join(alloc);
+    let mut spec = b"hls1".to_vec();
+    let mut put = |tag: u16, value: &[u8]| {
+        spec.extend_from_slice(&tag.to_le_bytes());
+        spec.extend_from_slice(&u32::try_from(value.len()).unwrap().to_le_bytes());
+        spec.extend_from_slice(value);
+    };
+    let (work, cgroup) = (format!("{}\0", dir.join("t").display()), format!("{}\0", cgroup.display()));
+    put(1, format!("{attempt}\0").as_bytes());
+    put(14, b"t.stdout\0");
+    put(15, b"t.stderr\0");
+    put(16, &10_u32.to_le_bytes());
+    put(17, &10_000_000_u64.to_le_bytes());
+    put(2, b"/bin/sleep\0");
+    put(3, b"/bin/sleep\0");
+    put(3, b"100000\0");
+    put(5, work.as_bytes());
+    put(12, cgroup.as_bytes());
+    put(0, b"");
+    let spec_file = agent.home.path().join("spec");
+    fs::write(&spec_file, spec).unwrap();
+    let programs = fs::read_dir(agent.home.state().join("bin")).unwrap().flatten().map(|entry| entry.path());
+    let program = programs.into_iter().next().unwrap();
+    let records = runtime(instance).join("attempts");
+    // 0: nothing, 1: where logs go, 2: where records are, 3: what to start.
+    let script =
+        "echo $$ > \"$1/cgroup.procs\"; exec 3<\"$5\" 1<\"$3\" 2<\"$4\" 0</dev/null; exec \"$0\" run \"$2\"";
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", script])
+        .arg(program)
+        .arg(shims)
+        .arg(attempt)
+        .arg(dir.join("alloc/logs"))
+        .arg(&records)
+        .arg(spec_file)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let record = wait::until("the old supervisor has started its task", || {
+        let record = Record::from_bytes(&fs::read(records.join(attempt)).ok()?).ok()?;
+        (record.state == State::Running).then_some(record)
+    });
+    // It is this test's child, and must not stay a zombie.
+    std::thread::spawn(move || child.wait());
+    record
+}
+
+#[test]
+fn the_agent_is_replaced_under_load_and_no_task_notices() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("still", "service", "count: 5", &[sleeper("t", "")]));
+    let still = agent.members();
+    assert_eq!(still.len(), 5);
+    let (over, updates) = (AtomicBool::new(false), AtomicU64::new(0));
+    let peer = agent.peer();
+    let dir = agent.home.path().to_owned();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut seconds = 200_000;
+            while !over.load(Ordering::Relaxed) {
+                seconds += 1;
+                let body =
+                    serde_json::json!({ "files": [{ "name": "m.yaml", "text": busy(seconds) }] }).to_string();
+                let headers = [("Content-Type", "application/json")];
+                // Where no agent answers there will be one soon.
+                match http::request(&peer, "POST", "/v1/herdlet/apply", &headers, &body) {
+                    Some(answer) if answer.status == 200 => {
+                        updates.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Some(_) | None => wait::pause(std::time::Duration::from_millis(5)),
+                }
+            }
+        });
+        for number in 0..6 {
+            wait::pause(upgrade::PAUSE);
+            agent.set_program(upgrade::install(&dir, number));
+            // As the service manager does it, or as a crash does.
+            if number % 2 == 0 {
+                agent.terminate();
+            } else {
+                agent.kill();
+            }
+            agent.launch();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let updates = updates.into_inner();
+    assert!(updates > 10, "there was load: {updates} updates");
+    let body = serde_json::json!({ "files": [{ "name": "m.yaml", "text": busy(300_000) }] }).to_string();
+    let answer =
+        http::request(&peer, "POST", "/v1/herdlet/apply", &[("Content-Type", "application/json")], &body);
+    assert_eq!(answer.map(|answer| answer.status), Some(200));
+    wait::until_true("what was wanted last runs alone", || {
+        let others: Vec<_> = agent.members().into_iter().filter(|member| !still.contains(member)).collect();
+        matches!(others.as_slice(), [one] if host::arguments(one.pid).is_some_and(|words| words.contains(&"300000".to_owned())))
+    });
+    assert!(still.iter().all(|member| agent.members().contains(member)), "{}", agent.log_tail());
+    agent.finish();
+}
+
+fn busy(seconds: u32) -> String {
+    let task = format!(
+        "        - name: t\n          driver: raw_exec\n          config: {{command: /bin/sleep, args: [\"{seconds}\"]}}\n"
+    );
+    job("busy", "service", "", &[task])
+}

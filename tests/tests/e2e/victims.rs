@@ -1,0 +1,163 @@
+//! What looks like ours and isn't: no sweep, no start, no deletion and no kill touches it. Two agents that live at the same time are
+//! told about in `agent.rs`, a pid that passed to somebody else in `processes.rs`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use herdlet_tests::{
+    e2e::{
+        agent::Agent,
+        home::{Home, runtime},
+        host, wait,
+    },
+    environment,
+};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::common::{is_root, job, sleeper, volume};
+
+/// A process of somebody else, put where ours would be.
+struct Stranger(Child);
+
+impl Stranger {
+    /// Called as a supervisor of `home` would be, in `cgroup` if one is given.
+    fn new(home: &Home, cgroup: Option<&Path>) -> Self {
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new("/bin/sleep");
+        command.arg0("herdlet-shim").arg("100000").env("NOMAD_ALLOC_DIR", home.state()).stdin(Stdio::null());
+        let child = command.spawn().unwrap();
+        if let Some(dir) = cgroup {
+            fs::create_dir_all(dir).unwrap();
+            fs::write(dir.join("cgroup.procs"), child.id().to_string()).unwrap();
+        }
+        Self(child)
+    }
+
+    fn is_alive(&self) -> bool {
+        host::is_alive(self.0.id())
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Directories, and what is mounted on them, that go in the end.
+struct Made(Vec<PathBuf>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for dir in self.0.iter().rev() {
+            let _ = unmount(dir, UnmountFlags::DETACH);
+            if dir.starts_with("/sys") {
+                wait::until_true("the cgroup is empty", || host::pids_below(dir).is_empty());
+                let _ = fs::remove_dir(dir);
+            } else {
+                let _ = fs::remove_dir_all(dir);
+            }
+        }
+    }
+}
+
+const NOBODYS: &str = "00000000feedbeef";
+const ATTEMPT: &str = "11111111-2222-3333-4444-555555555555.t.1";
+
+#[test]
+fn what_looks_like_ours_and_is_not_survives_every_sweep() {
+    if !is_root() {
+        return;
+    }
+    let Some(cgroups) = host::cgroup2().map(|top| top.join("herdlet")) else {
+        environment::leave_out("there are no cgroups");
+        return;
+    };
+    // Another instance, whose agent is dead and can defend nothing.
+    let mut other = Agent::start();
+    let mounted = "volume_mounts: [{volume: data, destination: local/data}]";
+    let group = "volumes: {data: {type: host, source: v}}";
+    let work = format!("{}{}", volume("v"), job("kept", "service", group, &[sleeper("t", mounted)]));
+    other.apply_and_wait(&work);
+    let kept = other.single("kept.g[0]", "t");
+    other.kill();
+    let others_mounts = host::mounts_below(&other.home.state());
+    assert!(!others_mounts.is_empty());
+    let others_record = runtime(&other.home.instance().unwrap()).join("attempts");
+    let others_record = others_record.join(format!("{}.{}.{}", kept.alloc, kept.task, kept.attempt));
+
+    let mut agent = Agent::start();
+    let own = agent.home.instance().unwrap();
+    agent.apply_and_wait(&work);
+    // An instance that nobody knows; a cgroup beside the instances; one among ours that is called like none of ours.
+    let groups =
+        [cgroups.join(NOBODYS).join(ATTEMPT), cgroups.join("notes"), cgroups.join(&own).join("somebody")];
+    let mut made = Made(vec![cgroups.join(NOBODYS)]);
+    made.0.extend(groups.iter().cloned());
+    let mut strangers: Vec<Stranger> =
+        groups.iter().map(|dir| Stranger::new(&agent.home, Some(dir))).collect();
+    strangers.push(Stranger::new(&agent.home, None));
+    // A record of an instance that nobody knows, and a mount in a directory of ours that none of our objects has.
+    let record = runtime(NOBODYS).join("attempts").join(ATTEMPT);
+    fs::create_dir_all(record.parent().unwrap()).unwrap();
+    fs::copy(&others_record, &record).unwrap();
+    let mountpoint = agent.home.path().join("theirs");
+    fs::create_dir_all(&mountpoint).unwrap();
+    mount("theirs", &mountpoint, "tmpfs", MountFlags::empty(), c"size=1m").unwrap();
+    fs::write(mountpoint.join("precious"), "").unwrap();
+    made.0.extend([runtime(NOBODYS), mountpoint.clone()]);
+
+    agent.cli(&["restart", "kept"]).success();
+    agent.crash();
+    agent.cli(&["delete", "kept", "--wait"]).success();
+    agent.crash();
+    agent.apply_and_wait(&work);
+    agent.terminate();
+    agent.launch();
+    agent.cli(&["delete", "kept", "--wait"]).success();
+
+    assert!(strangers.iter().all(Stranger::is_alive), "{}", agent.log_tail());
+    assert!(groups.iter().all(|dir| dir.is_dir()));
+    assert!(record.exists() && mountpoint.join("precious").exists());
+    assert!(host::is_alive(kept.pid) && others_record.exists());
+    assert_eq!(host::mounts_below(&other.home.state()), others_mounts);
+    drop(strangers);
+    drop(made);
+    other.launch();
+    assert_eq!(other.single("kept.g[0]", "t"), kept);
+    other.finish();
+    agent.finish();
+}
+
+#[test]
+fn where_every_pid_comes_round_many_times_no_stranger_is_ever_taken_for_ours() {
+    if !is_root() {
+        return;
+    }
+    // Before 6.14 the number is the whole machine's.
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let numbers: Vec<u32> = release.split(['.', '-']).map_while(|part| part.trim().parse().ok()).collect();
+    if numbers < vec![6, 14] {
+        eprintln!("left out: pid namespaces have no pid_max of their own in Linux {}", release.trim());
+        return;
+    }
+    let script = "echo 1000 > /proc/sys/kernel/pid_max && exec \"$0\" --points 75 --agents 3 --strangers 300 --tombstones 0";
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc", "/bin/sh", "-c", script])
+        .arg(env!("CARGO_BIN_EXE_crashes"))
+        .env("HERDLET_TEST_PROGRAM", herdlet_tests::e2e::program::program())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    eprintln!("{said}");
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let reused =
+        said.split("pids of tasks that strangers had: ").nth(1).and_then(|rest| rest.split(';').next());
+    assert!(reused.is_some_and(|count| count.parse().unwrap_or(0) > 20), "{said}");
+    let whole = fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
+    assert!(whole.trim().parse::<u32>().unwrap() > 1000, "the machine's own is as it was");
+}
