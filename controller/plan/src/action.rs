@@ -178,3 +178,26 @@ pub enum FailureClass {
     /// A start failed in a way that the restart policy counts as an attempt.
     Recoverable,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hung_disk_keeps_nothing_from_being_stopped() {
+        let (attempt, signal) = (1, String::from("SIGTERM"));
+        for (verb, expected) in [
+            (Verb::Stop { attempt, signal: None, grace: Duration::ZERO }, true),
+            (Verb::Down, true),
+            (Verb::Up, false),
+            (Verb::Look, false),
+            (Verb::Start { attempt }, false),
+            (Verb::Recover { attempt }, false),
+            (Verb::Destroy { attempt }, false),
+            (Verb::Prestop { attempt }, false),
+            (Verb::Signal { attempt, signal }, false),
+        ] {
+            assert_eq!(verb.is_stop(), expected, "{verb:?}");
+        }
+    }
+}

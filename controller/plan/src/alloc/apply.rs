@@ -399,3 +399,6 @@ fn lies_in(part: Part, dir: Part) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -643,3 +643,36 @@ fn a_volume_is_made_again_when_something_else_is_wanted_of_it() {
     assert_eq!(asked, [Verb::Down, Verb::Up]);
     assert_eq!(bench.world.ctx.volume_path("data"), Some("data"));
 }
+
+#[test]
+fn volumes_of_the_config_are_read_anew_and_go_with_it() {
+    for (of_config, stored) in [(true, false), (false, true)] {
+        let mut bench = Bench::new();
+        if of_config {
+            bench.see(Event::Desired(DesiredChange::Volume(data(false).into())));
+        } else {
+            bench.apply(Vec::new(), vec![data(false)]);
+        }
+        bench.settle();
+        let key = RecordKey::Volume("data".to_owned());
+        assert_eq!(bench.stored.contains_key(&key), stored);
+        bench.stored.clear();
+        bench.dirty.insert(Key::Volume("data".to_owned()));
+        bench.plan();
+        assert!(bench.stored.is_empty(), "nothing has changed");
+        bench.see(Event::Desired(DesiredChange::VolumeGone("data".to_owned())));
+        assert_eq!(bench.world.ctx.volumes.contains_key("data"), !of_config);
+    }
+}
+
+#[test]
+fn no_two_operations_have_the_same_number() {
+    let mut bench = Bench::new();
+    let second = Volume { name: "second".to_owned(), ..data(false) };
+    bench.apply(mounting(), vec![data(false), second]);
+    let mut numbers: Vec<u64> = bench.settle().iter().map(|action| action.op.generation).collect();
+    let count = numbers.len();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), count);
+}

@@ -1,0 +1,245 @@
+//! What writing to an allocation's state comes to, word by word: ends of attempts, requests, histories.
+
+use std_alloc::{borrow::ToOwned, vec, vec::Vec};
+
+use herdlet_api_types::job::Lifecycle;
+
+use super::*;
+use crate::{
+    action::{Outcome, Recovered},
+    fixture::{alloc, at, dead, exit, failed, pending, running, settings, task},
+    state::{AfterStop, Durable, GroupRestart, Parts, StopReason, StopStep, Tracked},
+    time::BootId,
+};
+
+/// An allocation of a main, a sidecar and a poststop task, and what writing to it produced.
+struct Desk {
+    spec: Arc<Allocation>,
+    settings: Settings,
+    state: AllocState,
+    generation: u64,
+    issued: Vec<Issued>,
+    notes: Vec<Note>,
+}
+
+const PROCESS: Part = Part::Task(0, TaskPart::Process);
+
+impl Desk {
+    fn new(main: TaskState) -> Self {
+        Self::with(vec![main, running(), pending()])
+    }
+
+    fn with(mut tasks: Vec<TaskState>) -> Self {
+        let kinds =
+            [("main", Lifecycle::Main), ("side", Lifecycle::PrestartSidecar), ("stop", Lifecycle::Poststop)];
+        for (known, (name, _)) in tasks.iter_mut().zip(kinds) {
+            known.name = name.to_owned();
+        }
+        let durable = Durable { adopted: true, stage: Stage::WaitAlloc, tasks, ..Durable::default() };
+        Self {
+            spec: alloc(kinds.map(|(name, lifecycle)| task(name, lifecycle)).into()),
+            settings: settings(),
+            state: AllocState {
+                durable: Tracked::stored(durable),
+                parts: Parts::absent(),
+                ..AllocState::default()
+            },
+            generation: 7,
+            issued: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    fn write<R>(&mut self, change: impl FnOnce(&mut Writer<'_>) -> R) -> R {
+        change(&mut Writer {
+            now: at(100),
+            settings: &self.settings,
+            spec: &self.spec,
+            state: &mut self.state,
+            generation: &mut self.generation,
+            issued: &mut self.issued,
+            notes: &mut self.notes,
+        })
+    }
+
+    /// The operation on the main task's process ends.
+    fn process(&mut self, doing: Doing, verb: Verb, outcome: Outcome) {
+        self.write(|writer| {
+            writer.change(Change::Issue { part: PROCESS, doing, verb, timeout: Duration::from_secs(1) });
+        });
+        let generation = self.generation;
+        self.write(|writer| writer.outcome(PROCESS, generation, outcome));
+    }
+
+    fn main(&self) -> &TaskState {
+        &self.state.durable.tasks[0]
+    }
+
+    /// What the history of a task tells.
+    fn told(&self, index: usize) -> Vec<&'static str> {
+        self.state.durable.tasks[index].events.iter().map(|event| event.kind.as_str()).collect()
+    }
+
+    fn stop(&mut self) {
+        let delay = Deadline::after(at(100), Duration::ZERO);
+        let stop = Stop { reason: StopReason::Desired, decided_at: at(100).wall, delay };
+        self.state.durable.stop = Some(stop);
+    }
+}
+
+fn starting() -> TaskState {
+    TaskState { run: Run::Starting { attempt: 1, boot: BootId(1) }, attempt: 1, ..TaskState::default() }
+}
+
+fn stopping(then: AfterStop) -> TaskState {
+    let step = StopStep::Kill { until: Deadline::after(at(100), Duration::from_secs(5)) };
+    let run = Run::Stopping { attempt: 1, boot: BootId(1), ran: true, step, then };
+    TaskState { run, ..running() }
+}
+
+fn is_backing_off(known: &TaskState) -> bool {
+    matches!(known.run, Run::BackingOff { .. })
+}
+
+#[test]
+fn a_failed_start_counts_and_one_that_can_not_work_ends_the_task() {
+    for (class, again) in
+        [(FailureClass::Retry, true), (FailureClass::Recoverable, true), (FailureClass::Fatal, false)]
+    {
+        let mut desk = Desk::new(starting());
+        let failed = Outcome::Failed { class, why: "no such program".to_owned() };
+        desk.process(Doing::Up, Verb::Start { attempt: 1 }, failed);
+        assert_eq!(
+            (is_backing_off(desk.main()), desk.main().failed, desk.main().counted),
+            (again, !again, 1)
+        );
+        assert_eq!(desk.told(0)[0], "Driver Failure");
+        assert_eq!(desk.main().exit.as_ref().map(|exit| &*exit.error), Some("no such program"));
+    }
+}
+
+#[test]
+fn what_a_lost_attempt_counts_for() {
+    let lost = || Outcome::Recovered(Recovered::Lost { why: "killed".to_owned() });
+    let recover = |main: TaskState| {
+        let mut desk = Desk::new(main);
+        desk.process(Doing::Look(None), Verb::Recover { attempt: 1 }, lost());
+        desk
+    };
+    let earlier = |run| TaskState { run, ..running() };
+    let desk = recover(running());
+    assert!(is_backing_off(desk.main()), "as any exit");
+    assert_eq!((desk.main().counted, desk.main().exit.as_ref().map(|exit| exit.code)), (1, Some(-1)));
+    let desk = recover(earlier(Run::Running { attempt: 1, boot: BootId(0) }));
+    assert_eq!((&desk.main().run, desk.main().counted), (&Run::Waiting, 0), "a reboot counts for nothing");
+    let Run::Stopping { step, .. } = stopping(AfterStop::Dead).run else { return };
+    let then = AfterStop::Dead;
+    let run = Run::Stopping { attempt: 1, boot: BootId(0), ran: true, step, then };
+    assert_eq!(recover(earlier(run)).main().run, Run::Dead, "it was to end anyway");
+}
+
+#[test]
+fn what_follows_an_exit() {
+    let asked = || TaskState { restart_requested: true, ..running() };
+    for (name, main, group_stops, restarts, run, failed) in [
+        ("its policy decides", running(), false, 1, "BackingOff", false),
+        ("the group stops", running(), true, 0, "Dead", false),
+        ("a restart was asked for", asked(), false, 1, "Waiting", false),
+        ("but the group stops", asked(), true, 0, "Dead", false),
+        ("it was stopped", stopping(AfterStop::Dead), false, 0, "Dead", false),
+        ("it was stopped to restart", stopping(AfterStop::Restart), false, 1, "Waiting", false),
+        ("but the group stops meanwhile", stopping(AfterStop::Restart), true, 0, "Dead", false),
+    ] {
+        let mut desk = Desk::new(main);
+        if group_stops {
+            desk.stop();
+        }
+        desk.write(|writer| writer.exited("main", 1, exit(3)));
+        let run_is = std_alloc::format!("{:?}", desk.main().run);
+        assert!(run_is.starts_with(run), "{name}: {run_is}");
+        assert_eq!((desk.main().restarts, desk.main().failed), (restarts, failed), "{name}");
+    }
+}
+
+#[test]
+fn a_poststop_task_runs_while_the_group_stops() {
+    let mut desk = Desk::with(vec![dead(), dead(), running()]);
+    desk.stop();
+    desk.write(|writer| writer.exited("stop", 1, exit(1)));
+    let stop = &desk.state.durable.tasks[2];
+    assert!(is_backing_off(stop), "its policy decides: {:?}", stop.run);
+}
+
+#[test]
+fn a_task_is_doomed_once_and_not_after_its_end() {
+    let mut desk = Desk::with(vec![running(), dead(), pending()]);
+    for why in ["first", "second"] {
+        desk.write(|writer| writer.doom(0, TaskEventKind::HookFailed, why.to_owned()));
+        desk.write(|writer| writer.doom(1, TaskEventKind::HookFailed, why.to_owned()));
+    }
+    assert_eq!(desk.main().doom.as_ref().map(|doom| &*doom.message), Some("first"));
+    assert!(desk.state.durable.tasks[1].doom.is_none());
+    assert_eq!((desk.told(0).len(), desk.told(1).len()), (1, 0));
+}
+
+#[test]
+fn an_attempt_that_is_newer_than_what_is_remembered_is_looked_for() {
+    for (stage, after) in [(Stage::Init, Stage::Prestart), (Stage::Main, Stage::Main)] {
+        let mut desk = Desk::new(pending());
+        desk.state.durable.stage = stage;
+        desk.write(|writer| writer.found("main", 4));
+        assert_eq!(desk.main().run, Run::Starting { attempt: 4, boot: BootId(1) });
+        assert_eq!((desk.main().attempt, desk.state.durable.stage), (4, after));
+    }
+    let mut desk = Desk::new(running());
+    desk.write(|writer| writer.found("main", 1));
+    assert_eq!(desk.main(), &TaskState { name: "main".to_owned(), ..running() }, "it is known");
+}
+
+#[test]
+fn why_tasks_are_stopped_is_told_to_those_that_live() {
+    let because =
+        |reason| Stop { reason, decided_at: at(100).wall, delay: Deadline::after(at(100), Duration::ZERO) };
+    for (reason, kind, cause) in [
+        (StopReason::Desired, None, "stop"),
+        (StopReason::LeaderDead, Some("Leader Task Dead"), "leader"),
+        (StopReason::SiblingFailed("side".to_owned()), Some("Sibling Task Failed"), "sibling"),
+        (StopReason::MainDead, Some("Main Tasks Dead"), "main"),
+    ] {
+        let mut desk = Desk::with(vec![running(), failed(), pending()]);
+        desk.write(|writer| writer.change(Change::Stop(because(reason))));
+        assert_eq!(desk.told(0), Vec::from_iter(kind));
+        assert_eq!((desk.told(1), desk.told(2)), (vec![], vec![]), "dead, and poststop");
+        assert_eq!(desk.notes, [Note::Disruption { job: desk.spec.job_key.clone(), cause }]);
+    }
+}
+
+#[test]
+fn a_driver_is_heard() {
+    let mut desk = Desk::new(running());
+    desk.write(|writer| writer.driver_message("main", "pulling".to_owned()));
+    desk.write(|writer| writer.driver_message("nobody", "pulling".to_owned()));
+    let event = desk.main().events.iter().next().expect("an event");
+    assert_eq!((event.kind.as_str(), &*event.message, event.time), ("Driver", "pulling", at(100).wall));
+}
+
+#[test]
+fn signals_are_operations_of_their_own() {
+    let mut desk = Desk::new(running());
+    desk.write(|writer| writer.signal(None, "SIGHUP")).expect("two run");
+    let sent: Vec<_> = desk.issued.iter().map(|issued| (issued.part, issued.generation)).collect();
+    assert_eq!(sent, [(PROCESS, 8), (Part::Task(1, TaskPart::Process), 9)]);
+    assert!(desk.write(|writer| writer.signal(Some("stop"), "SIGHUP")).is_err());
+}
+
+#[test]
+fn a_restart_of_what_runs_leaves_what_has_ended() {
+    for (all, expected) in [(false, Run::Dead), (true, Run::Waiting)] {
+        let mut desk = Desk::with(vec![failed(), running(), dead()]);
+        let restart = GroupRestart { all, delay: Deadline::after(at(100), Duration::ZERO) };
+        desk.write(|writer| writer.change(Change::RestartTasks(restart)));
+        assert_eq!((&desk.main().run, desk.main().failed), (&expected, !all));
+        assert!(desk.state.durable.tasks[1].restart_requested);
+        assert_eq!(desk.state.durable.tasks[2].run, Run::Dead, "poststop");
+    }
+}
