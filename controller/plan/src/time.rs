@@ -74,3 +74,34 @@ impl Deadline {
         Self { boot: now.boot, boot_ns: self.due_ns(now), ..*self }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::at;
+
+    /// The wall clock counts after a reboot and nowhere else.
+    #[test]
+    fn what_is_left_of_ten_seconds() {
+        let deadline = Deadline::after(at(100), Duration::from_secs(10));
+        let here = |boot_s: u64, wall_s: u64| Now { wall: at(wall_s).wall, ..at(boot_s) };
+        let rebooted = |boot_s, wall_s| Now { boot: BootId(2), ..here(boot_s, wall_s) };
+        for (name, now, left) in [
+            ("four seconds later", here(104, 104), 6),
+            ("the wall clock was set forward", here(104, 9_000), 6),
+            ("and back", here(104, 3), 6),
+            ("it is over", here(111, 111), 0),
+            ("four seconds later, after a reboot", rebooted(1, 104), 6),
+            ("an hour after a reboot, none has passed by the wall clock", rebooted(3_600, 100), 10),
+            ("the wall clock was set back: never more than all of it", rebooted(1, 3), 10),
+            ("it was over before the reboot ended", rebooted(1, 9_000), 0),
+        ] {
+            assert_eq!(deadline.remaining(now), Duration::from_secs(left), "{name}");
+            let due = now.boot_ns + left as u64 * 1_000_000_000;
+            assert_eq!(deadline.due_ns(now).max(now.boot_ns), due, "{name}");
+            assert_eq!(deadline.is_due(now), left == 0, "{name}");
+            let bound = deadline.rebased(now);
+            assert_eq!((bound.boot, bound.remaining(now)), (now.boot, deadline.remaining(now)), "{name}");
+        }
+    }
+}

@@ -123,6 +123,7 @@ fn what_is_not_there_has_no_variable() {
     let (alloc, node) = (alloc(), NodeFacts::default());
     let mut task = task();
     task.resources = Default::default();
+    task.resources.cpu_mhz = Some(0);
     task.identities = vec![identity("default", &[], None)];
     let env = build(&Inputs { task: Some(&task), api_socket: Some("/s"), ..Inputs::new(&alloc, &node) });
     for name in [
@@ -232,6 +233,10 @@ fn values_that_multiply_stay_bounded() {
     entries.extend(["A0", "A1", "A2", "A3", "A4"].map(|name| (name, "${BIG}")));
     let env = task_env(&entries);
     check(&env, &[("A2", &big), ("A3", "${BIG}"), ("A4", "${BIG}")]);
+    // What lies on a cycle shares the room that is left.
+    let entries =
+        [("BIG", &*big), ("A", "${B}${BIG}"), ("B", "${C}${BIG}"), ("C", "${D}${BIG}"), ("D", "${A}${BIG}")];
+    check(&task_env(&entries), &entries[1..]);
 }
 
 #[test]
@@ -245,6 +250,7 @@ fn names_are_cleaned_bytewise() {
     for (name, expected) in [
         ("NOMAD_META_owner.team", "NOMAD_META_owner_team"),
         ("NOMAD_ADDR_a-b", "NOMAD_ADDR_a_b"),
+        ("NOMAD_PORT_h2.c", "NOMAD_PORT_h2_c"),
         ("NOMAD_META_ü", "NOMAD_META___"),
         ("NOMAD_HOST_IP_a-b", "NOMAD_HOST_IP_a-b"),
         ("OTHER.NAME", "OTHER.NAME"),

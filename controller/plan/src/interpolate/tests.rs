@@ -32,6 +32,7 @@ fn plain_text() {
         ("${unknown.var}", "${unknown.var}"),
         ("${NAME", "${NAME"),
         ("${}", "${}"),
+        ("${NAME x}", "${NAME x}"),
         ("${ NAME }", "${ NAME }"),
         ("$NAME $${NAME} ${${NAME}}", "$NAME $v ${v}"),
         ("${env[\"x.y\"]}", "${env[\"x.y\"]}"),
@@ -46,6 +47,14 @@ fn a_text_that_would_grow_too_long_stays_as_written() {
     let long = "x".repeat(2000);
     let text = "${A}".repeat(1000);
     assert_eq!(replace(&text, OUTPUT_BYTES_MAX, |_| Some(&long)), text);
+    assert_eq!(replace("${A}", 2_000, |_| Some(&long)), long);
+    assert_eq!(replace("${A}", 1_999, |_| Some(&long)), "${A}");
+}
+
+#[test]
+fn variables_have_names() {
+    let found: std_alloc::vec::Vec<&str> = variables("${} ${A} ${B c} ${D.e}").collect();
+    assert_eq!(found, ["A", "D.e"]);
 }
 
 #[test]
@@ -85,6 +94,11 @@ fn config_errors_name_the_place() {
             "interpolate config.a: \"upper(NAME)\" is not a variable (write $${ for a literal ${)",
         ),
         (json!({"a": "${}"}), "interpolate config.a: \"\" is not a variable (write $${ for a literal ${)"),
+        // A brace within quotes ends nothing.
+        (
+            json!({"a": "${env[\"no}pe\"]}"}),
+            "interpolate config.a: there is no variable \"env[\\\"no}pe\\\"]\" (write $${ for a literal ${)",
+        ),
         (json!({"a": "x ${NAME"}), "interpolate config.a: a ${ is not closed (write $${ for a literal ${)"),
         // `env` holds variables only, no facts of the node.
         (
@@ -104,6 +118,8 @@ fn config_is_bounded() {
     assert_eq!(error, ConfigError::TooLong { path: "a[1]".into() });
     let deep = (0..200).fold(Value::Null, |inner, _| Value::Array(vec![inner]));
     assert!(matches!(interpolate_config(&deep, &env()), Err(ConfigError::TooDeep { .. })));
+    let wide = Value::Array(vec![json!({"a": [1]}); 200]);
+    assert!(interpolate_config(&wide, &env()).is_ok());
 }
 
 fn texts() -> impl Strategy<Value = String> {

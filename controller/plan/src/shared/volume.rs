@@ -141,3 +141,77 @@ pub fn status(state: &VolumeState, part: &PartState) -> VolumeStatus {
         ) => VolumeStatus::Pending,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::volume::VolumeKind;
+    use std_alloc::borrow::ToOwned;
+
+    use super::*;
+    use crate::fixture::at;
+
+    fn state(fate: Fate) -> VolumeState {
+        let kind = VolumeKind::Mkdir { mode: 0o755, uid: None, gid: None };
+        let spec = Volume { name: "data".to_owned(), kind, read_only: false };
+        VolumeState { spec, origin: Origin::Manifest, fate, path: None }
+    }
+
+    fn busy(doing: Doing) -> PartState {
+        let mut part = PartState::Absent;
+        part.begin(1, doing, 0);
+        part
+    }
+
+    #[test]
+    fn what_is_done_with_a_volume() {
+        let now = at(100);
+        let failed = |doing, second| PartState::Failed {
+            doing,
+            attempt: 1,
+            retry_at_ns: at(second).boot_ns,
+            why: String::new(),
+        };
+        let (up, down) = (Step::Issue(Doing::Up, Verb::Up), Step::Issue(Doing::Down, Verb::Down));
+        let later = Step::WaitUntil(at(101).boot_ns);
+        for (part, wanted, dropped, purged) in [
+            (PartState::Unknown, &up, Step::Forget, &down),
+            (PartState::Absent, &up, Step::Forget, &Step::Forget),
+            (PartState::Up, &Step::Rest, Step::Forget, &down),
+            (busy(Doing::Up), &Step::Rest, Step::Rest, &Step::Rest),
+            (busy(Doing::Down), &Step::Rest, Step::Rest, &Step::Rest),
+            (failed(Doing::Up, 101), &later, Step::Forget, &down),
+            (failed(Doing::Up, 100), &up, Step::Forget, &down),
+            (failed(Doing::Down, 101), &up, Step::Forget, &later),
+            (failed(Doing::Down, 99), &up, Step::Forget, &down),
+        ] {
+            let steps =
+                [Fate::Wanted, Fate::Dropped, Fate::Purged].map(|fate| plan(now, &state(fate), &part));
+            assert_eq!(steps, [wanted.clone(), dropped, purged.clone()], "{part:?}");
+        }
+    }
+
+    #[test]
+    fn failures_are_counted_until_one_try_works() {
+        let mut known = Tracked::stored(state(Fate::Wanted));
+        let (mut part, mut failures) = (PartState::Unknown, 0);
+        let mut end = |outcome| {
+            let ended = (Doing::Up, outcome);
+            outcome_of(&mut known, &mut part, &mut failures, ended)
+        };
+        let failed = || Outcome::Failed { class: FailureClass::Fatal, why: "no".to_owned() };
+        let ready = || Outcome::Volume { path: "/data".to_owned() };
+        assert_eq!([end(failed()), end(failed()), end(failed())], [Some(1), Some(2), Some(3)]);
+        assert_eq!([end(ready()), end(failed())], [None, Some(1)]);
+    }
+
+    /// How many tries in a row have failed.
+    fn outcome_of(
+        known: &mut Tracked<VolumeState>,
+        part: &mut PartState,
+        failures: &mut u32,
+        ended: (Doing, Outcome),
+    ) -> Option<u32> {
+        outcome(at(100), known, part, failures, ended);
+        if let PartState::Failed { attempt, .. } = part { Some(*attempt) } else { None }
+    }
+}
