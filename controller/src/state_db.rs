@@ -14,7 +14,7 @@
 //! ```
 
 mod claim;
-pub(crate) mod code;
+pub mod code;
 mod file;
 pub(crate) mod load;
 mod mark;

@@ -48,7 +48,7 @@ impl Table {
 
 /// Why a value can't be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unreadable {
+pub enum Unreadable {
     /// A newer release wrote it.
     Newer(u8),
     /// It is damaged.
@@ -84,7 +84,7 @@ pub(crate) fn key_at(table: Table, place: &str) -> Option<RecordKey> {
 }
 
 /// The bytes of a record's value.
-pub(crate) fn encode_value(value: &RecordValue) -> Result<Vec<u8>, rmp_serde::encode::Error> {
+pub fn encode_value(value: &RecordValue) -> Result<Vec<u8>, rmp_serde::encode::Error> {
     match value {
         RecordValue::Meta(meta) => encode(meta),
         RecordValue::Job(job) => encode(job),
@@ -96,14 +96,14 @@ pub(crate) fn encode_value(value: &RecordValue) -> Result<Vec<u8>, rmp_serde::en
 }
 
 /// The bytes of a value.
-pub(crate) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, rmp_serde::encode::Error> {
+pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, rmp_serde::encode::Error> {
     let mut bytes = vec![FORMAT];
     value.serialize(&mut rmp_serde::Serializer::new(&mut bytes).with_struct_map())?;
     Ok(bytes)
 }
 
 /// Reads a value back.
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
     match bytes.split_first() {
         None => Err(Unreadable::Damaged("the value is empty".to_owned())),
         Some((&FORMAT, rest)) => {
