@@ -26,11 +26,14 @@ pub enum Cut {
 /// Never goes beyond `size_max`. Lines that are shorter than the window stay whole; a fresh file always takes something.
 #[must_use]
 pub fn cut(data: &[u8], size: u64, size_max: u64) -> Cut {
-    let room = usize::try_from(size_max.saturating_sub(size)).unwrap_or(usize::MAX);
-    let window = usize::try_from(size_max / 8).unwrap_or(usize::MAX).min(WINDOW_LEN);
+    if fits_whatever_it_is(data.len(), size, size_max) {
+        return Cut::Write(data.len());
+    }
+    let room = room(size, size_max);
+    let window = window(size_max);
     let reach = data.get(..room).unwrap_or(data);
     let fits = reach.len() == data.len();
-    if fits && (room - data.len() > window || data.ends_with(b"\n")) {
+    if fits && data.ends_with(b"\n") {
         return Cut::Write(data.len());
     }
     let line_end = reach.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -44,6 +47,20 @@ pub fn cut(data: &[u8], size: u64, size_max: u64) -> Cut {
     } else {
         Cut::WriteAndRotate(0)
     }
+}
+
+/// Whether so many bytes go into the file without anybody having to look at them: its end is far enough.
+#[must_use]
+pub fn fits_whatever_it_is(len: usize, size: u64, size_max: u64) -> bool {
+    room(size, size_max).checked_sub(len).is_some_and(|left| left > window(size_max))
+}
+
+fn room(size: u64, size_max: u64) -> usize {
+    usize::try_from(size_max.saturating_sub(size)).unwrap_or(usize::MAX)
+}
+
+fn window(size_max: u64) -> usize {
+    usize::try_from(size_max / 8).unwrap_or(usize::MAX).min(WINDOW_LEN)
 }
 
 /// The index of a log file with this stem: `web.stdout.3` has index 3.

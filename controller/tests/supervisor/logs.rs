@@ -25,6 +25,22 @@ fn five_and_a_half_megabytes_leave_the_last_three_files() {
     }
 }
 
+/// In pieces of all sizes, small ones copied and large ones moved.
+#[test]
+fn no_byte_is_lost_or_twice_there_however_fast_they_come() {
+    let bench = Bench::new();
+    let script = "seq 1000000; for size in 100 5000 70000; do seq 2000000 | dd bs=$size iflag=fullblock 2>/dev/null; done";
+    let child = bench.launch_with("a", &shell(script), &log_files(1_000, 1 << 20), None);
+    assert_eq!(end_of(child), ShimEnd::Code(0));
+    assert_eq!(bench.record("a").dropped_bytes, 0);
+    let files = bench.log_names().len();
+    let kept: String = (0..files).map(|index| bench.log(&format!("t.stdout.{index}"))).collect();
+    let counted = |last: u32| (1..=last).map(|number| format!("{number}\n")).collect::<String>();
+    let written = counted(1_000_000) + &counted(2_000_000).repeat(3);
+    assert!(kept == written, "{} bytes of {}", kept.len(), written.len());
+    assert!(files >= written.len() >> 20, "no file is too long");
+}
+
 #[test]
 fn a_restart_goes_on_with_the_newest_file() {
     let bench = Bench::new();

@@ -5,7 +5,7 @@
 //! directory: nothing there is trusted, links are not followed, only regular files with a single name are written.
 
 use super::sys::{self, Errno, Fd};
-use crate::rotation::{Cut, INDEX_MAX, Text, cut, index_of};
+use crate::rotation::{Cut, INDEX_MAX, Text, cut, fits_whatever_it_is, index_of};
 use core::ffi::CStr;
 
 /// How many taken names are passed over when looking for the next file.
@@ -46,6 +46,26 @@ impl LogFile {
         done
     }
 
+    /// Takes bytes that wait in a pipe without copying them through memory of ours; returns how many those were. Fewer than
+    /// `len` means that they have to be looked at, or that the disk refused.
+    pub(super) fn take(&mut self, place: &Place, pipe: Fd, len: usize) -> usize {
+        let mut done = 0;
+        while done < len {
+            // Asked each time, as in `append_some`.
+            let Some(size) = self.size() else { break };
+            if !fits_whatever_it_is(len - done, size, place.size_max) {
+                break;
+            }
+            match sys::splice_to(pipe, self.fd, size, len - done) {
+                Ok(0) => break,
+                Ok(moved) => done += moved,
+                Err(sys::EINTR) => {}
+                Err(_) => break,
+            }
+        }
+        done
+    }
+
     fn append_some(&mut self, place: &Place, bytes: &[u8]) -> Result<usize, Errno> {
         // Asked each time: the file may have been removed or cut short by whoever can.
         let size = match self.size() {
@@ -57,7 +77,7 @@ impl LogFile {
             Cut::WriteAndRotate(len) => (len, true),
         };
         let piece = bytes.get(..len).unwrap_or(bytes);
-        let written = if piece.is_empty() { 0 } else { sys::write(self.fd, piece)? };
+        let written = if piece.is_empty() { 0 } else { sys::pwrite(self.fd, piece, size)? };
         if rotate && written == piece.len() {
             let old = self.index;
             self.open_from(place, old.saturating_add(1))?;
@@ -143,7 +163,8 @@ fn open_at(place: &Place, index: u32) -> Result<(Fd, u64), (Errno, Taken)> {
     const EISDIR: Errno = 21;
     const ELOOP: Errno = 40;
     // Non-blocking matters for a fifo only: without a reader it then fails instead of waiting for one.
-    let flags = sys::O_WRONLY | sys::O_CREAT | sys::O_APPEND | sys::O_NOFOLLOW | sys::O_NONBLOCK;
+    // Not for appending: bytes can't be moved from a pipe into such a file.
+    let flags = sys::O_WRONLY | sys::O_CREAT | sys::O_NOFOLLOW | sys::O_NONBLOCK;
     let name = name_of(place, index);
     for _ in 0..TRIES {
         let fd = sys::openat(place.dir, name.as_c_str(), flags, 0o644).map_err(|errno| {

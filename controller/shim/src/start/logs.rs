@@ -30,6 +30,8 @@ const AREA_LEN: usize = BUFFER_LEN + STACK_LEN;
 const PIPE_LEN: u32 = 64 * 1024;
 /// What a pipe holds under heavy traffic: fewer changes between task and writer.
 const PIPE_LEN_HEAVY: u32 = 256 * 1024;
+/// From so many bytes on they are moved through the relay; fewer are copied in less time.
+const RELAY_MIN: usize = 16 * 1024;
 /// How long a busy writer is trusted at first.
 const PATIENCE_MS: u32 = 200;
 /// Bytes in each millisecond (1 MB/s) below which a writer counts as stuck.
@@ -299,6 +301,7 @@ unsafe extern "C" fn writer(argument: *mut c_void) -> ! {
         let at = shared.area.load(SeqCst) as *mut u8;
         (core::slice::from_raw_parts_mut(at, BUFFER_LEN), &mut *shared.files.get())
     };
+    let mut relay = Relay::closed();
     while !shared.are_closed() {
         let mut entries = [PollFd { fd: -1, events: POLLIN, revents: 0 }; 2];
         for (entry, stream) in entries.iter_mut().zip(&shared.streams) {
@@ -309,23 +312,28 @@ unsafe extern "C" fn writer(argument: *mut c_void) -> ! {
         }
         for (index, file) in files.iter_mut().enumerate() {
             if entries[index].revents != 0 {
-                move_piece(shared, index, file, buffer);
+                move_piece(shared, index, file, buffer, &mut relay);
             }
         }
     }
+    relay.close();
     shared.writer.store(LEAVING, SeqCst);
     shared.wake_main();
     sys::exit_thread()
 }
 
 /// From pipe to file, once.
-fn move_piece(shared: &Shared, index: usize, file: &mut LogFile, buffer: &mut [u8]) {
-    let stream = &shared.streams[index];
+fn move_piece(shared: &Shared, index: usize, file: &mut LogFile, buffer: &mut [u8], relay: &mut Relay) {
+    let (stream, place) = (&shared.streams[index], &shared.places[index]);
     // The main thread may have emptied the pipe meanwhile: this must not wait.
-    let len =
-        if sys::waiting_bytes(stream.pipe) == 0 { 0 } else { sys::read(stream.pipe, buffer).unwrap_or(0) };
-    let piece = buffer.get(..len).unwrap_or_default();
-    if piece.is_empty() {
+    let waiting = sys::waiting_bytes(stream.pipe) as usize;
+    let relayed = if waiting >= RELAY_MIN { relay.fill(stream.pipe, waiting) } else { 0 };
+    let len = match (relayed, waiting) {
+        (0, 0) => 0,
+        (0, _) => sys::read(stream.pipe, buffer).unwrap_or(0),
+        (relayed, _) => relayed,
+    };
+    if len == 0 {
         let mut entry = [PollFd { fd: stream.pipe, events: POLLIN, revents: 0 }];
         // Empty and hung up: its end. Empty only: the main thread was faster.
         if sys::poll(&mut entry, Some(0)) == Ok(1) && entry[0].revents & POLLIN == 0 {
@@ -340,9 +348,50 @@ fn move_piece(shared: &Shared, index: usize, file: &mut LogFile, buffer: &mut [u
     if shared.full == Full::Drop {
         arm(shared);
     }
-    write_piece(shared, &shared.places[index], file, piece);
+    if relayed == 0 {
+        write_piece(shared, place, file, buffer.get(..len).unwrap_or_default());
+    } else {
+        let mut left = len - file.take(place, relay.from, len);
+        while left > 0 {
+            // At the end of a file the bytes are looked at; and a refused write is dealt with in one place.
+            let read = sys::read(relay.from, buffer).unwrap_or(0);
+            if read == 0 {
+                break;
+            }
+            write_piece(shared, place, file, buffer.get(..read).unwrap_or_default());
+            left = left.saturating_sub(read);
+        }
+    }
     shared.done.fetch_add(len as u64, SeqCst);
     shared.writing.store(0, SeqCst);
+}
+
+/// A pipe of our own between the task's and the file. What is moved through it is copied once, from pipe to file, and while
+/// that waits for a disk it is this pipe that is held up and not the task's.
+struct Relay {
+    from: Fd,
+    to: Fd,
+}
+
+impl Relay {
+    const fn closed() -> Self {
+        Self { from: -1, to: -1 }
+    }
+
+    fn close(&self) {
+        sys::close(self.from);
+        sys::close(self.to);
+    }
+
+    /// Moves so many bytes at most out of the task's pipe; never waits. Returns how many those were, 0 if it can't be done.
+    fn fill(&mut self, pipe: Fd, len: usize) -> usize {
+        if self.from < 0 {
+            let Ok((from, to)) = sys::pipe() else { return 0 };
+            (self.from, self.to) = (from, to);
+            sys::resize_pipe(to, PIPE_LEN_HEAVY as usize);
+        }
+        sys::splice(pipe, self.to, len).unwrap_or(0)
+    }
 }
 
 fn write_piece(shared: &Shared, place: &Place, file: &mut LogFile, mut piece: &[u8]) {

@@ -27,7 +27,6 @@ pub(super) const O_RDONLY: u32 = 0;
 pub(super) const O_WRONLY: u32 = 1;
 pub(super) const O_CREAT: u32 = 0o100;
 pub(super) const O_EXCL: u32 = 0o200;
-pub(super) const O_APPEND: u32 = 0o2000;
 pub(super) const O_NONBLOCK: u32 = 0o4000;
 pub(super) const O_CLOEXEC: u32 = 0o2_000_000;
 #[cfg(target_arch = "x86_64")]

@@ -105,6 +105,11 @@ pub(in crate::start) fn splice(from: Fd, to: Fd, len: usize) -> Result<usize> {
     kernel!(SPLICE, from, 0, to, 0, len, SPLICE_F_NONBLOCK)
 }
 
+/// Moves what waits in a pipe into a file at that offset, without copying it through our memory; waits for the disk.
+pub(in crate::start) fn splice_to(from: Fd, to: Fd, mut offset: u64, len: usize) -> Result<usize> {
+    kernel!(SPLICE, from, 0, to, &raw mut offset, len, 0)
+}
+
 /// One entry of poll(2).
 #[repr(C)]
 #[derive(Clone, Copy)]
