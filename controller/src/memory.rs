@@ -1,8 +1,13 @@
-//! How the process uses its memory: one heap for all threads, and given back what is no longer needed.
+//! How the process uses its memory: one heap for all threads, and what is no longer needed is given back.
+//!
+//! In: when something changed. Out: nothing but a smaller process. It must not know what the memory was used for.
 //!
 //! The GNU allocator gives each thread a heap of its own that grows by one system call for each page and is rarely given back.
 //! This process has few threads at work at a time: one heap is faster for it, and a third of the size after a burst. With
-//! another C library nothing here does anything.
+//! another C library the heap is left alone.
+//!
+//! Most of an idle agent is its own code that only the start, or the last burst of work, has needed. It is unmapped: it stays
+//! in the page cache for as long as the machine has room, and comes back page by page where it is run again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,13 +22,46 @@ pub fn use_one_heap() {
     gnu::use_one_heap();
 }
 
-/// Gives free pages back to the kernel after each burst of changes. Ends with whoever runs it.
+/// Gives memory back after the start and after each burst of changes. Ends with whoever runs it.
 pub(crate) async fn give_back_after_changes(model: Arc<ReadModel>) {
     loop {
-        model.changed(model.index()).await;
         tokio::time::sleep(QUIET).await;
-        #[cfg(target_env = "gnu")]
-        let _ = tokio::task::spawn_blocking(gnu::give_back).await;
+        let index = model.index();
+        let _ = tokio::task::spawn_blocking(give_back).await;
+        model.changed(index).await;
+    }
+}
+
+fn give_back() {
+    #[cfg(target_env = "gnu")]
+    gnu::give_back();
+    match std::fs::read_to_string("/proc/self/maps") {
+        Ok(maps) => code::own(&maps).for_each(code::unmap),
+        Err(error) => tracing::debug!(%error, "failed to find the code that is mapped"),
+    }
+}
+
+#[expect(unsafe_code, reason = "advice on memory has no safe interface")]
+mod code {
+    use std::ops::Range;
+
+    /// Where this program's code is mapped: what may be executed, was never written to, and is of the file in which this
+    /// function is.
+    pub(super) fn own(maps: &str) -> impl Iterator<Item = Range<usize>> {
+        let here = own as *const () as usize;
+        let code = move |line: &str| {
+            let mut fields = line.split_ascii_whitespace();
+            let (from, to) = fields.next()?.split_once('-')?;
+            let range = usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?;
+            (fields.next()? == "r-xp" && range.contains(&here)).then_some(range)
+        };
+        maps.lines().filter_map(code)
+    }
+
+    pub(super) fn unmap(code: Range<usize>) {
+        // SAFETY: pages of a file that are mapped without leave to write hold what the file holds; the next access maps them
+        // again.
+        unsafe { libc::madvise(code.start as *mut libc::c_void, code.len(), libc::MADV_DONTNEED) };
     }
 }
 
@@ -52,5 +90,23 @@ mod gnu {
     pub(super) fn give_back() {
         // SAFETY: may be called at any time from any thread; it touches only memory that is free.
         unsafe { libc::malloc_trim(0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_that_was_given_back_still_runs() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert_eq!(code::own(&maps).count(), 1, "{maps}");
+        for _ in 0..3 {
+            give_back();
+        }
+        assert_eq!(
+            code::own("7f0000000000-7f0000001000 rw-p 00000000 00:00 0\nrubbish\n- r-xp\n").count(),
+            0
+        );
     }
 }

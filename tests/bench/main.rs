@@ -6,6 +6,7 @@
 //! same run. Nothing fails because a machine is slow: it is printed, and a person reads it.
 //!
 //! - [`starts`]: tasks started, stopped, run to their end; one task's latency.
+//! - [`durable`]: what is written to the database.
 //! - [`rest`]: what an agent costs that has nothing to do, with and without tasks.
 //! - [`adoption`]: a killed agent that finds its tasks again.
 //! - [`output`]: how fast a task can write its log.
@@ -18,6 +19,7 @@
 
 mod adoption;
 mod cost;
+mod durable;
 mod ground;
 mod job;
 mod machine;
@@ -34,11 +36,12 @@ use table::Table;
 /// A measure: prints one row or more.
 type Measure = fn(&mut Table, &Ground);
 
-const MEASURES: [(&str, Measure); 10] = [
+const MEASURES: [(&str, Measure); 11] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
     ("start-2000", |table, ground| starts::many(table, ground, 2_000)),
+    ("durable-writes", durable::writes),
     ("batch", starts::batch),
     ("latency", starts::latency),
     ("rest", rest::with_tasks),
