@@ -16,6 +16,9 @@ use crate::publish::ReadModel;
 /// So long after a change free memory is given back: often the next change needs it again.
 const QUIET: Duration = Duration::from_secs(5);
 
+/// And once more after so long without a change: what an attempt leaves behind is kept for a minute.
+const REST: Duration = Duration::from_secs(70);
+
 /// Chooses one heap. To be called before there are other threads.
 pub fn use_one_heap() {
     #[cfg(target_env = "gnu")]
@@ -28,7 +31,10 @@ pub(crate) async fn give_back_after_changes(model: Arc<ReadModel>) {
         tokio::time::sleep(QUIET).await;
         let index = model.index();
         let _ = tokio::task::spawn_blocking(give_back).await;
-        model.changed(index).await;
+        if tokio::time::timeout(REST, model.changed(index)).await.is_err() {
+            let _ = tokio::task::spawn_blocking(give_back).await;
+            model.changed(index).await;
+        }
     }
 }
 

@@ -36,7 +36,7 @@ use table::Table;
 /// A measure: prints one row or more.
 type Measure = fn(&mut Table, &Ground);
 
-const MEASURES: [(&str, Measure); 11] = [
+const MEASURES: [(&str, Measure); 12] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -45,6 +45,7 @@ const MEASURES: [(&str, Measure); 11] = [
     ("batch", starts::batch),
     ("latency", starts::latency),
     ("rest", rest::with_tasks),
+    ("look", rest::a_look),
     ("adoption", adoption::after_kill),
     ("memory-back", rest::memory_comes_back),
     ("output", output::throughput),

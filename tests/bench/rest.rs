@@ -8,6 +8,12 @@ use super::{cost, ground::Ground, job::Bench, table::Table};
 
 const COUNT: usize = 200;
 const SLEEP: &str = r#"{command: sleep, args: ["100000"]}"#;
+/// By then it has given back what only the start needed, and threads without work have ended.
+const SETTLED: Duration = Duration::from_secs(12);
+/// How often the agent looks at all directories (`LOOK_PERIOD` in `controller/src/watch/drift.rs`).
+const LOOK_PERIOD: Duration = Duration::from_secs(30);
+/// How many looks are waited for.
+const LOOKS: u32 = 2;
 /// How long nothing happens.
 const REST: Duration = Duration::from_secs(60);
 
@@ -15,6 +21,7 @@ const REST: Duration = Duration::from_secs(60);
 pub(super) fn idle_memory(table: &mut Table, ground: &Ground) {
     let bench = Bench::new(ground);
     let pid = bench.agent.pid();
+    wait::pause(SETTLED);
     table.row(
         "idle agent, no tasks: memory (PSS)",
         format_args!("{:.1} MB, {} threads", megabytes(cost::pss_kib([pid])), cost::thread_count(pid)),
@@ -27,11 +34,12 @@ pub(super) fn idle_memory(table: &mut Table, ground: &Ground) {
 /// 200 tasks that sleep: memory for each, and a minute in which nothing happens.
 pub(super) fn with_tasks(table: &mut Table, ground: &Ground) {
     let bench = Bench::new(ground);
+    wait::pause(SETTLED);
     let before = cost::pss_kib([bench.agent.pid()]);
     bench.submit("service", COUNT, SLEEP);
     bench.until_running(COUNT);
     // Until tasks have been healthy for long enough, and threads that were needed for starting have gone.
-    wait::pause(Duration::from_secs(15));
+    wait::pause(2 * SETTLED);
     let supervisors = bench.supervisors();
     let grown = cost::pss_kib([bench.agent.pid()]).saturating_sub(before);
     let each = (grown + cost::pss_kib(supervisors.iter().copied())) / COUNT as u64;
@@ -60,15 +68,37 @@ pub(super) fn with_tasks(table: &mut Table, ground: &Ground) {
     bench.agent.finish();
 }
 
+/// 1,000 tasks that sleep, and what it costs to look at all that was made for them, which is done every 30 s.
+pub(super) fn a_look(table: &mut Table, ground: &Ground) {
+    const MANY: usize = 1_000;
+    let bench = Bench::new(ground);
+    bench.submit("service", MANY, SLEEP);
+    bench.until_running(MANY);
+    // Until what follows a start has been done.
+    wait::pause(Duration::from_secs(45));
+    let cpu = cost::cpu([bench.agent.pid()]);
+    wait::pause(LOOK_PERIOD * LOOKS);
+    let cpu = (cost::cpu([bench.agent.pid()]).saturating_sub(cpu)) / LOOKS;
+    table.row(
+        "a look at 1,000 running tasks, nothing changed: processor time",
+        format_args!("{:.1} ms", cpu.as_secs_f64() * 1000.0),
+        "≤ 10 ms",
+        "",
+    );
+    bench.agent.finish();
+}
+
 /// Memory after 200 tasks came and went.
 pub(super) fn memory_comes_back(table: &mut Table, ground: &Ground) {
     let bench = Bench::new(ground);
+    wait::pause(SETTLED);
     let before = cost::pss_kib([bench.agent.pid()]);
     bench.submit("service", COUNT, SLEEP);
     bench.until_running(COUNT);
     bench.delete();
     bench.until_removed();
-    wait::pause(Duration::from_secs(15));
+    // What attempts leave behind is kept for a minute.
+    wait::pause(Duration::from_secs(85));
     let after = cost::pss_kib([bench.agent.pid()]);
     table.row(
         "memory after 200 tasks were stopped (PSS)",

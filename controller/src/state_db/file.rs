@@ -21,8 +21,8 @@ use redb::{
 
 use super::code::Table;
 
-/// redb's default is 1 GiB; the whole state of a machine is a few megabytes.
-const CACHE_BYTES: usize = 2 << 20;
+/// redb's default is 1 GiB; the state of a machine is some hundred kilobytes, and what is not cached is in the kernel's cache.
+const CACHE_BYTES: usize = 512 << 10;
 
 /// Keys in the table `meta` by which the database speaks of itself.
 pub(crate) const META_FORMAT: &str = "format";

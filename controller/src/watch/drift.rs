@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -139,8 +140,21 @@ enum Due {
 
 /// What is watched of an allocation.
 struct Subscribed {
-    places: BTreeSet<PathBuf>,
+    /// What `dirs` was made from.
+    view: Arc<AllocView>,
+    dirs: Directories,
     subscriptions: Vec<Subscription>,
+    /// What its directories were when nothing was missing in them.
+    whole: Option<Vec<Stamp>>,
+}
+
+/// Which directory it is, and when something in it came or went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    links: u64,
+    changed: (i64, i64),
 }
 
 impl Watched {
@@ -159,32 +173,34 @@ impl Watched {
         let due = std::mem::take(&mut *lock(&self.due));
         let volumes = sources(model);
         let mut missing = Vec::new();
+        let mut subscribed = lock(&self.subscribed);
         for (id, due) in due {
             let view = model.alloc(&id).filter(|view| view.tasks.iter().any(is_running));
             let Some(view) = view else {
-                lock(&self.subscribed).remove(&id);
+                subscribed.remove(&id);
                 continue;
             };
-            let dirs = Directories::of(&view, paths, &volumes);
-            let places = dirs.places();
-            let is_watched = |known: &Subscribed| {
-                known.places == places && !known.subscriptions.iter().any(Subscription::is_over)
-            };
-            let is_watched = lock(&self.subscribed).get(&id).is_some_and(is_watched);
-            if !is_watched {
+            let mut known = subscribed.remove(&id);
+            let is_new = !known.as_mut().is_some_and(|known| known.is_still_of(&view, paths, &volumes));
+            let mut known = match known {
+                Some(known) if !is_new => known,
                 // The new ones first, so that nothing is missed between the two.
-                let subscriptions = self.subscribe(id, &dirs);
-                lock(&self.subscribed).insert(id, Subscribed { places, subscriptions });
+                before => {
+                    let known = self.subscribe(id, Directories::of(&view, paths, &volumes), view);
+                    drop(before);
+                    known
+                }
+            };
+            if is_new || due == Due::Doubted {
+                missing.extend(known.missing().into_iter().map(|part| (id, part)));
             }
-            if !is_watched || due == Due::Doubted {
-                missing.extend(dirs.missing().into_iter().map(|part| (id, part)));
-            }
+            subscribed.insert(id, known);
         }
         missing
     }
 
     /// What can't be watched (it is missing, or there are no more watches) is only looked at.
-    fn subscribe(&self, id: AllocId, dirs: &Directories) -> Vec<Subscription> {
+    fn subscribe(&self, id: AllocId, dirs: Directories, view: Arc<AllocView>) -> Subscribed {
         let told = || {
             let (due, told) = (Arc::clone(&self.due), Arc::clone(&self.told));
             move || {
@@ -196,7 +212,41 @@ impl Watched {
         let entries: Vec<_> = entries.map(|path| Subscription::of_entry(path, told())).collect();
         let inside = [&dirs.top, &dirs.shared].into_iter().chain(dirs.tasks.iter().map(|(_, path)| path));
         let inside = inside.map(|path| Subscription::new(path, Interests::Names, told()));
-        entries.into_iter().chain(inside).filter_map(Result::ok).collect()
+        let subscriptions = entries.into_iter().chain(inside).filter_map(Result::ok).collect();
+        Subscribed { view, dirs, subscriptions, whole: None }
+    }
+}
+
+impl Subscribed {
+    /// Whether it watches all that there is to watch now.
+    fn is_still_of(
+        &mut self,
+        view: &Arc<AllocView>,
+        paths: &Paths,
+        volumes: &BTreeMap<String, PathBuf>,
+    ) -> bool {
+        // Where volumes are may change while the allocation is shown as before.
+        let is_same = Arc::ptr_eq(&self.view, view) && self.dirs.mounts.is_empty();
+        if !is_same {
+            let dirs = Directories::of(view, paths, volumes);
+            if dirs.places() != self.dirs.places() {
+                return false;
+            }
+            (self.view, self.dirs, self.whole) = (Arc::clone(view), dirs, None);
+        }
+        !self.subscriptions.iter().any(Subscription::is_over)
+    }
+
+    /// The parts that are not as they were made. Where nothing has come or gone since nothing was missing, nothing is.
+    fn missing(&mut self) -> Vec<Part> {
+        // Before the look: what changes meanwhile is seen by the next one.
+        let stamps = self.dirs.stamps();
+        if stamps.is_some() && stamps == self.whole {
+            return Vec::new();
+        }
+        let missing = self.dirs.missing();
+        self.whole = stamps.filter(|_| missing.is_empty() && self.dirs.mounts.is_empty());
+        missing
     }
 }
 
@@ -243,6 +293,12 @@ impl Directories {
         [&self.top, &self.shared].into_iter().chain(mounts).chain(tasks).cloned().collect()
     }
 
+    /// None where one of them is missing.
+    fn stamps(&self) -> Option<Vec<Stamp>> {
+        let dirs = [&self.top, &self.shared].into_iter().chain(self.tasks.iter().map(|(_, path)| path));
+        dirs.map(|dir| Stamp::of(dir)).collect()
+    }
+
     /// The parts that are not as they were made. Whether that matters is told by their own looks.
     fn missing(&self) -> Vec<Part> {
         let mut missing = Vec::new();
@@ -263,6 +319,18 @@ impl Directories {
             missing.push(Part::Task(mount.task, TaskPart::Mounts));
         }
         missing
+    }
+}
+
+impl Stamp {
+    fn of(dir: &Path) -> Option<Self> {
+        let about = std::fs::metadata(dir).ok()?;
+        Some(Self {
+            device: about.dev(),
+            inode: about.ino(),
+            links: about.nlink(),
+            changed: (about.ctime(), about.ctime_nsec()),
+        })
     }
 }
 
