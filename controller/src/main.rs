@@ -24,7 +24,14 @@ fn main() -> ExitCode {
             return 1.into();
         }
     };
+    // To give work to a pool that has no thread and can't make one (a limit of processes) is a panic. With a thread that is busy,
+    // the work waits until another one can be made.
+    let (end, ended) = std::sync::mpsc::sync_channel::<()>(0);
+    if matches!(command, Command::Agent(_) | Command::Run(_)) {
+        runtime.spawn_blocking(move || ended.recv());
+    }
     let code = runtime.block_on(execute(command));
+    drop(end);
     runtime.shutdown_timeout(SHUTDOWN_MAX);
     code.into()
 }

@@ -204,7 +204,7 @@ fn an_agent_that_may_not_fork_says_so_and_starts_what_is_wanted_when_it_may() {
     if !is_root() {
         return;
     }
-    let Some(group) = Pids::new() else {
+    let Some(group) = Pids::new("fork") else {
         herdlet_tests::environment::leave_out("there is no pids controller that tests may use");
         return;
     };
@@ -225,6 +225,33 @@ fn an_agent_that_may_not_fork_says_so_and_starts_what_is_wanted_when_it_may() {
     agent.cli(&["wait", "new", "--timeout", "40s"]).success();
     assert_eq!(agent.members().len(), 4);
     assert!(agent.members().contains(&member));
+    agent.finish();
+}
+
+#[test]
+fn an_idle_agent_that_gets_no_thread_waits_for_one_and_does_not_panic() {
+    if !is_root() {
+        return;
+    }
+    let Some(group) = Pids::new("thread") else {
+        herdlet_tests::environment::leave_out("there is no pids controller that tests may use");
+        return;
+    };
+    let mut agent = Agent::start();
+    let pid = agent.pid();
+    // Without a job it has nothing to watch; threads without work end after ten seconds.
+    wait::pause(Duration::from_secs(12));
+    group.take(pid);
+    group.limit(&group.current().to_string());
+    let path = agent.manifest(&job("new", "service", "", &[sleeper("t", "")])).display().to_string();
+    let asked = agent.spawn(&["apply", "-f", &path]);
+    wait::pause(Duration::from_secs(2));
+    assert!(host::is_alive(pid));
+    assert!(!agent.log().contains("panicked"), "{}", agent.log_tail());
+    group.limit("max");
+    agent.apply_and_wait(&fs::read_to_string(path).unwrap());
+    asked.finish().success();
+    assert_eq!((agent.pid(), agent.members().len()), (pid, 1));
     agent.finish();
 }
 
@@ -252,9 +279,9 @@ fn a_task_that_runs_out_of_memory_is_said_to_have_and_takes_nobody_along() {
 struct Pids(PathBuf);
 
 impl Pids {
-    fn new() -> Option<Self> {
+    fn new(name: &str) -> Option<Self> {
         ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].iter().find_map(|top| {
-            let dir = Path::new(top).join(format!("hd-test-{}", std::process::id()));
+            let dir = Path::new(top).join(format!("hd-test-{name}-{}", std::process::id()));
             fs::create_dir(&dir).ok()?;
             let found = Self(dir);
             found.0.join("pids.max").exists().then_some(found)
