@@ -76,7 +76,9 @@ pub fn attempt_name(alloc: &AllocId, task: &str, attempt: u32) -> String {
 pub fn parse_attempt_name(name: &str) -> Option<(AllocId, String, u32)> {
     let (rest, attempt) = name.rsplit_once('.')?;
     let (alloc, task) = rest.split_once('.')?;
-    Some((AllocId(alloc.parse().ok()?), decode(task)?, attempt.parse().ok()?))
+    let (alloc, task, attempt) = (AllocId(alloc.parse().ok()?), decode(task)?, attempt.parse().ok()?);
+    // Numbers and ids can be written in several ways; ours is one.
+    (attempt_name(&alloc, &task, attempt) == name).then_some((alloc, task, attempt))
 }
 
 /// Percent-encodes everything but letters, digits, `-` and `_`, so that the result is one plain path part without a dot.
@@ -92,7 +94,7 @@ pub fn encode(part: &str) -> String {
     out
 }
 
-/// Reads [`encode`]d text back; `None` where it is not well formed.
+/// Reads [`encode`]d text back; `None` for what it never makes.
 pub fn decode(part: &str) -> Option<String> {
     let mut out = Vec::with_capacity(part.len());
     let mut bytes = part.bytes();
@@ -104,7 +106,7 @@ pub fn decode(part: &str) -> Option<String> {
             out.push(byte);
         }
     }
-    String::from_utf8(out).ok()
+    String::from_utf8(out).ok().filter(|text| encode(text) == part)
 }
 
 /// Whether `path` is `base` or below it, by components (not by string prefix). Neither is resolved.
@@ -125,5 +127,18 @@ mod tests {
             assert_eq!(parse_attempt_name(&name), Some((alloc, task.to_owned(), 12)));
         }
         assert_eq!(parse_attempt_name("rubbish"), None);
+    }
+
+    // Two names for one thing: the second was taken for the first, and removed in its stead.
+    #[test]
+    fn a_name_has_one_spelling() {
+        for odd in ["%+F", "%2f", "%61", "a.b", "ü", "a/b", "%", "%4"] {
+            assert_eq!(decode(odd), None, "{odd}");
+        }
+        let name = attempt_name(&AllocId::from_hash([0xab; 16]), "t", 1);
+        assert!(parse_attempt_name(&name).is_some());
+        for odd in [name.to_uppercase(), name.replace(".1", ".+1"), name.replace(".1", ".01")] {
+            assert_eq!(parse_attempt_name(&odd), None, "{odd}");
+        }
     }
 }

@@ -338,6 +338,12 @@ mod tests {
         assert_eq!(with(Field::Umask(0o1000)), Some(SpecError::Value(8)));
         assert_eq!(with(Field::OomScoreAdj(1001)), Some(SpecError::Value(10)));
         assert_eq!(Spec::decode(&blob(&minimal[..1])).err(), Some(SpecError::Missing(3)));
+        // A flag with a value was taken for one that is not set: no_new_privs was lost in silence.
+        let mut flag = blob(&[minimal[0], minimal[1], Field::NoNewPrivs]);
+        let at = flag.len() - 2 * HEADER_LEN;
+        flag[at + 2] = 1;
+        flag.insert(at + HEADER_LEN, 0);
+        assert_eq!(Spec::decode(&flag).err(), Some(SpecError::Value(11)));
         let mut out = Vec::new();
         assert_eq!(encode([Field::Argument(b"a\0b")], &mut out), Err(SpecError::Value(3)));
         let large = vec![b'x'; SPEC_LEN_MAX];

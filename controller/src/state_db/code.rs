@@ -67,8 +67,12 @@ pub(crate) fn place(key: &RecordKey) -> (Table, String) {
     }
 }
 
-/// The key of the record that is at this place; none where it is none of ours.
+/// The key of the record that is at this place; none where it is none of ours. A key has one place.
 pub(crate) fn key_at(table: Table, place: &str) -> Option<RecordKey> {
+    any_key_at(table, place).filter(|key| self::place(key) == (table, place.to_owned()))
+}
+
+fn any_key_at(table: Table, place: &str) -> Option<RecordKey> {
     let parts: Vec<&str> = place.split('/').collect();
     match (table, &parts[..]) {
         (Table::Meta, ["world"]) => Some(RecordKey::Meta),

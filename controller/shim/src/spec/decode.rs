@@ -114,10 +114,10 @@ impl<'a> Spec<'a> {
                 Tag::LogFileSize => {
                     spec.log_file_size = u64_of(value).filter(|bytes| *bytes > 0).ok_or(bad)?;
                 }
-                Tag::NoNewPrivs => spec.no_new_privs = value.is_empty(),
-                Tag::LogBlock => spec.log_block = value.is_empty(),
-                Tag::Leash => spec.leash = value.is_empty(),
-                Tag::Terminal => spec.terminal = value.is_empty(),
+                Tag::NoNewPrivs => spec.no_new_privs = set(value).ok_or(bad)?,
+                Tag::LogBlock => spec.log_block = set(value).ok_or(bad)?,
+                Tag::Leash => spec.leash = set(value).ok_or(bad)?,
+                Tag::Terminal => spec.terminal = set(value).ok_or(bad)?,
             }
         }
         for needed in [Tag::Program, Tag::Argument] {
@@ -193,6 +193,11 @@ impl<'a> Iterator for Entries<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         self.next_entry().ok().filter(|(tag, _)| *tag != Tag::End)
     }
+}
+
+/// A flag is set by being there, without a value.
+fn set(value: &[u8]) -> Option<bool> {
+    value.is_empty().then_some(true)
 }
 
 fn text(value: &[u8]) -> Option<&CStr> {
