@@ -66,6 +66,20 @@ pub fn parse_within(source: &str, bytes: &[u8], limits: Limits) -> Parsed {
     }
 }
 
+/// The place after a text, whose lines end as YAML's do: by a line feed, a carriage return, or both.
+fn end_of(text: &str) -> Position {
+    let (mut line, mut column, mut last) = (1, 1, ' ');
+    for char in text.chars() {
+        match char {
+            '\n' if last == '\r' => {}
+            '\n' | '\r' => (line, column) = (line + 1, 1),
+            _ => column += 1,
+        }
+        last = char;
+    }
+    Position { line: count(line), column: count(column) }
+}
+
 fn decode<'a>(source: &str, bytes: &'a [u8], limits: Limits) -> Result<&'a str, Problem> {
     let problem = |position: Position, message: String| {
         let Position { line, column } = position;
@@ -82,10 +96,7 @@ fn decode<'a>(source: &str, bytes: &'a [u8], limits: Limits) -> Result<&'a str, 
     }
     std::str::from_utf8(bytes).map_err(|error| {
         let offset = error.valid_up_to();
-        let line_start = bytes[..offset].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let lines = bytes[..line_start].iter().filter(|byte| **byte == b'\n').count();
-        let columns = String::from_utf8_lossy(&bytes[line_start..offset]).chars().count();
-        let position = Position { line: count(lines + 1), column: count(columns + 1) };
+        let position = end_of(&String::from_utf8_lossy(&bytes[..offset]));
         let byte = bytes.get(offset).copied().unwrap_or_default();
         problem(position, format!("is not UTF-8: byte 0x{byte:02x} at offset {offset}"))
     })
