@@ -25,10 +25,13 @@ pub enum Format {
 impl Format {
     /// What the `Accept` header of a request asks for.
     pub fn wanted(accept: Option<&str>) -> Self {
-        match accept {
-            Some(accept) if accept.contains("application/openmetrics-text") => Self::OpenMetrics,
-            Some(_) | None => Self::Text,
-        }
+        let mut ranges = accept.unwrap_or_default().split(',');
+        let wanted = ranges.any(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            parts.next().is_some_and(|name| name.eq_ignore_ascii_case("application/openmetrics-text"))
+                && !parts.any(is_never)
+        });
+        if wanted { Self::OpenMetrics } else { Self::Text }
     }
 
     /// The `Content-Type` of the page.
@@ -38,6 +41,12 @@ impl Format {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
         }
     }
+}
+
+/// `q=0` means "not this" (RFC 9110, section 12.4.2).
+fn is_never(parameter: &str) -> bool {
+    let quality = parameter.strip_prefix("q=").or_else(|| parameter.strip_prefix("Q="));
+    quality.and_then(|quality| quality.trim().parse().ok()).is_some_and(|quality: f32| quality == 0.0)
 }
 
 /// A page in the making.

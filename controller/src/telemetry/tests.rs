@@ -444,6 +444,11 @@ fn who_asks_for_openmetrics_gets_it() {
     let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
     assert_eq!(Format::wanted(Some(accept)), Format::OpenMetrics);
     assert_eq!(Format::wanted(Some("*/*")), Format::Text);
+    for refused in
+        ["application/openmetrics-text;q=0", "application/openmetrics-text; version=1.0.0; q=0.000, */*"]
+    {
+        assert_eq!(Format::wanted(Some(refused)), Format::Text, "{refused}");
+    }
     assert_eq!(Format::wanted(None), Format::Text);
     assert!(Format::Text.content_type().starts_with("text/plain; version=0.0.4"));
 }
