@@ -4,7 +4,8 @@
 //! | --- | --- | --- |
 //! | ALLOC | 0755 | the agent's |
 //! | `alloc.json` | 0600 | the allocation's specification, from which a lost database is rebuilt |
-//! | `alloc`, `alloc/logs`, `alloc/tmp`, `alloc/data` | 0777 | shared by the tasks; `nobody`'s where the agent is root, else less its umask |
+//! | `alloc`, `alloc/logs`, `alloc/tmp` | 1777 | the agent's; see [`crate::drivers::task_dir`] |
+//! | `alloc/data` | 0777 | shared by the tasks; `nobody`'s where the agent is root, else less its umask |
 //!
 //! In: the directory of all allocations, an id, what we may do. Out: what was made or seen. Removal renames the directory
 //! to `.gone-<id>` first, so that a directory under its own name is never half removed; [`sweep`] finishes what a
@@ -20,7 +21,7 @@ use herdlet_api_types::AllocId;
 use crate::{
     drivers::{
         mounts::kernel,
-        privileges::Privileges,
+        privileges::{NOBODY, Ownership, Privileges},
         safe_fs::{Crossing, Dir, FsError, Outlives, Rights},
         sight::{Class, Sight},
         task_dir::{open_rights, unmount_tmpfs},
@@ -113,9 +114,11 @@ impl AllocDir {
         // 0711: tasks of any user must be able to pass.
         let allocs = Dir::open_or_make(&self.allocs, 0o711)?;
         let alloc = allocs.make(&self.name(), Rights::Exact { mode: 0o755, owner: None })?;
-        let shared = alloc.make(OsStr::new(SHARED), open_rights(self.privileges, 0o777))?;
+        let shared = alloc.make(OsStr::new(SHARED), open_rights(self.privileges))?;
         for name in SHARED_DIRS {
-            shared.make(OsStr::new(name), open_rights(self.privileges, 0o777))?;
+            let rights =
+                if name == DATA { shared_rights(self.privileges) } else { open_rights(self.privileges) };
+            shared.make(OsStr::new(name), rights)?;
         }
         let kept = alloc.read_file(OsStr::new(SPEC), SPEC_BYTES_MAX)?;
         if kept.as_deref() != Some(spec) {
@@ -214,6 +217,14 @@ const GONE: &str = ".gone-";
 
 /// Far beyond any job, well below what hurts.
 const SPEC_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Rights of what the tasks of an allocation, whoever they are, read and change together.
+fn shared_rights(privileges: Privileges) -> Rights {
+    match privileges.ownership {
+        Ownership::Anybody => Rights::Exact { mode: 0o777, owner: Some(NOBODY) },
+        Ownership::OwnOnly => Rights::Masked { mode: 0o777 },
+    }
+}
 
 fn gone_name(id: AllocId) -> OsString {
     format!("{GONE}{id}").into()

@@ -296,7 +296,7 @@ fn last_part(destination: &str) -> &str {
 }
 
 /// Parents of a destination: tasks may be run as any user.
-const PARENTS: Rights = Rights::Exact { mode: 0o777, owner: None };
+const PARENTS: Rights = Rights::Exact { mode: 0o1777, owner: None };
 
 #[cfg(test)]
 mod tests;

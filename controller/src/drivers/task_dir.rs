@@ -2,14 +2,15 @@
 //!
 //! | path | mode | what |
 //! | --- | --- | --- |
-//! | TASKDIR | 0777 | |
-//! | `local` | 0777 | the task's own files |
+//! | TASKDIR | 1777 | |
+//! | `local` | 1777 | the task's own files |
 //! | `tmp` | 1777 | |
-//! | `secrets` | 0777 | tmpfs of 1 MiB, no exec, suid or devices; token files in it are 0600 |
+//! | `secrets` | 1777 | tmpfs of 1 MiB, no exec, suid or devices; token files in it are 0600 |
 //! | `private` | 0700 | the same, for what the task itself must not see |
 //!
-//! As root these belong to `nobody`, except `private`. Without root everything is the agent's own and `umask` applies;
-//! where mounting is not possible, `secrets` and `private` are plain directories with mode 0700 on disk.
+//! All of them are the agent's own: programs of any user find room in them, and nobody can take away or replace what another
+//! has put there. Without root `umask` applies; where mounting is not possible, `secrets` and `private` are plain directories
+//! with mode 0700 on disk.
 //!
 //! In: the path and what we may do. Out: what was made or seen. Looking never makes anything: a deleted directory is
 //! [`Sight::Absent`], and whether the task survives that is decided elsewhere. Everything here blocks.
@@ -21,7 +22,7 @@ use std::{
 
 use crate::drivers::{
     mounts::{Mount, kernel, mounts_below},
-    privileges::{Mounting, NOBODY, Ownership, Privileges},
+    privileges::{Mounting, Ownership, Privileges},
     safe_fs::{Dir, FsError, Rights},
     sight::{Class, Sight},
 };
@@ -78,9 +79,9 @@ impl TaskDir {
     pub fn up(&self) -> Result<(), TaskDirError> {
         let missing = || TaskDirError::NoAllocDir { path: self.path.clone() };
         let alloc = self.alloc()?.ok_or_else(missing)?;
-        let task = alloc.make(self.name(), open_rights(self.privileges, 0o777))?;
-        task.make(OsStr::new("local"), open_rights(self.privileges, 0o777))?;
-        task.make(OsStr::new("tmp"), open_rights(self.privileges, 0o1777))?;
+        let task = alloc.make(self.name(), open_rights(self.privileges))?;
+        task.make(OsStr::new("local"), open_rights(self.privileges))?;
+        task.make(OsStr::new("tmp"), open_rights(self.privileges))?;
         for (name, mode) in TMPFS {
             self.secret_dir(&task, OsStr::new(name), mode)?;
         }
@@ -202,7 +203,7 @@ impl TaskDir {
 pub(crate) const DIRS: [&str; 4] = ["local", "tmp", "secrets", "private"];
 
 /// Name and mode of what lies in memory.
-const TMPFS: [(&str, u32); 2] = [("secrets", 0o777), ("private", 0o700)];
+const TMPFS: [(&str, u32); 2] = [("secrets", 0o1777), ("private", 0o700)];
 
 /// Unmounts what [`TaskDir::up`] has mounted in `task`.
 ///
@@ -213,10 +214,16 @@ pub(crate) fn unmount_tmpfs(task: &Dir) -> Result<(), FsError> {
     TMPFS.iter().try_for_each(|(name, _)| kernel::unmount_at_name(task, OsStr::new(name)))
 }
 
-/// Rights of what tasks of any user share.
-pub(crate) fn open_rights(privileges: Privileges, mode: u32) -> Rights {
+/// Rights of what tasks of any user put their files in: theirs stay theirs. The paths are no secret, so without the sticky bit any
+/// user of the machine could put a program of his own where a task of root looks for one.
+pub(crate) fn open_rights(privileges: Privileges) -> Rights {
+    let mode = 0o1777;
     match privileges.ownership {
-        Ownership::Anybody => Rights::Exact { mode, owner: Some(NOBODY) },
+        Ownership::Anybody => {
+            // The owner of a sticky directory may remove anything in it: nobody but us may be that.
+            let us = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            Rights::Exact { mode, owner: Some(us) }
+        }
         Ownership::OwnOnly => Rights::Masked { mode },
     }
 }

@@ -30,10 +30,10 @@ fn it_is_made_seen_and_removed_with_secrets_in_memory() {
         assert_eq!(ground.mounted().len(), 2);
     }
     let modes = ["", "local", "tmp", "secrets", "private"].map(|name| mode(&path.join(name)));
-    assert_eq!(modes[3..], [0o777, 0o700]);
+    assert_eq!(modes[3..], [0o1777, 0o700]);
     if ground.privileges().ownership == Ownership::Anybody {
-        assert_eq!(modes[..3], [0o777, 0o777, 0o1777]);
-        assert_eq!(path.join("local").metadata().unwrap().uid(), NOBODY.0);
+        assert_eq!(modes[..3], [0o1777, 0o1777, 0o1777]);
+        assert_eq!(path.join("local").metadata().unwrap().uid(), rustix::process::geteuid().as_raw());
     }
     // 1 MiB, and no more.
     fs::write(path.join("secrets/big"), vec![0; 1024 * 1024 + 1]).unwrap_err();
