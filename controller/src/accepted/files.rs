@@ -134,6 +134,11 @@ impl JobFile {
         }
     }
 
+    /// Whether all it holds is of that job.
+    pub(crate) fn is_of(&self, key: &JobKey) -> bool {
+        self.versions().all(|(_, job)| job.key() == *key)
+    }
+
     /// Every version the file holds.
     pub(crate) fn versions(&self) -> impl Iterator<Item = (u64, &Arc<Job>)> {
         let older = self.older.iter().map(|older| (older.version, &older.job));
@@ -179,19 +184,22 @@ impl Read {
         let mut read = Self::default();
         for path in json_files(dir)? {
             let Some(key) = job_key_of(&path) else { continue };
-            if let Some(file) = read.one::<JobFile>(&path, || RecordKey::Job(key.clone()))? {
+            let is_of = |file: &JobFile| file.is_of(&key);
+            if let Some(file) = read.one(&path, || RecordKey::Job(key.clone()), is_of)? {
                 read.jobs.insert(key, file);
             }
         }
         for path in json_files(&dir.join("volumes"))? {
             let Some(name) = stem(&path).and_then(paths::decode) else { continue };
-            if let Some(file) = read.one::<VolumeFile>(&path, || RecordKey::Volume(name.clone()))? {
+            let is_of = |file: &VolumeFile| file.volume.name == name;
+            if let Some(file) = read.one(&path, || RecordKey::Volume(name.clone()), is_of)? {
                 read.volumes.insert(name, file);
             }
         }
         for path in json_files(&dir.join("ended"))? {
             let Some(id) = stem(&path).and_then(|id| id.parse().ok()).map(AllocId) else { continue };
-            if let Some(file) = read.one::<EndedFile>(&path, || RecordKey::AllocState(id))? {
+            // It doesn't say whose it is.
+            if let Some(file) = read.one(&path, || RecordKey::AllocState(id), |_: &EndedFile| true)? {
                 read.ended.insert(id, file);
             }
         }
@@ -213,6 +221,7 @@ impl Read {
         &mut self,
         path: &Path,
         key: impl FnOnce() -> RecordKey,
+        is_of: impl FnOnce(&T) -> bool,
     ) -> Result<Option<T>, ReadError> {
         let bytes = match read_regular(path) {
             Ok(bytes) => bytes,
@@ -231,17 +240,13 @@ impl Read {
             }
             Ok(_) | Err(_) => {}
         }
-        match serde_json::from_slice(&bytes) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) => {
-                self.unreadable.push(UnreadableFile {
-                    path: path.to_owned(),
-                    why: error.to_string(),
-                    key: key(),
-                });
-                Ok(None)
-            }
-        }
+        let why = match serde_json::from_slice(&bytes) {
+            Ok(file) if is_of(&file) => return Ok(Some(file)),
+            Ok(_) => "it says that it is something else than its name says".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        self.unreadable.push(UnreadableFile { path: path.to_owned(), why, key: key() });
+        Ok(None)
     }
 }
 
@@ -292,11 +297,11 @@ fn json_files(dir: &Path) -> Result<Vec<PathBuf>, ReadError> {
     Ok(files)
 }
 
-fn stem(path: &Path) -> Option<&str> {
+pub(crate) fn stem(path: &Path) -> Option<&str> {
     path.file_name()?.to_str()?.strip_suffix(".json")
 }
 
-fn job_key_of(path: &Path) -> Option<JobKey> {
+pub(crate) fn job_key_of(path: &Path) -> Option<JobKey> {
     let (namespace, id) = stem(path)?.split_once('.')?;
     Some(JobKey { namespace: paths::decode(namespace)?, id: paths::decode(id)? })
 }

@@ -80,7 +80,8 @@ impl Loaded {
         Ok(loaded)
     }
 
-    fn take(&mut self, table: Table, place: &str, bytes: Vec<u8>) -> Result<(), Broken> {
+    /// Takes in one record.
+    pub(crate) fn take(&mut self, table: Table, place: &str, bytes: Vec<u8>) -> Result<(), Broken> {
         match (table, place) {
             (Table::Meta, META_FORMAT) => {
                 self.finished = true;
@@ -99,11 +100,16 @@ impl Loaded {
         }
         let read = match code::key_at(table, place) {
             Some(RecordKey::Meta) => code::decode(&bytes).map(|meta| self.meta = meta),
-            Some(RecordKey::Job(key)) => keep(&mut self.jobs, key, &bytes),
-            Some(RecordKey::JobVersion(key, version)) => keep(&mut self.versions, (key, version), &bytes),
-            Some(RecordKey::Volume(name)) => keep(&mut self.volumes, name, &bytes),
-            Some(RecordKey::AllocSpec(id)) => keep(&mut self.specs, id, &bytes),
-            Some(RecordKey::AllocState(id)) => keep(&mut self.states, id, &bytes),
+            Some(RecordKey::Job(key)) => keep(&mut self.jobs, key, &bytes, |key, job| job.key == *key),
+            Some(RecordKey::JobVersion(key, version)) => {
+                keep(&mut self.versions, (key, version), &bytes, |(key, _), job: &Arc<Job>| job.key() == *key)
+            }
+            Some(RecordKey::Volume(name)) => {
+                keep(&mut self.volumes, name, &bytes, |name, volume| volume.spec.name == *name)
+            }
+            Some(RecordKey::AllocSpec(id)) => keep(&mut self.specs, id, &bytes, |id, spec| spec.id == *id),
+            // It doesn't say whose it is.
+            Some(RecordKey::AllocState(id)) => keep(&mut self.states, id, &bytes, |_, _| true),
             None => Err(Unreadable::Damaged("there is no such record".to_owned())),
         };
         match read {
@@ -170,11 +176,17 @@ impl Loaded {
     }
 }
 
+/// Takes in what says of itself that it is what its place says: the rest of the agent goes by the one or by the other.
 fn keep<K: Ord, V: DeserializeOwned>(
     into: &mut BTreeMap<K, V>,
     key: K,
     bytes: &[u8],
+    is_of: impl Fn(&K, &V) -> bool,
 ) -> Result<(), Unreadable> {
-    into.insert(key, code::decode(bytes)?);
+    let value = code::decode(bytes)?;
+    if !is_of(&key, &value) {
+        return Err(Unreadable::Damaged("it says that it is something else than its place says".to_owned()));
+    }
+    into.insert(key, value);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fs};
 
+use herdlet_api_types::AllocId;
 use herdlet_plan::{
     event::Command,
     record::{Record, RecordKey, RecordValue},
@@ -15,7 +16,10 @@ use super::fixture::*;
 use crate::{
     drivers::{mounts::kernel, safe_fs::Dir, test_ground::Ground},
     paths::attempt_name,
-    state_db::code::Table,
+    state_db::{
+        code::{self, Table},
+        load::Loaded,
+    },
 };
 
 /// Two jobs, one of which is between two versions, one being deleted, volumes, an allocation that has ended.
@@ -157,6 +161,29 @@ fn a_damaged_record_is_set_aside_and_the_rest_loads() {
         assert_eq!(again.store.index(), index);
         assert_eq!(content(&again.records), after);
     }
+}
+
+// One bit of an allocation's id in its specification, and its state belonged to nobody: it was started once more.
+#[test]
+fn a_record_that_says_it_is_something_else_than_its_place_says_is_set_aside() {
+    let dir = scratch();
+    drop(lived(dir.path()));
+    let mut tried = 0;
+    for (key, value) in &open(dir.path()).records {
+        let elsewhere = match key {
+            RecordKey::Meta | RecordKey::AllocState(_) => continue,
+            RecordKey::Job(_) => RecordKey::Job(job_key("other")),
+            RecordKey::JobVersion(_, version) => RecordKey::JobVersion(job_key("other"), *version),
+            RecordKey::Volume(_) => RecordKey::Volume("other".to_owned()),
+            RecordKey::AllocSpec(_) => RecordKey::AllocSpec(AllocId::from_hash([9; 16])),
+        };
+        let (table, place) = code::place(&elsewhere);
+        let mut loaded = Loaded::default();
+        assert!(loaded.take(table, &place, code::encode_value(value).unwrap()).is_ok());
+        assert_eq!(loaded.aside.len(), 1, "{elsewhere:?}");
+        tried += 1;
+    }
+    assert!(tried > 4, "{tried}");
 }
 
 #[test]
