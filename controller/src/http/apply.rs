@@ -16,18 +16,19 @@ use super::{
 };
 use crate::desired::{
     manifests::{self, Drivers, Set},
-    yaml::Problems,
+    yaml::{Problem, Problems},
 };
 
 pub(super) async fn apply(
     State(shared): State<Arc<Shared>>,
     body::Json(request): body::Json<ApplyRequest>,
 ) -> ApiResult<Json<ApplyReply>> {
+    let names: Vec<String> = request.files.iter().map(|file| file.name.clone()).collect();
     let set = read(request, shared.manifests.clone()).await?.map_err(ApiError::Problems)?;
     let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
     let volumes: Vec<Volume> = set.volumes.into_iter().map(|loaded| loaded.object).collect();
     if jobs.is_empty() && volumes.is_empty() {
-        return Err(ApiError::bad("there is no manifest in what was sent"));
+        return Err(ApiError::Problems(nothing(&names).into()));
     }
     match shared.request(Command::Apply { jobs, volumes }).await? {
         Reply::Applied { index, jobs, volumes } => Ok(Json(ApplyReply {
@@ -40,6 +41,12 @@ pub(super) async fn apply(
             Err(unexpected(other))
         }
     }
+}
+
+fn nothing(names: &[String]) -> Problem {
+    let source = if names.is_empty() { "what was sent".to_owned() } else { names.join(", ") };
+    let message = "there is no manifest in it".to_owned();
+    Problem { source, line: 0, column: 0, path: String::new(), message }
 }
 
 /// Validation of megabytes takes a while: not on a thread that others share.

@@ -189,3 +189,14 @@ async fn metrics_come_in_the_format_that_is_asked_for() {
         "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
     assert_eq!(page(Some(prometheus)).await, (open.to_owned(), "OpenMetrics\n".to_owned()));
 }
+
+#[tokio::test]
+async fn to_apply_nothing_is_a_mistake_that_names_the_file() {
+    let ground = Ground::new();
+    ground.unix(Limits::default()).await;
+    let body = r#"{"files":[{"name":"empty.yaml","text":" "}]}"#;
+    let answer = ground.http().post("http://localhost/v1/herdlet/apply").body(body).send().await.unwrap();
+    assert_eq!(answer.status().as_u16(), 400);
+    let problems: crate::desired::yaml::Problems = answer.json().await.unwrap();
+    assert_eq!(problems.to_string(), "empty.yaml: there is no manifest in it");
+}
