@@ -41,6 +41,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use auth::{Token, TokenError};
 pub(crate) use error::{EFFECT_HEADER, EFFECT_OPEN};
+#[cfg(any(test, fuzzing))]
+pub(crate) use exec::input_frames as exec_input_frames;
+#[cfg(any(test, fuzzing))]
+pub(crate) use serve::connection;
 pub use serve::{Limits, Listener, ServeError, serve};
 
 use crate::{

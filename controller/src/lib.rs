@@ -9,6 +9,8 @@ pub mod desired;
 pub mod drivers;
 pub mod durable;
 pub mod executor;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod guard;
 pub mod http;
 pub mod http_client;
@@ -23,6 +25,6 @@ pub mod run;
 pub mod serve;
 pub mod state_db;
 pub mod telemetry;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod test_views;
 pub mod watch;

@@ -1,5 +1,7 @@
 //! Views for tests: what a read model holds of small jobs, without a planner behind it.
 
+#![expect(clippy::unwrap_used, reason = "only tests and fuzzing see this")]
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use herdlet_api_types::{
@@ -104,6 +106,7 @@ pub(crate) fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
 }
 
 /// The allocation after its tasks ended with code 0.
+#[cfg(test)]
 pub(crate) fn ended(mut view: AllocView) -> AllocView {
     view.status = ClientStatus::Complete;
     for task in &mut view.tasks {

@@ -171,7 +171,7 @@ fn input(source: SplitStream<WebSocket>, hung_up: CancellationToken) -> BoxStrea
 }
 
 /// What one message says. Rubbish and heartbeats say nothing.
-fn input_frames(text: &[u8]) -> Vec<ExecInput> {
+pub(crate) fn input_frames(text: &[u8]) -> Vec<ExecInput> {
     #[derive(Deserialize)]
     struct Frame {
         stdin: Option<Stdin>,

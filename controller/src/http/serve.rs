@@ -46,13 +46,24 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections_max: 512,
+            connections_max: connections_max(),
             header_max: Duration::from_secs(15),
             fields_max: 64,
             header_bytes_max: 64 * 1024,
             shutdown_max: Duration::from_secs(3),
         }
     }
+}
+
+/// More serve nobody.
+const CONNECTIONS_MAX: usize = 512;
+
+/// An eighth of the files that this process may open, for each of three listeners: whoever can connect takes at most so much,
+/// and tasks are started with the rest.
+fn connections_max() -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let share = files.map_or(CONNECTIONS_MAX, |files| usize::try_from(files / 8).unwrap_or(CONNECTIONS_MAX));
+    share.clamp(8, CONNECTIONS_MAX)
 }
 
 /// Where the API listens.
@@ -160,7 +171,13 @@ pub async fn serve(
         Some(token) => router.layer(middleware::from_fn_with_state(token, require_token)),
         None => router,
     };
-    let server = Server { router, limits, closing: closing.clone(), connections: TaskTracker::new() };
+    let server = Server {
+        router,
+        limits,
+        closing: closing.clone(),
+        connections: TaskTracker::new(),
+        refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
+    };
     let places = Arc::new(Semaphore::new(limits.connections_max));
     loop {
         let accepted = tokio::select! {
@@ -228,6 +245,10 @@ const FULL: Refusal = Refusal {
 /// How long a peer may take to hear why it is not served.
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
 
+/// Peers that are being told so at the same time. More are hung up on: who opens connections faster than they are refused
+/// must not take all files.
+pub(super) const REFUSALS_MAX: usize = 16;
+
 /// Why a connection is not served.
 struct Refusal {
     status: &'static str,
@@ -249,6 +270,7 @@ struct Server {
     limits: Limits,
     closing: CancellationToken,
     connections: TaskTracker,
+    refusals: Arc<Semaphore>,
 }
 
 impl Server {
@@ -257,25 +279,9 @@ impl Server {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let Some(place) = place else { return self.refuse(stream, FULL) };
-        let service = TowerToHyperService::new(self.router.clone());
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.limits.header_max)
-            .max_headers(self.limits.fields_max)
-            .max_buf_size(self.limits.header_bytes_max)
-            .serve_connection(TokioIo::new(stream), service)
-            .with_upgrades();
-        let closing = self.closing.clone();
+        let connection = connection(stream, self.router.clone(), self.limits, self.closing.clone());
         self.connections.spawn(async move {
-            let mut connection = std::pin::pin!(connection);
-            let ended = tokio::select! {
-                ended = &mut connection => ended,
-                () = closing.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
-            if let Err(error) = ended {
+            if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection ended early");
             }
             drop(place);
@@ -287,6 +293,7 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
         self.connections.spawn(async move {
             let telling = async {
                 // A connection closed with something unread is reset, and the peer never sees why.
@@ -295,6 +302,34 @@ impl Server {
                 stream.shutdown().await
             };
             let _ = tokio::time::timeout(REFUSAL_MAX, telling).await;
+            drop(place);
         });
+    }
+}
+
+/// Serves one connection to its end; once `closing` is cancelled, only the request under way.
+pub(crate) async fn connection<S>(
+    stream: S,
+    router: Router,
+    limits: Limits,
+    closing: CancellationToken,
+) -> hyper::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_max)
+        .max_headers(limits.fields_max)
+        .max_buf_size(limits.header_bytes_max)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        ended = &mut connection => ended,
+        () = closing.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
     }
 }

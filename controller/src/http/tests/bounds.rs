@@ -12,7 +12,7 @@ use herdlet_plan::event::Command;
 
 use super::*;
 use crate::{
-    http::{ServeError, TokenError, error::ApiError},
+    http::{ServeError, TokenError, error::ApiError, serve::REFUSALS_MAX},
     requests::RequestError,
 };
 
@@ -139,6 +139,117 @@ async fn more_connections_than_allowed_are_told_so() {
         }
     };
     tokio::time::timeout(Duration::from_secs(10), freed).await.unwrap();
+}
+
+// Each was kept for a second: a loop that connects took all files of the agent, which then started no task.
+#[tokio::test]
+async fn of_very_many_connections_only_a_few_are_told_why_they_are_not_served() {
+    let ground = Ground::new();
+    ground.unix(Limits { connections_max: 1, ..Limits::default() }).await;
+    let open = async || UnixStream::connect(ground.socket()).await.unwrap();
+    let _served = open().await;
+    let mut others = Vec::new();
+    for _ in 0..4 * REFUSALS_MAX {
+        others.push(open().await);
+        tokio::task::yield_now().await;
+    }
+    let mut told = 0;
+    for other in &mut others {
+        let mut answer = Vec::new();
+        let _ = other.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        let _ = other.read_to_end(&mut answer).await;
+        told += usize::from(answer.starts_with(b"HTTP/1.1 503 "));
+    }
+    assert!((1..=REFUSALS_MAX).contains(&told), "{told} of {}", others.len());
+}
+
+#[tokio::test]
+async fn a_body_of_somebody_without_the_token_is_not_read() {
+    let ground = Ground::new();
+    let token = Token::read(&token_file(&ground, "0123456789abcdef0123\n", 0o600)).unwrap();
+    let base = ground.tcp(router(Arc::clone(&ground.shared)), Some(token)).await;
+    let mut stream = tokio::net::TcpStream::connect(base.trim_start_matches("http://")).await.unwrap();
+    let head = "POST /v1/herdlet/apply HTTP/1.1\r\nhost: x\r\ncontent-length: 8000000\r\n\r\n{";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // The rest never comes, and the answer is there all the same.
+    let mut answer = [0; 12];
+    let answered = tokio::time::timeout(Duration::from_secs(10), stream.read_exact(&mut answer)).await;
+    assert!(answered.is_ok_and(|read| read.is_ok()));
+    assert_eq!(&answer, b"HTTP/1.1 401");
+}
+
+#[tokio::test]
+async fn strangers_can_not_fill_the_socket_by_the_network() {
+    let ground = Ground::new();
+    ground.unix(Limits::default()).await;
+    let listener = Listener::tcp("127.0.0.1:0").await.unwrap();
+    let address = listener.address().unwrap();
+    let limits = Limits { connections_max: 4, ..Limits::default() };
+    ground.serve(listener, router(Arc::clone(&ground.shared)), None, limits);
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let _ = stream.write_all(b"GET /he").await;
+        held.push(stream);
+    }
+    assert_eq!(ground.get("/healthz").await.0, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_drips_is_given_up() {
+    let ground = Ground::new();
+    let (client, server) = tokio::io::duplex(4_096);
+    let routes = router(Arc::clone(&ground.shared));
+    let closing = ground.shared.closing.clone();
+    let serving = tokio::spawn(crate::http::connection(server, routes, Limits::default(), closing));
+    let (mut reading, mut writing) = tokio::io::split(client);
+    let head = "POST /v1/herdlet/apply HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{";
+    writing.write_all(head.as_bytes()).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    let dripping = async {
+        while writing.write_all(b" ").await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let mut answer = String::new();
+    tokio::select! {
+        () = dripping => {}
+        heard = reading.read_to_string(&mut answer) => drop(heard.unwrap()),
+    }
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    drop((reading, writing));
+    let _ = serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn deep_json_is_refused() {
+    let ground = Ground::new();
+    ground.unix(Limits::default()).await;
+    for (open, close) in [("[", "]"), (r#"{"files":["#, "]}"), (r#"{"x":"#, "}")] {
+        let body = format!("{}1{}", open.repeat(100_000), close.repeat(100_000));
+        let answer = ground.http().post("http://localhost/v1/herdlet/apply").body(body).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 400);
+    }
+}
+
+#[tokio::test]
+async fn a_header_that_is_too_long_is_refused() {
+    let ground = Ground::new();
+    ground.unix(Limits::default()).await;
+    let mut stream = UnixStream::connect(ground.socket()).await.unwrap();
+    let field = "x".repeat(2 * Limits::default().header_bytes_max);
+    let head = format!("GET /healthz HTTP/1.1\r\nconnection: close\r\nhost: {field}\r\n\r\n");
+    // It is refused while it is still being sent, which a client may see as a broken connection.
+    let _ = stream.write_all(head.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(
+        answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    assert_eq!(ground.get("/healthz").await.0, 200);
 }
 
 #[tokio::test]

@@ -1,0 +1,109 @@
+//! Manifests: bytes → canonical jobs that can be written, stored and planned, or problems that name their place.
+
+use std::sync::LazyLock;
+
+use herdlet_api_types::{job::Job, volume::Volume};
+use herdlet_plan::event::{Command, Event};
+
+use super::state::{NOW, plan_all, settings, stored};
+use crate::desired::{
+    manifests::{Drivers, Set, job_to_yaml, parse, volume_to_yaml},
+    yaml::Problems,
+};
+
+static DRIVERS: LazyLock<Drivers> = LazyLock::new(Drivers::built_in);
+
+/// Jobs with more allocations are read and written, but not planned: that takes seconds, by their number alone.
+const PLANNED_MAX: u32 = 50;
+
+pub(super) fn feed(data: &[u8]) {
+    match parse("m.yaml", data, &DRIVERS) {
+        Ok(set) => accepted(set),
+        Err(problems) => refused(data, &problems),
+    }
+}
+
+/// What was accepted is written as a person would and read again, kept in the database and read back, and planned.
+fn accepted(set: Set) {
+    for warning in &set.warnings {
+        assert!(warning.line > 0 && warning.column > 0, "a warning without a place: {warning:?}");
+    }
+    let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
+    let volumes: Vec<Volume> = set.volumes.into_iter().map(|loaded| loaded.object).collect();
+    for job in &jobs {
+        let written = job_to_yaml(job).unwrap();
+        assert_eq!(only(&written).0.as_slice(), std::slice::from_ref(job), "{written}");
+        assert_eq!(&stored(job), job);
+        let json = serde_json::to_vec(job).unwrap();
+        assert_eq!(&serde_json::from_slice::<Job>(&json).unwrap(), job);
+    }
+    for volume in &volumes {
+        let written = volume_to_yaml(volume).unwrap();
+        assert_eq!(only(&written).1.as_slice(), std::slice::from_ref(volume), "{written}");
+        assert_eq!(&stored(volume), volume);
+    }
+    let count: u32 = jobs.iter().flat_map(|job| &job.groups).map(|group| group.count).sum();
+    if count <= PLANNED_MAX {
+        let mut world = herdlet_plan::world::World::new(settings());
+        let (mut dirty, mut turn) = Default::default();
+        let command = Command::Apply { jobs, volumes };
+        world.apply(NOW, Event::Command { request: 1, command }, &mut dirty, &mut turn);
+        plan_all(&mut world, dirty);
+    }
+}
+
+fn only(written: &str) -> (Vec<Job>, Vec<Volume>) {
+    let set = parse("written.yaml", written.as_bytes(), &DRIVERS)
+        .unwrap_or_else(|problems| panic!("what was written is refused: {problems}\n{written}"));
+    (
+        set.jobs.into_iter().map(|loaded| loaded.object).collect(),
+        set.volumes.into_iter().map(|loaded| loaded.object).collect(),
+    )
+}
+
+/// Every problem has a place in the text, in order, and can be shown on a terminal.
+fn refused(data: &[u8], problems: &Problems) {
+    assert!(!problems.is_empty());
+    let text = String::from_utf8_lossy(data);
+    // As YAML counts them: a carriage return alone ends a line too.
+    let normal = text.replace("\r\n", "\n").replace('\r', "\n");
+    let lines: Vec<&str> = normal.split('\n').collect();
+    let mut last = (0, 0);
+    for problem in problems {
+        assert_eq!(problem.source, "m.yaml");
+        let (line, column) = (problem.line as usize, problem.column as usize);
+        assert!(last <= (line, column), "out of order: {problems}");
+        last = (line, column);
+        for text in [&problem.path, &problem.message] {
+            assert!(!text.chars().any(char::is_control), "a terminal would obey this: {text:?}");
+        }
+        assert!(!problem.message.is_empty() && problem.message.len() < 10_000, "{problem:?}");
+        if line == 0 {
+            assert_eq!(column, 0, "{problem:?}");
+            continue;
+        }
+        let length = lines.get(line - 1).map(|line| line.chars().count());
+        let length = length.unwrap_or_else(|| panic!("no line {line}: {problem}"));
+        assert!((1..=length + 1).contains(&column), "no column {column} in line {line}: {problem}");
+    }
+}
+
+pub(super) fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds: Vec<Vec<u8>> = [
+        include_str!("../../../manifests/hello.yaml"),
+        include_str!("../../../manifests/identity.yaml"),
+        include_str!("../../../manifests/sidecar.yaml"),
+        include_str!("../../../manifests/volume.yaml"),
+        include_str!("../../../manifests/web-consul.yaml"),
+        include_str!("../../../manifests/web.yaml"),
+        include_str!("../desired/manifests/tests/web.written.yaml"),
+        include_str!("../desired/yaml/tests/golden/foreign.yaml"),
+        include_str!("../desired/yaml/tests/golden/slips.yaml"),
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .into();
+    let bad = include_str!("../desired/manifests/tests/bad.txt").split("### ").skip(1);
+    let bad = bad.filter_map(|case| Some(case.split_once('\n')?.1.split_once("\n>>>\n")?.0));
+    seeds.extend(bad.map(|text| text.as_bytes().to_vec()));
+    seeds
+}

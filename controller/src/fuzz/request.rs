@@ -1,0 +1,205 @@
+//! The API: whatever bytes come over a connection, each request is answered with a status that means something, and the
+//! connection ends in bounded time. Time is paused, so what would wait for minutes takes none.
+
+use std::{sync::Arc, time::Duration};
+
+use herdlet_api_types::UnixNanos;
+use herdlet_plan::turn::View;
+use herdlet_runtime::{CommitIndex, Inbox, Publisher, StoreHealth};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    desired::manifests::Drivers,
+    drivers::{catalog::BuiltIn, task::Registry},
+    http::{Facts, Limits, Shared, Vitals, connection, router},
+    paths::Paths,
+    publish::ReadModel,
+    requests::Requests,
+    test_views::{alloc_view, job, job_view},
+};
+
+/// A client that says nothing more is listened to for so long; longer than the longest blocking query.
+const PATIENCE: Duration = Duration::from_secs(1_000);
+
+/// Shutdown takes no longer.
+const SHUTDOWN: Duration = Duration::from_secs(40);
+
+/// What the API may say. 500 only for a server that is asked for and isn't there.
+const STATUSES: [u16; 17] =
+    [101, 200, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 417, 426, 431, 501, 503];
+
+pub(super) fn feed(data: &[u8]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    let answers = runtime.unwrap().block_on(talk(data));
+    check(data, &answers);
+}
+
+async fn talk(data: &[u8]) -> Vec<u8> {
+    let store = watch::Sender::new(StoreHealth::Ok);
+    let shared = Arc::new(shared(&store));
+    show(&shared);
+    let closing = shared.closing.clone();
+    let (ours, theirs) = tokio::io::duplex(64 * 1024);
+    let serving = tokio::spawn(connection(theirs, router(shared), Limits::default(), closing.clone()));
+    let (mut reading, mut writing) = tokio::io::split(ours);
+    let mut answers = Vec::new();
+    let talking = async {
+        let sending = async {
+            // Who is hung up on can't send the rest.
+            let _ = writing.write_all(data).await;
+        };
+        let (_, heard) = tokio::join!(sending, reading.read_to_end(&mut answers));
+        heard.unwrap();
+    };
+    let closed = async {
+        sleep(PATIENCE).await;
+        closing.cancel();
+        sleep(SHUTDOWN).await;
+    };
+    tokio::select! {
+        () = talking => {}
+        () = closed => panic!("the connection does not end"),
+    }
+    let served = timeout(SHUTDOWN, serving).await.unwrap_or_else(|_| panic!("serving does not end"));
+    drop(served.unwrap_or_else(|error| panic!("serving panicked: {error}")));
+    answers
+}
+
+fn check(data: &[u8], answers: &[u8]) {
+    // Of HEAD and CONNECT the body is left out, and after 101 another protocol begins: there only the first is looked at.
+    let odd = ["HEAD", "CONNECT", "pgrade"].iter().any(|word| contains(data, word.as_bytes()));
+    let mut rest = answers;
+    while !rest.is_empty() {
+        let end = rest.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+        let end = end.unwrap_or_else(|| panic!("half an answer: {}", String::from_utf8_lossy(rest)));
+        let head = std::str::from_utf8(&rest[..end]).unwrap().to_ascii_lowercase();
+        rest = &rest[end + 4..];
+        let status = head.strip_prefix("http/1.1 ").or_else(|| head.strip_prefix("http/1.0 "));
+        let status: u16 = status.and_then(|status| status.get(..3)?.parse().ok()).unwrap();
+        if odd {
+            assert!(STATUSES.contains(&status) || status == 500, "{head}");
+            return;
+        }
+        let body = match field(&head, "content-length") {
+            Some(length) => {
+                let (body, after) = rest.split_at(length.parse().unwrap());
+                rest = after;
+                body
+            }
+            // In chunks, or to the end of the connection: the rest is not told apart here.
+            None => std::mem::take(&mut rest),
+        };
+        let server = status == 500 && body == b"server not enabled";
+        assert!(server || STATUSES.contains(&status), "{head}\n{}", String::from_utf8_lossy(body));
+        if field(&head, "content-length").is_some()
+            && field(&head, "content-type") == Some("application/json")
+        {
+            serde_json::from_slice::<serde_json::Value>(body).unwrap();
+        }
+    }
+}
+
+fn field<'h>(head: &'h str, name: &str) -> Option<&'h str> {
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+fn contains(data: &[u8], word: &[u8]) -> bool {
+    data.windows(word.len()).any(|bytes| bytes == word)
+}
+
+fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
+    // Nobody answers requests: each is told that the agent shuts down.
+    let (inbox, _) = Inbox::with_capacity(1);
+    let nowhere = std::path::PathBuf::from("/nonexistent");
+    Shared {
+        requests: Requests::to(inbox, store.subscribe(), nowhere.clone()),
+        model: Arc::new(ReadModel::default()),
+        drivers: Registry::new(),
+        manifests: Drivers::built_in(),
+        paths: Paths { state: nowhere.clone(), runtime: nowhere },
+        catalog: Arc::new(BuiltIn::default()),
+        facts: Facts { node_id: "n1".to_owned(), started_at: UnixNanos(1), ..Facts::default() },
+        vitals: Box::new(Vitals::default),
+        jwks: serde_json::json!({ "keys": [] }),
+        metrics: Box::new(|format| format!("{format:?}\n")),
+        closing: CancellationToken::new(),
+    }
+}
+
+fn show(shared: &Shared) {
+    let job = job("web", "g", "t");
+    let views = vec![View::Job(Box::new(job_view(&job, 0))), View::Alloc(Box::new(alloc_view(&job, 0, 7)))];
+    shared.model.publisher().offer(CommitIndex(5), views);
+}
+
+pub(super) fn seeds() -> Vec<Vec<u8>> {
+    let alloc = "07070707-0707-0707-0707-070707070707";
+    let hello = serde_json::json!({
+        "files": [{ "name": "h.yaml", "text": include_str!("../../../manifests/hello.yaml") }],
+    });
+    let hello = hello.to_string();
+    let mut seeds: Vec<Vec<u8>> = [
+        "/v1/jobs?prefix=w&namespace=*",
+        "/v1/jobs?index=5&wait=10s",
+        "/v1/job/web",
+        "/v1/job/web/allocations?namespace=default",
+        "/v1/allocations?prefix=07",
+        &format!("/v1/allocation/{alloc}"),
+        &format!("/v1/client/allocation/{alloc}/stats"),
+        &format!("/v1/client/allocation/{alloc}/checks"),
+        &format!(
+            "/v1/client/fs/logs/{alloc}?task=t&type=stdout&follow=true&offset=1&origin=end&plain=true&tail=3"
+        ),
+        &format!("/v1/client/allocation/{alloc}/exec?task=t&command=%5B%22ls%22%5D&tty=true"),
+        "/v1/services",
+        "/v1/service/web",
+        "/v1/agent/self",
+        "/v1/agent/health?type=server",
+        "/v1/status/leader",
+        "/v1/metrics",
+        "/v1/herdlet/status",
+        "/v1/herdlet/jobs",
+        "/v1/herdlet/allocs",
+        "/v1/herdlet/volumes",
+        "/v1/herdlet/services",
+        &format!("/v1/herdlet/explain/{alloc}"),
+        "/v1/herdlet/events?index=3",
+        "/.well-known/jwks.json",
+        "/healthz",
+        "/readyz",
+    ]
+    .iter()
+    .map(|path| format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").into_bytes())
+    .collect();
+    let bodies = [
+        ("POST /v1/herdlet/apply", hello.as_str()),
+        ("PUT /v1/herdlet/apply", r#"{"files":[{"name":"a","text":""}]}"#),
+        ("POST /v1/jobs", "{}"),
+        ("DELETE /v1/job/web?purge=true", ""),
+        ("DELETE /v1/herdlet/volume/data?purge=true", ""),
+        (&format!("POST /v1/client/allocation/{alloc}/restart"), r#"{"TaskName":"t","AllTasks":false}"#),
+        (&format!("PUT /v1/client/allocation/{alloc}/signal"), r#"{"Signal":"SIGHUP","Task":"t"}"#),
+    ];
+    seeds.extend(bodies.iter().map(|(line, body)| {
+        let length = body.len();
+        format!("{line} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+    }));
+    seeds.push(
+        b"POST /v1/herdlet/apply HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n".to_vec(),
+    );
+    seeds.push(
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /v1/metrics HTTP/1.0\r\naccept: */*\r\n\r\n".to_vec(),
+    );
+    seeds.push(
+        format!(
+            "GET /v1/client/allocation/{alloc}/exec?task=t&command=%5B%22ls%22%5D HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        .into_bytes(),
+    );
+    seeds
+}

@@ -1,0 +1,303 @@
+//! What the agent finds on its disk: records of the database and accepted files. Whatever they say, they are read or set
+//! aside, mean the same when written again, and the world made of them can be planned.
+//!
+//! The bytes are a list of things: where (one byte: a table, or a kind of file), the place or file name (its length in a
+//! byte, then itself), the value (its length in two bytes, then itself).
+
+use std::{
+    collections::BTreeSet,
+    fmt::Debug,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use herdlet_api_types::{
+    AllocId, Duration, InstanceId, UnixNanos,
+    alloc::Allocation,
+    job::{Job, JobType, Network, PortRequest},
+    volume::{Volume, VolumeKind},
+};
+use herdlet_plan::{
+    event::{Command, DesiredChange, Event},
+    job::JobState,
+    op::Key,
+    record::{Meta, Record, RecordKey, RecordValue},
+    shared::volume::VolumeState,
+    state::Durable,
+    time::{BootId, Now},
+    turn::Turn,
+    world::{Settings, World},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    accepted::{
+        EndedFile, JobFile, KeptAllocation, Read, VolumeFile, files,
+        rebuild::{self, Scope, Sources},
+    },
+    state_db::{
+        code::{self, Table},
+        load::Loaded,
+    },
+};
+
+pub(super) const NOW: Now =
+    Now { boot: BootId(7), boot_ns: 5_000_000_000, wall: UnixNanos(1_700_000_000_000_000_000) };
+
+/// Where the things after the tables are.
+const JOB_FILE: u8 = 4;
+const VOLUME_FILE: u8 = 5;
+const ENDED_FILE: u8 = 6;
+const KINDS: u8 = 8;
+
+pub(super) fn settings() -> Settings {
+    Settings {
+        instance: InstanceId("0123456789abcdef".to_owned()),
+        max_kill_timeout: Duration::from_secs(30),
+        dynamic_ports: 20_000..=32_000,
+        host_ip: "127.0.0.1".to_owned(),
+    }
+}
+
+pub(super) fn feed(data: &[u8]) {
+    let mut loaded = Loaded::default();
+    let mut read = Read::default();
+    for (kind, place, value) in things(data) {
+        match Table::ALL.get(usize::from(kind)) {
+            Some(table) => {
+                record(*table, &place, value);
+                if loaded.take(*table, &place, value.to_vec()).is_err() {
+                    // Of a newer release: nothing is opened.
+                    return;
+                }
+            }
+            None => file(&mut read, kind, &place, value),
+        }
+    }
+    if !loaded.finished {
+        let nowhere = Path::new("/nonexistent");
+        let sources = Sources {
+            read: &read,
+            allocs: nowhere.join("alloc"),
+            attempts: nowhere.join("attempts"),
+            committed: None,
+            now: NOW,
+        };
+        rebuild::fill(&mut loaded, &sources, &Scope::All);
+    }
+    loaded.put_in_order();
+    let (mut world, unusable) = World::restore(settings(), NOW, loaded.into_records());
+    assert!(unusable.is_empty(), "put in order, and yet: {unusable:?}");
+    let (mut dirty, mut turn) = (world.keys(), Turn::default());
+    world.apply(NOW, Event::Desired(DesiredChange::Complete), &mut dirty, &mut turn);
+    plan_all(&mut world, dirty);
+}
+
+/// Plans until nothing is left to plan, then again as time goes by. What is to be stored can be.
+pub(super) fn plan_all(world: &mut World, mut dirty: BTreeSet<Key>) {
+    let mut now = NOW;
+    for _ in 0..6 {
+        let mut turn = Turn::default();
+        for _ in 0..3 {
+            for key in std::mem::take(&mut dirty) {
+                world.reconcile(now, &key, &mut dirty, &mut turn);
+            }
+        }
+        for record in &turn.records {
+            if let Record::Put(key, value) = record {
+                let (table, place) = code::place(key);
+                assert_eq!(code::key_at(table, &place).as_ref(), Some(key), "it would not be found again");
+                self::record(table, &place, &code::encode_value(value).unwrap());
+            }
+        }
+        now.boot_ns += 40_000_000_000;
+        now.wall.0 += 40_000_000_000;
+        dirty.extend(turn.wakes.into_iter().map(|(key, _)| key));
+    }
+}
+
+/// A record has one place, and means the same when written again.
+fn record(table: Table, place: &str, bytes: &[u8]) {
+    let Some(key) = code::key_at(table, place) else { return };
+    assert_eq!(code::place(&key), (table, place.to_owned()), "two places for one record");
+    match key {
+        RecordKey::Meta => same::<Meta>(bytes),
+        RecordKey::Job(_) => same::<JobState>(bytes),
+        RecordKey::JobVersion(..) => same::<Job>(bytes),
+        RecordKey::Volume(_) => same::<VolumeState>(bytes),
+        RecordKey::AllocSpec(_) => same::<Allocation>(bytes),
+        RecordKey::AllocState(_) => same::<Durable>(bytes),
+    }
+}
+
+fn same<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) {
+    if let Ok(value) = code::decode::<T>(bytes) {
+        assert_eq!(stored(&value), value);
+    }
+}
+
+/// The value as it comes back from the database.
+pub(super) fn stored<T: Serialize + DeserializeOwned>(value: &T) -> T {
+    let bytes = code::encode(value).unwrap();
+    code::decode(&bytes).unwrap_or_else(|error| panic!("what was stored can't be read: {error:?}"))
+}
+
+/// An accepted file says the same when written again; what it says is taken in as at a start.
+fn file(read: &mut Read, kind: u8, name: &str, bytes: &[u8]) {
+    fn json<T: Serialize + DeserializeOwned + Debug>(bytes: &[u8]) -> Option<T> {
+        let file: T = serde_json::from_slice(bytes).ok()?;
+        let written = serde_json::to_vec(&file).unwrap();
+        let again: T = serde_json::from_slice(&written).unwrap();
+        assert_eq!(serde_json::to_vec(&again).unwrap(), written);
+        Some(file)
+    }
+    let path = PathBuf::from(name);
+    match kind {
+        JOB_FILE => {
+            if let (Some(key), Some(file)) = (files::job_key_of(&path), json::<JobFile>(bytes))
+                && file.is_of(&key)
+            {
+                read.jobs.insert(key, file);
+            }
+        }
+        VOLUME_FILE => {
+            if let Some(file) = json::<VolumeFile>(bytes)
+                && file.volume.name == name
+            {
+                read.volumes.insert(name.to_owned(), file);
+            }
+        }
+        ENDED_FILE => {
+            let id = files::stem(&path).and_then(|id| id.parse().ok()).map(AllocId);
+            if let (Some(id), Some(file)) = (id, json::<EndedFile>(bytes)) {
+                read.ended.insert(id, file);
+            }
+        }
+        _ => drop(json::<KeptAllocation>(bytes)),
+    }
+}
+
+fn things(mut data: &[u8]) -> Vec<(u8, String, &[u8])> {
+    let mut things = Vec::new();
+    while let Some(((kind, place, value), rest)) = thing(data) {
+        if let Ok(place) = std::str::from_utf8(place) {
+            things.push((kind % KINDS, place.to_owned(), value));
+        }
+        data = rest;
+    }
+    things
+}
+
+/// Kind, place and value.
+type Thing<'d> = (u8, &'d [u8], &'d [u8]);
+
+fn thing(data: &[u8]) -> Option<(Thing<'_>, &[u8])> {
+    let (head, rest) = data.split_first_chunk::<2>()?;
+    let (place, rest) = rest.split_at_checked(usize::from(head[1]))?;
+    let (length, rest) = rest.split_first_chunk::<2>()?;
+    let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
+    let (value, rest) = rest.split_at(length);
+    Some(((head[0], place, value), rest))
+}
+
+fn put(into: &mut Vec<u8>, kind: u8, place: &str, value: &[u8]) {
+    into.extend([kind, u8::try_from(place.len()).unwrap()]);
+    into.extend_from_slice(place.as_bytes());
+    into.extend(u16::try_from(value.len()).unwrap().to_le_bytes());
+    into.extend_from_slice(value);
+}
+
+/// A short life with a job in two versions, a volume and a deletion: its records one by one, and as a whole at each stage.
+pub(super) fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    let mut world = World::new(settings());
+    let mut database = std::collections::BTreeMap::new();
+    let delete = Command::Delete { job: job(1).key() };
+    for command in [apply(job(1)), apply(job(2)), delete] {
+        let (mut dirty, mut turn) = (BTreeSet::new(), Turn::default());
+        world.apply(NOW, Event::Desired(DesiredChange::Complete), &mut dirty, &mut turn);
+        world.apply(NOW, Event::Command { request: 1, command }, &mut dirty, &mut turn);
+        for _ in 0..4 {
+            for key in std::mem::take(&mut dirty) {
+                world.reconcile(NOW, &key, &mut dirty, &mut turn);
+            }
+        }
+        for record in turn.records {
+            match record {
+                Record::Put(key, value) => drop(database.insert(key, value)),
+                Record::Delete(key) => drop(database.remove(&key)),
+            }
+        }
+        let mut whole = Vec::new();
+        for (key, value) in &database {
+            let (table, place) = code::place(key);
+            let kind = Table::ALL.iter().position(|known| *known == table).unwrap() as u8;
+            let value = code::encode_value(value).unwrap();
+            let mut one = Vec::new();
+            put(&mut one, kind, &place, &value);
+            whole.extend_from_slice(&one);
+            seeds.push(one);
+        }
+        seeds.push(whole);
+    }
+    seeds.extend(accepted_files(&database));
+    seeds
+}
+
+fn accepted_files(database: &std::collections::BTreeMap<RecordKey, RecordValue>) -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    let mut whole = Vec::new();
+    let of_job = Arc::new(job(2));
+    for (key, value) in database {
+        let (kind, name, file) = match (key, value) {
+            (RecordKey::Job(key), RecordValue::Job(state)) => {
+                let file = serde_json::to_vec(&JobFile::new(state, Arc::clone(&of_job), Vec::new(), 7));
+                (JOB_FILE, files::job_path(Path::new(""), key), file)
+            }
+            (RecordKey::Volume(name), RecordValue::Volume(state)) => {
+                (VOLUME_FILE, PathBuf::from(name), serde_json::to_vec(&VolumeFile::new(state, 7)))
+            }
+            (RecordKey::AllocState(id), RecordValue::AllocState(state)) => {
+                let name = files::ended_path(Path::new(""), id).file_name().unwrap().into();
+                (ENDED_FILE, name, serde_json::to_vec(&EndedFile::new(state, 7)))
+            }
+            (RecordKey::AllocSpec(_), RecordValue::AllocSpec(spec)) => {
+                (7, PathBuf::new(), KeptAllocation::bytes_of(spec))
+            }
+            (
+                RecordKey::Meta
+                | RecordKey::Job(_)
+                | RecordKey::JobVersion(..)
+                | RecordKey::Volume(_)
+                | RecordKey::AllocSpec(_)
+                | RecordKey::AllocState(_),
+                _,
+            ) => continue,
+        };
+        let mut one = Vec::new();
+        put(&mut one, kind, name.to_str().unwrap(), &file.unwrap());
+        whole.extend_from_slice(&one);
+        seeds.push(one);
+    }
+    seeds.push(whole);
+    seeds
+}
+
+fn apply(job: Job) -> Command {
+    let kind = VolumeKind::Mkdir { mode: 0o755, uid: None, gid: Some(4) };
+    Command::Apply {
+        jobs: vec![job],
+        volumes: vec![Volume { name: "data".to_owned(), kind, read_only: false }],
+    }
+}
+
+fn job(seconds: u32) -> Job {
+    use herdlet_api_types::fixture;
+
+    let mut task = fixture::task("main");
+    task.config = serde_json::json!({"args": [seconds.to_string(), null, true], "nested": {"a": 1.5}});
+    let ports = [("http".to_owned(), PortRequest { fixed: None, to: None })].into();
+    let mut group = fixture::group("g", 2, vec![task]);
+    group.network = Some(Network { ports });
+    fixture::job("web", JobType::Service, vec![group])
+}
