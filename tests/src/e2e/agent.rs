@@ -87,7 +87,7 @@ pub struct Agent {
     program: PathBuf,
     child: Option<Child>,
     written: u32,
-    umask: Option<&'static str>,
+    shell: Option<String>,
 }
 
 impl Agent {
@@ -113,7 +113,7 @@ impl Agent {
         if !setup.config.is_empty() {
             home.write("config.yaml", &setup.config);
         }
-        Self { home, setup, program, child: None, written: 0, umask: None }
+        Self { home, setup, program, child: None, written: 0, shell: None }
     }
 
     /// Gives further arguments to the agent's next start.
@@ -126,9 +126,9 @@ impl Agent {
         self.program = program;
     }
 
-    /// Lets the agent's next start happen under a umask that forbids nobody anything.
-    pub fn set_umask_open(&mut self) {
-        self.umask = Some("umask 000; exec \"$0\" \"$@\"");
+    /// Lets the agent's next starts happen in a shell that has done this before: `umask 000`, `ulimit -n 256`.
+    pub fn set_shell(&mut self, commands: &str) {
+        self.shell = Some(format!("{commands} && exec \"$0\" \"$@\""));
     }
 
     /// Starts the agent and waits until it is ready.
@@ -165,11 +165,10 @@ impl Agent {
         std::fs::set_permissions(&notify, std::fs::Permissions::from_mode(0o666)).expect("its mode");
         ready.set_read_timeout(Some(Duration::from_millis(100))).expect("its timeout");
         let log = File::options().create(true).append(true).open(self.log_path()).expect("the agent's log");
-        let mut command = match self.umask {
+        let mut command = match &self.shell {
             None => self.command(&self.agent_arguments()),
             Some(script) => {
-                let mut arguments =
-                    vec!["-c".to_owned(), script.to_owned(), self.program.display().to_string()];
+                let mut arguments = vec!["-c".to_owned(), script.clone(), self.program.display().to_string()];
                 arguments.extend(self.agent_arguments());
                 let shell = Path::new("/bin/sh");
                 let mut command = command::prepare(&self.home, self.setup.user, shell, &arguments);

@@ -18,6 +18,7 @@ mod nobody;
 mod processes;
 mod run;
 mod secrets;
+mod security;
 mod services;
 mod shapes;
 mod upgrade;

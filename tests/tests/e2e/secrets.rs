@@ -21,7 +21,7 @@ fn environment_values_and_tokens_are_in_no_log_argument_or_answer_and_files_are_
         .argument("trace")
         .env("CONSUL_HTTP_TOKEN", "consul-secret-0815");
     let mut agent = Agent::prepare(setup);
-    agent.set_umask_open();
+    agent.set_shell("umask 000");
     agent.launch();
     let more = format!(
         "env: {{PASSWORD: {SECRET}}}\nidentities: [{{name: api, aud: [x.test], ttl: 1h, file: true, env: true}}]"

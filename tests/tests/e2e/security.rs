@@ -1,0 +1,6 @@
+//! Attacks, as `SECURITY.md` lists them: by another user of the machine, by a task, by whoever can connect, by a peer.
+
+mod connections;
+mod peers;
+mod strangers;
+mod tasks;
