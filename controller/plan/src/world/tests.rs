@@ -676,3 +676,32 @@ fn no_two_operations_have_the_same_number() {
     numbers.dedup();
     assert_eq!(numbers.len(), count);
 }
+
+#[test]
+fn what_is_outdated_has_not_converged_also_while_it_waits_for_its_turn() {
+    let mut bench = running();
+    let mut jobs = one_task();
+    jobs[0].groups[0].tasks[0].leader = true;
+    bench.apply(jobs, Vec::new());
+    // As it was wanted before; the roll-out would let it be for now.
+    let id = bench.id();
+    let entry = bench.world.allocs.get_mut(id).expect("the allocation");
+    Arc::make_mut(&mut entry.spec).desired = Desired::Run;
+    let (_, job) = bench.world.jobs.first_key_value().expect("the job");
+    let open = Open::of(&one_task()[0].key(), job, &bench.world.allocs);
+    bench.world.jobs.values_mut().next().expect("the job").open = open;
+    let Convergence { state, message, .. } = bench.world.job_convergence(&one_task()[0].key());
+    assert_eq!((state, &*message), (ConvergenceState::Progressing, "j.g[0] is being replaced"));
+}
+
+#[test]
+fn a_source_may_name_allocations_itself() {
+    let mut bench = Bench::new();
+    let mut spec = (*crate::fixture::alloc(vec![task("main")])).clone();
+    for desired in [Desired::Run, Desired::Stop] {
+        spec.desired = desired;
+        bench.see(Event::Desired(DesiredChange::Alloc(spec.clone().into())));
+        bench.settle();
+        assert_eq!(bench.world.allocation(spec.id).map(|(known, _)| known.desired), Some(desired));
+    }
+}

@@ -243,3 +243,41 @@ fn a_restart_of_what_runs_leaves_what_has_ended() {
         assert_eq!(desk.state.durable.tasks[2].run, Run::Dead, "poststop");
     }
 }
+
+#[test]
+fn an_adopted_allocation_knows_its_tasks() {
+    let mut desk = Desk::with(Vec::new());
+    desk.write(|writer| writer.change(Change::Adopt));
+    let names: Vec<&str> = desk.state.durable.tasks.iter().map(|known| &*known.name).collect();
+    assert_eq!(names, ["main", "side", "stop"]);
+    assert_eq!(desk.told(0), ["Received"]);
+}
+
+#[test]
+fn news_of_tokens_are_told_when_the_last_signal_has_arrived() {
+    use herdlet_api_types::job::{ChangeMode, Identity};
+    let mut desk = Desk::new(running());
+    for signal in ["SIGUSR1", "SIGUSR2"] {
+        let job = Arc::make_mut(&mut Arc::make_mut(&mut desk.spec).job);
+        job.groups[0].tasks[0].identities.push(Identity {
+            name: signal.to_owned(),
+            aud: Vec::new(),
+            ttl: Some(Duration::from_secs(60)),
+            env: false,
+            file: true,
+            change_mode: ChangeMode::Signal,
+            change_signal: Some(signal.to_owned()),
+        });
+    }
+    let part = Part::Task(0, TaskPart::Identity);
+    desk.write(|writer| {
+        let timeout = Duration::from_secs(1);
+        writer.change(Change::Issue { part, doing: Doing::Renew, verb: Verb::Up, timeout });
+    });
+    let renewed = Outcome::Issued { renew_in: Some(Duration::from_secs(30)) };
+    desk.write(|writer| writer.outcome(part, 8, renewed));
+    for (signal, owed) in [(9, true), (10, false)] {
+        desk.write(|writer| writer.outcome(PROCESS, signal, Outcome::Done));
+        assert_eq!(desk.main().token_news, owed, "{signal}");
+    }
+}
