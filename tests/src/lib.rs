@@ -10,3 +10,6 @@ pub mod flat;
 pub mod sim;
 #[expect(clippy::expect_used, reason = "a test that can't go on says why and ends")]
 pub mod upgrade;
+
+/// Folder of the stories.
+pub const STORIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/stories");

@@ -27,7 +27,7 @@ type Told = Result<Life, String>;
 fn tell(name: &str, story: impl Fn() -> Told) {
     let life = story().unwrap_or_else(|broken| panic!("{name}: {broken}"));
     let text = format!("{}\n", life.log().join("\n").trim_start_matches('\n'));
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("stories").join(format!("{name}.txt"));
+    let path = Path::new(herdlet_tests::STORIES).join(format!("{name}.txt"));
     if std::env::var_os("UPDATE_STORIES").is_some() {
         std::fs::create_dir_all(path.parent().unwrap_or(&path)).unwrap_or_default();
         return std::fs::write(&path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
