@@ -28,7 +28,7 @@ pub struct Fates {
 pub fn live(count: usize, over: &AtomicBool) -> Fates {
     let mut fates = Fates::default();
     let mut living: VecDeque<Child> = VecDeque::new();
-    while !over.load(Ordering::Relaxed) {
+    while count > 0 && !over.load(Ordering::Relaxed) {
         if living.len() >= count
             && let Some(eldest) = living.pop_front()
         {

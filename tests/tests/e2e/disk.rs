@@ -65,7 +65,9 @@ fn on_a_small_disk(setup: Setup) -> (Disk, Agent) {
 /// The same proof that nothing is left as [`Agent::finish`], without the disk itself.
 fn finish(disk: Disk, mut agent: Agent) {
     for job in agent.allocs().iter().map(|alloc| alloc.job()).collect::<std::collections::BTreeSet<_>>() {
-        agent.cli(&["delete", "--wait", &job]).success();
+        // What was taken out of a folder may be gone by now.
+        let output = agent.cli(&["delete", "--wait", &job]);
+        assert!(output.code == 0 || output.stderr.contains("no job"), "{output:?}");
     }
     agent.terminate();
     drop(disk);
