@@ -1,15 +1,28 @@
 //! Identifiers. Newtypes, so that a job id is never taken for an allocation id.
 
-use core::fmt;
-use std_alloc::string::String;
+use core::{cmp::Ordering, fmt};
+use std_alloc::{string::String, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// Identifies an allocation: a UUID, written in the usual hyphenated form.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AllocId(pub Uuid);
+
+/// As bytes are ordered, compared as one number: every table of allocations is searched by it.
+impl Ord for AllocId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.as_u128().cmp(&other.0.as_u128())
+    }
+}
+
+impl PartialOrd for AllocId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl AllocId {
     /// Builds a version-8 UUID from 16 bytes of a hash (RFC 9562 §5.8).
@@ -48,18 +61,18 @@ impl fmt::Display for InstanceId {
     }
 }
 
-/// Identifies a job: its namespace and its id.
+/// Identifies a job: its namespace and its id. Copied with each event and each record, so that copies share their text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobKey {
     /// Nomad namespace; `default` where none is written.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// Job id, unique in its namespace.
-    pub id: String,
+    pub id: Arc<str>,
 }
 
 impl fmt::Display for JobKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.namespace == "default" {
+        if &*self.namespace == "default" {
             f.write_str(&self.id)
         } else {
             write!(f, "{}/{}", self.namespace, self.id)

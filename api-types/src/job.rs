@@ -40,7 +40,7 @@ pub struct Job {
 impl Job {
     /// The key that identifies this job.
     pub fn key(&self) -> JobKey {
-        JobKey { namespace: self.namespace.clone(), id: self.id.clone() }
+        JobKey { namespace: self.namespace.as_str().into(), id: self.id.as_str().into() }
     }
 
     /// The group of that name.

@@ -1,5 +1,6 @@
 //! What became of a task: its coarse state, its events, the result of an attempt.
 
+use core::fmt;
 use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
 
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,45 @@ impl TaskStatus {
             Self::Running => "running",
             Self::Dead => "dead",
         }
+    }
+}
+
+/// What a task is doing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TaskPhase {
+    /// It waits for its turn, or for what it needs.
+    #[default]
+    Waiting,
+    /// It waits before it starts again.
+    BackingOff,
+    /// Its process is being started.
+    Starting,
+    /// Its process lives.
+    Running,
+    /// It is being stopped.
+    Stopping,
+    /// It ended and will not start again by itself.
+    Dead,
+}
+
+impl TaskPhase {
+    /// The word for it in output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::BackingOff => "backing-off",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+impl fmt::Display for TaskPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

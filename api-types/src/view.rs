@@ -2,7 +2,7 @@
 //!
 //! Views are made from committed state; they never claim more than is so.
 
-use std_alloc::{string::String, sync::Arc, vec::Vec};
+use std_alloc::{borrow::Cow, string::String, sync::Arc, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::{
     alloc::{Allocation, ClientStatus},
     job::Job,
     service::CheckResult,
-    task::{ExitResult, History, TaskStatus},
+    task::{ExitResult, History, TaskPhase, TaskStatus},
     volume::{Volume, VolumeStatus},
 };
 
@@ -46,7 +46,7 @@ pub struct AllocView {
     /// Coarse status.
     pub status: ClientStatus,
     /// Why, in a sentence.
-    pub description: String,
+    pub description: Cow<'static, str>,
     /// Tasks in the group's order.
     pub tasks: Vec<TaskView>,
     /// Last results of its checks in the built-in catalogue.
@@ -65,11 +65,11 @@ pub struct AllocView {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TaskView {
     /// Task name.
-    pub name: String,
+    pub name: Arc<str>,
     /// Coarse state.
     pub state: TaskStatus,
-    /// What it is doing, in one of the words `waiting starting running stopping backing-off dead`.
-    pub phase: String,
+    /// What it is doing.
+    pub phase: TaskPhase,
     /// The last attempt number given out; 0 before the first.
     pub attempt: u32,
     /// It failed for good.

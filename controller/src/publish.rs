@@ -216,13 +216,12 @@ impl Objects {
         let mut transition = None;
         match view {
             View::Job(view) => {
-                self.jobs.insert(view.key.clone(), Arc::from(view));
+                self.jobs.insert(view.key.clone(), view);
             }
             View::JobGone(key) => {
                 self.jobs.remove(&key);
             }
             View::Alloc(view) => {
-                let view: Arc<AllocView> = Arc::from(view);
                 transition = Some((self.allocs.insert(view.spec.id, Arc::clone(&view)), view));
             }
             View::AllocGone(id) => {
@@ -250,7 +249,7 @@ fn tell_transitions(before: Option<&AllocView>, after: &AllocView) {
         let event = task.events.last().map(|event| event.message.as_str()).unwrap_or_default();
         tracing::info!(
             alloc = alloc(),
-            task = task.name,
+            task = &*task.name,
             attempt = task.attempt,
             event,
             "task is {}",

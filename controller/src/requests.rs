@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn delete() -> Command {
-        Command::Delete { job: JobKey { namespace: "default".to_owned(), id: "web".to_owned() } }
+        Command::Delete { job: JobKey { namespace: "default".into(), id: "web".into() } }
     }
 
     #[tokio::test(start_paused = true)]

@@ -246,7 +246,7 @@ impl Shared {
         page.gauges(
             &names::JOB_CONVERGED_VERSION,
             gauges.versions.keys().map(|(namespace, job)| {
-                let key = JobKey { namespace: namespace.clone(), id: job.clone() };
+                let key = JobKey { namespace: namespace.as_str().into(), id: job.as_str().into() };
                 let version = converged.get(&key).map_or(-1.0, |version| number(*version));
                 ([namespace.as_str(), job], version)
             }),
@@ -283,23 +283,18 @@ impl Shared {
         page.counters(&names::ORPHANS_REMOVED, counts.orphans_removed.iter().map(|(kind, n)| ([*kind], *n)))?;
         page.counters(
             &names::DISRUPTIONS,
-            counts
-                .disruptions
-                .iter()
-                .map(|((job, cause), n)| ([job.namespace.as_str(), job.id.as_str(), cause], *n)),
+            counts.disruptions.iter().map(|((job, cause), n)| ([&*job.namespace, &*job.id, cause], *n)),
         )?;
         page.counters(
             &names::TASK_RESTARTS,
-            counts.restarts.iter().map(|((job, task, reason), n)| {
-                ([job.namespace.as_str(), job.id.as_str(), task.as_str(), reason], *n)
-            }),
+            counts
+                .restarts
+                .iter()
+                .map(|((job, task, reason), n)| ([&*job.namespace, &*job.id, task.as_str(), reason], *n)),
         )?;
         page.counters(
             &names::TASK_OOM,
-            counts
-                .ooms
-                .iter()
-                .map(|((job, task), n)| ([job.namespace.as_str(), job.id.as_str(), task.as_str()], *n)),
+            counts.ooms.iter().map(|((job, task), n)| ([&*job.namespace, &*job.id, task.as_str()], *n)),
         )?;
         page.histograms(
             &names::TASK_START,

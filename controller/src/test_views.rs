@@ -8,7 +8,7 @@ use herdlet_api_types::{
     AllocId, UnixNanos,
     alloc::{Allocation, AssignedPort, ClientStatus, Desired},
     job::Job,
-    task::{TaskEvent, TaskEventKind, TaskStatus},
+    task::{TaskEvent, TaskEventKind, TaskPhase, TaskStatus},
     view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
 };
 
@@ -80,9 +80,9 @@ pub(crate) fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         details: BTreeMap::new(),
     };
     let tasks = group.tasks.iter().map(|task| TaskView {
-        name: task.name.clone(),
+        name: task.name.as_str().into(),
         state: TaskStatus::Running,
-        phase: "running".to_owned(),
+        phase: TaskPhase::Running,
         attempt: 1,
         failed: false,
         restarts: 0,
@@ -96,7 +96,7 @@ pub(crate) fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         tasks: tasks.collect(),
         spec: Arc::new(spec),
         status: ClientStatus::Running,
-        description: "Tasks are running".to_owned(),
+        description: "Tasks are running".into(),
         checks: Vec::new(),
         healthy: Some(true),
         modify_index: 5,
@@ -111,7 +111,7 @@ pub(crate) fn ended(mut view: AllocView) -> AllocView {
     view.status = ClientStatus::Complete;
     for task in &mut view.tasks {
         task.state = TaskStatus::Dead;
-        task.phase = "dead".to_owned();
+        task.phase = TaskPhase::Dead;
     }
     view
 }

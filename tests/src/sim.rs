@@ -7,17 +7,21 @@
 //! - [`machine`]: what is real: directories, mounts, processes, registrations. Survives crashes of the agent.
 //! - [`life`]: the agent's loop around the planner, with commits, operations in flight and crashes.
 //! - [`promises`]: what must hold when the agent lets something out.
-//! - `oracle`: what a life must come to once its faults stop.
+//! - [`oracle`]: what a life must come to once its faults stop.
+//! - [`clock`]: the wall clock, which somebody sets.
+//! - [`met`]: what lives have met with.
 //! - [`people`]: what people do, and what happens behind the agent's back.
 //! - [`jobs`]: the jobs that lives are made of.
 //! - [`tale`]: the log.
 //! - [`rollouts`]: what a roll-out may do.
 //! - [`seeds`]: many lives.
 
+pub mod clock;
 pub mod jobs;
 pub mod life;
 pub mod machine;
-mod oracle;
+pub mod met;
+pub mod oracle;
 pub mod people;
 pub mod promises;
 pub mod rollouts;

@@ -51,7 +51,7 @@ fn planning_a_converged_allocation_allocates_nothing() {
     let request = VolumeRequest { source: "data".to_owned(), read_only: false, per_alloc: false };
     web.volumes.insert("data".to_owned(), request);
     let mut life = Life::new(1, Faults::default());
-    life.want_volume();
+    life.want_volumes();
     life.apply(vec![job("web", JobType::Service, vec![web])]);
     life.pass(30).expect("a good life");
     let now = life.now();

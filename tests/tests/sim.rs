@@ -3,10 +3,7 @@
 
 use std::{num::NonZero, thread};
 
-use herdlet_tests::sim::{
-    life::Life,
-    seeds::{HARD, live_all},
-};
+use herdlet_tests::sim::seeds::{life_of, live_all};
 
 /// A few seconds on idle cores in the dev profile, a minute on very busy ones.
 const LIVES: u64 = 2_000;
@@ -14,8 +11,13 @@ const LIVES: u64 = 2_000;
 #[test]
 fn every_life_keeps_the_promises() {
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    match live_all(0..LIVES, threads) {
-        Ok(lived) => println!("{} steps in {} lives", lived.steps, lived.lives),
+    match live_all(0..LIVES, threads, &|_| {}) {
+        Ok(lived) => {
+            println!("{} steps in {} lives", lived.steps, lived.lives);
+            for (what, lives) in lived.met.iter() {
+                assert!(lives > 0, "no life met with {what}");
+            }
+        }
         Err(broken) => {
             let from = broken.log.len().saturating_sub(120);
             panic!("seed {}: {}\n{}", broken.seed, broken.why, broken.log[from..].join("\n"));
@@ -26,7 +28,7 @@ fn every_life_keeps_the_promises() {
 #[test]
 fn the_same_seed_gives_the_same_life() {
     let log = |seed| {
-        let mut life = Life::new(seed, HARD).logged();
+        let mut life = life_of(seed).logged();
         life.live(100).expect("a good life");
         life.log().to_vec()
     };

@@ -28,11 +28,23 @@ use crate::{
 
 /// Plans an allocation once. Total: an allocation whose specification can't be read is left alone.
 pub fn plan(now: Now, ctx: &Context, spec: &Allocation, state: &AllocState) -> Plan {
-    let Some(group) = spec.group() else { return Plan::default() };
+    plan_on(Plan::default(), now, ctx, spec, state)
+}
+
+/// Does so in the memory of an earlier plan.
+pub(crate) fn plan_on(
+    mut plan: Plan,
+    now: Now,
+    ctx: &Context,
+    spec: &Allocation,
+    state: &AllocState,
+) -> Plan {
+    plan.clear();
+    let Some(group) = spec.group() else { return plan };
     if state.durable.quarantine.is_some() {
-        return Plan::default();
+        return plan;
     }
-    let mut pass = Pass { now, ctx, spec, group, state, plan: Plan::default() };
+    let mut pass = Pass { now, ctx, spec, group, state, plan };
     if !state.durable.adopted {
         pass.plan.changes.push(match spec.desired {
             Desired::Run | Desired::Stop => Change::Adopt,

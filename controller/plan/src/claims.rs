@@ -74,8 +74,8 @@ impl Claims {
         let aud =
             if identity.aud.is_empty() { vec![DEFAULT_AUDIENCE.to_string()] } else { identity.aud.clone() };
         Self {
-            nomad_namespace: alloc.job_key.namespace.clone(),
-            nomad_job_id: alloc.job_key.id.clone(),
+            nomad_namespace: alloc.job_key.namespace.to_string(),
+            nomad_job_id: alloc.job_key.id.to_string(),
             nomad_allocation_id: alloc.id.to_string(),
             nomad_task: task.name.clone(),
             iss: issuer.map(ToString::to_string),

@@ -61,7 +61,7 @@ pub(crate) fn alloc(tasks: Vec<Task>) -> Arc<Allocation> {
     let job = fixture::job("j", JobType::Service, vec![fixture::group("g", 1, tasks)]);
     Arc::new(Allocation {
         id: AllocId::from_hash([7; 16]),
-        job_key: JobKey { namespace: "default".to_owned(), id: "j".to_owned() },
+        job_key: JobKey { namespace: "default".into(), id: "j".into() },
         job_version: 0,
         job: Arc::new(job),
         group: "g".to_owned(),

@@ -23,6 +23,15 @@ pub struct Plan {
     pub wake_ns: Option<u64>,
 }
 
+impl Plan {
+    /// Makes it empty and keeps its memory.
+    pub(crate) fn clear(&mut self) {
+        self.changes.clear();
+        self.waits.clear();
+        self.wake_ns = None;
+    }
+}
+
 /// One change of an allocation's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {

@@ -5,7 +5,7 @@
 
 mod part;
 
-use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+use std_alloc::{borrow::Cow, collections::BTreeMap, string::String, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{
     UnixNanos,
@@ -54,7 +54,7 @@ pub struct Durable {
     /// What was last reported.
     pub status: ClientStatus,
     /// Why, in a sentence.
-    pub description: String,
+    pub description: Cow<'static, str>,
     /// When `status` or a task last changed.
     pub modify_time: UnixNanos,
     /// Commit in which it last changed.
@@ -65,6 +65,29 @@ pub struct Durable {
     pub healthy_by: Option<Deadline>,
     /// Planning it panicked; it is left alone until an operator acts.
     pub quarantine: Option<String>,
+}
+
+impl Durable {
+    /// What is remembered of an allocation whose memory is lost: of each task the newest attempt that has a record, of which the
+    /// plan will be to see what became.
+    pub fn rebuilt<'a>(tasks: impl Iterator<Item = (&'a str, Option<u32>)>, boot: BootId) -> Self {
+        let task = |(name, attempt): (&str, Option<u32>)| TaskState {
+            name: Arc::from(name),
+            run: attempt.map_or(Run::Waiting, |attempt| Run::Starting { attempt, boot }),
+            attempt: attempt.unwrap_or(0),
+            ..TaskState::default()
+        };
+        let tasks: Vec<TaskState> = tasks.map(task).collect();
+        let stage = if tasks.iter().any(|task| task.attempt > 0) { Stage::UNTOLD } else { Stage::Init };
+        Self { adopted: true, stage, tasks, ..Self::default() }
+    }
+}
+
+impl Stage {
+    /// Where the lifecycle goes on of which nobody knows how far it had come, as Nomad's does after a restore. `Init` is the
+    /// barrier of a restart of all and waits until every task is pending, which one that runs never becomes: its siblings would
+    /// wait for ever. A closed gate keeps none from being watched; prestart tasks whose end was forgotten run once more.
+    pub const UNTOLD: Self = Self::Prestart;
 }
 
 /// How far an allocation's lifecycle has come. Only ever moves forward, except for a restart of all tasks.
@@ -133,7 +156,7 @@ pub struct Health {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskState {
     /// Task name.
-    pub name: String,
+    pub name: Arc<str>,
     /// Where its machine stands.
     pub run: Run,
     /// The last attempt number given out; 0 before the first.

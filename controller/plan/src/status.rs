@@ -1,10 +1,7 @@
 //! From fine states to coarse ones, and the one verdict whether something has converged.
 
-use std_alloc::{
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use core::fmt::{self, Arguments, Display, Formatter, Write};
+use std_alloc::{format, string::String, vec::Vec};
 
 use herdlet_api_types::{
     UnixNanos,
@@ -90,8 +87,9 @@ pub fn convergence(
             overdue_at: None,
         };
     };
-    let wait = describe(now, spec, state, waiting);
-    let verdict = match wait.reason {
+    let mut message = String::with_capacity(SENTENCE);
+    let told = tell(&mut message, now, spec, state, waiting);
+    let verdict = match told.reason {
         _ if unhealthy => ConvergenceState::Failed,
         Reason::Operation | Reason::Delay | Reason::Health => ConvergenceState::Progressing,
         Reason::Dependency
@@ -103,10 +101,10 @@ pub fn convergence(
     };
     Convergence {
         state: verdict,
-        reason: Some(wait.reason),
-        message: format!("{}: {}", wait.part, wait.message),
+        reason: Some(told.reason),
+        message,
         since,
-        overdue_at: wait.until,
+        overdue_at: told.until_ns.map(|at| wall_of(now, at)),
     }
 }
 
@@ -117,126 +115,149 @@ pub fn describe(
     state: &AllocState,
     waiting: &Waiting,
 ) -> herdlet_api_types::view::Wait {
-    let wait = |part: String, reason, message: String, since_ns: Option<u64>, until_ns: Option<u64>| {
-        herdlet_api_types::view::Wait {
-            part,
-            reason,
-            message,
-            since: since_ns.map(|at| wall_of(now, at)),
-            until: until_ns.map(|at| wall_of(now, at)),
-        }
+    let mut part = String::new();
+    let told = tell(&mut part, now, spec, state, waiting);
+    let message = String::from(part.get(told.part + SEPARATOR.len()..).unwrap_or_default());
+    part.truncate(told.part);
+    herdlet_api_types::view::Wait {
+        part,
+        reason: told.reason,
+        message,
+        since: told.since_ns.map(|at| wall_of(now, at)),
+        until: told.until_ns.map(|at| wall_of(now, at)),
+    }
+}
+
+/// Room for most sentences about what is waited for.
+const SENTENCE: usize = 80;
+
+/// Between the part and what is said of it.
+const SEPARATOR: &str = ": ";
+
+/// What belongs to a sentence.
+struct Told {
+    /// Length of the part's name, with which it begins.
+    part: usize,
+    reason: Reason,
+    since_ns: Option<u64>,
+    until_ns: Option<u64>,
+}
+
+/// Writes what is waited for, the part first, in one go: this is made for each change of each allocation.
+fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, waiting: &Waiting) -> Told {
+    let mut part = 0;
+    let mut say = |name: &dyn Display, message: Arguments<'_>| {
+        // Writing to a string can't fail.
+        let _ = write!(text, "{name}");
+        part = text.len();
+        let _ = write!(text, "{SEPARATOR}{message}");
     };
+    let task = |index: &TaskIndex| TaskName(spec, *index);
     let due = |deadline: &Deadline| Some(deadline.due_ns(now));
-    match waiting {
+    let (reason, since_ns, until_ns) = match waiting {
         Waiting::Part(part) => {
-            let name = part_name(spec, *part);
+            let name = PartName(spec, *part);
             match state.parts.get(*part) {
-                PartState::Busy { doing, since_ns, overdue, .. } => wait(
-                    name,
-                    Reason::Operation,
-                    format!("{} {}", verb(*doing), if *overdue { "is overdue" } else { "is under way" }),
-                    Some(*since_ns),
-                    None,
-                ),
-                PartState::Failed { doing, attempt, retry_at_ns, why } => wait(
-                    name,
-                    Reason::Error,
-                    format!("{} failed {attempt} times: {why}", verb(*doing)),
-                    None,
-                    Some(*retry_at_ns),
-                ),
+                PartState::Busy { doing, since_ns, overdue, .. } => {
+                    let how = if *overdue { "is overdue" } else { "is under way" };
+                    say(&name, format_args!("{} {how}", verb(*doing)));
+                    (Reason::Operation, Some(*since_ns), None)
+                }
+                PartState::Failed { doing, attempt, retry_at_ns, why } => {
+                    say(&name, format_args!("{} failed {attempt} times: {why}", verb(*doing)));
+                    (Reason::Error, None, Some(*retry_at_ns))
+                }
                 PartState::Unknown | PartState::Suspect(_) => {
-                    wait(name, Reason::Operation, String::from("not looked at yet"), None, None)
+                    say(&name, format_args!("not looked at yet"));
+                    (Reason::Operation, None, None)
                 }
                 PartState::Absent | PartState::Up => {
-                    wait(name, Reason::Operation, String::from("about to change"), None, None)
+                    say(&name, format_args!("about to change"));
+                    (Reason::Operation, None, None)
                 }
             }
         }
-        Waiting::Gate(index) => wait(
-            task_name(spec, *index),
-            Reason::Dependency,
-            String::from("waits for its turn in the lifecycle"),
-            None,
-            None,
-        ),
+        Waiting::Gate(index) => {
+            say(&task(index), format_args!("waits for its turn in the lifecycle"));
+            (Reason::Dependency, None, None)
+        }
         Waiting::Dependency(index, other) => {
-            wait(task_name(spec, *index), Reason::Dependency, format!("waits for task {other}"), None, None)
+            say(&task(index), format_args!("waits for task {other}"));
+            (Reason::Dependency, None, None)
         }
-        Waiting::Volume(index, volume) => wait(
-            task_name(spec, *index),
-            Reason::Dependency,
-            format!("waits for volume \"{volume}\""),
-            None,
-            None,
-        ),
-        Waiting::Backoff(index, until) => wait(
-            task_name(spec, *index),
-            Reason::Backoff,
-            format!("waits before it starts again{}", last_exit(state, *index)),
-            None,
-            due(until),
-        ),
-        Waiting::Delay(Some(index), until) => wait(
-            task_name(spec, *index),
-            Reason::Delay,
-            format!("shutdown_delay of {} runs", until.length),
-            None,
-            due(until),
-        ),
-        Waiting::Delay(None, until) => wait(
-            String::from("group"),
-            Reason::Delay,
-            format!("shutdown_delay of {} runs", until.length),
-            None,
-            due(until),
-        ),
-        Waiting::StopOrder(index) => wait(
-            task_name(spec, *index),
-            Reason::Dependency,
-            String::from("stops after the tasks before it in the stop order"),
-            None,
-            None,
-        ),
-        Waiting::Exit(index, until) => wait(
-            task_name(spec, *index),
-            Reason::Operation,
-            format!("has been asked to end and has {} for it", until.length),
-            None,
-            due(until),
-        ),
+        Waiting::Volume(index, volume) => {
+            say(&task(index), format_args!("waits for volume \"{volume}\""));
+            (Reason::Dependency, None, None)
+        }
+        Waiting::Backoff(index, until) => {
+            let last = LastExit(state, *index);
+            say(&task(index), format_args!("waits before it starts again{last}"));
+            (Reason::Backoff, None, due(until))
+        }
+        Waiting::Delay(Some(index), until) => {
+            say(&task(index), format_args!("shutdown_delay of {} runs", until.length));
+            (Reason::Delay, None, due(until))
+        }
+        Waiting::Delay(None, until) => {
+            say(&"group", format_args!("shutdown_delay of {} runs", until.length));
+            (Reason::Delay, None, due(until))
+        }
+        Waiting::StopOrder(index) => {
+            say(&task(index), format_args!("stops after the tasks before it in the stop order"));
+            (Reason::Dependency, None, None)
+        }
+        Waiting::Exit(index, until) => {
+            say(&task(index), format_args!("has been asked to end and has {} for it", until.length));
+            (Reason::Operation, None, due(until))
+        }
         Waiting::Task(index, status) => {
-            wait(task_name(spec, *index), Reason::Operation, format!("is {}", status.as_str()), None, None)
+            say(&task(index), format_args!("is {}", status.as_str()));
+            (Reason::Operation, None, None)
         }
-        Waiting::Health(by) => wait(
-            String::from("health"),
-            Reason::Health,
-            String::from("waits for passing checks and time in health"),
-            None,
-            by.as_ref().and_then(due),
-        ),
-    }
+        Waiting::Health(by) => {
+            say(&"health", format_args!("waits for passing checks and time in health"));
+            (Reason::Health, None, by.as_ref().and_then(due))
+        }
+    };
+    Told { part, reason, since_ns, until_ns }
 }
 
 /// How a part is called in output.
-pub fn part_name(spec: &Allocation, part: Part) -> String {
-    match part {
-        Part::Task(index, _) => format!("{}: {}", task_name(spec, index), kind_of(part)),
-        Part::Dir | Part::Services | Part::Checks => kind_of(part).to_string(),
+struct PartName<'a>(&'a Allocation, Part);
+
+impl Display for PartName<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            Part::Task(index, _) => write!(f, "{}: {}", TaskName(self.0, index), kind_of(self.1)),
+            Part::Dir | Part::Services | Part::Checks => f.write_str(kind_of(self.1)),
+        }
     }
 }
 
-fn task_name(spec: &Allocation, index: TaskIndex) -> String {
-    let task = spec.group().and_then(|group| group.tasks.get(usize::from(index)));
-    task.map_or_else(|| format!("task {index}"), |task| format!("task {}", task.name))
+/// How a task is called in output.
+struct TaskName<'a>(&'a Allocation, TaskIndex);
+
+impl Display for TaskName<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("task ")?;
+        match self.0.group().and_then(|group| group.tasks.get(usize::from(self.1))) {
+            Some(task) => f.write_str(&task.name),
+            None => write!(f, "{}", self.1),
+        }
+    }
 }
 
-fn last_exit(state: &AllocState, index: TaskIndex) -> String {
-    let exit = state.durable.tasks.get(usize::from(index)).and_then(|task| task.exit.as_ref());
-    match exit {
-        Some(exit) if !exit.error.is_empty() => format!("; last: {}", exit.error),
-        Some(exit) => format!("; last exit code {}", exit.code),
-        None => String::new(),
+/// How the task's last attempt ended, where one has.
+struct LastExit<'a>(&'a AllocState, TaskIndex);
+
+impl Display for LastExit<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let task = self.0.durable.tasks.get(usize::from(self.1));
+        match task.and_then(|task| task.exit.as_ref()) {
+            Some(exit) if !exit.error.is_empty() => write!(f, "; last: {}", exit.error),
+            Some(exit) => write!(f, "; last exit code {}", exit.code),
+            None => Ok(()),
+        }
     }
 }
 

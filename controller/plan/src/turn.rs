@@ -1,6 +1,6 @@
 //! What one turn of the world produces.
 
-use std_alloc::{boxed::Box, string::String, vec::Vec};
+use std_alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{
     AllocId, JobKey,
@@ -30,11 +30,11 @@ pub struct Turn {
 #[derive(Debug, Clone)]
 pub enum View {
     /// This is the job now.
-    Job(Box<JobView>),
+    Job(Arc<JobView>),
     /// This job is forgotten.
     JobGone(JobKey),
     /// This is the allocation now.
-    Alloc(Box<AllocView>),
+    Alloc(Arc<AllocView>),
     /// This allocation is forgotten.
     AllocGone(AllocId),
     /// This is the volume now.

@@ -10,7 +10,6 @@ mod verdict;
 mod volumes;
 
 use std_alloc::{
-    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     string::String,
     sync::Arc,
@@ -36,7 +35,7 @@ use crate::{
     job::JobState,
     limits::ROUNDS_MAX,
     op::{Key, Op, Part, Subject, Target, TaskPart},
-    plan::Change,
+    plan::{Change, Plan},
     record::{Meta, Record, RecordKey, RecordValue},
     shared::volume::{Fate, Origin},
     state::{AllocState, PartState, Tracked},
@@ -83,6 +82,36 @@ impl Context {
         }
         entry.state.path.as_deref()
     }
+
+    /// Hands out what is to be done for an allocation.
+    fn issue(&self, spec: &Arc<Allocation>, issued: &mut Vec<Issued>, turn: &mut Turn) {
+        turn.actions.extend(issued.drain(..).map(|Issued { part, generation, verb, timeout }| {
+            let mounts = match part {
+                Part::Task(index, TaskPart::Mounts) => self.mount_sources(spec, usize::from(index)),
+                Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Vec::new(),
+            };
+            let op = Op { target: Target::Alloc(spec.id, part), generation };
+            Action { op, subject: Subject::Alloc(Arc::clone(spec), part), mounts, verb, timeout }
+        }));
+    }
+
+    fn mount_sources(&self, spec: &Allocation, task: usize) -> Vec<MountSource> {
+        let Some(group) = spec.group() else { return Vec::new() };
+        let Some(task) = group.tasks.get(task) else { return Vec::new() };
+        let sources = task.volume_mounts.iter().filter_map(|mount| {
+            let request = group.volumes.get(&mount.volume)?;
+            let name = volume_name(spec, request);
+            let path = self.volume_path(&name)?;
+            let volume = self.volumes.get(&*name)?;
+            Some(MountSource {
+                path: String::from(path),
+                destination: mount.destination.clone(),
+                read_only: mount.read_only || request.read_only || volume.state.spec.read_only,
+                volume: name.into_owned(),
+            })
+        });
+        sources.collect()
+    }
 }
 
 /// All objects of this machine.
@@ -95,6 +124,10 @@ pub struct World {
     /// Jobs that wait for a host port which another allocation holds.
     pub(crate) short_of_ports: BTreeSet<JobKey>,
     pub(crate) generation: u64,
+    /// What operations are noted in before they are handed out; kept for its memory.
+    issued: Vec<Issued>,
+    /// What allocations are planned on; kept for its memory.
+    plan: Plan,
 }
 
 #[derive(Debug)]
@@ -107,7 +140,7 @@ pub(crate) struct JobEntry {
     /// Why it had to converge last; see [`crate::turn::Note::Converged`].
     pub cause: &'static str,
     /// As it was last shown.
-    pub shown: Option<Box<JobView>>,
+    pub shown: Option<Arc<JobView>>,
     /// Something has changed that its plan depends on.
     pub stale: bool,
     /// What has not converged.
@@ -124,6 +157,8 @@ impl World {
             allocs: Allocs::default(),
             short_of_ports: BTreeSet::new(),
             generation: 0,
+            issued: Vec::new(),
+            plan: Plan::default(),
         }
     }
 
@@ -163,9 +198,10 @@ impl World {
     pub fn reconcile(&mut self, now: Now, key: &Key, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         match key {
             Key::Job(job) => self.reconcile_job(now, job, dirty, turn),
-            Key::Volume(name) => self.reconcile_volume(now, name, dirty, turn),
+            Key::Volume(name) => self.reconcile_volume(now, name, turn),
             Key::Alloc(id) => self.reconcile_alloc(now, *id, dirty, turn),
         }
+        dirty.remove(key);
         self.flush_meta(turn);
     }
 
@@ -236,7 +272,7 @@ impl World {
         change: impl FnOnce(&mut Writer<'_>) -> R,
     ) -> Option<R> {
         let entry = self.allocs.get_mut(id)?;
-        let mut issued = Vec::new();
+        let mut issued = core::mem::take(&mut self.issued);
         let result = change(&mut Writer {
             now,
             settings: &self.ctx.settings,
@@ -247,57 +283,73 @@ impl World {
             notes: &mut turn.notes,
         });
         entry.changed = true;
+        self.ctx.issue(&entry.spec, &mut issued, turn);
+        self.issued = issued;
         if self.allocs.review(id) {
             self.ports_are_free(dirty);
         }
-        self.issue(id, issued, turn);
         dirty.insert(Key::Alloc(id));
         Some(result)
     }
 
     fn reconcile_alloc(&mut self, now: Now, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+        let Some(entry) = self.allocs.get_mut(id) else { return };
+        let mut issued = core::mem::take(&mut self.issued);
+        let mut plan = core::mem::take(&mut self.plan);
         let mut rounds = 0;
-        let plan = loop {
-            let Some(entry) = self.allocs.get(id) else { return };
-            let plan = alloc::plan(now, &self.ctx, &entry.spec, &entry.state);
-            if plan.changes.is_empty() {
-                break plan;
-            }
-            if plan.changes.contains(&Change::Forget) {
-                self.forget_alloc(id, dirty, turn);
-                return;
+        let gone = loop {
+            plan = alloc::plan_on(plan, now, &self.ctx, &entry.spec, &entry.state);
+            let gone = plan.changes.contains(&Change::Forget);
+            if plan.changes.is_empty() || gone || rounds == ROUNDS_MAX {
+                break gone;
             }
             rounds += 1;
-            if rounds > ROUNDS_MAX {
-                break plan;
+            entry.changed = true;
+            let mut writer = Writer {
+                now,
+                settings: &self.ctx.settings,
+                spec: &entry.spec,
+                state: &mut entry.state,
+                generation: &mut self.generation,
+                issued: &mut issued,
+                notes: &mut turn.notes,
+            };
+            for change in plan.changes.drain(..) {
+                writer.change(change);
             }
-            self.write(now, id, dirty, turn, |writer| {
-                for change in plan.changes {
-                    writer.change(change);
-                }
-            });
         };
-        dirty.remove(&Key::Alloc(id));
+        self.ctx.issue(&entry.spec, &mut issued, turn);
+        self.issued = issued;
+        if gone {
+            self.plan = plan;
+            return self.forget_alloc(id, dirty, turn);
+        }
+        if rounds > 0 && self.allocs.review(id) {
+            self.ports_are_free(dirty);
+        }
         if let Some(at) = plan.wake_ns {
             turn.wakes.push((Key::Alloc(id), at));
         }
-        let waiting = !plan.waits.is_empty();
+        let result = match (rounds, plan.waits.is_empty()) {
+            (0, true) => "unchanged",
+            (0, false) => "waiting",
+            (_, _) => "changed",
+        };
+        turn.notes.push(Note::Reconciled { kind: "alloc", result });
+        self.show_alloc(now, id, &plan, dirty, turn);
+        self.plan = plan;
+    }
+
+    /// Writes what changed of an allocation, shows it if it may look different, and tells its job what concerns it.
+    fn show_alloc(&mut self, now: Now, id: AllocId, plan: &Plan, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         let Some(entry) = self.allocs.get_mut(id) else { return };
         let touched = entry.flush(&mut self.meta, now, turn);
         let standing = Some(entry.standing());
         let stirs = entry.standing != standing;
         entry.standing = standing;
         let mut tells = false;
-        let result = if rounds > 0 {
-            "changed"
-        } else if waiting {
-            "waiting"
-        } else {
-            "unchanged"
-        };
-        turn.notes.push(Note::Reconciled { kind: "alloc", result });
         if core::mem::take(&mut entry.changed) || touched {
-            let mut convergence = status::convergence(now, &entry.spec, &entry.state, &plan, entry.since);
+            let mut convergence = status::convergence(now, &entry.spec, &entry.state, plan, entry.since);
             let converged = |verdict: &Convergence| verdict.state == ConvergenceState::Converged;
             if entry.verdict.as_ref().is_none_or(|was| converged(was) != converged(&convergence)) {
                 entry.since = now.wall;
@@ -322,7 +374,6 @@ impl World {
     /// Nothing of the allocation is left in the world: nothing of it is kept here either.
     fn forget_alloc(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         let Some(entry) = self.allocs.remove(id) else { return };
-        dirty.remove(&Key::Alloc(id));
         self.stir_job(entry.spec.job_key.clone(), dirty);
         turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
         turn.records.push(Record::Delete(RecordKey::AllocState(id)));
@@ -336,41 +387,6 @@ impl World {
         for key in core::mem::take(&mut self.short_of_ports) {
             self.stir_job(key, dirty);
         }
-    }
-
-    fn issue(&self, id: AllocId, issued: Vec<Issued>, turn: &mut Turn) {
-        let Some(entry) = self.allocs.get(id) else { return };
-        for Issued { part, generation, verb, timeout } in issued {
-            let mounts = match part {
-                Part::Task(index, TaskPart::Mounts) => self.mount_sources(&entry.spec, usize::from(index)),
-                Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Vec::new(),
-            };
-            turn.actions.push(Action {
-                op: Op { target: Target::Alloc(id, part), generation },
-                subject: Subject::Alloc(Arc::clone(&entry.spec), part),
-                mounts,
-                verb,
-                timeout,
-            });
-        }
-    }
-
-    fn mount_sources(&self, spec: &Allocation, task: usize) -> Vec<MountSource> {
-        let Some(group) = spec.group() else { return Vec::new() };
-        let Some(task) = group.tasks.get(task) else { return Vec::new() };
-        let sources = task.volume_mounts.iter().filter_map(|mount| {
-            let request = group.volumes.get(&mount.volume)?;
-            let name = volume_name(spec, request);
-            let path = self.ctx.volume_path(&name)?;
-            let volume = self.ctx.volumes.get(&*name)?;
-            Some(MountSource {
-                path: String::from(path),
-                destination: mount.destination.clone(),
-                read_only: mount.read_only || request.read_only || volume.state.spec.read_only,
-                volume: name.into_owned(),
-            })
-        });
-        sources.collect()
     }
 
     fn flush_meta(&mut self, turn: &mut Turn) {

@@ -303,5 +303,5 @@ pub(crate) fn stem(path: &Path) -> Option<&str> {
 
 pub(crate) fn job_key_of(path: &Path) -> Option<JobKey> {
     let (namespace, id) = stem(path)?.split_once('.')?;
-    Some(JobKey { namespace: paths::decode(namespace)?, id: paths::decode(id)? })
+    Some(JobKey { namespace: paths::decode(namespace)?.into(), id: paths::decode(id)?.into() })
 }

@@ -18,7 +18,7 @@ use herdlet_api_types::{
 use herdlet_plan::{
     job::{JobState, Slot},
     record::RecordKey,
-    state::{Durable, Run, TaskState},
+    state::Durable,
     time::Now,
 };
 
@@ -207,19 +207,12 @@ fn fill_states(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope, made: 
                 let job = loaded.versions.get(&(spec.job_key.clone(), spec.job_version));
                 let group = job.and_then(|job| job.group(&spec.group));
                 let names = group.into_iter().flat_map(|group| &group.tasks).map(|task| &task.name);
-                let task =
-                    |name: &String| begun(name, attempts.get(&(id, name.clone())).copied(), sources.now);
-                Durable { adopted: true, tasks: names.map(task).collect(), ..Durable::default() }
+                let newest = |name: &String| attempts.get(&(id, name.clone())).copied();
+                Durable::rebuilt(names.map(|name| (name.as_str(), newest(name))), sources.now.boot)
             }
         };
         loaded.states.insert(id, state);
     }
-}
-
-/// A task of which only the last attempt's number is known: the plan will be to see what became of it.
-fn begun(name: &str, attempt: Option<u32>, now: Now) -> TaskState {
-    let run = attempt.map_or(Run::Waiting, |attempt| Run::Starting { attempt, boot: now.boot });
-    TaskState { name: name.to_owned(), run, attempt: attempt.unwrap_or(0), ..TaskState::default() }
 }
 
 /// The newest allocation of each slot stands for it; the file of an older one says `run` though it was stopped since.

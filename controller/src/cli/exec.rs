@@ -109,7 +109,7 @@ fn choose<'t>(
     for view in allocs {
         let meant = |task: &&TaskView| {
             task.state == TaskStatus::Running
-                && target.task.as_deref().is_none_or(|wanted| wanted == task.name)
+                && target.task.as_deref().is_none_or(|wanted| *wanted == *task.name)
         };
         // Sidecars run too; the work itself is what people mean. Where the job is not known any more the first one serves.
         let job = jobs.iter().find(|job| job.key == view.spec.job_key);

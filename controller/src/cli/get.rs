@@ -263,7 +263,7 @@ async fn tasks(client: &Client, targets: &[String], printer: Printer) -> Result<
     let tasks: Vec<(&AllocView, &TaskView)> = allocs
         .iter()
         .flat_map(|(view, wanted)| {
-            let meant = move |task: &&TaskView| wanted.as_deref().is_none_or(|wanted| wanted == task.name);
+            let meant = move |task: &&TaskView| wanted.as_deref().is_none_or(|wanted| *wanted == *task.name);
             view.tasks.iter().filter(meant).map(move |task| (view, task))
         })
         .collect();

@@ -118,7 +118,7 @@ fn sources(allocs: &[AllocView], task: &Option<String>) -> impl Iterator<Item = 
         let started = view.tasks.iter().filter(move |task| task.attempt > 0 && meant(&task.name));
         started.map(|task| Source {
             alloc: view.spec.id,
-            task: task.name.clone(),
+            task: task.name.to_string(),
             name: format!("{}/{}", view.spec.name(), task.name),
         })
     })

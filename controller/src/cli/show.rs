@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anstyle::Style;
 use herdlet_api_types::{
     UnixNanos,
-    task::ExitResult,
+    task::{ExitResult, TaskPhase},
     view::{AllocView, Convergence, TaskView},
 };
 use serde::Serialize;
@@ -84,12 +84,12 @@ pub(super) fn exit(exit: &ExitResult) -> String {
 
 /// What a task is doing, in a few words.
 pub(super) fn phase(task: &TaskView) -> String {
-    let mut text = match (task.phase.as_str(), task.failed) {
-        ("dead", true) => "failed".to_owned(),
-        ("dead", false) => "complete".to_owned(),
-        (phase, _) => phase.to_owned(),
+    let mut text = match (task.phase, task.failed) {
+        (TaskPhase::Dead, true) => "failed".to_owned(),
+        (TaskPhase::Dead, false) => "complete".to_owned(),
+        (phase, _) => phase.to_string(),
     };
-    if task.phase != "running"
+    if task.phase != TaskPhase::Running
         && let Some(last) = &task.exit
     {
         text.push_str(&format!(" ({})", exit(last)));

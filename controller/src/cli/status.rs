@@ -155,7 +155,7 @@ fn report<'r>(
     let of_task = |task: &'r TaskView| TaskReport {
         name: &task.name,
         state: task.state,
-        phase: &task.phase,
+        phase: task.phase.as_str(),
         failed: task.failed,
         restarts: task.restarts,
         exit: task.exit.as_ref(),

@@ -98,11 +98,11 @@ fn within_job(rest: &str, key: &JobKey, allocs: &[AllocView]) -> Result<Target, 
 }
 
 fn with_task(key: &JobKey, allocs: Vec<AllocView>, task: &str) -> Result<Target, Failure> {
-    let has = |view: &AllocView| view.tasks.iter().any(|known| known.name == task);
+    let has = |view: &AllocView| view.tasks.iter().any(|known| *known.name == *task);
     let found: Vec<_> = allocs.iter().filter(|view| has(view)).cloned().collect();
     if found.is_empty() {
         let mut names: Vec<_> =
-            allocs.iter().flat_map(|view| view.tasks.iter().map(|task| task.name.clone())).collect();
+            allocs.iter().flat_map(|view| view.tasks.iter().map(|task| task.name.to_string())).collect();
         names.sort();
         names.dedup();
         return Err(Failure::new(format!("job {key} has no task {task:?}")).hint(candidates(&names)));

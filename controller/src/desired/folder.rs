@@ -360,7 +360,7 @@ mod tests {
     }
 
     fn key(id: &str) -> JobKey {
-        JobKey { namespace: "default".to_owned(), id: id.to_owned() }
+        JobKey { namespace: "default".into(), id: id.into() }
     }
 
     fn read(owned: &Owned, dir: &Path) -> Wanted {

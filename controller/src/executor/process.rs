@@ -57,8 +57,8 @@ pub async fn config(
         .map_err(|error| Refusal { class: sight::Class::Fatal, why: format!("parse config: {error}") })?;
     let alloc = &workload.alloc;
     let labels = [
-        ("namespace", alloc.job_key.namespace.clone()),
-        ("job", alloc.job_key.id.clone()),
+        ("namespace", alloc.job_key.namespace.to_string()),
+        ("job", alloc.job_key.id.to_string()),
         ("group", alloc.group.clone()),
         ("node", context.node.name.clone()),
         ("instance", context.instance.0.clone()),

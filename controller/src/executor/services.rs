@@ -257,5 +257,5 @@ fn services_part(owner: &ServiceOwner, model: &ReadModel) -> Option<Part> {
 /// A task's index in its group.
 pub(crate) fn task_index(model: &ReadModel, alloc: AllocId, task: &str) -> Option<TaskIndex> {
     let view = model.alloc(&alloc)?;
-    TaskIndex::try_from(view.tasks.iter().position(|known| known.name == task)?).ok()
+    TaskIndex::try_from(view.tasks.iter().position(|known| *known.name == *task)?).ok()
 }

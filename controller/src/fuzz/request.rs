@@ -133,7 +133,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
 
 fn show(shared: &Shared) {
     let job = job("web", "g", "t");
-    let views = vec![View::Job(Box::new(job_view(&job, 0))), View::Alloc(Box::new(alloc_view(&job, 0, 7)))];
+    let views = vec![View::Job(job_view(&job, 0).into()), View::Alloc(alloc_view(&job, 0, 7).into())];
     shared.model.publisher().offer(CommitIndex(5), views);
 }
 

@@ -99,7 +99,7 @@ pub(super) async fn restart(
         ("", true) => RestartScope::All,
         (_, true) => return Err(ApiError::bad("task name cannot be set when restarting all tasks")),
         (task, false) => {
-            if !alloc.tasks.iter().any(|known| known.name == task) {
+            if !alloc.tasks.iter().any(|known| *known.name == *task) {
                 return Err(ApiError::NotFound(format!("Could not find task runner for task: {task}")));
             }
             RestartScope::Task(task.to_owned())
@@ -128,7 +128,7 @@ pub(super) async fn signal(
     if !herdlet_api_types::manifest::scalar::SIGNALS.contains(&name.as_str()) {
         return Err(ApiError::bad(format!("there is no signal {:?}", signal.signal)));
     }
-    if !signal.task.is_empty() && !alloc.tasks.iter().any(|task| task.name == signal.task) {
+    if !signal.task.is_empty() && !alloc.tasks.iter().any(|task| *task.name == *signal.task) {
         return Err(ApiError::NotFound(format!("unknown task name {:?}", signal.task)));
     }
     let task = (!signal.task.is_empty()).then_some(signal.task);

@@ -94,7 +94,7 @@ fn check(alloc: &AllocView, wanted: &Wanted) -> ApiResult<Stream> {
     if !matches!(wanted.origin.as_str(), "" | "start" | "end") {
         return Err(ApiError::bad("origin must be start or end"));
     }
-    let task = alloc.tasks.iter().find(|task| task.name == wanted.task);
+    let task = alloc.tasks.iter().find(|task| *task.name == *wanted.task);
     let task = task.ok_or_else(|| ApiError::bad(format!("unknown task name {:?}", wanted.task)))?;
     if task.attempt == 0 {
         let message = format!("task {:?} not started yet. No logs available", task.name);
@@ -222,7 +222,7 @@ enum Told {
 /// Whether nothing will be written to the task's log any more.
 fn has_ended(shared: &Shared, alloc: AllocId, task: &str) -> bool {
     let Some(view) = shared.model.alloc(&alloc) else { return true };
-    let task = view.tasks.iter().find(|known| known.name == task);
+    let task = view.tasks.iter().find(|known| *known.name == *task);
     task.is_none_or(|task| task.state == TaskStatus::Dead)
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Read {
 impl Read {
     /// The job of that id in the namespace asked for.
     pub(super) fn job(&self, id: String) -> JobKey {
-        JobKey { namespace: self.namespace().to_owned(), id }
+        JobKey { namespace: self.namespace().into(), id: id.into() }
     }
 
     /// Whether something in `namespace` is asked for. `*` means all.

@@ -31,7 +31,7 @@ pub(super) async fn list(
     let stubs = |shared: &Shared| {
         let mut found: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
         for registration in shared.catalog.all().into_iter().filter(|one| read.covers(&one.job.namespace)) {
-            let services = found.entry(registration.job.namespace).or_default();
+            let services = found.entry(registration.job.namespace.to_string()).or_default();
             services.entry(registration.name).or_default().extend(registration.tags);
         }
         Ok(found.into_iter().map(|(namespace, services)| stub(&namespace, services)).collect::<Vec<_>>())

@@ -57,7 +57,7 @@ async fn measure(target: &TaskTarget) -> Option<(String, Usage)> {
         samples.next().await?.ok()
     };
     let usage = tokio::time::timeout(MEASURE_MAX, measuring).await.ok()??;
-    Some((target.task.name.clone(), usage))
+    Some((target.task.name.to_string(), usage))
 }
 
 /// The sum of some measurements, in Nomad's form. What no one measured is 0 and not listed as measured.

@@ -30,7 +30,7 @@ impl Shared {
 
     /// A task of it that has been started.
     pub(super) fn task(&self, alloc: &AllocView, name: &str) -> ApiResult<TaskTarget> {
-        let task = alloc.tasks.iter().find(|task| task.name == name);
+        let task = alloc.tasks.iter().find(|task| *task.name == *name);
         let (Some(task), Some(spec)) = (task, alloc.spec.task(name)) else {
             return Err(ApiError::bad(format!("unknown task name {name:?}")));
         };

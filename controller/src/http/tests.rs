@@ -62,8 +62,8 @@ impl Ground {
     }
 
     fn show(&self, index: u64, jobs: &[JobView], allocs: &[AllocView]) {
-        let jobs = jobs.iter().map(|view| View::Job(Box::new(view.clone())));
-        let allocs = allocs.iter().map(|view| View::Alloc(Box::new(view.clone())));
+        let jobs = jobs.iter().map(|view| View::Job(Arc::new(view.clone())));
+        let allocs = allocs.iter().map(|view| View::Alloc(Arc::new(view.clone())));
         self.shared.model.publisher().offer(CommitIndex(index), jobs.chain(allocs).collect());
     }
 

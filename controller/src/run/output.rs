@@ -112,7 +112,7 @@ async fn follow_all(
     loop {
         for view in model.allocs() {
             for task in view.tasks.iter().filter(|task| task.attempt > 0) {
-                if !followed.insert((view.spec.id, task.name.clone())) {
+                if !followed.insert((view.spec.id, task.name.to_string())) {
                     continue;
                 }
                 let prefix = names.prefix(&view.spec.name(), &task.name);

@@ -2,12 +2,12 @@
 //!
 //! In: the read model. Out: a line on stderr for each start, restart and end; the exit code. It waits for nothing.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use herdlet_api_types::{
     AllocId,
     job::{Job, JobType},
-    task::{ExitResult, TaskStatus},
+    task::{ExitResult, TaskPhase, TaskStatus},
     view::{AllocView, TaskView},
 };
 
@@ -22,9 +22,9 @@ const KILLED: i32 = 128;
 /// What people were told already.
 #[derive(Default)]
 pub(super) struct Told {
-    ended: BTreeSet<(AllocId, String)>,
-    running: BTreeSet<(AllocId, String, u32)>,
-    restarts: BTreeSet<(AllocId, String, u32)>,
+    ended: BTreeSet<(AllocId, Arc<str>)>,
+    running: BTreeSet<(AllocId, Arc<str>, u32)>,
+    restarts: BTreeSet<(AllocId, Arc<str>, u32)>,
 }
 
 impl Told {
@@ -45,7 +45,10 @@ impl Told {
             anstream::eprintln!("{name} restarting (restart {}){exit}", task.restarts);
         }
         let service = view.spec.job.kind == JobType::Service;
-        if service && task.phase == "running" && self.running.insert((key.0, key.1.clone(), task.attempt)) {
+        if service
+            && task.phase == TaskPhase::Running
+            && self.running.insert((key.0, key.1.clone(), task.attempt))
+        {
             anstream::eprintln!("{name} running after {}", format_elapsed(began));
         }
         if task.state == TaskStatus::Dead && self.ended.insert(key) {

@@ -123,5 +123,5 @@ fn job_path(job: &JobKey) -> String {
 }
 
 fn job_key(namespace: &str, id: &str) -> Option<JobKey> {
-    Some(JobKey { namespace: paths::decode(namespace)?, id: paths::decode(id)? })
+    Some(JobKey { namespace: paths::decode(namespace)?.into(), id: paths::decode(id)?.into() })
 }

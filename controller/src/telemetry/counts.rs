@@ -9,6 +9,7 @@ use std::{
 
 use herdlet_api_types::{
     AllocId, JobKey,
+    task::TaskPhase,
     view::{AllocView, ConvergenceState, JobView},
 };
 use herdlet_plan::{event::Noticed, turn::Note};
@@ -117,19 +118,23 @@ impl Counts {
     /// An allocation is shown so.
     pub(super) fn alloc(&mut self, view: &AllocView) {
         for task in &view.tasks {
-            let key = (view.spec.id, task.name.clone());
-            match task.phase.as_str() {
-                "starting" => {
+            let key = (view.spec.id, String::from(&*task.name));
+            match task.phase {
+                TaskPhase::Starting => {
                     let known = self.starting.get(&key).is_some_and(|known| known.attempt == task.attempt);
                     if !known {
                         let starting = Starting { attempt: task.attempt, since: Instant::now() };
                         self.starting.insert(key.clone(), starting);
                     }
                 }
-                _ => {
+                TaskPhase::Waiting
+                | TaskPhase::BackingOff
+                | TaskPhase::Running
+                | TaskPhase::Stopping
+                | TaskPhase::Dead => {
                     let began = self.starting.remove(&key).filter(|known| known.attempt == task.attempt);
                     let driver = view.spec.task(&task.name).map(|task| task.driver.clone());
-                    if let (Some(began), Some(driver), "running") = (began, driver, task.phase.as_str()) {
+                    if let (Some(began), Some(driver), TaskPhase::Running) = (began, driver, task.phase) {
                         self.starts.entry(driver).or_default().observe(began.since.elapsed());
                     }
                 }

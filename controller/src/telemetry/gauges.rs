@@ -65,7 +65,7 @@ impl Gauges {
         }
         for job in model.jobs() {
             gauges.count("job", &job.convergence, now_ns);
-            gauges.versions.insert((job.key.namespace.clone(), job.key.id.clone()), job.version);
+            gauges.versions.insert((job.key.namespace.to_string(), job.key.id.to_string()), job.version);
         }
         for status in
             [ClientStatus::Pending, ClientStatus::Running, ClientStatus::Complete, ClientStatus::Failed]
@@ -87,8 +87,8 @@ impl Gauges {
                 let job = &alloc.spec.job_key;
                 for status in [CheckStatus::Pending, CheckStatus::Success, CheckStatus::Failure] {
                     let labels = (
-                        job.namespace.clone(),
-                        job.id.clone(),
+                        job.namespace.to_string(),
+                        job.id.to_string(),
                         check.service.clone(),
                         check.check.clone(),
                         status.as_str(),

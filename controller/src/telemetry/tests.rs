@@ -11,7 +11,7 @@ use herdlet_api_types::{
     alloc::{Allocation, ClientStatus, Desired},
     job::Job,
     service::{CheckResult, CheckStatus},
-    task::{ExitResult, TaskStatus},
+    task::{ExitResult, TaskPhase, TaskStatus},
     view::{AllocView, Convergence, ConvergenceState, JobView, Reason, TaskView},
 };
 use herdlet_plan::{event::Noticed, turn::View};
@@ -55,7 +55,7 @@ fn node() -> Node {
 }
 
 fn key() -> JobKey {
-    JobKey { namespace: "default".to_owned(), id: "we\"b\\\n".to_owned() }
+    JobKey { namespace: "default".into(), id: "we\"b\\\n".into() }
 }
 
 fn convergence(
@@ -77,7 +77,7 @@ fn plain_job() -> Arc<Job> {
     let text = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: web}\nspec:\n  type: service\n  groups:\n    \
                 - {name: g, tasks: [{name: main, driver: mock, config: {run_for: 1s}}]}\n";
     let mut set = manifests::parse("web.yaml", text.as_bytes(), &manifests::Drivers::built_in()).unwrap();
-    Arc::new(Job { id: key().id, ..set.jobs.remove(0).object })
+    Arc::new(Job { id: key().id.to_string(), ..set.jobs.remove(0).object })
 }
 
 fn job(version: u64, convergence: Convergence) -> View {
@@ -97,7 +97,7 @@ fn job(version: u64, convergence: Convergence) -> View {
     )
 }
 
-fn alloc(phase: &str, attempt: u32, exit: Option<ExitResult>, check: CheckStatus) -> View {
+fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckStatus) -> View {
     let spec = Allocation {
         id: AllocId::from_hash([3; 16]),
         job_key: key(),
@@ -113,9 +113,9 @@ fn alloc(phase: &str, attempt: u32, exit: Option<ExitResult>, check: CheckStatus
         previous: None,
     };
     let task = TaskView {
-        name: "main".to_owned(),
+        name: "main".into(),
         state: TaskStatus::Running,
-        phase: phase.to_owned(),
+        phase,
         attempt,
         failed: false,
         restarts: 0,
@@ -138,7 +138,7 @@ fn alloc(phase: &str, attempt: u32, exit: Option<ExitResult>, check: CheckStatus
         AllocView {
             spec: Arc::new(spec),
             status: ClientStatus::Running,
-            description: String::new(),
+            description: "".into(),
             tasks: vec![task],
             checks: vec![check],
             healthy: None,
@@ -199,7 +199,7 @@ fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
         CommitIndex(1),
         vec![
             job(0, convergence(ConvergenceState::Converged, None, 1, None)),
-            alloc("running", 1, None, CheckStatus::Success),
+            alloc(TaskPhase::Running, 1, None, CheckStatus::Success),
         ],
     );
     node.telemetry.orphans("attempt", Orphans { left: 1, removed: 1 });
@@ -239,7 +239,7 @@ fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
         CommitIndex(1),
         vec![
             job(4, convergence(ConvergenceState::Progressing, Some(Reason::Operation), 990, None)),
-            alloc("running", 1, None, CheckStatus::Failure),
+            alloc(TaskPhase::Running, 1, None, CheckStatus::Failure),
         ],
     );
     let page = node.telemetry.page(Format::Text);
@@ -325,9 +325,9 @@ async fn versions_and_starts_are_followed_as_they_are_published() {
         })
     };
     let states = [
-        (2, ConvergenceState::Progressing, "starting", "-1.0"),
-        (3, ConvergenceState::Converged, "running", "3.0"),
-        (4, ConvergenceState::Progressing, "running", "3.0"),
+        (2, ConvergenceState::Progressing, TaskPhase::Starting, "-1.0"),
+        (3, ConvergenceState::Converged, TaskPhase::Running, "3.0"),
+        (4, ConvergenceState::Progressing, TaskPhase::Running, "3.0"),
     ];
     for (version, state, phase, expected) in states {
         let views = vec![
@@ -350,11 +350,12 @@ async fn versions_and_starts_are_followed_as_they_are_published() {
 fn what_failed_for_good_does_not_age_and_what_went_as_wanted_is_not_counted() {
     let node = node();
     let failed = convergence(ConvergenceState::Failed, Some(Reason::Error), 1, None);
-    let View::Alloc(mut stopped) = alloc("dead", 1, None, CheckStatus::Pending) else { panic!() };
+    let View::Alloc(stopped) = alloc(TaskPhase::Dead, 1, None, CheckStatus::Pending) else { panic!() };
+    let mut stopped = Arc::unwrap_or_clone(stopped);
     let wanted = Allocation { desired: Desired::Stop, ..Allocation::clone(&stopped.spec) };
     stopped.spec = Arc::new(wanted);
     let mut publisher = node.model.publisher();
-    publisher.offer(CommitIndex(1), vec![job(0, failed), View::Alloc(stopped.clone())]);
+    publisher.offer(CommitIndex(1), vec![job(0, failed), View::Alloc(stopped.clone().into())]);
     // It still has to go.
     let page = node.telemetry.page(Format::Text);
     assert_eq!(sample(&page, r#"herdlet_objects{kind="alloc",state="waiting"}"#), Some(1.0));
@@ -366,7 +367,7 @@ fn what_failed_for_good_does_not_age_and_what_went_as_wanted_is_not_counted() {
     assert_eq!(sample(&page, r#"herdlet_overdue{kind="alloc"}"#), Some(1.0));
     // It has gone.
     stopped.convergence = convergence(ConvergenceState::Converged, None, 1_000, None);
-    publisher.offer(CommitIndex(2), vec![View::Alloc(stopped)]);
+    publisher.offer(CommitIndex(2), vec![View::Alloc(stopped.into())]);
     let page = node.telemetry.page(Format::Text);
     for state in ["converged", "progressing", "waiting", "failed"] {
         assert_eq!(sample(&page, &format!(r#"herdlet_objects{{kind="alloc",state="{state}"}}"#)), Some(0.0));
@@ -400,10 +401,11 @@ fn every_part_that_can_drift_is_counted_from_zero() {
 #[test]
 fn an_example_of_a_page() {
     let node = node();
-    let View::Alloc(mut healthy) = alloc("running", 1, None, CheckStatus::Success) else { panic!() };
+    let View::Alloc(healthy) = alloc(TaskPhase::Running, 1, None, CheckStatus::Success) else { panic!() };
+    let mut healthy = Arc::unwrap_or_clone(healthy);
     healthy.convergence = convergence(ConvergenceState::Converged, None, 900, None);
     let updating = convergence(ConvergenceState::Progressing, Some(Reason::Health), 980, Some(1_060));
-    node.model.publisher().offer(CommitIndex(1), vec![job(1, updating), View::Alloc(healthy)]);
+    node.model.publisher().offer(CommitIndex(1), vec![job(1, updating), View::Alloc(healthy.into())]);
     let sink = node.telemetry.sink();
     sink(&Note::Converged { kind: "job", took_ns: 450_000_000, cause: "apply" });
     sink(&Note::TaskRestart { job: key(), task: "main".to_owned(), reason: "exit" });

@@ -15,6 +15,7 @@ use std::{
 use herdlet_api_types::{
     AllocId,
     alloc::Desired,
+    task::TaskPhase,
     view::{AllocView, TaskView, VolumeView},
     volume::VolumeStatus,
 };
@@ -345,7 +346,7 @@ fn has_dirs(dir: &Path, names: &[&str]) -> bool {
 }
 
 fn is_running(task: &TaskView) -> bool {
-    task.phase == "running"
+    task.phase == TaskPhase::Running
 }
 
 /// Where volumes that are ready have their data.
@@ -370,7 +371,7 @@ fn part_at(point: &Path, paths: &Paths, model: &ReadModel) -> Option<(AllocId, P
     let entry = names.next()??;
     // What is taken down is unmounted by ourselves.
     let view = model.alloc(&id).filter(|view| view.spec.desired == Desired::Run)?;
-    let index = TaskIndex::try_from(view.tasks.iter().position(|known| known.name == task)?).ok()?;
+    let index = TaskIndex::try_from(view.tasks.iter().position(|known| *known.name == *task)?).ok()?;
     let part = match entry {
         "secrets" | "private" => TaskPart::Dir,
         _ => TaskPart::Mounts,

@@ -1,11 +1,22 @@
 //! Many simulated lives, on all cores: `cargo run --release -p herdlet-tests --bin sim -- FROM..TO [THREADS]`.
 //!
-//! In: a range of seeds. Out: lives, steps and steps a second; where a promise was broken its seed, the end of that life's log and
+//! In: a range of seeds. Out: what was met with in how many lives; lives, steps (events applied and effects) and steps a second; where a promise was broken its seed, the end of that life's log and
 //! how to live it again, and code 1.
 
-use std::{env, num::NonZero, ops::Range, process::ExitCode, thread, time::Instant};
+use std::{
+    env,
+    num::NonZero,
+    ops::Range,
+    process::ExitCode,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
 
-use herdlet_tests::sim::seeds::{self, Broken};
+use herdlet_tests::sim::seeds::{self, Broken, Lived};
+
+/// How often it says how far it is.
+const PROGRESS: Duration = Duration::from_secs(10);
 
 /// Lines of a broken life's log that are shown unless `HERDLET_SIM_LOG` asks for all.
 const LINES: usize = 120;
@@ -19,16 +30,26 @@ fn main() -> ExitCode {
     let all = thread::available_parallelism().map_or(1, NonZero::get);
     let threads = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(all);
     let began = Instant::now();
-    match seeds::live_all(range, threads) {
+    let shown = Mutex::new(began);
+    let told = |lived: &Lived| {
+        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if shown.elapsed() >= PROGRESS {
+            *shown = Instant::now();
+            eprintln!("{}", sum(lived, began.elapsed()));
+        }
+    };
+    match seeds::live_all(range.clone(), threads, &told) {
         Ok(lived) => {
+            for (what, lives) in lived.met.iter() {
+                println!("{lives:>12} lives with {what}");
+            }
             println!(
-                "{} lives, {} steps, {} commits in {:.1?} on {threads} threads: {:.0} steps/s on one core",
-                lived.lives,
-                lived.steps,
-                lived.commits,
-                began.elapsed(),
-                lived.steps_per_second()
+                "seeds {}..{}, {threads} threads: {}",
+                range.start,
+                range.end,
+                sum(&lived, began.elapsed())
             );
+            println!("violations: 0 of safety, 0 of liveness");
             ExitCode::SUCCESS
         }
         Err(Broken { seed, why, log }) => {
@@ -41,6 +62,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn sum(lived: &Lived, took: Duration) -> String {
+    format!(
+        "{} lives, {} steps, {} commits in {took:.1?}: {:.0} steps/s on one core",
+        lived.lives,
+        lived.steps,
+        lived.commits,
+        lived.steps_per_second()
+    )
 }
 
 fn range(text: &str) -> Option<Range<u64>> {

@@ -38,13 +38,17 @@ pub fn service(name: &str) -> Service {
     }
 }
 
-/// The volume that [`random`] jobs mount.
-pub fn volume() -> Volume {
-    Volume {
-        name: "data".to_owned(),
-        kind: VolumeKind::Mkdir { mode: 0o755, uid: None, gid: None },
-        read_only: false,
-    }
+/// The volumes that [`random`] jobs mount: one for all, and one for each index.
+pub const VOLUMES: [&str; 4] = ["data", "data[0]", "data[1]", "data[2]"];
+
+/// Fixed ports that [`random`] jobs ask for.
+const PORTS: [u16; 2] = [8_080, 8_081];
+
+/// All of [`VOLUMES`].
+pub fn volumes() -> Vec<Volume> {
+    let kind = VolumeKind::Mkdir { mode: 0o755, uid: None, gid: None };
+    let volume = |name: &str| Volume { name: name.to_owned(), kind: kind.clone(), read_only: false };
+    VOLUMES.map(volume).into()
 }
 
 /// Some job called `id`: any mix of what exists.
@@ -134,10 +138,11 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
     let mut group = group("g", count, tasks);
     group.volumes.insert(
         "data".to_owned(),
-        VolumeRequest { source: "data".to_owned(), read_only: false, per_alloc: false },
+        VolumeRequest { source: "data".to_owned(), read_only: false, per_alloc: dice.one_in(4) },
     );
-    group.network =
-        Some(Network { ports: [("http".to_owned(), PortRequest { fixed: None, to: None })].into() });
+    // Of several allocations with one port, all but one would wait for ever.
+    let fixed = (count == 1 && dice.one_in(4)).then(|| PORTS[dice.below(PORTS.len() as u64) as usize]);
+    group.network = Some(Network { ports: [("http".to_owned(), PortRequest { fixed, to: None })].into() });
     if dice.one_in(2) {
         group.services.push(service("web"));
     }

@@ -1,11 +1,15 @@
 //! One simulated life: the agent's loop around the planner, with commits, operations in flight and crashes.
 
+mod disk;
 mod turn;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use herdlet_api_types::{
-    AllocId, Duration, InstanceId, JobKey, UnixNanos,
+    AllocId, Duration, InstanceId, JobKey,
     job::Job,
     service::CheckStatus,
     view::{AllocView, JobView},
@@ -20,16 +24,19 @@ use herdlet_plan::{
     world::{Settings, World},
 };
 
+use self::disk::Held;
 use super::{
-    Dice, jobs,
+    Dice,
+    clock::Clock,
+    jobs,
     machine::{Machine, spec_of},
+    met::{Kind, Met},
     promises::Promises,
     rollouts::Rollouts,
     tale::Tale,
 };
 
 pub(super) const SECOND: u64 = 1_000_000_000;
-const WALL: i64 = 1_700_000_000_000_000_000;
 
 /// How hard a life is. Each happens once in so many; 0 for never.
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,6 +53,16 @@ pub struct Faults {
     pub drift_one_in: u64,
     /// The catalogue goes down for minutes, per moment.
     pub outage_one_in: u64,
+    /// An operation does what it should and is reported as failed.
+    pub lost_one_in: u64,
+    /// An operation's end is reported once more, up to a second later.
+    pub doubled_one_in: u64,
+    /// Somebody sets the wall clock, per moment.
+    pub jump_one_in: u64,
+    /// Nothing can be stored for up to a minute, per moment.
+    pub full_one_in: u64,
+    /// A record of an attempt is damaged, per moment; what was stored about an allocation, per crash.
+    pub damage_one_in: u64,
 }
 
 /// An operation in flight.
@@ -66,8 +83,16 @@ pub struct Life {
     pub(super) faults: Faults,
     pub(super) tale: Tale,
     pub(super) now_ns: u64,
-    /// What the wall clock is ahead of the time since boot.
-    wall_ahead: i64,
+    /// How long a turn of the agent takes at most. What happens meanwhile is all taken in by the next one.
+    pub(super) turn_ns: u64,
+    /// What the machine's clock shows.
+    pub(super) clock: Clock,
+    /// Nothing can be stored until then.
+    pub(super) full_until: u64,
+    /// Turns that could not be stored, oldest first.
+    held: Vec<Held>,
+    /// What it has met with.
+    pub met: Met,
     pub(super) world: World,
     promises: Promises,
     rollouts: Rollouts,
@@ -79,6 +104,8 @@ pub struct Life {
     wakes: Vec<(Key, u64)>,
     /// What a turn is written into, kept for its memory.
     sheet: Turn,
+    /// What was planned in this turn; kept for its memory.
+    planned: Vec<Key>,
     /// Turns in a row with nothing new in them.
     idle_turns: u32,
     /// Events on their way.
@@ -98,9 +125,9 @@ pub struct Life {
     /// How often a job was shown.
     pub job_views: u64,
     /// Every job that is shown.
-    pub jobs: BTreeMap<JobKey, JobView>,
+    pub jobs: BTreeMap<JobKey, Arc<JobView>>,
     /// Every allocation that is shown.
-    pub allocs: BTreeMap<AllocId, AllocView>,
+    pub allocs: BTreeMap<AllocId, Arc<AllocView>>,
 }
 
 fn settings() -> Settings {
@@ -121,7 +148,11 @@ impl Life {
             faults,
             tale: Tale::default(),
             now_ns: SECOND,
-            wall_ahead: WALL,
+            turn_ns: 0,
+            clock: Clock::new(),
+            full_until: 0,
+            held: Vec::new(),
+            met: Met::default(),
             world: World::new(settings()),
             promises: Promises::default(),
             rollouts: Rollouts::default(),
@@ -131,6 +162,7 @@ impl Life {
             dirty: BTreeSet::new(),
             wakes: Vec::new(),
             sheet: Turn::default(),
+            planned: Vec::new(),
             idle_turns: 0,
             mail: Vec::new(),
             checks: BTreeMap::new(),
@@ -154,6 +186,12 @@ impl Life {
         self
     }
 
+    /// Whose agent takes so long for a turn at most.
+    pub fn with_turns_of(mut self, turn_ns: u64) -> Self {
+        self.turn_ns = turn_ns;
+        self
+    }
+
     /// A new chapter of the log begins.
     pub fn chapter(&mut self, title: &str) {
         self.tale.chapter(title);
@@ -166,8 +204,7 @@ impl Life {
 
     /// The present.
     pub fn now(&self) -> Now {
-        let wall = UnixNanos(self.wall_ahead + self.now_ns as i64);
-        Now { boot: BootId(self.machine.boot), boot_ns: self.now_ns, wall }
+        Now { boot: BootId(self.machine.boot), boot_ns: self.now_ns, wall: self.clock.wall(self.now_ns) }
     }
 
     /// What the agent knows.
@@ -185,9 +222,15 @@ impl Life {
         self.request(Command::Apply { jobs, volumes: Vec::new() });
     }
 
-    /// Asks for the volume that jobs mount.
+    /// Asks for the volume that all may mount.
     pub fn want_volume(&mut self) {
-        self.request(Command::Apply { jobs: Vec::new(), volumes: vec![jobs::volume()] });
+        let volumes = jobs::volumes().into_iter().take(1).collect();
+        self.request(Command::Apply { jobs: Vec::new(), volumes });
+    }
+
+    /// Asks for the volumes that jobs mount.
+    pub fn want_volumes(&mut self) {
+        self.request(Command::Apply { jobs: Vec::new(), volumes: jobs::volumes() });
     }
 
     /// Asks for a job to be deleted.
@@ -231,6 +274,7 @@ impl Life {
                 1 if is_start => {
                     flight.effect_at = self.now_ns + 1 + self.dice.below(1_000_000);
                     self.ghosts.push(flight);
+                    self.met.note(Kind::LateStart);
                 }
                 _ => {}
             }
@@ -240,10 +284,14 @@ impl Life {
         self.mail.clear();
         self.wakes.clear();
         self.asked.clear();
+        self.held.clear();
         self.machine.crash(self.now_ns);
         self.promises.crash();
         if self.faults.reboot_one_in > 0 && self.dice.one_in(self.faults.reboot_one_in) {
             self.reboot();
+        }
+        if self.faults.damage_one_in > 0 && self.dice.one_in(self.faults.damage_one_in) {
+            self.damage_state()?;
         }
         let (world, unusable) = World::restore(settings(), self.now(), self.stored.clone());
         if !unusable.is_empty() {
@@ -269,12 +317,20 @@ impl Life {
         Ok(())
     }
 
+    /// Kills the agent, and what it had stored about an allocation is damaged: the next one finds what was made anew of it.
+    pub fn damage(&mut self, alloc: AllocId) -> Result<(), String> {
+        self.rebuild_state(alloc)?;
+        self.crash()
+    }
+
     /// The machine restarts; takes ten seconds. To be followed by [`Life::crash`], where it does not come from there.
     pub fn reboot(&mut self) {
         self.tale.note(self.now_ns, || "the machine restarts".to_owned());
+        self.met.note(Kind::Reboot);
         self.machine.reboot();
         self.ghosts.clear();
-        self.wall_ahead += (self.now_ns + 9 * SECOND) as i64;
+        self.clock.reboot(self.now_ns, 9 * SECOND);
+        self.full_until = self.full_until.saturating_sub(self.now_ns + 9 * SECOND);
         self.now_ns = SECOND;
     }
 
@@ -294,7 +350,8 @@ impl Life {
 
     /// What is said of an allocation by its name; the newest of that name.
     pub fn alloc(&self, name: &str) -> Option<&AllocView> {
-        self.allocs.values().filter(|view| view.spec.name() == name).max_by_key(|view| view.spec.create_index)
+        let named = self.allocs.values().filter(|view| view.spec.name() == name);
+        named.max_by_key(|view| view.spec.create_index).map(|view| &**view)
     }
 
     /// Goes on for so long.
@@ -312,7 +369,18 @@ impl Life {
     /// One moment: whatever is due next. `false` when nothing ever will be.
     pub fn moment(&mut self) -> Result<bool, String> {
         if self.faults.crash_one_in > 0 && self.dice.one_in(self.faults.crash_one_in) {
+            self.met.note(Kind::Crash);
             self.crash()?;
+        }
+        if self.faults.jump_one_in > 0 && self.dice.one_in(self.faults.jump_one_in) {
+            self.set_clock();
+        }
+        if self.faults.full_one_in > 0 && self.dice.one_in(self.faults.full_one_in) {
+            let seconds = self.dice.below(60);
+            self.disk_full(seconds);
+        }
+        if self.faults.damage_one_in > 0 && self.dice.one_in(self.faults.damage_one_in) {
+            self.damage_record();
         }
         if self.faults.drift_one_in > 0 && self.dice.one_in(self.faults.drift_one_in) {
             self.drift();
@@ -324,15 +392,21 @@ impl Life {
         if self.events.is_empty() && self.dirty.is_empty() {
             let Some(at) = self.next() else { return Ok(false) };
             self.now_ns = self.now_ns.max(at);
+            self.idle_turns = 0;
             self.gather()?;
         }
+        self.try_disk()?;
         self.turn()?;
+        if self.turn_ns > 0 {
+            self.now_ns += self.dice.below(self.turn_ns);
+        }
         Ok(true)
     }
 
     /// The catalogue answers nothing but errors for so long.
     pub fn catalogue_down(&mut self, seconds: u64) {
         self.tale.note(self.now_ns, || format!("the catalogue goes down for {seconds}s"));
+        self.met.note(Kind::Outage);
         self.machine.catalogue_down_until = self.now_ns + seconds * SECOND;
     }
 
@@ -346,11 +420,18 @@ impl Life {
         let mail = self.mail.iter().map(|(at, _)| *at);
         let wakes = self.wakes.iter().map(|(_, at)| *at);
         let checks = self.checks.values().map(|(at, _)| *at).filter(|at| *at != u64::MAX);
-        flights.chain(ghosts).chain(mail).chain(wakes).chain(checks).chain(self.machine.next_end()).min()
+        flights
+            .chain(ghosts)
+            .chain(self.next_try())
+            .chain(mail)
+            .chain(wakes)
+            .chain(checks)
+            .chain(self.machine.next_end())
+            .min()
     }
 }
 
 /// Key of a job in the default namespace.
 pub fn job_key(id: &str) -> JobKey {
-    JobKey { namespace: "default".to_owned(), id: id.to_owned() }
+    JobKey { namespace: "default".into(), id: id.into() }
 }

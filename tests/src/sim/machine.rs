@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use herdlet_api_types::{
     AllocId, Duration, UnixNanos,
     alloc::Allocation,
-    job::{Group, Lifecycle, Task},
+    job::{ChangeMode, Group, Lifecycle, Task},
     task::ExitResult,
 };
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Recovered, Verb},
+    alloc::volumes::volume_name,
     event::Event,
     op::{Part, Subject, TaskPart},
 };
@@ -34,8 +35,6 @@ pub struct Attempt {
     pub alloc: std::sync::Arc<Allocation>,
     /// Where it stands.
     pub phase: Phase,
-    /// When it ends by itself, in nanoseconds.
-    pub ends_at: Option<u64>,
     /// How it ends by itself.
     pub exit_code: i32,
 }
@@ -53,6 +52,13 @@ pub enum Phase {
     Lost,
 }
 
+/// Until when tokens are good, in nanoseconds since boot.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Tokens {
+    lying: Option<u64>,
+    known: Option<u64>,
+}
+
 /// Everything that is real.
 #[derive(Debug, Default)]
 pub struct Machine {
@@ -64,10 +70,14 @@ pub struct Machine {
     pub covered: BTreeSet<Thing>,
     /// Attempts that have a record.
     pub attempts: BTreeMap<AttemptKey, Attempt>,
-    /// Attempts whose process lives.
-    pub(super) living: BTreeSet<AttemptKey>,
+    /// Attempts whose process lives, each with the time when it ends by itself, in nanoseconds.
+    pub(super) living: BTreeMap<AttemptKey, u64>,
     /// Every attempt whose process ever began: none begins twice.
     pub begun: BTreeSet<AttemptKey>,
+    /// When the tokens expire that lie in a task's directory, and those that its process knows.
+    pub(super) tokens: BTreeMap<(AllocId, u16), Tokens>,
+    /// Allocations of which an agent has forgotten how far they had come: the order of their tasks is no promise any more.
+    pub forgotten: BTreeSet<AllocId>,
     /// Until then supervisors may come that a dead agent has spawned: records of ended attempts become fences.
     pub late_until: u64,
     /// The next boot has another number.
@@ -75,6 +85,9 @@ pub struct Machine {
     /// Registering and deregistering fail until then.
     pub catalogue_down_until: u64,
 }
+
+/// The end of what does not end by itself.
+const NEVER: u64 = u64::MAX;
 
 /// How long the raw_exec driver keeps fences, for supervisors that come late.
 const LATE_NS: u64 = 60_000_000_000;
@@ -86,6 +99,12 @@ impl Machine {
             Subject::Volume(volume) => {
                 let thing = Thing::Volume(volume.name.clone());
                 if action.verb == Verb::Down {
+                    if let Some((_, user)) = self
+                        .live()
+                        .find(|((_, index, _), known)| mounts_volume(&known.alloc, *index, &volume.name))
+                    {
+                        return Err(format!("volume {} is removed under {}", volume.name, user.alloc.name()));
+                    }
                     self.things.remove(&thing);
                     return Ok(Outcome::Done);
                 }
@@ -102,9 +121,8 @@ impl Machine {
 
     /// Ends what ends by itself until `now_ns`; the events that a living agent sees.
     pub fn pass_time(&mut self, now_ns: u64) -> Vec<Event> {
-        let due = |attempt: &Attempt| attempt.ends_at.is_some_and(|at| at <= now_ns);
-        let ended: Vec<AttemptKey> =
-            self.live().filter(|(_, known)| due(known)).map(|(key, _)| *key).collect();
+        let due = self.living.iter().filter(|(_, at)| **at <= now_ns);
+        let ended: Vec<AttemptKey> = due.map(|(key, _)| *key).collect();
         let end = |key| {
             let code = self.attempts.get(&key)?.exit_code;
             self.end(key, ExitResult { code, at: UnixNanos(1), ..ExitResult::default() })
@@ -114,12 +132,12 @@ impl Machine {
 
     /// When something next ends by itself.
     pub fn next_end(&self) -> Option<u64> {
-        self.live().filter_map(|(_, attempt)| attempt.ends_at).min()
+        self.living.values().copied().filter(|at| *at != NEVER).min()
     }
 
     /// Attempts whose process lives.
     pub fn live(&self) -> impl Iterator<Item = (&AttemptKey, &Attempt)> {
-        self.living.iter().filter_map(|key| self.attempts.get_key_value(key))
+        self.living.keys().filter_map(|key| self.attempts.get_key_value(key))
     }
 
     /// Whether a process of this task of the allocation lives.
@@ -135,8 +153,7 @@ impl Machine {
             (_, Verb::Signal { .. }) => false,
             (Subject::Alloc(alloc, Part::Task(index, _)), Verb::Start { attempt }) => {
                 let key = (alloc.id, *index, *attempt);
-                let fence =
-                    Attempt { alloc: alloc.clone(), phase: Phase::Tombstone, ends_at: None, exit_code: 0 };
+                let fence = Attempt { alloc: alloc.clone(), phase: Phase::Tombstone, exit_code: 0 };
                 self.attempts.entry(key).or_insert(fence).phase == Phase::Tombstone
             }
             _ => true,
@@ -147,7 +164,7 @@ impl Machine {
     pub fn ends_at(&self, action: &Action) -> Option<u64> {
         match (&action.subject, &action.verb) {
             (Subject::Alloc(alloc, Part::Task(index, _)), Verb::Stop { attempt, .. }) => {
-                self.attempts.get(&(alloc.id, *index, *attempt))?.ends_at
+                self.living.get(&(alloc.id, *index, *attempt)).copied().filter(|at| *at != NEVER)
             }
             _ => None,
         }
@@ -177,11 +194,54 @@ impl Machine {
         Some(exited(key, attempt, ExitResult { code: -1, error, ..ExitResult::default() }))
     }
 
+    /// An attempt's record is damaged. What a living agent sees of it: it makes an end of the process.
+    pub fn damage(&mut self, key: AttemptKey) -> Option<Event> {
+        let attempt = self.attempts.get_mut(&key)?;
+        match attempt.phase {
+            Phase::Live => self.lose(key),
+            // How it ended can't be told any more.
+            Phase::Exited(_) => {
+                attempt.phase = Phase::Lost;
+                None
+            }
+            // A tombstone takes the place of what can't be read.
+            Phase::Tombstone | Phase::Lost => None,
+        }
+    }
+
+    /// The number of the newest attempt that has a record.
+    pub fn newest_attempt(&self, alloc: AllocId, index: u16) -> Option<u32> {
+        let of_task = (alloc, index, 0)..=(alloc, index, u32::MAX);
+        self.attempts.range(of_task).next_back().map(|((_, _, attempt), _)| *attempt)
+    }
+
+    /// What was stored about an allocation is lost. What left no record has never been, as far as anybody can tell.
+    pub fn forget(&mut self, alloc: AllocId) {
+        self.begun.retain(|key| key.0 != alloc || self.attempts.contains_key(key));
+        self.forgotten.insert(alloc);
+    }
+
+    /// When the tokens expire that a task's process knows; none where it is not told of new ones.
+    pub fn token_known_until(&self, alloc: AllocId, index: u16) -> Option<u64> {
+        self.tokens.get(&(alloc, index))?.known
+    }
+
+    /// Whether an action renews tokens.
+    pub fn renews(&self, action: &Action) -> bool {
+        match &action.subject {
+            Subject::Alloc(alloc, part @ Part::Task(_, TaskPart::Identity)) => {
+                action.verb == Verb::Up && self.things.contains(&Thing::Part(alloc.id, *part))
+            }
+            Subject::Alloc(..) | Subject::Volume(_) => false,
+        }
+    }
+
     /// The machine restarts: processes, their records, mounts and what ran in the agent are gone; Consul forgets nothing.
     pub fn reboot(&mut self) {
         self.boot += 1;
         self.attempts.clear();
         self.living.clear();
+        self.tokens.clear();
         self.catalogue_down_until = 0;
         self.things.retain(|thing| !matches!(thing, Thing::Part(_, Part::Task(_, TaskPart::Mounts))));
         self.crash(0);
@@ -229,10 +289,10 @@ impl Machine {
                 }
                 let run_for = task.config["run_for_ms"].as_u64().map(|ms| ms * 1_000_000);
                 let exit_code = task.config["exit_code"].as_i64().unwrap_or(0) as i32;
-                let ends_at = run_for.map(|run_for| now_ns + run_for);
-                let attempt = Attempt { alloc: alloc.clone(), phase: Phase::Live, ends_at, exit_code };
+                self.read_tokens(alloc.id, index);
+                let attempt = Attempt { alloc: alloc.clone(), phase: Phase::Live, exit_code };
                 self.attempts.insert(key, attempt);
-                self.living.insert(key);
+                self.living.insert(key, run_for.map_or(NEVER, |run_for| now_ns + run_for));
                 Ok(Outcome::Done)
             }
             Verb::Recover { attempt } => {
@@ -247,7 +307,7 @@ impl Machine {
             }
             Verb::Stop { attempt, grace, .. } => {
                 let alloc = alloc.clone();
-                let fence = Attempt { alloc, phase: Phase::Tombstone, ends_at: None, exit_code: 0 };
+                let fence = Attempt { alloc, phase: Phase::Tombstone, exit_code: 0 };
                 let key = (fence.alloc.id, index, *attempt);
                 let known = self.attempts.entry(key).or_insert(fence);
                 if known.phase == Phase::Live {
@@ -255,8 +315,9 @@ impl Machine {
                     let stubborn = task.config["stubborn"].as_bool() == Some(true);
                     let (after, code) = if stubborn { (grace.as_nanos(), 137) } else { (0, 130) };
                     let at = now_ns + after.unsigned_abs();
-                    known.ends_at = Some(known.ends_at.map_or(at, |ends_at| ends_at.min(at)));
                     known.exit_code = code;
+                    let ends_at = self.living.entry(key).or_insert(at);
+                    *ends_at = at.min(*ends_at);
                 }
                 Ok(Outcome::Done)
             }
@@ -278,10 +339,20 @@ impl Machine {
                 }
                 Ok(Outcome::Done)
             }
-            Verb::Signal { .. } => Ok(Outcome::Done),
+            Verb::Signal { .. } => {
+                self.read_tokens(alloc.id, index);
+                Ok(Outcome::Done)
+            }
             Verb::Up | Verb::Down | Verb::Look | Verb::Prestop { .. } => {
                 Err(format!("{verb:?} on a process"))
             }
+        }
+    }
+
+    /// A process reads the tokens that lie there: when it begins, and when it is told to.
+    fn read_tokens(&mut self, alloc: AllocId, index: u16) {
+        if let Some(tokens) = self.tokens.get_mut(&(alloc, index)) {
+            tokens.known = tokens.lying;
         }
     }
 
@@ -307,6 +378,18 @@ impl Machine {
             if !self.things.contains(&thing) && !self.vanished.contains(&thing) {
                 return Err(format!("{} starts without {part:?}", name()));
             }
+        }
+        let shared = |held: &Allocation| {
+            let mut ports = alloc.ports.values().map(|port| port.value);
+            ports.any(|port| held.ports.values().any(|held| held.value == port))
+        };
+        if let Some((_, other)) =
+            self.live().find(|((id, ..), known)| *id != alloc.id && shared(&known.alloc))
+        {
+            return Err(format!("{} starts with a port that {} has", name(), other.alloc.name()));
+        }
+        if self.forgotten.contains(&alloc.id) {
+            return Ok(());
         }
         for (other, spec) in (0..).zip(&group.tasks).filter(|(other, _)| *other != index) {
             let of_other = (alloc.id, other, 0)..=(alloc.id, other, u32::MAX);
@@ -352,7 +435,11 @@ impl Machine {
                 }
                 match part {
                     Part::Task(index, TaskPart::Identity) => {
-                        Outcome::Issued { renew_in: renew_in(alloc, index) }
+                        let renew_in = renew_in(alloc, index);
+                        let lasts = renew_in.map(|half| now_ns + 2 * half.as_nanos().unsigned_abs());
+                        let tokens = self.tokens.entry((alloc.id, index)).or_default();
+                        tokens.lying = lasts.filter(|_| is_told(alloc, index));
+                        Outcome::Issued { renew_in }
                     }
                     Part::Task(_, TaskPart::Mounts) if action.mounts.is_empty() => {
                         return Err(format!("{} mounts nothing", alloc.name()));
@@ -403,6 +490,13 @@ pub fn spec_of(alloc: &Allocation, index: u16) -> Result<(&Group, &Task), String
     Ok((group, group.tasks.get(usize::from(index)).ok_or("no such task")?))
 }
 
+/// Whether a task of the allocation mounts this volume.
+fn mounts_volume(alloc: &Allocation, index: u16, volume: &str) -> bool {
+    let Ok((group, task)) = spec_of(alloc, index) else { return false };
+    let mut requests = task.volume_mounts.iter().filter_map(|mount| group.volumes.get(&mount.volume));
+    requests.any(|request| volume_name(alloc, request) == volume)
+}
+
 /// What goes with the allocation directory.
 fn lies_in_dir(part: Part) -> bool {
     matches!(part, Part::Dir | Part::Task(_, TaskPart::Dir | TaskPart::Identity))
@@ -412,6 +506,12 @@ fn exited(key: AttemptKey, attempt: &Attempt, result: ExitResult) -> Event {
     let (alloc, index, number) = key;
     let task = spec_of(&attempt.alloc, index).map(|(_, task)| task.name.clone()).unwrap_or_default();
     Event::Exited { alloc, task, attempt: number, result }
+}
+
+/// Whether a task is told of new tokens, by a signal or by being restarted.
+fn is_told(alloc: &Allocation, index: u16) -> bool {
+    let identities = spec_of(alloc, index).map(|(_, task)| task.identities.as_slice()).unwrap_or_default();
+    identities.iter().any(|identity| identity.change_mode != ChangeMode::Noop)
 }
 
 fn renew_in(alloc: &Allocation, index: u16) -> Option<Duration> {

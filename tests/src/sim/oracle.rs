@@ -1,12 +1,12 @@
-//! The oracle: what a life must come to once its faults stop. All settles; a settled world rests; what is there does not
-//! depend on how it came about; deleting everything leaves nothing.
+//! The oracle: what must never be, at each step of a life, and what a life must come to once its faults stop. All settles; a
+//! settled world rests; what is there does not depend on how it came about; deleting everything leaves nothing.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 use herdlet_api_types::{
     AllocId, JobKey,
     job::ChangeMode,
-    view::{ConvergenceState, JobView},
+    view::{ConvergenceState, JobView, Reason},
 };
 use herdlet_plan::{
     event::{Command, Event, Noticed},
@@ -21,22 +21,68 @@ use super::{
     machine::{Phase, Thing},
 };
 
+/// A broken promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Violation {
+    /// Something was that must never be, whatever happens. Looked for at each step.
+    Safety(String),
+    /// Something has not come that must come once the faults have stopped.
+    Liveness(String),
+}
+
+/// What is not called liveness breaks safety.
+impl From<String> for Violation {
+    fn from(why: String) -> Self {
+        Self::Safety(why)
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Safety(why) => write!(f, "safety: {why}"),
+            Self::Liveness(why) => write!(f, "liveness: {why}"),
+        }
+    }
+}
+
+impl From<Violation> for String {
+    fn from(broken: Violation) -> Self {
+        broken.to_string()
+    }
+}
+
+fn never_comes<T>(why: String) -> Result<T, Violation> {
+    Err(Violation::Liveness(why))
+}
+
+/// So long a world may take to settle once nothing disturbs it: one that does nothing but stop, wait for deadlines and start needs
+/// minutes.
+const SETTLED_WITHIN_NS: u64 = 3_600 * SECOND;
+
+/// And so many moments: one that never comes to rest may do so in no time.
+const SETTLED_WITHIN_MOMENTS: u32 = 20_000;
+
 impl Life {
     /// Lives through `moments` of everything that can happen, then lets the faults stop and holds the oracle: all settles, a
     /// settled world rests, it is what a life without faults comes to, and deleting everything leaves nothing.
-    pub fn live(&mut self, moments: u64) -> Result<(), String> {
+    pub fn live(&mut self, moments: u64) -> Result<(), Violation> {
         for _ in 0..moments {
-            if self.dice.one_in(6) {
+            // Requests wait at the door while nothing can be stored.
+            if self.dice.one_in(6) && !self.is_full() {
                 self.act();
             }
             self.moment()?;
         }
         self.faults = Faults::default();
         self.machine.catalogue_down_until = 0;
-        self.want_volume();
+        self.full_until = 0;
+        self.want_volumes();
         self.settle("after the faults stopped")?;
         self.check_wanted()?;
+        self.check_tokens()?;
         self.rest()?;
+        self.check_tokens()?;
         self.check_history()?;
         for id in self.wanted.keys().cloned().collect::<Vec<_>>() {
             self.delete(&id);
@@ -46,9 +92,12 @@ impl Life {
     }
 
     /// Goes on until nothing more happens by itself, or nothing but timers of a converged world for eight minutes.
-    pub fn settle(&mut self, when: &str) -> Result<(), String> {
+    pub fn settle(&mut self, when: &str) -> Result<(), Violation> {
         let mut calm_since = self.now_ns;
-        for _ in 0..20_000 {
+        let until = self.now_ns + SETTLED_WITHIN_NS;
+        let mut moments = 0;
+        while calm_since < until && moments < SETTLED_WITHIN_MOMENTS {
+            moments += 1;
             let idle = self.events.is_empty() && self.dirty.is_empty() && self.flights.is_empty();
             if self.unsettled().is_some() {
                 calm_since = self.now_ns;
@@ -58,34 +107,61 @@ impl Life {
             self.moment()?;
         }
         let why = self.unsettled().map(|view| format!("job {} is {:?}", view.key, view.convergence));
-        Err(format!("{when}: never settles; {why:?}"))
+        never_comes(format!("{when}: never settles; {why:?}"))
     }
 
-    /// A job that neither has what it wants nor says that it failed.
+    /// A job that neither has what it wants nor says that it failed, or that another holds the port it wants.
     fn unsettled(&self) -> Option<&JobView> {
-        self.jobs.values().find(|view| match view.convergence.state {
+        let unsettled = |view: &&JobView| match view.convergence.state {
             ConvergenceState::Converged | ConvergenceState::Failed => false,
+            ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Port) => {
+                !self.is_beaten(view)
+            }
             ConvergenceState::Progressing | ConvergenceState::Waiting => true,
+        };
+        self.jobs.values().map(|view| &**view).find(unsettled)
+    }
+
+    /// Whether a live allocation of another job has a port that this one asks for.
+    fn is_beaten(&self, job: &JobView) -> bool {
+        let groups = job.job.groups.iter().filter_map(|group| group.network.as_ref());
+        let fixed: Vec<u16> =
+            groups.flat_map(|network| network.ports.values()).filter_map(|port| port.fixed).collect();
+        self.allocs.values().any(|view| {
+            let holds = view.spec.ports.values().any(|port| fixed.contains(&port.value));
+            holds && view.spec.job_key != job.key && !view.status.is_terminal()
         })
     }
 
     /// Exactly the jobs exist that people were told are wanted.
-    fn check_wanted(&mut self) -> Result<(), String> {
+    fn check_wanted(&mut self) -> Result<(), Violation> {
         if let Some(view) = self.unsettled() {
             let why = format!("job {} has settled as {:?}", view.key, view.convergence);
             self.explain();
-            return Err(why);
+            return never_comes(why);
         }
-        let shown: Vec<&String> = self.jobs.keys().map(|key| &key.id).collect();
-        let wanted: Vec<&String> = self.wanted.keys().collect();
+        let shown: Vec<&str> = self.jobs.keys().map(|key| &*key.id).collect();
+        let wanted: Vec<&str> = self.wanted.keys().map(String::as_str).collect();
         if shown != wanted {
-            return Err(format!("{shown:?} exist, {wanted:?} are wanted"));
+            return never_comes(format!("{shown:?} exist, {wanted:?} are wanted"));
+        }
+        Ok(())
+    }
+
+    /// Every process that is told of new tokens knows one that has not expired.
+    fn check_tokens(&self) -> Result<(), Violation> {
+        for ((id, index, _), attempt) in self.machine.live() {
+            let told = self.machine.token_known_until(*id, *index);
+            if told.is_some_and(|until| until < self.now_ns) {
+                let (name, task) = (attempt.alloc.name(), index);
+                return never_comes(format!("task {task} of {name} is left with a token that has expired"));
+            }
         }
         Ok(())
     }
 
     /// A settled world that is looked at all over, and left alone for hours, does nothing but what its timers ask for.
-    fn rest(&mut self) -> Result<(), String> {
+    fn rest(&mut self) -> Result<(), Violation> {
         let mut looks = Vec::new();
         for (spec, state) in self.world.allocations() {
             let up = state.parts.iter().filter(|(_, state)| **state == PartState::Up);
@@ -100,23 +176,23 @@ impl Life {
         let shown: Vec<_> = self.jobs.values().map(|view| view.convergence.clone()).collect();
         while self.now_ns < since + 3_600 * SECOND && self.moment()? {
             if self.commits != commits && !renewing {
-                return Err("a settled world writes".to_owned());
+                return never_comes("rest: a settled world writes".to_owned());
             }
             if self.job_views == views {
                 continue;
             }
             views = self.job_views;
             if !renewing && shown.iter().ne(self.jobs.values().map(|view| &view.convergence)) {
-                return Err("a settled world shows something else".to_owned());
+                return never_comes("rest: a settled world shows something else".to_owned());
             }
         }
         self.settle("after hours of rest")
     }
 
     /// What is there is what a life without faults comes to that is asked for the same.
-    fn check_history(&mut self) -> Result<(), String> {
-        let mut clean = Life::new(1, Faults::default());
-        clean.want_volume();
+    fn check_history(&mut self) -> Result<(), Violation> {
+        let mut clean = Life::new(1, Faults::default()).with_turns_of(self.turn_ns);
+        clean.want_volumes();
         clean.apply(self.wanted.values().cloned().collect());
         clean.settle("a life without faults")?;
         self.steps += clean.steps;
@@ -126,7 +202,7 @@ impl Life {
             if converged(view) && converged(other) {
                 let (mine, theirs) = (self.inventory(key), clean.inventory(key));
                 if mine != theirs {
-                    return Err(format!("job {key} has {mine:?}, without its history {theirs:?}"));
+                    return never_comes(format!("job {key} has {mine:?}, without its history {theirs:?}"));
                 }
             }
         }
@@ -157,21 +233,21 @@ impl Life {
         all
     }
 
-    fn check_nothing_left(&self) -> Result<(), String> {
+    fn check_nothing_left(&self) -> Result<(), Violation> {
         if let Some((key, _)) = self.machine.live().next() {
-            return Err(format!("{key:?} lives on"));
+            return never_comes(format!("{key:?} lives on"));
         }
         let mut records = self.machine.attempts.iter();
         if let Some((key, _)) = records.find(|(_, known)| known.phase != Phase::Tombstone) {
-            return Err(format!("the record of {key:?} is left"));
+            return never_comes(format!("the record of {key:?} is left"));
         }
         if let Some(thing) = self.machine.things.iter().find(|thing| matches!(thing, Thing::Part(..))) {
             let Thing::Part(id, part) = thing else { return Ok(()) };
-            return Err(format!("left behind: {part:?} of {}", self.tale.name_of(*id)));
+            return never_comes(format!("left behind: {part:?} of {}", self.tale.name_of(*id)));
         }
         let mut stored = self.stored.keys();
         match stored.find(|key| !matches!(key, RecordKey::Meta | RecordKey::Volume(_))) {
-            Some(key) => Err(format!("stored still: {key:?}")),
+            Some(key) => never_comes(format!("stored still: {key:?}")),
             None => Ok(()),
         }
     }

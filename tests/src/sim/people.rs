@@ -10,6 +10,7 @@ use super::{
     jobs,
     life::Life,
     machine::{AttemptKey, Thing},
+    met::Kind,
 };
 
 const IDS: [&str; 3] = ["a", "b", "c"];
@@ -24,10 +25,11 @@ impl Life {
                 self.apply(vec![job]);
             }
             4 => self.delete(id),
-            5 => self.want_volume(),
+            5 => self.want_volumes(),
             6 if self.dice.one_in(3) => {
                 let data = if self.dice.one_in(2) { VolumeData::Keep } else { VolumeData::Purge };
-                self.request(Command::DeleteVolume { name: jobs::volume().name, data });
+                let name = jobs::VOLUMES[self.dice.below(jobs::VOLUMES.len() as u64) as usize];
+                self.request(Command::DeleteVolume { name: name.to_owned(), data });
             }
             _ => {
                 let Some(alloc) = self.some_alloc() else { return };
@@ -57,10 +59,12 @@ impl Life {
             Part::Dir | Part::Task(_, TaskPart::Dir) if !self.dice.one_in(8) => return,
             Part::Checks | Part::Task(_, TaskPart::Checks) => return,
             Part::Task(_, TaskPart::Mounts) if self.dice.one_in(3) => {
+                self.met.note(Kind::Covered);
                 self.tale.note(self.now().boot_ns, || format!("something else is mounted over {part:?}"));
                 self.machine.covered.insert(thing);
             }
             Part::Dir | Part::Services | Part::Task(..) => {
+                self.met.note(Kind::Vanished);
                 self.tale.note(self.now().boot_ns, || format!("{part:?} vanishes"));
                 self.machine.vanish(&thing);
             }
@@ -75,7 +79,13 @@ impl Life {
             return;
         }
         let key = live[self.dice.below(live.len() as u64) as usize];
-        let seen = if self.dice.one_in(2) { self.machine.kill(key) } else { self.machine.lose(key) };
+        let seen = if self.dice.one_in(2) {
+            self.met.note(Kind::Killed);
+            self.machine.kill(key)
+        } else {
+            self.met.note(Kind::SupervisorLost);
+            self.machine.lose(key)
+        };
         if let Some(event) = seen {
             self.tale.event(self.now().boot_ns, &event);
             self.post(event);

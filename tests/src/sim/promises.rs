@@ -36,6 +36,13 @@ impl Promises {
         self.asking.clear();
     }
 
+    /// An operation was decided and waits for its commit: until it has ended no other can follow on its part.
+    pub fn hold(&mut self, action: &Action) {
+        if let Subject::Alloc(alloc, Part::Services) = &action.subject {
+            self.asking.insert(alloc.id);
+        }
+    }
+
     /// An operation has ended.
     pub fn end(&mut self, action: &Action, outcome: &Outcome) {
         if let Subject::Alloc(alloc, Part::Task(index, TaskPart::Process)) = &action.subject
@@ -55,13 +62,13 @@ impl Promises {
 
     /// A view is published.
     pub fn show(&mut self, view: &AllocView) -> Result<(), String> {
-        let (id, name) = (view.spec.id, view.spec.name());
+        let (id, name) = (view.spec.id, || view.spec.name());
         if self.gone.contains(&id) {
-            return Err(format!("{name} comes back although it was gone"));
+            return Err(format!("{} comes back although it was gone", name()));
         }
         match self.terminal.get(&id) {
             Some(was) if *was != view.status => {
-                return Err(format!("{name} was {was:?} and is now {:?}", view.status));
+                return Err(format!("{} was {was:?} and is now {:?}", name(), view.status));
             }
             Some(_) => {}
             None if view.status.is_terminal() => {
@@ -79,37 +86,73 @@ impl Promises {
         self.registered.remove(&id);
     }
 
-    /// An action is started; `stored` is what has been committed about its allocation.
+    /// What was stored about an allocation is lost: the next agent can't stand by what it has said.
+    pub fn forget_history(&mut self, id: AllocId) {
+        self.terminal.remove(&id);
+        self.told.retain(|(of, ..)| *of != id);
+    }
+
+    /// An action is started that had to wait for its commit. Meanwhile more was decided, which became durable with it: an attempt
+    /// that a dead agent has started may have ended, and stops were let out ahead.
+    pub fn release_late(&mut self, action: &Action, stored: Option<&Durable>) -> Result<(), String> {
+        let Subject::Alloc(alloc, part) = &action.subject else { return Ok(()) };
+        self.note_services(alloc.id, *part, &action.verb);
+        let (Part::Task(index, TaskPart::Process), Verb::Start { attempt }) = (part, &action.verb) else {
+            return Ok(());
+        };
+        let known = stored.and_then(|known| known.tasks.get(usize::from(*index)));
+        if known.is_none_or(|task| task.attempt < *attempt) {
+            return Err(format!("{} starts attempt {attempt} without having committed it", alloc.name()));
+        }
+        Ok(())
+    }
+
+    /// An action is started; `stored` is what has been committed about its allocation, `passed` how much time since the clock
+    /// showed something, where that can be told.
     pub fn release(
         &mut self,
         action: &Action,
         stored: Option<&Durable>,
         machine: &Machine,
-        wall: UnixNanos,
+        passed: &dyn Fn(UnixNanos) -> Option<i64>,
     ) -> Result<(), String> {
         let Subject::Alloc(alloc, part) = &action.subject else { return Ok(()) };
         let Some(known) = stored else {
             return Err(format!("{:?} of {} before it was adopted", action.verb, alloc.name()));
         };
-        if *part == Part::Services {
-            self.asking.insert(alloc.id);
-        }
+        self.note_services(alloc.id, *part, &action.verb);
         match (part, &action.verb) {
-            (Part::Services, Verb::Up) => {
-                self.registered.insert(alloc.id, true);
-            }
-            (Part::Services, Verb::Down) => {
-                self.registered.insert(alloc.id, false);
-            }
             (Part::Task(index, TaskPart::Process), Verb::Start { attempt }) => {
                 self.may_start(alloc, *index, *attempt, known)?;
             }
             (Part::Task(index, TaskPart::Process), Verb::Stop { .. }) => {
-                self.may_stop(alloc, *index, known, machine, wall)?;
+                self.may_stop(alloc, *index, known, machine, passed)?;
             }
             _ => {}
         }
         Ok(())
+    }
+
+    fn note_services(&mut self, alloc: AllocId, part: Part, verb: &Verb) {
+        if part != Part::Services {
+            return;
+        }
+        self.asking.insert(alloc);
+        match verb {
+            Verb::Up => {
+                self.registered.insert(alloc, true);
+            }
+            Verb::Down => {
+                self.registered.insert(alloc, false);
+            }
+            Verb::Look
+            | Verb::Start { .. }
+            | Verb::Recover { .. }
+            | Verb::Stop { .. }
+            | Verb::Destroy { .. }
+            | Verb::Prestop { .. }
+            | Verb::Signal { .. } => {}
+        }
     }
 
     fn may_start(&self, alloc: &Allocation, index: u16, attempt: u32, known: &Durable) -> Result<(), String> {
@@ -138,7 +181,7 @@ impl Promises {
         index: u16,
         known: &Durable,
         machine: &Machine,
-        wall: UnixNanos,
+        passed: &dyn Fn(UnixNanos) -> Option<i64>,
     ) -> Result<(), String> {
         let (group, task) = spec_of(alloc, index)?;
         let name = || format!("{}/{}", alloc.name(), task.name);
@@ -160,9 +203,8 @@ impl Promises {
         if self.registered.get(&alloc.id) == Some(&true) && !self.asking.contains(&alloc.id) {
             return Err(format!("{} is killed while its group's services stand", name()));
         }
-        let waited = wall.0 - stop.decided_at.0;
         let due = group.shutdown_delay.as_nanos() + task.shutdown_delay.as_nanos();
-        if waited < due {
+        if let Some(waited) = passed(stop.decided_at).filter(|waited| *waited < due) {
             return Err(format!("{} is killed {waited} ns after the decision, not {due}", name()));
         }
         let rank = |task: &Task| if task.leader { 0 } else { 1 + u8::from(task.lifecycle.is_sidecar()) };

@@ -4,7 +4,10 @@
 //! when one more is taken; none is taken while a new one is bad; healthy means for `min_healthy_time`, and unhealthy is said of
 //! what failed or had all of `healthy_deadline`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
@@ -26,7 +29,12 @@ pub struct Rollouts {
 
 impl Rollouts {
     /// An allocation is shown anew.
-    pub fn show(&mut self, was: Option<&AllocView>, is: &AllocView, wall: UnixNanos) -> Result<(), String> {
+    pub fn show(
+        &mut self,
+        was: Option<&AllocView>,
+        is: &AllocView,
+        passed: Passed<'_>,
+    ) -> Result<(), String> {
         let stops = |view: &AllocView| {
             view.spec.desired == Desired::Stop && view.spec.desired_description.contains("newer version")
         };
@@ -38,7 +46,7 @@ impl Rollouts {
         }
         let update = is.spec.group().and_then(|group| group.update.as_ref());
         match (was.and_then(|view| view.healthy), is.healthy, update) {
-            (None, Some(verdict), Some(update)) => may_judge(is, verdict, update, wall),
+            (None, Some(verdict), Some(update)) => may_judge(is, verdict, update, passed),
             (Some(before), after, _) if after != Some(before) => {
                 Err(format!("{} was healthy: {before}, and is now {after:?}", is.spec.name()))
             }
@@ -49,8 +57,8 @@ impl Rollouts {
     /// The turn is over: everything it shows is in `jobs` and `allocs`.
     pub fn end_turn(
         &mut self,
-        jobs: &BTreeMap<JobKey, JobView>,
-        allocs: &BTreeMap<AllocId, AllocView>,
+        jobs: &BTreeMap<JobKey, Arc<JobView>>,
+        allocs: &BTreeMap<AllocId, Arc<AllocView>>,
     ) -> Result<(), String> {
         let replaced: Vec<&Allocation> =
             self.replaced.drain(..).filter_map(|id| Some(&*allocs.get(&id)?.spec)).collect();
@@ -77,16 +85,20 @@ impl Rollouts {
     }
 }
 
-fn may_judge(view: &AllocView, healthy: bool, update: &Update, wall: UnixNanos) -> Result<(), String> {
+/// How much time has passed since the clock showed this, where that can be told.
+type Passed<'a> = &'a dyn Fn(UnixNanos) -> Option<i64>;
+
+fn may_judge(view: &AllocView, healthy: bool, update: &Update, passed: Passed<'_>) -> Result<(), String> {
     let name = view.spec.name();
     if healthy {
         let running = view.tasks.iter().filter(|task| task.state == TaskStatus::Running);
-        let since = running.map(|task| task.started_at.0).max().unwrap_or(wall.0);
-        if wall.0 - since < update.min_healthy_time.as_nanos() {
-            return Err(format!("{name} counts as healthy {} ns after a task's start", wall.0 - since));
+        for ran in running.filter_map(|task| passed(task.started_at)) {
+            if ran < update.min_healthy_time.as_nanos() {
+                return Err(format!("{name} counts as healthy {ran} ns after a task's start"));
+            }
         }
     } else if !view.tasks.iter().any(|task| task.failed)
-        && wall.0 - view.spec.create_time.0 < update.healthy_deadline.as_nanos()
+        && passed(view.spec.create_time).is_some_and(|old| old < update.healthy_deadline.as_nanos())
     {
         return Err(format!("{name} counts as unhealthy before its deadline"));
     }
@@ -109,12 +121,12 @@ fn is_bad(view: &AllocView) -> bool {
 }
 
 fn newest<'a>(
-    allocs: &'a BTreeMap<AllocId, AllocView>,
+    allocs: &'a BTreeMap<AllocId, Arc<AllocView>>,
     job: &JobKey,
     group: &str,
     index: u32,
 ) -> Option<&'a AllocView> {
     let of_slot =
         |view: &&AllocView| view.spec.index == index && view.spec.group == group && view.spec.job_key == *job;
-    allocs.values().filter(of_slot).max_by_key(|view| view.spec.create_index)
+    allocs.values().map(|view| &**view).filter(of_slot).max_by_key(|view| view.spec.create_index)
 }

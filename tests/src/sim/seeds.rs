@@ -7,7 +7,7 @@ use std::{
     ops::{AddAssign, Range},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Mutex,
+        Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -16,7 +16,11 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::life::{Faults, Life};
+use super::{
+    life::{Faults, Life},
+    met::Met,
+    oracle::Violation,
+};
 
 /// A hard life.
 pub const HARD: Faults = Faults {
@@ -26,10 +30,19 @@ pub const HARD: Faults = Faults {
     reboot_one_in: 6,
     drift_one_in: 30,
     outage_one_in: 100,
+    lost_one_in: 20,
+    doubled_one_in: 10,
+    jump_one_in: 300,
+    full_one_in: 150,
+    damage_one_in: 100,
 };
 
 /// Moments of a life in which everything can happen.
 pub const MOMENTS: u64 = 150;
+
+/// How long a turn takes at most, by seed: no time, so that each event has a turn of its own; about as long as an operation; so
+/// long that most of what is under way ends meanwhile.
+const TURNS_NS: [u64; 3] = [0, 1_000_000, 20_000_000];
 
 /// Seeds that a thread takes at a time.
 const BATCH: u64 = 16;
@@ -45,6 +58,8 @@ pub struct Lived {
     pub commits: u64,
     /// Processor time that it took.
     pub cpu: Duration,
+    /// In how many lives each kind of thing was met with.
+    pub met: Met,
 }
 
 /// A broken promise.
@@ -53,58 +68,64 @@ pub struct Broken {
     /// Whose life.
     pub seed: u64,
     /// Which promise.
-    pub why: String,
+    pub why: Violation,
     /// The log of that life.
     pub log: Vec<String>,
 }
 
 /// Lives once; if a promise is broken, once more with a log.
 pub fn live(seed: u64) -> Result<Lived, Broken> {
-    attempt(Life::new(seed, HARD)).map_err(|(why, _)| {
-        let (why, log) = match attempt(Life::new(seed, HARD).logged()) {
-            Ok(_) => (format!("{why}; but not once more"), Vec::new()),
+    attempt(life_of(seed)).map_err(|(why, _)| {
+        let (why, log) = match attempt(life_of(seed).logged()) {
+            Ok(_) => (Violation::Safety(format!("{why}; but not once more")), Vec::new()),
             Err(broken) => broken,
         };
         Broken { seed, why, log }
     })
 }
 
-/// Lives all of them on so many threads, up to the first broken promise.
-pub fn live_all(seeds: Range<u64>, threads: usize) -> Result<Lived, Broken> {
+/// The life of a seed.
+pub fn life_of(seed: u64) -> Life {
+    let speed = usize::try_from(seed % TURNS_NS.len() as u64).unwrap_or(0);
+    Life::new(seed, HARD).with_turns_of(TURNS_NS[speed])
+}
+
+/// Lives all of them on so many threads, up to the first broken promise. `told` hears after each few lives how much was lived
+/// so far.
+pub fn live_all(seeds: Range<u64>, threads: usize, told: &(dyn Fn(&Lived) + Sync)) -> Result<Lived, Broken> {
     let next = AtomicU64::new(seeds.start);
-    let broken = Mutex::new(None);
+    let all = Mutex::new((Lived::default(), None));
     let worker = || {
-        let (mut sum, began) = (Lived::default(), cpu_time());
+        let mut began = cpu_time();
         loop {
             let from = next.fetch_add(BATCH, Ordering::Relaxed);
+            if from >= seeds.end {
+                return;
+            }
+            let mut lived = Lived::default();
+            let mut broken = None;
             for seed in from..seeds.end.min(from.saturating_add(BATCH)) {
                 match live(seed) {
-                    Ok(lived) => sum += lived,
+                    Ok(one) => lived += one,
                     Err(found) => {
                         next.store(seeds.end, Ordering::Relaxed);
-                        if let Ok(mut broken) = broken.lock() {
-                            broken.get_or_insert(found);
-                        }
-                        return sum;
+                        broken = Some(found);
+                        break;
                     }
                 }
             }
-            if from >= seeds.end {
-                sum.cpu = cpu_time() - began;
-                return sum;
-            }
+            let now = cpu_time();
+            lived.cpu = now.saturating_sub(std::mem::replace(&mut began, now));
+            let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+            all.0 += lived;
+            all.1 = all.1.take().or(broken);
+            told(&all.0);
         }
     };
-    let mut sum = Lived::default();
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(worker)).collect();
-        for worker in workers {
-            sum += worker.join().unwrap_or_default();
-        }
-    });
-    match broken.into_inner() {
-        Ok(Some(broken)) => Err(broken),
-        Ok(None) | Err(_) => Ok(sum),
+    thread::scope(|scope| (0..threads.max(1)).for_each(|_| drop(scope.spawn(worker))));
+    match all.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        (_, Some(broken)) => Err(broken),
+        (lived, None) => Ok(lived),
     }
 }
 
@@ -121,19 +142,20 @@ impl AddAssign for Lived {
         self.steps += more.steps;
         self.commits += more.commits;
         self.cpu += more.cpu;
+        self.met += more.met;
     }
 }
 
 /// Lives, and takes a panic for a broken promise.
-fn attempt(mut life: Life) -> Result<Lived, (String, Vec<String>)> {
+fn attempt(mut life: Life) -> Result<Lived, (Violation, Vec<String>)> {
     let ended = catch_unwind(AssertUnwindSafe(|| life.live(MOMENTS)));
     let why = match ended {
         Ok(Ok(())) => {
-            let lived = Lived { lives: 1, steps: life.steps, commits: life.commits, cpu: Duration::ZERO };
-            return Ok(lived);
+            let (steps, commits, met) = (life.steps, life.commits, life.met.at_all());
+            return Ok(Lived { lives: 1, steps, commits, met, cpu: Duration::ZERO });
         }
         Ok(Err(why)) => why,
-        Err(payload) => format!("it panics: {}", message(&*payload)),
+        Err(payload) => Violation::Safety(format!("it panics: {}", message(&*payload))),
     };
     Err((why, life.log().to_vec()))
 }

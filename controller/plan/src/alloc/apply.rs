@@ -12,6 +12,7 @@ mod process;
 mod request;
 
 use std_alloc::{
+    borrow::Cow,
     format,
     string::{String, ToString},
     sync::Arc,
@@ -152,7 +153,7 @@ impl Writer<'_> {
         let Some(group) = self.spec.group() else { return };
         let now = self.now;
         let tasks = group.tasks.iter().map(|task| {
-            let mut known = TaskState { name: task.name.clone(), ..TaskState::default() };
+            let mut known = TaskState { name: Arc::from(&*task.name), ..TaskState::default() };
             known.remember(TaskEvent {
                 kind: TaskEventKind::Received,
                 time: now.wall,
@@ -167,7 +168,7 @@ impl Writer<'_> {
         durable.adopted = true;
         durable.tasks = tasks;
         durable.healthy_by = healthy_by;
-        durable.description = String::from("No tasks have started");
+        durable.description = Cow::Borrowed("No tasks have started");
     }
 
     /// Once all tasks have ended there is nothing left to restart.
@@ -352,7 +353,7 @@ impl Writer<'_> {
         if durable.status != status && !durable.status.is_terminal() {
             let durable = &mut *self.state.durable;
             durable.status = status;
-            durable.description = String::from(description);
+            durable.description = Cow::Borrowed(description);
         }
         if self.state.healthy_since_ns.is_some()
             && !self.spec.group().is_some_and(|group| health::is_healthy(group, self.state))

@@ -8,6 +8,7 @@ use std_alloc::{
 use herdlet_api_types::{
     UnixNanos,
     alloc::{Allocation, Desired},
+    task::TaskPhase,
     view::{AllocView, Convergence, Explanation, TaskView},
 };
 
@@ -56,17 +57,17 @@ pub fn explain(now: Now, spec: &Allocation, state: &AllocState, plan: &Plan) -> 
 
 fn task_view(task: &TaskState) -> TaskView {
     let phase = match task.run {
-        Run::Waiting => "waiting",
-        Run::BackingOff { .. } => "backing-off",
-        Run::Starting { .. } => "starting",
-        Run::Running { .. } => "running",
-        Run::Stopping { .. } => "stopping",
-        Run::Dead => "dead",
+        Run::Waiting => TaskPhase::Waiting,
+        Run::BackingOff { .. } => TaskPhase::BackingOff,
+        Run::Starting { .. } => TaskPhase::Starting,
+        Run::Running { .. } => TaskPhase::Running,
+        Run::Stopping { .. } => TaskPhase::Stopping,
+        Run::Dead => TaskPhase::Dead,
     };
     TaskView {
         name: task.name.clone(),
         state: task.status(),
-        phase: String::from(phase),
+        phase,
         attempt: task.attempt,
         failed: task.failed,
         restarts: task.restarts,

@@ -859,7 +859,7 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     let issued = || Outcome::Issued { renew_in: Some(Duration::from_secs(30)) };
     let mut bench = Bench::new(
         &spec,
-        known(vec![TaskState { name: String::from("main"), ..running() }], Stage::Main, up(&[part])),
+        known(vec![TaskState { name: "main".into(), ..running() }], Stage::Main, up(&[part])),
     );
     bench.write(|writer| {
         let timeout = Duration::from_secs(1);

@@ -34,7 +34,7 @@ pub(crate) fn alloc() -> Allocation {
     };
     Allocation {
         id: AllocId(uuid::Uuid::parse_str(ALLOC_ID).unwrap()),
-        job_key: JobKey { namespace: "default".to_string(), id: "web".to_string() },
+        job_key: JobKey { namespace: "default".into(), id: "web".into() },
         job_version: 0,
         job: Arc::new(job),
         group: "cache".to_string(),

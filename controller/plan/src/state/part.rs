@@ -6,6 +6,7 @@
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
     string::String,
+    vec::Vec,
 };
 
 use crate::{event::Noticed, op::Part};
@@ -73,7 +74,8 @@ pub enum Ended {
 /// States of all parts that an allocation may have.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    map: BTreeMap<Part, PartState>,
+    /// In the order of parts: a few dozen at most, looked up many times in each plan.
+    known: Vec<(Part, PartState)>,
     unseen: PartState,
     drifted: BTreeSet<Part>,
     failures: BTreeMap<Part, u32>,
@@ -137,7 +139,7 @@ impl Parts {
 
     /// What is known of a part.
     pub fn get(&self, part: Part) -> &PartState {
-        self.map.get(&part).unwrap_or(&self.unseen)
+        self.place(part).ok().and_then(|at| self.known.get(at)).map_or(&self.unseen, |(_, state)| state)
     }
 
     /// See [`PartState::learn`]. Once a part is up or gone its failures are forgotten.
@@ -187,15 +189,27 @@ impl Parts {
 
     /// All parts of which something is known.
     pub fn iter(&self) -> impl Iterator<Item = (Part, &PartState)> {
-        self.map.iter().map(|(part, state)| (*part, state))
+        self.known.iter().map(|(part, state)| (*part, state))
     }
 
     fn all(unseen: PartState) -> Self {
-        Self { map: BTreeMap::new(), unseen, drifted: BTreeSet::new(), failures: BTreeMap::new() }
+        Self { known: Vec::new(), unseen, drifted: BTreeSet::new(), failures: BTreeMap::new() }
     }
 
     fn get_mut(&mut self, part: Part) -> &mut PartState {
-        self.map.entry(part).or_insert_with(|| self.unseen.clone())
+        let at = match self.place(part) {
+            Ok(at) => at,
+            Err(at) => {
+                self.known.insert(at, (part, self.unseen.clone()));
+                at
+            }
+        };
+        &mut self.known[at].1
+    }
+
+    /// Where the part stands, or belongs.
+    fn place(&self, part: Part) -> Result<usize, usize> {
+        self.known.binary_search_by(|(known, _)| known.cmp(&part))
     }
 }
 

@@ -31,7 +31,7 @@ use crate::{
     turn::{Note, Turn, View},
     world::{
         JobEntry, World,
-        allocs::{AllocEntry, claimed_volumes},
+        allocs::{AllocEntry, Allocs, claimed_volumes},
         verdict::Open,
     },
 };
@@ -120,7 +120,6 @@ impl World {
         dirty: &mut BTreeSet<Key>,
         turn: &mut Turn,
     ) {
-        dirty.remove(&Key::Job(key.clone()));
         let mut result = "unchanged";
         // What only changes how an allocation is doing changes nothing of what the job is to do.
         let rounds = if self.jobs.get(key).is_some_and(|entry| entry.stale) { ROUNDS_MAX } else { 0 };
@@ -139,11 +138,16 @@ impl World {
             }
             result = "changed";
         }
-        if self.jobs.get(key).is_some_and(|entry| entry.blocked.is_some()) {
+        let Some(entry) = self.jobs.get_mut(key) else { return };
+        if entry.blocked.is_some() {
             result = "waiting";
         }
         turn.notes.push(Note::Reconciled { kind: "job", result });
-        self.flush_job(now, key, turn);
+        if entry.stale {
+            entry.drop_unused_versions(key, &self.allocs, turn);
+            entry.open = Open::of(key, entry, &self.allocs);
+        }
+        entry.flush(now, key, &self.allocs, turn);
     }
 
     fn plan_job(&mut self, key: &JobKey) -> Vec<Step> {
@@ -247,81 +251,6 @@ impl World {
         true
     }
 
-    /// Writes what changed of the job and shows it, if it looks different.
-    fn flush_job(&mut self, now: Now, key: &JobKey, turn: &mut Turn) {
-        if self.jobs.get(key).is_some_and(|entry| entry.stale) {
-            self.drop_unused_versions(key, turn);
-            if let Some(entry) = self.jobs.get_mut(key) {
-                entry.open = Open::of(key, entry, &self.allocs);
-            }
-        }
-        let convergence = self.job_convergence(key);
-        let Some(entry) = self.jobs.get_mut(key) else { return };
-        if entry.state.take_touched() {
-            let version = RecordKey::JobVersion(key.clone(), entry.state.version);
-            turn.records.push(Record::Put(version, RecordValue::JobVersion(Arc::clone(&entry.current))));
-            let value = RecordValue::Job((*entry.state).clone().into());
-            turn.records.push(Record::Put(RecordKey::Job(key.clone()), value));
-        }
-        let stale = core::mem::take(&mut entry.stale);
-        let shown = entry.shown.as_deref();
-        let was = shown.map(|view| view.convergence.state);
-        if was != Some(convergence.state) {
-            if convergence.state == ConvergenceState::Converged {
-                let took = now.wall.0.saturating_sub(entry.since.0).max(0).unsigned_abs();
-                turn.notes.push(Note::Converged { kind: "job", took_ns: took, cause: entry.cause });
-            }
-            if was == Some(ConvergenceState::Converged) && entry.since != entry.state.submit_time {
-                let ended = convergence.reason == Some(Reason::Backoff);
-                entry.cause = if ended { "exit" } else { "drift" };
-            }
-            if was == Some(ConvergenceState::Converged) || convergence.state == ConvergenceState::Converged {
-                entry.since = now.wall;
-            }
-        }
-        let convergence = Convergence { since: entry.since, ..convergence };
-        let state = &entry.state;
-        let same = shown.is_some_and(|shown| {
-            shown.modify_index == state.modify_index
-                && shown.convergence == convergence
-                && (!stale || shown.allocs.iter().copied().eq(self.allocs.of_job(key).map(|(id, _)| id)))
-        });
-        if same {
-            return;
-        }
-        let view = JobView {
-            key: key.clone(),
-            version: state.version,
-            job: Arc::clone(&entry.current),
-            deleting: state.deleting,
-            create_index: state.create_index,
-            modify_index: state.modify_index,
-            submit_time: state.submit_time,
-            allocs: self.allocs.of_job(key).map(|(id, _)| id).collect(),
-            convergence,
-        };
-        entry.shown = Some(view.clone().into());
-        turn.views.push(View::Job(view.into()));
-    }
-
-    /// Forgets the versions that no allocation was made from.
-    fn drop_unused_versions(&mut self, key: &JobKey, turn: &mut Turn) {
-        let Some(entry) = self.jobs.get_mut(key) else { return };
-        if entry.state.versions.len() <= 1 {
-            return;
-        }
-        let current = entry.state.version;
-        let in_use = |version| {
-            version == current || self.allocs.of_job(key).any(|(_, alloc)| alloc.spec.job_version == version)
-        };
-        let unused: Vec<u64> =
-            entry.state.versions.iter().copied().filter(|version| !in_use(*version)).collect();
-        for version in unused {
-            entry.state.versions.remove(&version);
-            turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), version)));
-        }
-    }
-
     fn forget_job(&mut self, key: &JobKey, turn: &mut Turn) {
         let Some(entry) = self.jobs.remove(key) else { return };
         self.short_of_ports.remove(key);
@@ -330,6 +259,75 @@ impl World {
         }
         turn.records.push(Record::Delete(RecordKey::Job(key.clone())));
         turn.views.push(View::JobGone(key.clone()));
+    }
+}
+
+impl JobEntry {
+    /// Writes what changed of the job and shows it, if it looks different.
+    fn flush(&mut self, now: Now, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
+        let convergence = self.convergence(key, allocs);
+        if self.state.take_touched() {
+            let version = RecordKey::JobVersion(key.clone(), self.state.version);
+            turn.records.push(Record::Put(version, RecordValue::JobVersion(Arc::clone(&self.current))));
+            let value = RecordValue::Job((*self.state).clone().into());
+            turn.records.push(Record::Put(RecordKey::Job(key.clone()), value));
+        }
+        let stale = core::mem::take(&mut self.stale);
+        let shown = self.shown.as_deref();
+        let was = shown.map(|view| view.convergence.state);
+        if was != Some(convergence.state) {
+            if convergence.state == ConvergenceState::Converged {
+                let took = now.wall.0.saturating_sub(self.since.0).max(0).unsigned_abs();
+                turn.notes.push(Note::Converged { kind: "job", took_ns: took, cause: self.cause });
+            }
+            if was == Some(ConvergenceState::Converged) && self.since != self.state.submit_time {
+                let ended = convergence.reason == Some(Reason::Backoff);
+                self.cause = if ended { "exit" } else { "drift" };
+            }
+            if was == Some(ConvergenceState::Converged) || convergence.state == ConvergenceState::Converged {
+                self.since = now.wall;
+            }
+        }
+        let convergence = Convergence { since: self.since, ..convergence };
+        let state = &self.state;
+        let same = shown.is_some_and(|shown| {
+            shown.modify_index == state.modify_index
+                && shown.convergence == convergence
+                && (!stale || shown.allocs.iter().copied().eq(allocs.of_job(key).map(|(id, _)| id)))
+        });
+        if same {
+            return;
+        }
+        let view = Arc::new(JobView {
+            key: key.clone(),
+            version: state.version,
+            job: Arc::clone(&self.current),
+            deleting: state.deleting,
+            create_index: state.create_index,
+            modify_index: state.modify_index,
+            submit_time: state.submit_time,
+            allocs: allocs.of_job(key).map(|(id, _)| id).collect(),
+            convergence,
+        });
+        self.shown = Some(Arc::clone(&view));
+        turn.views.push(View::Job(view));
+    }
+
+    /// Forgets the versions that no allocation was made from.
+    fn drop_unused_versions(&mut self, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
+        if self.state.versions.len() <= 1 {
+            return;
+        }
+        let current = self.state.version;
+        let in_use = |version| {
+            version == current || allocs.of_job(key).any(|(_, alloc)| alloc.spec.job_version == version)
+        };
+        let unused: Vec<u64> =
+            self.state.versions.iter().copied().filter(|version| !in_use(*version)).collect();
+        for version in unused {
+            self.state.versions.remove(&version);
+            turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), version)));
+        }
     }
 }
 

@@ -108,7 +108,7 @@ impl Bench {
         let mut shown = None;
         for view in core::mem::take(&mut self.turn.views) {
             if let View::Alloc(view) = view {
-                shown = Some(*view);
+                shown = Some(AllocView::clone(&view));
             }
         }
         shown
@@ -436,10 +436,15 @@ impl Bench {
         self.plan();
     }
 
+    /// The job's verdict.
+    fn convergence(&self, key: &JobKey) -> Convergence {
+        self.world.jobs.get(key).expect("it is known").convergence(key, &self.world.allocs)
+    }
+
     /// The job as it was last shown.
     fn job(&self) -> JobView {
         let job = self.world.jobs.values().next().and_then(|job| job.shown.clone());
-        *job.expect("it was shown")
+        JobView::clone(&job.expect("it was shown"))
     }
 
     /// A task's process ends, and its restart begins.
@@ -690,7 +695,7 @@ fn what_is_outdated_has_not_converged_also_while_it_waits_for_its_turn() {
     let (_, job) = bench.world.jobs.first_key_value().expect("the job");
     let open = Open::of(&one_task()[0].key(), job, &bench.world.allocs);
     bench.world.jobs.values_mut().next().expect("the job").open = open;
-    let Convergence { state, message, .. } = bench.world.job_convergence(&one_task()[0].key());
+    let Convergence { state, message, .. } = bench.convergence(&one_task()[0].key());
     assert_eq!((state, &*message), (ConvergenceState::Progressing, "j.g[0] is being replaced"));
 }
 

@@ -4,7 +4,10 @@
 //! In: the job, its allocations, their verdicts. Out: one verdict, with the worst that was found. What one allocation's verdict
 //! changes is brought in without looking at the others, so that a large job costs no more per allocation than a small one.
 
-use core::cmp::Reverse;
+use core::{
+    cmp::Reverse,
+    fmt::{self, Display, Formatter},
+};
 use std_alloc::{collections::BTreeSet, format, string::String};
 
 use herdlet_api_types::{
@@ -75,15 +78,16 @@ impl World {
             job.open.slots.insert((Reverse(rank(state)), at, index));
         }
     }
+}
 
+impl JobEntry {
     /// The job's verdict. Of what is equally bad the first counts.
-    pub(crate) fn job_convergence(&self, key: &JobKey) -> Convergence {
+    pub(crate) fn convergence(&self, key: &JobKey, allocs: &Allocs) -> Convergence {
         let mut worst = Worst::default();
-        let Some(job) = self.jobs.get(key) else { return worst.verdict() };
-        if job.state.deleting {
+        if self.state.deleting {
             worst.weigh(ConvergenceState::Progressing, || plain(Reason::Operation, "is being deleted"));
             // What resists is named: a deletion that can't end must not look like one that is under way.
-            for (_, alloc) in self.allocs.of_job(key) {
+            for (_, alloc) in allocs.of_job(key) {
                 let waiting = alloc.verdict.as_ref().filter(|known| known.state == ConvergenceState::Waiting);
                 let Some(verdict) = waiting else { continue };
                 worst.weigh(verdict.state, || Why {
@@ -93,22 +97,35 @@ impl World {
                 });
             }
         }
-        if let Some((reason, message)) = &job.blocked {
+        if let Some((reason, message)) = &self.blocked {
             worst.weigh(ConvergenceState::Waiting, || plain(*reason, message));
         }
-        if let Some((_, at, index)) = job.open.slots.first()
-            && let Some(group) = job.current.groups.get(*at)
+        if let Some((_, at, index)) = self.open.slots.first()
+            && let Some(group) = self.current.groups.get(*at)
         {
-            let alloc = slot(job, &self.allocs, group, *index);
-            let name = format!("{}.{}[{index}]", key.id, group.name);
-            worst.weigh(state_of(job, group, alloc), || why_of(job, group, alloc, &name));
+            let alloc = slot(self, allocs, group, *index);
+            let name = SlotName { key, group: &group.name, index: *index };
+            worst.weigh(state_of(self, group, alloc), || why_of(self, group, alloc, &name));
         }
-        if let Some(alloc) = job.open.lingering.and_then(|id| self.allocs.get(id)) {
+        if let Some(alloc) = self.open.lingering.and_then(|id| allocs.get(id)) {
             worst.weigh(ConvergenceState::Progressing, || {
                 plain(Reason::Operation, &format!("{} is being stopped", alloc.spec.name()))
             });
         }
         worst.verdict()
+    }
+}
+
+/// How a slot is called in output, also one without an allocation.
+struct SlotName<'a> {
+    key: &'a JobKey,
+    group: &'a str,
+    index: usize,
+}
+
+impl Display for SlotName<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}[{}]", self.key.id, self.group, self.index)
     }
 }
 
@@ -131,14 +148,14 @@ fn state_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>) -> Conver
     }
 }
 
-fn why_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>, name: &str) -> Why {
+fn why_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>, name: &SlotName<'_>) -> Why {
     let progressing = |what: &str| plain(Reason::Operation, &format!("{name} {what}"));
     let Some(alloc) = alloc else { return progressing("does not exist yet") };
     let known = &alloc.state.durable;
     match &alloc.verdict {
         _ if !is_current(job, group, alloc) => progressing("is being replaced"),
         verdict if is_bad(known) => {
-            let why = verdict.as_ref().map_or(known.description.as_str(), |verdict| verdict.message.as_str());
+            let why = verdict.as_ref().map_or(&*known.description, |verdict| verdict.message.as_str());
             plain(Reason::Error, &format!("{name}: {why}"))
         }
         Some(verdict) => Why {

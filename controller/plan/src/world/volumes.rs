@@ -98,14 +98,7 @@ impl World {
         dirty.extend(self.claims(name).map(Key::Alloc));
     }
 
-    pub(crate) fn reconcile_volume(
-        &mut self,
-        now: Now,
-        name: &str,
-        dirty: &mut BTreeSet<Key>,
-        turn: &mut Turn,
-    ) {
-        dirty.remove(&Key::Volume(String::from(name)));
+    pub(crate) fn reconcile_volume(&mut self, now: Now, name: &str, turn: &mut Turn) {
         let Some(entry) = self.ctx.volumes.get_mut(name) else {
             turn.views.push(View::VolumeGone(String::from(name)));
             return;

@@ -8,6 +8,7 @@ use std::{
 
 use herdlet_api_types::{
     AllocId,
+    task::TaskPhase,
     view::{AllocView, TaskView},
 };
 use tokio::time::Instant;
@@ -129,7 +130,7 @@ fn is_replaced(allocs: &[&AllocView], id: AllocId) -> bool {
 fn state_of(view: &AllocView, task: &TaskView) -> (String, String) {
     let name = format!("{}/{}", view.spec.name(), task.name);
     let mut state = show::phase(task);
-    if !view.convergence.message.is_empty() && task.phase != "dead" {
+    if !view.convergence.message.is_empty() && task.phase != TaskPhase::Dead {
         let verdict = plain(&view.convergence.message);
         // A verdict about one task says more than the phase only there, and there its name is known.
         let of_this = verdict.strip_prefix(&format!("task {}: ", task.name));

@@ -48,7 +48,7 @@ fn registration(provider: Provider, checks: Vec<RegisteredCheck>) -> Registratio
         checks,
         alloc: AllocId::from_hash([1; 16]),
         task: None,
-        job: JobKey { namespace: "default".to_owned(), id: "web".to_owned() },
+        job: JobKey { namespace: "default".into(), id: "web".into() },
     }
 }
 

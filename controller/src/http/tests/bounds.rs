@@ -99,7 +99,7 @@ async fn a_write_to_a_full_disk_is_answered_503_with_the_cause() {
         error: "write what was accepted: No space left on device (os error 28)".to_owned(),
     });
     let began = tokio::time::Instant::now();
-    let command = Command::Delete { job: JobKey { namespace: "default".to_owned(), id: "web".to_owned() } };
+    let command = Command::Delete { job: JobKey { namespace: "default".into(), id: "web".into() } };
     let error = ground.shared.request(command).await.unwrap_err();
     assert!(began.elapsed() <= Duration::from_secs(6));
     let said = error.to_string();

@@ -39,7 +39,7 @@ fn deeds() -> Vec<Deed> {
 
 fn records(life: &mut Life, deed: &Deed) -> Vec<Record> {
     let of_job = |life: &Life, id: &str| {
-        let found = life.world.allocations().filter(|(spec, _)| spec.job_key.id == id);
+        let found = life.world.allocations().filter(|(spec, _)| *spec.job_key.id == *id);
         found.map(|(spec, _)| spec.id).collect::<Vec<_>>()
     };
     match deed {
@@ -187,7 +187,7 @@ fn after_a_power_cut_the_database_is_right_and_the_files_follow_it() {
     let allocs: Vec<_> = life
         .world
         .allocations()
-        .filter(|(spec, _)| spec.job_key.id == "b")
+        .filter(|(spec, _)| *spec.job_key.id == *"b")
         .map(|(spec, _)| spec.id)
         .collect();
     life.delete("b");

@@ -130,7 +130,7 @@ pub(super) fn fates(records: &[(RecordKey, RecordValue)]) -> BTreeMap<String, Fa
 }
 
 pub(super) fn job_key(id: &str) -> JobKey {
-    JobKey { namespace: "default".to_owned(), id: id.to_owned() }
+    JobKey { namespace: "default".into(), id: id.into() }
 }
 
 /// A service of one group `g` with one task `main`.
@@ -230,7 +230,7 @@ pub(super) fn forget(id: &str, versions: &[u64], allocs: &[AllocId]) -> Vec<Reco
 
 /// The state of an allocation whose one task has ended well.
 pub(super) fn ended() -> Durable {
-    let task = TaskState { name: "main".to_owned(), run: Run::Dead, attempt: 3, ..TaskState::default() };
+    let task = TaskState { name: "main".into(), run: Run::Dead, attempt: 3, ..TaskState::default() };
     Durable { adopted: true, tasks: vec![task], status: ClientStatus::Complete, ..Durable::default() }
 }
 

@@ -11,14 +11,25 @@ use herdlet_api_types::{
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
     event::{Command, Event, Reply},
-    op::{Key, Op, Part, Target, TaskPart},
+    op::{Op, Part, Target, TaskPart},
     record::{Record, RecordKey, RecordValue},
     state::Durable,
     turn::{Turn, View},
 };
 
 use super::{Flight, Life, SECOND};
-use crate::sim::machine::Thing;
+use crate::sim::{machine::Thing, met::Kind};
+
+/// On what an operation is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Release {
+    /// What decided it has just become durable.
+    Committed,
+    /// What decided it is durable, and was decided long ago: other things were decided since.
+    Late,
+    /// It is a stop, and its commit has taken too long.
+    Ahead,
+}
 
 impl Life {
     /// Lets everything happen that is due, and gathers what the agent sees of it.
@@ -34,18 +45,16 @@ impl Life {
                 index += 1;
             }
         }
-        for index in 0..self.flights.len() {
-            if self.flights[index].outcome.is_none() && self.flights[index].effect_at <= now_ns {
-                let mut flight = self.flights.swap_remove(index);
-                self.effect(&mut flight)?;
+        let mut flights = std::mem::take(&mut self.flights);
+        for flight in &mut flights {
+            if flight.outcome.is_none() && flight.effect_at <= now_ns {
+                self.effect(flight)?;
                 // Stopping takes until the process has ended.
                 let ends_at = self.machine.ends_at(&flight.action).unwrap_or(0);
                 flight.done_at = flight.done_at.max(ends_at);
-                let last = self.flights.len();
-                self.flights.push(flight);
-                self.flights.swap(index, last);
             }
         }
+        self.flights = flights;
         for event in self.machine.pass_time(now_ns) {
             self.tale.event(now_ns, &event);
             self.post(event);
@@ -55,6 +64,7 @@ impl Life {
             let flight = &mut self.flights[index];
             if flight.overdue_at.is_some_and(|at| at <= now_ns) {
                 flight.overdue_at = None;
+                self.met.note(Kind::Overdue);
                 self.events.push(Event::Outcome(flight.action.op.clone(), Outcome::Overdue));
             }
             if flight.outcome.is_some() && flight.done_at <= now_ns {
@@ -62,6 +72,11 @@ impl Life {
                 if let Some(outcome) = flight.outcome {
                     self.tale.outcome(now_ns, &flight.action, &outcome);
                     self.promises.end(&flight.action, &outcome);
+                    if self.faults.doubled_one_in > 0 && self.dice.one_in(self.faults.doubled_one_in) {
+                        self.met.note(Kind::DoubledOutcome);
+                        let again = Event::Outcome(flight.action.op.clone(), outcome.clone());
+                        self.mail.push((now_ns + self.dice.below(SECOND), again));
+                    }
                     self.events.push(Event::Outcome(flight.action.op, outcome));
                 }
             } else {
@@ -93,10 +108,10 @@ impl Life {
             self.world.apply(now, event, &mut self.dirty, &mut turn);
         }
         // As under the agent's runtime: a key is planned once a turn, and again in the next if need be.
-        let mut planned: Vec<Key> = Vec::new();
+        self.planned.clear();
         let mut again = BTreeSet::new();
         while let Some(key) = self.dirty.pop_first() {
-            if planned.contains(&key) {
+            if self.planned.contains(&key) {
                 again.insert(key);
                 continue;
             }
@@ -108,7 +123,7 @@ impl Life {
                 }
                 self.wakes.push((key, at));
             }
-            planned.push(key);
+            self.planned.push(key);
         }
         if self.idle_turns > 50 && !again.is_empty() {
             return Err(format!("{again:?} are planned over and over"));
@@ -117,21 +132,25 @@ impl Life {
         self.commit(turn)
     }
 
-    fn commit(&mut self, mut turn: Turn) -> Result<(), String> {
+    fn commit(&mut self, turn: Turn) -> Result<(), String> {
         if self.faults.crash_one_in > 0
             && !turn.records.is_empty()
             && self.dice.one_in(self.faults.crash_one_in)
         {
             // Killed before the commit: the turn has never been.
+            self.met.note(Kind::CrashAtCommit);
             return self.crash();
         }
-        self.commits += u64::from(!turn.records.is_empty());
-        for record in turn.records.drain(..) {
-            match record {
-                Record::Put(key, value) => self.stored.insert(key, value),
-                Record::Delete(key) => self.stored.remove(&key),
-            };
+        if self.must_wait(&turn) {
+            self.hold(turn);
+            return Ok(());
         }
+        self.store(turn, Release::Committed)
+    }
+
+    /// The turn's records are durable, what it decided is let out.
+    pub(super) fn store(&mut self, mut turn: Turn, release: Release) -> Result<(), String> {
+        self.write(&mut turn);
         for view in turn.views.drain(..) {
             self.show(view)?;
         }
@@ -140,17 +159,40 @@ impl Life {
             self.answer(request, &reply);
         }
         for action in turn.actions.drain(..) {
-            self.release(action)?;
+            self.release(action, release)?;
         }
         turn.notes.clear();
         self.sheet = turn;
         Ok(())
     }
 
-    fn release(&mut self, action: Action) -> Result<(), String> {
+    /// Makes the turn's records durable.
+    pub(super) fn write(&mut self, turn: &mut Turn) {
+        self.commits += u64::from(!turn.records.is_empty());
+        for record in turn.records.drain(..) {
+            match record {
+                Record::Put(key, value) => self.stored.insert(key, value),
+                Record::Delete(key) => self.stored.remove(&key),
+            };
+        }
+    }
+
+    /// Starts an operation.
+    pub(super) fn release(&mut self, action: Action, release: Release) -> Result<(), String> {
         self.tale.action(self.now_ns, &action);
-        let (stored, now) = (durable(&self.stored, &action.op), self.now());
-        self.promises.release(&action, stored, &self.machine, now.wall)?;
+        let known = match (release, &action.op.target) {
+            (Release::Ahead, Target::Alloc(id, _)) => {
+                self.world.allocation(*id).map(|(_, state)| &*state.durable)
+            }
+            (Release::Committed | Release::Late | Release::Ahead, _) => durable(&self.stored, &action.op),
+        };
+        let passed = |since| self.clock.since(since, self.now_ns);
+        match release {
+            Release::Committed | Release::Ahead => {
+                self.promises.release(&action, known, &self.machine, &passed)?;
+            }
+            Release::Late => self.promises.release_late(&action, known)?,
+        }
         // A signal is sent beside whatever else is done with its process.
         let occupies = |action: &Action| !matches!(action.verb, Verb::Signal { .. });
         let mut others = self.flights.iter().filter(|flight| occupies(&flight.action));
@@ -158,6 +200,9 @@ impl Life {
             return Err(format!("two operations at once on {:?}", action.op.target));
         }
         let slow = self.faults.slow_one_in > 0 && self.dice.one_in(self.faults.slow_one_in);
+        if slow {
+            self.met.note(Kind::SlowOperation);
+        }
         let latency = if slow { 40 * SECOND } else { 1_000_000 };
         let effect_at = self.now_ns + 1 + self.dice.below(latency);
         let done_at = effect_at + self.dice.below(latency / 2);
@@ -171,10 +216,10 @@ impl Life {
         match view {
             View::Alloc(view) => {
                 self.promises.show(&view)?;
-                let wall = self.now().wall;
-                self.rollouts.show(self.allocs.get(&view.spec.id), &view, wall)?;
+                let passed = |since| self.clock.since(since, self.now_ns);
+                self.rollouts.show(self.allocs.get(&view.spec.id).map(|was| &**was), &view, &passed)?;
                 self.tale.alloc(self.now_ns, &view);
-                self.allocs.insert(view.spec.id, *view);
+                self.allocs.insert(view.spec.id, view);
             }
             View::AllocGone(id) => {
                 self.promises.forget(id);
@@ -184,7 +229,7 @@ impl Life {
             View::Job(view) => {
                 self.job_views += 1;
                 self.tale.job(self.now_ns, &view);
-                self.jobs.insert(view.key.clone(), *view);
+                self.jobs.insert(view.key.clone(), view);
             }
             View::JobGone(key) => {
                 self.tale.note(self.now_ns, || format!("job {} is forgotten", key.id));
@@ -203,15 +248,18 @@ impl Life {
         }
         match command {
             Command::Apply { jobs, .. } => {
+                if jobs.iter().any(|job| self.wanted.contains_key(&job.id)) {
+                    self.met.note(Kind::Update);
+                }
                 self.wanted.extend(jobs.into_iter().map(|job| (job.id.clone(), job)));
             }
             Command::Delete { job } => {
-                self.wanted.remove(&job.id);
+                self.met.note(Kind::Delete);
+                self.wanted.remove(&*job.id);
             }
-            Command::DeleteVolume { .. }
-            | Command::Restart { .. }
-            | Command::Signal { .. }
-            | Command::Explain { .. } => {}
+            Command::DeleteVolume { .. } => self.met.note(Kind::VolumeDelete),
+            Command::Restart { .. } => self.met.note(Kind::Restart),
+            Command::Signal { .. } | Command::Explain { .. } => {}
         }
     }
 
@@ -220,6 +268,7 @@ impl Life {
         self.steps += 1;
         let faulty = self.faults.failing_one_in > 0 && self.dice.one_in(self.faults.failing_one_in);
         if faulty && self.machine.may_fail(&flight.action) {
+            self.met.note(Kind::Failure);
             let class = match self.dice.below(8) {
                 0 => FailureClass::Fatal,
                 1 => FailureClass::Recoverable,
@@ -228,7 +277,37 @@ impl Life {
             flight.outcome = Some(Outcome::Failed { class, why: "the dice said so".to_owned() });
             return Ok(());
         }
-        flight.outcome = Some(self.machine.perform(self.now_ns, &flight.action)?);
+        if flight.action.verb == Verb::Up
+            && let Target::Alloc(_, part) = flight.action.op.target
+            && self.has_no_room(part)
+        {
+            let why = "no space left on device".to_owned();
+            flight.outcome = Some(Outcome::Failed { class: FailureClass::Retry, why });
+            return Ok(());
+        }
+        if self.machine.renews(&flight.action) {
+            self.met.note(Kind::TokenRenewal);
+        }
+        let outcome = self.machine.perform(self.now_ns, &flight.action)?;
+        let lost = self.faults.lost_one_in > 0 && self.dice.one_in(self.faults.lost_one_in);
+        flight.outcome = Some(match flight.action.verb {
+            Verb::Up | Verb::Down | Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. }
+                if lost =>
+            {
+                self.met.note(Kind::LostOutcome);
+                let why = "nobody heard how it ended".to_owned();
+                Outcome::Failed { class: FailureClass::Retry, why }
+            }
+            Verb::Up
+            | Verb::Down
+            | Verb::Stop { .. }
+            | Verb::Destroy { .. }
+            | Verb::Prestop { .. }
+            | Verb::Look
+            | Verb::Start { .. }
+            | Verb::Recover { .. }
+            | Verb::Signal { .. } => outcome,
+        });
         if let Op { target: Target::Alloc(id, Part::Checks | Part::Task(_, TaskPart::Checks)), .. } =
             flight.action.op
             && flight.action.verb == Verb::Up
@@ -247,6 +326,9 @@ impl Life {
             let hard = self.faults.failing_one_in > 0;
             let status =
                 if hard && self.dice.one_in(3) { CheckStatus::Failure } else { CheckStatus::Success };
+            if status == CheckStatus::Failure {
+                self.met.note(Kind::FailingCheck);
+            }
             let was = self.checks.get(&id).and_then(|(_, was)| *was);
             let next = if hard { now_ns + SECOND } else { u64::MAX };
             self.checks.insert(id, (next, Some(status)));

@@ -43,11 +43,8 @@ impl Writer<'_> {
         }
         let boot = self.now.boot;
         if self.state.durable.stage == Stage::Init {
-            // An attempt that is newer than what is remembered: the state was lost, and with it how far the lifecycle had
-            // come. It goes on where Nomad's goes on after a restore. `Init` is the barrier of a restart of all and waits
-            // until every task is pending, which one that runs never becomes: its siblings would wait for ever. A closed gate
-            // keeps none from being watched; prestart tasks whose end was forgotten run once more.
-            self.state.durable.stage = Stage::Prestart;
+            // An attempt that is newer than what is remembered: the state was lost.
+            self.state.durable.stage = Stage::UNTOLD;
         }
         if let Some(known) = self.known_mut(index) {
             known.attempt = attempt;
@@ -259,7 +256,7 @@ impl Writer<'_> {
         self.forget_process(index);
         self.note_exit(index, &result);
         if let Some(known) = self.known_mut(index) {
-            let task = known.name.clone();
+            let task = String::from(&*known.name);
             known.exit = Some(result.clone());
             if result.oom_killed {
                 self.notes.push(Note::OutOfMemory { job: self.spec.job_key.clone(), task });
@@ -341,7 +338,7 @@ impl Writer<'_> {
         let Some(known) = self.known_mut(index) else { return };
         known.restarts = known.restarts.saturating_add(1);
         known.last_restart = wall;
-        let task = known.name.clone();
+        let task = String::from(&*known.name);
         self.notes.push(Note::TaskRestart { job: self.spec.job_key.clone(), task, reason });
     }
 

@@ -49,7 +49,7 @@ impl Writer<'_> {
         let mut sent = false;
         for index in 0..self.task_count() {
             let Some(known) = self.known(index) else { continue };
-            if task.is_some_and(|task| task != known.name) {
+            if task.is_some_and(|task| task != &*known.name) {
                 continue;
             }
             let Run::Running { attempt, .. } = known.run else { continue };

@@ -33,7 +33,7 @@ impl Desk {
         let kinds =
             [("main", Lifecycle::Main), ("side", Lifecycle::PrestartSidecar), ("stop", Lifecycle::Poststop)];
         for (known, (name, _)) in tasks.iter_mut().zip(kinds) {
-            known.name = name.to_owned();
+            known.name = name.into();
         }
         let durable = Durable { adopted: true, stage: Stage::WaitAlloc, tasks, ..Durable::default() };
         Self {
@@ -193,7 +193,7 @@ fn an_attempt_that_is_newer_than_what_is_remembered_is_looked_for() {
     }
     let mut desk = Desk::new(running());
     desk.write(|writer| writer.found("main", 1));
-    assert_eq!(desk.main(), &TaskState { name: "main".to_owned(), ..running() }, "it is known");
+    assert_eq!(desk.main(), &TaskState { name: "main".into(), ..running() }, "it is known");
 }
 
 #[test]

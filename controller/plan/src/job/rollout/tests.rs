@@ -47,7 +47,7 @@ fn steps(slots: &[Slotted], max_parallel: u32, deleting: bool) -> (Vec<AllocId>,
     new.groups[0].tasks[0].env.insert("COLOR".to_string(), "green".to_string());
     let ids: Vec<AllocId> = (0..slots.len()).map(|at| AllocId::from_hash([at as u8; 16])).collect();
     let state = JobState {
-        key: JobKey { namespace: "default".to_owned(), id: "j".to_owned() },
+        key: JobKey { namespace: "default".into(), id: "j".into() },
         version: 1,
         versions: [0, 1].into(),
         create_index: 1,

@@ -46,7 +46,7 @@ fn registration(n: u8, name: &str, checks: Vec<RegisteredCheck>) -> Registration
         checks,
         alloc: alloc(n),
         task: None,
-        job: JobKey { namespace: "default".to_owned(), id: "web".to_owned() },
+        job: JobKey { namespace: "default".into(), id: "web".into() },
     }
 }
 

@@ -1,0 +1,166 @@
+//! A disk that is full, and records that are damaged.
+//!
+//! In: for how long nothing can be stored, what is damaged. Out: turns that wait for their commit, with the stops of them released
+//! ahead of it as the agent's committer does; records made anew as the agent makes them.
+
+use herdlet_api_types::AllocId;
+use herdlet_plan::{
+    op::{Part, Target, TaskPart},
+    record::{RecordKey, RecordValue},
+    state::Durable,
+    time::BootId,
+    turn::Turn,
+};
+
+use super::{Life, SECOND, turn::Release};
+use crate::sim::{
+    machine::{AttemptKey, spec_of},
+    met::Kind,
+};
+
+/// A turn that could not be stored.
+#[derive(Debug)]
+pub(super) struct Held {
+    since: u64,
+    turn: Turn,
+    /// Its stops were released, or it has none.
+    stopped: bool,
+}
+
+/// So long stops wait for their commit.
+const STOP_GRACE: u64 = SECOND;
+
+/// The furthest that somebody sets the clock.
+const JUMP_MAX: u64 = 2 * 86_400 * SECOND;
+
+impl Life {
+    /// Nothing can be stored for so long.
+    pub fn disk_full(&mut self, seconds: u64) {
+        self.tale.note(self.now_ns, || format!("the disk is full for {seconds}s"));
+        self.met.note(Kind::DiskFull);
+        self.full_until = self.now_ns + seconds * SECOND;
+    }
+
+    /// Whether requests are kept from the planner.
+    pub(in crate::sim) fn is_full(&self) -> bool {
+        self.now_ns < self.full_until
+    }
+
+    /// Whether there is no room for what an operation makes.
+    pub(super) fn has_no_room(&mut self, part: Part) -> bool {
+        let makes_files = matches!(part, Part::Dir | Part::Task(_, TaskPart::Dir | TaskPart::Identity));
+        self.is_full() && makes_files && self.dice.one_in(2)
+    }
+
+    /// Keeps a turn until it can be stored.
+    pub(super) fn hold(&mut self, turn: Turn) {
+        turn.actions.iter().for_each(|action| self.promises.hold(action));
+        let stopped = !turn.actions.iter().any(|action| action.verb.is_stop());
+        self.held.push(Held { since: self.now_ns, turn, stopped });
+    }
+
+    /// Whether a turn has to wait: nothing overtakes what waits already.
+    pub(super) fn must_wait(&self, turn: &Turn) -> bool {
+        let is_empty = turn.actions.is_empty() && turn.views.is_empty() && turn.replies.is_empty();
+        self.is_full() && !(turn.records.is_empty() && (is_empty || self.held.is_empty()))
+    }
+
+    /// Stores what waits once there is room; until then releases the stops that have waited long enough.
+    pub(super) fn try_disk(&mut self) -> Result<(), String> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        if !self.is_full() {
+            // All in one commit, then each is let out in its order.
+            let mut held = std::mem::take(&mut self.held);
+            held.iter_mut().for_each(|held| self.write(&mut held.turn));
+            for held in held {
+                self.store(held.turn, Release::Late)?;
+            }
+            return Ok(());
+        }
+        let mut stops = Vec::new();
+        for held in &mut self.held {
+            if !held.stopped && held.since + STOP_GRACE <= self.now_ns {
+                held.stopped = true;
+                stops.extend(held.turn.actions.extract_if(.., |action| action.verb.is_stop()));
+            }
+        }
+        for stop in stops {
+            self.met.note(Kind::StopAhead);
+            self.release(stop, Release::Ahead)?;
+        }
+        Ok(())
+    }
+
+    /// When something of what waits is due.
+    pub(super) fn next_try(&self) -> impl Iterator<Item = u64> {
+        let stops = self.held.iter().filter(|held| !held.stopped).map(|held| held.since + STOP_GRACE);
+        stops.chain((!self.held.is_empty()).then_some(self.full_until))
+    }
+
+    /// Somebody sets the clock.
+    pub(super) fn set_clock(&mut self) {
+        let by = self.dice.below(JUMP_MAX) as i64;
+        let (by, kind) = if self.dice.one_in(2) { (by, Kind::ClockForth) } else { (-by, Kind::ClockBack) };
+        self.tale.note(self.now_ns, || format!("the clock is set by {}s", by / SECOND as i64));
+        self.met.note(kind);
+        self.clock.jump(self.now_ns, by);
+    }
+
+    /// The record of some attempt is damaged.
+    pub(super) fn damage_record(&mut self) {
+        let records: Vec<AttemptKey> = self.machine.attempts.keys().copied().collect();
+        if records.is_empty() {
+            return;
+        }
+        let key = records[self.dice.below(records.len() as u64) as usize];
+        self.tale.note(self.now_ns, || format!("the record of attempt {} of {} is damaged", key.2, key.0));
+        self.met.note(Kind::RecordDamaged);
+        if let Some(event) = self.machine.damage(key) {
+            self.tale.event(self.now_ns, &event);
+            self.post(event);
+        }
+    }
+
+    /// What was stored about some allocation is damaged while no agent runs: it is made anew from the records of its attempts,
+    /// unless all its tasks had ended, which is kept apart.
+    pub(super) fn damage_state(&mut self) -> Result<(), String> {
+        let live = |(key, value): (&RecordKey, &RecordValue)| match (key, value) {
+            (RecordKey::AllocState(id), RecordValue::AllocState(known))
+                if known.adopted && known.tasks.iter().any(|task| task.status_live()) =>
+            {
+                Some(*id)
+            }
+            _ => None,
+        };
+        let live: Vec<AllocId> = self.stored.iter().filter_map(live).collect();
+        if live.is_empty() {
+            return Ok(());
+        }
+        let id = live[self.dice.below(live.len() as u64) as usize];
+        self.rebuild_state(id)
+    }
+
+    /// As the agent makes it.
+    pub(super) fn rebuild_state(&mut self, id: AllocId) -> Result<(), String> {
+        let Some(RecordValue::AllocSpec(spec)) = self.stored.get(&RecordKey::AllocSpec(id)) else {
+            return Err(format!("a state without a specification: {id}"));
+        };
+        self.tale.note(self.now_ns, || format!("the stored state of {} is damaged", spec.name()));
+        self.met.note(Kind::StateDamaged);
+        let (group, _) = spec_of(spec, 0)?;
+        let newest = |index| self.machine.newest_attempt(id, index);
+        let tasks = (0..).zip(&group.tasks).map(|(index, task)| (task.name.as_str(), newest(index)));
+        let known = Durable::rebuilt(tasks, BootId(self.machine.boot));
+        self.stored.insert(RecordKey::AllocState(id), RecordValue::AllocState(known.into()));
+        // What is still on its way to its record when the state is made anew, nobody can know of: the two don't come together.
+        self.ghosts.retain(|ghost| !matches!(&ghost.action.op.target, Target::Alloc(of, _) if *of == id));
+        self.machine.forget(id);
+        self.promises.forget_history(id);
+        if let Some(shown) = self.allocs.get_mut(&id) {
+            std::sync::Arc::make_mut(shown).healthy = None;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! What lives have met with: that each kind of fault is among what was lived is seen, not believed.
+
+use std::ops::AddAssign;
+
+macro_rules! kinds {
+    ($($name:ident = $text:literal,)*) => {
+        /// Something that a life can meet with.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Kind { $(#[doc = $text] $name,)* }
+
+        impl Kind {
+            /// All of them, with their names.
+            pub const ALL: &[(Self, &str)] = &[$((Self::$name, $text),)*];
+        }
+    };
+}
+
+kinds! {
+    Update = "job updates",
+    Delete = "jobs deleted",
+    Restart = "restarts asked for",
+    VolumeDelete = "volumes deleted",
+    PortTaken = "ports taken by others",
+    Failure = "failed operations",
+    LostOutcome = "lost outcomes",
+    DoubledOutcome = "doubled outcomes",
+    SlowOperation = "slow operations",
+    Overdue = "overdue operations",
+    FailingCheck = "failing checks",
+    TokenRenewal = "token renewals",
+    Outage = "outages of the catalogue",
+    Vanished = "things that vanish",
+    Covered = "mounts that are covered",
+    Killed = "processes killed",
+    SupervisorLost = "supervisors killed",
+    Crash = "crashes between commits",
+    CrashAtCommit = "crashes at a commit",
+    LateStart = "late starts of dead agents",
+    Reboot = "reboots",
+    ClockForth = "clock set forth",
+    ClockBack = "clock set back",
+    DiskFull = "full disks",
+    StopAhead = "stops ahead of a commit",
+    StateDamaged = "damaged states",
+    RecordDamaged = "damaged supervisor records",
+}
+
+const KINDS: usize = Kind::ALL.len();
+
+/// How often each was met with.
+#[derive(Debug, Clone, Copy)]
+pub struct Met([u64; KINDS]);
+
+impl Met {
+    /// Once more.
+    pub fn note(&mut self, kind: Kind) {
+        self.0[kind as usize] += 1;
+    }
+
+    /// One where there were any: of a life, to be counted in lives.
+    pub fn at_all(mut self) -> Self {
+        self.0.iter_mut().for_each(|count| *count = (*count).min(1));
+        self
+    }
+
+    /// Each with its name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Kind::ALL.iter().map(|(kind, name)| (*name, self.0[*kind as usize]))
+    }
+}
+
+impl Default for Met {
+    fn default() -> Self {
+        Self([0; KINDS])
+    }
+}
+
+impl AddAssign for Met {
+    fn add_assign(&mut self, more: Self) {
+        self.0.iter_mut().zip(more.0).for_each(|(sum, more)| *sum += more);
+    }
+}
