@@ -288,6 +288,28 @@ fn the_state_of_running_tasks_is_lost() {
     });
 }
 
+/// A state that was made anew stood before the barrier of a restart of all, which waits until no task runs.
+#[test]
+fn state_damaged_while_tasks_run() {
+    tell("state-damaged", || {
+        let mut life = life();
+        let mut side = task("side", None, 0);
+        side.lifecycle = Lifecycle::PrestartSidecar;
+        let web = group("g", 1, vec![task("httpd", Some(20_000), 0), side]);
+        life.chapter("What is stored about a running allocation is damaged while no agent runs.");
+        life.apply(vec![job("web", JobType::Service, vec![web])]);
+        life.pass(10)?;
+        let alloc = alloc_of(&life, "web.g[0]");
+        life.damage(alloc)?;
+        life.chapter("The agent goes on with what runs. A task that ends starts again beside its sibling.");
+        life.until("httpd start 2")?;
+        life.pass(2)?;
+        let live: Vec<u32> = life.machine().live().map(|((_, _, attempt), _)| *attempt).collect();
+        assert_eq!(live, [2, 1]);
+        Ok(life)
+    });
+}
+
 #[test]
 fn a_port_is_held_by_another_job() {
     tell("port-held", || {

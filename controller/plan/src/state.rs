@@ -10,6 +10,7 @@ use std_alloc::{borrow::Cow, collections::BTreeMap, string::String, sync::Arc, v
 use herdlet_api_types::{
     UnixNanos,
     alloc::ClientStatus,
+    job::{Group, Task},
     service::CheckResult,
     task::{ExitResult, History, TaskEvent, TaskEventKind, TaskStatus},
 };
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use self::part::{Doing, Ended, PartState, Parts};
 use crate::{
     limits::EVENTS_MAX,
-    time::{BootId, Deadline},
+    time::{BootId, Deadline, Now},
 };
 
 /// All that is remembered of one allocation.
@@ -68,18 +69,23 @@ pub struct Durable {
 }
 
 impl Durable {
-    /// What is remembered of an allocation whose memory is lost: of each task the newest attempt that has a record, of which the
-    /// plan will be to see what became.
-    pub fn rebuilt<'a>(tasks: impl Iterator<Item = (&'a str, Option<u32>)>, boot: BootId) -> Self {
-        let task = |(name, attempt): (&str, Option<u32>)| TaskState {
-            name: Arc::from(name),
-            run: attempt.map_or(Run::Waiting, |attempt| Run::Starting { attempt, boot }),
-            attempt: attempt.unwrap_or(0),
-            ..TaskState::default()
+    /// What is remembered of an allocation whose memory is lost: of each task, by its index, the newest attempt that has a record,
+    /// of which the plan will be to see what became. It has its time to become healthy anew: without an end of that a roll-out
+    /// would wait for ever.
+    pub fn rebuilt(group: &Group, newest: impl Fn(usize, &Task) -> Option<u32>, now: Now) -> Self {
+        let task = |(index, task): (usize, &Task)| {
+            let attempt = newest(index, task);
+            TaskState {
+                name: Arc::from(&*task.name),
+                run: attempt.map_or(Run::Waiting, |attempt| Run::Starting { attempt, boot: now.boot }),
+                attempt: attempt.unwrap_or(0),
+                ..TaskState::default()
+            }
         };
-        let tasks: Vec<TaskState> = tasks.map(task).collect();
+        let tasks: Vec<TaskState> = group.tasks.iter().enumerate().map(task).collect();
         let stage = if tasks.iter().any(|task| task.attempt > 0) { Stage::UNTOLD } else { Stage::Init };
-        Self { adopted: true, stage, tasks, ..Self::default() }
+        let healthy_by = group.update.as_ref().map(|update| Deadline::after(now, update.healthy_deadline));
+        Self { adopted: true, stage, tasks, healthy_by, ..Self::default() }
     }
 }
 

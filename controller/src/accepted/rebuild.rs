@@ -13,7 +13,7 @@ use std::{
 use herdlet_api_types::{
     AllocId, JobKey,
     alloc::{Allocation, Desired},
-    job::Job,
+    job::{Job, Task},
 };
 use herdlet_plan::{
     job::{JobState, Slot},
@@ -205,10 +205,11 @@ fn fill_states(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope, made: 
             None => {
                 let Some(spec) = loaded.specs.get(&id) else { continue };
                 let job = loaded.versions.get(&(spec.job_key.clone(), spec.job_version));
-                let group = job.and_then(|job| job.group(&spec.group));
-                let names = group.into_iter().flat_map(|group| &group.tasks).map(|task| &task.name);
-                let newest = |name: &String| attempts.get(&(id, name.clone())).copied();
-                Durable::rebuilt(names.map(|name| (name.as_str(), newest(name))), sources.now.boot)
+                let newest = |_, task: &Task| attempts.get(&(id, task.name.clone())).copied();
+                match job.and_then(|job| job.group(&spec.group)) {
+                    Some(group) => Durable::rebuilt(group, newest, sources.now),
+                    None => Durable { adopted: true, ..Durable::default() },
+                }
             }
         };
         loaded.states.insert(id, state);

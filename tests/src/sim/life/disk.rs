@@ -3,12 +3,11 @@
 //! In: for how long nothing can be stored, what is damaged. Out: turns that wait for their commit, with the stops of them released
 //! ahead of it as the agent's committer does; records made anew as the agent makes them.
 
-use herdlet_api_types::AllocId;
+use herdlet_api_types::{AllocId, job::Task};
 use herdlet_plan::{
     op::{Part, Target, TaskPart},
     record::{RecordKey, RecordValue},
     state::Durable,
-    time::BootId,
     turn::Turn,
 };
 
@@ -150,9 +149,8 @@ impl Life {
         self.tale.note(self.now_ns, || format!("the stored state of {} is damaged", spec.name()));
         self.met.note(Kind::StateDamaged);
         let (group, _) = spec_of(spec, 0)?;
-        let newest = |index| self.machine.newest_attempt(id, index);
-        let tasks = (0..).zip(&group.tasks).map(|(index, task)| (task.name.as_str(), newest(index)));
-        let known = Durable::rebuilt(tasks, BootId(self.machine.boot));
+        let newest = |index, _: &Task| self.machine.newest_attempt(id, index as u16);
+        let known = Durable::rebuilt(group, newest, self.now());
         self.stored.insert(RecordKey::AllocState(id), RecordValue::AllocState(known.into()));
         // What is still on its way to its record when the state is made anew, nobody can know of: the two don't come together.
         self.ghosts.retain(|ghost| !matches!(&ghost.action.op.target, Target::Alloc(of, _) if *of == id));

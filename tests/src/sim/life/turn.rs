@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use herdlet_api_types::{
     AllocId, UnixNanos,
     service::{CheckResult, CheckStatus},
+    view::Reason,
 };
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
@@ -228,6 +229,9 @@ impl Life {
             }
             View::Job(view) => {
                 self.job_views += 1;
+                if view.convergence.reason == Some(Reason::Port) {
+                    self.met.note(Kind::PortTaken);
+                }
                 self.tale.job(self.now_ns, &view);
                 self.jobs.insert(view.key.clone(), view);
             }
