@@ -1,5 +1,5 @@
-//! Which agent to talk to: `--addr`, `HERDLET_ADDR`, else the local socket. `NOMAD_ADDR` is not read: it often points at
-//! production.
+//! Which agent to talk to: `--addr`, `HERDLET_ADDR`, else the local socket (`HERDLET_SOCKET`, as for the agent). `NOMAD_ADDR`
+//! is not read: it often points at production.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -54,8 +54,9 @@ impl Address {
 
     /// The socket of this user's agent, where an agent that is told nothing makes it; none where nothing says where that is.
     fn local(surroundings: &Surroundings<'_>) -> Option<Self> {
+        let named = (surroundings.variable)("HERDLET_SOCKET").filter(|path| !path.is_empty());
         let state_dir = default_state_dir(surroundings).unwrap_or_default();
-        let socket = default_socket(surroundings, &state_dir);
+        let socket = named.map_or_else(|| default_socket(surroundings, &state_dir), PathBuf::from);
         socket.is_absolute().then_some(Self::Unix(socket))
     }
 }
@@ -151,5 +152,6 @@ mod tests {
         );
         assert_eq!(local(&[("HOME", "/h")], false).unwrap(), "unix:///h/.local/state/herdlet/herdlet.sock");
         assert_eq!(local(&[], false), None);
+        assert_eq!(local(&[("HERDLET_SOCKET", "/s")], false).unwrap(), "unix:///s", "where the agent makes it");
     }
 }
