@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    os::unix::fs::FileExt as _,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -54,6 +55,25 @@ pub(super) fn spawns(ground: &Ground, count: usize, program: &str, arguments: &[
         let _ = child.wait();
     }
     Spawns { took, cpu }
+}
+
+/// What one wait for the disk takes that comes after a rest, as a lone commit's does: the median.
+pub(super) fn sync(ground: &Ground) -> Duration {
+    const TRIES: usize = 40;
+    let dir = ground.dir();
+    let file = File::create(dir.path().join("file")).expect("a file");
+    let mut taken: Vec<Duration> = (0..TRIES)
+        .map(|turn| {
+            herdlet_tests::e2e::wait::pause(Duration::from_millis(20));
+            // As much as a commit writes, to pages that are there already.
+            file.write_all_at(&[0; 28 << 10], (turn as u64 % 2) << 15).expect("a write");
+            let began = Instant::now();
+            file.sync_data().expect("a sync");
+            began.elapsed()
+        })
+        .collect();
+    taken.sort_unstable();
+    taken.get(TRIES / 2).copied().unwrap_or_default()
 }
 
 fn thread_rest() {

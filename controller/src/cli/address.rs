@@ -152,6 +152,10 @@ mod tests {
         );
         assert_eq!(local(&[("HOME", "/h")], false).unwrap(), "unix:///h/.local/state/herdlet/herdlet.sock");
         assert_eq!(local(&[], false), None);
-        assert_eq!(local(&[("HERDLET_SOCKET", "/s")], false).unwrap(), "unix:///s", "where the agent makes it");
+        assert_eq!(
+            local(&[("HERDLET_SOCKET", "/s")], false).unwrap(),
+            "unix:///s",
+            "where the agent makes it"
+        );
     }
 }
