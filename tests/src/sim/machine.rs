@@ -425,14 +425,16 @@ impl Machine {
             let why = "the catalogue is down".to_owned();
             return Ok(Outcome::Failed { class: FailureClass::Retry, why });
         }
+        let has_dir = self.things.contains(&Thing::Part(alloc.id, Part::Dir));
         Ok(match &action.verb {
+            Verb::Up if lies_in_dir(part) && part != Part::Dir && !has_dir => {
+                let why = "the allocation directory is missing".to_owned();
+                Outcome::Failed { class: FailureClass::Retry, why }
+            }
             Verb::Up => {
                 self.vanished.remove(&thing);
                 self.covered.remove(&thing);
                 self.things.insert(thing);
-                if lies_in_dir(part) {
-                    self.things.insert(Thing::Part(alloc.id, Part::Dir));
-                }
                 match part {
                     Part::Task(index, TaskPart::Identity) => {
                         let renew_in = renew_in(alloc, index);
