@@ -224,7 +224,12 @@ impl Life {
                 let children =
                     oracle::running(&self.instance).into_iter().filter(|task| task.parent == Some(pid));
                 self.disturbed.extend(children.map(|task| task.place));
+                let born = host::start_time(pid);
                 host::signal(pid, Signal::KILL);
+                // On a busy machine it takes its time to die: until then nothing looks amiss, to the agent and to the oracle.
+                wait::until_true("a killed supervisor is gone", || {
+                    host::start_time(pid) != born || !host::supervisors(&self.instance).contains(&pid)
+                });
             }
         }
         self.bereaved = self.versions;

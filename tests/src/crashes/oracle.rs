@@ -68,9 +68,7 @@ pub fn judge(life: &mut Life) -> Vec<String> {
             && is != was
             && !touched
         {
-            // Told and not held against the agent: on a busy machine it is seen now and then after a supervisor was killed, and
-            // whether the agent or this bookkeeping is wrong is not known yet (ROADMAP.md).
-            eprintln!("{key:?} was {was:?} and is {is:?}, though nobody touched it");
+            broken.push(format!("{key:?} was {was:?} and is {is:?}, though nobody touched it"));
         }
     }
     life.known = now;
