@@ -25,6 +25,9 @@ pub struct Rollouts {
     replaced: Vec<AllocId>,
     /// Allocations that were not bad before.
     newly_bad: BTreeSet<AllocId>,
+    /// What was current before this turn, of jobs shown in it: an allocation that had been planned when its job decided on it
+    /// is shown a turn later, and then the job may have another version.
+    before: BTreeMap<JobKey, Arc<JobView>>,
 }
 
 impl Rollouts {
@@ -54,34 +57,55 @@ impl Rollouts {
         }
     }
 
+    /// A job is shown anew.
+    pub fn show_job(&mut self, was: Arc<JobView>) {
+        self.before.entry(was.key.clone()).or_insert(was);
+    }
+
     /// The turn is over: everything it shows is in `jobs` and `allocs`.
     pub fn end_turn(
         &mut self,
         jobs: &BTreeMap<JobKey, Arc<JobView>>,
         allocs: &BTreeMap<AllocId, Arc<AllocView>>,
     ) -> Result<(), String> {
-        let replaced: Vec<&Allocation> =
-            self.replaced.drain(..).filter_map(|id| Some(&*allocs.get(&id)?.spec)).collect();
         let newly_bad = std::mem::take(&mut self.newly_bad);
-        for spec in replaced {
+        let before = std::mem::take(&mut self.before);
+        for spec in self.replaced.drain(..).filter_map(|id| Some(&*allocs.get(&id)?.spec)) {
             let Some(job) = jobs.get(&spec.job_key) else { continue };
-            let Some(group) = job.job.group(&spec.group) else { continue };
-            let Some(update) = &group.update else { continue };
-            let slots: Vec<Option<&AllocView>> =
-                (0..group.count).map(|index| newest(allocs, &spec.job_key, &group.name, index)).collect();
-            let between = slots.iter().filter(|slot| is_between(job, group, **slot)).count();
-            if between > update.max_parallel as usize {
-                let (name, most) = (spec.name(), update.max_parallel);
-                return Err(format!("{name} is taken, the {between}th between versions, not {most}"));
-            }
-            let bad = slots.iter().flatten().find(|slot| {
-                is_current(job, group, slot) && is_bad(slot) && !newly_bad.contains(&slot.spec.id)
-            });
-            if let Some(bad) = bad {
-                return Err(format!("{} is taken although {} is bad", spec.name(), bad.spec.name()));
+            let taken = may_take(spec, job, allocs, &newly_bad);
+            let under_another = before.get(&spec.job_key).filter(|was| was.version != job.version);
+            if let (Err(_), Some(was)) = (&taken, under_another) {
+                may_take(spec, was, allocs, &newly_bad)?;
+            } else {
+                taken?;
             }
         }
         Ok(())
+    }
+}
+
+/// Whether this allocation could be replaced for this version of its job.
+fn may_take(
+    spec: &Allocation,
+    job: &JobView,
+    allocs: &BTreeMap<AllocId, Arc<AllocView>>,
+    newly_bad: &BTreeSet<AllocId>,
+) -> Result<(), String> {
+    let Some(group) = job.job.group(&spec.group) else { return Ok(()) };
+    let Some(update) = &group.update else { return Ok(()) };
+    let slots: Vec<Option<&AllocView>> =
+        (0..group.count).map(|index| newest(allocs, &spec.job_key, &group.name, index)).collect();
+    let between = slots.iter().filter(|slot| is_between(job, group, **slot)).count();
+    if between > update.max_parallel as usize {
+        let (name, most) = (spec.name(), update.max_parallel);
+        return Err(format!("{name} is taken, the {between}th between versions, not {most}"));
+    }
+    let proved_bad = |slot: &&&AllocView| {
+        is_current(job, group, slot) && is_bad(slot) && !newly_bad.contains(&slot.spec.id)
+    };
+    match slots.iter().flatten().find(proved_bad) {
+        Some(bad) => Err(format!("{} is taken although {} is bad", spec.name(), bad.spec.name())),
+        None => Ok(()),
     }
 }
 

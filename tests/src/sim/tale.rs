@@ -154,7 +154,8 @@ impl Tale {
     pub fn job(&mut self, now_ns: u64, view: &JobView) {
         if self.kept {
             let (id, convergence) = (&view.key.id, &view.convergence);
-            let text = format!("job {id} is {} {}", convergence.state.as_str(), convergence.message);
+            let state = convergence.state.as_str();
+            let text = format!("job {id} version {} is {state} {}", view.version, convergence.message);
             self.tell(now_ns, format!("job {id}"), text);
         }
     }
@@ -213,7 +214,11 @@ fn job(job: &Job) -> String {
         .iter()
         .map(|group| {
             let tasks: Vec<&str> = group.tasks.iter().map(|task| task.name.as_str()).collect();
-            format!("{} x {} [{}]", group.name, group.count, tasks.join(" "))
+            let at_a_time = group
+                .update
+                .as_ref()
+                .map_or_else(String::new, |update| format!(" by {}", update.max_parallel));
+            format!("{} x {}{at_a_time} [{}]", group.name, group.count, tasks.join(" "))
         })
         .collect();
     format!("{:?} job {} ({})", job.kind, job.id, groups.join(", ")).to_lowercase()

@@ -233,7 +233,9 @@ impl Life {
                     self.met.note(Kind::PortTaken);
                 }
                 self.tale.job(self.now_ns, &view);
-                self.jobs.insert(view.key.clone(), view);
+                if let Some(was) = self.jobs.insert(view.key.clone(), view) {
+                    self.rollouts.show_job(was);
+                }
             }
             View::JobGone(key) => {
                 self.tale.note(self.now_ns, || format!("job {} is forgotten", key.id));
