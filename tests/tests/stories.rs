@@ -66,6 +66,34 @@ fn killed_between_intent_and_start() {
 }
 
 #[test]
+fn killed_between_the_first_start_and_its_commit() {
+    tell("killed-between-first-start-and-commit", || {
+        let mut life = life();
+        life.chapter("A job is applied, its task runs, and the agent dies before it has heard of that.");
+        life.apply(vec![web()]);
+        while life.machine().live().count() < 1 {
+            life.moment()?;
+        }
+        life.crash()?;
+        life.chapter("Nothing is stored of the attempt. The next agent looks for it, and keeps it.");
+        life.pass(10)?;
+        assert_eq!(life.machine().live().count(), 1);
+        life.chapter(
+            "The same again, and the job is deleted before the agent has looked: the task is stopped.",
+        );
+        life.apply(vec![herdlet_api_types::job::Job { id: "two".to_owned(), ..web() }]);
+        while life.machine().live().count() < 2 {
+            life.moment()?;
+        }
+        life.crash()?;
+        life.delete("two");
+        life.pass(10)?;
+        assert_eq!(life.machine().live().count(), 1);
+        Ok(life)
+    });
+}
+
+#[test]
 fn a_volume_is_unmounted_behind_our_back() {
     tell("volume-unmounted", || {
         let mut life = life();

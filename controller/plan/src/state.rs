@@ -3,9 +3,16 @@
 //! [`Durable`] is written to the state database; [`Parts`] is not: what a look can tell is not stored, so after a start
 //! every part is [`PartState::Unknown`] and the plan is to look.
 
+mod first;
 mod part;
 
-use std_alloc::{borrow::Cow, collections::BTreeMap, string::String, sync::Arc, vec::Vec};
+use std_alloc::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    sync::Arc,
+    vec::Vec,
+};
 
 use herdlet_api_types::{
     UnixNanos,
@@ -37,6 +44,8 @@ pub struct AllocState {
     pub telling: BTreeMap<u64, u16>,
     /// When the tokens of each task fall due for renewal, by `CLOCK_BOOTTIME`.
     pub renew_at_ns: BTreeMap<u16, u64>,
+    /// Tasks whose first attempt an agent before this one may have begun in this boot.
+    pub maybe_begun: BTreeSet<u16>,
 }
 
 /// The stored part of an allocation's state. Fields are only ever added.
@@ -44,6 +53,10 @@ pub struct AllocState {
 pub struct Durable {
     /// From now on we may own things in its name. Written before the first effect, gone when the last part is seen gone.
     pub adopted: bool,
+    /// Boot in which it was adopted. None where an agent adopted it that stored first attempts before they began, and where
+    /// this was rebuilt.
+    #[serde(default)]
+    pub boot: Option<BootId>,
     /// How far the lifecycle has come.
     pub stage: Stage,
     /// Tasks in the group's order.
@@ -225,7 +238,7 @@ pub enum Run {
         /// Until when.
         until: Deadline,
     },
-    /// The attempt is committed; the planner starts it, again after a crash.
+    /// The attempt is committed, unless it is the first; the planner starts it, again after a crash.
     Starting {
         /// Attempt number.
         attempt: u32,
@@ -346,6 +359,11 @@ impl<T> Tracked<T> {
     /// Whether it changed since the last call.
     pub fn take_touched(&mut self) -> bool {
         core::mem::take(&mut self.touched)
+    }
+
+    /// For a change that needs no writing of its own: it is written with the next that does.
+    pub fn unnoticed(&mut self) -> &mut T {
+        &mut self.value
     }
 
     /// Whether it changed and was not taken.

@@ -101,7 +101,7 @@ impl Promises {
             return Ok(());
         };
         let known = stored.and_then(|known| known.tasks.get(usize::from(*index)));
-        if known.is_none_or(|task| task.attempt < *attempt) {
+        if known.is_none_or(|task| task.attempt.max(1) < *attempt) {
             return Err(format!("{} starts attempt {attempt} without having committed it", alloc.name()));
         }
         Ok(())
@@ -158,9 +158,14 @@ impl Promises {
     fn may_start(&self, alloc: &Allocation, index: u16, attempt: u32, known: &Durable) -> Result<(), String> {
         let (group, task) = spec_of(alloc, index)?;
         let name = || format!("{}/{}", alloc.name(), task.name);
-        let begun = known.tasks.get(usize::from(index)).map(|task| (task.attempt, &task.run));
-        if !matches!(begun, Some((last, Run::Starting { attempt: starting, .. })) if last == attempt && *starting == attempt)
-        {
+        let stored = known.tasks.get(usize::from(index)).map(|task| (task.attempt, &task.run));
+        let committed = match stored {
+            // The first is begun as soon as the allocation is adopted.
+            Some((0, Run::Waiting)) => attempt == 1,
+            Some((last, Run::Starting { attempt: starting, .. })) => last == attempt && *starting == attempt,
+            Some(_) | None => false,
+        };
+        if !committed {
             return Err(format!("{} starts attempt {attempt} without having committed it", name()));
         }
         let wants_services = known.stop.is_none() && known.restart.is_none();

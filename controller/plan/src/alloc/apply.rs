@@ -166,6 +166,7 @@ impl Writer<'_> {
         let healthy_by = group.update.as_ref().map(|update| Deadline::after(now, update.healthy_deadline));
         let durable = &mut *self.state.durable;
         durable.adopted = true;
+        durable.boot = Some(now.boot);
         durable.tasks = tasks;
         durable.healthy_by = healthy_by;
         durable.description = Cow::Borrowed("No tasks have started");

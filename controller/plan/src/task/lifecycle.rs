@@ -102,8 +102,11 @@ fn step(stage: Stage, tasks: &[Task], states: &[TaskState]) -> Stage {
         return Stage::Poststop;
     }
     let passed = match stage {
-        // One that is being started is pending too, but its process may live before this is known.
-        Stage::Init => all(&|_| true, &|state| pending(state) && state.live_attempt().is_none()),
+        // One that is being started is pending too, but its process may live before this is known. A poststop task has had its
+        // turn only where this was made anew of a damaged state, and is not waited for.
+        Stage::Init => {
+            all(&|kind| kind != L::Poststop, &|state| pending(state) && state.live_attempt().is_none())
+        }
         Stage::Prestart => {
             all(&only(L::Prestart), &|state| dead(state) && !state.failed)
                 && all(&only(L::PrestartSidecar), &running)

@@ -74,8 +74,13 @@ struct Me<'a> {
 impl Me<'_> {
     fn plan_waiting(self, pass: &mut Pass<'_>, ready: bool) {
         self.withdraw(pass);
+        let maybe_begun = pass.state.maybe_begun.contains(&self.index);
+        if maybe_begun && !self.first_is_known(pass) {
+            return;
+        }
         if self.is_over(pass) {
-            pass.change(self.index, TaskChange::Die);
+            // A start by a dead agent may still be on its way: it is begun, so that it is fenced.
+            pass.change(self.index, if maybe_begun { TaskChange::Begin } else { TaskChange::Die });
             return;
         }
         if !lifecycle::gate_open(pass.state.durable.stage, self.task.lifecycle) {
@@ -318,6 +323,24 @@ impl Me<'_> {
                             pass.issue(part, Doing::Down, Verb::Destroy { attempt }, OPERATION_TIMEOUT);
                         }
                     }
+                }
+            }
+        }
+        pass.wait(Waiting::Part(part));
+        false
+    }
+
+    /// Whether it is known what became of a first attempt that an agent before this one may have begun.
+    fn first_is_known(self, pass: &mut Pass<'_>) -> bool {
+        let part = self.part(TaskPart::Process);
+        match pass.state.parts.get(part) {
+            PartState::Absent => return true,
+            PartState::Unknown | PartState::Suspect(_) | PartState::Up => self.recover(pass, 1, None),
+            PartState::Busy { .. } => {}
+            PartState::Failed { retry_at_ns, .. } => {
+                let retry_at_ns = *retry_at_ns;
+                if pass.due(retry_at_ns) {
+                    self.recover(pass, 1, None);
                 }
             }
         }

@@ -14,7 +14,7 @@ use crate::{
     job::JobState,
     record::RecordValue,
     shared::volume::VolumeState,
-    state::{AllocState, Durable, PartState, Parts, Run, StopStep, Tracked},
+    state::{AllocState, Durable, PartState, Run, StopStep, Tracked},
     time::Now,
     world::{JobEntry, Settings, World, allocs::AllocEntry, verdict::Open, volumes::VolumeEntry},
 };
@@ -102,8 +102,7 @@ impl World {
 
 fn restored(spec: Arc<Allocation>, mut durable: Durable, now: Now) -> AllocEntry {
     rebase(&mut durable, now);
-    let parts = if durable.adopted { Parts::unknown() } else { Parts::absent() };
-    let state = AllocState { durable: Tracked::stored(durable), parts, ..AllocState::default() };
+    let state = AllocState::restored(spec.group(), durable, now);
     AllocEntry::known(Tracked::stored(spec), state, now)
 }
 

@@ -28,6 +28,9 @@ impl Writer<'_> {
     /// Takes in the end of a task's process. Only the live attempt's end counts; later words about it change nothing.
     pub fn exited(&mut self, task: &str, attempt: u32, result: ExitResult) {
         let Some(index) = self.index_of(task) else { return };
+        if attempt == 1 && self.state.maybe_begun.contains(&index) {
+            self.begin(index);
+        }
         self.attempt_ended(index, attempt, result);
         self.refresh_status();
     }
@@ -46,6 +49,7 @@ impl Writer<'_> {
             // An attempt that is newer than what is remembered: the state was lost.
             self.state.durable.stage = Stage::UNTOLD;
         }
+        self.state.maybe_begun.remove(&index);
         if let Some(known) = self.known_mut(index) {
             known.attempt = attempt;
             if matches!(known.run, Run::Waiting | Run::BackingOff { .. }) {
@@ -141,6 +145,9 @@ impl Writer<'_> {
 
     fn recovered(&mut self, index: TaskIndex, run: &Run, recovered: Recovered) {
         let part = Part::Task(index, TaskPart::Process);
+        if *run == Run::Waiting && self.state.maybe_begun.contains(&index) {
+            return self.first_recovered(index, recovered);
+        }
         match (run, recovered) {
             (Run::Starting { boot, .. }, Recovered::NotStarted) if *boot == self.now.boot => {
                 self.state.parts.learn(part, PartState::Absent);
@@ -185,25 +192,61 @@ impl Writer<'_> {
         }
     }
 
-    /// A process lives that should not: it is stopped as any other.
-    fn stop_stray(&mut self, index: TaskIndex) {
-        let (boot, until) = (self.now.boot, Deadline::after(self.now, self.kill_timeout(index)));
-        let Some(known) = self.known_mut(index) else { return };
-        let then = if known.run == Run::Dead { AfterStop::Dead } else { AfterStop::Restart };
-        let step = StopStep::Kill { until };
-        known.run = Run::Stopping { attempt: known.attempt, boot, ran: true, step: step.clone(), then };
-        self.note_step(index, &step);
+    /// What became of a first attempt that an agent before this one may have begun.
+    fn first_recovered(&mut self, index: TaskIndex, recovered: Recovered) {
+        let part = Part::Task(index, TaskPart::Process);
+        match recovered {
+            Recovered::NotStarted => self.state.parts.learn(part, PartState::Absent),
+            Recovered::Running => {
+                self.begin(index);
+                self.state.parts.learn(part, PartState::Up);
+                self.started(index, 1);
+            }
+            Recovered::Exited(result) => {
+                self.begin(index);
+                self.attempt_ended(index, 1, result);
+            }
+            // Whether there ever was one is not known, and nothing of it is to stay. It counts for nothing.
+            Recovered::Lost { .. } => {
+                self.state.maybe_begun.remove(&index);
+                if let Some(known) = self.known_mut(index) {
+                    known.attempt = 1;
+                }
+                self.forget_process(index);
+            }
+        }
     }
 
-    fn begin(&mut self, index: TaskIndex) {
+    /// A process lives that should not: it is stopped as any other.
+    fn stop_stray(&mut self, index: TaskIndex) {
+        let boot = self.now.boot;
+        let Some(known) = self.known_mut(index) else { return };
+        let then = if known.run == Run::Dead { AfterStop::Dead } else { AfterStop::Restart };
+        known.run = Run::Running { attempt: known.attempt, boot };
+        self.kill(index, then);
+    }
+
+    /// Begins to stop what was begun, with its kill signal at once.
+    pub(super) fn kill(&mut self, index: TaskIndex, then: AfterStop) {
+        let until = Deadline::after(self.now, self.kill_timeout(index));
+        self.begin_stop(index, StopStep::Kill { until }, then);
+    }
+
+    pub(super) fn begin(&mut self, index: TaskIndex) {
         let now = self.now;
         let interval = self.task(index).map(|task| task.restart.interval);
-        let Some(known) = self.known_mut(index) else { return };
+        self.state.maybe_begun.remove(&index);
+        let unstored = self.state.leaves_first_unstored(now)
+            && self.known(index).is_some_and(|known| known.attempt == 0);
+        let durable = if unstored { self.state.durable.unnoticed() } else { &mut *self.state.durable };
+        let Some(known) = durable.tasks.get_mut(usize::from(index)) else { return };
         known.attempt = known.attempt.saturating_add(1);
         known.run = Run::Starting { attempt: known.attempt, boot: now.boot };
         if let (None, Some(interval)) = (known.window, interval) {
             known.window = Some(Deadline::after(now, interval));
         }
+        // A look in flight was about what was before.
+        self.state.parts.overtake(Part::Task(index, TaskPart::Process));
         self.state.parts.learn(Part::Task(index, TaskPart::Process), PartState::Absent);
         self.state.parts.learn(Part::Task(index, TaskPart::Prestop), PartState::Absent);
     }

@@ -18,7 +18,7 @@ use crate::{
     event::RestartScope,
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
-    state::{Doing, GroupRestart, Run, Stage},
+    state::{AfterStop, Doing, GroupRestart, Run, Stage},
     time::Deadline,
 };
 
@@ -78,6 +78,12 @@ impl Writer<'_> {
         }
         for index in 0..self.task_count() {
             if self.task(index).is_none_or(|task| task.lifecycle == Lifecycle::Poststop) {
+                continue;
+            }
+            if restart.all && self.state.maybe_begun.contains(&index) {
+                // Its gate closes, and then nothing says any more that its first attempt may have begun.
+                self.begin(index);
+                self.kill(index, AfterStop::Restart);
                 continue;
             }
             let Some(known) = self.known_mut(index) else { continue };

@@ -95,6 +95,12 @@ fn a_restart_of_all_waits_until_all_are_pending() {
 }
 
 #[test]
+fn a_restart_of_all_does_not_wait_for_a_poststop_task() {
+    let tasks = [task("m", L::Main), task("p", L::Poststop)];
+    assert_eq!(advance(Stage::Init, &tasks, &[pending(), dead()]), Stage::Main);
+}
+
+#[test]
 fn who_dies_with_whom() {
     let tasks = [
         leader(task("l", L::Main)),

@@ -1,0 +1,113 @@
+//! First attempts, which are not stored before they begin.
+//!
+//! Every other attempt is committed before it is started, so that the next agent knows what to look for. Of the first that is known
+//! anyway, by the allocation itself: its number is 1, and where the lifecycle has come as far as its task it may have begun. So
+//! the way to a task's first act waits for the disk once, not twice. This holds in the boot in which the allocation was adopted:
+//! later nobody can tell any more whether there was a first attempt, and the next one is the second.
+
+use std_alloc::collections::BTreeSet;
+
+use herdlet_api_types::job::Group;
+
+use crate::{
+    op::{Part, TaskPart},
+    state::{AllocState, Durable, PartState, Parts, Run, Tracked},
+    task::lifecycle::gate_open,
+    time::Now,
+};
+
+impl AllocState {
+    /// What an agent knows that finds this stored: nothing of any part.
+    pub fn restored(group: Option<&Group>, mut durable: Durable, now: Now) -> Self {
+        let parts = if durable.adopted { Parts::unknown() } else { Parts::absent() };
+        let mut maybe_begun = BTreeSet::new();
+        let (stage, boot) = (durable.stage, durable.boot);
+        let tasks = group.map_or(&[][..], |group| &group.tasks);
+        for ((index, known), task) in (0..).zip(&mut durable.tasks).zip(tasks) {
+            let unbegun = known.attempt == 0 && known.run == Run::Waiting;
+            if !unbegun || !gate_open(stage, task.lifecycle) {
+                continue;
+            }
+            match boot {
+                Some(boot) if boot == now.boot => {
+                    maybe_begun.insert(index);
+                }
+                Some(_) => known.attempt = 1,
+                None => {}
+            }
+        }
+        Self { durable: Tracked::stored(durable), parts, maybe_begun, ..Self::default() }
+    }
+
+    /// Whether a first attempt that begins now is left unstored.
+    pub fn leaves_first_unstored(&self, now: Now) -> bool {
+        self.durable.boot == Some(now.boot)
+    }
+
+    /// Whether it is not known yet of every first attempt that may have begun what became of it.
+    pub fn first_is_open(&self) -> bool {
+        let process = |index: &u16| self.parts.get(Part::Task(*index, TaskPart::Process));
+        self.maybe_begun.iter().map(process).any(|state| *state != PartState::Absent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std_alloc::vec;
+
+    use herdlet_api_types::job::Lifecycle;
+
+    use super::*;
+    use crate::{
+        fixture::{alloc, at, dead, pending, running, task},
+        state::Stage,
+        time::BootId,
+    };
+
+    fn restored(boot: Option<BootId>) -> AllocState {
+        let spec = alloc(vec![
+            task("main", Lifecycle::Main),
+            task("other", Lifecycle::Main),
+            task("ran", Lifecycle::Main),
+            task("ended", Lifecycle::Prestart),
+            task("last", Lifecycle::Poststop),
+        ]);
+        let tasks = vec![pending(), pending(), running(), dead(), pending()];
+        let durable = Durable { adopted: true, boot, stage: Stage::Main, tasks, ..Durable::default() };
+        AllocState::restored(spec.group(), durable, at(1))
+    }
+
+    #[test]
+    fn only_what_could_begin_may_have_begun() {
+        let state = restored(Some(at(0).boot));
+        assert_eq!(state.maybe_begun, [0, 1].into());
+        assert!(state.first_is_open());
+        assert!(!state.durable.is_touched());
+    }
+
+    #[test]
+    fn one_is_open_until_its_process_is_known_to_be_absent() {
+        let mut state = restored(Some(at(0).boot));
+        state.parts.learn(Part::Task(0, TaskPart::Process), PartState::Absent);
+        assert!(state.first_is_open());
+        state.parts.learn(Part::Task(1, TaskPart::Process), PartState::Absent);
+        assert!(!state.first_is_open());
+    }
+
+    #[test]
+    fn after_another_boot_the_next_attempt_is_the_second() {
+        let state = restored(Some(BootId(7)));
+        assert_eq!(state.maybe_begun, [].into());
+        let attempts: std_alloc::vec::Vec<u32> =
+            state.durable.tasks.iter().map(|task| task.attempt).collect();
+        assert_eq!(attempts, [1, 1, 1, 1, 0]);
+        assert!(!state.leaves_first_unstored(at(1)));
+    }
+
+    #[test]
+    fn where_first_attempts_were_stored_nothing_is_open() {
+        let state = restored(None);
+        assert_eq!((state.maybe_begun.len(), state.durable.tasks[0].attempt), (0, 0));
+        assert!(!state.leaves_first_unstored(at(1)));
+    }
+}
