@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::path::{self, OwnedStep};
 use super::problem::{Position, Problem};
+use super::words::printable;
 
 /// One document of a source text.
 #[derive(Debug, Clone)]
@@ -107,7 +108,7 @@ impl Document {
     pub fn problem(&self, path: &str, message: impl Into<String>) -> Problem {
         let Position { line, column } = self.walk(path).0.position;
         let source = self.source.to_string();
-        Problem { source, line, column, path: path.to_owned(), message: message.into() }
+        Problem { source, line, column, path: path.to_owned(), message: printable(message.into()) }
     }
 
     /// Forgets the root's keys that begin so: extension fields which hold anchors and notes.
@@ -176,7 +177,7 @@ impl Place<'_> {
             line,
             column,
             path: self.path.clone(),
-            message: message.into(),
+            message: printable(message.into()),
         }
     }
 }
