@@ -175,6 +175,8 @@ pub enum FailureClass {
     Retry,
     /// It will not work as specified: the task fails, or its restart policy decides for a start.
     Fatal,
+    /// As `Fatal`, for a start: there is no such program.
+    NoProgram,
     /// A start failed in a way that the restart policy counts as an attempt.
     Recoverable,
 }

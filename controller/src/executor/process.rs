@@ -131,7 +131,9 @@ fn done(result: Result<(), DriverError>) -> Outcome {
             Class::Retry | Class::Recoverable => {
                 Outcome::Failed { class: FailureClass::Retry, why: error.why() }
             }
-            Class::Fatal => Outcome::Failed { class: FailureClass::Fatal, why: error.why() },
+            Class::Fatal | Class::NoProgram => {
+                Outcome::Failed { class: FailureClass::Fatal, why: error.why() }
+            }
         },
     }
 }
@@ -140,6 +142,7 @@ fn start_failed(error: &DriverError) -> Outcome {
     let class = match error.class() {
         Class::Retry | Class::Recoverable | Class::Gone => FailureClass::Recoverable,
         Class::Fatal => FailureClass::Fatal,
+        Class::NoProgram => FailureClass::NoProgram,
     };
     Outcome::Failed { class, why: error.why() }
 }

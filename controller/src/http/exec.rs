@@ -129,7 +129,7 @@ async fn session(socket: WebSocket, target: TaskTarget, request: ExecRequest) {
 fn close_code(error: &crate::drivers::task::DriverError) -> u16 {
     use crate::drivers::task::Class;
     match error.class() {
-        Class::Gone | Class::Fatal => CLOSE_POLICY,
+        Class::Gone | Class::Fatal | Class::NoProgram => CLOSE_POLICY,
         Class::Retry | Class::Recoverable => CLOSE_ERROR,
     }
 }

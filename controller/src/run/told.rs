@@ -107,7 +107,7 @@ pub(super) fn exit_code(model: &ReadModel, jobs: &[Job]) -> u8 {
 }
 
 /// A failed task's exit code as a process's; `None` where it did what it should, or was stopped by us. A task that never
-/// ran failed like a program that can't be run.
+/// ran failed like a program that can't be run; one whose program does not exist has its code already.
 fn task_code(task: &TaskView) -> Option<u8> {
     if !task.failed {
         return None;

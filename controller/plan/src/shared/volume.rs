@@ -109,7 +109,8 @@ pub fn outcome(
             });
         }
         Outcome::Failed {
-            class: FailureClass::Retry | FailureClass::Fatal | FailureClass::Recoverable,
+            class:
+                FailureClass::Retry | FailureClass::Fatal | FailureClass::NoProgram | FailureClass::Recoverable,
             why,
         } => {
             *failures += 1;

@@ -6,7 +6,9 @@ use herdlet_api_types::{job::LogMode, manifest::driver::RawExecConfig};
 use rustix::fs::{Mode, OFlags};
 
 use super::{
-    Shared, command, look, off_thread,
+    Shared,
+    command::{self, CommandError},
+    look, off_thread,
     supervise::{self, Live},
 };
 use crate::drivers::{
@@ -209,7 +211,10 @@ pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverRes
         task_dir: &task.dirs.task,
         search_path: search_path.map_or("", |(_, path)| path),
     })
-    .map_err(DriverError::fatal)?;
+    .map_err(|error| match error {
+        CommandError::NotFound { .. } => DriverError::no_program(error),
+        CommandError::Empty | CommandError::Mode { .. } => DriverError::fatal(error),
+    })?;
     let mut arguments = vec![OsString::from(&config.command)];
     arguments.extend(config.args.iter().map(|arg| OsString::from(&arg.0)));
     Ok(Invocation {
@@ -258,6 +263,7 @@ fn logs(task: &TaskConfig) -> Logs {
 pub(super) fn start_error(step: Step, errno: i32) -> DriverError {
     let why = start_failure(step, errno);
     match errno {
+        libc::ENOENT if step == Step::Exec => DriverError::no_program(why),
         libc::EAGAIN
         | libc::ENOMEM
         | libc::ENFILE
@@ -266,6 +272,14 @@ pub(super) fn start_error(step: Step, errno: i32) -> DriverError {
         | libc::ETXTBSY
         | libc::EIO => DriverError::recoverable(why),
         _ => DriverError::fatal(why),
+    }
+}
+
+/// The exit code of a task that a supervisor could not start, as shells have it.
+pub(super) fn failure_code(step: Step, errno: i32) -> i32 {
+    match (step, errno) {
+        (Step::Exec, libc::ENOENT) => 127,
+        _ => 126,
     }
 }
 

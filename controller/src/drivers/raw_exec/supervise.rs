@@ -235,7 +235,7 @@ pub(super) fn result_of(record: &Record, cgroup: Option<&Cgroup>) -> ExitResult 
             ExitResult { oom_killed, ..result }
         }
         State::StartFailed { step, errno, at_unix_ns } => ExitResult {
-            code: 127,
+            code: start::failure_code(step, i32::from(errno)),
             error: format!("failed to {}", start::start_failure(step, i32::from(errno))),
             at: at(at_unix_ns),
             ..ExitResult::default()

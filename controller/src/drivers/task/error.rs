@@ -14,6 +14,9 @@ pub enum DriverError {
     /// It won't work as specified.
     #[error(transparent)]
     Fatal(BoxError),
+    /// There is no such program to start.
+    #[error(transparent)]
+    NoProgram(BoxError),
     /// A start failed in a way that the task's restart policy counts as an attempt.
     #[error(transparent)]
     Recoverable(BoxError),
@@ -35,6 +38,8 @@ pub enum Class {
     Retry,
     /// Nothing.
     Fatal,
+    /// Nothing: there is no such program.
+    NoProgram,
     /// What the restart policy says.
     Recoverable,
     /// Nothing is left to be done.
@@ -52,6 +57,11 @@ impl DriverError {
         Self::Fatal(source.into())
     }
 
+    /// An error of class `NoProgram`.
+    pub fn no_program(source: impl Into<BoxError>) -> Self {
+        Self::NoProgram(source.into())
+    }
+
     /// An error of class `Recoverable`.
     pub fn recoverable(source: impl Into<BoxError>) -> Self {
         Self::Recoverable(source.into())
@@ -62,6 +72,7 @@ impl DriverError {
         match self {
             Self::Retry(_) => Class::Retry,
             Self::Fatal(_) | Self::Unsupported { .. } => Class::Fatal,
+            Self::NoProgram(_) => Class::NoProgram,
             Self::Recoverable(_) => Class::Recoverable,
             Self::Gone(_) => Class::Gone,
         }

@@ -112,7 +112,7 @@ pub fn follow_stats(
 
 fn is_final(error: &DriverError) -> bool {
     match error.class() {
-        Class::Gone | Class::Fatal => true,
+        Class::Gone | Class::Fatal | Class::NoProgram => true,
         Class::Retry | Class::Recoverable => false,
     }
 }

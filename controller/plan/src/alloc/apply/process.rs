@@ -24,6 +24,9 @@ use crate::{
     turn::Note,
 };
 
+/// Exit code of a task whose program does not exist, as shells have it.
+const NO_PROGRAM: i32 = 127;
+
 impl Writer<'_> {
     /// Takes in the end of a task's process. Only the live attempt's end counts; later words about it change nothing.
     pub fn exited(&mut self, task: &str, attempt: u32, result: ExitResult) {
@@ -263,12 +266,12 @@ impl Writer<'_> {
     fn start_failed(&mut self, index: TaskIndex, attempt: u32, class: FailureClass, why: &str) {
         self.state.parts.learn(Part::Task(index, TaskPart::Process), PartState::Up);
         self.note(index, TaskEventKind::DriverFailure, why.to_string());
-        let ended = match class {
-            FailureClass::Retry | FailureClass::Recoverable => Ended::StartFailed,
-            FailureClass::Fatal => Ended::StartImpossible,
+        let (ended, code) = match class {
+            FailureClass::Retry | FailureClass::Recoverable => (Ended::StartFailed, 0),
+            FailureClass::Fatal => (Ended::StartImpossible, 0),
+            FailureClass::NoProgram => (Ended::StartImpossible, NO_PROGRAM),
         };
-        let result =
-            ExitResult { code: 0, error: why.to_string(), at: self.now.wall, ..ExitResult::default() };
+        let result = ExitResult { code, error: why.to_string(), at: self.now.wall, ..ExitResult::default() };
         if let Some(known) = self.known_mut(index) {
             known.exit = Some(result);
         }

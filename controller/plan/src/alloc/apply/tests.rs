@@ -103,9 +103,12 @@ fn is_backing_off(known: &TaskState) -> bool {
 
 #[test]
 fn a_failed_start_counts_and_one_that_can_not_work_ends_the_task() {
-    for (class, again) in
-        [(FailureClass::Retry, true), (FailureClass::Recoverable, true), (FailureClass::Fatal, false)]
-    {
+    for (class, again, code) in [
+        (FailureClass::Retry, true, 0),
+        (FailureClass::Recoverable, true, 0),
+        (FailureClass::Fatal, false, 0),
+        (FailureClass::NoProgram, false, 127),
+    ] {
         let mut desk = Desk::new(starting());
         let failed = Outcome::Failed { class, why: "no such program".to_owned() };
         desk.process(Doing::Up, Verb::Start { attempt: 1 }, failed);
@@ -114,7 +117,8 @@ fn a_failed_start_counts_and_one_that_can_not_work_ends_the_task() {
             (again, !again, 1)
         );
         assert_eq!(desk.told(0)[0], "Driver Failure");
-        assert_eq!(desk.main().exit.as_ref().map(|exit| &*exit.error), Some("no such program"));
+        let exit = desk.main().exit.as_ref().map(|exit| (exit.code, &*exit.error));
+        assert_eq!(exit, Some((code, "no such program")));
     }
 }
 

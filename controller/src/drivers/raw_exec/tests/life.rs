@@ -176,7 +176,8 @@ async fn failed_starts_say_why() {
         };
         let fatal = task::Class::Fatal;
         let (class, why) = start(1, json!({"command": "no-such-tool"})).await;
-        assert!(class == fatal && why.starts_with("exec \"no-such-tool\": not found in /"), "{why}");
+        assert_eq!(class, task::Class::NoProgram);
+        assert!(why.starts_with("exec \"no-such-tool\": not found in /"), "{why}");
         let (class, why) = start(2, json!({"command": "rubbish"})).await;
         assert!(class == fatal && why.starts_with("execute the program: not a program"), "{why}");
         let (class, why) = start(3, json!({"command": "sh", "work_dir": "nowhere"})).await;
@@ -193,10 +194,11 @@ async fn failed_starts_say_why() {
         let error = agent.driver.start(task).await.unwrap_err();
         assert!(error.class() == fatal && error.why().ends_with("the task's name is too long"), "{error}");
         // What came as far as a record is known as ended; the rest never was.
-        for (attempt, is_known) in [(1, false), (2, true), (3, true), (4, false), (5, false)] {
+        for (attempt, code) in [(1, None), (2, Some(126)), (3, Some(126)), (4, None), (5, None)] {
             let recovery = Recovery { id: id(attempt), config: None, handle: None };
             let recovered = agent.driver.recover(recovery).await.unwrap();
-            assert_eq!(matches!(recovered, Recovered::Exited(_)), is_known, "{attempt}: {recovered:?}");
+            let known = if let Recovered::Exited(exit) = &recovered { Some(exit.code) } else { None };
+            assert_eq!(known, code, "{attempt}: {recovered:?}");
             agent.driver.destroy(&id(attempt), Leftover::MainMustBeGone).await.unwrap();
         }
         assert!(agent.driver.found().await.unwrap().is_empty());
