@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use herdlet_api_types::UnixNanos;
+use herdlet_api_types::{JobKey, UnixNanos};
 use herdlet_plan::{
     record::{Record, RecordKey, RecordValue},
     time::Now,
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     accepted::{
-        Accepted, Read, ReadError,
+        Accepted, JobFile, Read, ReadError, VolumeFile,
         files::{self, UnreadableFile},
         forward,
         rebuild::{self, Scope, Sources},
@@ -132,7 +132,7 @@ impl StateDb {
         let records = loaded.into_records();
         opening.keep_aside(&mended.aside)?;
         opening.set_aside(&read.unreadable);
-        let accepted = opening.align(&read, &records, index)?;
+        let accepted = opening.align(&read, &records, index, mended.last)?;
         let db = opening.write(db, &records, &mended, index, &dir)?;
         let mark = Mark::open(&paths.state).map_err(io_error("open `committed` in", &paths.state))?;
         mark.set(index);
@@ -160,6 +160,8 @@ struct Mended {
     anew: BTreeSet<RecordKey>,
     /// The database was behind the last commit.
     fell_back: bool,
+    /// The last commit that happened; none where nothing beside the database says that there was no later one.
+    last: Option<u64>,
 }
 
 impl Mended {
@@ -211,6 +213,7 @@ impl Opening<'_> {
         } else {
             mended.fell_back = committed.is_some_and(|committed| committed > loaded.index);
             mended.anew.extend(forward::roll(loaded, read, committed.unwrap_or(0)));
+            mended.last = committed.map(|committed| committed.max(loaded.index));
             let mut keys = missing(loaded, &mended.aside);
             if mended.fell_back {
                 keys.extend(forgotten(loaded, read));
@@ -278,24 +281,28 @@ impl Opening<'_> {
         }
     }
 
-    /// Makes the accepted files say what the records say. A file of what the database does not know is set aside: its commit
-    /// never happened, or the power failed just after it was removed.
+    /// Makes the accepted files say what the records say. A file of what the database does not know is removed where it is of a
+    /// commit after the `last` one, as a kill before a commit leaves it: nobody was told that it was accepted. Any other is kept
+    /// aside: the power failed just after it was removed, or somebody has put it there.
     fn align(
         &mut self,
         read: &Read,
         records: &BTreeMap<RecordKey, RecordValue>,
         index: u64,
+        last: Option<u64>,
     ) -> Result<Accepted, OpenError> {
         let dir = self.paths.accepted();
         let failed = || io_error("write", &dir);
         let mut accepted = Accepted::open(dir.clone()).map_err(failed())?;
         files::remove_leftovers(&dir).map_err(failed())?;
         accepted.learn(read);
-        let jobs = read.jobs.keys().map(|key| (RecordKey::Job(key.clone()), files::job_path(&dir, key)));
-        let volumes =
-            read.volumes.keys().map(|name| (RecordKey::Volume(name.clone()), files::volume_path(&dir, name)));
-        for (key, path) in jobs.chain(volumes) {
-            if !records.contains_key(&key) {
+        for (key, path, commit) in files_of(read, &dir) {
+            if records.contains_key(&key) {
+                continue;
+            }
+            if last.is_some_and(|last| commit > last) {
+                tracing::info!(path = %path.display(), commit, "an accepted file is removed: its commit never happened");
+            } else {
                 let aside = self.paths.state.join("damaged");
                 let name =
                     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -387,6 +394,17 @@ fn missing(loaded: &Loaded, aside: &[Aside]) -> BTreeSet<RecordKey> {
         keys.insert(RecordKey::AllocSpec(*id));
     }
     keys
+}
+
+/// The files of jobs and volumes: what each stands for, where it is, the commit that it names.
+fn files_of(read: &Read, dir: &Path) -> Vec<(RecordKey, PathBuf, u64)> {
+    let job = |(key, file): (&JobKey, &JobFile)| {
+        (RecordKey::Job(key.clone()), files::job_path(dir, key), file.commit)
+    };
+    let volume = |(name, file): (&String, &VolumeFile)| {
+        (RecordKey::Volume(name.clone()), files::volume_path(dir, name), file.commit)
+    };
+    read.jobs.iter().map(job).chain(read.volumes.iter().map(volume)).collect()
 }
 
 fn keys(loaded: &Loaded) -> BTreeSet<RecordKey> {

@@ -102,6 +102,7 @@ fn after_a_crash_at_any_step_what_was_accepted_is_there_and_what_was_deleted_is_
             let lost = dir.path().join("lost");
             copy(&crashed, &lost);
             let opened = open(&crashed);
+            assert!(opened.damaged.is_empty(), "{done}/{step}: {:?}", opened.damaged);
             let found = jobs(&opened.records);
             assert!(found == before_jobs || found == after_jobs, "{done}/{step}: {found:?}");
             assert!(
@@ -157,7 +158,7 @@ fn live_whole(dir: &Path, done: usize) {
 
 /// Nobody was told that it was accepted.
 #[test]
-fn a_job_whose_commit_never_happened_is_set_aside() {
+fn files_whose_commit_never_happened_are_the_normal_remains_of_a_kill() {
     let dir = scratch();
     let mut life = Life::begin(dir.path());
     life.apply(vec![job("a", 1, "x")], vec![]);
@@ -172,6 +173,22 @@ fn a_job_whose_commit_never_happened_is_set_aside() {
     let opened = open(dir.path());
     assert_eq!(jobs(&opened.records).len(), 1);
     assert!(!paths(dir.path()).accepted().join("default.b.json").exists());
+    assert!(opened.damaged.is_empty() && !opened.incomplete, "{:?}", opened.damaged);
+    assert!(!paths(dir.path()).state.join("damaged").exists());
+}
+
+/// Where nothing says how far the commits got, it may have been accepted.
+#[test]
+fn a_file_that_may_have_been_accepted_is_kept_aside() {
+    let dir = scratch();
+    let mut life = Life::begin(dir.path());
+    life.apply(vec![job("a", 1, "x")], vec![]);
+    let older = fs::read(paths(dir.path()).database()).unwrap();
+    life.apply(vec![job("b", 1, "y")], vec![volume("v")]);
+    drop(life);
+    fs::write(paths(dir.path()).database(), older).unwrap();
+    fs::remove_file(paths(dir.path()).state.join("committed")).unwrap();
+    let opened = open(dir.path());
     assert!(opened.damaged.iter().all(|aside| aside.path.exists() && aside.why.contains("does not know")));
     assert_eq!(opened.damaged.len(), 2);
 }
