@@ -13,6 +13,9 @@ use crate::paths;
 /// The format that this release writes, of the database as a whole and of each value.
 pub(crate) const FORMAT: u8 = 1;
 
+/// Room for all but the largest values, such as those of an allocation with many tasks: a buffer that grows is copied each time.
+const USUAL_LEN: usize = 1024;
+
 /// Where a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Table {
@@ -101,7 +104,8 @@ pub fn encode_value(value: &RecordValue) -> Result<Vec<u8>, rmp_serde::encode::E
 
 /// The bytes of a value.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, rmp_serde::encode::Error> {
-    let mut bytes = vec![FORMAT];
+    let mut bytes = Vec::with_capacity(USUAL_LEN);
+    bytes.push(FORMAT);
     value.serialize(&mut rmp_serde::Serializer::new(&mut bytes).with_struct_map())?;
     Ok(bytes)
 }
