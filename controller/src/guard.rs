@@ -80,7 +80,7 @@ impl Guard {
 /// # Errors
 /// When something resists removal.
 pub async fn watch(charge: Charge) -> anyhow::Result<()> {
-    tokio::task::spawn_blocking(|| {
+    herdlet_runtime::off_thread(|| {
         let mut rest = Vec::new();
         // Nothing is ever written: this returns at the hang-up.
         let _ = std::io::stdin().lock().read_to_end(&mut rest);
@@ -93,7 +93,7 @@ pub async fn watch(charge: Charge) -> anyhow::Result<()> {
         None => Ok(()),
     };
     for dir in charge.remove {
-        let gone = tokio::task::spawn_blocking(move || remove_dir(&dir)).await;
+        let gone = herdlet_runtime::off_thread(move || remove_dir(&dir)).await;
         removed = removed.and(gone.context("wait for a removal").and_then(|gone| gone));
     }
     removed

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         }
     };
     // To give work to a pool that has no thread and can't make one (a limit of processes) is a panic. With a thread that is busy,
-    // the work waits until another one can be made.
+    // the work waits until another one can be made (`herdlet_runtime::off_thread`).
     let (end, ended) = std::sync::mpsc::sync_channel::<()>(0);
     if matches!(command, Command::Agent(_) | Command::Run(_)) {
         runtime.spawn_blocking(move || ended.recv());

@@ -30,9 +30,9 @@ pub(crate) async fn give_back_after_changes(model: Arc<ReadModel>) {
     loop {
         tokio::time::sleep(QUIET).await;
         let index = model.index();
-        let _ = tokio::task::spawn_blocking(give_back).await;
+        let _ = herdlet_runtime::off_thread(give_back).await;
         if tokio::time::timeout(REST, model.changed(index)).await.is_err() {
-            let _ = tokio::task::spawn_blocking(give_back).await;
+            let _ = herdlet_runtime::off_thread(give_back).await;
             model.changed(index).await;
         }
     }

@@ -135,7 +135,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         () = interrupted() => {}
     }
     tokio::select! {
-        finished = tokio::task::spawn_blocking(|| guard.finish()) => finished.context("wait for the guard")??,
+        finished = herdlet_runtime::off_thread(|| guard.finish()) => finished.context("wait for the guard")??,
         // It goes on without us.
         () = interrupted() => return Ok(INTERRUPTED),
     }

@@ -23,10 +23,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::task::JoinError;
 use tokio::time::{Instant, sleep_until};
 
 use crate::clock::{Clock, Now};
+use crate::off_thread::{OffThread, off_thread};
 use crate::panic::message;
 use crate::ready::GateOpener;
 use crate::run::Settings;
@@ -161,7 +162,7 @@ enum Stage<S: Store> {
     /// Nothing to commit.
     Idle(S),
     /// A commit has the store and the records.
-    InFlight { commit: JoinHandle<Tried<S>>, since: Instant },
+    InFlight { commit: OffThread<Tried<S>>, since: Instant },
     /// The commit failed; the same records are tried again.
     Retry { store: S, records: Vec<S::Record>, at: Instant },
     /// The async runtime went down with a commit in flight.
@@ -288,7 +289,7 @@ where
         }
         S::compact(&mut records);
         let since = Instant::now();
-        let commit = spawn_blocking(move || {
+        let commit = off_thread(move || {
             let caught = catch_unwind(AssertUnwindSafe(|| store.commit(&records)));
             let result = match caught {
                 Ok(result) => result.map_err(|error| describe(&error)),

@@ -18,6 +18,7 @@
 //! - [`inbox`] and [`run`]: the loop around the core.
 //! - [`committer`]: durability first, then effects.
 //! - [`operation`] and [`permit`]: hands, bounded.
+//! - [`off_thread`]: work that blocks.
 //! - [`ready`], [`backoff`], [`clock`], [`metrics`]: small things the above (and worlds) need.
 //!
 //! There is no timer tick: without an event and without a due wake nothing runs. Wakes are kept in a sorted set with
@@ -29,6 +30,7 @@ pub mod clock;
 pub mod committer;
 pub mod inbox;
 pub mod metrics;
+pub mod off_thread;
 pub mod operation;
 pub mod permit;
 pub mod queue;
@@ -44,6 +46,7 @@ pub use clock::{Alarm, BootClock, Clock, Now, TokioClock};
 pub use committer::{CommitIndex, Executor, Publisher, Store, StoreHealth};
 pub use inbox::{Arrivals, Inbox, InboxError};
 pub use metrics::Metrics;
+pub use off_thread::{OffThread, off_thread};
 pub use operation::{Operations, Outcome, Report, Request};
 pub use permit::{Limit, Permit, Permits, Rate};
 pub use queue::{Wake, WakeQueue};

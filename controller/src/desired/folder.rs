@@ -136,7 +136,7 @@ impl FolderSource {
     /// When ownership can't be remembered, or the agent is shutting down. What is wrong with files is in the status.
     async fn load(&mut self) -> anyhow::Result<Reading> {
         let (dir, drivers) = (self.dir.clone(), self.drivers.clone());
-        let folder = tokio::task::spawn_blocking(move || read_folder(&dir, &drivers)).await?;
+        let folder = herdlet_runtime::off_thread(move || read_folder(&dir, &drivers)).await?;
         let Wanted { jobs, volumes, gone, owned, mut problems, warnings, unreadable } =
             decide(&self.owned, folder);
         if let Some(problem) = unreadable {

@@ -240,7 +240,7 @@ impl From<AttemptsError> for DriverError {
 async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
 ) -> DriverResult<T> {
-    match tokio::task::spawn_blocking(work).await {
+    match herdlet_runtime::off_thread(work).await {
         Ok(result) => result,
         Err(error) => Err(DriverError::retry(io::Error::other(error))),
     }

@@ -134,7 +134,7 @@ pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
 /// Fresh tokens for a task's environment, by identity name.
 pub async fn env_tokens(context: &Arc<Context>, workload: &Workload) -> Result<Variables, Refusal> {
     let (context, workload) = (Arc::clone(context), workload.clone());
-    let made = tokio::task::spawn_blocking(move || {
+    let made = herdlet_runtime::off_thread(move || {
         with_tokens(&context, &workload, |tokens, wanted| {
             let names =
                 wanted.iter().filter(|token| token.identity.env).map(|token| token.identity.name.clone());
@@ -202,7 +202,7 @@ fn planner_duration(duration: std::time::Duration) -> herdlet_api_types::Duratio
 }
 
 async fn blocking(work: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
-    match tokio::task::spawn_blocking(work).await {
+    match herdlet_runtime::off_thread(work).await {
         Ok(outcome) => outcome,
         Err(error) => retry(format!("carry it out: {error}")),
     }

@@ -51,7 +51,7 @@ fn nothing(names: &[String]) -> Problem {
 
 /// Validation of megabytes takes a while: not on a thread that others share.
 async fn read(request: ApplyRequest, drivers: Drivers) -> ApiResult<Result<Set, Problems>> {
-    let reading = tokio::task::spawn_blocking(move || {
+    let reading = herdlet_runtime::off_thread(move || {
         let texts = request.files.iter().map(|file| (file.name.as_str(), file.text.as_bytes()));
         manifests::parse_all(texts, &drivers)
     });

@@ -266,7 +266,7 @@ fn from_end(sizes: &[(u64, u64)], offset: u64) -> (u64, u64) {
 
 /// Reads files where a slow disk holds up nobody else.
 async fn blocking<T: Send + 'static>(read: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
+    herdlet_runtime::off_thread(read).await.map_err(io::Error::other)?
 }
 
 fn failed(error: io::Error) -> ApiError {

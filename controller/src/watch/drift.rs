@@ -106,7 +106,7 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
         };
         let (at, shown, eyes) = (paths.clone(), Arc::clone(&model), Arc::clone(&watched));
         // A disk that hangs holds up this look and nothing else.
-        let missing = tokio::task::spawn_blocking(move || eyes.look(&at, &shown)).await;
+        let missing = herdlet_runtime::off_thread(move || eyes.look(&at, &shown)).await;
         let missing = match missing.map_err(JoinError::try_into_panic) {
             Ok(missing) => missing,
             // An eye that panics ends the agent.

@@ -249,8 +249,8 @@ fn an_idle_agent_that_gets_no_thread_waits_for_one_and_does_not_panic() {
     assert!(host::is_alive(pid));
     assert!(!agent.log().contains("panicked"), "{}", agent.log_tail());
     group.limit("max");
-    agent.apply_and_wait(&fs::read_to_string(path).unwrap());
     asked.finish().success();
+    agent.cli(&["wait", "new", "--timeout", "20s"]).success();
     assert_eq!((agent.pid(), agent.members().len()), (pid, 1));
     agent.finish();
 }

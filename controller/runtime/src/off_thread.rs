@@ -1,0 +1,120 @@
+//! Work that blocks, on a thread of tokio's pool, also where no thread can be made for a while.
+//!
+//! In: a closure. Out: a future of its result; dropping it does not end the work. Where the machine refuses a thread (a limit of
+//! processes) the pool keeps the work until it is given more: so it is given something, with growing delays, until the work has
+//! begun. Nothing wakes for work that is done at once.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    task::{JoinError, JoinHandle},
+    time::{Instant, Sleep, sleep},
+};
+
+/// Longer than a thread needs to begin also on a busy machine; doubled with each try.
+const FIRST_NUDGE: Duration = Duration::from_millis(250);
+
+/// A limit may be lifted at any time; asking for a thread costs little.
+const NUDGE_MAX: Duration = Duration::from_secs(5);
+
+/// Begins `work` on a thread where it may block.
+///
+/// # Panics
+/// When the pool has no thread at all and can't make one: keep one busy where that must not happen.
+pub fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> OffThread<T> {
+    let begun = Arc::new(AtomicBool::new(false));
+    let begins = Arc::clone(&begun);
+    let running = give(move || {
+        begins.store(true, Ordering::Relaxed);
+        work()
+    });
+    OffThread { running, begun, delay: FIRST_NUDGE, nudge: None }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is what others are to call instead")]
+fn give<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    tokio::task::spawn_blocking(work)
+}
+
+/// Work on a thread; resolves to what it returns. An error means that it panicked, or that the async runtime ends.
+#[derive(Debug)]
+pub struct OffThread<T> {
+    running: JoinHandle<T>,
+    begun: Arc<AtomicBool>,
+    delay: Duration,
+    /// None before the first wait and once the work has begun.
+    nudge: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T> Future for OffThread<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(done) = Pin::new(&mut self.running).poll(cx) {
+            return Poll::Ready(done);
+        }
+        while !self.begun.load(Ordering::Relaxed) {
+            let delay = self.delay;
+            let nudge = self.nudge.get_or_insert_with(|| Box::pin(sleep(delay)));
+            if nudge.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            // Whatever the pool is given makes it try for a thread, which takes the oldest work first.
+            drop(give(|| ()));
+            let delay = (delay * 2).min(NUDGE_MAX);
+            nudge.as_mut().reset(Instant::now() + delay);
+            self.delay = delay;
+        }
+        self.nudge = None;
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pool's one thread stands for all that the machine allows; while it is busy nothing begins.
+    #[test]
+    fn work_that_found_no_thread_is_asked_for_again_and_done_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (free, busy) = std::sync::mpsc::sync_channel::<()>(1);
+            let holds = off_thread(move || busy.recv());
+            let mut waits = off_thread(|| 7);
+            assert!(tokio::time::timeout(FIRST_NUDGE * 4, &mut waits).await.is_err());
+            assert!(waits.delay > FIRST_NUDGE && waits.nudge.is_some());
+            free.send(()).unwrap();
+            assert_eq!(waits.await.unwrap(), 7);
+            holds.await.unwrap().unwrap();
+        });
+    }
+
+    #[tokio::test]
+    async fn work_that_has_begun_is_only_waited_for() {
+        let (free, busy) = std::sync::mpsc::sync_channel::<()>(1);
+        let mut waits = off_thread(move || busy.recv());
+        assert!(tokio::time::timeout(FIRST_NUDGE * 2, &mut waits).await.is_err());
+        assert_eq!((waits.delay, waits.nudge.is_none()), (FIRST_NUDGE, true));
+        free.send(()).unwrap();
+        waits.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_told() {
+        assert!(off_thread(|| panic!("at the disco")).await.unwrap_err().is_panic());
+    }
+}
