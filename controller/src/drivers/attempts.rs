@@ -151,6 +151,7 @@ impl Attempts {
         let watch = |source| AttemptsError::Watch { path: path.to_owned(), source };
         let inotify = events::queue().map_err(|errno| watch(errno.into()))?;
         let place = Place::open(path, &inotify)?;
+        place.records().remove_unfinished()?;
         let memory = forget_earlier_boot(path, place.records(), Path::new(BOOT_ID))?;
         let inotify = Arc::new(ready::register(inotify, Interest::READABLE).map_err(watch)?);
         let tombstones: Vec<String> =
@@ -301,8 +302,12 @@ impl Attempts {
             Some(record) if record.is_final() || record.shim.pid != 0 => Some(Some(record)),
             Some(_) => None,
         });
-        let Ok(record) = tokio::time::timeout(CLAIM_TIME_MAX, named).await else { return Ok(None) };
-        let Some(record) = record? else { return Ok(None) };
+        let record = match tokio::time::timeout(CLAIM_TIME_MAX, named).await {
+            Ok(record) => record?,
+            // On a machine that stood still for so long the word that it has a name may come after our patience has ended.
+            Err(_) => self.record(id)?,
+        };
+        let Some(record) = record.filter(|record| record.shim.pid != 0) else { return Ok(None) };
         let shim = PidFd::open(record.shim)?;
         if shim.is_some() {
             lock(&self.shims).insert(id.name(), record.shim);

@@ -12,6 +12,10 @@ use std::path::Path;
 /// How many times a record is read again that was caught while being written.
 const READS_MAX: usize = 16;
 
+/// How the names of files begin that are about to become a tombstone or a record.
+const UNFINISHED_TOMBSTONE: &str = ".tombstone-";
+const UNFINISHED_RECORD: &str = ".put-";
+
 /// The directory of an instance's records, held open.
 #[derive(Debug)]
 pub struct RuntimeDir {
@@ -131,17 +135,8 @@ impl RuntimeDir {
     /// # Errors
     /// When the directory can't be listed.
     pub fn list(&self) -> Result<Vec<Listed>, RecordsError> {
-        let failed =
-            |source: Errno| RecordsError::Directory { path: "(runtime)".to_owned(), source: source.into() };
-        let mut names = Vec::new();
-        for entry in Dir::read_from(&self.fd).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let is_file = matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown);
-            match entry.file_name().to_str() {
-                Ok(name) if is_file && !name.starts_with('.') => names.push(name.to_owned()),
-                Ok(_) | Err(_) => {}
-            }
-        }
+        let mut names = self.names()?;
+        names.retain(|name| !name.starts_with('.'));
         names.sort_unstable();
         let read = |name: String| match self.read(&name) {
             // Removed meanwhile.
@@ -152,13 +147,42 @@ impl RuntimeDir {
         Ok(names.into_iter().filter_map(read).collect())
     }
 
+    /// Removes what an agent before this one began to lay and could not finish. Nobody else may lay anything meanwhile.
+    ///
+    /// # Errors
+    /// When the directory can't be listed, or something can't be removed.
+    pub fn remove_unfinished(&self) -> Result<(), RecordsError> {
+        let unfinished =
+            |name: &String| name.starts_with(UNFINISHED_TOMBSTONE) || name.starts_with(UNFINISHED_RECORD);
+        for name in self.names()?.into_iter().filter(unfinished) {
+            rustix::fs::unlinkat(&self.fd, &*name, AtFlags::empty())
+                .map_err(|errno| RecordsError::Change { name, source: errno.into() })?;
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> Result<Vec<String>, RecordsError> {
+        let failed =
+            |source: Errno| RecordsError::Directory { path: "(runtime)".to_owned(), source: source.into() };
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.fd).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let is_file = matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown);
+            match entry.file_name().to_str() {
+                Ok(name) if is_file => names.push(name.to_owned()),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(names)
+    }
+
     /// Cancels an attempt by claiming its record before its shim does. Whole and at once: nobody sees half a tombstone.
     ///
     /// # Errors
     /// When the directory can't be written to.
     pub fn tombstone(&self, name: &str) -> Result<TombstoneOutcome, RecordsError> {
         let failed = |source: Errno| RecordsError::Change { name: name.to_owned(), source: source.into() };
-        let temporary = format!(".tombstone-{}", uuid::Uuid::new_v4());
+        let temporary = format!("{UNFINISHED_TOMBSTONE}{}", uuid::Uuid::new_v4());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, &*temporary, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         let laid = rustix::io::pwrite(&fd, &Record::tombstone().to_bytes(), 0)
@@ -185,7 +209,7 @@ impl RuntimeDir {
         match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => rustix::io::pwrite(&fd, &bytes, 0)?,
             Err(Errno::NOENT) => {
-                let temporary = format!(".put-{}", uuid::Uuid::new_v4());
+                let temporary = format!("{UNFINISHED_RECORD}{}", uuid::Uuid::new_v4());
                 let made = flags | OFlags::CREATE | OFlags::EXCL;
                 let fd = rustix::fs::openat(&self.fd, &*temporary, made, Mode::RUSR | Mode::WUSR)?;
                 let put = rustix::io::pwrite(&fd, &bytes, 0).and_then(|len| {
@@ -224,6 +248,20 @@ impl AsFd for RuntimeDir {
 mod tests {
     use super::*;
     use herdlet_shim::record::State;
+
+    #[test]
+    fn what_was_not_finished_is_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = RuntimeDir::open(dir.path()).unwrap();
+        records.tombstone("a").unwrap();
+        for name in [".tombstone-1", ".put-2", ".damaged-b", "c"] {
+            std::fs::write(dir.path().join(name), b"").unwrap();
+        }
+        records.remove_unfinished().unwrap();
+        let mut left = records.names().unwrap();
+        left.sort_unstable();
+        assert_eq!(left, [".damaged-b", "a", "c"]);
+    }
 
     #[test]
     fn a_tombstone_is_laid_once() {
