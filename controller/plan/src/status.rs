@@ -255,6 +255,7 @@ impl Display for LastExit<'_> {
         let task = self.0.durable.tasks.get(usize::from(self.1));
         match task.and_then(|task| task.exit.as_ref()) {
             Some(exit) if !exit.error.is_empty() => write!(f, "; last: {}", exit.error),
+            Some(exit) if exit.oom_killed => f.write_str("; last: out of memory"),
             Some(exit) => write!(f, "; last exit code {}", exit.code),
             None => Ok(()),
         }

@@ -223,6 +223,18 @@ fn an_exit_may_come_before_the_word_of_the_start() {
     assert_eq!(life.issued[1..], ["Destroy { attempt: 1 }"]);
 }
 
+/// The cause was in `status` alone; `explain` and the task's history said "Exit Code: 137, Signal: 9".
+#[test]
+fn a_task_that_was_out_of_memory_says_so() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::Main, parts));
+    let result = herdlet_api_types::task::ExitResult { signal: 9, oom_killed: true, ..exit(137) };
+    life.write(|writer| writer.exited("main", 1, result));
+    let said: Vec<&str> = life.state.durable.tasks[0].events.iter().map(|event| &*event.message).collect();
+    assert!(said.contains(&"Exit Code: 137, Signal: 9, out of memory"), "{said:?}");
+}
+
 /// What becomes of a process is told by its exit: word of it during its start is not a reason to look once more.
 #[test]
 fn drift_noticed_during_a_start_changes_nothing() {

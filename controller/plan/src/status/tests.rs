@@ -87,9 +87,11 @@ fn a_task_that_waits_before_it_starts_again_says_how_it_ended() {
     let until = Deadline::after(at(0), Duration::from_secs(10));
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let broken = ExitResult { error: "failed to execute the program".to_string(), ..exit(0) };
+    let hungry = ExitResult { oom_killed: true, ..exit(137) };
     for (exit, expected) in [
         (None, "waits before it starts again"),
         (Some(exit(3)), "waits before it starts again; last exit code 3"),
+        (Some(hungry), "waits before it starts again; last: out of memory"),
         (Some(broken), "waits before it starts again; last: failed to execute the program"),
     ] {
         let tasks = vec![TaskState { exit, ..backing_off() }];

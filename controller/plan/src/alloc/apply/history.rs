@@ -96,6 +96,9 @@ impl Writer<'_> {
         if result.signal != 0 {
             message.push_str(&format!(", Signal: {}", result.signal));
         }
+        if result.oom_killed {
+            message.push_str(", out of memory");
+        }
         if !result.error.is_empty() {
             message.push_str(&format!(", Exit Message: \"{}\"", result.error));
         }
