@@ -44,3 +44,25 @@ pub use ids::{AllocId, InstanceId, JobKey};
 )]
 #[serde(transparent)]
 pub struct UnixNanos(pub i64);
+
+/// A moment by both clocks. It crosses a boundary as wall-clock time; ages are told from the other one, which nobody sets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(from = "UnixNanos", into = "UnixNanos")]
+pub struct Moment {
+    /// Wall clock.
+    pub wall: UnixNanos,
+    /// `CLOCK_BOOTTIME` in nanoseconds; 0 where it was told by somebody else.
+    pub boot_ns: u64,
+}
+
+impl From<UnixNanos> for Moment {
+    fn from(wall: UnixNanos) -> Self {
+        Self { wall, boot_ns: 0 }
+    }
+}
+
+impl From<Moment> for UnixNanos {
+    fn from(moment: Moment) -> Self {
+        moment.wall
+    }
+}

@@ -7,7 +7,7 @@ use std_alloc::{borrow::Cow, string::String, sync::Arc, vec::Vec};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AllocId, JobKey, UnixNanos,
+    AllocId, JobKey, Moment, UnixNanos,
     alloc::{Allocation, ClientStatus},
     job::Job,
     service::CheckResult,
@@ -108,10 +108,10 @@ pub struct Convergence {
     pub reason: Option<Reason>,
     /// The same in a sentence; empty when converged.
     pub message: String,
-    /// Since when it has not been converged (or since when it has), wall clock.
-    pub since: UnixNanos,
+    /// Since when it has not been converged (or since when it has).
+    pub since: Moment,
     /// Past this it is overdue by its own plan; none where the plan declares no deadline.
-    pub overdue_at: Option<UnixNanos>,
+    pub overdue_at: Option<Moment>,
 }
 
 /// The verdict on an object.

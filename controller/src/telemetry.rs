@@ -66,8 +66,8 @@ pub struct Sources {
     pub state_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
     /// How many manifest files are refused now.
     pub manifest_errors: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// Reads the wall clock, in nanoseconds since the Unix epoch.
-    pub wall_ns: Box<dyn Fn() -> i64 + Send + Sync>,
+    /// Reads the boot clock, in nanoseconds.
+    pub boot_ns: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
 impl fmt::Debug for Sources {
@@ -138,7 +138,7 @@ impl Telemetry {
             isolation,
             state_bytes: Box::new(move || std::fs::metadata(&database).map_or(0, |metadata| metadata.len())),
             manifest_errors: Box::new(move || refused_files(&folders)),
-            wall_ns: Box::new(|| BootClock.now().wall_ns),
+            boot_ns: Box::new(|| BootClock.now().boot_ns),
         });
         agent.watch(self.clone().follow(Arc::downgrade(&agent.model)));
         move |format| self.page(format)
@@ -226,7 +226,7 @@ impl Shared {
     }
 
     fn write_model(&self, page: &mut Page<'_>, sources: &Sources) -> fmt::Result {
-        let now_ns = (sources.wall_ns)();
+        let now_ns = (sources.boot_ns)();
         let gauges = Gauges::of(&sources.model, now_ns);
         page.gauges(
             &names::OBJECTS,

@@ -123,5 +123,5 @@ pub(crate) fn converged() -> Convergence {
 
 /// A verdict.
 pub(crate) fn verdict(state: ConvergenceState, message: &str) -> Convergence {
-    Convergence { state, reason: None, message: message.to_owned(), since: THEN, overdue_at: None }
+    Convergence { state, reason: None, message: message.to_owned(), since: THEN.into(), overdue_at: None }
 }

@@ -4,7 +4,7 @@ use core::fmt::{self, Arguments, Display, Formatter, Write};
 use std_alloc::{format, string::String, vec::Vec};
 
 use herdlet_api_types::{
-    UnixNanos,
+    Moment,
     alloc::{Allocation, ClientStatus, Desired},
     task::{TaskEvent, TaskEventKind, TaskStatus},
     view::{Convergence, ConvergenceState, Reason},
@@ -38,7 +38,7 @@ pub fn convergence(
     spec: &Allocation,
     state: &AllocState,
     plan: &Plan,
-    since: UnixNanos,
+    since: Moment,
 ) -> Convergence {
     if state.durable.status == ClientStatus::Failed && spec.desired == Desired::Run {
         let why = state.durable.tasks.iter().find(|task| task.failed).map_or_else(String::new, |task| {
@@ -104,7 +104,7 @@ pub fn convergence(
         reason: Some(told.reason),
         message,
         since,
-        overdue_at: told.until_ns.map(|at| wall_of(now, at)),
+        overdue_at: told.until_ns.map(|at| now.moment_at(at)),
     }
 }
 
@@ -123,8 +123,8 @@ pub fn describe(
         part,
         reason: told.reason,
         message,
-        since: told.since_ns.map(|at| wall_of(now, at)),
-        until: told.until_ns.map(|at| wall_of(now, at)),
+        since: told.since_ns.map(|at| now.moment_at(at).wall),
+        until: told.until_ns.map(|at| now.moment_at(at).wall),
     }
 }
 
@@ -284,11 +284,6 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
         Waiting::Task(..) => 2,
         Waiting::Gate(_) | Waiting::Dependency(..) | Waiting::StopOrder(_) => 1,
     }
-}
-
-fn wall_of(now: Now, at_ns: u64) -> UnixNanos {
-    let ahead = i64::try_from(i128::from(at_ns) - i128::from(now.boot_ns)).unwrap_or(0);
-    UnixNanos(now.wall.0.saturating_add(ahead))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Time as the planner sees it: an argument, never a clock.
 
-use herdlet_api_types::{Duration, UnixNanos};
+use herdlet_api_types::{Duration, Moment, UnixNanos};
 use serde::{Deserialize, Serialize};
 
 /// Identifies one boot of the machine: a hash of the kernel's `boot_id`.
@@ -17,6 +17,19 @@ pub struct Now {
     pub boot_ns: u64,
     /// Wall clock: for what people read.
     pub wall: UnixNanos,
+}
+
+impl Now {
+    /// This moment.
+    pub fn moment(self) -> Moment {
+        Moment { wall: self.wall, boot_ns: self.boot_ns }
+    }
+
+    /// Another one of this boot, as the clocks stand now.
+    pub fn moment_at(self, boot_ns: u64) -> Moment {
+        let ahead = i64::try_from(i128::from(boot_ns) - i128::from(self.boot_ns)).unwrap_or(0);
+        Moment { wall: UnixNanos(self.wall.0.saturating_add(ahead)), boot_ns }
+    }
 }
 
 /// A point in the future that survives a restart of the agent and, by the wall clock, a reboot.

@@ -17,7 +17,7 @@ use std_alloc::{
 };
 
 use herdlet_api_types::{
-    AllocId, Duration, InstanceId, JobKey, UnixNanos,
+    AllocId, Duration, InstanceId, JobKey, Moment,
     alloc::Allocation,
     job::Job,
     view::{Convergence, ConvergenceState, JobView},
@@ -136,7 +136,7 @@ pub(crate) struct JobEntry {
     pub current: Arc<Job>,
     /// Why a slot can't be filled now.
     pub blocked: Option<(herdlet_api_types::view::Reason, String)>,
-    pub since: UnixNanos,
+    pub since: Moment,
     /// Why it had to converge last; see [`crate::turn::Note::Converged`].
     pub cause: &'static str,
     /// As it was last shown.
@@ -352,8 +352,8 @@ impl World {
             let mut convergence = status::convergence(now, &entry.spec, &entry.state, plan, entry.since);
             let converged = |verdict: &Convergence| verdict.state == ConvergenceState::Converged;
             if entry.verdict.as_ref().is_none_or(|was| converged(was) != converged(&convergence)) {
-                entry.since = now.wall;
-                convergence.since = now.wall;
+                entry.since = now.moment();
+                convergence.since = now.moment();
             }
             if entry.verdict.as_ref() != Some(&convergence) {
                 entry.verdict = Some(convergence.clone());

@@ -127,7 +127,7 @@ fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: D
 /// The job's own verdict: what its allocations don't know, for instance that a port can't be had.
 fn show_job(view: &JobView) {
     let verdict = styled(style::of(view.convergence.state), show::convergence(&view.convergence));
-    let since = show::age(view.convergence.since);
+    let since = show::age(view.convergence.since.wall);
     let name = styled(style::HEADING, &view.key);
     show::out(&format!("{name} version {}: {verdict} (for {since})\n", view.version));
 }

@@ -194,7 +194,7 @@ fn show_objects(jobs: &[JobView], allocs: &[AllocView]) {
     for job in jobs {
         let (state, word) = (job.convergence.state, if job.deleting { "deleting, " } else { "" });
         let verdict = styled(style::of(state), show::convergence(&job.convergence));
-        let since = show::age(job.convergence.since);
+        let since = show::age(job.convergence.since.wall);
         show::out(&format!(
             "{} version {}: {word}{verdict} (for {since})\n",
             styled(style::HEADING, &job.key),

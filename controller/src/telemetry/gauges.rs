@@ -34,7 +34,7 @@ const REASONS: [Reason; 9] = [
 ];
 
 /// A deadline that passes wakes the loop, whose turn takes a moment; what is not done after that is late.
-const OVERDUE_GRACE_NS: i64 = 1_000_000_000;
+const OVERDUE_GRACE_NS: u64 = 1_000_000_000;
 
 /// Numbers of one moment.
 #[derive(Debug, Default)]
@@ -51,8 +51,8 @@ pub(super) struct Gauges {
 }
 
 impl Gauges {
-    /// Reads the model at the wall time `now_ns`.
-    pub(super) fn of(model: &ReadModel, now_ns: i64) -> Self {
+    /// Reads the model at `now_ns` of the boot clock: the wall clock may have been set since something began.
+    pub(super) fn of(model: &ReadModel, now_ns: u64) -> Self {
         let mut gauges = Self::default();
         for kind in ["job", "alloc", "volume"] {
             STATES.iter().for_each(|state| {
@@ -103,20 +103,19 @@ impl Gauges {
         gauges
     }
 
-    fn count(&mut self, kind: &'static str, convergence: &Convergence, now_ns: i64) {
+    fn count(&mut self, kind: &'static str, convergence: &Convergence, now_ns: u64) {
         *self.objects.entry((kind, convergence.state.as_str())).or_default() += 1;
         if convergence.state == ConvergenceState::Converged {
             return;
         }
         let reason = convergence.reason.unwrap_or(Reason::Operation);
         *self.unconverged.entry((kind, reason.as_str())).or_default() += 1;
-        if convergence.overdue_at.is_some_and(|at| at.0.saturating_add(OVERDUE_GRACE_NS) < now_ns) {
+        if convergence.overdue_at.is_some_and(|at| at.boot_ns.saturating_add(OVERDUE_GRACE_NS) < now_ns) {
             *self.overdue.entry(kind).or_default() += 1;
         }
         // Nothing more will be done about a failed one: it would age for ever and hide what is under way.
-        if convergence.state != ConvergenceState::Failed && convergence.since.0 > 0 {
-            let age_ns = now_ns.saturating_sub(convergence.since.0).max(0).unsigned_abs();
-            self.lag_ns = self.lag_ns.max(age_ns);
+        if convergence.state != ConvergenceState::Failed && convergence.since.boot_ns > 0 {
+            self.lag_ns = self.lag_ns.max(now_ns.saturating_sub(convergence.since.boot_ns));
         }
     }
 

@@ -2,12 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::atomic::{AtomicI64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use herdlet_api_types::{
-    AllocId, JobKey, UnixNanos,
+    AllocId, JobKey, Moment, UnixNanos,
     alloc::{Allocation, ClientStatus, Desired},
     job::Job,
     service::{CheckResult, CheckStatus},
@@ -27,14 +27,14 @@ struct Node {
     model: Arc<ReadModel>,
     runtime: Arc<Metrics>,
     health: watch::Sender<StoreHealth>,
-    now: Arc<AtomicI64>,
+    now: Arc<AtomicU64>,
 }
 
 fn node() -> Node {
     let (telemetry, model, runtime) =
         (Telemetry::new(), Arc::new(ReadModel::default()), Arc::new(Metrics::default()));
     let health = watch::Sender::new(StoreHealth::Ok);
-    let now = Arc::new(AtomicI64::new(1_000 * SECOND));
+    let now = Arc::new(AtomicU64::new(1_000 * SECOND as u64));
     let clock = Arc::clone(&now);
     telemetry.attach(Sources {
         model: Arc::clone(&model),
@@ -49,7 +49,7 @@ fn node() -> Node {
         isolation: "cgroup",
         state_bytes: Box::new(|| 4096),
         manifest_errors: Box::new(|| 2),
-        wall_ns: Box::new(move || clock.load(Ordering::Relaxed)),
+        boot_ns: Box::new(move || clock.load(Ordering::Relaxed)),
     });
     Node { telemetry, model, runtime, health, now }
 }
@@ -68,9 +68,14 @@ fn convergence(
         state,
         reason,
         message: String::new(),
-        since: UnixNanos(since * SECOND),
-        overdue_at: overdue_at.map(|at| UnixNanos(at * SECOND)),
+        since: moment(since),
+        overdue_at: overdue_at.map(moment),
     }
+}
+
+/// By the boot clock. The wall clock is set to and fro: no age comes from it.
+fn moment(second: i64) -> Moment {
+    Moment { wall: UnixNanos(second % 7 * 1_000_000 * SECOND), boot_ns: (second * SECOND) as u64 }
 }
 
 fn plain_job() -> Arc<Job> {
@@ -264,7 +269,7 @@ fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
             .any(|line| line.starts_with("herdlet_check_state{") && line.contains(r#"state="failure"} 1"#))
     );
     // Nothing happens for a minute: a stuck node ages.
-    node.now.fetch_add(60 * SECOND, Ordering::Relaxed);
+    node.now.fetch_add(60 * SECOND as u64, Ordering::Relaxed);
     node.health.send_replace(StoreHealth::Degraded {
         since: herdlet_runtime::Now::default(),
         failures: 1,
@@ -362,7 +367,7 @@ fn what_failed_for_good_does_not_age_and_what_went_as_wanted_is_not_counted() {
     assert_eq!(sample(&page, "herdlet_convergence_lag_seconds"), Some(60.0));
     // Its deadline was a second ago: the loop is about to see to it.
     assert_eq!(sample(&page, r#"herdlet_overdue{kind="alloc"}"#), Some(0.0));
-    node.now.fetch_add(SECOND, Ordering::Relaxed);
+    node.now.fetch_add(SECOND as u64, Ordering::Relaxed);
     let page = node.telemetry.page(Format::Text);
     assert_eq!(sample(&page, r#"herdlet_overdue{kind="alloc"}"#), Some(1.0));
     // It has gone.

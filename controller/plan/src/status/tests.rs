@@ -2,7 +2,7 @@
 
 use std_alloc::{string::ToString, vec};
 
-use herdlet_api_types::{Duration, job::Lifecycle, task::ExitResult};
+use herdlet_api_types::{Duration, Moment, job::Lifecycle, task::ExitResult};
 
 use super::*;
 use crate::{
@@ -49,7 +49,8 @@ fn verdict(health: Option<bool>, waits: Vec<Waiting>) -> (ConvergenceState, Opti
     };
     let state = AllocState { durable: Tracked::stored(durable), ..AllocState::default() };
     let plan = Plan { waits, ..Plan::default() };
-    let Convergence { state, reason, message, .. } = convergence(at(1), &spec, &state, &plan, UnixNanos(0));
+    let Convergence { state, reason, message, .. } =
+        convergence(at(1), &spec, &state, &plan, Moment::default());
     (state, reason, message)
 }
 

@@ -11,7 +11,7 @@ use std_alloc::{
 };
 
 use herdlet_api_types::{
-    AllocId, JobKey, UnixNanos,
+    AllocId, JobKey, Moment,
     alloc::{Allocation, Desired},
     view::Convergence,
 };
@@ -50,7 +50,7 @@ pub(crate) struct AllocEntry {
     /// Something that is shown may have changed.
     pub changed: bool,
     /// Since when it has converged, or has not.
-    pub since: UnixNanos,
+    pub since: Moment,
     /// The verdict as last shown.
     pub verdict: Option<Convergence>,
     /// What its job has last been planned with.
@@ -194,7 +194,7 @@ impl AllocEntry {
             spec,
             state,
             changed: true,
-            since: now.wall,
+            since: now.moment(),
             verdict: None,
             standing: None,
             holds_ports: false,

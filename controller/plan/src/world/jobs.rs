@@ -51,7 +51,7 @@ impl World {
             }
             Some(entry) => {
                 entry.current = Arc::new(job);
-                entry.since = now.wall;
+                entry.since = now.moment();
                 entry.cause = "apply";
                 let state = &mut *entry.state;
                 state.version += 1;
@@ -78,7 +78,7 @@ impl World {
                     state: Tracked::new(state),
                     current: Arc::new(job),
                     blocked: None,
-                    since: now.wall,
+                    since: now.moment(),
                     cause: "apply",
                     shown: None,
                     stale: true,
@@ -99,7 +99,7 @@ impl World {
             entry.state.deleting = true;
             entry.stale = true;
             entry.state.modify_index = index;
-            entry.since = now.wall;
+            entry.since = now.moment();
             self.meta.index = index;
             dirty.insert(Key::Job(key.clone()));
         }
@@ -277,15 +277,15 @@ impl JobEntry {
         let was = shown.map(|view| view.convergence.state);
         if was != Some(convergence.state) {
             if convergence.state == ConvergenceState::Converged {
-                let took = now.wall.0.saturating_sub(self.since.0).max(0).unsigned_abs();
+                let took = now.boot_ns.saturating_sub(self.since.boot_ns);
                 turn.notes.push(Note::Converged { kind: "job", took_ns: took, cause: self.cause });
             }
-            if was == Some(ConvergenceState::Converged) && self.since != self.state.submit_time {
+            if was == Some(ConvergenceState::Converged) && self.since.wall != self.state.submit_time {
                 let ended = convergence.reason == Some(Reason::Backoff);
                 self.cause = if ended { "exit" } else { "drift" };
             }
             if was == Some(ConvergenceState::Converged) || convergence.state == ConvergenceState::Converged {
-                self.since = now.wall;
+                self.since = now.moment();
             }
         }
         let convergence = Convergence { since: self.since, ..convergence };

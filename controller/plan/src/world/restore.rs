@@ -69,7 +69,7 @@ impl World {
                             state: Tracked::stored(*state),
                             current,
                             blocked: None,
-                            since: now.wall,
+                            since: now.moment(),
                             cause: "boot",
                             shown: None,
                             stale: true,

@@ -149,21 +149,21 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
     bench.now = at(2);
     bench.settle();
     let shown = bench.shown().expect("it was shown").convergence;
-    assert_eq!((shown.state, shown.since), (ConvergenceState::Converged, at(2).wall));
+    assert_eq!((shown.state, shown.since), (ConvergenceState::Converged, at(2).moment()));
     let job = |bench: &Bench| bench.world.jobs.values().next().and_then(|job| job.shown.clone());
     assert_eq!(job(&bench).map(|job| job.convergence.state), Some(ConvergenceState::Converged));
     // Something is told that does not change how it is.
     bench.now = at(3);
     let alloc = bench.id();
     bench.see(Event::Driver { alloc, task: "main".to_owned(), message: "hello".to_owned() });
-    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(2).wall));
+    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(2).moment()));
     // Its process is looked at, and found.
     bench.now = at(4);
     let process = Part::Task(0, TaskPart::Process);
     bench.see(Event::Drift { alloc, part: Part::Dir, by: Noticed::Look });
     bench.see(Event::Drift { alloc, part: process, by: Noticed::Look });
     bench.settle();
-    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(2).wall));
+    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(2).moment()));
     bench.dirty.insert(Key::Alloc(alloc));
     bench.plan();
     assert!(bench.shown().is_none(), "nothing has changed that is shown");
@@ -171,13 +171,13 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
     bench.now = at(5);
     let result = crate::fixture::exit(1);
     bench.see(Event::Exited { alloc, task: "main".to_owned(), attempt: 1, result });
-    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(5).wall));
+    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(5).moment()));
     bench.now = at(6);
     let action = bench.turn.actions.remove(0);
     bench.see(Event::Outcome(action.op, Outcome::Done));
     let shown = bench.shown().expect("it was shown").convergence;
     assert_ne!(shown.state, ConvergenceState::Converged);
-    assert_eq!(shown.since, at(5).wall);
+    assert_eq!(shown.since, at(5).moment());
 }
 
 #[test]
@@ -470,20 +470,20 @@ fn a_job_tells_since_when_it_has_converged_or_has_not() {
     let mut bench = Bench::new();
     bench.apply(one_task(), Vec::new());
     let since = |bench: &Bench| (bench.job().convergence.state, bench.job().convergence.since);
-    assert_eq!(since(&bench), (ConvergenceState::Progressing, at(1).wall));
+    assert_eq!(since(&bench), (ConvergenceState::Progressing, at(1).moment()));
     bench.now = at(3);
     bench.settle();
-    assert_eq!(since(&bench), (ConvergenceState::Converged, at(3).wall));
+    assert_eq!(since(&bench), (ConvergenceState::Converged, at(3).moment()));
     assert_eq!(bench.converged(), [(2, "apply")]);
     bench.now = at(5);
     bench.fail(bench.id());
-    assert_eq!(since(&bench), (ConvergenceState::Waiting, at(5).wall));
+    assert_eq!(since(&bench), (ConvergenceState::Waiting, at(5).moment()));
     bench.now = at(9);
     bench.settle();
     bench.dirty.insert(Key::Alloc(bench.id()));
     bench.plan();
     bench.settle();
-    assert_eq!(since(&bench), (ConvergenceState::Converged, at(9).wall));
+    assert_eq!(since(&bench), (ConvergenceState::Converged, at(9).moment()));
     assert_eq!(bench.converged(), [(4, "exit")]);
     bench.see(Event::Drift { alloc: bench.id(), part: Part::Dir, by: Noticed::Look });
     let look = bench.turn.actions.remove(0);
@@ -496,8 +496,20 @@ fn a_job_tells_since_when_it_has_converged_or_has_not() {
     assert_ne!(since(&bench).0, ConvergenceState::Converged);
     bench.now = at(21);
     bench.settle();
-    assert_eq!(since(&bench), (ConvergenceState::Converged, at(21).wall));
+    assert_eq!(since(&bench), (ConvergenceState::Converged, at(21).moment()));
     assert_eq!(bench.converged(), [(1, "boot")]);
+}
+
+/// A clock that was set by a year made a job take a year to converge.
+#[test]
+fn how_long_a_job_took_to_converge_is_no_matter_of_the_wall_clock() {
+    for set_to in [9_000_000, 0] {
+        let mut bench = Bench::new();
+        bench.apply(one_task(), Vec::new());
+        bench.now = Now { wall: at(set_to).wall, ..at(3) };
+        bench.settle();
+        assert_eq!(bench.converged(), [(2, "apply")]);
+    }
 }
 
 #[test]

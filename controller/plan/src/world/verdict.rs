@@ -11,7 +11,7 @@ use core::{
 use std_alloc::{collections::BTreeSet, format, string::String};
 
 use herdlet_api_types::{
-    AllocId, JobKey, UnixNanos,
+    AllocId, JobKey, Moment,
     alloc::Desired,
     job::Group,
     view::{Convergence, ConvergenceState, Reason},
@@ -175,7 +175,7 @@ struct Worst(Option<(ConvergenceState, Why)>);
 struct Why {
     reason: Reason,
     message: String,
-    overdue_at: Option<UnixNanos>,
+    overdue_at: Option<Moment>,
 }
 
 impl Worst {
@@ -192,7 +192,7 @@ impl Worst {
             None => (ConvergenceState::Converged, None, String::new(), None),
             Some((state, why)) => (state, Some(why.reason), why.message, why.overdue_at),
         };
-        Convergence { state, reason, message, since: UnixNanos::default(), overdue_at }
+        Convergence { state, reason, message, since: Moment::default(), overdue_at }
     }
 }
 
