@@ -334,7 +334,7 @@ async fn follow_attempts(
             Notice::Repaired { id, kind, what } => {
                 tracing::info!(attempt = %id, what, "repaired without touching the task");
                 notes(&Note::DriftDetected { kind, by: Noticed::Event });
-                notes(&Note::DriftRepaired { kind });
+                notes(&Note::DriftRepaired { kind, took_ns: None });
                 continue;
             }
             Notice::Drift { id } => {

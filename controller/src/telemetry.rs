@@ -279,6 +279,10 @@ impl Shared {
             counts.drift_detected.iter().map(|((kind, by), n)| ([*kind, *by], *n)),
         )?;
         page.counters(&names::DRIFT_REPAIRED, counts.drift_repaired.iter().map(|(kind, n)| ([*kind], *n)))?;
+        page.histograms(
+            &names::DRIFT_REPAIR_DURATION,
+            counts.drift_repair.iter().map(|(kind, took)| ([*kind], took.read())),
+        )?;
         page.gauges(&names::ORPHANS, counts.orphans.iter().map(|(kind, n)| ([*kind], number(*n))))?;
         page.counters(&names::ORPHANS_REMOVED, counts.orphans_removed.iter().map(|(kind, n)| ([*kind], *n)))?;
         page.counters(

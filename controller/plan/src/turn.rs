@@ -57,6 +57,8 @@ pub enum Note {
     DriftRepaired {
         /// Part name.
         kind: &'static str,
+        /// Time since it was found; none where it was repaired in the same breath.
+        took_ns: Option<u64>,
     },
     /// A task starts again.
     TaskRestart {

@@ -29,6 +29,7 @@ pub(super) struct Counts {
     pub(super) reconciled: BTreeMap<(&'static str, &'static str), u64>,
     pub(super) drift_detected: BTreeMap<(&'static str, &'static str), u64>,
     pub(super) drift_repaired: BTreeMap<&'static str, u64>,
+    pub(super) drift_repair: BTreeMap<&'static str, Histogram>,
     pub(super) converged: BTreeMap<&'static str, Histogram>,
     pub(super) disruptions: BTreeMap<(JobKey, &'static str), u64>,
     pub(super) restarts: BTreeMap<(JobKey, String, &'static str), u64>,
@@ -65,6 +66,7 @@ impl Default for Counts {
             reconciled,
             drift_detected,
             drift_repaired: DRIFT_KINDS.into_iter().map(|kind| (kind, 0)).collect(),
+            drift_repair: DRIFT_KINDS.into_iter().map(|kind| (kind, Histogram::default())).collect(),
             converged: ["apply", "boot"].into_iter().map(|cause| (cause, Histogram::default())).collect(),
             disruptions: BTreeMap::new(),
             restarts: BTreeMap::new(),
@@ -89,7 +91,12 @@ impl Counts {
                 };
                 *self.drift_detected.entry((kind, by)).or_default() += 1;
             }
-            Note::DriftRepaired { kind } => *self.drift_repaired.entry(kind).or_default() += 1,
+            Note::DriftRepaired { kind, took_ns } => {
+                *self.drift_repaired.entry(kind).or_default() += 1;
+                if let Some(took_ns) = took_ns {
+                    self.drift_repair.entry(kind).or_default().observe(Duration::from_nanos(*took_ns));
+                }
+            }
             Note::TaskRestart { job, task, reason } => {
                 *self.restarts.entry((job.clone(), task.clone(), reason)).or_default() += 1;
             }

@@ -84,6 +84,8 @@ metrics! {
         "Differences between what is owned and what exists, by part and by how they were noticed (event, look).";
     DRIFT_REPAIRED = Counter Number "drift_repaired_total" ["kind"]
         "Differences that were repaired, by part.";
+    DRIFT_REPAIR_DURATION = Histogram Seconds "drift_repair_duration_seconds" ["kind"]
+        "Time from finding a difference until it was repaired, by part; without those that were put right as they were found.";
     ORPHANS = Gauge Number "orphans" ["kind"]
         "Things of this instance that belong to nothing that is known and were left alone.";
     ORPHANS_REMOVED = Counter Number "orphans_removed_total" ["kind"]

@@ -299,14 +299,17 @@ fn notes_are_counted() {
         sink(&Note::DriftDetected { kind: "mount", by: Noticed::Look });
         sink(&Note::Reconciled { kind: "alloc", result: "unchanged" });
     }
-    sink(&Note::DriftRepaired { kind: "mount" });
+    sink(&Note::DriftRepaired { kind: "mount", took_ns: Some(SECOND as u64) });
+    sink(&Note::DriftRepaired { kind: "mount", took_ns: None });
     sink(&Note::OutOfMemory { job: key(), task: "main".to_owned() });
     sink(&Note::Converged { kind: "job", took_ns: 2 * SECOND as u64, cause: "apply" });
     node.runtime.turns.add(7);
     let page = node.telemetry.page(Format::Text);
     for (start, expected) in [
         (r#"herdlet_drift_detected_total{kind="mount",by="look"}"#, 2.0),
-        (r#"herdlet_drift_repaired_total{kind="mount"}"#, 1.0),
+        (r#"herdlet_drift_repaired_total{kind="mount"}"#, 2.0),
+        (r#"herdlet_drift_repair_duration_seconds_sum{kind="mount"}"#, 1.0),
+        (r#"herdlet_drift_repair_duration_seconds_count{kind="mount"}"#, 1.0),
         (r#"herdlet_task_oom_total{namespace="default",job="we\"b\\\n",task="main"}"#, 1.0),
         (r#"herdlet_reconcile_total{kind="alloc",result="unchanged"}"#, 2.0),
         (r#"herdlet_convergence_duration_seconds_sum{cause="apply"}"#, 2.0),

@@ -220,8 +220,9 @@ impl Writer<'_> {
 
     fn part_is_up(&mut self, part: Part) {
         self.state.parts.learn(part, PartState::Up);
-        if self.state.parts.clear_drifted(part) {
-            self.notes.push(Note::DriftRepaired { kind: kind_of(part) });
+        if let Some(since_ns) = self.state.parts.clear_drifted(part) {
+            let took_ns = Some(self.now.boot_ns.saturating_sub(since_ns));
+            self.notes.push(Note::DriftRepaired { kind: kind_of(part), took_ns });
             // Where `secrets` had to be mounted anew, no token lies in it any more.
             if let Part::Task(index, TaskPart::Dir) = part {
                 self.drift(Part::Task(index, TaskPart::Identity), Noticed::Event);
@@ -236,7 +237,7 @@ impl Writer<'_> {
             Doing::Look(None) | Doing::Up | Doing::Renew | Doing::Down => Noticed::Look,
         };
         self.notes.push(Note::DriftDetected { kind: kind_of(part), by });
-        self.state.parts.mark_drifted(part);
+        self.state.parts.mark_drifted(part, self.now.boot_ns);
         let doing = Doing::Look(Some(by));
         self.state
             .parts
@@ -260,7 +261,7 @@ impl Writer<'_> {
         self.state.parts.learn(part, PartState::Absent);
         if let Doing::Look(Some(by)) = doing {
             self.notes.push(Note::DriftDetected { kind: kind_of(part), by });
-            self.state.parts.mark_drifted(part);
+            self.state.parts.mark_drifted(part, self.now.boot_ns);
         }
         match part {
             Part::Task(_, TaskPart::Dir) => self.doom_users(part, "task directory is gone"),

@@ -550,10 +550,11 @@ fn what_is_damaged_is_brought_up_again_without_a_pause() {
     life.write(|writer| writer.drift(TASK_DIR, Noticed::Event));
     life.settle();
     life.outcome(TASK_DIR, Outcome::Foreign { why: "a file".to_string() });
+    life.now = at(103);
     life.outcome(TASK_DIR, Outcome::Done);
     assert_eq!(life.issued, ["Look", "Up"]);
     let detected = Note::DriftDetected { kind: "task_dir", by: Noticed::Event };
-    assert_eq!(life.notes, [detected, Note::DriftRepaired { kind: "task_dir" }]);
+    assert_eq!(life.notes, [detected, Note::DriftRepaired { kind: "task_dir", took_ns: Some(3_000_000_000) }]);
 }
 
 /// A life in which a mount went away while a look at it was under way never learned of it.
@@ -654,17 +655,18 @@ struct Bench<'a> {
     generation: u64,
     issued: Vec<String>,
     notes: Vec<Note>,
+    now: Now,
 }
 
 impl<'a> Bench<'a> {
     fn new(spec: &'a std_alloc::sync::Arc<Allocation>, state: AllocState) -> Self {
-        Self { spec, state, ctx: context(), generation: 0, issued: Vec::new(), notes: Vec::new() }
+        Self { spec, state, ctx: context(), generation: 0, issued: Vec::new(), notes: Vec::new(), now: at(100) }
     }
 
     fn write<R>(&mut self, change: impl FnOnce(&mut Writer<'_>) -> R) -> R {
         let mut issued = Vec::new();
         let result = change(&mut Writer {
-            now: at(100),
+            now: self.now,
             settings: &self.ctx.settings,
             spec: self.spec,
             state: &mut self.state,
@@ -686,7 +688,7 @@ impl<'a> Bench<'a> {
     /// Plans until nothing changes; the rounds it took.
     fn settle(&mut self) -> usize {
         for round in 0..64 {
-            let plan = super::plan(at(100), &self.ctx, self.spec, &self.state);
+            let plan = super::plan(self.now, &self.ctx, self.spec, &self.state);
             if plan.changes.is_empty() || plan.changes.contains(&Change::Forget) {
                 return round;
             }

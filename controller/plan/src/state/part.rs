@@ -4,7 +4,7 @@
 //! ended, also past its time. That rule is kept here, by [`PartState::learn`], so that no caller has to think of it.
 
 use std_alloc::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     string::String,
     vec::Vec,
 };
@@ -77,7 +77,8 @@ pub struct Parts {
     /// In the order of parts: a few dozen at most, looked up many times in each plan.
     known: Vec<(Part, PartState)>,
     unseen: PartState,
-    drifted: BTreeSet<Part>,
+    /// With the time when it was found, by `CLOCK_BOOTTIME`.
+    drifted: BTreeMap<Part, u64>,
     failures: BTreeMap<Part, u32>,
 }
 
@@ -178,12 +179,12 @@ impl Parts {
     }
 
     /// The part's drift was seen and is not repaired yet.
-    pub fn mark_drifted(&mut self, part: Part) {
-        self.drifted.insert(part);
+    pub fn mark_drifted(&mut self, part: Part, at_ns: u64) {
+        self.drifted.entry(part).or_insert(at_ns);
     }
 
-    /// The part is up again: whether it had drifted.
-    pub fn clear_drifted(&mut self, part: Part) -> bool {
+    /// The part is up again: since when it had drifted.
+    pub fn clear_drifted(&mut self, part: Part) -> Option<u64> {
         self.drifted.remove(&part)
     }
 
@@ -193,7 +194,7 @@ impl Parts {
     }
 
     fn all(unseen: PartState) -> Self {
-        Self { known: Vec::new(), unseen, drifted: BTreeSet::new(), failures: BTreeMap::new() }
+        Self { known: Vec::new(), unseen, drifted: BTreeMap::new(), failures: BTreeMap::new() }
     }
 
     fn get_mut(&mut self, part: Part) -> &mut PartState {
