@@ -3,6 +3,8 @@
 //! One listener: the unix socket (peers must be our user or root), TCP with a token, or TCP for metrics. Every bound is in
 //! [`Limits`]. Shutdown stops accepting, ends streams through [`Shared::closing`], and gives the rest a moment.
 
+mod place;
+
 use std::{
     fs::Permissions,
     io,
@@ -26,6 +28,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use self::place::Place;
 use super::auth::{Token, require_token};
 
 /// Bounds of a listener.
@@ -161,7 +164,7 @@ impl Listener {
 
 /// Serves `router` until `closing` is cancelled. With a token only those who know it are served; the unix socket needs none.
 pub async fn serve(
-    listener: Listener,
+    mut listener: Listener,
     router: Router,
     token: Option<Token>,
     limits: Limits,
@@ -179,9 +182,19 @@ pub async fn serve(
         refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
     };
     let places = Arc::new(Semaphore::new(limits.connections_max));
+    let mut place = match &listener {
+        Listener::Unix { path, .. } => Some(Place::new(path)),
+        Listener::Tcp(_) => None,
+    };
     loop {
         let accepted = tokio::select! {
             () = closing.cancelled() => break,
+            again = again(&mut place) => {
+                if let Some(made) = again {
+                    listener = made;
+                }
+                continue;
+            }
             accepted = accept(&listener) => accepted,
         };
         let peer = match accepted {
@@ -205,9 +218,21 @@ pub async fn serve(
         tracing::warn!(left = server.connections.len(), "closing connections with requests under way");
     }
     if let Listener::Unix { path, .. } = &listener
+        && place.is_some_and(|place| place.is_ours())
         && let Err(error) = std::fs::remove_file(path)
     {
         tracing::warn!(path = %path.display(), %error, "failed to remove the socket");
+    }
+}
+
+/// Waits until the unix socket is gone, then makes it again; for ever where there is none. May be dropped while waiting.
+async fn again(place: &mut Option<Place>) -> Option<Listener> {
+    match place {
+        Some(place) => {
+            place.lost().await;
+            place.make_again().await
+        }
+        None => std::future::pending().await,
     }
 }
 

@@ -37,6 +37,7 @@ struct Ground {
 impl Ground {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("api")).unwrap();
         // Nobody answers requests: each is told that the agent shuts down.
         let (inbox, _) = Inbox::with_capacity(1);
         let store = watch::Sender::new(StoreHealth::Ok);
@@ -68,7 +69,7 @@ impl Ground {
     }
 
     fn socket(&self) -> PathBuf {
-        self.dir.path().join("api.sock")
+        self.dir.path().join("api/sock")
     }
 
     async fn unix(&self, limits: Limits) -> Client {

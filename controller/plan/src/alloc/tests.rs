@@ -554,7 +554,10 @@ fn what_is_damaged_is_brought_up_again_without_a_pause() {
     life.outcome(TASK_DIR, Outcome::Done);
     assert_eq!(life.issued, ["Look", "Up"]);
     let detected = Note::DriftDetected { kind: "task_dir", by: Noticed::Event };
-    assert_eq!(life.notes, [detected, Note::DriftRepaired { kind: "task_dir", took_ns: Some(3_000_000_000) }]);
+    assert_eq!(
+        life.notes,
+        [detected, Note::DriftRepaired { kind: "task_dir", took_ns: Some(3_000_000_000) }]
+    );
 }
 
 /// A life in which a mount went away while a look at it was under way never learned of it.
@@ -660,7 +663,15 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(spec: &'a std_alloc::sync::Arc<Allocation>, state: AllocState) -> Self {
-        Self { spec, state, ctx: context(), generation: 0, issued: Vec::new(), notes: Vec::new(), now: at(100) }
+        Self {
+            spec,
+            state,
+            ctx: context(),
+            generation: 0,
+            issued: Vec::new(),
+            notes: Vec::new(),
+            now: at(100),
+        }
     }
 
     fn write<R>(&mut self, change: impl FnOnce(&mut Writer<'_>) -> R) -> R {

@@ -3,11 +3,7 @@
 //! While an operation runs nothing else is known of its part and no other may begin: its slot is taken until it has truly
 //! ended, also past its time. That rule is kept here, by [`PartState::learn`], so that no caller has to think of it.
 
-use std_alloc::{
-    collections::BTreeMap,
-    string::String,
-    vec::Vec,
-};
+use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use crate::{event::Noticed, op::Part};
 

@@ -75,6 +75,36 @@ async fn the_socket_is_private_and_never_stolen() {
     assert!(matches!(Listener::unix(&ground.socket()).await, Err(ServeError::Occupied { .. })));
 }
 
+/// Nobody could reach an agent whose socket had been deleted, until it was started again.
+#[tokio::test]
+async fn a_socket_that_is_deleted_is_made_again() {
+    let ground = Ground::new();
+    ground.unix(Limits::default()).await;
+    let reached = async || {
+        let reached = async {
+            while UnixStream::connect(ground.socket()).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), reached).await.unwrap();
+    };
+    reached().await;
+    std::fs::remove_file(ground.socket()).unwrap();
+    reached().await;
+    std::fs::remove_dir_all(ground.socket().parent().unwrap()).unwrap();
+    reached().await;
+    let mode = std::fs::metadata(ground.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // What somebody has put there is not taken from him, nor removed at the end.
+    let precious = ground.dir.path().join("precious");
+    std::fs::write(&precious, "").unwrap();
+    std::fs::rename(precious, ground.socket()).unwrap();
+    ground.shared.closing.cancel();
+    ground.tasks.close();
+    ground.tasks.wait().await;
+    assert!(ground.socket().is_file());
+}
+
 #[tokio::test]
 async fn a_huge_body_is_refused() {
     let ground = Ground::new();
