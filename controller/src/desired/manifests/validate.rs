@@ -23,6 +23,7 @@ mod policy;
 mod service;
 mod task;
 mod text;
+mod variables;
 mod volume;
 
 pub(super) use volume::volume;

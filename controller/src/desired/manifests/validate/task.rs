@@ -3,7 +3,7 @@
 use herdlet_api_types::job::Task;
 use herdlet_api_types::manifest::TaskSpec;
 
-use super::{Findings, GroupContext, identity, mount, policy, service, text};
+use super::{Findings, GroupContext, identity, mount, policy, service, text, variables};
 use crate::desired::yaml::Trail;
 
 /// Validates a task.
@@ -44,6 +44,7 @@ pub(super) fn validate(
     service::list(context, spec.services.as_deref(), &task.services, &trail.field("services"), findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::of_task(spec, trail, findings);
+    variables::of_task(context, task, trail, findings);
 }
 
 fn resources(task: &Task, trail: &Trail<'_>, findings: &mut Findings<'_>) {
