@@ -117,7 +117,8 @@ impl runtime::World for Planner {
         let (mut keys, mut made) = (BTreeSet::new(), Turn::default());
         self.world.apply(self.now(now), event, &mut keys, &mut made);
         for key in keys {
-            dirty.mark(key);
+            // What somebody asks for may mend what made its object panic.
+            if asked.is_some() { dirty.release(key) } else { dirty.mark(key) }
         }
         self.hand_over(made, turn, asked);
     }

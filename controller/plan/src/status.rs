@@ -32,6 +32,11 @@ pub fn client_status(tasks: &[TaskState]) -> (ClientStatus, &'static str) {
     }
 }
 
+/// What is said of an object that is left alone because planning it panicked.
+pub(crate) fn quarantined(why: &str) -> String {
+    format!("planning it failed, it is left alone: {why}")
+}
+
 /// Whether an allocation has converged, by its own plan: a plan that waits for nothing has arrived.
 pub fn convergence(
     now: Now,
@@ -62,7 +67,7 @@ pub fn convergence(
         return Convergence {
             state: ConvergenceState::Failed,
             reason: Some(Reason::Error),
-            message: format!("planning it failed, it is left alone: {why}"),
+            message: quarantined(why),
             since,
             overdue_at: None,
         };

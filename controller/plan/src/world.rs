@@ -5,6 +5,7 @@
 mod allocs;
 pub mod command;
 mod jobs;
+mod quarantine;
 mod restore;
 mod verdict;
 mod volumes;
@@ -137,6 +138,8 @@ pub(crate) struct JobEntry {
     /// Why a slot can't be filled now.
     pub blocked: Option<(herdlet_api_types::view::Reason, String)>,
     pub since: Moment,
+    /// Planning it panicked.
+    pub quarantine: Option<String>,
     /// Why it had to converge last; see [`crate::turn::Note::Converged`].
     pub cause: &'static str,
     /// As it was last shown.
@@ -203,17 +206,6 @@ impl World {
         }
         dirty.remove(key);
         self.flush_meta(turn);
-    }
-
-    /// Planning this key panicked: it is left alone, its tasks run on.
-    pub fn quarantine(&mut self, now: Now, key: &Key, why: &str, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
-        if let Key::Alloc(id) = key
-            && let Some(entry) = self.allocs.get_mut(*id)
-        {
-            entry.state.durable.quarantine = Some(String::from(why));
-            // Nothing is planned any more: it is stored and shown.
-            self.reconcile(now, key, dirty, turn);
-        }
     }
 
     /// Every key, for the first turn after a start.

@@ -43,6 +43,7 @@ impl World {
         dirty.insert(Key::Job(key.clone()));
         if let Some(entry) = self.jobs.get_mut(&key) {
             entry.stale = true;
+            entry.quarantine = None;
         }
         let index = self.meta.index + 1;
         match self.jobs.get_mut(&key) {
@@ -79,6 +80,7 @@ impl World {
                     current: Arc::new(job),
                     blocked: None,
                     since: now.moment(),
+                    quarantine: None,
                     cause: "apply",
                     shown: None,
                     stale: true,
@@ -97,6 +99,7 @@ impl World {
             && !entry.state.deleting
         {
             entry.state.deleting = true;
+            entry.quarantine = None;
             entry.stale = true;
             entry.state.modify_index = index;
             entry.since = now.moment();
@@ -264,7 +267,7 @@ impl World {
 
 impl JobEntry {
     /// Writes what changed of the job and shows it, if it looks different.
-    fn flush(&mut self, now: Now, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
+    pub(crate) fn flush(&mut self, now: Now, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
         let convergence = self.convergence(key, allocs);
         if self.state.take_touched() {
             let version = RecordKey::JobVersion(key.clone(), self.state.version);

@@ -70,6 +70,7 @@ impl World {
                             current,
                             blocked: None,
                             since: now.moment(),
+                            quarantine: None,
                             cause: "boot",
                             shown: None,
                             stale: true,

@@ -22,6 +22,7 @@ use crate::{
         rollout::{has_ended, is_bad},
         same_work,
     },
+    status::quarantined,
     world::{
         JobEntry, World,
         allocs::{AllocEntry, Allocs},
@@ -84,6 +85,9 @@ impl JobEntry {
     /// The job's verdict. Of what is equally bad the first counts.
     pub(crate) fn convergence(&self, key: &JobKey, allocs: &Allocs) -> Convergence {
         let mut worst = Worst::default();
+        if let Some(why) = &self.quarantine {
+            worst.weigh(ConvergenceState::Failed, || plain(Reason::Error, &quarantined(why)));
+        }
         if self.state.deleting {
             worst.weigh(ConvergenceState::Progressing, || plain(Reason::Operation, "is being deleted"));
             // What resists is named: a deletion that can't end must not look like one that is under way.

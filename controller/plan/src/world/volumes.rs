@@ -134,6 +134,11 @@ impl World {
             let value = RecordValue::Volume((*entry.state).clone().into());
             turn.records.push(Record::Put(RecordKey::Volume(String::from(name)), value));
         }
+        self.show_volume(name, turn);
+    }
+
+    pub(crate) fn show_volume(&self, name: &str, turn: &mut Turn) {
+        let Some(entry) = self.ctx.volumes.get(name) else { return };
         let spec = Arc::new(entry.state.spec.clone());
         let status: VolumeStatus = volume::status(&entry.state, &entry.part);
         let claims = self.claims(name).collect();
