@@ -1,0 +1,217 @@
+//! Attempts: how they begin, are restarted, stopped and lost.
+
+use super::*;
+
+#[test]
+fn a_live_process_under_a_finished_task_is_stopped_and_its_verdict_stays() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut state = known(vec![failed()], Stage::Poststop, Parts::unknown());
+    state.durable.status = ClientStatus::Failed;
+    let mut life = Bench::new(&spec, state);
+    life.settle();
+    assert_eq!(life.issued, ["Recover { attempt: 1 }"]);
+    life.outcome(PROCESS, Outcome::Recovered(Recovered::Running));
+    assert!(life.issued.last().is_some_and(|verb| verb.starts_with("Stop")));
+    life.write(|writer| writer.exited("main", 1, exit(130)));
+    let main = &life.state.durable.tasks[0];
+    let kinds: Vec<&str> = main.events.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["Killing", "Terminated", "Killed"]);
+    assert!(main.failed && main.run == Run::Dead);
+    assert_eq!(life.state.durable.status, ClientStatus::Failed);
+}
+
+#[test]
+fn a_user_restart_takes_no_attempt() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs"));
+    life.settle();
+    life.write(|writer| writer.exited("main", 1, exit(130)));
+    let main = &life.state.durable.tasks[0];
+    assert_eq!((main.counted, main.restarts, &main.run), (0, 1, &Run::Waiting));
+}
+
+#[test]
+fn what_can_not_be_restarted_says_so() {
+    let spec = alloc(vec![task("main", Lifecycle::Main), task("side", Lifecycle::PrestartSidecar)]);
+    let refused = |tasks, status, scope| {
+        let mut state = known(tasks, Stage::WaitAlloc, Parts::absent());
+        state.durable.status = status;
+        Bench::new(&spec, state).write(|writer| writer.restart(&scope)).is_err()
+    };
+    let one = |name: &str| RestartScope::Task(name.to_string());
+    assert!(refused(vec![dead(), running()], ClientStatus::Running, one("main")));
+    assert!(refused(vec![running(), running()], ClientStatus::Running, one("other")));
+    assert!(refused(vec![dead(), dead()], ClientStatus::Complete, RestartScope::All));
+    assert!(!refused(vec![dead(), running()], ClientStatus::Running, RestartScope::All));
+    assert!(!refused(vec![dead(), running()], ClientStatus::Running, RestartScope::Running));
+}
+
+/// A life in which a task ended while it was being stopped had two operations on its process at once.
+#[test]
+fn an_exit_seen_while_the_task_is_being_stopped_waits_for_the_stop_to_end() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs"));
+    life.settle();
+    life.write(|writer| writer.exited("main", 1, exit(130)));
+    life.settle();
+    assert_eq!(life.issued.len(), 1, "{:?}", life.issued);
+    life.outcome(PROCESS, Outcome::Failed { class: FailureClass::Retry, why: String::new() });
+    assert_eq!(life.issued[1..], ["Destroy { attempt: 1 }"], "what is left of it is removed at once");
+    life.outcome(PROCESS, Outcome::Done);
+    assert_eq!(life.issued[2..], ["Start { attempt: 2 }"]);
+}
+
+/// A life in which a process ended before the word of its start came forgot that it had run.
+#[test]
+fn an_exit_may_come_before_the_word_of_the_start() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    life.settle();
+    assert_eq!(life.issued, ["Start { attempt: 1 }"]);
+    life.write(|writer| writer.exited("main", 1, exit(1)));
+    life.write(|writer| writer.exited("main", 1, exit(1)));
+    life.outcome(PROCESS, Outcome::Done);
+    let main = &life.state.durable.tasks[0];
+    let kinds: Vec<&str> = main.events.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["Started", "Terminated", "Restarting"]);
+    assert_eq!(main.counted, 1, "the doubled exit counts once");
+    assert_eq!(life.issued[1..], ["Destroy { attempt: 1 }"]);
+}
+
+/// What becomes of a process is told by its exit: word of it during its start is not a reason to look once more.
+#[test]
+fn drift_noticed_during_a_start_changes_nothing() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    life.settle();
+    life.write(|writer| writer.drift(PROCESS, Noticed::Event));
+    life.outcome(PROCESS, Outcome::Done);
+    assert_eq!(life.issued, ["Start { attempt: 1 }"]);
+    assert_eq!(*life.state.parts.get(PROCESS), PartState::Up);
+}
+
+#[test]
+fn a_restart_of_the_group_is_forgotten_once_all_tasks_have_ended() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    for (stage, kept) in [(Stage::Main, true), (Stage::WaitAlloc, true), (Stage::Poststop, false)] {
+        let mut life = Bench::new(&spec, known(vec![running()], Stage::Prestart, Parts::absent()));
+        life.state.durable.restart =
+            Some(GroupRestart { all: false, delay: Deadline::after(at(100), Duration::from_secs(9)) });
+        life.write(|writer| writer.change(Change::Stage(stage)));
+        assert_eq!(life.state.durable.restart.is_some(), kept, "{stage:?}");
+    }
+}
+
+#[test]
+fn only_a_task_that_does_not_come_back_gives_others_time_to_go_elsewhere() {
+    for (delay, restart, expected) in [
+        (0, false, &["Killing"][..]),
+        (5, false, &["Waiting for shutdown delay"]),
+        (0, true, &["Restart Signaled", "Killing"]),
+        (5, true, &["Restart Signaled", "Killing"]),
+    ] {
+        let mut main = task("main", Lifecycle::Main);
+        main.shutdown_delay = Duration::from_secs(delay);
+        let mut spec = alloc(vec![main]);
+        if !restart {
+            std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+        }
+        let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+        let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+        if restart {
+            life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs"));
+        }
+        life.settle();
+        let told = life.state.durable.tasks[0].events.iter().map(|event| event.kind.as_str());
+        assert_eq!(told.collect::<Vec<_>>(), expected, "{delay} s");
+    }
+}
+
+/// Nothing runs yet, but the start may be on its way: it is fenced, not made.
+#[test]
+fn a_start_that_is_not_wanted_any_more_is_fenced() {
+    let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let starting =
+        TaskState { run: Run::Starting { attempt: 1, boot: BootId(1) }, attempt: 1, ..TaskState::default() };
+    let mut life = Bench::new(&spec, known(vec![starting], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    life.settle();
+    assert_eq!(life.issued.len(), 1);
+    assert!(life.issued[0].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
+}
+
+/// The `prestop` command of an attempt that has ended still runs: the next attempt waits for its end.
+#[test]
+fn an_attempt_begins_when_nothing_of_the_last_one_runs() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let prestop = Part::Task(0, TaskPart::Prestop);
+    let mut parts = up(&[Part::Dir, TASK_DIR]);
+    parts.begin(prestop, 1, Doing::Up, 0);
+    let waiting = TaskState { attempt: 1, ..pending() };
+    let mut life = Bench::new(&spec, known(vec![waiting], Stage::Main, parts));
+    life.settle();
+    assert!(life.issued.is_empty(), "{:?}", life.issued);
+    life.outcome(prestop, Outcome::Done);
+    assert_eq!(life.issued, ["Start { attempt: 2 }"]);
+}
+
+#[test]
+fn a_process_that_should_not_live_gets_its_time_to_end() {
+    let mut main = task("main", Lifecycle::Main);
+    for (asked, given) in [(7, 7), (90, 30)] {
+        main.kill_timeout = Duration::from_secs(asked);
+        let spec = alloc(vec![main.clone()]);
+        let mut life = Bench::new(&spec, known(vec![dead()], Stage::Poststop, Parts::unknown()));
+        life.settle();
+        life.outcome(PROCESS, Outcome::Recovered(Recovered::Running));
+        let Run::Stopping { step: StopStep::Kill { until }, .. } = &life.state.durable.tasks[0].run else {
+            panic!("it is not being stopped")
+        };
+        assert_eq!(until.remaining(at(100)), Duration::from_secs(given), "30 s are the agent's limit");
+    }
+}
+
+/// A life in which an attempt of an earlier boot, whose record went with it, was started again under its number.
+#[test]
+fn an_attempt_of_an_earlier_boot_is_never_started_again() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let starting =
+        TaskState { run: Run::Starting { attempt: 1, boot: BootId(0) }, attempt: 1, ..TaskState::default() };
+    let mut parts = up(&[Part::Dir, TASK_DIR]);
+    parts.learn(PROCESS, PartState::Unknown);
+    let mut life = Bench::new(&spec, known(vec![starting], Stage::Main, parts));
+    life.settle();
+    life.outcome(PROCESS, Outcome::Recovered(Recovered::NotStarted));
+    life.outcome(PROCESS, Outcome::Done);
+    assert_eq!(life.issued, ["Recover { attempt: 1 }", "Destroy { attempt: 1 }", "Start { attempt: 2 }"]);
+    assert_eq!(life.state.durable.tasks[0].counted, 0);
+}
+
+/// A life in which an allocation was deleted before it ran started its poststop task.
+#[test]
+fn a_poststop_task_does_not_run_where_nothing_ran() {
+    let mut spec = alloc(vec![task("main", Lifecycle::Main), task("stop", Lifecycle::Poststop)]);
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let mut life = Bench::new(&spec, known(vec![pending(), pending()], Stage::Main, up(&[Part::Dir])));
+    life.settle();
+    assert!(life.issued.is_empty(), "{:?}", life.issued);
+    assert_eq!(life.state.durable.status, ClientStatus::Complete);
+}
+
+/// A life in which a driver said that a process was stopped while it lived asked again without a pause.
+#[test]
+fn a_process_that_outlives_its_stop_is_stopped_again_after_a_pause() {
+    let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.settle();
+    life.outcome(PROCESS, Outcome::Done);
+    life.outcome(PROCESS, Outcome::Recovered(Recovered::Running));
+    assert_eq!(life.issued.len(), 2, "{:?}", life.issued);
+    assert!(matches!(life.state.parts.get(PROCESS), PartState::Failed { doing: Doing::Down, .. }));
+}

@@ -1,0 +1,110 @@
+//! Health and checks: when an allocation is healthy, who waits for it, who makes the checks.
+
+use super::*;
+
+fn tcp_check() -> Check {
+    let second = Duration::from_secs(1);
+    Check { name: "alive".to_string(), kind: CheckKind::Tcp, port: None, interval: second, timeout: second }
+}
+
+#[test]
+fn live_tasks_are_told_that_the_allocation_is_unhealthy() {
+    let spec = alloc(vec![task("main", Lifecycle::Main), task("pre", Lifecycle::Prestart)]);
+    for (healthy, told) in [(true, vec![]), (false, vec!["Alloc Unhealthy"])] {
+        let mut life = Bench::new(&spec, known(vec![running(), dead()], Stage::WaitAlloc, Parts::absent()));
+        let verdict = Health { healthy, at: at(100).wall };
+        life.write(|writer| writer.change(Change::Verdict(verdict, "too late".to_string())));
+        let kinds = |at: usize| -> Vec<&str> {
+            life.state.durable.tasks[at].events.iter().map(|event| event.kind.as_str()).collect()
+        };
+        assert_eq!((kinds(0), kinds(1)), (told, vec![]));
+    }
+}
+
+#[test]
+fn an_allocation_is_healthy_when_each_task_runs_as_it_should() {
+    for (lifecycle, well) in [
+        // Pending, running, ended, failed.
+        (Lifecycle::Prestart, [false, false, true, false]),
+        (Lifecycle::PrestartSidecar, [false, true, false, false]),
+        (Lifecycle::Main, [false, true, false, false]),
+        (Lifecycle::Poststart, [false, true, true, false]),
+        (Lifecycle::PoststartSidecar, [false, true, false, false]),
+        (Lifecycle::Poststop, [true, true, true, true]),
+    ] {
+        let spec = alloc(vec![task("main", Lifecycle::Main), task("other", lifecycle)]);
+        let group = spec.group().expect("a group");
+        let healthy = |other| {
+            crate::alloc::health::is_healthy(
+                group,
+                &known(vec![running(), other], Stage::Main, Parts::absent()),
+            )
+        };
+        assert_eq!([pending(), running(), dead(), failed()].map(healthy), well, "{lifecycle:?}");
+    }
+}
+
+#[test]
+fn health_is_waited_for_where_there_is_a_check() {
+    for checked in [false, true] {
+        let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+        let job = std_alloc::sync::Arc::make_mut(&mut std_alloc::sync::Arc::make_mut(&mut spec).job);
+        let mut service = crate::fixture::service("web");
+        service.checks.extend(checked.then(tcp_check));
+        job.groups[0].services.push(service);
+        let state = known(vec![pending()], Stage::Main, Parts::absent());
+        let plan = super::plan(at(100), &context(), &spec, &state);
+        assert_eq!(plan.waits.contains(&Waiting::Health(None)), checked);
+    }
+}
+
+/// Word of checks counts for the task that has them.
+#[test]
+fn a_task_may_wait_until_another_is_healthy() {
+    let mut main = task("main", Lifecycle::Main);
+    main.services.push(Service { checks: vec![tcp_check()], ..crate::fixture::service("web") });
+    let mut second = task("second", Lifecycle::Main);
+    let condition = DependencyCondition::Healthy;
+    second.depends_on.push(Dependency { task: "main".to_string(), condition });
+    let spec = alloc(vec![main, second]);
+    for (by, status, starts) in [
+        (None, CheckStatus::Success, false),
+        (Some("main"), CheckStatus::Success, true),
+        (Some("main"), CheckStatus::Failure, false),
+        (Some("second"), CheckStatus::Success, false),
+    ] {
+        let parts = up(&[Part::Dir, TASK_DIR, PROCESS, Part::Task(1, TaskPart::Dir)]);
+        let mut life = Bench::new(&spec, known(vec![running(), pending()], Stage::Main, parts));
+        life.write(|writer| {
+            writer.checked(CheckResult {
+                id: "1".to_string(),
+                service: "web".to_string(),
+                check: "alive".to_string(),
+                task: by.map(ToString::to_string),
+                status,
+                output: String::new(),
+                at: at(100).wall,
+            });
+        });
+        life.settle();
+        assert_eq!(
+            life.issued.iter().any(|verb| verb == "Start { attempt: 1 }"),
+            starts,
+            "{by:?} {status:?}"
+        );
+    }
+}
+
+#[test]
+fn only_checks_of_the_built_in_catalogue_are_made_here() {
+    let alive = tcp_check();
+    for (provider, checks, expected) in [
+        (Provider::Nomad, vec![alive.clone()], true),
+        (Provider::Nomad, vec![], false),
+        (Provider::Consul, vec![alive], false),
+        (Provider::Consul, vec![], false),
+    ] {
+        let service = Service { provider, checks, ..crate::fixture::service("web") };
+        assert_eq!(checks::has_checks(&[service]), expected, "{provider:?}");
+    }
+}

@@ -1,0 +1,225 @@
+//! Parts of an allocation: failures, drift and renewal of directories, tokens and services.
+
+use super::*;
+
+/// Whom it dooms that an operation fails, of a task that waits and one that runs.
+#[test]
+fn what_can_never_be_set_up_fails_the_tasks_that_wait_for_it() {
+    use FailureClass::{Fatal, Recoverable, Retry};
+    let spec = alloc(vec![task("main", Lifecycle::Main), task("side", Lifecycle::PrestartSidecar)]);
+    let own = |part| Part::Task(0, part);
+    for (part, doing, class, expected) in [
+        (Part::Dir, Doing::Up, Fatal, Some("Setup Failure")),
+        (Part::Dir, Doing::Up, Retry, None),
+        (Part::Dir, Doing::Up, Recoverable, None),
+        (Part::Dir, Doing::Down, Fatal, None),
+        (Part::Dir, Doing::Look(None), Fatal, None),
+        (Part::Services, Doing::Up, Fatal, None),
+        (Part::Checks, Doing::Up, Fatal, None),
+        (own(TaskPart::Dir), Doing::Up, Fatal, Some("Task hook failed")),
+        (own(TaskPart::Identity), Doing::Up, Fatal, Some("Task hook failed")),
+        (own(TaskPart::Identity), Doing::Renew, Fatal, None),
+        (own(TaskPart::Mounts), Doing::Up, Fatal, Some("Task hook failed")),
+        (own(TaskPart::Services), Doing::Up, Fatal, None),
+        (Part::Task(1, TaskPart::Mounts), Doing::Up, Fatal, None),
+    ] {
+        let mut life = Bench::new(&spec, known(vec![pending(), running()], Stage::Main, Parts::absent()));
+        life.write(|writer| {
+            let timeout = Duration::from_secs(1);
+            writer.change(Change::Issue { part, doing, verb: Verb::Up, timeout });
+        });
+        let generation = life.generation;
+        let failed = Outcome::Failed { class, why: "no".to_string() };
+        life.write(|writer| writer.outcome(part, generation, failed));
+        let doomed = |at: usize| life.state.durable.tasks[at].doom.as_ref().map(|doom| doom.kind.as_str());
+        assert_eq!((doomed(0), doomed(1)), (expected, None), "{part:?} {doing:?} {class:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_gone_dooms_the_tasks_that_have_used_it() {
+    let spec = alloc(vec![task("main", Lifecycle::Main), task("side", Lifecycle::PrestartSidecar)]);
+    for (part, expected) in [
+        (Part::Dir, [false, true]),
+        (TASK_DIR, [false, false]),
+        (Part::Task(1, TaskPart::Dir), [false, true]),
+    ] {
+        let parts = up(&[Part::Dir, TASK_DIR]);
+        let mut life = Bench::new(&spec, known(vec![pending(), running()], Stage::Main, parts));
+        life.write(|writer| {
+            let timeout = Duration::from_secs(1);
+            let doing = Doing::Look(Some(Noticed::Event));
+            writer.change(Change::Issue { part, doing, verb: Verb::Look, timeout });
+        });
+        let generation = life.generation;
+        life.write(|writer| writer.outcome(part, generation, Outcome::Absent));
+        let doomed: Vec<bool> = life.state.durable.tasks.iter().map(|task| task.doom.is_some()).collect();
+        assert_eq!(doomed, expected, "{part:?}");
+    }
+}
+
+/// Under tasks that used it, and end because of that, it is not made anew.
+#[test]
+fn a_deleted_directory_is_made_again_once_its_users_have_ended() {
+    let doomed = |task| TaskState {
+        doom: Some(Doom { kind: TaskEventKind::HookFailed, message: "gone".to_string() }),
+        ..task
+    };
+    let spec = alloc(vec![task("main", Lifecycle::Main), task("second", Lifecycle::Main)]);
+    for (dir, main, made) in [
+        (PartState::Absent, doomed(running()), false),
+        (PartState::Absent, doomed(dead()), true),
+        (PartState::Absent, running(), true),
+        (PartState::Up, doomed(running()), false),
+    ] {
+        let mut parts = up(&[TASK_DIR, PROCESS]);
+        parts.learn(Part::Dir, dir);
+        let state = known(vec![main, running()], Stage::WaitAlloc, parts);
+        let plan = super::plan(at(100), &context(), &spec, &state);
+        let is_made =
+            |change: &Change| matches!(change, Change::Issue { part: Part::Dir, verb: Verb::Up, .. });
+        assert_eq!(plan.changes.iter().any(is_made), made, "{:?}", plan.changes);
+    }
+}
+
+/// Word that an operation's time is over is not its end: nothing else is begun on the part.
+#[test]
+fn an_overdue_operation_keeps_its_part() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[])));
+    life.settle();
+    let running = life.generation;
+    for (generation, expected) in [(running - 1, false), (running, true)] {
+        life.write(|writer| writer.outcome(Part::Dir, generation, Outcome::Overdue));
+        let PartState::Busy { overdue, .. } = life.state.parts.get(Part::Dir) else { panic!("it runs on") };
+        assert_eq!(*overdue, expected);
+        life.settle();
+    }
+    assert_eq!(life.issued, ["Up"]);
+    life.outcome(Part::Dir, Outcome::Done);
+    assert_eq!(life.issued, ["Up", "Up"], "it has ended, and the next part's turn has come");
+}
+
+#[test]
+fn tokens_are_renewed_when_they_fall_due() {
+    let mut main = task("main", Lifecycle::Main);
+    main.identities.push(expiring_identity());
+    let spec = alloc(vec![main]);
+    let identity = Part::Task(0, TaskPart::Identity);
+    for (due, renewed) in [(99, true), (100, true), (101, false)] {
+        let mut state =
+            known(vec![running()], Stage::WaitAlloc, up(&[Part::Dir, TASK_DIR, PROCESS, identity]));
+        state.renew_at_ns.insert(0, at(due).boot_ns);
+        let plan = super::plan(at(100), &context(), &spec, &state);
+        let renews = |change: &Change| matches!(change, Change::Issue { part, doing: Doing::Renew, .. } if *part == identity);
+        assert_eq!(plan.changes.iter().any(renews), renewed, "{due}");
+        assert_eq!(plan.wake_ns, (!renewed).then_some(at(due).boot_ns), "{due}");
+    }
+}
+
+/// Something else stands in a part's place: that is drift, and repaired at once.
+#[test]
+fn what_is_damaged_is_brought_up_again_without_a_pause() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.write(|writer| writer.drift(TASK_DIR, Noticed::Event));
+    life.settle();
+    life.outcome(TASK_DIR, Outcome::Foreign { why: "a file".to_string() });
+    life.now = at(103);
+    life.outcome(TASK_DIR, Outcome::Done);
+    assert_eq!(life.issued, ["Look", "Up"]);
+    let detected = Note::DriftDetected { kind: "task_dir", by: Noticed::Event };
+    assert_eq!(
+        life.notes,
+        [detected, Note::DriftRepaired { kind: "task_dir", took_ns: Some(3_000_000_000) }]
+    );
+}
+
+/// A life in which a mount went away while a look at it was under way never learned of it.
+#[test]
+fn drift_noticed_during_a_look_is_looked_at_again() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.write(|writer| writer.drift(TASK_DIR, Noticed::Look));
+    life.settle();
+    life.write(|writer| writer.drift(TASK_DIR, Noticed::Event));
+    life.outcome(TASK_DIR, Outcome::Present);
+    assert_eq!(life.issued, ["Look", "Look"]);
+}
+
+/// A life in which a catalogue was down during a group's restart started tasks without asking for their registration, since
+/// taking it back had failed and was to be tried again later.
+#[test]
+fn a_delay_after_a_failure_does_not_hold_back_the_opposite() {
+    let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let group =
+        &mut std_alloc::sync::Arc::make_mut(&mut std_alloc::sync::Arc::make_mut(&mut spec).job).groups[0];
+    group.services.push(crate::fixture::service("web"));
+    let mut parts = up(&[Part::Dir, TASK_DIR]);
+    let failed = |doing| PartState::Failed { doing, attempt: 5, retry_at_ns: u64::MAX, why: String::new() };
+    parts.learn(Part::Services, failed(Doing::Down));
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, parts));
+    life.settle();
+    assert_eq!(life.issued, ["Up", "Start { attempt: 1 }"]);
+    let mut parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    parts.learn(Part::Services, failed(Doing::Up));
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.settle();
+    assert_eq!(life.issued[0], "Down");
+    assert!(life.issued[1].starts_with("Stop"));
+}
+
+/// One that the task is told of by a signal when it is renewed.
+fn expiring_identity() -> Identity {
+    Identity {
+        name: String::from("api"),
+        aud: Vec::new(),
+        ttl: Some(Duration::from_secs(60)),
+        env: false,
+        file: true,
+        change_mode: ChangeMode::Signal,
+        change_signal: Some(String::from("SIGUSR2")),
+    }
+}
+
+// The agent renewed a token and died before it had told the task: nobody ever did.
+#[test]
+fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
+    let mut main = task("main", Lifecycle::Main);
+    main.identities.push(expiring_identity());
+    let spec = alloc(vec![main]);
+    let part = Part::Task(0, TaskPart::Identity);
+    let issued = || Outcome::Issued { renew_in: Some(Duration::from_secs(30)) };
+    let mut bench = Bench::new(
+        &spec,
+        known(vec![TaskState { name: "main".into(), ..running() }], Stage::Main, up(&[part])),
+    );
+    bench.write(|writer| {
+        let timeout = Duration::from_secs(1);
+        writer.change(Change::Issue { part, doing: Doing::Renew, verb: Verb::Up, timeout });
+    });
+    bench.crash();
+    let look = |bench: &mut Bench<'_>| {
+        bench.write(|writer| {
+            let timeout = Duration::from_secs(1);
+            writer.change(Change::Issue { part, doing: Doing::Look(None), verb: Verb::Look, timeout });
+        });
+        let generation = bench.generation;
+        bench.write(|writer| writer.outcome(part, generation, issued()));
+        bench.issued.iter().filter(|verb| verb.contains("SIGUSR2")).count()
+    };
+    assert_eq!(look(&mut bench), 1, "{:?}", bench.issued);
+    let signal = bench.generation;
+    assert_eq!(look(&mut bench), 1, "once as long as it is under way");
+    // The signal was released and nobody knows whether it arrived: once more.
+    bench.crash();
+    assert_eq!(look(&mut bench), 1);
+    let (again, process) = (bench.generation, Part::Task(0, TaskPart::Process));
+    bench.write(|writer| writer.outcome(process, again, Outcome::Done));
+    bench.write(|writer| writer.outcome(process, signal, Outcome::Done));
+    bench.crash();
+    assert_eq!(look(&mut bench), 0, "it was told");
+}

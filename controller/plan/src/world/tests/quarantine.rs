@@ -1,0 +1,57 @@
+//! What made the planner panic is left alone, and shown.
+
+use super::*;
+
+/// Planning an allocation panicked. It was left alone, and nobody was told before the agent's next start.
+#[test]
+fn what_made_the_planner_panic_is_left_alone_and_shown_also_by_the_next_agent() {
+    let mut bench = running();
+    let alloc = bench.id();
+    bench.shown();
+    for again in [false, true] {
+        if again {
+            let (world, unusable) = World::restore(settings(), bench.now, bench.stored.clone());
+            assert!(unusable.is_empty());
+            (bench.world, bench.dirty) = (world, bench.world.keys());
+        } else {
+            let (dirty, turn) = (&mut bench.dirty, &mut bench.turn);
+            bench.world.quarantine(bench.now, &Key::Alloc(alloc), "index out of bounds", dirty, turn);
+        }
+        bench.plan();
+        let shown = bench.shown().expect("it was shown").convergence;
+        assert_eq!(shown.state, ConvergenceState::Failed);
+        assert!(shown.message.ends_with("index out of bounds"), "{}", shown.message);
+        let job = bench.world.jobs.values().next().and_then(|job| job.shown.clone());
+        assert_eq!(job.map(|job| job.convergence.state), Some(ConvergenceState::Failed));
+        bench.see(Event::Drift { alloc, part: Part::Dir, by: Noticed::Event });
+        assert!(bench.turn.actions.is_empty(), "{again}: {:?}", bench.turn.actions);
+    }
+}
+
+/// Only the metric and the log told of a job or a volume that was left alone.
+#[test]
+fn a_job_and_a_volume_that_made_the_planner_panic_are_shown_until_somebody_acts() {
+    let mut bench = Bench::new();
+    bench.apply(mounting(), vec![data(false)]);
+    bench.settle();
+    let job = bench.job().key;
+    bench.turn.views.clear();
+    for key in [Key::Job(job.clone()), Key::Volume("data".to_owned())] {
+        let (dirty, turn) = (&mut bench.dirty, &mut bench.turn);
+        bench.world.quarantine(bench.now, &key, "index out of bounds", dirty, turn);
+    }
+    let shown = bench.job().convergence;
+    assert_eq!(shown.state, ConvergenceState::Failed);
+    assert!(shown.message.ends_with("it is left alone: index out of bounds"), "{}", shown.message);
+    let is_told = |view: &View| match view {
+        View::Job(view) => view.convergence.state == ConvergenceState::Failed,
+        View::Volume(view) => {
+            matches!(&view.status, VolumeStatus::Failed { why } if why.ends_with("index out of bounds"))
+        }
+        View::Alloc(_) | View::AllocGone(_) | View::JobGone(_) | View::VolumeGone(_) => false,
+    };
+    assert_eq!(bench.turn.views.iter().map(is_told).collect::<Vec<_>>(), [true, true]);
+    bench.apply(mounting(), vec![data(false)]);
+    bench.settle();
+    assert_eq!(bench.job().convergence.state, ConvergenceState::Converged);
+}

@@ -1,0 +1,168 @@
+//! What is shown of jobs and allocations: whether and since when they have converged.
+
+use super::*;
+
+#[test]
+fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
+    let mut bench = Bench::new();
+    bench.apply(one_task(), Vec::new());
+    bench.now = at(2);
+    bench.settle();
+    let shown = bench.shown().expect("it was shown").convergence;
+    assert_eq!((shown.state, shown.since), (ConvergenceState::Converged, at(2).moment()));
+    let job = |bench: &Bench| bench.world.jobs.values().next().and_then(|job| job.shown.clone());
+    assert_eq!(job(&bench).map(|job| job.convergence.state), Some(ConvergenceState::Converged));
+    // Something is told that does not change how it is.
+    bench.now = at(3);
+    let alloc = bench.id();
+    bench.see(Event::Driver { alloc, task: "main".to_owned(), message: "hello".to_owned() });
+    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(2).moment()));
+    // Its process is looked at, and found.
+    bench.now = at(4);
+    let process = Part::Task(0, TaskPart::Process);
+    bench.see(Event::Drift { alloc, part: Part::Dir, by: Noticed::Look });
+    bench.see(Event::Drift { alloc, part: process, by: Noticed::Look });
+    bench.settle();
+    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(2).moment()));
+    bench.dirty.insert(Key::Alloc(alloc));
+    bench.plan();
+    assert!(bench.shown().is_none(), "nothing has changed that is shown");
+    // Its process ends: from now on it has not converged, whatever it is waiting for.
+    bench.now = at(5);
+    let result = crate::fixture::exit(1);
+    bench.see(Event::Exited { alloc, task: "main".to_owned(), attempt: 1, result });
+    assert_eq!(bench.shown().map(|view| view.convergence.since), Some(at(5).moment()));
+    bench.now = at(6);
+    let action = bench.turn.actions.remove(0);
+    bench.see(Event::Outcome(action.op, Outcome::Done));
+    let shown = bench.shown().expect("it was shown").convergence;
+    assert_ne!(shown.state, ConvergenceState::Converged);
+    assert_eq!(shown.since, at(5).moment());
+}
+
+#[test]
+fn a_job_tells_since_when_it_has_converged_or_has_not() {
+    let mut bench = Bench::new();
+    bench.apply(one_task(), Vec::new());
+    let since = |bench: &Bench| (bench.job().convergence.state, bench.job().convergence.since);
+    assert_eq!(since(&bench), (ConvergenceState::Progressing, at(1).moment()));
+    bench.now = at(3);
+    bench.settle();
+    assert_eq!(since(&bench), (ConvergenceState::Converged, at(3).moment()));
+    assert_eq!(bench.converged(), [(2, "apply")]);
+    bench.now = at(5);
+    bench.fail(bench.id());
+    assert_eq!(since(&bench), (ConvergenceState::Waiting, at(5).moment()));
+    bench.now = at(9);
+    bench.settle();
+    bench.dirty.insert(Key::Alloc(bench.id()));
+    bench.plan();
+    bench.settle();
+    assert_eq!(since(&bench), (ConvergenceState::Converged, at(9).moment()));
+    assert_eq!(bench.converged(), [(4, "exit")]);
+    bench.see(Event::Drift { alloc: bench.id(), part: Part::Dir, by: Noticed::Look });
+    let look = bench.turn.actions.remove(0);
+    assert_eq!(since(&bench).0, ConvergenceState::Converged, "a look is no change");
+    bench.see(Event::Outcome(look.op, Outcome::Foreign { why: "a file".to_owned() }));
+    bench.settle();
+    assert_eq!(since(&bench).0, ConvergenceState::Converged);
+    assert_eq!(bench.converged(), [(0, "drift")]);
+    bench.restart(at(20));
+    assert_ne!(since(&bench).0, ConvergenceState::Converged);
+    bench.now = at(21);
+    bench.settle();
+    assert_eq!(since(&bench), (ConvergenceState::Converged, at(21).moment()));
+    assert_eq!(bench.converged(), [(1, "boot")]);
+}
+
+#[test]
+fn a_job_is_shown_when_it_looks_different() {
+    let mut bench = running();
+    let key = Key::Job(one_task()[0].key());
+    let shown = |bench: &mut Bench| {
+        let views = core::mem::take(&mut bench.turn.views);
+        views.iter().filter(|view| matches!(view, View::Job(_))).count()
+    };
+    shown(&mut bench);
+    for stale in [false, true] {
+        bench.world.jobs.values_mut().for_each(|job| job.stale = stale);
+        bench.dirty.insert(key.clone());
+        bench.plan();
+        assert_eq!(shown(&mut bench), 0, "nothing has changed");
+    }
+    // A new version that no task could notice.
+    let mut jobs = one_task();
+    jobs[0].priority += 1;
+    bench.apply(jobs, Vec::new());
+    assert_eq!(shown(&mut bench), 1);
+    assert_eq!(bench.job().version, 1);
+    // One of its allocations is forgotten.
+    let mut jobs = one_task();
+    jobs[0].groups[0].tasks[0].leader = true;
+    bench.apply(jobs, Vec::new());
+    bench.settle();
+    let old = bench.world.allocs.iter().find(|(_, entry)| entry.spec.desired != Desired::Run);
+    let (old, _) = old.expect("the replaced one is kept for its logs");
+    assert_eq!(bench.job().allocs.len(), 2);
+    shown(&mut bench);
+    bench.world.forget_alloc(old, &mut bench.dirty, &mut bench.turn);
+    bench.plan();
+    assert_eq!(shown(&mut bench), 1);
+    assert_eq!(bench.job().allocs, [bench.id()]);
+}
+
+#[test]
+fn a_job_says_which_of_its_allocations_has_not_converged() {
+    let mut bench = Bench::new();
+    let mut jobs = one_task();
+    jobs[0].groups[0].count = 2;
+    jobs[0].groups.push(group("h", 2, vec![task("main")]));
+    bench.apply(jobs, Vec::new());
+    bench.settle();
+    assert_eq!(bench.job().convergence.state, ConvergenceState::Converged);
+    let named = |bench: &Bench, name: &str| {
+        let found = bench.world.allocs.iter().find(|(_, entry)| entry.spec.name() == name);
+        found.expect("an allocation").0
+    };
+    for name in ["j.h[1]", "j.g[1]"] {
+        bench.fail(named(&bench, name));
+        let Convergence { state, message, .. } = bench.job().convergence;
+        assert_eq!(state, ConvergenceState::Waiting);
+        assert!(message.starts_with(name), "{message}");
+        bench.now.boot_ns += 60_000_000_000;
+        bench.settle();
+        bench.dirty.insert(Key::Alloc(named(&bench, name)));
+        bench.plan();
+        bench.settle();
+        assert_eq!(bench.job().convergence.state, ConvergenceState::Converged);
+    }
+    // One that did not become healthy in time has failed, although its tasks run.
+    let id = named(&bench, "j.h[0]");
+    let verdict = crate::state::Health { healthy: false, at: bench.now.wall };
+    let (now, message) = (bench.now, "too late".to_owned());
+    bench.world.write(now, id, &mut bench.dirty, &mut bench.turn, |writer| {
+        writer.change(Change::Verdict(verdict, message));
+    });
+    bench.plan();
+    let Convergence { state, reason, message, .. } = bench.job().convergence;
+    assert_eq!(state, ConvergenceState::Failed);
+    assert_eq!(reason, Some(herdlet_api_types::view::Reason::Error));
+    assert_eq!(message, "j.h[0]: did not become healthy in time");
+}
+
+#[test]
+fn what_is_outdated_has_not_converged_also_while_it_waits_for_its_turn() {
+    let mut bench = running();
+    let mut jobs = one_task();
+    jobs[0].groups[0].tasks[0].leader = true;
+    bench.apply(jobs, Vec::new());
+    // As it was wanted before; the roll-out would let it be for now.
+    let id = bench.id();
+    let entry = bench.world.allocs.get_mut(id).expect("the allocation");
+    Arc::make_mut(&mut entry.spec).desired = Desired::Run;
+    let (_, job) = bench.world.jobs.first_key_value().expect("the job");
+    let open = Open::of(&one_task()[0].key(), job, &bench.world.allocs);
+    bench.world.jobs.values_mut().next().expect("the job").open = open;
+    let Convergence { state, message, .. } = bench.convergence(&one_task()[0].key());
+    assert_eq!((state, &*message), (ConvergenceState::Progressing, "j.g[0] is being replaced"));
+}

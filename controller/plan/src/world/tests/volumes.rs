@@ -1,0 +1,184 @@
+//! Volumes: what mounts them, how they come and go.
+
+use super::*;
+
+/// While a volume is not there, a task keeps what it has mounted of it.
+#[test]
+fn mounts_are_left_alone_until_their_volume_is_there() {
+    let mut bench = Bench::new();
+    bench.apply(mounting(), vec![data(false)]);
+    bench.settle();
+    let alloc = bench.id();
+    let volume = |bench: &mut Bench, part| {
+        bench.world.ctx.volumes.get_mut("data").expect("the volume").part = part;
+    };
+    volume(&mut bench, PartState::Absent);
+    let mounts = Part::Task(0, TaskPart::Mounts);
+    bench.see(Event::Drift { alloc, part: mounts, by: Noticed::Event });
+    assert!(bench.turn.actions.is_empty(), "{:?}", bench.turn.actions);
+    volume(&mut bench, PartState::Up);
+    bench.dirty.insert(Key::Alloc(alloc));
+    bench.plan();
+    assert_eq!(bench.turn.actions.len(), 1);
+    assert_eq!(bench.turn.actions[0].verb, Verb::Look);
+}
+
+#[test]
+fn a_mount_may_be_written_to_where_task_group_and_volume_allow_it() {
+    for case in 0..8u8 {
+        let [by_mount, by_group, by_volume] = [1, 2, 4].map(|bit| case & bit != 0);
+        let mut jobs = mounting();
+        jobs[0].groups[0].volumes.values_mut().for_each(|request| request.read_only = by_group);
+        jobs[0].groups[0].tasks[0].volume_mounts[0].read_only = by_mount;
+        let mut bench = Bench::new();
+        bench.apply(jobs, vec![data(by_volume)]);
+        let mounts: Vec<_> = bench.settle().into_iter().flat_map(|action| action.mounts).collect();
+        let expected = MountSource {
+            volume: "data".to_owned(),
+            path: "data".to_owned(),
+            destination: "local/data".to_owned(),
+            read_only: case != 0,
+        };
+        assert_eq!(mounts, [expected]);
+    }
+}
+
+#[test]
+fn a_volume_has_a_path_for_others_while_it_is_there_and_wanted() {
+    let gone = PartState::Absent;
+    for (part, fate, usable) in [
+        (PartState::Up, Fate::Wanted, true),
+        (PartState::Up, Fate::Dropped, false),
+        (PartState::Up, Fate::Purged, false),
+        (gone, Fate::Wanted, false),
+        (PartState::Unknown, Fate::Wanted, false),
+    ] {
+        let path = Some("/data".to_owned());
+        let state = VolumeState { spec: data(false), origin: Origin::Manifest, fate, path };
+        let entry = VolumeEntry { state: Tracked::stored(state), part, failures: 0 };
+        let mut world = World::new(settings());
+        world.ctx.volumes.insert("data".to_owned(), entry);
+        assert_eq!(world.ctx.volume_path("data").is_some(), usable, "{fate:?}");
+    }
+}
+
+#[test]
+fn a_volume_is_defined_in_one_place_and_keeps_its_data_where_it_is() {
+    let moved = |read_only| {
+        let kind = VolumeKind::HostPath { path: "/srv".to_owned() };
+        Volume { kind, ..data(read_only) }
+    };
+    for (known, used, asked, accepted) in [
+        (Origin::Manifest, false, data(true), true),
+        (Origin::Manifest, true, data(true), true),
+        (Origin::Manifest, false, moved(false), true),
+        (Origin::Manifest, true, moved(false), false),
+        (Origin::Config, false, data(true), false),
+        (Origin::Config, true, data(false), false),
+    ] {
+        let mut bench = Bench::new();
+        match known {
+            Origin::Manifest => bench.apply(Vec::new(), vec![data(false)]),
+            Origin::Config => bench.see(Event::Desired(DesiredChange::Volume(data(false).into()))),
+        }
+        if used {
+            bench.apply(mounting(), Vec::new());
+        }
+        bench.settle();
+        bench.turn.replies.clear();
+        bench.apply(Vec::new(), vec![asked.clone()]);
+        let (_, reply) = bench.turn.replies.pop().expect("an answer");
+        assert_eq!(matches!(reply, Reply::Applied { .. }), accepted, "{known:?}, {used}: {reply:?}");
+        let now = &bench.world.ctx.volumes["data"].state.spec;
+        assert_eq!(*now == asked, accepted || asked == data(false));
+    }
+}
+
+#[test]
+fn a_volume_goes_when_nobody_uses_it() {
+    use crate::event::VolumeData::{Keep, Purge};
+    for (known, used, asked, expected) in [
+        (None, false, Keep, Err(Refusal::NotFound("there is no volume \"data\"".to_owned()))),
+        // Its data may be left from before.
+        (None, false, Purge, Ok(1)),
+        (Some(Origin::Manifest), false, Keep, Ok(0)),
+        (Some(Origin::Manifest), false, Purge, Ok(1)),
+        (
+            Some(Origin::Manifest),
+            true,
+            Purge,
+            Err(Refusal::Conflict("volume \"data\" is in use by j.g[0]".to_owned())),
+        ),
+        (
+            Some(Origin::Config),
+            false,
+            Keep,
+            Err(Refusal::Conflict("volume \"data\" is defined in the agent's config".to_owned())),
+        ),
+    ] {
+        let mut bench = Bench::new();
+        match known {
+            Some(Origin::Manifest) => bench.apply(Vec::new(), vec![data(false)]),
+            Some(Origin::Config) => bench.see(Event::Desired(DesiredChange::Volume(data(false).into()))),
+            None => {}
+        }
+        if used {
+            bench.apply(mounting(), Vec::new());
+        }
+        bench.settle();
+        let (reply, grown) = bench.ask(Command::DeleteVolume { name: "data".to_owned(), data: asked });
+        let removed = bench.turn.actions.iter().filter(|action| action.verb == Verb::Down).count();
+        bench.settle();
+        let gone = !bench.world.ctx.volumes.contains_key("data");
+        match expected {
+            Ok(removals) => {
+                assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
+                assert_eq!((removed, grown, gone), (removals, 1, true), "{known:?} {asked:?}");
+                assert!(!bench.stored.contains_key(&RecordKey::Volume("data".to_owned())));
+            }
+            Err(refusal) => {
+                assert!(matches!(reply, Reply::Refused(why) if why == refusal));
+                assert_eq!((removed, grown, gone), (0, 0, known.is_none()), "{known:?} {asked:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_volume_is_made_again_when_something_else_is_wanted_of_it() {
+    let mut bench = Bench::new();
+    bench.apply(Vec::new(), vec![data(false)]);
+    assert_eq!(bench.settle().len(), 1);
+    bench.apply(Vec::new(), vec![data(false)]);
+    assert_eq!(bench.settle().len(), 0);
+    bench.apply(Vec::new(), vec![data(true)]);
+    assert_eq!(bench.settle().len(), 1);
+    // It comes back while it is being removed.
+    let purge = crate::event::VolumeData::Purge;
+    bench.ask(Command::DeleteVolume { name: "data".to_owned(), data: purge });
+    bench.apply(Vec::new(), vec![data(true)]);
+    let asked: Vec<Verb> = bench.settle().into_iter().map(|action| action.verb).collect();
+    assert_eq!(asked, [Verb::Down, Verb::Up]);
+    assert_eq!(bench.world.ctx.volume_path("data"), Some("data"));
+}
+
+#[test]
+fn volumes_of_the_config_are_read_anew_and_go_with_it() {
+    for (of_config, stored) in [(true, false), (false, true)] {
+        let mut bench = Bench::new();
+        if of_config {
+            bench.see(Event::Desired(DesiredChange::Volume(data(false).into())));
+        } else {
+            bench.apply(Vec::new(), vec![data(false)]);
+        }
+        bench.settle();
+        let key = RecordKey::Volume("data".to_owned());
+        assert_eq!(bench.stored.contains_key(&key), stored);
+        bench.stored.clear();
+        bench.dirty.insert(Key::Volume("data".to_owned()));
+        bench.plan();
+        assert!(bench.stored.is_empty(), "nothing has changed");
+        bench.see(Event::Desired(DesiredChange::VolumeGone("data".to_owned())));
+        assert_eq!(bench.world.ctx.volumes.contains_key("data"), !of_config);
+    }
+}
