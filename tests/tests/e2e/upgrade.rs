@@ -39,6 +39,9 @@ fn take_over(fixture: &Path) {
     let mut agent = Agent::prepare(herdlet_tests::e2e::agent::Setup::default());
     let kept = upgrade::unpack(fixture, &agent);
     let instance = agent.home.instance().unwrap();
+    // A fixture's instance has one name: of several runs on a machine one at a time can be it.
+    let alone = fs::File::create(std::env::temp_dir().join(format!("herdlet-fixture-{instance}"))).unwrap();
+    alone.lock().unwrap();
     let records = runtime(&instance).join("attempts");
     fs::create_dir_all(&records).unwrap();
     // As if it had been left in this boot, which it was, as far as the supervisor goes that still lives.
