@@ -1,4 +1,5 @@
-//! What processes have cost so far, from /proc: processor time to the nanosecond (by their clocks), memory by shares (PSS), bytes written.
+//! What processes have cost so far, from /proc: processor time to the nanosecond (by their clocks), memory by shares (PSS),
+//! bytes written.
 //!
 //! Processes that are gone are not seen; whoever measures looks while they live.
 

@@ -8,7 +8,8 @@
 //! | `program` | puts the embedded program where it can be executed |
 //! | `invocation` | what to run |
 //! | `launch` | starts an attempt or an exec session |
-//! | `spawn` | the few lines between clone and exec, the only unsafe ones |
+//! | `spawn` | the few lines between clone and exec |
+//! | `places` | reserved low numbers of descriptors, so that a start copies no table of them |
 //! | `records` | the runtime directory: read, list, cancel |
 //! | `process` | a process that is certainly the one meant: signals, its end, its whole tree |
 

@@ -1,7 +1,7 @@
 //! Many simulated lives, on all cores: `cargo run --release -p herdlet-tests --bin sim -- FROM..TO [THREADS]`.
 //!
-//! In: a range of seeds. Out: what was met with in how many lives; lives, steps (events applied and effects) and steps a second; where a promise was broken its seed, the end of that life's log and
-//! how to live it again, and code 1.
+//! In: a range of seeds. Out: what was met with in how many lives; lives, steps (events applied and effects) and steps a
+//! second; where a promise was broken its seed, the end of that life's log and how to live it again, and code 1.
 
 use std::{
     env,
