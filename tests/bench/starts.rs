@@ -129,7 +129,7 @@ pub(super) fn latency(table: &mut Table, ground: &Ground) {
         format_args!("{:.1} / {:.1} ms", quantile(&taken, 0.5), quantile(&taken, 0.95)),
         "≤ 4 / 8 ms",
         format_args!(
-            "{:.1} / {:.1} ms (the shell itself); {:.1} ms (one of the two waits for the disk)",
+            "{:.1} / {:.1} ms (the shell itself); {:.1} ms (its wait for the disk)",
             quantile(&plain, 0.5),
             quantile(&plain, 0.95),
             machine::sync(ground).as_secs_f64() * 1000.0

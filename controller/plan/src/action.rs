@@ -58,7 +58,7 @@ pub enum Verb {
     /// Start attempt `attempt` of a task. Fenced by the attempt's record: whoever creates it first wins, so that starting
     /// the same number again is safe. Done when the process runs.
     Start {
-        /// Attempt number, committed before this action is released.
+        /// Attempt number. Committed before this action is released; the first is told by the allocation's own commit.
         attempt: u32,
     },
     /// See what became of the attempt.
