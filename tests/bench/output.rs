@@ -33,7 +33,7 @@ pub(super) fn throughput(table: &mut Table, ground: &Ground) {
     }
 }
 
-/// What `| cat > file` does, in MiB/s. The file is cut when it is as big as a rotated log may be.
+/// What `| cat > file` does, in MiB/s. Nothing is rotated here: it is one file that grows.
 fn piped(ground: &Ground, writer: &str) -> f64 {
     let dir = ground.dir();
     let began = Instant::now();
