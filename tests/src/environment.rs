@@ -18,6 +18,12 @@ pub const PROMTOOL: &str = "HERDLET_TEST_PROMTOOL";
 /// A Python 3 that is no version manager's stand-in.
 pub const PYTHON: &str = "HERDLET_TEST_PYTHON";
 
+/// A kernel for a virtual machine.
+pub const GUEST_KERNEL: &str = "HERDLET_TEST_GUEST_KERNEL";
+
+/// The drivers of that kernel for disk and network.
+pub const GUEST_MODULES: &str = "HERDLET_TEST_GUEST_MODULES";
+
 /// The path that `variable` names, if it is set and exists; otherwise `None`, said on stderr.
 ///
 /// # Panics

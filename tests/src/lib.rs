@@ -7,6 +7,8 @@ pub mod e2e;
 pub mod environment;
 #[expect(clippy::expect_used, reason = "a measure that can't go on says why and ends")]
 pub mod flat;
+#[expect(clippy::expect_used, reason = "a campaign that can't go on says why and ends")]
+pub mod power_cuts;
 pub mod sim;
 #[expect(clippy::expect_used, reason = "a test that can't go on says why and ends")]
 pub mod upgrade;

@@ -195,7 +195,7 @@ impl Life {
             }
             self.agent.launch();
         }
-        operation::settle(&mut self.wanted, &operation, &fate, &self.agent)?;
+        operation::settle(&mut self.wanted, &operation, &fate, &self.agent.peer())?;
         Ok(point)
     }
 

@@ -15,14 +15,14 @@ use super::job::{Work, word_of};
 use crate::{
     e2e::{
         agent::Agent,
-        http::{self, Asked},
-        shown::Alloc,
+        http::{self, Asked, Peer},
+        shown::{self, Alloc},
     },
     sim::Dice,
 };
 
 /// Jobs that requests are about, and jobs that lie in the folder of manifests.
-const ASKED: [&str; 3] = ["a0", "a1", "a2"];
+pub const ASKED: [&str; 3] = ["a0", "a1", "a2"];
 const LAID: [&str; 2] = ["f0", "f1"];
 
 /// An operation.
@@ -58,10 +58,40 @@ impl Operation {
         }
     }
 
+    /// As a request: none where it is about the folder, or about what does not run.
+    pub fn request(&self, peer: &Peer, program: &Path, journal: &Path) -> Option<Request> {
+        match self {
+            Self::Apply(work) | Self::Update(work) | Self::Scale(work) => {
+                let text = work.manifest(program, journal);
+                let body = json!({ "files": [{ "name": "m.yaml", "text": text }] }).to_string();
+                Some(Request { method: "POST", path: "/v1/herdlet/apply".to_owned(), body })
+            }
+            Self::Delete(name) => {
+                Some(Request { method: "DELETE", path: format!("/v1/job/{name}"), body: String::new() })
+            }
+            Self::Restart(name) => {
+                let path = format!("/v1/client/allocation/{}/restart", running(peer, name)?.id());
+                Some(Request { method: "POST", path, body: "{}".to_owned() })
+            }
+            Self::Lay(_) | Self::Take(_) => None,
+        }
+    }
+
     /// All names that it may be about.
     pub fn names() -> [&'static str; 7] {
         ["apply", "update", "scale", "delete", "restart", "folder: lay", "folder: take"]
     }
+}
+
+/// What an agent is sent.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// HTTP method.
+    pub method: &'static str,
+    /// Path.
+    pub path: String,
+    /// Body.
+    pub body: String,
 }
 
 /// What is wanted, by name.
@@ -89,6 +119,11 @@ impl Wanted {
                 Operation::Lay(Work::random(dice, name, word))
             };
         }
+        self.next_request(dice, word)
+    }
+
+    /// What the dice want next of those that are requests.
+    pub fn next_request(&self, dice: &mut Dice, word: String) -> Operation {
         let name = pick(dice, &ASKED);
         let Some(known) = self.asked.get(name) else {
             return Operation::Apply(Work::random(dice, name, word));
@@ -119,41 +154,29 @@ impl Begun {
         program: &Path,
         journal: &Path,
     ) -> Self {
-        let socket = agent.home.socket();
         let mut restarted = Vec::new();
         if let Operation::Scale(work) = &operation {
             // Taken away now, they may come back later with the same work.
             let before = wanted.asked.get(&work.name).map_or(0, |before| before.count);
             restarted.extend((work.count..before).map(|index| format!("{}.g[{index}]", work.name)));
         }
-        let asked = match &operation {
-            Operation::Apply(work) | Operation::Update(work) | Operation::Scale(work) => {
-                let text = work.manifest(program, journal);
-                let body = json!({ "files": [{ "name": "m.yaml", "text": text }] }).to_string();
-                http::ask(&socket, "POST", "/v1/herdlet/apply", &body)
-            }
-            Operation::Delete(name) => http::ask(&socket, "DELETE", &format!("/v1/job/{name}"), ""),
+        match &operation {
             Operation::Restart(name) => {
-                let running = agent.allocs().into_iter().find(|alloc| {
-                    alloc.job() == *name && alloc.desired() == "run" && alloc.status() == "running"
-                });
-                restarted.extend(running.as_ref().map(Alloc::name));
-                running.and_then(|alloc| {
-                    let path = format!("/v1/client/allocation/{}/restart", alloc.id());
-                    http::ask(&socket, "POST", &path, "{}")
-                })
+                restarted.extend(running(&agent.peer(), name).map(|alloc| alloc.name()))
             }
             Operation::Lay(work) => {
                 let text = work.manifest(program, journal);
                 let written = agent.home.write("laid.yaml", &text);
                 fs::rename(written, file(agent, &work.name)).expect("a file is laid into the folder");
-                None
             }
             Operation::Take(name) => {
                 fs::remove_file(file(agent, name)).expect("a file is taken out of the folder");
-                None
             }
-        };
+            Operation::Apply(_) | Operation::Update(_) | Operation::Scale(_) | Operation::Delete(_) => {}
+        }
+        let request = operation.request(&agent.peer(), program, journal);
+        let asked = request
+            .and_then(|Request { method, path, body }| http::ask(&agent.home.socket(), method, &path, &body));
         Self { operation, asked, restarted }
     }
 
@@ -189,11 +212,11 @@ pub enum Fate {
     Open,
 }
 
-/// What is wanted after `operation`, as far as `agent` has to tell it.
+/// What is wanted after `operation`, as far as the agent has to tell it.
 ///
 /// # Errors
 /// In words: what it tells can't be.
-pub fn settle(wanted: &mut Wanted, operation: &Operation, fate: &Fate, agent: &Agent) -> Result<(), String> {
+pub fn settle(wanted: &mut Wanted, operation: &Operation, fate: &Fate, peer: &Peer) -> Result<(), String> {
     let (name, after) = match operation {
         Operation::Apply(work) | Operation::Update(work) | Operation::Scale(work) => {
             (work.name.clone(), Some(work.clone()))
@@ -210,7 +233,7 @@ pub fn settle(wanted: &mut Wanted, operation: &Operation, fate: &Fate, agent: &A
         }
     };
     let before = wanted.asked.get(&name).cloned();
-    let shown = shown(agent, &name)?;
+    let shown = shown(peer, &name)?;
     let is = |work: &Option<Work>| work.as_ref().map(|work| (work.word.clone(), work.count)) == shown;
     let found = match fate {
         Fate::Refused(why) => return Err(format!("{operation:?} was refused: {why}")),
@@ -229,8 +252,8 @@ pub fn settle(wanted: &mut Wanted, operation: &Operation, fate: &Fate, agent: &A
 }
 
 /// Word and count of a job; none where there is no such job or it is being deleted.
-fn shown(agent: &Agent, name: &str) -> Result<Option<(String, u64)>, String> {
-    let answer = http::get(&agent.peer(), &format!("/v1/job/{name}"));
+pub fn shown(peer: &Peer, name: &str) -> Result<Option<(String, u64)>, String> {
+    let answer = http::get(peer, &format!("/v1/job/{name}"));
     let answer = answer.ok_or_else(|| format!("the agent tells nothing of {name}"))?;
     if answer.status == 404 {
         return Ok(None);
@@ -242,6 +265,13 @@ fn shown(agent: &Agent, name: &str) -> Result<Option<(String, u64)>, String> {
     let count = job["TaskGroups"][0]["Count"].as_u64();
     let found = word_of(&job).zip(count);
     found.map(Some).ok_or_else(|| format!("{name} has no word: {}", answer.body))
+}
+
+/// An allocation of the job that runs.
+fn running(peer: &Peer, name: &str) -> Option<Alloc> {
+    shown::allocs(peer)
+        .into_iter()
+        .find(|alloc| alloc.job() == *name && alloc.desired() == "run" && alloc.status() == "running")
 }
 
 /// A job's file in the folder of manifests.

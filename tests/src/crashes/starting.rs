@@ -54,7 +54,7 @@ pub fn run(trials: u64, count: u64, seed: u64, program: &Path) -> Outcome {
         outcome.begun_at_kill.0 = outcome.begun_at_kill.0.min(at_kill);
         outcome.begun_at_kill.1 = outcome.begun_at_kill.1.max(at_kill);
         agent.launch();
-        outcome.broken.extend(operation::settle(&mut wanted, &operation, &fate, &agent).err());
+        outcome.broken.extend(operation::settle(&mut wanted, &operation, &fate, &agent.peer()).err());
         let open = oracle::until_reached(&agent, &instance, &wanted, &journal);
         outcome.broken.extend(open.into_iter().map(|words| format!("trial {trial}: {words}")));
         outcome.twice += journal.twice().len();

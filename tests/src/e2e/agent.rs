@@ -19,7 +19,7 @@ use super::{
     host::{self, Member},
     http::{self, Peer},
     program::program,
-    shown::Alloc,
+    shown::{self, Alloc},
     wait,
 };
 
@@ -291,9 +291,7 @@ impl Agent {
 
     /// Its allocations; empty where it does not answer.
     pub fn allocs(&self) -> Vec<Alloc> {
-        let answer = http::get(&self.peer(), "/v1/allocations").filter(|answer| answer.status == 200);
-        let list = answer.map(|answer| answer.json());
-        list.and_then(|list| list.as_array().cloned()).unwrap_or_default().into_iter().map(Alloc).collect()
+        shown::allocs(&self.peer())
     }
 
     /// The newest allocation of this name (`job.group[index]`) that is wanted to run, else the newest at all.

@@ -22,6 +22,8 @@ pub enum Peer {
     Socket(PathBuf),
     /// A port of 127.0.0.1.
     Port(u16),
+    /// A port of 127.0.0.1 that wants a token.
+    Guarded(u16, &'static str),
 }
 
 /// What came back.
@@ -88,12 +90,18 @@ pub fn request(
             stream.set_read_timeout(Some(TIMEOUT)).ok()?;
             talk(stream, &text)
         }
-        Peer::Port(port) => {
-            let stream = TcpStream::connect(("127.0.0.1", *port)).ok()?;
-            stream.set_read_timeout(Some(TIMEOUT)).ok()?;
-            talk(stream, &text)
+        Peer::Port(port) => over_tcp(*port, &text),
+        Peer::Guarded(port, token) => {
+            let headers: Vec<_> = headers.iter().copied().chain([("X-Nomad-Token", *token)]).collect();
+            over_tcp(*port, &written(method, path, &headers, body))
         }
     }
+}
+
+fn over_tcp(port: u16, text: &str) -> Option<Answer> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+    talk(stream, text)
 }
 
 /// Who may connect to the socket: its mode.

@@ -5,6 +5,15 @@
 
 use serde_json::Value;
 
+use super::http::{self, Peer};
+
+/// An agent's allocations; empty where it does not answer.
+pub fn allocs(peer: &Peer) -> Vec<Alloc> {
+    let answer = http::get(peer, "/v1/allocations").filter(|answer| answer.status == 200);
+    let list = answer.map(|answer| answer.json());
+    list.and_then(|list| list.as_array().cloned()).unwrap_or_default().into_iter().map(Alloc).collect()
+}
+
 /// An allocation as shown.
 #[derive(Debug, Clone)]
 pub struct Alloc(pub Value);

@@ -1,0 +1,66 @@
+//! A virtual machine whose power is cut: `cargo run --release -p herdlet-tests --bin power-cuts -- [--cuts N] [--seed N]`.
+//! Needs what `tests/setup --guest` brings, and an agent: HERDLET_BIN, or `target/release/herdlet`.
+//!
+//! In: how many cuts, a seed. Out: a line for each; what was broken and how to live it again, and then code 1.
+
+use std::{
+    env,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use herdlet_tests::{
+    crashes::work,
+    e2e::program::project,
+    environment::{GUEST_KERNEL, GUEST_MODULES, component},
+    power_cuts::{guest, life::Life, machine::Components},
+};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match arguments.split_first() {
+        Some((first, rest)) if first == work::ARGUMENT => {
+            work::run(rest);
+            ExitCode::SUCCESS
+        }
+        Some((first, _)) if first == guest::ARGUMENT => {
+            guest::run();
+            ExitCode::SUCCESS
+        }
+        Some(_) | None => campaign(&arguments),
+    }
+}
+
+fn campaign(arguments: &[String]) -> ExitCode {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_secs());
+    let (mut cuts, mut seed) = (100, now);
+    for pair in arguments.chunks(2) {
+        match pair {
+            [flag, number] if flag == "--cuts" => cuts = number.parse().unwrap_or(cuts),
+            [flag, number] if flag == "--seed" => seed = number.parse().unwrap_or(seed),
+            _ => {
+                eprintln!("usage: power-cuts [--cuts N] [--seed N]");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let (Some(kernel), Some(modules)) = (component(GUEST_KERNEL), component(GUEST_MODULES)) else {
+        return ExitCode::FAILURE;
+    };
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| project().join("target"), PathBuf::from);
+    let agent = env::var_os("HERDLET_BIN").map_or_else(|| target.join("release/herdlet"), PathBuf::from);
+    let program = env::current_exe().unwrap_or_default();
+    println!("--cuts {cuts} --seed {seed}");
+    let began = Instant::now();
+    match Life::new(seed, &Components { agent, program, kernel, modules }).live(cuts) {
+        Ok(()) => {
+            println!("{cuts} power cuts, nothing broken, in {} s", began.elapsed().as_secs());
+            ExitCode::SUCCESS
+        }
+        Err(broken) => {
+            println!("{broken}\n--seed {seed}");
+            ExitCode::FAILURE
+        }
+    }
+}

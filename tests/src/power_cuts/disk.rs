@@ -1,0 +1,199 @@
+//! A disk with a cache that forgets.
+//!
+//! In: reads, writes, flushes, cuts. Out: what was written last, as any disk; after a cut, what a disk may have kept. It must
+//! not know what is written.
+
+use std::{collections::BTreeMap, fs::File, io, os::unix::fs::FileExt, path::Path};
+
+use crate::sim::Dice;
+
+/// What is written whole or not at all.
+pub const SECTOR_LEN: usize = 4096;
+
+/// The disk.
+#[derive(Debug)]
+pub struct Disk {
+    file: File,
+    len: u64,
+    /// Sectors that were written since the last flush, in that order.
+    written: Vec<(u64, Box<[u8]>)>,
+    /// Where in `written` the newest bytes of a sector are.
+    newest: BTreeMap<u64, usize>,
+}
+
+/// What became of the sectors that no flush had covered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// How many were kept.
+    pub kept: u64,
+    /// How many were lost.
+    pub lost: u64,
+}
+
+impl Disk {
+    /// The disk that is kept in `file`.
+    ///
+    /// # Errors
+    /// When that can't be opened.
+    pub fn open(file: &Path) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).open(file)?;
+        let len = file.metadata()?.len();
+        Ok(Self { file, len, written: Vec::new(), newest: BTreeMap::new() })
+    }
+
+    /// Its size in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no room at all.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Reads what was written last.
+    ///
+    /// # Errors
+    /// Of its file.
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(bytes, offset)?;
+        for (number, within, part) in parts(offset, bytes.len()) {
+            if let Some((_, newest)) = self.newest.get(&number).and_then(|at| self.written.get(*at)) {
+                let from = newest.get(within..within + part.len()).unwrap_or_default();
+                bytes.get_mut(part).unwrap_or_default().copy_from_slice(from);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what is written into the cache.
+    ///
+    /// # Errors
+    /// Of its file.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        for (number, within, part) in parts(offset, bytes.len()) {
+            let mut sector = vec![0; SECTOR_LEN].into_boxed_slice();
+            if part.len() < SECTOR_LEN {
+                self.read(number * SECTOR_LEN as u64, &mut sector)?;
+            }
+            let to = sector.get_mut(within..within + part.len()).unwrap_or_default();
+            to.copy_from_slice(bytes.get(part).unwrap_or_default());
+            self.newest.insert(number, self.written.len());
+            self.written.push((number, sector));
+        }
+        Ok(())
+    }
+
+    /// From now on what was written is there for good.
+    ///
+    /// # Errors
+    /// Of its file.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.keep(|_| true).map(drop)
+    }
+
+    /// The power fails. Of what no flush has covered the first few are kept, or any, or none.
+    ///
+    /// # Errors
+    /// Of its file.
+    pub fn cut(&mut self, dice: &mut Dice) -> io::Result<Cut> {
+        let all = self.written.len() as u64;
+        match dice.below(3) {
+            0 => self.keep(|_| false),
+            1 => {
+                let first = dice.below(all + 1);
+                self.keep(|at| at < first)
+            }
+            _ => {
+                let of_ten = 1 + dice.below(9);
+                self.keep(|_| dice.below(10) < of_ten)
+            }
+        }
+    }
+
+    fn keep(&mut self, mut is_kept: impl FnMut(u64) -> bool) -> io::Result<Cut> {
+        let mut cut = Cut::default();
+        self.newest.clear();
+        for (at, (number, sector)) in (0..).zip(std::mem::take(&mut self.written)) {
+            if is_kept(at) {
+                self.file.write_all_at(&sector, number * SECTOR_LEN as u64)?;
+                cut.kept += 1;
+            } else {
+                cut.lost += 1;
+            }
+        }
+        Ok(cut)
+    }
+}
+
+/// The sectors that these bytes are part of: number, where they begin in it, and which of the bytes.
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let size = SECTOR_LEN as u64;
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset + done as u64;
+        let within = usize::try_from(at % size).unwrap_or(0);
+        let part = done..(done + SECTOR_LEN - within).min(len);
+        done = part.end;
+        (!part.is_empty()).then_some((at / size, within, part))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk() -> (Disk, tempfile::NamedTempFile) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(16 * SECTOR_LEN as u64).unwrap();
+        (Disk::open(file.path()).unwrap(), file)
+    }
+
+    fn sector(disk: &Disk, number: u64) -> u8 {
+        let mut bytes = vec![0; SECTOR_LEN];
+        disk.read(number * SECTOR_LEN as u64, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a sector is whole");
+        bytes[0]
+    }
+
+    fn write(disk: &mut Disk, number: u64, byte: u8) {
+        disk.write(number * SECTOR_LEN as u64, &[byte; SECTOR_LEN]).unwrap();
+    }
+
+    #[test]
+    fn what_was_flushed_outlives_a_cut_and_the_rest_is_old_or_new() {
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..200 {
+            let (mut disk, _file) = disk();
+            write(&mut disk, 0, 1);
+            write(&mut disk, 1, 1);
+            disk.flush().unwrap();
+            write(&mut disk, 1, 2);
+            write(&mut disk, 1, 3);
+            write(&mut disk, 2, 3);
+            assert_eq!([0, 1, 2].map(|number| sector(&disk, number)), [1, 3, 3]);
+            let cut = disk.cut(&mut Dice::new(seed)).unwrap();
+            assert_eq!(cut.kept + cut.lost, 3);
+            let kept = [0, 1, 2].map(|number| sector(&disk, number));
+            assert!(kept[0] == 1 && [1, 2, 3].contains(&kept[1]) && [0, 3].contains(&kept[2]), "{kept:?}");
+            seen.insert(kept);
+        }
+        assert_eq!(seen.len(), 6, "each of them: {seen:?}");
+    }
+
+    #[test]
+    fn bytes_across_sectors_are_read_as_they_were_written() {
+        let (mut disk, _file) = disk();
+        let bytes: Vec<u8> = (0..10_000_u32).map(|number| (number % 251) as u8).collect();
+        disk.write(1_000, &bytes).unwrap();
+        for flushed in [false, true] {
+            let mut read = vec![0; bytes.len()];
+            disk.read(1_000, &mut read).unwrap();
+            assert!(read == bytes, "flushed: {flushed}");
+            disk.flush().unwrap();
+        }
+        let mut before = [7; 1_000];
+        disk.read(0, &mut before).unwrap();
+        assert_eq!(before, [0; 1_000]);
+    }
+}
