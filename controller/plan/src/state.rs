@@ -178,8 +178,11 @@ pub struct TaskState {
     pub name: Arc<str>,
     /// Where its machine stands.
     pub run: Run,
-    /// The last attempt number given out; 0 before the first.
+    /// The last attempt that is known to have begun; 0 before the first.
     pub attempt: u32,
+    /// Attempt numbers up to this one are not given out any more, though none of them may ever have begun.
+    #[serde(default)]
+    pub used: u32,
     /// It failed for good in this incarnation.
     pub failed: bool,
     /// Restarts so far.
@@ -320,6 +323,11 @@ impl TaskState {
     /// It is not dead.
     pub fn status_live(&self) -> bool {
         self.status() != TaskStatus::Dead
+    }
+
+    /// The newest attempt of which anything can be left; 0 where there never was one.
+    pub fn newest(&self) -> u32 {
+        self.attempt.max(self.used)
     }
 
     /// The attempt whose process may live, if any.

@@ -29,7 +29,7 @@ use super::{
     Dice,
     clock::Clock,
     jobs,
-    machine::{Machine, spec_of},
+    machine::{Machine, Phase, spec_of},
     met::{Kind, Met},
     promises::Promises,
     rollouts::Rollouts,
@@ -176,6 +176,7 @@ impl Life {
             jobs: BTreeMap::new(),
             allocs: BTreeMap::new(),
         };
+        life.machine.start_agent();
         life.events.push(Event::Desired(DesiredChange::Complete));
         life
     }
@@ -299,8 +300,25 @@ impl Life {
         }
         self.world = world;
         self.dirty = self.world.keys();
+        self.machine.start_agent();
+        self.find();
         self.events.push(Event::Desired(DesiredChange::Complete));
         Ok(())
+    }
+
+    /// The agent lists the records that are there. Some are only made afterwards, by supervisors that a dead agent has spawned:
+    /// what those did so far is seen by a look.
+    fn find(&mut self) {
+        for ((alloc, index, attempt), known) in &self.machine.attempts {
+            let begun = match known.phase {
+                Phase::Live | Phase::Exited(_) | Phase::Lost => true,
+                Phase::Tombstone => false,
+            };
+            let task = spec_of(&known.alloc, *index).map(|(_, task)| task.name.clone());
+            if let (true, Ok(task)) = (begun && !self.dice.one_in(4), task) {
+                self.events.push(Event::Found { alloc: *alloc, task, attempt: *attempt });
+            }
+        }
     }
 
     /// Kills the agent, and what it had stored about an allocation is lost. As the agent does, the next one is told of every

@@ -66,6 +66,8 @@ pub struct Machine {
     pub things: BTreeSet<Thing>,
     /// Things that went behind the agent's back and are not there again: no promise rests on them.
     pub vanished: BTreeSet<Thing>,
+    /// Allocations of which anything ever went so.
+    pub robbed: BTreeSet<AllocId>,
     /// Things that are covered by something that is not ours.
     pub covered: BTreeSet<Thing>,
     /// Attempts that have a record.
@@ -82,6 +84,10 @@ pub struct Machine {
     pub late_until: u64,
     /// The next boot has another number.
     pub boot: u64,
+    /// In which boot an agent made the directory of records, and whether it was there when the present agent came: then an attempt
+    /// without a record never began.
+    pub(super) records_of: u64,
+    pub(super) remembers: bool,
     /// Registering and deregistering fail until then.
     pub catalogue_down_until: u64,
 }
@@ -176,6 +182,9 @@ impl Machine {
             (Thing::Part(of, Part::Dir), Thing::Part(id, part)) => id == of && lies_in_dir(*part),
             _ => thing == gone,
         };
+        if let Thing::Part(alloc, _) = gone {
+            self.robbed.insert(*alloc);
+        }
         self.vanished.extend(self.things.iter().filter(|thing| goes(thing)).cloned());
         self.things.retain(|thing| !goes(thing));
     }
@@ -248,6 +257,12 @@ impl Machine {
         self.late_until = 0;
     }
 
+    /// An agent begins.
+    pub fn start_agent(&mut self) {
+        self.remembers = self.records_of == self.boot;
+        self.records_of = self.boot;
+    }
+
     /// The agent dies: its checks go with it.
     pub fn crash(&mut self, now_ns: u64) {
         self.late_until = now_ns + LATE_NS;
@@ -296,8 +311,14 @@ impl Machine {
                 Ok(Outcome::Done)
             }
             Verb::Recover { attempt } => {
-                let known = self.attempts.get(&(alloc.id, index, *attempt));
-                Ok(Outcome::Recovered(match known.map(|known| &known.phase) {
+                let key = (alloc.id, index, *attempt);
+                if !self.remembers && !self.attempts.contains_key(&key) {
+                    let fence = Attempt { alloc: alloc.clone(), phase: Phase::Tombstone, exit_code: 0 };
+                    self.attempts.insert(key, fence);
+                    let why = "whether it ran is not known".to_owned();
+                    return Ok(Outcome::Recovered(Recovered::Lost { why }));
+                }
+                Ok(Outcome::Recovered(match self.attempts.get(&key).map(|known| &known.phase) {
                     None => Recovered::NotStarted,
                     Some(Phase::Tombstone) => Recovered::Lost { why: "it was cancelled".to_owned() },
                     Some(Phase::Lost) => Recovered::Lost { why: "the supervisor died".to_owned() },

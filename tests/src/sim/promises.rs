@@ -12,6 +12,8 @@ use herdlet_plan::{
     action::{Action, Outcome, Recovered, Verb},
     op::{Part, Subject, TaskPart},
     state::{AfterStop, Durable, Run},
+    task::lifecycle::gate_open,
+    time::BootId,
 };
 
 use super::machine::{AttemptKey, Machine, spec_of};
@@ -94,14 +96,21 @@ impl Promises {
 
     /// An action is started that had to wait for its commit. Meanwhile more was decided, which became durable with it: an attempt
     /// that a dead agent has started may have ended, and stops were let out ahead.
-    pub fn release_late(&mut self, action: &Action, stored: Option<&Durable>) -> Result<(), String> {
+    pub fn release_late(
+        &mut self,
+        action: &Action,
+        stored: Option<&Durable>,
+        boot: BootId,
+    ) -> Result<(), String> {
         let Subject::Alloc(alloc, part) = &action.subject else { return Ok(()) };
         self.note_services(alloc.id, *part, &action.verb);
         let (Part::Task(index, TaskPart::Process), Verb::Start { attempt }) = (part, &action.verb) else {
             return Ok(());
         };
         let known = stored.and_then(|known| known.tasks.get(usize::from(*index)));
-        if known.is_none_or(|task| task.attempt.max(1) < *attempt) {
+        let first =
+            *attempt == 1 && stored.is_some_and(|stored| may_begin_unstored(alloc, *index, stored, boot));
+        if !first && known.is_none_or(|task| task.attempt < *attempt) {
             return Err(format!("{} starts attempt {attempt} without having committed it", alloc.name()));
         }
         Ok(())
@@ -123,7 +132,7 @@ impl Promises {
         self.note_services(alloc.id, *part, &action.verb);
         match (part, &action.verb) {
             (Part::Task(index, TaskPart::Process), Verb::Start { attempt }) => {
-                self.may_start(alloc, *index, *attempt, known)?;
+                self.may_start(alloc, *index, *attempt, known, BootId(machine.boot))?;
             }
             (Part::Task(index, TaskPart::Process), Verb::Stop { .. }) => {
                 self.may_stop(alloc, *index, known, machine, passed)?;
@@ -155,13 +164,19 @@ impl Promises {
         }
     }
 
-    fn may_start(&self, alloc: &Allocation, index: u16, attempt: u32, known: &Durable) -> Result<(), String> {
+    fn may_start(
+        &self,
+        alloc: &Allocation,
+        index: u16,
+        attempt: u32,
+        known: &Durable,
+        boot: BootId,
+    ) -> Result<(), String> {
         let (group, task) = spec_of(alloc, index)?;
         let name = || format!("{}/{}", alloc.name(), task.name);
         let stored = known.tasks.get(usize::from(index)).map(|task| (task.attempt, &task.run));
         let committed = match stored {
-            // The first is begun as soon as the allocation is adopted.
-            Some((0, Run::Waiting)) => attempt == 1,
+            Some((0, Run::Waiting)) => attempt == 1 && may_begin_unstored(alloc, index, known, boot),
             Some((last, Run::Starting { attempt: starting, .. })) => last == attempt && *starting == attempt,
             Some(_) | None => false,
         };
@@ -222,4 +237,15 @@ impl Promises {
         }
         Ok(())
     }
+}
+
+/// Whether what is stored tells the next agent that a first attempt may have begun.
+fn may_begin_unstored(alloc: &Allocation, index: u16, stored: &Durable, boot: BootId) -> bool {
+    let (Ok((_, task)), Some(known)) = (spec_of(alloc, index), stored.tasks.get(usize::from(index))) else {
+        return false;
+    };
+    known.run == Run::Waiting
+        && known.newest() == 0
+        && stored.boot == Some(boot)
+        && gate_open(stored.stage, task.lifecycle)
 }

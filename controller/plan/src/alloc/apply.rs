@@ -336,7 +336,8 @@ impl Writer<'_> {
 
     /// A task that has begun can't go on without what is gone.
     fn doom_if_begun(&mut self, index: TaskIndex, why: &str) {
-        if self.known(index).is_some_and(|known| known.attempt > 0) {
+        let fenced = |known: &TaskState| matches!(known.run, Run::Stopping { ran: false, .. });
+        if self.known(index).is_some_and(|known| known.attempt > 0 && !fenced(known)) {
             self.doom(index, TaskEventKind::HookFailed, why.to_string());
         }
     }

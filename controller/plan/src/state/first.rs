@@ -3,7 +3,8 @@
 //! Every other attempt is committed before it is started, so that the next agent knows what to look for. Of the first that is known
 //! anyway, by the allocation itself: its number is 1, and where the lifecycle has come as far as its task it may have begun. So
 //! the way to a task's first act waits for the disk once, not twice. This holds in the boot in which the allocation was adopted:
-//! later nobody can tell any more whether there was a first attempt, and the next one is the second.
+//! later nobody can tell any more whether there was a first attempt. Its number is used up then, and nothing else follows from it:
+//! a task that may never have begun has lost nothing.
 
 use std_alloc::collections::BTreeSet;
 
@@ -24,7 +25,7 @@ impl AllocState {
         let (stage, boot) = (durable.stage, durable.boot);
         let tasks = group.map_or(&[][..], |group| &group.tasks);
         for ((index, known), task) in (0..).zip(&mut durable.tasks).zip(tasks) {
-            let unbegun = known.attempt == 0 && known.run == Run::Waiting;
+            let unbegun = known.newest() == 0 && known.run == Run::Waiting;
             if !unbegun || !gate_open(stage, task.lifecycle) {
                 continue;
             }
@@ -32,7 +33,7 @@ impl AllocState {
                 Some(boot) if boot == now.boot => {
                     maybe_begun.insert(index);
                 }
-                Some(_) => known.attempt = 1,
+                Some(_) => known.used = 1,
                 None => {}
             }
         }
@@ -95,12 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn after_another_boot_the_next_attempt_is_the_second() {
+    fn after_another_boot_its_number_is_used_up() {
         let state = restored(Some(BootId(7)));
         assert_eq!(state.maybe_begun, [].into());
         let attempts: std_alloc::vec::Vec<u32> =
-            state.durable.tasks.iter().map(|task| task.attempt).collect();
+            state.durable.tasks.iter().map(|task| task.newest()).collect();
         assert_eq!(attempts, [1, 1, 1, 1, 0]);
+        assert_eq!(state.durable.tasks[0].attempt, 0, "it is not known to have begun");
         assert!(!state.leaves_first_unstored(at(1)));
     }
 

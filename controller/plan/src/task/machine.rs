@@ -303,7 +303,7 @@ impl Me<'_> {
     /// Removes what an ended attempt left. After a restart of the agent it looks first: what lives is stopped, not removed.
     fn clean_process(self, pass: &mut Pass<'_>) -> bool {
         let part = self.part(TaskPart::Process);
-        let attempt = self.known.attempt;
+        let attempt = self.known.newest();
         if attempt == 0 {
             return true;
         }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use herdlet_api_types::{
     AllocId, UnixNanos,
     service::{CheckResult, CheckStatus},
-    view::Reason,
+    view::{AllocView, Reason},
 };
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
@@ -15,6 +15,7 @@ use herdlet_plan::{
     op::{Op, Part, Target, TaskPart},
     record::{Record, RecordKey, RecordValue},
     state::Durable,
+    time::BootId,
     turn::{Turn, View},
 };
 
@@ -192,7 +193,9 @@ impl Life {
             Release::Committed | Release::Ahead => {
                 self.promises.release(&action, known, &self.machine, &passed)?;
             }
-            Release::Late => self.promises.release_late(&action, known)?,
+            Release::Late => {
+                self.promises.release_late(&action, known, BootId(self.machine.boot))?;
+            }
         }
         // A signal is sent beside whatever else is done with its process.
         let occupies = |action: &Action| !matches!(action.verb, Verb::Signal { .. });
@@ -217,6 +220,7 @@ impl Life {
         match view {
             View::Alloc(view) => {
                 self.promises.show(&view)?;
+                self.may_have_lost(&view)?;
                 let passed = |since| self.clock.since(since, self.now_ns);
                 self.rollouts.show(self.allocs.get(&view.spec.id).map(|was| &**was), &view, &passed)?;
                 self.tale.alloc(self.now_ns, &view);
@@ -244,6 +248,18 @@ impl Life {
             View::Volume(_) | View::VolumeGone(_) => {}
         }
         Ok(())
+    }
+
+    /// Only what was there can be gone, as far as an agent knows what was there.
+    fn may_have_lost(&self, view: &AllocView) -> Result<(), String> {
+        let id = view.spec.id;
+        let mut events = view.tasks.iter().flat_map(|task| task.events.iter());
+        match events.find(|event| event.message.ends_with("directory is gone")) {
+            Some(event) if !self.machine.robbed.contains(&id) && !self.machine.forgotten.contains(&id) => {
+                Err(format!("of {} it is said that its {}", view.spec.name(), event.message))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn answer(&mut self, request: u64, reply: &Reply) {

@@ -209,11 +209,11 @@ impl Writer<'_> {
                 self.begin(index);
                 self.attempt_ended(index, 1, result);
             }
-            // Whether there ever was one is not known, and nothing of it is to stay. It counts for nothing.
+            // It never ran, or nobody knows whether there was one. Nothing of it is to stay, and it counts for nothing.
             Recovered::Lost { .. } => {
                 self.state.maybe_begun.remove(&index);
                 if let Some(known) = self.known_mut(index) {
-                    known.attempt = 1;
+                    known.used = 1;
                 }
                 self.forget_process(index);
             }
@@ -225,6 +225,7 @@ impl Writer<'_> {
         let boot = self.now.boot;
         let Some(known) = self.known_mut(index) else { return };
         let then = if known.run == Run::Dead { AfterStop::Dead } else { AfterStop::Restart };
+        known.attempt = known.newest();
         known.run = Run::Running { attempt: known.attempt, boot };
         self.kill(index, then);
     }
@@ -240,10 +241,10 @@ impl Writer<'_> {
         let interval = self.task(index).map(|task| task.restart.interval);
         self.state.maybe_begun.remove(&index);
         let unstored = self.state.leaves_first_unstored(now)
-            && self.known(index).is_some_and(|known| known.attempt == 0);
+            && self.known(index).is_some_and(|known| known.newest() == 0);
         let durable = if unstored { self.state.durable.unnoticed() } else { &mut *self.state.durable };
         let Some(known) = durable.tasks.get_mut(usize::from(index)) else { return };
-        known.attempt = known.attempt.saturating_add(1);
+        known.attempt = known.newest().saturating_add(1);
         known.run = Run::Starting { attempt: known.attempt, boot: now.boot };
         if let (None, Some(interval)) = (known.window, interval) {
             known.window = Some(Deadline::after(now, interval));
@@ -281,6 +282,12 @@ impl Writer<'_> {
     /// The attempt is gone without a result. After a reboot that does not count against the restart policy.
     fn lost(&mut self, index: TaskIndex, attempt: u32, boot: BootId, why: String) {
         let rebooted = boot != self.now.boot;
+        if let Some(known) = self.known_mut(index)
+            && matches!(known.run, Run::Stopping { ran: false, .. })
+        {
+            // It was only fenced: its number is used up, and it never began.
+            (known.attempt, known.used) = (attempt.saturating_sub(1), attempt);
+        }
         let stopping = self.known(index).is_some_and(|known| matches!(known.run, Run::Stopping { .. }));
         if !rebooted || stopping {
             let result = ExitResult { code: -1, error: why, at: self.now.wall, ..ExitResult::default() };
