@@ -150,15 +150,11 @@ pub struct Do(pub Action);
 
 impl runtime::Action for Do {
     fn release(&self) -> runtime::Release {
-        use herdlet_plan::action::Verb;
-        match self.0.verb {
-            Verb::Look | Verb::Recover { .. } => runtime::Release::AtOnce,
-            Verb::Down | Verb::Stop { .. } => runtime::Release::Stop,
-            Verb::Up
-            | Verb::Start { .. }
-            | Verb::Destroy { .. }
-            | Verb::Prestop { .. }
-            | Verb::Signal { .. } => runtime::Release::AfterCommit,
+        use herdlet_plan::action::Release;
+        match self.0.verb.release() {
+            Release::AtOnce => runtime::Release::AtOnce,
+            Release::AfterCommit => runtime::Release::AfterCommit,
+            Release::Stop => runtime::Release::Stop,
         }
     }
 }

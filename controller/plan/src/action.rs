@@ -94,19 +94,34 @@ pub enum Verb {
     },
 }
 
+/// What an action waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// Nothing: it changes nothing.
+    AtOnce,
+    /// The commit of the turn that decided it.
+    AfterCommit,
+    /// The same, but only for a second: a hung disk never keeps a task alive.
+    Stop,
+}
+
 impl Verb {
-    /// Stops are released after a second even when the state database can't commit: a hung disk never keeps a task alive.
-    pub fn is_stop(&self) -> bool {
+    /// What an action with this verb waits for.
+    pub fn release(&self) -> Release {
         match self {
-            Self::Stop { .. } | Self::Down => true,
+            Self::Look | Self::Recover { .. } => Release::AtOnce,
+            Self::Down | Self::Stop { .. } => Release::Stop,
             Self::Up
-            | Self::Look
             | Self::Start { .. }
-            | Self::Recover { .. }
             | Self::Destroy { .. }
             | Self::Prestop { .. }
-            | Self::Signal { .. } => false,
+            | Self::Signal { .. } => Release::AfterCommit,
         }
+    }
+
+    /// Whether a database that can't commit does not hold it up for long.
+    pub fn is_stop(&self) -> bool {
+        self.release() == Release::Stop
     }
 }
 
@@ -186,20 +201,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hung_disk_keeps_nothing_from_being_stopped() {
+    fn a_hung_disk_keeps_nothing_from_being_stopped_or_looked_at() {
         let (attempt, signal) = (1, String::from("SIGTERM"));
         for (verb, expected) in [
-            (Verb::Stop { attempt, signal: None, grace: Duration::ZERO }, true),
-            (Verb::Down, true),
-            (Verb::Up, false),
-            (Verb::Look, false),
-            (Verb::Start { attempt }, false),
-            (Verb::Recover { attempt }, false),
-            (Verb::Destroy { attempt }, false),
-            (Verb::Prestop { attempt }, false),
-            (Verb::Signal { attempt, signal }, false),
+            (Verb::Stop { attempt, signal: None, grace: Duration::ZERO }, Release::Stop),
+            (Verb::Down, Release::Stop),
+            (Verb::Up, Release::AfterCommit),
+            (Verb::Look, Release::AtOnce),
+            (Verb::Start { attempt }, Release::AfterCommit),
+            (Verb::Recover { attempt }, Release::AtOnce),
+            (Verb::Destroy { attempt }, Release::AfterCommit),
+            (Verb::Prestop { attempt }, Release::AfterCommit),
+            (Verb::Signal { attempt, signal }, Release::AfterCommit),
         ] {
-            assert_eq!(verb.is_stop(), expected, "{verb:?}");
+            assert_eq!(verb.release(), expected, "{verb:?}");
+            assert_eq!(verb.is_stop(), expected == Release::Stop, "{verb:?}");
         }
     }
 }
