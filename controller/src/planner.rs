@@ -151,7 +151,7 @@ pub struct Do(pub Action);
 impl runtime::Action for Do {
     fn release(&self) -> runtime::Release {
         use herdlet_plan::action::Release;
-        match self.0.verb.release() {
+        match self.0.release() {
             Release::AtOnce => runtime::Release::AtOnce,
             Release::AfterCommit => runtime::Release::AfterCommit,
             Release::Stop => runtime::Release::Stop,

@@ -54,9 +54,14 @@ fn alloc_of(life: &Life, name: &str) -> herdlet_api_types::AllocId {
 fn killed_between_intent_and_start() {
     tell("killed-between-intent-and-start", || {
         let mut life = life();
-        life.chapter("A job is applied, and the agent dies when the start is committed and asked for.");
         life.apply(vec![web()]);
-        life.until("httpd start 1")?;
+        life.pass(10)?;
+        let (alloc, scope) = (alloc_of(&life, "web.g[0]"), RestartScope::Running);
+        life.chapter(
+            "A task is restarted, and the agent dies when the second start is committed and asked for.",
+        );
+        life.request(Command::Restart { alloc, scope });
+        life.until("httpd start 2")?;
         life.crash()?;
         life.chapter("The next agent looks before it does anything: the same attempt runs once.");
         life.pass(10)?;
@@ -205,6 +210,26 @@ fn restart_of_all_tasks() {
         life.chapter("One task: the group's services stay.");
         life.request(Command::Restart { alloc, scope: RestartScope::Task("httpd".to_owned()) });
         life.pass(10)?;
+        Ok(life)
+    });
+}
+
+#[test]
+fn the_machine_restarts_before_a_task_began() {
+    tell("reboot-before-a-start", || {
+        let mut life = life();
+        let mut second = task("second", None, 0);
+        second.depends_on =
+            vec![Dependency { task: "first".to_owned(), condition: DependencyCondition::Completed }];
+        let group = group("g", 1, vec![task("first", Some(5_000), 0), second]);
+        life.apply(vec![job("two", JobType::Batch, vec![group])]);
+        life.pass(2)?;
+        life.chapter("The machine restarts while the second task waits for the first; it never had a directory to lose.");
+        life.reboot();
+        life.crash()?;
+        life.pass(30)?;
+        let second = &life.alloc("two.g[0]").ok_or("no allocation")?.tasks[1];
+        assert_eq!((second.failed, second.restarts, second.started_at.0 > 0), (false, 0, true));
         Ok(life)
     });
 }

@@ -4,7 +4,7 @@ use std_alloc::{string::String, vec::Vec};
 
 use herdlet_api_types::Duration;
 
-use crate::op::{Op, Subject};
+use crate::op::{Op, Part, Subject, Target, TaskPart};
 
 /// One operation to start.
 #[derive(Debug, Clone)]
@@ -105,17 +105,26 @@ pub enum Release {
     Stop,
 }
 
-impl Verb {
-    /// What an action with this verb waits for.
+impl Action {
+    /// What it waits for.
     pub fn release(&self) -> Release {
-        match self {
-            Self::Look | Self::Recover { .. } => Release::AtOnce,
-            Self::Down | Self::Stop { .. } => Release::Stop,
-            Self::Up
-            | Self::Start { .. }
-            | Self::Destroy { .. }
-            | Self::Prestop { .. }
-            | Self::Signal { .. } => Release::AfterCommit,
+        match self.verb {
+            Verb::Look | Verb::Recover { .. } => Release::AtOnce,
+            Verb::Stop { .. } => Release::Stop,
+            Verb::Down => match self.op.target {
+                // It comes before the kill, and is made good where the decision was never stored.
+                Target::Alloc(
+                    _,
+                    Part::Services | Part::Checks | Part::Task(_, TaskPart::Services | TaskPart::Checks),
+                ) => Release::Stop,
+                // What is removed does not come back.
+                Target::Alloc(_, Part::Dir | Part::Task(..)) | Target::Volume(_) => Release::AfterCommit,
+            },
+            Verb::Up
+            | Verb::Start { .. }
+            | Verb::Destroy { .. }
+            | Verb::Prestop { .. }
+            | Verb::Signal { .. } => Release::AfterCommit,
         }
     }
 
@@ -198,14 +207,28 @@ pub enum FailureClass {
 
 #[cfg(test)]
 mod tests {
+    use std_alloc::vec;
+
     use super::*;
+    use crate::fixture::{alloc, task};
+
+    fn action(part: Part, verb: Verb) -> Action {
+        let spec = alloc(vec![task("main", herdlet_api_types::job::Lifecycle::Main)]);
+        Action {
+            op: Op { target: Target::Alloc(spec.id, part), generation: 1 },
+            subject: Subject::Alloc(spec, part),
+            mounts: Vec::new(),
+            verb,
+            timeout: Duration::from_secs(1),
+        }
+    }
 
     #[test]
     fn a_hung_disk_keeps_nothing_from_being_stopped_or_looked_at() {
         let (attempt, signal) = (1, String::from("SIGTERM"));
+        let process = Part::Task(0, TaskPart::Process);
         for (verb, expected) in [
             (Verb::Stop { attempt, signal: None, grace: Duration::ZERO }, Release::Stop),
-            (Verb::Down, Release::Stop),
             (Verb::Up, Release::AfterCommit),
             (Verb::Look, Release::AtOnce),
             (Verb::Start { attempt }, Release::AfterCommit),
@@ -214,8 +237,27 @@ mod tests {
             (Verb::Prestop { attempt }, Release::AfterCommit),
             (Verb::Signal { attempt, signal }, Release::AfterCommit),
         ] {
-            assert_eq!(verb.release(), expected, "{verb:?}");
-            assert_eq!(verb.is_stop(), expected == Release::Stop, "{verb:?}");
+            let action = action(process, verb);
+            assert_eq!(action.release(), expected, "{:?}", action.verb);
+            assert_eq!(action.is_stop(), expected == Release::Stop, "{:?}", action.verb);
         }
+    }
+
+    #[test]
+    fn nothing_is_removed_before_the_decision_is_stored() {
+        for (part, expected) in [
+            (Part::Services, Release::Stop),
+            (Part::Checks, Release::Stop),
+            (Part::Task(0, TaskPart::Services), Release::Stop),
+            (Part::Task(0, TaskPart::Checks), Release::Stop),
+            (Part::Dir, Release::AfterCommit),
+            (Part::Task(0, TaskPart::Dir), Release::AfterCommit),
+            (Part::Task(0, TaskPart::Mounts), Release::AfterCommit),
+        ] {
+            assert_eq!(action(part, Verb::Down).release(), expected, "{part:?}");
+        }
+        let target = Target::Volume("data".into());
+        let volume = Action { op: Op { target, generation: 1 }, ..action(Part::Dir, Verb::Down) };
+        assert_eq!(volume.release(), Release::AfterCommit);
     }
 }

@@ -54,7 +54,7 @@ impl Life {
     /// Keeps a turn until it can be stored.
     pub(super) fn hold(&mut self, turn: Turn) {
         turn.actions.iter().for_each(|action| self.promises.hold(action));
-        let stopped = !turn.actions.iter().any(|action| action.verb.is_stop());
+        let stopped = !turn.actions.iter().any(|action| action.is_stop());
         self.held.push(Held { since: self.now_ns, turn, stopped });
     }
 
@@ -82,7 +82,7 @@ impl Life {
         for held in &mut self.held {
             if !held.stopped && held.since + STOP_GRACE <= self.now_ns {
                 held.stopped = true;
-                stops.extend(held.turn.actions.extract_if(.., |action| action.verb.is_stop()));
+                stops.extend(held.turn.actions.extract_if(.., |action| action.is_stop()));
             }
         }
         for stop in stops {
