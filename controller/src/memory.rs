@@ -1,6 +1,7 @@
 //! How the process uses its memory: one heap for all threads, and what is no longer needed is given back.
 //!
-//! In: when something changed. Out: nothing but a smaller process. It must not know what the memory was used for.
+//! In: when something changed. Out: nothing but a smaller process, once nothing has changed for some seconds, or now and then
+//! where changes don't cease. It must not know what the memory was used for.
 //!
 //! The GNU allocator gives each thread a heap of its own that grows by one system call for each page and is rarely given back.
 //! This process has few threads at work at a time: one heap is faster for it, and a third of the size after a burst. With
@@ -13,8 +14,14 @@ use std::{sync::Arc, time::Duration};
 
 use crate::publish::ReadModel;
 
-/// So long after a change free memory is given back: often the next change needs it again.
+/// So long without a change before free memory is given back: often the next change needs it again.
 const QUIET: Duration = Duration::from_secs(5);
+
+/// Where changes don't cease it is given back all the same after so long: what a burst among them left is not kept for ever.
+const UNREST_MAX: Duration = Duration::from_secs(120);
+
+/// While changes come they are looked at this far apart: each need not wake anybody.
+const PACE: Duration = Duration::from_secs(1);
 
 /// And once more after so long without a change: what an attempt leaves behind is kept for a minute.
 const REST: Duration = Duration::from_secs(70);
@@ -28,7 +35,7 @@ pub fn use_one_heap() {
 /// Gives memory back after the start and after each burst of changes. Ends with whoever runs it.
 pub(crate) async fn give_back_after_changes(model: Arc<ReadModel>) {
     loop {
-        tokio::time::sleep(QUIET).await;
+        quiet(&model).await;
         let index = model.index();
         let _ = herdlet_runtime::off_thread(give_back).await;
         if tokio::time::timeout(REST, model.changed(index)).await.is_err() {
@@ -36,6 +43,16 @@ pub(crate) async fn give_back_after_changes(model: Arc<ReadModel>) {
             model.changed(index).await;
         }
     }
+}
+
+/// Waits until nothing has changed for [`QUIET`], at most for [`UNREST_MAX`].
+async fn quiet(model: &ReadModel) {
+    let unrest = async {
+        while tokio::time::timeout(QUIET, model.changed(model.index())).await.is_ok() {
+            tokio::time::sleep(PACE).await;
+        }
+    };
+    let _ = tokio::time::timeout(UNREST_MAX, unrest).await;
 }
 
 fn give_back() {
@@ -101,7 +118,35 @@ mod gnu {
 
 #[cfg(test)]
 mod tests {
+    use herdlet_plan::turn::View;
+    use herdlet_runtime::{CommitIndex, Publisher as _};
+    use tokio::time::{Instant, sleep};
+
     use super::*;
+
+    /// A change every second for so long; how long memory was kept since the first one.
+    async fn kept_while_busy_for(seconds: u64) -> Duration {
+        let model = Arc::new(ReadModel::default());
+        let mut publisher = model.publisher();
+        let changes = tokio::spawn(async move {
+            for index in 1..=seconds {
+                publisher.offer(CommitIndex(index), vec![View::VolumeGone("a".to_owned())]);
+                sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let began = Instant::now();
+        quiet(&model).await;
+        changes.abort();
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_is_given_back_when_changes_have_ceased_not_among_them() {
+        assert_eq!(kept_while_busy_for(0).await, QUIET);
+        let kept = kept_while_busy_for(30).await;
+        assert!(kept > Duration::from_secs(30) && kept <= Duration::from_secs(30) + PACE + QUIET, "{kept:?}");
+        assert_eq!(kept_while_busy_for(100_000).await, UNREST_MAX);
+    }
 
     #[test]
     fn code_that_was_given_back_still_runs() {
