@@ -68,8 +68,7 @@ fn give_back() {
 mod code {
     use std::ops::Range;
 
-    /// Where this program's code is mapped: what may be executed, was never written to, and is of the file in which this
-    /// function is.
+    /// Where this program's code is mapped: what may be executed and not written, of the file in which this function is.
     pub(super) fn own(maps: &str) -> impl Iterator<Item = Range<usize>> {
         let here = own as *const () as usize;
         let code = move |line: &str| {
@@ -82,8 +81,10 @@ mod code {
     }
 
     pub(super) fn unmap(code: Range<usize>) {
-        // SAFETY: pages of a file that are mapped without leave to write hold what the file holds; the next access maps them
-        // again.
+        // SAFETY: these pages hold what the file holds, and the next access maps them again. That they can't be written to now
+        // doesn't say that they never were: the dynamic linker would have, for relocations in code, but this is a
+        // position-independent executable without any (no `DT_TEXTREL`). Breakpoints that a debugger has put there are lost;
+        // they are its own affair.
         unsafe { libc::madvise(code.start as *mut libc::c_void, code.len(), libc::MADV_DONTNEED) };
     }
 }
@@ -105,7 +106,8 @@ mod gnu {
             (libc::M_TOP_PAD, STEP_BYTES),
         ];
         for (name, value) in settings {
-            // SAFETY: takes two numbers, and may be called at any time. A setting that is refused is as it was.
+            // SAFETY: takes two numbers; a setting that is refused is as it was. It is unsafe where other threads allocate
+            // (mallopt(3): MT-Unsafe init const:mallopt): the caller has seen to it that there are none yet.
             unsafe { libc::mallopt(name, value) };
         }
     }
