@@ -8,6 +8,9 @@
 //!
 //! Nor is the table of descriptors copied, which would cost a start more the more tasks run: what the child needs is put to low
 //! numbers that were reserved early (`places`), and the child takes a copy of those alone.
+//!
+//! Where a child can't be born in a cgroup it moves itself there before it executes: what runs is where it belongs, and of a
+//! start that failed nothing has run, so it can be tried in another way.
 
 #![expect(unsafe_code, reason = "clone3 and what the child does until exec have no safe interface")]
 
@@ -15,6 +18,7 @@ use super::places::{self, Places, Reserved};
 use herdlet_shim::clone::{
     Birth, CLONE_FILES, CLONE_INTO_CGROUP, CLONE_PIDFD, CLONE_VFORK, CLONE_VM, clone_onto,
 };
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -66,19 +70,15 @@ fn spawn_with(what: &Spawn<'_>, reserved: Option<&Reserved<'_>>) -> io::Result<(
         variables: [std::ptr::null()],
         fds,
         keeps_below: reserved.map(Reserved::end),
+        enters: Cell::new(-1),
         errno: AtomicI32::new(0),
     };
     let mut stack = vec![0_u8; STACK_LEN];
     let blocked = BlockedSignals::all();
-    let (pid, pidfd, moved) = child.create(&mut stack, what.cgroup)?;
+    let (pid, pidfd) = child.create(&mut stack, what.cgroup)?;
     drop(blocked);
     match child.errno.load(Ordering::SeqCst) {
-        0 => {
-            if moved && let Some(cgroup) = what.cgroup {
-                enter_cgroup(cgroup, pid)?;
-            }
-            Ok((pid, pidfd))
-        }
+        0 => Ok((pid, pidfd)),
         errno => {
             let options = rustix::process::WaitIdOptions::EXITED;
             let _ = rustix::process::waitid(rustix::process::WaitId::PidFd(borrow(&pidfd)), options);
@@ -100,14 +100,6 @@ fn borrow(fd: &OwnedFd) -> BorrowedFd<'_> {
     std::os::fd::AsFd::as_fd(fd)
 }
 
-/// For kernels and sandboxes without clone3: the child is moved after its birth.
-fn enter_cgroup(cgroup: BorrowedFd<'_>, pid: u32) -> io::Result<()> {
-    use rustix::fs::{Mode, OFlags, openat};
-    let file = openat(cgroup, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::io::write(&file, pid.to_string().as_bytes())?;
-    Ok(())
-}
-
 struct Child {
     program: RawFd,
     arguments: *const *const c_char,
@@ -116,12 +108,14 @@ struct Child {
     /// All that the child needs is below this number: it shares the agent's table of descriptors until it has taken a copy of
     /// that part.
     keeps_below: Option<RawFd>,
+    /// Where the child moves itself into its cgroup; negative where it was born there.
+    enters: Cell<RawFd>,
     errno: AtomicI32,
 }
 
 impl Child {
-    /// Pid, pidfd, and whether the cgroup still has to be entered.
-    fn create(&self, stack: &mut [u8], cgroup: Option<BorrowedFd<'_>>) -> io::Result<(u32, OwnedFd, bool)> {
+    /// Pid and pidfd.
+    fn create(&self, stack: &mut [u8], cgroup: Option<BorrowedFd<'_>>) -> io::Result<(u32, OwnedFd)> {
         let mut pidfd: c_int = -1;
         let mut birth = Birth {
             flags: CLONE_VM | CLONE_VFORK | CLONE_PIDFD,
@@ -140,8 +134,13 @@ impl Child {
         // SAFETY: this thread is suspended while the child uses the stack and `self`; see `Child::become_program`.
         let mut pid = unsafe { clone_onto(&birth, stack, child, this) };
         let refusals = [libc::ENOSYS, libc::EINVAL, libc::EPERM];
-        let moved = cgroup.is_some() && refusals.iter().any(|errno| pid == -(*errno as isize));
-        if moved {
+        if let Some(cgroup) = cgroup
+            && refusals.iter().any(|errno| pid == -(*errno as isize))
+        {
+            // Kernels and sandboxes without clone3.
+            use rustix::fs::{Mode, OFlags, openat};
+            let procs = openat(cgroup, "cgroup.procs", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+            self.enters.set(procs.as_raw_fd());
             birth.flags &= !CLONE_INTO_CGROUP;
             // SAFETY: as above.
             pid = unsafe { clone_onto(&birth, stack, child, this) };
@@ -151,11 +150,19 @@ impl Child {
         }
         // SAFETY: the kernel made this descriptor for us, through CLONE_PIDFD.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-        Ok((pid as u32, pidfd, moved))
+        Ok((pid as u32, pidfd))
     }
 
     /// Runs in the child, in the agent's memory: system calls only. Returns the errno of what failed.
     fn become_program(&self) -> c_int {
+        let enters = self.enters.get();
+        if enters >= 0 {
+            // SAFETY: a plain system call on a constant. 0 stands for the writing process (cgroups(7)).
+            let written = unsafe { libc::write(enters, c"0".as_ptr().cast(), 1) };
+            if written < 0 {
+                return errno();
+            }
+        }
         if let Some(first) = self.keeps_below {
             // SAFETY: a plain system call on numbers. After it the table is the child's own.
             let left =
@@ -241,4 +248,94 @@ fn set_mask(mask: u64) -> u64 {
         )
     };
     old
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+    use std::ffi::CString;
+    use std::fs::{self, File};
+    use std::os::{fd::AsFd, unix::fs::symlink};
+    use std::path::Path;
+    use std::thread;
+
+    /// Forbids this thread `clone3`, as old sandboxes do: the kernel's word is that there is no such call.
+    fn forbid_clone3() {
+        const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+        const IS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+        const ANSWER: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let mut steps = [
+            step(LOAD, 0, 0, 0),
+            step(IS, 0, 1, libc::SYS_clone3 as u32),
+            step(ANSWER, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+            step(ANSWER, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let filter = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        // SAFETY: numbers, and a filter that the kernel copies.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1_u64, 0_u64, 0_u64, 0_u64)
+                + libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter)
+        };
+        assert_eq!(done, 0);
+    }
+
+    /// Starts a program of the machine without `clone3`.
+    fn start(program: &str, argument: &CStr, cgroup: &Path) -> io::Result<(u32, OwnedFd)> {
+        let (program, cgroup) = (File::open(program).unwrap(), File::open(cgroup).unwrap());
+        let places = Places::reserve().unwrap();
+        let start = || {
+            forbid_clone3();
+            spawn(&Spawn {
+                program: program.as_fd(),
+                places: &places,
+                arguments: &[c"program", argument],
+                fds: &[],
+                cgroup: Some(cgroup.as_fd()),
+            })
+        };
+        thread::scope(|scope| scope.spawn(start).join().unwrap())
+    }
+
+    fn reap(pidfd: &OwnedFd) -> Option<i32> {
+        waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED).unwrap().unwrap().exit_status()
+    }
+
+    #[test]
+    fn where_clone3_is_refused_nothing_runs_outside_its_cgroup() {
+        let dir = tempfile::tempdir().unwrap();
+        let touched = dir.path().join("touched");
+        let argument = CString::new(touched.as_os_str().as_encoded_bytes()).unwrap();
+        let procs = memfd_create("procs", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        let name = format!("/proc/self/fd/{}", procs.as_raw_fd());
+        symlink(&name, dir.path().join("cgroup.procs")).unwrap();
+        let (_, pidfd) = start("/usr/bin/touch", &argument, dir.path()).unwrap();
+        assert_eq!(reap(&pidfd), Some(0));
+        assert_eq!((touched.exists(), fs::read(&name).unwrap()), (true, b"0".to_vec()));
+
+        // It may not enter; elsewhere the same error means that another way must be tried.
+        fs::remove_file(&touched).unwrap();
+        fcntl_add_seals(&procs, SealFlags::WRITE).unwrap();
+        let refused = start("/usr/bin/touch", &argument, dir.path()).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+        assert!(!touched.exists());
+    }
+
+    #[test]
+    fn where_clone3_is_refused_a_child_moves_itself_into_its_cgroup() {
+        let mut tops = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new).into_iter();
+        let top = tops.find(|top| top.join("cgroup.controllers").exists());
+        let cgroup = top.map(|top| top.join(format!("herdlet-spawn-{}", std::process::id())));
+        let Some(cgroup) = cgroup.filter(|cgroup| fs::create_dir(cgroup).is_ok()) else {
+            eprintln!("left out: no cgroup can be made here");
+            return;
+        };
+        let (pid, pidfd) = start("/usr/bin/sleep", c"1000", &cgroup).unwrap();
+        assert_eq!(fs::read_to_string(cgroup.join("cgroup.procs")).unwrap(), format!("{pid}\n"));
+        pidfd_send_signal(&pidfd, Signal::KILL).unwrap();
+        assert_eq!(reap(&pidfd), None);
+        fs::remove_dir(cgroup).unwrap();
+    }
 }
