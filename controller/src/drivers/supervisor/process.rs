@@ -1,7 +1,8 @@
 //! A process that is certainly the one meant.
 //!
 //! In: pid and start time as a record tells them. Out: a pidfd, signals, the end of the process or of its whole tree. A
-//! bare pid is never signalled: pids are used again.
+//! bare pid is never signalled: pids are used again. One exception: before Linux 6.9 a process group has no other name than a
+//! number, so there it is signalled by that, right after its leader was seen alive through the pidfd.
 
 use crate::drivers::{
     process_tree,
@@ -12,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 
@@ -111,18 +112,25 @@ impl PidFd {
     /// # Errors
     /// When the system refuses.
     pub fn send_to_group(&self, signal: Signal) -> Result<(), ProcessError> {
-        let failed = |source: Errno| ProcessError::Signal { pid: self.process.pid, source: source.into() };
+        let sent = match signal_group(self.fd.as_fd(), signal) {
+            Err(Errno::INVAL) => self.send_to_numbered_group(signal),
+            sent => sent,
+        };
+        match sent {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(source) => Err(ProcessError::Signal { pid: self.process.pid, source: source.into() }),
+        }
+    }
+
+    /// For kernels before Linux 6.9.
+    fn send_to_numbered_group(&self, signal: Signal) -> Result<(), Errno> {
         let Some(pid) = Pid::from_raw(self.process.pid as i32) else { return Ok(()) };
         // While the leader isn't reaped its number can't be a foreign group's; once it is, it may.
-        if self.has_ended().map_err(failed)? {
+        if self.has_ended()? {
             return Ok(());
         }
         #[expect(clippy::disallowed_methods, reason = "the leader was just seen alive through its pidfd")]
-        let sent = rustix::process::kill_process_group(pid, signal);
-        match sent {
-            Ok(()) | Err(Errno::SRCH) => Ok(()),
-            Err(source) => Err(failed(source)),
-        }
+        rustix::process::kill_process_group(pid, signal)
     }
 
     /// Waits until the process has ended.
@@ -147,6 +155,23 @@ impl PidFd {
             Err(Errno::INTR) => Ok(false),
             Err(errno) => Err(errno),
         }
+    }
+}
+
+/// Signals the process group that was led by the process of a pidfd (pidfd_send_signal(2), Linux 6.9; EINVAL before).
+#[expect(unsafe_code, reason = "rustix passes no flags")]
+fn signal_group(leader: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
+    const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    let (fd, signal) = (leader.as_raw_fd(), signal.as_raw());
+    // SAFETY: numbers, and a null pointer that stands for what kill(2) would fill in.
+    let sent = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, no_info, PIDFD_SIGNAL_PROCESS_GROUP)
+    };
+    if sent == 0 {
+        Ok(())
+    } else {
+        Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 }
 
@@ -195,4 +220,48 @@ fn descendants(shim: &PidFd) -> Vec<PidFd> {
     let is_same =
         process_tree::stat(shim.process.pid).is_some_and(|stat| stat.start_ticks == shim.process.start_ticks);
     if is_same { found } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::{Child, Command, Stdio};
+
+    /// A shell that leads a group of its own, and the child that it says it has in it.
+    fn group() -> (Child, PidFd, PidFd) {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "sleep 1000 & echo $!; wait"]).stdout(Stdio::piped()).process_group(0);
+        let mut shell = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (leader, child) = (open(shell.id()), open(line.trim().parse().unwrap()));
+        (shell, leader, child)
+    }
+
+    fn open(pid: u32) -> PidFd {
+        let start_ticks = process_tree::stat(pid).unwrap().start_ticks;
+        PidFd::open(Process { pid, start_ticks }).unwrap().unwrap()
+    }
+
+    fn ends(process: &PidFd) -> bool {
+        process.wait(Duration::from_secs(20)).unwrap()
+    }
+
+    #[test]
+    fn a_signal_reaches_the_whole_group_on_old_kernels_too() {
+        let ways: [fn(&PidFd); 2] = [
+            |leader| leader.send_to_group(Signal::TERM).unwrap(),
+            |leader| leader.send_to_numbered_group(Signal::TERM).unwrap(),
+        ];
+        for send in ways {
+            let (mut shell, leader, child) = group();
+            send(&leader);
+            assert!(ends(&leader) && ends(&child));
+            assert_eq!(shell.wait().unwrap().signal(), Some(libc::SIGTERM));
+            // Nobody is left, and the number may be somebody else's.
+            send(&leader);
+        }
+    }
 }
