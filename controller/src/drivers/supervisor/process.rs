@@ -196,17 +196,17 @@ pub fn kill_tree(shim: &PidFd, patience: Duration) -> Result<usize, ProcessError
         if below.is_empty() {
             return Ok(killed);
         }
+        if Instant::now() >= until {
+            return Err(ProcessError::Tree { pid: shim.process.pid, left: below.len() });
+        }
         for process in &below {
             process.send(Signal::KILL)?;
             killed += 1;
         }
         for process in &below {
-            let left = until.saturating_duration_since(Instant::now());
             let failed =
                 |source: Errno| ProcessError::Signal { pid: process.process.pid, source: source.into() };
-            if !process.wait(left).map_err(failed)? && Instant::now() >= until {
-                return Err(ProcessError::Tree { pid: shim.process.pid, left: below.len() });
-            }
+            process.wait(until.saturating_duration_since(Instant::now())).map_err(failed)?;
         }
     }
 }
@@ -263,5 +263,16 @@ mod tests {
             // Nobody is left, and the number may be somebody else's.
             send(&leader);
         }
+    }
+
+    #[test]
+    fn a_tree_is_not_fought_beyond_its_time() {
+        let (mut shell, top, child) = group();
+        let refused = kill_tree(&top, Duration::ZERO);
+        assert!(matches!(refused, Err(ProcessError::Tree { left: 1, .. })), "{refused:?}");
+        assert!(!child.has_ended().unwrap());
+        assert_eq!(kill_tree(&top, Duration::from_secs(20)).unwrap(), 1);
+        assert!(ends(&child));
+        shell.wait().unwrap();
     }
 }
