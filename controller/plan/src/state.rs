@@ -180,6 +180,9 @@ pub struct TaskState {
     pub run: Run,
     /// The last attempt that is known to have begun; 0 before the first.
     pub attempt: u32,
+    /// Boot in which it began.
+    #[serde(default)]
+    pub begun_in: Option<BootId>,
     /// Attempt numbers up to this one are not given out any more, though none of them may ever have begun.
     #[serde(default)]
     pub used: u32,

@@ -64,14 +64,16 @@ impl Operation {
             Self::Apply(work) | Self::Update(work) | Self::Scale(work) => {
                 let text = work.manifest(program, journal);
                 let body = json!({ "files": [{ "name": "m.yaml", "text": text }] }).to_string();
-                Some(Request { method: "POST", path: "/v1/herdlet/apply".to_owned(), body })
+                Some(Request { method: "POST", path: "/v1/herdlet/apply".to_owned(), body, restarts: None })
             }
             Self::Delete(name) => {
-                Some(Request { method: "DELETE", path: format!("/v1/job/{name}"), body: String::new() })
+                let path = format!("/v1/job/{name}");
+                Some(Request { method: "DELETE", path, body: String::new(), restarts: None })
             }
             Self::Restart(name) => {
-                let path = format!("/v1/client/allocation/{}/restart", running(peer, name)?.id());
-                Some(Request { method: "POST", path, body: "{}".to_owned() })
+                let alloc = running(peer, name)?;
+                let path = format!("/v1/client/allocation/{}/restart", alloc.id());
+                Some(Request { method: "POST", path, body: "{}".to_owned(), restarts: Some(alloc.name()) })
             }
             Self::Lay(_) | Self::Take(_) => None,
         }
@@ -92,6 +94,8 @@ pub struct Request {
     pub path: String,
     /// Body.
     pub body: String,
+    /// The allocation whose tasks it restarts.
+    pub restarts: Option<String>,
 }
 
 /// What is wanted, by name.
@@ -161,9 +165,6 @@ impl Begun {
             restarted.extend((work.count..before).map(|index| format!("{}.g[{index}]", work.name)));
         }
         match &operation {
-            Operation::Restart(name) => {
-                restarted.extend(running(&agent.peer(), name).map(|alloc| alloc.name()))
-            }
             Operation::Lay(work) => {
                 let text = work.manifest(program, journal);
                 let written = agent.home.write("laid.yaml", &text);
@@ -172,11 +173,17 @@ impl Begun {
             Operation::Take(name) => {
                 fs::remove_file(file(agent, name)).expect("a file is taken out of the folder");
             }
-            Operation::Apply(_) | Operation::Update(_) | Operation::Scale(_) | Operation::Delete(_) => {}
+            Operation::Apply(_)
+            | Operation::Update(_)
+            | Operation::Scale(_)
+            | Operation::Delete(_)
+            | Operation::Restart(_) => {}
         }
         let request = operation.request(&agent.peer(), program, journal);
-        let asked = request
-            .and_then(|Request { method, path, body }| http::ask(&agent.home.socket(), method, &path, &body));
+        restarted.extend(request.as_ref().and_then(|request| request.restarts.clone()));
+        let asked = request.and_then(|request| {
+            http::ask(&agent.home.socket(), request.method, &request.path, &request.body)
+        });
         Self { operation, asked, restarted }
     }
 

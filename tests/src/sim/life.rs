@@ -17,7 +17,7 @@ use herdlet_api_types::{
 use herdlet_plan::{
     action::{Action, Outcome, Verb},
     event::{Command, DesiredChange, Event},
-    op::Key,
+    op::{Key, Part, TaskPart},
     record::{RecordKey, RecordValue},
     time::{BootId, Now},
     turn::Turn,
@@ -29,7 +29,7 @@ use super::{
     Dice,
     clock::Clock,
     jobs,
-    machine::{Machine, Phase, spec_of},
+    machine::{Machine, Phase, Thing, spec_of},
     met::{Kind, Met},
     promises::Promises,
     rollouts::Rollouts,
@@ -346,6 +346,16 @@ impl Life {
         self.tale.note(self.now_ns, || "the machine restarts".to_owned());
         self.met.note(Kind::Reboot);
         self.machine.reboot();
+        if self.faults.reboot_one_in > 0 && self.dice.one_in(3) {
+            self.met.note(Kind::PowerCut);
+            let is_dir =
+                |thing: &&Thing| matches!(thing, Thing::Part(_, Part::Dir | Part::Task(_, TaskPart::Dir)));
+            for dir in self.machine.things.iter().filter(is_dir).cloned().collect::<Vec<_>>() {
+                if self.dice.one_in(3) {
+                    self.machine.remove(&dir);
+                }
+            }
+        }
         self.ghosts.clear();
         self.clock.reboot(self.now_ns, 9 * SECOND);
         self.full_until = self.full_until.saturating_sub(self.now_ns + 9 * SECOND);

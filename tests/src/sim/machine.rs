@@ -178,15 +178,20 @@ impl Machine {
 
     /// A thing goes behind the agent's back, a directory with all that lies in it.
     pub fn vanish(&mut self, gone: &Thing) {
+        if let Thing::Part(alloc, _) = gone {
+            self.robbed.insert(*alloc);
+        }
+        let lost = self.remove(gone);
+        self.vanished.extend(lost);
+    }
+
+    /// It is not there any more, nor what lies in it.
+    pub fn remove(&mut self, gone: &Thing) -> BTreeSet<Thing> {
         let goes = |thing: &Thing| match (gone, thing) {
             (Thing::Part(of, Part::Dir), Thing::Part(id, part)) => id == of && lies_in_dir(*part),
             _ => thing == gone,
         };
-        if let Thing::Part(alloc, _) = gone {
-            self.robbed.insert(*alloc);
-        }
-        self.vanished.extend(self.things.iter().filter(|thing| goes(thing)).cloned());
-        self.things.retain(|thing| !goes(thing));
+        self.things.extract_if(.., goes).collect()
     }
 
     /// Somebody kills a process: what a living agent sees of it.

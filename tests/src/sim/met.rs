@@ -37,6 +37,7 @@ kinds! {
     CrashAtCommit = "crashes at a commit",
     LateStart = "late starts of dead agents",
     Reboot = "reboots",
+    PowerCut = "power cuts that took directories",
     ClockForth = "clock set forth",
     ClockBack = "clock set back",
     DiskFull = "full disks",

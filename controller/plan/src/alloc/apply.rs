@@ -334,10 +334,15 @@ impl Writer<'_> {
         }
     }
 
-    /// A task that has begun can't go on without what is gone.
+    /// A task that has begun can't go on without what is gone. What began before the machine was started again starts anew in any
+    /// case: what a power cut took away is made again.
     fn doom_if_begun(&mut self, index: TaskIndex, why: &str) {
-        let fenced = |known: &TaskState| matches!(known.run, Run::Stopping { ran: false, .. });
-        if self.known(index).is_some_and(|known| known.attempt > 0 && !fenced(known)) {
+        let boot = self.now.boot;
+        let has_used = |known: &TaskState| {
+            let fenced = matches!(known.run, Run::Stopping { ran: false, .. });
+            known.attempt > 0 && !fenced && known.begun_in.is_none_or(|begun_in| begun_in == boot)
+        };
+        if self.known(index).is_some_and(has_used) {
             self.doom(index, TaskEventKind::HookFailed, why.to_string());
         }
     }

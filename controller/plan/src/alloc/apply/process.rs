@@ -55,6 +55,7 @@ impl Writer<'_> {
         self.state.maybe_begun.remove(&index);
         if let Some(known) = self.known_mut(index) {
             known.attempt = attempt;
+            known.begun_in = Some(boot);
             if matches!(known.run, Run::Waiting | Run::BackingOff { .. }) {
                 known.run = Run::Starting { attempt, boot };
             }
@@ -245,6 +246,7 @@ impl Writer<'_> {
         let durable = if unstored { self.state.durable.unnoticed() } else { &mut *self.state.durable };
         let Some(known) = durable.tasks.get_mut(usize::from(index)) else { return };
         known.attempt = known.newest().saturating_add(1);
+        known.begun_in = Some(now.boot);
         known.run = Run::Starting { attempt: known.attempt, boot: now.boot };
         if let (None, Some(interval)) = (known.window, interval) {
             known.window = Some(Deadline::after(now, interval));
