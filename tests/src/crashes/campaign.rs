@@ -203,8 +203,9 @@ impl Outcome {
             row(name, &|point| point.operation == name);
         }
         for moment in MOMENTS {
-            row(moment.as_str(), &|point| point.moment == moment);
+            row(moment.as_str(), &|point| point.moment == Some(moment));
         }
+        row("nothing came in time", &|point| point.moment.is_none());
         row("all", &|_| true);
         let seeds: BTreeSet<u64> = self.broken.iter().map(|(seed, _)| *seed).collect();
         text.push_str(&format!(

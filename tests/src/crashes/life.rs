@@ -55,8 +55,8 @@ impl Victim {
 pub struct Point {
     /// What was asked.
     pub operation: &'static str,
-    /// When it was interrupted.
-    pub moment: Moment,
+    /// When it was interrupted; none where what was waited for did not come about in time.
+    pub moment: Option<Moment>,
     /// Who was killed.
     pub victim: Victim,
 }
@@ -171,7 +171,7 @@ impl Life {
             1 => Victim::Both,
             _ => Victim::Agent,
         };
-        let point = Point { operation: operation.as_str(), moment, victim };
+        let name = operation.as_str();
         let sight = Sight::of(moment, &self.agent.home.state(), &self.instance, self.journal.dir());
         let begun = Begun::begin(operation, &self.wanted, &self.agent, &self.program, self.journal.dir());
         for name in begun.restarted() {
@@ -181,7 +181,7 @@ impl Life {
                 *self.restarts.entry((name.clone(), work.word.clone())).or_default() += 1;
             }
         }
-        sight.wait(moment, &mut self.dice, || begun.is_answered());
+        let seen = sight.wait(moment, &mut self.dice, || begun.is_answered());
         self.kill(victim);
         let (operation, fate) = begun.end();
         if victim != Victim::Supervisor {
@@ -196,7 +196,7 @@ impl Life {
             self.agent.launch();
         }
         operation::settle(&mut self.wanted, &operation, &fate, &self.agent.peer())?;
-        Ok(point)
+        Ok(Point { operation: name, moment: seen, victim })
     }
 
     fn kill(&mut self, victim: Victim) {

@@ -1,7 +1,7 @@
 //! When the killing happens: after a random time, or right after something that can be seen from outside.
 //!
-//! In: a life, its agent's instance, an asked request. Out: the return from waiting. What is waited for is looked at without a
-//! pause, as the windows that matter last microseconds.
+//! In: a life, its agent's instance, an asked request. Out: the return from waiting, and whether it came about. What is waited for
+//! is looked at without a pause, as the windows that matter last microseconds.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::{
     sim::Dice,
 };
 
-/// Longest wait for something to be seen: not every operation brings it about.
+/// Longest wait for something to be seen: not every operation brings it about. Then the killing is at no moment in particular.
 const LIMIT: Duration = Duration::from_millis(80);
 
 /// A moment.
@@ -91,25 +91,41 @@ impl Sight {
         Self { seen: paths.into_iter().map(|path| (path.clone(), stamp(&path))).collect() }
     }
 
-    /// Waits until something has changed, or `answered` holds, for some time; then for a moment more that the dice choose.
-    pub fn wait(&self, moment: Moment, dice: &mut Dice, mut answered: impl FnMut() -> bool) {
-        match moment {
+    /// Waits until something has changed, or `answered` holds, for some time; then for a moment more that the dice choose. The
+    /// moment, if it was seen.
+    pub fn wait(
+        &self,
+        moment: Moment,
+        dice: &mut Dice,
+        mut answered: impl FnMut() -> bool,
+    ) -> Option<Moment> {
+        let came = match moment {
             // A request takes some milliseconds until it is answered, and its work some ten more.
-            Moment::Random | Moment::Starting => wait::pause(Duration::from_micros(dice.below(60_000))),
+            Moment::Random | Moment::Starting => {
+                wait::pause(Duration::from_micros(dice.below(60_000)));
+                true
+            }
             Moment::Answer => until(&mut answered),
             Moment::Commit | Moment::Directory | Moment::Record | Moment::Cgroup | Moment::FirstAct => {
-                until(|| self.seen.iter().any(|(path, was)| stamp(path) != *was));
+                until(|| self.seen.iter().any(|(path, was)| stamp(path) != *was))
             }
-        }
+        };
         if dice.one_in(2) {
             wait::pause(Duration::from_micros(dice.below(3_000)));
         }
+        came.then_some(moment)
     }
 }
 
-fn until(mut reached: impl FnMut() -> bool) {
+fn until(mut reached: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + LIMIT;
-    while !reached() && Instant::now() < deadline {
+    loop {
+        if reached() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
         std::thread::yield_now();
     }
 }
@@ -117,4 +133,25 @@ fn until(mut reached: impl FnMut() -> bool) {
 fn stamp(path: &Path) -> Stamp {
     let found = fs::metadata(path).ok()?;
     Some((found.len(), found.mtime(), found.mtime_nsec(), found.nlink()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_killing_counts_at_a_moment_only_if_that_was_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut dice = Dice::new(1);
+        let mut wait = |moment, change: &dyn Fn()| {
+            let sight = Sight::of(moment, dir.path(), "none", dir.path());
+            change();
+            sight.wait(moment, &mut dice, || false)
+        };
+        assert_eq!(wait(Moment::Commit, &|| ()), None);
+        assert_eq!(wait(Moment::Answer, &|| ()), None);
+        let commit = || fs::write(dir.path().join("state.db"), "x").unwrap();
+        assert_eq!(wait(Moment::Commit, &commit), Some(Moment::Commit));
+        assert_eq!(wait(Moment::Random, &|| ()), Some(Moment::Random));
+    }
 }
