@@ -9,8 +9,6 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::Signal;
-
 use super::{
     moment::{MOMENTS, Moment, Sight},
     operation::{self, Begun, Wanted},
@@ -216,20 +214,16 @@ impl Life {
 
     /// Kills one supervisor, or all of them.
     fn bereave(&mut self) {
-        let supervisors = host::supervisors(&self.instance);
+        let supervisors = host::held_supervisors(&self.instance);
         let all = self.dice.one_in(4);
         let chosen = usize::try_from(self.dice.below(supervisors.len() as u64)).unwrap_or(0);
-        for (index, pid) in supervisors.into_iter().enumerate() {
+        for (index, (pid, process)) in supervisors.into_iter().enumerate() {
             if all || index == chosen {
                 let children =
                     oracle::running(&self.instance).into_iter().filter(|task| task.parent == Some(pid));
                 self.disturbed.extend(children.map(|task| task.place));
-                let born = host::start_time(pid);
-                host::signal(pid, Signal::KILL);
-                // On a busy machine it takes its time to die: until then nothing looks amiss, to the agent and to the oracle.
-                wait::until_true("a killed supervisor is gone", || {
-                    host::start_time(pid) != born || !host::supervisors(&self.instance).contains(&pid)
-                });
+                // Until it has ended nothing looks amiss, to the agent and to the oracle.
+                host::kill_held(&process);
             }
         }
         self.bereaved = self.versions;

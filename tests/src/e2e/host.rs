@@ -6,11 +6,14 @@
 use std::{
     collections::BTreeMap,
     fs,
-    os::unix::ffi::OsStrExt,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
 };
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
 
 /// A process of a task attempt.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,6 +98,24 @@ pub fn supervisors(instance: &str) -> Vec<u32> {
     cgroup2().map(|top| pids_below(&top.join("herdlet").join(instance).join("shims"))).unwrap_or_default()
 }
 
+/// Supervisors of an instance, each held: who is to be killed is chosen among them, and by then a number may be another's.
+pub fn held_supervisors(instance: &str) -> Vec<(u32, OwnedFd)> {
+    let mut held: Vec<_> =
+        supervisors(instance).into_iter().filter_map(|pid| Some((pid, open(pid)?))).collect();
+    // One that ended between the reading and the opening may have left its number to a stranger, who is held now.
+    let still = supervisors(instance);
+    held.retain(|(pid, _)| still.contains(pid));
+    held
+}
+
+/// Kills a held process and waits until it has ended: on a busy machine that takes its time.
+pub fn kill_held(process: &OwnedFd) {
+    let _ = pidfd_send_signal(process, Signal::KILL);
+    let limit = Timespec { tv_sec: 30, tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit));
+    assert_eq!(ended, Ok(1), "a killed process ends");
+}
+
 /// The cgroup2 directory of an attempt.
 pub fn cgroup_of(instance: &str, member: &Member) -> PathBuf {
     let top = cgroup2().unwrap_or_default();
@@ -164,10 +185,14 @@ pub fn parent(pid: u32) -> Option<u32> {
 
 /// Sends a signal to a process that is the test's own, or of an agent of it.
 pub fn signal(pid: u32, signal: Signal) {
-    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
-    if let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) {
+    if let Some(fd) = open(pid) {
         let _ = pidfd_send_signal(&fd, signal);
     }
+}
+
+fn open(pid: u32) -> Option<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
 /// Mount points below a directory, the last mounted first.
@@ -205,4 +230,22 @@ fn child_dirs(dir: &Path) -> Vec<PathBuf> {
 
 fn contains(text: &[u8], wanted: &[u8]) -> bool {
     text.windows(wanted.len()).any(|window| window == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn who_is_held_is_killed_and_nobody_else() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let held = open(child.id()).unwrap();
+        kill_held(&held);
+        assert!(!is_alive(child.id()));
+        child.wait().unwrap();
+        // Its number is free for others now.
+        kill_held(&held);
+    }
 }
