@@ -140,9 +140,11 @@ impl Outcome {
 
 impl Figures {
     fn of(agent: &Agent) -> Self {
-        let instance = agent.home.instance().unwrap_or_default();
+        let instance = agent.home.instance().expect("an instance has a name");
         let process = format!("/proc/{}", agent.pid());
-        let entries = |dir: &str| fs::read_dir(format!("{process}/{dir}")).map_or(0, Iterator::count);
+        let entries =
+            |dir: &str| fs::read_dir(format!("{process}/{dir}")).expect("an agent is looked at").count();
+        let state = fs::metadata(agent.home.state().join("state.db")).expect("an agent has a database");
         let traces = oracle::traces(agent, &instance);
         let (mounts, paths): (BTreeSet<_>, BTreeSet<_>) = traces
             .into_iter()
@@ -154,8 +156,7 @@ impl Figures {
             memory_kib: anonymous_kib(&process),
             paths: paths.len(),
             mounts: mounts.len(),
-            state_kib: fs::metadata(agent.home.state().join("state.db"))
-                .map_or(0, |found| usize::try_from(found.len() / 1024).unwrap_or(0)),
+            state_kib: usize::try_from(state.len() / 1024).expect("a database is not that large"),
             processes: agent.members().len() + host::supervisors(&instance).len(),
         }
     }
@@ -209,7 +210,7 @@ fn at_rest(agent: &Agent, good: impl Fn(Figures) -> bool) -> Figures {
 }
 
 fn restarted(agent: &Agent) -> u64 {
-    agent.alloc("flat.g[0]").map_or(0, |alloc| alloc.restarts("t"))
+    agent.alloc("flat.g[0]").expect("the allocation is there").restarts("t")
 }
 
 fn converged(agent: &Agent) -> bool {
@@ -218,9 +219,10 @@ fn converged(agent: &Agent) -> bool {
 }
 
 fn anonymous_kib(process: &str) -> usize {
-    let text = fs::read_to_string(format!("{process}/smaps_rollup")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap_or_default();
-    line.trim().trim_end_matches(" kB").parse().unwrap_or(0)
+    let text = fs::read_to_string(format!("{process}/smaps_rollup")).expect("an agent's memory is told");
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.parse().ok()).expect("what is anonymous is told")
 }
 
 fn manifest(command: &[&str], group: &str) -> String {
