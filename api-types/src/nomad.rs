@@ -23,7 +23,7 @@ use crate::{
 mod job;
 mod time;
 
-pub use job::{job, job_stub, whole_job};
+pub use job::{job, job_stub, job_version, whole_job};
 pub use time::rfc3339;
 
 /// Where an allocation runs, which the allocation itself does not know.

@@ -36,6 +36,22 @@ pub struct JobView {
     pub allocs: Vec<AllocId>,
     /// How far it has come.
     pub convergence: Convergence,
+    /// The versions that can be gone back to, oldest first. They have an endpoint of their own.
+    #[serde(skip)]
+    pub past: Vec<Arc<JobVersion>>,
+}
+
+/// A version of a job.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobVersion {
+    /// Its number, from 0.
+    pub version: u64,
+    /// Commit in which it was accepted; 0 where that is no longer known.
+    pub index: u64,
+    /// When it was accepted; 0 where that is no longer known.
+    pub submit_time: UnixNanos,
+    /// What it says.
+    pub job: Arc<Job>,
 }
 
 /// An allocation as shown.

@@ -17,6 +17,7 @@ mod logs;
 mod offline;
 mod output;
 mod restart;
+mod rollback;
 mod show;
 mod status;
 mod style;
@@ -123,7 +124,7 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet delete web --wait              volumes and their data stay\n  herdlet delete web --purge             with the volumes that only it used, and their data\n  herdlet delete volume site             forget a volume, keep its data\n  herdlet delete volume site --purge     remove its data, also of one that was forgotten before"
     )]
     Delete(delete::DeleteArgs),
-    /// List jobs, allocs, tasks, services or volumes
+    /// List jobs, allocs, tasks, services, volumes or the versions of a job
     #[command(
         after_help = "Examples:\n  herdlet get jobs\n  herdlet get allocs web -o wide\n  herdlet get tasks -o name | xargs -n 1 herdlet describe\n  herdlet get jobs web -o yaml           as a manifest that can be applied"
     )]
@@ -164,6 +165,11 @@ pub enum ClientCommand {
     /// Send a signal to tasks
     #[command(after_help = "Example:\n  herdlet signal -s SIGUSR1 web/httpd")]
     Signal(restart::SignalArgs),
+    /// Go back to an older version of a job
+    #[command(
+        after_help = "Examples:\n  herdlet get versions web\n  herdlet rollback web --wait            to the version before the current one\n  herdlet rollback web --to 3\n\nThe text of that version becomes the newest version; six are kept."
+    )]
+    Rollback(rollback::RollbackArgs),
     /// Wait until jobs are converged, healthy, complete or deleted
     #[command(
         after_help = "Examples:\n  herdlet wait web --timeout 1m\n  herdlet wait --for=complete backup\n  herdlet wait --for=deleted web"
@@ -252,6 +258,7 @@ impl ClientCommand {
             Self::Exec(args) => Some(&mut args.connection),
             Self::Restart(args) => Some(&mut args.connection),
             Self::Signal(args) => Some(&mut args.connection),
+            Self::Rollback(args) => Some(&mut args.connection),
             Self::Wait(args) => Some(&mut args.connection),
             Self::Diff(args) => Some(&mut args.connection),
             Self::Validate(_) | Self::Schema(_) | Self::Completions(_) | Self::Version(_) => None,
@@ -283,6 +290,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Exec(args) => exec::run(args).await.map_err(Failure::not_the_tasks),
         ClientCommand::Restart(args) => restart::restart(args).await,
         ClientCommand::Signal(args) => restart::signal(args).await,
+        ClientCommand::Rollback(args) => rollback::run(args).await,
         ClientCommand::Wait(args) => wait::run(args).await,
         ClientCommand::Diff(args) => diff::run(args).await.map_err(|failure| failure.code(failure::USAGE)),
         ClientCommand::Validate(args) => offline::validate(&args),

@@ -24,6 +24,7 @@ mod services;
 mod stats;
 mod stream;
 mod target;
+mod versions;
 mod volumes;
 
 #[cfg(test)]
@@ -124,6 +125,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/v1/herdlet/apply", post(apply::apply).put(apply::apply))
         .route("/v1/herdlet/jobs", get(jobs::views))
+        .route("/v1/herdlet/job/{job}/versions", get(versions::views))
         .route("/v1/herdlet/allocs", get(allocs::views))
         .route("/v1/herdlet/volumes", get(volumes::views))
         .route("/v1/herdlet/volume/{name}", delete(volumes::remove))
@@ -134,6 +136,8 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/jobs", get(jobs::list).post(jobs::register).put(jobs::register))
         .route("/v1/job/{job}", get(jobs::read).delete(jobs::remove))
         .route("/v1/job/{job}/allocations", get(jobs::allocations))
+        .route("/v1/job/{job}/versions", get(versions::list))
+        .route("/v1/job/{job}/revert", post(versions::revert).put(versions::revert))
         .route("/v1/allocations", get(allocs::list))
         .route("/v1/allocation/{alloc}", get(allocs::read))
         .route("/v1/client/allocation/{alloc}/restart", post(allocs::restart).put(allocs::restart))

@@ -128,6 +128,7 @@ fn waits_for_nothing(command: &Command) -> bool {
         Command::Explain { .. } => true,
         Command::Apply { .. }
         | Command::Delete { .. }
+        | Command::Revert { .. }
         | Command::DeleteVolume { .. }
         | Command::Restart { .. }
         | Command::Signal { .. } => false,

@@ -52,6 +52,7 @@ pub(crate) fn job_view(job: &Arc<Job>, version: u64) -> JobView {
         submit_time: THEN,
         allocs: Vec::new(),
         convergence: converged(),
+        past: Vec::new(),
     }
 }
 

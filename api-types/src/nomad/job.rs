@@ -9,7 +9,7 @@ use crate::{
         AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, JobType, Provider,
         RestartMode, RestartPolicy, Service, Task, Update, VolumeRequest,
     },
-    view::{ConvergenceState, JobView},
+    view::{ConvergenceState, JobVersion, JobView},
 };
 
 use super::lifecycle;
@@ -37,6 +37,19 @@ pub fn whole_job(view: &JobView) -> Value {
         whole.insert("CreateIndex".into(), view.create_index.into());
         whole.insert("ModifyIndex".into(), view.modify_index.into());
         whole.insert("JobModifyIndex".into(), view.modify_index.into());
+    }
+    whole
+}
+
+/// A version of a job in Nomad's list of versions.
+pub fn job_version(view: &JobView, version: &JobVersion) -> Value {
+    let mut whole = job(&version.job, version.version);
+    if let Value::Object(whole) = &mut whole {
+        whole.insert("Stable".into(), false.into());
+        whole.insert("SubmitTime".into(), version.submit_time.0.into());
+        whole.insert("CreateIndex".into(), view.create_index.into());
+        whole.insert("ModifyIndex".into(), version.index.into());
+        whole.insert("JobModifyIndex".into(), version.index.into());
     }
     whole
 }

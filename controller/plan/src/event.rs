@@ -114,6 +114,15 @@ pub enum Command {
         /// Which.
         job: JobKey,
     },
+    /// Make the text of an older version the newest version.
+    Revert {
+        /// Of which job.
+        job: JobKey,
+        /// To which version.
+        to: u64,
+        /// Only if this is the current version.
+        prior: Option<u64>,
+    },
     /// Forget a volume; with `purge` remove its data.
     DeleteVolume {
         /// Which.

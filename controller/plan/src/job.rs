@@ -25,9 +25,12 @@ pub struct JobState {
     pub key: JobKey,
     /// Number of the current version, from 0.
     pub version: u64,
-    /// Versions whose text is stored: the current one and those that allocations were made from.
+    /// Versions whose text is stored: the newest ones, and older ones that allocations were made from.
     #[serde(default)]
     pub versions: BTreeSet<u64>,
+    /// When each of them was accepted, where that is still known.
+    #[serde(default)]
+    pub submitted: BTreeMap<u64, Submission>,
     /// Commit in which it was made.
     pub create_index: u64,
     /// Commit in which it last changed.
@@ -38,6 +41,15 @@ pub struct JobState {
     pub deleting: bool,
     /// Slots by group: slot n holds the allocation with index n.
     pub slots: BTreeMap<String, Vec<Slot>>,
+}
+
+/// When a version was accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Submission {
+    /// The commit.
+    pub index: u64,
+    /// The time.
+    pub time: UnixNanos,
 }
 
 /// The place of one allocation index.

@@ -27,5 +27,8 @@ pub const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 /// Rounds of planning one key within one turn. A plan settles in a handful; the bound keeps a mistake from hanging the loop.
 pub const ROUNDS_MAX: usize = 64;
 
+/// Versions of a job that are kept to go back to, the current one among them; as Nomad's `job_tracked_versions`.
+pub const VERSIONS_KEPT: usize = 6;
+
 /// Dynamic ports, as Nomad's default.
 pub const DYNAMIC_PORTS: core::ops::RangeInclusive<u16> = 20_000..=32_000;

@@ -8,6 +8,7 @@ mod jobs;
 mod quarantine;
 mod restore;
 mod verdict;
+mod versions;
 mod volumes;
 
 use std_alloc::{
@@ -21,7 +22,7 @@ use herdlet_api_types::{
     AllocId, Duration, InstanceId, JobKey, Moment,
     alloc::Allocation,
     job::Job,
-    view::{Convergence, ConvergenceState, JobView},
+    view::{Convergence, ConvergenceState, JobVersion, JobView},
 };
 
 use crate::{
@@ -135,6 +136,10 @@ pub struct World {
 pub(crate) struct JobEntry {
     pub state: Tracked<JobState>,
     pub current: Arc<Job>,
+    /// Older versions whose text is stored.
+    pub past: BTreeMap<u64, Arc<JobVersion>>,
+    /// The newest version whose text was given out to be stored.
+    pub written: Option<u64>,
     /// Why a slot can't be filled now.
     pub blocked: Option<(herdlet_api_types::view::Reason, String)>,
     pub since: Moment,

@@ -105,6 +105,7 @@ pub(crate) fn fill(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope) ->
                 key: key.clone(),
                 version: file.version,
                 versions: versions_of(key, &loaded.versions),
+                submitted: BTreeMap::new(),
                 create_index: file.create_index,
                 modify_index: loaded.index,
                 submit_time: file.submit_time,

@@ -13,7 +13,7 @@ use herdlet_api_types::{
     api::{AgentStatus, ApplyReply, ApplyRequest, Change},
     nomad,
     service::Registration,
-    view::{AllocView, Explanation, JobView, VolumeView},
+    view::{AllocView, Explanation, JobVersion, JobView, VolumeView},
 };
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -179,6 +179,21 @@ impl Client {
         let path = format!("/v1/job/{}", encode(&job.id));
         let done: Done =
             self.ask(self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)])).await?;
+        Ok(done.index)
+    }
+
+    /// The versions of a job that are kept, newest first.
+    pub async fn versions(&self, job: &JobKey) -> Result<Vec<JobVersion>> {
+        let path = format!("/v1/herdlet/job/{}/versions", encode(&job.id));
+        self.ask(self.to(Method::GET, &path).query(&[("namespace", &job.namespace)])).await
+    }
+
+    /// Makes the text of version `to` the newest version if `current` is the current one: the index of the commit.
+    pub async fn revert(&self, job: &JobKey, to: u64, current: u64) -> Result<u64> {
+        let path = format!("/v1/job/{}/revert", encode(&job.id));
+        let body = json!({ "JobID": job.id, "JobVersion": to, "EnforcePriorVersion": current });
+        let request = self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body);
+        let done: Done = self.ask(request).await?;
         Ok(done.index)
     }
 

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use herdlet_api_types::{
     alloc::ClientStatus,
-    job::{JobType, Provider},
+    job::{Job, JobType, Provider},
     service::Registration,
     view::{AllocView, JobView, TaskView, VolumeView},
     volume::{VolumeKind, VolumeStatus},
@@ -13,8 +13,8 @@ use serde_json::json;
 use super::{
     Connection,
     client::Client,
-    failure::Failure,
-    show,
+    failure::{Failure, USAGE},
+    rollback, show,
     table::{Heading, Table},
     target,
 };
@@ -82,6 +82,9 @@ enum Kind {
     Services,
     #[value(alias = "volume")]
     Volumes,
+    /// Of one job
+    #[value(alias = "version")]
+    Versions,
 }
 
 pub(super) async fn run(args: GetArgs) -> Result<u8, Failure> {
@@ -96,6 +99,7 @@ pub(super) async fn run(args: GetArgs) -> Result<u8, Failure> {
         Kind::Tasks => tasks(&client, &args.targets, printer).await?,
         Kind::Services => services(&client, &args.targets, printer).await?,
         Kind::Volumes => volumes(&client, &args.targets, printer).await?,
+        Kind::Versions => versions(&client, &args.targets, printer).await?,
     }
     Ok(0)
 }
@@ -134,13 +138,7 @@ async fn jobs(client: &Client, targets: &[String], printer: Printer) -> Result<(
     }
     match printer.form {
         Form::Json => show::json(&jobs),
-        Form::Yaml => {
-            let texts: Result<Vec<_>, _> =
-                jobs.iter().map(|view| manifests::job_to_yaml(&view.job)).collect();
-            let texts = texts.map_err(|error| Failure::new(format!("failed to {error}")))?;
-            show::out(&texts.join("---\n"));
-            Ok(())
-        }
+        Form::Yaml => yaml(jobs.iter().map(|view| &*view.job)),
         Form::Name => {
             Printer::names(jobs.iter().map(|view| view.key.to_string()));
             Ok(())
@@ -155,6 +153,39 @@ async fn jobs(client: &Client, targets: &[String], printer: Printer) -> Result<(
             Ok(())
         }
     }
+}
+
+async fn versions(client: &Client, targets: &[String], printer: Printer) -> Result<(), Failure> {
+    let [name] = targets else {
+        return Err(Failure::new("versions are those of one job: herdlet get versions JOB").code(USAGE));
+    };
+    let job = rollback::find(client, name).await?.key;
+    let versions = client.versions(&job).await?;
+    match printer.form {
+        Form::Json => show::json(&versions),
+        Form::Yaml => yaml(versions.iter().map(|version| &*version.job)),
+        Form::Name => {
+            Printer::names(versions.iter().map(|version| version.version.to_string()));
+            Ok(())
+        }
+        Form::Table | Form::Wide => {
+            let mut table = Table::new(&["VERSION", "AGE", ""]);
+            for (at, version) in versions.iter().enumerate() {
+                let current = if at == 0 { "current" } else { "" };
+                table.row([version.version.to_string(), show::age(version.submit_time), current.to_owned()]);
+            }
+            printer.table(&table, "there are no versions");
+            Ok(())
+        }
+    }
+}
+
+/// Jobs as manifests.
+fn yaml<'j>(jobs: impl Iterator<Item = &'j Job>) -> Result<(), Failure> {
+    let texts: Result<Vec<_>, _> = jobs.map(manifests::job_to_yaml).collect();
+    let texts = texts.map_err(|error| Failure::new(format!("failed to {error}")))?;
+    show::out(&texts.join("---\n"));
+    Ok(())
 }
 
 fn job_row(view: &JobView, allocs: &[AllocView]) -> [String; 7] {

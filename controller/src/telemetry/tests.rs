@@ -97,6 +97,7 @@ fn job(version: u64, convergence: Convergence) -> View {
             submit_time: UnixNanos(0),
             allocs: Vec::new(),
             convergence,
+            past: Vec::new(),
         }
         .into(),
     )

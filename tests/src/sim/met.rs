@@ -17,6 +17,7 @@ macro_rules! kinds {
 
 kinds! {
     Update = "job updates",
+    Revert = "jobs gone back to older versions",
     Delete = "jobs deleted",
     Restart = "restarts asked for",
     VolumeDelete = "volumes deleted",

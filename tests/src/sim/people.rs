@@ -8,7 +8,7 @@ use herdlet_plan::{
 
 use super::{
     jobs,
-    life::Life,
+    life::{Life, job_key},
     machine::{AttemptKey, Thing},
     met::Kind,
 };
@@ -23,6 +23,14 @@ impl Life {
             0..=3 => {
                 let job = jobs::random(&mut self.dice, id);
                 self.apply(vec![job]);
+            }
+            4 if self.dice.one_in(3) => {
+                let past = self.jobs.get(&job_key(id)).map(|view| &view.past[..]).unwrap_or_default();
+                if past.is_empty() {
+                    return;
+                }
+                let to = past[self.dice.below(past.len() as u64) as usize].version;
+                self.request(Command::Revert { job: job_key(id), to, prior: None });
             }
             4 => self.delete(id),
             5 => self.want_volumes(),

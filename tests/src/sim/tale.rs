@@ -62,6 +62,7 @@ impl Tale {
                 format!("apply {}", jobs.chain(volumes).collect::<Vec<_>>().join(", "))
             }
             Command::Delete { job } => format!("delete {}", job.id),
+            Command::Revert { job, to, .. } => format!("revert {} to version {to}", job.id),
             Command::DeleteVolume { name, data } => format!("delete volume {name} ({data:?})"),
             Command::Restart { alloc, scope } => {
                 let scope = match scope {

@@ -22,5 +22,6 @@ mod security;
 mod services;
 mod shapes;
 mod upgrade;
+mod versions;
 mod victims;
 mod volumes;

@@ -45,6 +45,7 @@ impl World {
                 self.delete_job(now, &job, dirty);
                 Ok(Reply::Accepted { index: self.meta.index })
             }
+            Command::Revert { job, to, prior } => self.revert_job(now, &job, to, prior, dirty),
             Command::DeleteVolume { name, data } => self.delete_volume(name, data, dirty),
             Command::Restart { alloc, scope } => {
                 let done = self.write(now, alloc, dirty, turn, |writer| writer.restart(&scope));

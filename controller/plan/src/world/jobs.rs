@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     event::JobChange,
     job::{
-        JobState, Slot,
+        JobState, Slot, Submission,
         ports::{self, NoPorts},
         rollout::{self, Placed, Step},
     },
@@ -51,14 +51,11 @@ impl World {
                 (entry.state.version, JobChange::Unchanged)
             }
             Some(entry) => {
-                entry.current = Arc::new(job);
                 entry.since = now.moment();
                 entry.cause = "apply";
+                entry.begin_version(Arc::new(job), Submission { index, time: now.wall });
                 let state = &mut *entry.state;
-                state.version += 1;
-                state.versions.insert(state.version);
                 state.deleting = false;
-                state.submit_time = now.wall;
                 state.modify_index = index;
                 self.meta.index = index;
                 (entry.state.version, JobChange::Updated)
@@ -68,6 +65,7 @@ impl World {
                     key: key.clone(),
                     version: 0,
                     versions: [0].into(),
+                    submitted: [(0, Submission { index, time: now.wall })].into(),
                     create_index: index,
                     modify_index: index,
                     submit_time: now.wall,
@@ -78,6 +76,8 @@ impl World {
                 let entry = JobEntry {
                     state: Tracked::new(state),
                     current: Arc::new(job),
+                    past: BTreeMap::new(),
+                    written: None,
                     blocked: None,
                     since: now.moment(),
                     quarantine: None,
@@ -147,7 +147,7 @@ impl World {
         }
         turn.notes.push(Note::Reconciled { kind: "job", result });
         if entry.stale {
-            entry.drop_unused_versions(key, &self.allocs, turn);
+            entry.forget_versions(key, &self.allocs, turn);
             entry.open = Open::of(key, entry, &self.allocs);
         }
         entry.flush(now, key, &self.allocs, turn);
@@ -270,8 +270,7 @@ impl JobEntry {
     pub(crate) fn flush(&mut self, now: Now, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
         let convergence = self.convergence(key, allocs);
         if self.state.take_touched() {
-            let version = RecordKey::JobVersion(key.clone(), self.state.version);
-            turn.records.push(Record::Put(version, RecordValue::JobVersion(Arc::clone(&self.current))));
+            self.write_versions(key, turn);
             let value = RecordValue::Job((*self.state).clone().into());
             turn.records.push(Record::Put(RecordKey::Job(key.clone()), value));
         }
@@ -296,6 +295,7 @@ impl JobEntry {
         let same = shown.is_some_and(|shown| {
             shown.modify_index == state.modify_index
                 && shown.convergence == convergence
+                && shown.past.len() == self.past.len()
                 && (!stale || shown.allocs.iter().copied().eq(allocs.of_job(key).map(|(id, _)| id)))
         });
         if same {
@@ -311,26 +311,10 @@ impl JobEntry {
             submit_time: state.submit_time,
             allocs: allocs.of_job(key).map(|(id, _)| id).collect(),
             convergence,
+            past: self.past.values().map(Arc::clone).collect(),
         });
         self.shown = Some(Arc::clone(&view));
         turn.views.push(View::Job(view));
-    }
-
-    /// Forgets the versions that no allocation was made from.
-    fn drop_unused_versions(&mut self, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
-        if self.state.versions.len() <= 1 {
-            return;
-        }
-        let current = self.state.version;
-        let in_use = |version| {
-            version == current || allocs.of_job(key).any(|(_, alloc)| alloc.spec.job_version == version)
-        };
-        let unused: Vec<u64> =
-            self.state.versions.iter().copied().filter(|version| !in_use(*version)).collect();
-        for version in unused {
-            self.state.versions.remove(&version);
-            turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), version)));
-        }
     }
 }
 

@@ -62,21 +62,24 @@ impl World {
         for state in jobs {
             match versions.get(&(state.key.clone(), state.version)) {
                 Some(current) => {
-                    let current = Arc::clone(current);
-                    world.jobs.insert(
-                        state.key.clone(),
-                        JobEntry {
-                            state: Tracked::stored(*state),
-                            current,
-                            blocked: None,
-                            since: now.moment(),
-                            quarantine: None,
-                            cause: "boot",
-                            shown: None,
-                            stale: true,
-                            open: Open::default(),
-                        },
-                    );
+                    let (key, version) = (state.key.clone(), state.version);
+                    let mut entry = JobEntry {
+                        state: Tracked::stored(*state),
+                        current: Arc::clone(current),
+                        past: BTreeMap::new(),
+                        written: Some(version),
+                        blocked: None,
+                        since: now.moment(),
+                        quarantine: None,
+                        cause: "boot",
+                        shown: None,
+                        stale: true,
+                        open: Open::default(),
+                    };
+                    for ((_, version), job) in versions.range((key.clone(), 0)..(key.clone(), version)) {
+                        entry.keep(*version, Arc::clone(job));
+                    }
+                    world.jobs.insert(key, entry);
                 }
                 None => unusable.push(Unusable::Job(state.key.clone())),
             }

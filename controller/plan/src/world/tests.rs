@@ -3,6 +3,7 @@
 mod quarantine;
 mod stored;
 mod verdicts;
+mod versions;
 mod volumes;
 
 use herdlet_api_types::{

@@ -46,6 +46,30 @@ async fn lists_are_filtered_and_name_their_index() {
 }
 
 #[tokio::test]
+async fn versions_are_told_newest_first_in_both_forms() {
+    let ground = Ground::new();
+    let web = job("web", "front", "httpd");
+    let past = herdlet_api_types::view::JobVersion {
+        version: 1,
+        index: 4,
+        submit_time: herdlet_api_types::UnixNanos(7),
+        job: web.clone(),
+    };
+    ground.show(9, &[JobView { past: vec![past.into()], ..job_view(&web, 2) }], &[]);
+    ground.unix(Limits::default()).await;
+    let nomad: Value = serde_json::from_str(&ground.get("/v1/job/web/versions").await.1).unwrap();
+    let numbers = nomad["Versions"].as_array().unwrap().iter().map(|version| version["Version"].as_u64());
+    assert_eq!(numbers.collect::<Vec<_>>(), [Some(2), Some(1)]);
+    assert_eq!(
+        (&nomad["Versions"][1]["SubmitTime"], &nomad["Versions"][1]["ModifyIndex"]),
+        (&json!(7), &json!(4))
+    );
+    let ours: Value = serde_json::from_str(&ground.get("/v1/herdlet/job/web/versions").await.1).unwrap();
+    assert_eq!((&ours[0]["version"], &ours[1]["job"]["id"]), (&json!(2), &json!("web")));
+    assert_eq!(ground.get("/v1/job/other/versions").await.0, 404);
+}
+
+#[tokio::test]
 async fn a_blocking_query_waits_for_the_next_commit() {
     let ground = Ground::new();
     let web = job("web", "front", "httpd");

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::{
     AllocId, UnixNanos,
+    job::Job,
     service::{CheckResult, CheckStatus},
     view::{AllocView, Reason},
 };
@@ -278,6 +279,12 @@ impl Life {
             Command::Delete { job } => {
                 self.met.note(Kind::Delete);
                 self.wanted.remove(&*job.id);
+            }
+            Command::Revert { job, .. } => {
+                self.met.note(Kind::Revert);
+                if let Some(view) = self.jobs.get(&job) {
+                    self.wanted.insert(job.id.to_string(), Job::clone(&view.job));
+                }
             }
             Command::DeleteVolume { .. } => self.met.note(Kind::VolumeDelete),
             Command::Restart { .. } => self.met.note(Kind::Restart),

@@ -26,24 +26,6 @@ fn every_allocation_has_an_index_of_its_own() {
 }
 
 #[test]
-fn versions_are_kept_while_an_allocation_was_made_from_them() {
-    let mut bench = running();
-    let mut jobs = one_task();
-    for color in ["red", "green", "blue"] {
-        jobs[0].groups[0].tasks[0].env.insert("COLOR".to_owned(), color.to_owned());
-        bench.apply(jobs.clone(), Vec::new());
-        bench.settle();
-    }
-    let mut versions = Vec::new();
-    for key in bench.stored.keys() {
-        if let RecordKey::JobVersion(_, version) = key {
-            versions.push(*version);
-        }
-    }
-    assert_eq!(versions, [2, 3], "the newest's and its predecessor's");
-}
-
-#[test]
 fn a_start_finds_what_was_stored_and_writes_nothing() {
     let mut bench = Bench::new();
     bench.apply(mounting(), vec![data(false)]);

@@ -1,0 +1,105 @@
+//! Versions of a job: which are kept, and going back to one.
+
+use super::*;
+
+/// The job in a number of versions that differ in their work, one after the other.
+fn versions(colors: &[&str]) -> Bench {
+    let mut bench = running();
+    let mut jobs = one_task();
+    for color in colors {
+        jobs[0].groups[0].tasks[0].env.insert("COLOR".to_owned(), (*color).to_owned());
+        bench.apply(jobs.clone(), Vec::new());
+        bench.settle();
+    }
+    bench
+}
+
+fn stored_versions(bench: &Bench) -> Vec<u64> {
+    let version = |key: &RecordKey| match key {
+        RecordKey::JobVersion(_, version) => Some(*version),
+        RecordKey::Meta
+        | RecordKey::Job(_)
+        | RecordKey::Volume(_)
+        | RecordKey::AllocSpec(_)
+        | RecordKey::AllocState(_) => None,
+    };
+    bench.stored.keys().filter_map(version).collect()
+}
+
+fn revert(bench: &mut Bench, to: u64, prior: Option<u64>) -> Reply {
+    let job = one_task()[0].key();
+    let (reply, _) = bench.ask(Command::Revert { job, to, prior });
+    bench.settle();
+    reply
+}
+
+#[test]
+fn the_newest_versions_are_kept() {
+    let mut bench = versions(&["1", "2", "3", "4", "5", "6", "7"]);
+    assert_eq!(stored_versions(&bench), [2, 3, 4, 5, 6, 7]);
+    let shown: Vec<u64> = bench.job().past.iter().map(|past| past.version).collect();
+    assert_eq!(shown, [2, 3, 4, 5, 6]);
+    bench.restart(at(9));
+    assert_eq!(bench.job().past.len(), 5);
+    assert!(bench.job().past.iter().all(|past| past.index > 0 && past.submit_time.0 > 0));
+}
+
+#[test]
+fn a_version_is_kept_while_an_allocation_was_made_from_it() {
+    let mut bench = running();
+    let mut jobs = one_task();
+    for priority in 51..60 {
+        jobs[0].priority = priority;
+        bench.apply(jobs.clone(), Vec::new());
+    }
+    assert_eq!(stored_versions(&bench), [0, 4, 5, 6, 7, 8, 9], "the first one's allocation still runs");
+}
+
+#[test]
+fn versions_of_one_turn_are_all_stored() {
+    let mut bench = running();
+    let mut jobs = one_task();
+    for priority in [51, 52] {
+        jobs[0].priority = priority;
+        let command = Command::Apply { jobs: jobs.clone(), volumes: Vec::new() };
+        let event = Event::Command { request: 1, command };
+        bench.world.apply(bench.now, event, &mut bench.dirty, &mut bench.turn);
+    }
+    bench.plan();
+    assert_eq!(stored_versions(&bench), [0, 1, 2]);
+}
+
+#[test]
+fn going_back_makes_a_new_version_of_an_old_text() {
+    let mut bench = versions(&["red", "green"]);
+    let color = |bench: &Bench| bench.job().job.groups[0].tasks[0].env["COLOR"].clone();
+    assert!(matches!(revert(&mut bench, 1, Some(2)), Reply::Applied { .. }));
+    assert_eq!((bench.job().version, color(&bench)), (3, "red".to_owned()));
+    let made_from = bench.world.allocs.iter().map(|(_, entry)| entry.spec.job_version).max();
+    assert_eq!(made_from, Some(3), "its allocation was replaced");
+    // The text is the present one: nothing changes.
+    let unchanged = revert(&mut bench, 1, None);
+    assert!(matches!(unchanged, Reply::Applied { .. }), "{unchanged:?}");
+    assert_eq!(bench.job().version, 3);
+}
+
+#[test]
+fn what_cannot_be_gone_back_to_is_refused_and_changes_nothing() {
+    let mut bench = versions(&["red", "green"]);
+    for (to, prior, why) in [
+        (2, None, "job \"j\" is at version 2 already"),
+        (7, None, "version 7 of job \"j\" is not kept; older versions kept: 0, 1"),
+        (0, Some(1), "job \"j\" is at version 2 meanwhile"),
+    ] {
+        let Reply::Refused(Refusal::Conflict(told) | Refusal::NotFound(told)) = revert(&mut bench, to, prior)
+        else {
+            panic!("{to} is taken")
+        };
+        assert_eq!(told, why);
+    }
+    assert_eq!((bench.job().version, stored_versions(&bench)), (2, [0, 1, 2].to_vec()));
+    let job = one_task()[0].key();
+    bench.ask(Command::Delete { job: job.clone() });
+    let (reply, _) = bench.ask(Command::Revert { job, to: 0, prior: None });
+    assert!(matches!(reply, Reply::Refused(Refusal::Conflict(_))), "{reply:?}");
+}

@@ -1,0 +1,103 @@
+//! A job's versions: kept to go back to, and while allocations are there that were made from them.
+//!
+//! Going back makes a new version, with the text of an old one. A version's text never changes.
+
+use std_alloc::{collections::BTreeSet, format, string::String, sync::Arc, vec::Vec};
+
+use herdlet_api_types::{JobKey, UnixNanos, job::Job, view::JobVersion};
+
+use crate::{
+    event::{AppliedJob, Refusal, Reply},
+    job::Submission,
+    limits::VERSIONS_KEPT,
+    op::Key,
+    record::{Record, RecordKey, RecordValue},
+    time::Now,
+    turn::Turn,
+    world::{JobEntry, World, allocs::Allocs},
+};
+
+impl World {
+    /// Makes the text of version `to` the newest version. With `prior` only if that is the current one: whoever asks has seen it.
+    pub(crate) fn revert_job(
+        &mut self,
+        now: Now,
+        key: &JobKey,
+        to: u64,
+        prior: Option<u64>,
+        dirty: &mut BTreeSet<Key>,
+    ) -> Result<Reply, Refusal> {
+        let entry =
+            self.jobs.get(key).ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
+        let current = entry.state.version;
+        if entry.state.deleting {
+            return Err(Refusal::Conflict(format!("job \"{key}\" is being deleted")));
+        }
+        if prior.is_some_and(|prior| prior != current) {
+            return Err(Refusal::Conflict(format!("job \"{key}\" is at version {current} meanwhile")));
+        }
+        if to == current {
+            return Err(Refusal::Conflict(format!("job \"{key}\" is at version {to} already")));
+        }
+        let Some(old) = entry.past.get(&to) else {
+            let kept: Vec<String> = entry.past.keys().map(|version| format!("{version}")).collect();
+            let kept = if kept.is_empty() { String::from("none") } else { kept.join(", ") };
+            let message = format!("version {to} of job \"{key}\" is not kept; older versions kept: {kept}");
+            return Err(Refusal::NotFound(message));
+        };
+        let job = Job::clone(&old.job);
+        let (version, change) = self.accept_job(now, job, dirty);
+        let jobs = Vec::from([AppliedJob { job: key.clone(), version, change }]);
+        Ok(Reply::Applied { index: self.meta.index, jobs, volumes: Vec::new() })
+    }
+}
+
+impl JobEntry {
+    /// The job has this text from now on.
+    pub(super) fn begin_version(&mut self, job: Arc<Job>, submitted: Submission) {
+        let old = self.state.version;
+        let text = core::mem::replace(&mut self.current, job);
+        self.keep(old, text);
+        let state = &mut *self.state;
+        state.version += 1;
+        state.versions.insert(state.version);
+        state.submitted.insert(state.version, submitted);
+        state.submit_time = submitted.time;
+    }
+
+    /// An older version's text is stored.
+    pub(super) fn keep(&mut self, version: u64, job: Arc<Job>) {
+        let known = self.state.submitted.get(&version);
+        let (index, submit_time) =
+            known.map_or((0, UnixNanos::default()), |submitted| (submitted.index, submitted.time));
+        self.past.insert(version, Arc::new(JobVersion { version, index, submit_time, job }));
+    }
+
+    /// Gives out the texts that are not stored yet. Versions may follow each other within a turn.
+    pub(super) fn write_versions(&mut self, key: &JobKey, turn: &mut Turn) {
+        let current = self.state.version;
+        let first = self.written.map_or(0, |written| written + 1).min(current);
+        let past = self.past.range(first..current).map(|(version, past)| (*version, &past.job));
+        for (version, job) in past.chain([(current, &self.current)]) {
+            let key = RecordKey::JobVersion(key.clone(), version);
+            turn.records.push(Record::Put(key, RecordValue::JobVersion(Arc::clone(job))));
+        }
+        self.written = Some(current);
+    }
+
+    /// Forgets versions that are neither among the newest nor needed by an allocation.
+    pub(super) fn forget_versions(&mut self, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
+        if self.state.versions.len() <= VERSIONS_KEPT {
+            return;
+        }
+        let newest: BTreeSet<u64> = self.state.versions.iter().rev().copied().take(VERSIONS_KEPT).collect();
+        let in_use = |version| allocs.of_job(key).any(|(_, alloc)| alloc.spec.job_version == version);
+        let old: Vec<u64> = self.state.versions.difference(&newest).copied().collect();
+        for version in old.into_iter().filter(|version| !in_use(*version)) {
+            self.state.versions.remove(&version);
+            self.state.submitted.remove(&version);
+            self.past.remove(&version);
+            turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), version)));
+        }
+    }
+}

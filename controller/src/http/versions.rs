@@ -1,0 +1,91 @@
+//! Versions of a job: ours under `/v1/herdlet/job/ID/versions`, Nomad's under `/v1/job/ID/versions`, and going back to one.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    response::Response,
+};
+use herdlet_api_types::{
+    nomad,
+    view::{JobVersion, JobView},
+};
+use herdlet_plan::event::{Command, Reply};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Shared, body,
+    error::{ApiError, ApiResult, unexpected},
+    query::{Params, Read},
+};
+
+/// All that are kept, newest first.
+pub(super) async fn views(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let key = read.job(id);
+    shared.answer(&read, |shared| Ok(newest_first(&*shown(shared, &key)?))).await
+}
+
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let key = read.job(id);
+    let versions = |shared: &Shared| {
+        let view = shown(shared, &key)?;
+        let versions: Vec<Value> =
+            newest_first(&view).iter().map(|version| nomad::job_version(&view, version)).collect();
+        Ok(json!({ "Versions": versions, "Diffs": null }))
+    };
+    shared.answer(&read, versions).await
+}
+
+/// To which version to go back.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Revert {
+    job_version: u64,
+    /// Only if this is the current version.
+    #[serde(default)]
+    enforce_prior_version: Option<u64>,
+}
+
+/// An old version's text becomes the newest version.
+pub(super) async fn revert(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+    body::Json(revert): body::Json<Revert>,
+) -> ApiResult<Json<Value>> {
+    let Revert { job_version: to, enforce_prior_version: prior } = revert;
+    match shared.request(Command::Revert { job: read.job(id), to, prior }).await? {
+        Reply::Applied { index, .. } => Ok(Json(json!({
+            "EvalID": "", "EvalCreateIndex": 0, "JobModifyIndex": index, "Warnings": "",
+            "Index": index, "LastContact": 0, "KnownLeader": true,
+        }))),
+        other @ (Reply::Accepted { .. } | Reply::Explanation(_) | Reply::Refused(_)) => {
+            Err(unexpected(other))
+        }
+    }
+}
+
+fn shown(shared: &Shared, key: &herdlet_api_types::JobKey) -> ApiResult<Arc<JobView>> {
+    shared.model.job(key).ok_or_else(|| ApiError::NotFound("job not found".to_owned()))
+}
+
+fn newest_first(view: &JobView) -> Vec<JobVersion> {
+    let current = JobVersion {
+        version: view.version,
+        index: view.modify_index,
+        submit_time: view.submit_time,
+        job: Arc::clone(&view.job),
+    };
+    let past = view.past.iter().rev().map(|past| JobVersion::clone(past));
+    std::iter::once(current).chain(past).collect()
+}
