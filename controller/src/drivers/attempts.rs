@@ -37,7 +37,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     ready,
-    supervisor::{Listed, PidFd, Process, Record, RecordsError, RuntimeDir, State, TombstoneOutcome},
+    supervisor::{
+        Listed, PidFd, Process, ProcessError, Record, RecordsError, RuntimeDir, State, TombstoneOutcome,
+    },
     task::AttemptId,
 };
 use crate::durable;
@@ -100,6 +102,17 @@ pub enum AttemptsError {
     /// A record can't be had.
     #[error(transparent)]
     Records(#[from] RecordsError),
+    /// It can't be told whether its supervisor lives.
+    #[error(transparent)]
+    Supervisor(#[from] ProcessError),
+    /// A record that has lost its name can't be put back, so it can't be told whether the attempt is over.
+    #[error("put the record {name} back")]
+    PutBack {
+        /// The attempt.
+        name: String,
+        /// Why not.
+        source: io::Error,
+    },
 }
 
 /// How an attempt's supervision ended.
@@ -121,6 +134,9 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const TOMBSTONE_TIME: Duration = Duration::from_secs(60);
 /// How long a record may stay without the pid of its supervisor, which writes it right after creating the file.
 const CLAIM_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How long until a supervisor is waited for again that could not be.
+const WAIT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The watched attempts directory of one instance.
 #[derive(Debug)]
@@ -172,7 +188,7 @@ impl Attempts {
         // Only now: there may be events already, and the reader ends when it finds nobody to tell.
         let reading = tokio::spawn(events::read_events(inotify, Arc::downgrade(&attempts)));
         let _ = attempts.watching.set(AbortOnDropHandle::new(reading));
-        attempts.find_lost();
+        attempts.find_lost()?;
         if !tombstones.is_empty() {
             attempts.remove_later(tombstones);
         }
@@ -262,21 +278,38 @@ impl Attempts {
         }
     }
 
-    /// Waits until the attempt's record is final, or its supervisor is gone; without a supervisor it already is.
+    /// Waits until the attempt's record is final, or its supervisor is gone. Without a supervisor it already is, unless the
+    /// record names one by now.
     ///
     /// # Errors
-    /// When the record can't be read.
+    /// When the record can't be read or put back, or it can't be told whether the supervisor lives: nothing has ended then.
     pub async fn ended(&self, id: &AttemptId, shim: Option<&PidFd>) -> Result<Ended, AttemptsError> {
-        let by_record = self.until(id, |record| match record {
-            None => Some(Ended::Removed),
-            Some(record) => record.is_final().then_some(Ended::Record(record)),
-        });
+        let named = match shim {
+            Some(_) => None,
+            None => match self.record(id)?.filter(|record| record.shim.pid != 0 && !record.is_final()) {
+                Some(record) => PidFd::open(record.shim)?,
+                None => None,
+            },
+        };
+        let by_record = async {
+            loop {
+                let ended = self
+                    .until(id, |record| match record {
+                        None => Some(Ended::Removed),
+                        Some(record) => record.is_final().then_some(Ended::Record(record)),
+                    })
+                    .await?;
+                // The word that it lost its name may be on its way still.
+                if ended != Ended::Removed || !self.put_back(&id.name())? {
+                    return Ok::<Ended, AttemptsError>(ended);
+                }
+            }
+        };
         let shim_gone = async {
-            match shim {
-                // A pidfd that can't be waited on would make us wait for ever: ask the record instead.
-                Some(shim) if shim.ended().await.is_err() => std::future::pending().await,
-                Some(_) => {}
-                None => {}
+            let Some(shim) = shim.or(named.as_ref()) else { return };
+            // That it can't be waited for is no end of it.
+            while shim.ended().await.is_err() {
+                tokio::time::sleep(WAIT_AGAIN_AFTER).await;
             }
         };
         tokio::select! {
@@ -296,7 +329,7 @@ impl Attempts {
     ///
     /// # Errors
     /// When that can't be found out.
-    pub async fn supervisor(&self, id: &AttemptId) -> Result<Option<PidFd>, super::task::BoxError> {
+    pub async fn supervisor(&self, id: &AttemptId) -> Result<Option<PidFd>, AttemptsError> {
         let named = self.until(id, |record| match record {
             None => Some(None),
             Some(record) if record.is_final() || record.shim.pid != 0 => Some(Some(record)),
@@ -470,7 +503,9 @@ fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> R
     for listed in records.list()? {
         let is_over = match listed.record {
             Ok(record) => record.is_final() && record.state != State::Tombstone,
-            Err(_) => false,
+            Err(RecordsError::Damaged { .. }) => false,
+            // It may say how a task ended, and is read again.
+            Err(_) => true,
         };
         if !is_over {
             records.remove(&listed.name)?;

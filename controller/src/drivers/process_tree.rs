@@ -25,12 +25,24 @@ pub struct Stat {
     pub is_zombie: bool,
 }
 
-/// What /proc says about a process; none if there is no such process.
+/// What /proc says about a process; none if there is no such process, or it can't be read.
 pub fn stat(pid: u32) -> Option<Stat> {
+    look(pid).ok().flatten()
+}
+
+/// What /proc says about a process; none if there is no such process.
+///
+/// # Errors
+/// When that can't be told, for instance for want of descriptors: it may well live.
+pub fn look(pid: u32) -> io::Result<Option<Stat>> {
     let mut text = [0; STAT_LEN_MAX];
-    let len = fs::File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut text).ok()?;
-    // A process may call itself anything: only the part behind its name is sure to be text.
-    parse(&String::from_utf8_lossy(text.get(..len)?))
+    match fs::File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut text)) {
+        // A process may call itself anything: only the part behind its name is sure to be text.
+        Ok(len) => Ok(parse(&String::from_utf8_lossy(text.get(..len).unwrap_or_default()))),
+        // It may have ended between the two.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// 52 numbers of at most 20 digits, and a name of at most 64 bytes. The kernel gives all of it to one read.
@@ -137,6 +149,7 @@ fn parse(text: &str) -> Option<Stat> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drivers::supervisor::{PidFd, Process};
 
     #[test]
     fn a_hostile_name_does_not_shift_the_fields() {
@@ -144,6 +157,28 @@ mod tests {
         assert_eq!((stat.parent, stat.user_ticks, stat.system_ticks, stat.start_ticks), (5, 11, 12, 99));
         assert!(!stat.is_zombie);
         assert_eq!(parse("rubbish"), None);
+    }
+
+    /// An agent short of descriptors took the supervisors of tasks that ran for dead, and ended those tasks.
+    #[test]
+    #[expect(unsafe_code, reason = "only a thread with a table of its own can run out of descriptors alone")]
+    fn a_process_that_cannot_be_looked_at_is_not_dead() {
+        let own = std::process::id();
+        let process = Process { pid: own, start_ticks: stat(own).unwrap().start_ticks };
+        let looked = std::thread::spawn(move || {
+            // SAFETY: a plain system call; this thread uses no descriptor that another one opens or closes from here on.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+            let null = fs::File::open("/dev/null").unwrap();
+            let mut all: Vec<fs::File> = std::iter::from_fn(|| null.try_clone().ok()).collect();
+            let none = (look(own).is_err(), PidFd::open(process).is_err());
+            // The pidfd can be had, and nothing that says whose it is.
+            drop(all.pop());
+            let one = PidFd::open(process).is_err();
+            drop(all.pop());
+            (none, one, PidFd::open(process).is_ok_and(|found| found.is_some()))
+        });
+        assert_eq!(looked.join().unwrap(), ((true, true), true, true));
+        assert_eq!(look(u32::MAX >> 1).unwrap(), None, "there is no such process");
     }
 
     #[test]

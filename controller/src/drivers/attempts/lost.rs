@@ -15,7 +15,7 @@ use std::{
             fs::{FileExt as _, MetadataExt as _},
         },
     },
-    path::Path,
+    path::{Path, PathBuf},
     sync::atomic::Ordering,
 };
 
@@ -48,7 +48,7 @@ impl Attempts {
             if is_gone {
                 // Whoever deletes the directory deletes what is in it first; nothing could be put back in there.
                 self.keep_place();
-                self.put_back(name);
+                self.try_to_put_back(name);
             }
             self.wake(name);
         } else if wd == around {
@@ -63,7 +63,7 @@ impl Attempts {
             }
         } else {
             // Or of a directory that is no longer the one.
-            self.carry_over(wd);
+            self.try_to_carry_over(wd);
         }
     }
 
@@ -79,7 +79,7 @@ impl Attempts {
         let name = id.name();
         let of_name = lock(&self.mirrors).iter().find(|(_, mirror)| mirror.name == name).map(|(wd, _)| *wd);
         if let Some(wd) = of_name {
-            self.carry_over(wd);
+            self.carry_over(wd).map_err(|source| AttemptsError::PutBack { name, source })?;
         }
         self.record(id)
     }
@@ -90,44 +90,61 @@ impl Attempts {
         self.put_all_back();
         let mirrors: Vec<i32> = lock(&self.mirrors).keys().copied().collect();
         for mirror in mirrors {
-            self.carry_over(mirror);
+            self.try_to_carry_over(mirror);
         }
         self.wake_all();
     }
 
     /// Finds the supervisors of this directory whose records are not in it: deleted while no agent was there, or put back by
     /// an earlier one.
-    pub(super) fn find_lost(&self) {
-        let Ok(processes) = fs::read_dir("/proc") else { return };
+    ///
+    /// # Errors
+    /// When processes can't be listed: what runs would be taken for what has never begun.
+    pub(super) fn find_lost(&self) -> Result<(), AttemptsError> {
+        let proc = PathBuf::from("/proc");
+        let processes = fs::read_dir(&proc).map_err(|source| AttemptsError::Watch { path: proc, source })?;
         let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         for pid in pids {
             let Some(name) = self.record_of(pid) else { continue };
             let Some(stat) = process_tree::stat(pid) else { continue };
             lock(&self.shims).insert(name.clone(), Process { pid, start_ticks: stat.start_ticks });
-            self.put_back(&name);
+            self.try_to_put_back(&name);
         }
+        Ok(())
     }
 
     pub(super) fn put_all_back(&self) {
         let names: Vec<String> = lock(&self.shims).keys().cloned().collect();
         for name in names {
-            self.put_back(&name);
+            self.try_to_put_back(&name);
         }
     }
 
-    /// Puts a record back that is not there, or is not what its supervisor writes.
-    pub(super) fn put_back(&self, name: &str) {
-        let Some(shim) = lock(&self.shims).get(name).copied() else { return };
-        if process_tree::stat(shim.pid).is_none_or(|stat| stat.start_ticks != shim.start_ticks) {
-            return;
+    fn try_to_put_back(&self, name: &str) {
+        if let Err(error) = self.put_back(name) {
+            let error = crate::drivers::task::in_full(&error);
+            tracing::warn!(name, error, "failed to put the record of a running attempt back");
         }
-        let put = held_by(shim.pid, name).and_then(|held| match held {
-            Some(held) if !self.is_in_place(name, &held)? => self.mirror(name, held),
-            Some(_) | None => Ok(()),
-        });
-        if let Err(error) = put {
-            tracing::warn!(name, %error, "failed to put the record of a running attempt back");
-        }
+    }
+
+    /// Puts a record back that is not there, or is not what its supervisor writes. Whether one is there that a living
+    /// supervisor writes.
+    ///
+    /// # Errors
+    /// When it can't be put back, or it can't be told whether there is anything to be put back.
+    pub(super) fn put_back(&self, name: &str) -> Result<bool, AttemptsError> {
+        let Some(shim) = lock(&self.shims).get(name).copied() else { return Ok(false) };
+        let put = || -> io::Result<bool> {
+            if process_tree::look(shim.pid)?.is_none_or(|stat| stat.start_ticks != shim.start_ticks) {
+                return Ok(false);
+            }
+            let Some(held) = held_by(shim.pid, name)? else { return Ok(false) };
+            if !self.is_in_place(name, &held)? {
+                self.mirror(name, held)?;
+            }
+            Ok(true)
+        };
+        put().map_err(|source| AttemptsError::PutBack { name: name.to_owned(), source })
     }
 
     /// Forgets a supervisor, whose attempt is over.
@@ -146,7 +163,7 @@ impl Attempts {
         let link = format!("/proc/self/fd/{}", held.as_raw_fd());
         let watch = inotify::add_watch(self.inotify.get_ref(), link, W::MODIFY)?;
         lock(&self.mirrors).insert(watch, Mirror { name: name.to_owned(), held });
-        self.carry_over(watch);
+        self.carry_over(watch)?;
         if let Some(id) = AttemptId::parse(name) {
             let what = "its record was gone".to_owned();
             // The reader of events never waits.
@@ -158,13 +175,15 @@ impl Attempts {
     }
 
     /// Writes what a supervisor holds to where it is read, if `wd` is the watch of such a record.
-    fn carry_over(&self, wd: i32) {
+    fn carry_over(&self, wd: i32) -> io::Result<()> {
         let mirrors = lock(&self.mirrors);
-        let Some(Mirror { name, held }) = mirrors.get(&wd) else { return };
-        let carried = read(held)
-            .and_then(|record| record.map_or(Ok(()), |record| self.place().records().put(name, &record)));
-        if let Err(error) = carried {
-            tracing::warn!(name, %error, "failed to carry over the record of an attempt");
+        let Some(Mirror { name, held }) = mirrors.get(&wd) else { return Ok(()) };
+        read(held)?.map_or(Ok(()), |record| self.place().records().put(name, &record))
+    }
+
+    fn try_to_carry_over(&self, wd: i32) {
+        if let Err(error) = self.carry_over(wd) {
+            tracing::warn!(%error, "failed to carry over the record of an attempt");
         }
     }
 
@@ -212,7 +231,11 @@ fn held_by(pid: u32, name: &str) -> io::Result<Option<File>> {
         if without_mark(&target).file_name().is_none_or(|file| file != name) {
             continue;
         }
-        let Ok(file) = File::open(&path) else { continue };
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
         if read(&file).is_ok_and(|record| record.is_some_and(|record| record.shim.pid == pid)) {
             return Ok(Some(file));
         }

@@ -1,7 +1,10 @@
 //! Records of attempts, made and read.
 
 use super::*;
-use crate::drivers::supervisor::{Core, Exit};
+use crate::drivers::{
+    process_tree,
+    supervisor::{Core, Exit},
+};
 use herdlet_api_types::AllocId;
 
 fn id() -> AttemptId {
@@ -80,6 +83,23 @@ async fn a_supervisor_that_is_gone_is_noticed_by_its_pidfd() {
     assert_eq!(attempts.ended(&id(), Some(&shim)).await.unwrap(), Ended::SupervisorDied(record));
     child.wait().unwrap();
     assert!(attempts.supervisor(&id()).await.unwrap().is_none());
+}
+
+/// It named itself after whoever waited for that had lost patience.
+#[tokio::test]
+async fn a_supervisor_that_was_late_to_name_itself_is_not_dead() {
+    let dir = tempfile::tempdir().unwrap();
+    let attempts = open(dir.path());
+    let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let start_ticks = process_tree::stat(child.id()).unwrap().start_ticks;
+    let shim = Process { pid: child.id(), start_ticks };
+    let record = Record { state: State::Running, shim, ..Record::claimed() };
+    fs::write(dir.path().join(id().name()), record.to_bytes()).unwrap();
+    let soon = Duration::from_millis(100);
+    assert!(tokio::time::timeout(soon, attempts.ended(&id(), None)).await.is_err(), "it lives");
+    child.kill().unwrap();
+    assert_eq!(attempts.ended(&id(), None).await.unwrap(), Ended::SupervisorDied(record));
+    child.wait().unwrap();
 }
 
 #[tokio::test]

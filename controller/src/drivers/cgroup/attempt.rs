@@ -36,9 +36,15 @@ impl Cgroup {
     }
 
     /// Whether any process is in it or below it.
-    pub fn is_populated(&self) -> bool {
-        files::read_if_there(&self.dir.join("cgroup.events"))
-            .is_some_and(|events| files::field(&events, "populated") == Some(1))
+    ///
+    /// # Errors
+    /// When that can't be told.
+    pub fn is_populated(&self) -> Result<bool, CgroupError> {
+        match files::read(&self.dir.join("cgroup.events")) {
+            Ok(events) => Ok(files::field(&events, "populated") == Some(1)),
+            Err(CgroupError::File { source, .. }) if files::is_gone(&source) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The processes in it and below it.

@@ -34,10 +34,10 @@ async fn everything_in_a_cgroup_is_killed_and_nothing_else() {
         child
     };
     let (mut first, mut second, mut third) = (sleep(&mine), sleep(&mine), sleep(&other));
-    assert!(mine.is_populated());
+    assert!(mine.is_populated().unwrap());
     assert_eq!(mine.pids().len(), 2);
     mine.kill().await.unwrap();
-    assert!(!mine.is_populated());
+    assert!(!mine.is_populated().unwrap());
     first.wait().unwrap();
     second.wait().unwrap();
     assert!(third.try_wait().unwrap().is_none());

@@ -6,8 +6,9 @@ use rustix::process::Signal;
 
 use super::{Shared, off_thread, retry};
 use crate::drivers::{
+    attempts::AttemptsError,
     signal,
-    supervisor::{self, PidFd, Record, State, TombstoneOutcome},
+    supervisor::{self, PidFd, ProcessError, Record, State, TombstoneOutcome},
     task::{AttemptId, DriverError, DriverResult, Leftover, StopRequest},
 };
 
@@ -30,7 +31,7 @@ impl Shared {
                 return self.kill_all(id, None).await;
             }
         };
-        let shim = self.attempts().supervisor(id).await.map_err(retry)?;
+        let shim = self.attempts().supervisor(id).await?;
         if record.state == State::Created {
             record = self.born(id, shim.as_ref()).await?.unwrap_or(record);
         }
@@ -48,8 +49,12 @@ impl Shared {
     }
 
     pub(super) async fn destroy(self: &Arc<Self>, id: &AttemptId, leftover: Leftover) -> DriverResult<()> {
-        let record = self.attempts().record(id).ok().flatten();
-        let shim = self.attempts().supervisor(id).await.ok().flatten();
+        let record = self.attempts().record(id)?;
+        let shim = match self.attempts().supervisor(id).await {
+            // Nobody will ever be able to tell; its cgroup can be emptied all the same.
+            Err(AttemptsError::Supervisor(ProcessError::Unverifiable { .. })) => None,
+            shim => shim?,
+        };
         let is_running = record.is_some_and(|record| !record.is_final()) && shim.is_some();
         match leftover {
             Leftover::MainMustBeGone if is_running => {
@@ -102,8 +107,8 @@ impl Shared {
         let Some(main) = supervisor::open_task(record).map_err(retry)? else { return Ok(()) };
         main.send(signal).map_err(retry)?;
         let ended = || self.attempts().ended(id, shim);
-        if tokio::time::timeout(grace, ended()).await.is_ok() {
-            return Ok(());
+        if let Ok(ended) = tokio::time::timeout(grace, ended()).await {
+            return Ok(ended.map(drop)?);
         }
         tracing::debug!(%id, "grace is over");
         main.send(Signal::KILL).map_err(retry)?;
@@ -135,7 +140,7 @@ impl Shared {
     /// Everything of the attempt: what is in its cgroup, and what is below its supervisor wherever it went.
     pub(super) async fn kill_all(&self, id: &AttemptId, shim: Option<&PidFd>) -> DriverResult<()> {
         if let Some(cgroup) = self.cgroup(id)
-            && cgroup.is_populated()
+            && cgroup.is_populated().map_err(retry)?
         {
             cgroup.kill().await.map_err(retry)?;
         }

@@ -10,7 +10,7 @@ use crate::drivers::{
     cgroup::Limits,
     process_tree,
     supervisor::{self, State},
-    task::{AttemptId, DriverError, DriverResult, Look, RunState, TaskInfo},
+    task::{AttemptId, Class, DriverError, DriverResult, Look, RunState, TaskInfo},
 };
 
 pub(super) fn inspect(shared: &Shared, id: &AttemptId) -> DriverResult<TaskInfo> {
@@ -39,7 +39,12 @@ pub(super) fn inspect(shared: &Shared, id: &AttemptId) -> DriverResult<TaskInfo>
 /// Looks whether the main process is in its cgroup; one that isn't is brought back with all that is below its supervisor,
 /// and that is told as a [`Notice::Repaired`].
 pub(super) async fn look(shared: &Arc<Shared>, id: &AttemptId) -> DriverResult<Look> {
-    let Ok((live, record)) = shared.running(id) else { return Ok(Look::Absent) };
+    let (live, record) = match shared.running(id) {
+        Ok(running) => running,
+        // That its record can't be read just now says nothing of it.
+        Err(error) if error.class() == Class::Retry => return Err(error),
+        Err(_) => return Ok(Look::Absent),
+    };
     if live.exit().is_some() || supervisor::open_task(&record).map_err(retry)?.is_none() {
         return Ok(Look::Absent);
     }

@@ -97,7 +97,7 @@ impl Shared {
     /// Nobody claimed the attempt. If its cgroup has processes all the same, its record was lost.
     async fn recover_without_record(self: &Arc<Self>, id: &AttemptId) -> DriverResult<Recovered> {
         match self.cgroup(id) {
-            Some(cgroup) if cgroup.is_populated() => {
+            Some(cgroup) if cgroup.is_populated().map_err(DriverError::retry)? => {
                 self.attempts().fence(id)?;
                 cgroup.kill().await.map_err(DriverError::retry)?;
                 cgroup.remove().await.map_err(DriverError::retry)?;
@@ -195,7 +195,11 @@ impl Shared {
 
     /// After a failed start. One that somebody runs in all the same is left alone.
     async fn remove_unused_cgroup(&self, id: &AttemptId) {
-        let Some(cgroup) = self.cgroup(id).filter(|cgroup| !cgroup.is_populated()) else { return };
+        let Some(cgroup) =
+            self.cgroup(id).filter(|cgroup| cgroup.is_populated().is_ok_and(|is_populated| !is_populated))
+        else {
+            return;
+        };
         if let Err(error) = cgroup.remove().await {
             tracing::debug!(%id, %error, "failed to remove the cgroup of a failed start");
         }

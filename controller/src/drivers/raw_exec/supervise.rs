@@ -88,7 +88,7 @@ impl Shared {
         id: &AttemptId,
         config: Option<Arc<TaskConfig>>,
     ) -> DriverResult<Arc<Live>> {
-        let shim = self.attempts().supervisor(id).await.map_err(retry)?;
+        let shim = self.attempts().supervisor(id).await?;
         let live = Arc::new(Live { config: Mutex::new(config), phase: watch::Sender::new(Phase::Claimed) });
         {
             let mut all = self.live();

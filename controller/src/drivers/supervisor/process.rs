@@ -85,8 +85,9 @@ impl PidFd {
             return Err(ProcessError::Unverifiable { pid: process.pid });
         }
         // Only now, with the pidfd held, does the number stand still.
-        let is_same =
-            process_tree::stat(process.pid).is_some_and(|stat| stat.start_ticks == process.start_ticks);
+        let stat = process_tree::look(process.pid)
+            .map_err(|source| ProcessError::Open { pid: process.pid, source })?;
+        let is_same = stat.is_some_and(|stat| stat.start_ticks == process.start_ticks);
         Ok(is_same.then(|| Self { fd: SharedFd::new(fd), process }))
     }
 
