@@ -376,6 +376,16 @@ impl Attempts {
         Ok(())
     }
 
+    /// Forgets that an attempt was tried whose program never began, so that the same one can be started again. A supervisor
+    /// that comes late claims the record as any other, and only one of them runs the task.
+    ///
+    /// # Errors
+    /// When its record can't be removed.
+    pub fn retract(&self, id: &AttemptId) -> Result<(), AttemptsError> {
+        self.let_go(&id.name());
+        Ok(self.records().remove(&id.name())?)
+    }
+
     /// Watches the directory of the attempts' cgroups too: where one goes whose attempt runs, that is drift.
     ///
     /// # Errors

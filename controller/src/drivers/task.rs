@@ -26,7 +26,7 @@ pub use config::{
     AttemptId, Device, Dns, KillDefaults, Mount, NetworkIsolation, Propagation, TaskConfig, TaskDirs,
     read_config, schema_of,
 };
-pub use error::{BoxError, Class, DriverError, in_full};
+pub use error::{BoxError, Class, DriverError, in_full, lacks};
 pub use exec::{
     EXEC_OUTPUT_LEN_MAX, ExecInput, ExecOutcome, ExecOutput, ExecRequest, ExecSession, TerminalSize,
     relay_frames, run_to_end,

@@ -140,7 +140,8 @@ fn done(result: Result<(), DriverError>) -> Outcome {
 
 fn start_failed(error: &DriverError) -> Outcome {
     let class = match error.class() {
-        Class::Retry | Class::Recoverable | Class::Gone => FailureClass::Recoverable,
+        Class::Retry => FailureClass::Retry,
+        Class::Recoverable | Class::Gone => FailureClass::Recoverable,
         Class::Fatal => FailureClass::Fatal,
         Class::NoProgram => FailureClass::NoProgram,
     };

@@ -19,7 +19,9 @@ use crate::drivers::{
         Child, Invocation, Launch, LogFiles, Logs, NewPrivileges, Record, ShimEnd, State, Step, User,
         WhenFull, launch,
     },
-    task::{AttemptId, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, read_config},
+    task::{
+        AttemptId, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, lacks, read_config,
+    },
     user::{self, UserError},
 };
 
@@ -147,7 +149,11 @@ impl Shared {
             (_, Some(State::StartFailed { step, errno, .. })) => {
                 self.live().remove(id);
                 self.remove_unused_cgroup(id).await;
-                Err(start_error(step, i32::from(errno)))
+                let error = start_error(step, i32::from(errno));
+                if matches!(error, DriverError::Retry(_)) {
+                    self.attempts().retract(id)?;
+                }
+                Err(error)
             }
             (_, Some(State::Tombstone)) => {
                 self.live().remove(id);
@@ -167,17 +173,17 @@ impl Shared {
         let mut invocation = invocation(task, &config)?;
         if let Some(cgroups) = self.setup.isolation.cgroups() {
             let limits = Limits::of(&task.resources);
-            let cgroup = cgroups.create(&task.id, &limits).map_err(DriverError::recoverable)?;
+            let cgroup = cgroups.create(&task.id, &limits).map_err(DriverError::start)?;
             invocation.tasks_files = cgroup.tasks_files();
             invocation.cgroup = Some(cgroup.dir().to_owned());
         }
         let open = |path: &std::path::Path| {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             rustix::fs::open(path, flags, Mode::empty())
-                .map_err(|errno| DriverError::recoverable(format!("open {}: {errno}", path.display())))
+                .map_err(|errno| DriverError::retry(format!("open {}: {errno}", path.display())))
         };
         // The supervisor may write where the task may not: no link in what belongs to tasks is followed.
-        let logs_dir = alloc_dir::open_logs(&task.dirs.logs).map_err(DriverError::recoverable)?;
+        let logs_dir = alloc_dir::open_logs(&task.dirs.logs).map_err(DriverError::start)?;
         let runtime_dir = self.attempts().present()?;
         let shims = self.setup.isolation.cgroups().map(|cgroups| open(&cgroups.shims())).transpose()?;
         launch(&Launch {
@@ -190,7 +196,7 @@ impl Shared {
             shims_cgroup: shims.as_ref().map(AsFd::as_fd),
             leash: self.setup.leash.as_ref().map(AsFd::as_fd),
         })
-        .map_err(DriverError::recoverable)
+        .map_err(DriverError::start)
     }
 
     /// After a failed start. One that somebody runs in all the same is left alone.
@@ -268,13 +274,8 @@ pub(super) fn start_error(step: Step, errno: i32) -> DriverError {
     let why = start_failure(step, errno);
     match errno {
         libc::ENOENT if step == Step::Exec => DriverError::no_program(why),
-        libc::EAGAIN
-        | libc::ENOMEM
-        | libc::ENFILE
-        | libc::EMFILE
-        | libc::EBUSY
-        | libc::ETXTBSY
-        | libc::EIO => DriverError::recoverable(why),
+        errno if lacks(errno) => DriverError::retry(why),
+        libc::EBUSY | libc::ETXTBSY | libc::EIO => DriverError::recoverable(why),
         _ => DriverError::fatal(why),
     }
 }

@@ -111,6 +111,10 @@ impl Writer<'_> {
                 self.state.parts.learn(part, PartState::Up);
                 self.started(index, *attempt);
             }
+            // The machine lacks something just now: no fault of the task's, which is looked for and started again.
+            (Doing::Up, Run::Starting { .. }, Outcome::Failed { class: FailureClass::Retry, why }) => {
+                self.part_failed(part, Doing::Up, FailureClass::Retry, why);
+            }
             (Doing::Up, Run::Starting { attempt, .. }, Outcome::Failed { class, why }) => {
                 self.start_failed(index, *attempt, class, &why);
             }

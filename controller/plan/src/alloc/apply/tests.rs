@@ -104,7 +104,6 @@ fn is_backing_off(known: &TaskState) -> bool {
 #[test]
 fn a_failed_start_counts_and_one_that_can_not_work_ends_the_task() {
     for (class, again, code) in [
-        (FailureClass::Retry, true, 0),
         (FailureClass::Recoverable, true, 0),
         (FailureClass::Fatal, false, 0),
         (FailureClass::NoProgram, false, 127),
@@ -120,6 +119,20 @@ fn a_failed_start_counts_and_one_that_can_not_work_ends_the_task() {
         let exit = desk.main().exit.as_ref().map(|exit| (exit.code, &*exit.error));
         assert_eq!(exit, Some((code, "no such program")));
     }
+}
+
+/// A machine was short of descriptors, and a batch task with `attempts: 0` failed for good though nothing was wrong with it.
+#[test]
+fn a_start_that_the_machine_could_not_make_counts_for_nothing() {
+    let mut desk = Desk::new(starting());
+    let why = "too many open files".to_owned();
+    let failed = Outcome::Failed { class: FailureClass::Retry, why: why.clone() };
+    desk.process(Doing::Up, Verb::Start { attempt: 1 }, failed);
+    assert_eq!((desk.main().run.clone(), desk.main().counted), (starting().run, 0));
+    let told = desk.state.parts.get(PROCESS);
+    assert!(matches!(told, PartState::Failed { why: told, .. } if *told == why), "{told:?}");
+    desk.process(Doing::Look(None), Verb::Recover { attempt: 1 }, Outcome::Recovered(Recovered::NotStarted));
+    assert_eq!(*desk.state.parts.get(PROCESS), PartState::Absent, "the same attempt is started again");
 }
 
 #[test]
