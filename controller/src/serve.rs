@@ -71,6 +71,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let consul = consul(&config)?;
     let dir = StateDir::claim(&config.state_dir)?;
     let id = dir.instance().clone();
+    let _alone = dir.claim_runtime(&config.paths(&id).runtime)?;
     let instance = Instance::open(Options {
         instance: id.clone(),
         paths: config.paths(&id),

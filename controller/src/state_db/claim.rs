@@ -34,6 +34,20 @@ pub enum ClaimError {
         /// Its process id, where it is known.
         pid: Option<u32>,
     },
+    /// Another agent has the same instance, with another state directory.
+    #[error(
+        "use the state directory {}: another agent is running instance {} with another state directory ({} is locked); if this \
+         one is a copy, remove its file `instance` and its database to begin anew with it", path.display(), instance.0,
+        runtime.display()
+    )]
+    InstanceInUse {
+        /// The state directory.
+        path: PathBuf,
+        /// The instance's runtime directory.
+        runtime: PathBuf,
+        /// The instance that both are of.
+        instance: InstanceId,
+    },
     /// It was written by a newer release; nothing was touched.
     #[error("read {}: it has format {found}, this release knows {FORMAT} at most; nothing was changed", path.display())]
     Newer {
@@ -94,6 +108,34 @@ impl StateDir {
                 .map_err(io_error("write", &format_path))?;
         }
         Ok(Self { path: path.to_owned(), instance, _lock: lock })
+    }
+
+    /// Locks the instance's runtime directory too, which is made unless it is there: a copy of the state directory is the same
+    /// instance, and two agents on one instance would end each other's tasks. Held until the process ends.
+    ///
+    /// # Errors
+    /// [`ClaimError::InstanceInUse`], or that it can't be made or locked.
+    pub fn claim_runtime(&self, runtime: &Path) -> Result<File, ClaimError> {
+        durable::make_dir(runtime).map_err(io_error("make the runtime directory", runtime))?;
+        let dir = File::open(runtime).map_err(io_error("open", runtime))?;
+        // The state directory's lock is ours, but an agent that has just been killed lets go of one after the other.
+        let given_up = Instant::now() + BEGIN_MAX;
+        loop {
+            match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(dir),
+                Err(Errno::WOULDBLOCK) if Instant::now() < given_up => {
+                    let _ = poll(&mut [], Some(&PAUSE));
+                }
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(ClaimError::InstanceInUse {
+                        path: self.path.clone(),
+                        runtime: runtime.to_owned(),
+                        instance: self.instance.clone(),
+                    });
+                }
+                Err(errno) => return Err(io_error("lock", runtime)(errno.into())),
+            }
+        }
     }
 
     /// Whose directory `path` is, as its file says; claims nothing.

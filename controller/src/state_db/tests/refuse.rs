@@ -123,3 +123,22 @@ fn the_database_of_another_instance_is_refused() {
     fs::copy(paths(one.path()).database(), paths(other.path()).database()).unwrap();
     assert!(matches!(try_open(other.path()).unwrap_err(), OpenError::OtherInstance { .. }));
 }
+
+/// Somebody copied a state directory and started a second agent on the copy: it ended the tasks of the first.
+#[test]
+fn a_copy_of_a_state_directory_in_use_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (state, copy, runtime) = (dir.path().join("state"), dir.path().join("copy"), dir.path().join("run"));
+    let first = StateDir::claim(&state).unwrap();
+    let alone = first.claim_runtime(&runtime).unwrap();
+    fs::create_dir(&copy).unwrap();
+    for name in ["instance", "format"] {
+        fs::copy(state.join(name), copy.join(name)).unwrap();
+    }
+    let second = StateDir::claim(&copy).unwrap();
+    assert_eq!(second.instance(), first.instance());
+    let refused = second.claim_runtime(&runtime).unwrap_err().to_string();
+    assert!(refused.contains("another agent is running instance"), "{refused}");
+    drop(alone);
+    second.claim_runtime(&runtime).unwrap();
+}
