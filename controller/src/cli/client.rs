@@ -30,8 +30,12 @@ use crate::{
     paths::encode,
 };
 
-/// A request that isn't answered within this is lost. Streams have no such limit.
+/// A request that isn't answered in full within this is lost. Streams have no such limit.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// An agent that works begins to answer a question at once, and a stream as well.
+const HEAD_MAX: Duration = Duration::from_secs(5);
+/// What changes something waits for the disk, and is answered within about 5 s also where that hangs.
+const CHANGE_HEAD_MAX: Duration = Duration::from_secs(10);
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +50,14 @@ pub enum ClientError {
         address: Address,
         /// Why: the innermost cause, the others only repeat the address.
         why: String,
+    },
+    /// Somebody listens there and says nothing: it is stopped, or can't keep up.
+    #[error("the agent at {address} did not answer within {} s", within.as_secs())]
+    Silent {
+        /// Where.
+        address: Address,
+        /// How long it was given.
+        within: Duration,
     },
     /// The agent refused.
     #[error("{message}")]
@@ -283,7 +295,12 @@ impl Client {
 
     /// Sends a request; a refusal is an error.
     async fn send(&self, request: RequestBuilder) -> Result<Response> {
-        let answer = request.send().await.map_err(|source| {
+        let (http, request) = request.build_split();
+        let request = request.map_err(ClientError::Setup)?;
+        let within = if *request.method() == Method::GET { HEAD_MAX } else { CHANGE_HEAD_MAX };
+        let answer = tokio::time::timeout(within, http.execute(request)).await;
+        let answer = answer.map_err(|_| ClientError::Silent { address: self.address.clone(), within })?;
+        let answer = answer.map_err(|source| {
             if source.is_connect() {
                 ClientError::Unreachable { address: self.address.clone(), why: innermost(&source) }
             } else {
@@ -338,4 +355,26 @@ pub enum RestartScope {
     Task(String),
     /// All tasks, dead ones too.
     All,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An agent that was stopped by a signal: the kernel still takes its connections.
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_says_nothing_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        let _listens = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let client = Client::new(Address::Unix(path), None).unwrap();
+        let silent =
+            |error: ClientError| error.to_string().split(" did not answer ").last().map(str::to_owned);
+        assert_eq!(silent(client.status().await.unwrap_err()).unwrap(), "within 5 s");
+        assert_eq!(silent(client.events().await.err().unwrap()).unwrap(), "within 5 s");
+        let job = JobKey { namespace: "default".into(), id: "x".into() };
+        assert_eq!(silent(client.delete_job(&job).await.unwrap_err()).unwrap(), "within 10 s");
+        let exec = client.exec(AllocId::from_hash([1; 16]), "t", &[], Tty::No).await;
+        assert_eq!(silent(exec.err().unwrap()).unwrap(), "within 5 s");
+    }
 }

@@ -67,6 +67,9 @@ impl From<ClientError> for Failure {
                 Some("is the agent running? start it with: herdlet agent")
             }
             ClientError::Unreachable { .. } => Some("is the agent running, and does it --listen there?"),
+            ClientError::Silent { .. } => {
+                Some("is it stopped, or the machine overloaded? what was asked may still happen")
+            }
             ClientError::Status { status: 401 | 403, .. } => {
                 Some("name a file with the agent's token: --token-file FILE, or set HERDLET_TOKEN")
             }
@@ -82,6 +85,7 @@ impl From<ClientError> for Failure {
             // Not failed for good: the agent still tries.
             ClientError::Open(_) => TIMED_OUT,
             ClientError::Unreachable { .. }
+            | ClientError::Silent { .. }
             | ClientError::Setup(_)
             | ClientError::Status { .. }
             | ClientError::Transfer { .. }
