@@ -8,6 +8,7 @@ use super::*;
 use crate::{
     action::{Outcome, Recovered},
     fixture::{alloc, at, dead, exit, failed, pending, running, settings, task},
+    plan::TaskChange,
     state::{AfterStop, Durable, GroupRestart, Parts, StopReason, StopStep, Tracked},
     time::BootId,
 };
@@ -296,5 +297,107 @@ fn news_of_tokens_are_told_when_the_last_signal_has_arrived() {
     for (signal, owed) in [(9, true), (10, false)] {
         desk.write(|writer| writer.outcome(PROCESS, signal, Outcome::Done));
         assert_eq!(desk.main().token_news, owed, "{signal}");
+    }
+}
+
+/// A desk whose main task's first attempt may have been begun by an agent that is dead.
+fn maybe_begun() -> Desk {
+    let mut desk = Desk::new(pending());
+    desk.state.durable.unnoticed().boot = Some(BootId(1));
+    desk.state.parts = Parts::unknown();
+    desk.state.maybe_begun = [0].into();
+    desk
+}
+
+#[test]
+fn what_became_of_a_first_attempt_that_nobody_stored() {
+    let recovered = |recovered: Recovered| {
+        let mut desk = maybe_begun();
+        let verb = Verb::Recover { attempt: 1 };
+        desk.process(Doing::Look(None), verb, Outcome::Recovered(recovered));
+        desk
+    };
+    let lives = recovered(Recovered::Running);
+    assert_eq!(lives.main().run, Run::Running { attempt: 1, boot: BootId(1) });
+    assert_eq!((lives.main().restarts, lives.state.maybe_begun.len()), (0, 0));
+
+    let ended = recovered(Recovered::Exited(exit(1)));
+    assert!(is_backing_off(ended.main()), "{:?}", ended.main().run);
+    assert_eq!((ended.main().attempt, ended.main().counted), (1, 1), "it counts as any other");
+
+    let never = recovered(Recovered::NotStarted);
+    assert_eq!((&never.main().run, never.main().attempt), (&Run::Waiting, 0));
+    assert_eq!(*never.state.parts.get(PROCESS), PartState::Absent);
+    assert!(never.state.maybe_begun.contains(&0), "its start may still come");
+
+    let lost = recovered(Recovered::Lost { why: "its record is gone".to_owned() });
+    assert_eq!((&lost.main().run, lost.main().attempt, lost.main().used), (&Run::Waiting, 0, 1));
+    assert_eq!((lost.main().counted, lost.main().exit.clone()), (0, None), "it counts for nothing");
+    assert_eq!(*lost.state.parts.get(PROCESS), PartState::Up, "what it left is removed");
+}
+
+#[test]
+fn an_exit_may_be_told_before_the_look_has_ended() {
+    let mut desk = maybe_begun();
+    let (doing, verb) = (Doing::Look(None), Verb::Recover { attempt: 1 });
+    desk.write(|writer| {
+        writer.change(Change::Issue { part: PROCESS, doing, verb, timeout: Duration::from_secs(1) });
+    });
+    desk.write(|writer| writer.exited("main", 1, exit(1)));
+    assert!(is_backing_off(desk.main()), "{:?}", desk.main().run);
+    // What the look has seen is old.
+    let generation = desk.generation;
+    desk.write(|writer| writer.outcome(PROCESS, generation, Outcome::Recovered(Recovered::Running)));
+    assert!(is_backing_off(desk.main()), "{:?}", desk.main().run);
+}
+
+#[test]
+fn a_first_attempt_begins_without_being_written_in_the_boot_of_its_adoption_only() {
+    for (boot, attempts, is_written) in
+        [(Some(BootId(1)), 0, false), (Some(BootId(7)), 0, true), (None, 0, true), (Some(BootId(1)), 1, true)]
+    {
+        let main = TaskState { attempt: attempts, ..pending() };
+        let mut desk = Desk::with(vec![main, pending(), pending()]);
+        desk.state.durable.unnoticed().boot = boot;
+        desk.write(|writer| writer.change(Change::Task(0, TaskChange::Begin)));
+        assert_eq!(desk.main().attempt, attempts + 1);
+        assert_eq!(desk.state.durable.is_touched(), is_written, "{boot:?} {attempts}");
+    }
+}
+
+#[test]
+fn a_restart_of_all_ends_what_may_have_begun_first() {
+    let mut desk = maybe_begun();
+    let delay = Deadline::after(at(100), Duration::ZERO);
+    desk.write(|writer| writer.change(Change::RestartTasks(GroupRestart { all: true, delay })));
+    assert!(
+        matches!(desk.main().run, Run::Stopping { attempt: 1, ran: false, then: AfterStop::Restart, .. }),
+        "{:?}",
+        desk.main().run
+    );
+    // It was only fenced: nothing is known to have begun, and its number is used up.
+    let lost = Recovered::Lost { why: "it was cancelled".to_owned() };
+    desk.process(Doing::Look(None), Verb::Recover { attempt: 1 }, Outcome::Recovered(lost));
+    assert_eq!((&desk.main().run, desk.main().attempt, desk.main().used), (&Run::Waiting, 0, 1));
+}
+
+#[test]
+fn what_a_directory_that_is_gone_means_for_whoever_used_it() {
+    for (known, is_doomed) in [
+        (TaskState { begun_in: Some(BootId(1)), ..running() }, true),
+        (TaskState { begun_in: Some(BootId(7)), ..running() }, false),
+        (running(), true),
+        (pending(), false),
+        (TaskState { used: 1, ..pending() }, false),
+        (TaskState { begun_in: Some(BootId(1)), ..stopping(AfterStop::Dead) }, true),
+    ] {
+        let mut desk = Desk::new(known.clone());
+        let (part, doing, verb) = (Part::Task(0, TaskPart::Dir), Doing::Look(None), Verb::Look);
+        desk.write(|writer| {
+            writer.change(Change::Issue { part, doing, verb, timeout: Duration::from_secs(1) });
+        });
+        let generation = desk.generation;
+        desk.write(|writer| writer.outcome(part, generation, Outcome::Absent));
+        assert_eq!(desk.main().doom.is_some(), is_doomed, "{known:?}");
     }
 }

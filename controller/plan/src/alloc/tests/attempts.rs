@@ -215,3 +215,23 @@ fn a_process_that_outlives_its_stop_is_stopped_again_after_a_pause() {
     assert_eq!(life.issued.len(), 2, "{:?}", life.issued);
     assert!(matches!(life.state.parts.get(PROCESS), PartState::Failed { doing: Doing::Down, .. }));
 }
+
+/// Of a first attempt that an agent before this one may have begun it is found out first what became of it; where the task is not
+/// wanted any more its start is fenced.
+#[test]
+fn a_first_attempt_that_may_have_begun_is_looked_for_before_anything_else() {
+    let process = Part::Task(0, TaskPart::Process);
+    let mut state = known(vec![pending(), pending()], Stage::Main, up(&[Part::Dir]));
+    state.maybe_begun = [0].into();
+    state.parts.learn(process, PartState::Unknown);
+    assert_eq!(changes(Desired::Run, &state), ["Task(0, Process) Recover { attempt: 1 }"]);
+    state.parts.learn(process, PartState::Absent);
+    assert_eq!(changes(Desired::Run, &state), ["Task(0, Dir) Up"]);
+
+    let delay = Deadline::after(at(100), Duration::ZERO);
+    let reason = crate::state::StopReason::Desired;
+    state.durable.unnoticed().stop = Some(crate::state::Stop { reason, decided_at: at(100).wall, delay });
+    assert_eq!(changes(Desired::Stop, &state)[..1], ["0 Begin"]);
+    state.maybe_begun.clear();
+    assert_eq!(changes(Desired::Stop, &state)[..1], ["0 Die"]);
+}
