@@ -118,14 +118,13 @@ mod tests {
     use super::*;
 
     /// The pool's one thread stands for all that the machine allows; while it is busy nothing begins.
+    fn one_thread() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().max_blocking_threads(1).build().unwrap()
+    }
+
     #[test]
     fn work_that_found_no_thread_is_asked_for_again_and_done_once() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .max_blocking_threads(1)
-            .build()
-            .unwrap();
-        runtime.block_on(async {
+        one_thread().block_on(async {
             let (free, busy) = std::sync::mpsc::sync_channel::<()>(1);
             let holds = off_thread(move || busy.recv());
             let mut waits = off_thread(|| 7);
@@ -140,12 +139,7 @@ mod tests {
     #[test]
     fn of_many_that_wait_for_a_thread_one_asks() {
         const MANY: usize = 100;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .max_blocking_threads(1)
-            .build()
-            .unwrap();
-        runtime.block_on(async {
+        one_thread().block_on(async {
             let (free, busy) = std::sync::mpsc::sync_channel::<()>(1);
             let holds = off_thread(move || busy.recv());
             let waiting: Vec<_> = (0..MANY).map(|number| tokio::spawn(off_thread(move || number))).collect();
