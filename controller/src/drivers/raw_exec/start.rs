@@ -78,16 +78,16 @@ impl Shared {
             }
             State::Created | State::Running => {
                 let live = self.supervise(&id, config.map(Arc::new)).await?;
-                match live.begun().await {
-                    Ok(()) => Ok(self.recovered(&id, &live).await),
-                    Err(why) => Ok(Recovered::Lost { why }),
-                }
+                Ok(self.recovered(&id, &live).await)
             }
         }
     }
 
-    /// One that runs is brought back to where it belongs.
+    /// What became of one that is taken care of. One that runs is brought back to where it belongs.
     async fn recovered(self: &Arc<Self>, id: &AttemptId, live: &Live) -> Recovered {
+        if let Err(why) = live.begun().await {
+            return Recovered::Lost { why };
+        }
         if live.exit().is_none()
             && let Err(error) = look::look(self, id).await
         {

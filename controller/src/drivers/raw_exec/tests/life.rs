@@ -98,6 +98,27 @@ async fn a_dead_supervisor_ends_the_attempt() {
     }
 }
 
+// The second look told of one that runs: the planner had asked twice, as a start of the agent may, and waited for ever.
+#[tokio::test]
+async fn one_whose_supervisor_died_before_it_ran_is_lost_however_often_one_looks() {
+    for bench in Bench::both() {
+        let mut dead = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let start_ticks = process_tree::stat(dead.id()).unwrap().start_ticks;
+        let shim = Process { pid: dead.id(), start_ticks };
+        dead.kill().unwrap();
+        dead.wait().unwrap();
+        let agent = bench.agent();
+        fs::write(bench.record(), Record { shim, ..Record::claimed() }.to_bytes()).unwrap();
+        for _ in 0..2 {
+            match agent.recover(None).await {
+                Recovered::Lost { why } => assert_eq!(why, "its supervisor died before it ran"),
+                other => panic!("{other:?}"),
+            }
+        }
+        bench.close(agent).await;
+    }
+}
+
 #[tokio::test]
 async fn a_supervisor_that_died_unseen_ends_the_attempt() {
     for bench in Bench::both() {
