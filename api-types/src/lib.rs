@@ -29,6 +29,7 @@ pub mod ids;
 pub mod job;
 pub mod manifest;
 pub mod nomad;
+pub mod overview;
 pub mod service;
 pub mod task;
 pub mod view;

@@ -136,6 +136,7 @@ impl Agent {
             host_env: executor::inheritable(std::env::vars()),
         });
         let model = Arc::new(ReadModel::default());
+        let notes = remembered(notes, &model);
         let executor = Executor::new(Arc::clone(&context), inbox.clone());
         let operations = executor.operations();
         let (runtime, handle) = Runtime::new(Shell {
@@ -317,6 +318,17 @@ async fn follow_driver(mut notices: BoxStream<'static, TaskNotice>, inbox: Inbox
             return;
         }
     }
+}
+
+/// Repairs are shown for a while, beside being counted.
+fn remembered(notes: NoteSink, model: &Arc<ReadModel>) -> NoteSink {
+    let model = Arc::clone(model);
+    Arc::new(move |note| {
+        if let Note::DriftRepaired { .. } = note {
+            model.history().repaired(BootClock.now().boot_ns);
+        }
+        notes(note);
+    })
 }
 
 /// Ends of attempts and drift of their cgroups become events; what was put right already is counted.

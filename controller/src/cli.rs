@@ -18,11 +18,14 @@ mod offline;
 mod output;
 mod restart;
 mod rollback;
+mod screen;
 mod show;
 mod status;
 mod style;
 mod table;
 mod target;
+mod top;
+mod ui;
 mod wait;
 mod watch;
 mod words;
@@ -134,9 +137,14 @@ pub enum ClientCommand {
     Ps(get::PsArgs),
     /// Say how far everything is, and what is not as it should be
     #[command(
-        after_help = "Examples:\n  herdlet status\n  herdlet status web --check             for scripts: only the exit code counts"
+        after_help = "Examples:\n  herdlet status\n  herdlet status --watch                 anew whenever something changes\n  herdlet status web --check             for scripts: only the exit code counts"
     )]
     Status(status::StatusArgs),
+    /// Watch how far everything is, with what jobs use of the processor and of memory
+    #[command(
+        after_help = "Example:\n  herdlet top                            until Ctrl-C\n\nCPU is of one core; MEMORY is all that counts against the limit."
+    )]
+    Top(top::TopArgs),
     /// Say why something is not as wanted yet, and what comes next: the end of what describe shows
     #[command(
         after_help = "Examples:\n  herdlet explain web\n  herdlet explain web.web[0]\n\nAll that is known, events and ports included: herdlet describe"
@@ -170,6 +178,11 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet get versions web\n  herdlet rollback web --wait            to the version before the current one\n  herdlet rollback web --to 3\n\nThe text of that version becomes the newest version; six are kept."
     )]
     Rollback(rollback::RollbackArgs),
+    /// Open the status page in a browser, through a port of this machine, until Ctrl-C
+    #[command(
+        after_help = "Examples:\n  herdlet ui\n  herdlet ui --no-open                    print the address; it works once"
+    )]
+    Ui(ui::UiArgs),
     /// Wait until jobs are converged, healthy, complete or deleted
     #[command(
         after_help = "Examples:\n  herdlet wait web --timeout 1m\n  herdlet wait --for=complete backup\n  herdlet wait --for=deleted web"
@@ -259,6 +272,8 @@ impl ClientCommand {
             Self::Restart(args) => Some(&mut args.connection),
             Self::Signal(args) => Some(&mut args.connection),
             Self::Rollback(args) => Some(&mut args.connection),
+            Self::Top(args) => Some(&mut args.connection),
+            Self::Ui(args) => Some(&mut args.connection),
             Self::Wait(args) => Some(&mut args.connection),
             Self::Diff(args) => Some(&mut args.connection),
             Self::Validate(_) | Self::Schema(_) | Self::Completions(_) | Self::Version(_) => None,
@@ -291,6 +306,8 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Restart(args) => restart::restart(args).await,
         ClientCommand::Signal(args) => restart::signal(args).await,
         ClientCommand::Rollback(args) => rollback::run(args).await,
+        ClientCommand::Top(args) => top::run(args).await,
+        ClientCommand::Ui(args) => ui::run(args).await,
         ClientCommand::Wait(args) => wait::run(args).await,
         ClientCommand::Diff(args) => diff::run(args).await.map_err(|failure| failure.code(failure::USAGE)),
         ClientCommand::Validate(args) => offline::validate(&args),

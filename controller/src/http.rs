@@ -24,6 +24,7 @@ mod services;
 mod stats;
 mod stream;
 mod target;
+mod ui;
 mod versions;
 mod volumes;
 
@@ -131,6 +132,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/volume/{name}", delete(volumes::remove))
         .route("/v1/herdlet/services", get(services::registrations))
         .route("/v1/herdlet/status", get(agent::status))
+        .route("/v1/herdlet/overview", get(agent::overview))
         .route("/v1/herdlet/explain/{alloc}", get(allocs::explain))
         .route("/v1/herdlet/events", get(events::follow))
         .route("/v1/jobs", get(jobs::list).post(jobs::register).put(jobs::register))
@@ -153,6 +155,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/status/leader", get(agent::leader))
         .route("/v1/metrics", get(agent::metrics))
         .route(JWKS_PATH, get(agent::jwks))
+        .merge(ui::pages())
         .merge(probes())
         .fallback(error::no_such_resource)
         .method_not_allowed_fallback(error::no_such_method)

@@ -12,11 +12,13 @@ pub mod executor;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod guard;
+pub mod history;
 pub mod http;
 pub mod http_client;
 pub mod instance;
 pub mod logs;
 pub mod memory;
+pub mod overview;
 pub mod paths;
 pub mod planner;
 pub mod publish;

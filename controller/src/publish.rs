@@ -10,12 +10,14 @@ use std::{
 };
 
 use herdlet_api_types::{
-    AllocId, JobKey,
+    AllocId, JobKey, UnixNanos,
     view::{AllocView, JobView, VolumeView},
 };
 use herdlet_plan::turn::View;
-use herdlet_runtime::{CommitIndex, Publisher};
+use herdlet_runtime::{BootClock, Clock as _, CommitIndex, Now, Publisher};
 use tokio::sync::{broadcast, watch};
+
+use crate::history::History;
 
 /// How many changes a slow follower may lag behind before it is told to read everything anew.
 const CHANGES_LEN: usize = 1_024;
@@ -46,6 +48,7 @@ pub struct ReadModel {
     objects: RwLock<Objects>,
     index: watch::Sender<u64>,
     changes: broadcast::Sender<Changed>,
+    history: History,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +76,7 @@ impl Default for ReadModel {
             objects: RwLock::default(),
             index: watch::Sender::new(0),
             changes: broadcast::Sender::new(CHANGES_LEN),
+            history: History::default(),
         }
     }
 }
@@ -98,6 +102,11 @@ impl ReadModel {
     pub(crate) async fn changed(&self, index: u64) {
         // Ends without one only with the model.
         let _ = self.index.subscribe().wait_for(|now| *now > index).await;
+    }
+
+    /// What has happened lately.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// Every change from now on. A receiver that lags must read everything anew.
@@ -164,6 +173,14 @@ impl ReadModel {
         self.read(|objects| objects.volumes.values().cloned().collect())
     }
 
+    fn remember(&self, view: &View, now: Now) {
+        match view {
+            View::Job(view) => self.history.job(view),
+            View::JobGone(key) => self.history.job_gone(key, now.boot_ns),
+            View::Alloc(_) | View::AllocGone(_) | View::Volume(_) | View::VolumeGone(_) => {}
+        }
+    }
+
     fn read<T>(&self, look: impl FnOnce(&Objects) -> T) -> T {
         look(&self.objects.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -175,11 +192,13 @@ pub struct ModelPublisher(Arc<ReadModel>);
 
 impl Publisher<View> for ModelPublisher {
     fn offer(&mut self, index: CommitIndex, views: Vec<View>) {
+        let now = BootClock.now();
         let mut changed = Vec::with_capacity(views.len());
         let mut transitions = Vec::new();
         {
             let mut objects = self.0.objects.write().unwrap_or_else(PoisonError::into_inner);
             for view in views {
+                self.0.remember(&view, now);
                 let (object, transition) = objects.put(view);
                 changed.push(Changed { object, index: index.0 });
                 transitions.extend(transition);
@@ -187,6 +206,7 @@ impl Publisher<View> for ModelPublisher {
         }
         // Without the lock: whoever takes the log may be slow.
         for (before, after) in transitions {
+            self.0.history.alloc(UnixNanos(now.wall_ns), before.as_deref(), &after);
             tell_transitions(before.as_deref(), &after);
         }
         self.0.index.send_if_modified(|known| {

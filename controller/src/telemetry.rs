@@ -47,7 +47,7 @@ use crate::{
     publish::{Changed, Object, ReadModel},
 };
 use counts::Counts;
-use gauges::Gauges;
+pub(crate) use gauges::Gauges;
 use page::{Page, seconds};
 
 /// Where numbers come from once the agent runs.

@@ -15,6 +15,9 @@ pub const CONSUL: &str = "HERDLET_TEST_CONSUL";
 /// The program that checks pages of metrics.
 pub const PROMTOOL: &str = "HERDLET_TEST_PROMTOOL";
 
+/// A browser without a window.
+pub const CHROMIUM: &str = "HERDLET_TEST_CHROMIUM";
+
 /// A Python 3 that is no version manager's stand-in.
 pub const PYTHON: &str = "HERDLET_TEST_PYTHON";
 

@@ -12,6 +12,7 @@ use herdlet_api_types::{
     AllocId, JobKey,
     api::{AgentStatus, ApplyReply, ApplyRequest, Change},
     nomad,
+    overview::Overview,
     service::Registration,
     view::{AllocView, Explanation, JobVersion, JobView, VolumeView},
 };
@@ -267,6 +268,21 @@ impl Client {
         ExecSocket::open(self, request).await
     }
 
+    /// The answer to a GET, whatever it is.
+    pub async fn open(&self, path: &str) -> Result<Response> {
+        self.send(self.to(Method::GET, path)).await
+    }
+
+    /// The one screen.
+    pub async fn overview(&self) -> Result<Overview> {
+        self.get("/v1/herdlet/overview").await
+    }
+
+    /// What the running tasks of an allocation use.
+    pub async fn usage(&self, alloc: AllocId) -> Result<Usage> {
+        self.get(&format!("/v1/client/allocation/{alloc}/stats")).await
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.ask(self.to(Method::GET, path)).await
     }
@@ -326,6 +342,43 @@ impl Client {
 
 fn innermost(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), innermost)
+}
+
+/// What the tasks of an allocation use, as far as the command line shows it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Usage {
+    /// All of them together.
+    pub resource_usage: ResourceUsage,
+}
+
+/// Memory and processor time.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct ResourceUsage {
+    /// Memory.
+    pub memory_stats: MemoryStats,
+    /// Processor time.
+    pub cpu_stats: CpuStats,
+}
+
+/// Memory in bytes.
+#[derive(Debug, Clone, Deserialize)]
+pub struct MemoryStats {
+    /// Resident.
+    #[serde(rename = "RSS")]
+    pub rss: u64,
+    /// All that counts against the limit; 0 where that is not known.
+    #[serde(rename = "Usage")]
+    pub usage: u64,
+}
+
+/// Processor time.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct CpuStats {
+    /// Of one core.
+    pub percent: f64,
 }
 
 /// What becomes of a removed volume's data.

@@ -72,6 +72,19 @@ pub(super) fn span(nanos: i64) -> String {
     }
 }
 
+/// An amount of memory: `0`, `512 KiB`, `200 MiB`, `1.5 GiB`.
+pub(super) fn bytes(bytes: u64) -> String {
+    const KIB: u64 = 1024;
+    const MIB: u64 = KIB * KIB;
+    const GIB: u64 = MIB * KIB;
+    match bytes {
+        0 => "0".to_owned(),
+        1..MIB => format!("{} KiB", bytes.div_ceil(KIB)),
+        MIB..GIB => format!("{} MiB", bytes / MIB),
+        GIB.. => format!("{:.1} GiB", bytes as f64 / GIB as f64),
+    }
+}
+
 /// How an attempt ended, in a few words.
 pub(super) fn exit(exit: &ExitResult) -> String {
     match (exit.signal, exit.error.as_str(), exit.oom_killed) {

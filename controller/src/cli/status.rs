@@ -5,6 +5,7 @@ use herdlet_api_types::{
     AllocId, JobKey,
     alloc::ClientStatus,
     api::{AgentStatus, ManifestProblem},
+    overview::Overview,
     task::{ExitResult, TaskStatus},
     view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
 };
@@ -14,10 +15,12 @@ use super::{
     Connection,
     failure::Failure,
     output::{Output, Reader},
+    screen::{self, Screen},
     show::{self, styled},
     style,
     table::plain,
     target,
+    top::{self, With},
 };
 
 /// Arguments of `herdlet status`.
@@ -28,6 +31,9 @@ pub struct StatusArgs {
     /// Say it by the exit code: 0 all converged and healthy, 1 converging, 2 degraded
     #[arg(long)]
     check: bool,
+    /// Paint the screen anew whenever something changes, until Ctrl-C
+    #[arg(long, conflicts_with_all = ["target", "check", "form"])]
+    watch: bool,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -82,6 +88,9 @@ const CONVERGING: u8 = 1;
 const DEGRADED: u8 = 2;
 
 pub(super) async fn run(args: StatusArgs) -> Result<u8, Failure> {
+    if args.watch {
+        return top::follow(&args.connection.client()?, With::Jobs).await;
+    }
     let shown = show_status(&args).await;
     match (shown, args.check) {
         (Ok(code), true) => Ok(code),
@@ -94,42 +103,40 @@ pub(super) async fn run(args: StatusArgs) -> Result<u8, Failure> {
 async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let (mut jobs, mut allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
-    let mut agent = None;
+    let mut whole = None;
     match &args.target {
         Some(text) => {
             let target = target::resolve(text, &jobs, &allocs)?;
             jobs.retain(|view| target.job.as_ref() == Some(&view.key));
             allocs = target.allocs;
         }
-        None => agent = Some(client.status().await?),
+        None => whole = Some(tokio::try_join!(client.status(), client.overview())?),
     }
-    let of_agent = match &agent {
+    let agent = whole.as_ref().map(|(agent, _)| agent);
+    let of_agent = match agent {
         Some(status) if !wrongs(status).is_empty() => DEGRADED,
         Some(_) | None => ALL_WELL,
     };
     let code = of_agent.max(verdict(jobs.iter().map(|view| &view.convergence.state), &allocs));
     match args.output.reader() {
-        Reader::Person => show_all(agent.as_ref(), &jobs, &allocs),
-        Reader::Program => args.output.document(&report(code, agent.as_ref(), &jobs, &allocs))?,
+        Reader::Person => match &whole {
+            Some((agent, overview)) => show_screen(agent, overview),
+            None => show_objects(&jobs, &allocs),
+        },
+        Reader::Program => args.output.document(&report(code, agent, &jobs, &allocs))?,
     }
     Ok(code)
 }
 
-fn show_all(agent: Option<&AgentStatus>, jobs: &[JobView], allocs: &[AllocView]) {
-    if let Some(status) = agent {
-        show::out(&format!("{}\n", agent_line(status)));
-        for wrong in wrongs(status) {
-            show::out(&format!("{}\n", styled(style::ERROR, wrong)));
-        }
-    }
-    show_objects(jobs, allocs);
-    if agent.is_some() && jobs.is_empty() {
-        show::out("no jobs\n");
-    }
+fn show_screen(agent: &AgentStatus, overview: &Overview) {
+    let wrongs = wrongs(agent);
+    let screen = Screen { overview, wrongs: &wrongs, loads: None, now: show::now() };
+    show::out(&screen.render(screen::columns()));
+    show::out(&format!("{}\n", styled(style::DIM, agent_line(agent))));
 }
 
 /// What is wrong with the agent itself and with what it was given, a line each.
-fn wrongs(status: &AgentStatus) -> Vec<String> {
+pub(super) fn wrongs(status: &AgentStatus) -> Vec<String> {
     let of_agent = [&status.not_ready, &status.degraded].into_iter().flatten().map(|wrong| plain(wrong));
     let of_manifests = status.manifest_problems.iter().map(|problem| {
         let ManifestProblem { source, line, column, path, message } = problem;

@@ -12,6 +12,7 @@ use herdlet_api_types::{
     api::{AgentStatus, ManifestProblem, Unconverged},
     view::{Convergence, ConvergenceState},
 };
+use herdlet_runtime::{BootClock, Clock as _};
 use serde_json::{Value, json};
 
 use super::{
@@ -29,6 +30,14 @@ pub(super) async fn status(
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     shared.answer(&read, |shared| Ok(status_of(shared))).await
+}
+
+/// The one screen.
+pub(super) async fn overview(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    shared.answer(&read, |shared| Ok(crate::overview::overview(&shared.model, BootClock.now().boot_ns))).await
 }
 
 fn status_of(shared: &Shared) -> AgentStatus {

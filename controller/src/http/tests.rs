@@ -3,6 +3,7 @@
 mod bounds;
 mod reads;
 mod streams;
+mod ui;
 
 use std::{path::PathBuf, sync::Arc};
 

@@ -38,12 +38,12 @@ const OVERDUE_GRACE_NS: u64 = 1_000_000_000;
 
 /// Numbers of one moment.
 #[derive(Debug, Default)]
-pub(super) struct Gauges {
+pub(crate) struct Gauges {
     pub(super) objects: BTreeMap<(&'static str, &'static str), u64>,
     pub(super) unconverged: BTreeMap<(&'static str, &'static str), u64>,
-    pub(super) overdue: BTreeMap<&'static str, u64>,
+    pub(crate) overdue: BTreeMap<&'static str, u64>,
     /// In nanoseconds.
-    pub(super) lag_ns: u64,
+    pub(crate) lag_ns: u64,
     pub(super) versions: BTreeMap<(String, String), u64>,
     pub(super) allocations: BTreeMap<&'static str, u64>,
     pub(super) tasks: BTreeMap<&'static str, u64>,
@@ -52,7 +52,7 @@ pub(super) struct Gauges {
 
 impl Gauges {
     /// Reads the model at `now_ns` of the boot clock: the wall clock may have been set since something began.
-    pub(super) fn of(model: &ReadModel, now_ns: u64) -> Self {
+    pub(crate) fn of(model: &ReadModel, now_ns: u64) -> Self {
         let mut gauges = Self::default();
         for kind in ["job", "alloc", "volume"] {
             STATES.iter().for_each(|state| {

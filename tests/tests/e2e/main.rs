@@ -15,6 +15,7 @@ mod faults;
 mod identity;
 mod metrics;
 mod nobody;
+mod page;
 mod processes;
 mod run;
 mod secrets;

@@ -215,3 +215,18 @@ fn the_page_of_a_busy_agent_is_well_formed_in_both_formats() {
     }
     agent.finish();
 }
+
+#[test]
+fn the_alerts_are_about_metrics_that_exist_and_prometheus_understands_them() {
+    let alerts = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/alerts.yaml");
+    let text = std::fs::read_to_string(alerts).unwrap();
+    let expressions: String = text.lines().filter(|line| line.trim_start().starts_with("expr:")).collect();
+    let words = expressions.split(|char: char| char != '_' && !char.is_ascii_alphanumeric());
+    let named: BTreeSet<&str> = words.filter(|word| word.starts_with("herdlet_")).collect();
+    let known: BTreeSet<&str> = herdlet::telemetry::names::ALL.iter().map(|metric| metric.name).collect();
+    assert!(named.len() > 5 && named.is_subset(&known), "{named:?}");
+    if let Some(promtool) = environment::component(environment::PROMTOOL) {
+        let told = Command::new(promtool).args(["check", "rules", alerts]).output().unwrap();
+        assert!(told.status.success(), "{}", String::from_utf8_lossy(&[told.stdout, told.stderr].concat()));
+    }
+}

@@ -1,0 +1,87 @@
+//! The one screen: how far everything is, a row for each job. Behind `herdlet status`, `herdlet top` and the page at `/ui`.
+
+use std_alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{AllocId, Duration, JobKey, UnixNanos, view::ConvergenceState};
+
+/// Answer of `GET /v1/herdlet/overview`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overview {
+    /// The commit that it shows.
+    pub index: u64,
+    /// Jobs that are as wanted.
+    pub converged: u64,
+    /// Age of the oldest wanted change that is still being made true; 0 when none is.
+    pub lag: Duration,
+    /// Objects that are not as wanted past the deadline that their own plan declared.
+    pub overdue: u64,
+    /// Differences from what is wanted that were repaired within the last 24 hours, while this agent ran.
+    pub drift_repaired: u64,
+    /// All jobs; those that are not as wanted come first.
+    pub jobs: Vec<JobRow>,
+}
+
+/// A job on that screen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRow {
+    /// Which.
+    pub key: JobKey,
+    /// The current version, from 0.
+    pub version: u64,
+    /// The oldest version of which something still runs; none where that is the current one.
+    pub from_version: Option<u64>,
+    /// It is being stopped and will be forgotten.
+    pub deleting: bool,
+    /// How far it has come.
+    pub state: ConvergenceState,
+    /// Since when.
+    pub since: UnixNanos,
+    /// Allocations that are as wanted, and not unhealthy.
+    pub healthy: u64,
+    /// Allocations that are wanted.
+    pub wanted: u64,
+    /// What happens next, or what is waited for; empty where nothing is.
+    pub next: String,
+    /// The allocation that this is about; none where it is about the job itself.
+    pub next_alloc: Option<AllocId>,
+    /// When that is to be over by its own plan.
+    pub due: Option<UnixNanos>,
+}
+
+impl JobRow {
+    /// The version for people: `7→8` while something of version 7 still runs.
+    pub fn versions(&self) -> String {
+        self.from_version.map_or_else(|| self.version.to_string(), |from| format!("{from}→{}", self.version))
+    }
+
+    /// What happens next for people, and how long that may still take.
+    pub fn outlook(&self, now: UnixNanos) -> String {
+        let left =
+            self.due.map(|due| Duration(due.0.saturating_sub(now.0))).filter(|left| *left > Duration::ZERO);
+        match left {
+            Some(left) if !self.next.is_empty() => format!("{} (at most {})", self.next, left.rounded()),
+            Some(_) | None => self.next.clone(),
+        }
+    }
+}
+
+/// An allocation whose verdict has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transition {
+    /// When.
+    pub at: UnixNanos,
+    /// `job.group[index]`.
+    pub name: String,
+    /// Its id.
+    pub alloc: AllocId,
+    /// The verdict from then on.
+    pub state: ConvergenceState,
+    /// Why, in a sentence.
+    pub cause: String,
+}

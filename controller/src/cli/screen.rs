@@ -1,0 +1,290 @@
+//! The one screen, as text: how far everything is in a line, then a row for each job. Painted once, or again and again.
+//!
+//! In: an [`Overview`], how wide the terminal is, and perhaps what each job uses. Out: lines, the last column cut to fit.
+
+use std::{collections::BTreeMap, io::IsTerminal as _};
+
+use anstyle::Style;
+use herdlet_api_types::{
+    JobKey, UnixNanos,
+    overview::{JobRow, Overview},
+};
+
+use super::{
+    show::{self, styled},
+    style,
+    table::plain,
+};
+
+/// What the tasks of a job use.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Load {
+    /// Of one core, in percent.
+    pub(super) cpu_percent: f64,
+    /// Resident memory in bytes.
+    pub(super) memory: u64,
+}
+
+/// What is put on the screen.
+#[derive(Debug)]
+pub(super) struct Screen<'o> {
+    pub(super) overview: &'o Overview,
+    /// What is wrong with the agent, a line each.
+    pub(super) wrongs: &'o [String],
+    /// What jobs use; none where nobody asked.
+    pub(super) loads: Option<&'o BTreeMap<JobKey, Load>>,
+    /// The present.
+    pub(super) now: UnixNanos,
+}
+
+struct Cell {
+    style: Style,
+    text: String,
+    side: Side,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
+}
+
+impl Screen<'_> {
+    /// The lines; none is longer than `columns` where that is known.
+    pub(super) fn render(&self, columns: Option<usize>) -> String {
+        let Overview { converged, lag, overdue, drift_repaired, jobs, .. } = self.overview;
+        let late = if *overdue > 0 { style::ERROR } else { Style::new() };
+        let mut text = format!(
+            "{}   lag {}   {}   drift {drift_repaired} repaired (24h)\n",
+            styled(style::HEADING, format!("{converged}/{} converged", jobs.len())),
+            lag.rounded(),
+            styled(late, format!("overdue {overdue}")),
+        );
+        for wrong in self.wrongs {
+            text.push_str(&format!("{}\n", styled(style::ERROR, cut(wrong, columns))));
+        }
+        if jobs.is_empty() {
+            text.push_str("no jobs\n");
+            return text;
+        }
+        let heading =
+            self.cells(["JOB", "VERSION", "STATE", "HEALTHY", "CPU", "MEMORY", "NEXT"].map(str::to_owned));
+        let rows: Vec<Vec<Cell>> =
+            std::iter::once(heading).chain(jobs.iter().map(|row| self.row(row))).collect();
+        text.push_str(&laid_out(&rows, columns));
+        text
+    }
+
+    fn row(&self, row: &JobRow) -> Vec<Cell> {
+        let load = self.loads.and_then(|loads| loads.get(&row.key)).copied().unwrap_or_default();
+        let state = row.state.as_str();
+        let mut cells = self.cells([
+            row.key.to_string(),
+            row.versions(),
+            if row.deleting { format!("deleting, {state}") } else { state.to_owned() },
+            format!("{}/{}", row.healthy, row.wanted),
+            format!("{:.1}%", load.cpu_percent),
+            show::bytes(load.memory),
+            row.outlook(self.now),
+        ]);
+        if let Some(cell) = cells.get_mut(2) {
+            cell.style = style::of(row.state);
+        }
+        cells
+    }
+
+    fn cells(&self, texts: [String; 7]) -> Vec<Cell> {
+        let shown = |column: usize| self.loads.is_some() || !(4..=5).contains(&column);
+        let side = |column| if (3..=5).contains(&column) { Side::Right } else { Side::Left };
+        let cell = |(column, text): (usize, String)| Cell {
+            style: Style::new(),
+            text: plain(&text),
+            side: side(column),
+        };
+        texts.into_iter().enumerate().filter(|(column, _)| shown(*column)).map(cell).collect()
+    }
+}
+
+fn laid_out(rows: &[Vec<Cell>], columns: Option<usize>) -> String {
+    let count = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].text.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let before_last: usize = widths.iter().take(count.saturating_sub(1)).map(|width| width + 2).sum();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let is_last = column + 1 == count;
+            let shown = if is_last {
+                cut(&cell.text, columns.map(|columns| columns.saturating_sub(before_last)))
+            } else {
+                cell.text.clone()
+            };
+            let padding = " ".repeat(width.saturating_sub(cell.text.chars().count()));
+            let shown = styled(cell.style, shown);
+            match cell.side {
+                _ if is_last => line.push_str(&shown),
+                Side::Left => line.push_str(&format!("{shown}{padding}  ")),
+                Side::Right => line.push_str(&format!("{padding}{shown}  ")),
+            }
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// As much of a text as fits.
+fn cut(text: &str, columns: Option<usize>) -> String {
+    match columns {
+        Some(columns) if text.chars().count() > columns => {
+            let kept: String = text.chars().take(columns.saturating_sub(1)).collect();
+            format!("{}…", kept.trim_end())
+        }
+        Some(_) | None => text.to_owned(),
+    }
+}
+
+/// Where a screen is painted again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Canvas {
+    /// A terminal: each painting takes the place of the one before.
+    Terminal { painted: bool },
+    /// Something that keeps every line.
+    Lines,
+}
+
+impl Canvas {
+    pub(super) fn of_stdout() -> Self {
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        if std::io::stdout().is_terminal() && !dumb { Self::Terminal { painted: false } } else { Self::Lines }
+    }
+
+    pub(super) fn is_terminal(self) -> bool {
+        matches!(self, Self::Terminal { .. })
+    }
+
+    pub(super) fn paint(&mut self, text: &str) {
+        match self {
+            Self::Lines => show::out(text),
+            Self::Terminal { painted } => {
+                // Home, each line and nothing behind it, nothing below: no moment in which the screen is empty.
+                let clear = if *painted { "\x1b[H" } else { "\x1b[2J\x1b[H" };
+                *painted = true;
+                let rows = size().map_or(usize::MAX, |(rows, _)| rows.saturating_sub(1));
+                let lines: String = text.lines().take(rows).map(|line| format!("{line}\x1b[K\n")).collect();
+                show::out(&format!("{clear}{lines}\x1b[J"));
+            }
+        }
+    }
+}
+
+/// Columns of the terminal that is written to; none where it is no terminal.
+pub(super) fn columns() -> Option<usize> {
+    if std::io::stdout().is_terminal() { size().map(|(_, columns)| columns) } else { None }
+}
+
+fn size() -> Option<(usize, usize)> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_row > 0 && size.ws_col > 0).then(|| (usize::from(size.ws_row), usize::from(size.ws_col)))
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::{Duration, view::ConvergenceState};
+
+    use super::*;
+
+    const SECOND: i64 = 1_000_000_000;
+
+    fn row(name: &str, state: ConvergenceState, next: &str) -> JobRow {
+        JobRow {
+            key: JobKey { namespace: "default".into(), id: name.into() },
+            version: 8,
+            from_version: None,
+            deleting: false,
+            state,
+            since: UnixNanos(1),
+            healthy: 1,
+            wanted: 1,
+            next: next.to_owned(),
+            next_alloc: None,
+            due: None,
+        }
+    }
+
+    fn overview() -> Overview {
+        let web = JobRow {
+            from_version: Some(7),
+            wanted: 2,
+            due: Some(UnixNanos(100 * SECOND + SECOND / 5)),
+            ..row(
+                "web",
+                ConvergenceState::Progressing,
+                "web.web[1]: task httpd: process: taking it down is under way",
+            )
+        };
+        let db = row(
+            "database",
+            ConvergenceState::Failed,
+            "database.db[0]: task db: failed: exceeded 2 restarts in 30s",
+        );
+        let old = JobRow { deleting: true, wanted: 0, ..row("old", ConvergenceState::Waiting, "") };
+        let cron = row("backup", ConvergenceState::Converged, "");
+        let jobs = vec![web, db, old, cron];
+        Overview { index: 3, converged: 1, lag: Duration(4_090_000_000), overdue: 1, drift_repaired: 2, jobs }
+    }
+
+    fn rendered(columns: Option<usize>, loads: Option<&BTreeMap<JobKey, Load>>) -> String {
+        let wrongs = ["not in force: jobs.d/a.yaml:4:8: spec.typ: unknown field".to_owned()];
+        let screen = Screen { overview: &overview(), wrongs: &wrongs, loads, now: UnixNanos(99 * SECOND) };
+        screen.render(columns)
+    }
+
+    fn without_colour(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    #[test]
+    fn on_eighty_columns_what_happens_next_is_cut() {
+        assert_eq!(
+            without_colour(&rendered(Some(80), None)),
+            "\
+1/4 converged   lag 4.1s   overdue 1   drift 2 repaired (24h)
+not in force: jobs.d/a.yaml:4:8: spec.typ: unknown field
+JOB       VERSION  STATE              HEALTHY  NEXT
+web       7→8      progressing            1/2  web.web[1]: task httpd: process:…
+database  8        failed                 1/1  database.db[0]: task db: failed:…
+old       8        deleting, waiting      1/0
+backup    8        converged              1/1
+"
+        );
+    }
+
+    #[test]
+    fn on_more_columns_nothing_is_cut_and_colours_are_of_the_state() {
+        let text = rendered(Some(160), None);
+        assert!(without_colour(&text).contains(
+            "progressing            1/2  web.web[1]: task httpd: process: taking it down is under way (at most 1.2s)\n"
+        ));
+        assert!(text.contains(&styled(style::ERROR, "failed")), "{text:?}");
+        assert!(text.contains(&styled(style::GOOD, "converged")), "{text:?}");
+        assert!(text.contains(&styled(style::ERROR, "overdue 1")), "{text:?}");
+        assert_eq!(without_colour(&text), without_colour(&rendered(None, None)));
+    }
+
+    #[test]
+    fn what_jobs_use_has_columns_of_its_own() {
+        let key = JobKey { namespace: "default".into(), id: "web".into() };
+        let loads = BTreeMap::from([(key, Load { cpu_percent: 12.34, memory: 200 * 1024 * 1024 })]);
+        let text = without_colour(&rendered(Some(80), Some(&loads)));
+        let lines: Vec<&str> = text.lines().skip(2).take(2).collect();
+        assert_eq!(
+            lines,
+            [
+                "JOB       VERSION  STATE              HEALTHY    CPU   MEMORY  NEXT",
+                "web       7→8      progressing            1/2  12.3%  200 MiB  web.web[1]: task…",
+            ]
+        );
+    }
+}

@@ -1,0 +1,232 @@
+//! `herdlet ui`: the status page in a browser, which can't open a unix socket. A port of this machine is opened for it, for as
+//! long as the command runs, and leads to the page and nothing else.
+//!
+//! Other users of the machine can reach the port too, and pages of strangers can send a browser there. So the address bears a
+//! secret that works once; whoever brings it is known by a cookie from then on. Requests under any other name of the machine
+//! are refused.
+
+use std::{
+    io::Write as _,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use aws_lc_rs::{constant_time::verify_slices_are_equal, rand};
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode, Uri, header},
+    response::{IntoResponse, Redirect, Response},
+};
+use clap::Args;
+use tokio_util::sync::CancellationToken;
+
+use super::{Connection, client::Client, failure::Failure, show};
+use crate::http::{Limits, Listener, serve};
+
+/// Arguments of `herdlet ui`.
+#[derive(Debug, Clone, Args)]
+pub struct UiArgs {
+    /// Only print the address
+    #[arg(long)]
+    no_open: bool,
+    #[command(flatten)]
+    pub(super) connection: Connection,
+}
+
+/// Bytes of a secret.
+const SECRET_LEN: usize = 32;
+/// What the page needs of the agent.
+const PAGES: &str = "/ui";
+const EVENTS: &str = "/v1/herdlet/events";
+/// What is handed on of the agent's answers.
+const HEADERS: [header::HeaderName; 5] = [
+    header::CONTENT_TYPE,
+    header::CONTENT_SECURITY_POLICY,
+    header::X_CONTENT_TYPE_OPTIONS,
+    header::REFERRER_POLICY,
+    header::CACHE_CONTROL,
+];
+
+pub(super) async fn run(args: UiArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    // Better told here than by an empty page.
+    client.status().await?;
+    let listener =
+        Listener::tcp("127.0.0.1:0").await.map_err(|error| Failure::new(format!("failed to {error}")))?;
+    let port = listener.address().map(|address| address.port()).unwrap_or_default();
+    let (ticket, session) = (secret()?, secret()?);
+    let address = format!("http://127.0.0.1:{port}/?ticket={ticket}");
+    let door = Arc::new(Door { client, port, ticket: Mutex::new(Some(ticket)), session });
+    let closing = CancellationToken::new();
+    let router = Router::new().fallback(enter).with_state(door);
+    let serving = tokio::spawn(serve(listener, router, None, Limits::default(), closing.clone()));
+    show::out(&format!("{address}\n"));
+    // Gone with the command.
+    let _note = if args.no_open { None } else { open(&address) };
+    eprintln!("The address works once. Ctrl-C closes it.");
+    crate::run::interrupted().await;
+    closing.cancel();
+    let _ = serving.await;
+    Ok(0)
+}
+
+/// Where browsers come in.
+struct Door {
+    client: Client,
+    port: u16,
+    /// Until somebody came with it.
+    ticket: Mutex<Option<String>>,
+    session: String,
+}
+
+async fn enter(State(door): State<Arc<Door>>, request: Request) -> Response {
+    let (uri, headers) = (request.uri(), request.headers());
+    if !door.is_called_by_its_name(headers) {
+        return (StatusCode::FORBIDDEN, "this port has another name").into_response();
+    }
+    if request.method() != axum::http::Method::GET {
+        return (StatusCode::METHOD_NOT_ALLOWED, "Invalid method").into_response();
+    }
+    if uri.path() == "/" && door.takes_ticket(uri) {
+        let cookie = format!("{}={}; HttpOnly; SameSite=Strict; Path=/", door.cookie(), door.session);
+        let headers = [(header::SET_COOKIE, cookie), (header::REFERRER_POLICY, "no-referrer".to_owned())];
+        return (headers, Redirect::to(PAGES)).into_response();
+    }
+    if !door.knows(headers) {
+        return (StatusCode::FORBIDDEN, "this address was used already: run herdlet ui again")
+            .into_response();
+    }
+    match uri.path() {
+        "/" => Redirect::to(PAGES).into_response(),
+        path if is_of_the_page(path) => door.pass_on(uri).await,
+        _ => (StatusCode::NOT_FOUND, "resource not found").into_response(),
+    }
+}
+
+/// Names without anything that could lead elsewhere.
+fn is_of_the_page(path: &str) -> bool {
+    let is_plain = |part: &str| {
+        !part.contains("..")
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-./".contains(&byte))
+    };
+    path == EVENTS || path == PAGES || path.strip_prefix("/ui/").is_some_and(is_plain)
+}
+
+impl Door {
+    /// A stranger's page reaches this port under the stranger's name.
+    fn is_called_by_its_name(&self, headers: &HeaderMap) -> bool {
+        let called = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        ["127.0.0.1", "localhost"].iter().any(|name| called == Some(&*format!("{name}:{}", self.port)))
+    }
+
+    /// Whether the address has the secret that works once; it doesn't any more.
+    fn takes_ticket(&self, uri: &Uri) -> bool {
+        let given = uri.query().and_then(|query| query.strip_prefix("ticket=")).unwrap_or_default();
+        let mut ticket = self.ticket.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = ticket.as_ref().is_some_and(|ticket| is_same(ticket, given));
+        if fits {
+            *ticket = None;
+        }
+        fits
+    }
+
+    fn knows(&self, headers: &HeaderMap) -> bool {
+        let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
+        let name = self.cookie();
+        cookies
+            .flat_map(|cookies| cookies.split(';'))
+            .filter_map(|cookie| cookie.trim().split_once('='))
+            .any(|(known, value)| known == name && is_same(&self.session, value))
+    }
+
+    /// Cookies are the same for all ports of a machine.
+    fn cookie(&self) -> String {
+        format!("herdlet-{}", self.port)
+    }
+
+    async fn pass_on(&self, uri: &Uri) -> Response {
+        let path = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
+        match self.client.open(path).await {
+            Ok(answer) => {
+                let headers = answer.headers();
+                let kept =
+                    HEADERS.into_iter().filter_map(|name| Some((name.clone(), headers.get(&name)?.clone())));
+                let mut passed = Response::builder().status(answer.status());
+                if let Some(headers) = passed.headers_mut() {
+                    headers.extend(kept);
+                }
+                let passed = passed.body(Body::from_stream(answer.bytes_stream()));
+                passed.unwrap_or_else(|_| StatusCode::BAD_GATEWAY.into_response())
+            }
+            Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
+        }
+    }
+}
+
+fn is_same(secret: &str, given: &str) -> bool {
+    verify_slices_are_equal(secret.as_bytes(), given.as_bytes()).is_ok()
+}
+
+fn secret() -> Result<String, Failure> {
+    let mut bytes = [0; SECRET_LEN];
+    rand::fill(&mut bytes).map_err(|_| Failure::new("failed to draw a random number".to_owned()))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Opens a browser, where there is a desktop. The address goes into a file of ours that leads there: everybody can read the
+/// arguments of a process.
+fn open(address: &str) -> Option<tempfile::NamedTempFile> {
+    let has_desktop = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
+    if !has_desktop {
+        return None;
+    }
+    let mut note = tempfile::Builder::new().prefix("herdlet-ui-").suffix(".html").tempfile().ok()?;
+    write!(note, "<!doctype html><meta http-equiv=\"refresh\" content=\"0; url={address}\">").ok()?;
+    let opener = std::process::Command::new("xdg-open")
+        .arg(note.path())
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn();
+    opener.is_ok().then_some(note)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Address;
+
+    fn door() -> Door {
+        let client = Client::new(Address::Unix("/nowhere".into()), None).unwrap();
+        Door { client, port: 7, ticket: Mutex::new(Some("once".to_owned())), session: "known".to_owned() }
+    }
+
+    async fn asked(door: &Arc<Door>, path: &str, headers: &[(&str, &str)]) -> Response {
+        let mut request = Request::builder().uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        enter(State(Arc::clone(door)), request.body(Body::empty()).unwrap()).await
+    }
+
+    #[tokio::test]
+    async fn the_ticket_opens_the_door_once_and_the_cookie_from_then_on() {
+        let door = Arc::new(door());
+        let host = ("host", "127.0.0.1:7");
+        assert_eq!(asked(&door, "/ui", &[host]).await.status(), StatusCode::FORBIDDEN);
+        assert_eq!(asked(&door, "/?ticket=other", &[host]).await.status(), StatusCode::FORBIDDEN);
+        let entered = asked(&door, "/?ticket=once", &[host]).await;
+        assert_eq!(entered.status(), StatusCode::SEE_OTHER);
+        let cookie = entered.headers()[header::SET_COOKIE].to_str().unwrap();
+        assert!(cookie.starts_with("herdlet-7=known; HttpOnly; SameSite=Strict"), "{cookie}");
+        assert_eq!(asked(&door, "/?ticket=once", &[host]).await.status(), StatusCode::FORBIDDEN);
+        let known = ("cookie", "other=1; herdlet-7=known");
+        // Nobody listens behind the door of this test.
+        assert_eq!(asked(&door, "/ui", &[host, known]).await.status(), StatusCode::BAD_GATEWAY);
+        assert_eq!(asked(&door, "/v1/jobs", &[host, known]).await.status(), StatusCode::NOT_FOUND);
+        assert_eq!(asked(&door, "/ui/../v1/jobs", &[host, known]).await.status(), StatusCode::NOT_FOUND);
+        let stranger = ("host", "evil.example:7");
+        assert_eq!(asked(&door, "/ui", &[stranger, known]).await.status(), StatusCode::FORBIDDEN);
+    }
+}

@@ -1,0 +1,202 @@
+//! What has happened lately: the last changes of verdicts with their causes, how far behind the agent was, what was repaired.
+//!
+//! In: views as they are published, and repairs as they are noted. Out: lists for people. Kept in memory and bounded: it begins
+//! anew with the agent. Spans of time are told by the boot clock, which nobody sets.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use herdlet_api_types::{
+    JobKey, UnixNanos,
+    overview::Transition,
+    view::{AllocView, Convergence, ConvergenceState, JobView},
+};
+
+/// So many changes of verdicts are kept.
+const TRANSITIONS_MAX: usize = 50;
+/// So many times in which a job was not as wanted are kept.
+const SPANS_MAX: usize = 1_024;
+
+const MINUTE_NS: u64 = 60_000_000_000;
+const HOURS_OF_DAY: u64 = 24;
+const HOUR_NS: u64 = 60 * MINUTE_NS;
+/// The lag is told of each minute of the last hour.
+pub const LAG_MINUTES: usize = 60;
+
+/// What has happened lately.
+#[derive(Debug, Default)]
+pub struct History(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    transitions: VecDeque<Transition>,
+    /// Since when jobs are not as wanted.
+    open: BTreeMap<JobKey, u64>,
+    closed: VecDeque<Span>,
+    /// Repairs by hour of the boot clock.
+    repairs: BTreeMap<u64, u64>,
+}
+
+/// A time in which a job was not as wanted.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    from_ns: u64,
+    to_ns: u64,
+}
+
+impl History {
+    /// An allocation is shown so, from `at` on.
+    pub fn alloc(&self, at: UnixNanos, before: Option<&AllocView>, after: &AllocView) {
+        let Convergence { state, message, .. } = &after.convergence;
+        if before.is_some_and(|before| before.convergence.state == *state) {
+            return;
+        }
+        let last_event =
+            || after.tasks.iter().filter_map(|task| task.events.last()).max_by_key(|event| event.time);
+        let cause = match message.as_str() {
+            "" => last_event().map(|event| event.message.clone()).unwrap_or_default(),
+            message => message.to_owned(),
+        };
+        let (name, alloc) = (after.spec.name(), after.spec.id);
+        let mut inner = self.inner();
+        if inner.transitions.len() == TRANSITIONS_MAX {
+            inner.transitions.pop_front();
+        }
+        inner.transitions.push_back(Transition { at, name, alloc, state: *state, cause });
+    }
+
+    /// A job is shown so.
+    pub fn job(&self, view: &JobView) {
+        let since_ns = view.convergence.since.boot_ns;
+        let mut inner = self.inner();
+        match view.convergence.state {
+            // 0: told by somebody else, and no time of this boot.
+            ConvergenceState::Progressing | ConvergenceState::Waiting if since_ns > 0 => {
+                inner.open.entry(view.key.clone()).or_insert(since_ns);
+            }
+            // Nothing more is done about a failed one.
+            ConvergenceState::Converged
+            | ConvergenceState::Failed
+            | ConvergenceState::Progressing
+            | ConvergenceState::Waiting => inner.close(&view.key, since_ns),
+        }
+    }
+
+    /// A job was forgotten.
+    pub fn job_gone(&self, key: &JobKey, now_ns: u64) {
+        self.inner().close(key, now_ns);
+    }
+
+    /// A difference was repaired.
+    pub fn repaired(&self, now_ns: u64) {
+        let hour = now_ns / HOUR_NS;
+        let mut inner = self.inner();
+        *inner.repairs.entry(hour).or_default() += 1;
+        inner.repairs.retain(|known, _| known + HOURS_OF_DAY > hour);
+    }
+
+    /// How many differences were repaired within the last 24 hours.
+    pub fn repairs(&self, now_ns: u64) -> u64 {
+        let first = (now_ns / HOUR_NS).saturating_sub(HOURS_OF_DAY - 1);
+        self.inner().repairs.range(first..).map(|(_, count)| count).sum()
+    }
+
+    /// The last changes of verdicts, newest first.
+    pub fn transitions(&self) -> Vec<Transition> {
+        self.inner().transitions.iter().rev().cloned().collect()
+    }
+
+    /// The age of the oldest change that was not made true yet, in nanoseconds: the largest of each minute of the last hour,
+    /// the present one last.
+    pub fn lag(&self, now_ns: u64) -> Vec<u64> {
+        let inner = self.inner();
+        let open = inner.open.values().map(|from_ns| Span { from_ns: *from_ns, to_ns: now_ns });
+        let spans: Vec<Span> = inner.closed.iter().copied().chain(open).collect();
+        drop(inner);
+        let minute = |back: usize| {
+            let until = now_ns.saturating_sub(MINUTE_NS * back as u64);
+            let from = until.saturating_sub(MINUTE_NS);
+            let lags = spans.iter().filter(|span| span.from_ns <= until && span.to_ns > from);
+            lags.map(|span| span.to_ns.min(until).saturating_sub(span.from_ns)).max().unwrap_or(0)
+        };
+        (0..LAG_MINUTES).rev().map(minute).collect()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn close(&mut self, key: &JobKey, to_ns: u64) {
+        let Some(from_ns) = self.open.remove(key) else { return };
+        if self.closed.len() == SPANS_MAX {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(Span { from_ns, to_ns });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::Moment;
+
+    use super::*;
+    use crate::test_views::{alloc_view, job, job_view, verdict};
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn at(state: ConvergenceState, boot_ns: u64) -> Convergence {
+        Convergence { since: Moment { wall: UnixNanos(1), boot_ns }, ..verdict(state, "") }
+    }
+
+    #[test]
+    fn the_lag_of_a_minute_is_the_largest_in_it() {
+        let history = History::default();
+        let mut view = job_view(&job("web", "g", "t"), 1);
+        let now_ns = 100 * MINUTE_NS;
+        // Ten seconds, two minutes ago.
+        let began = now_ns - 2 * MINUTE_NS - 20 * SECOND_NS;
+        view.convergence = at(ConvergenceState::Progressing, began);
+        history.job(&view);
+        view.convergence = at(ConvergenceState::Converged, began + 10 * SECOND_NS);
+        history.job(&view);
+        // Since 90 seconds, and not over.
+        view.convergence = at(ConvergenceState::Waiting, now_ns - 90 * SECOND_NS);
+        history.job(&view);
+        let lag = history.lag(now_ns);
+        let last: Vec<u64> = lag[LAG_MINUTES - 4..].iter().map(|lag| lag / SECOND_NS).collect();
+        assert_eq!((lag.len(), last), (LAG_MINUTES, vec![0, 10, 30, 90]));
+        history.job_gone(&view.key, now_ns);
+        assert_eq!(history.lag(now_ns + MINUTE_NS)[LAG_MINUTES - 1], 0);
+    }
+
+    #[test]
+    fn repairs_are_forgotten_after_a_day() {
+        let history = History::default();
+        for hour in [0, 10, 10, 30] {
+            history.repaired(hour * HOUR_NS);
+        }
+        assert_eq!(history.repairs(30 * HOUR_NS), 3);
+        assert_eq!(history.repairs(34 * HOUR_NS), 1);
+    }
+
+    #[test]
+    fn the_last_changes_of_verdicts_are_kept_newest_first() {
+        let history = History::default();
+        let mut view = alloc_view(&job("web", "g", "t"), 0, 7);
+        history.alloc(UnixNanos(1), None, &view);
+        history.alloc(UnixNanos(2), Some(&view.clone()), &view);
+        let before = view.clone();
+        view.convergence = verdict(ConvergenceState::Waiting, "task t: waits");
+        history.alloc(UnixNanos(3), Some(&before), &view);
+        let causes: Vec<String> = history.transitions().into_iter().map(|one| one.cause).collect();
+        assert_eq!(causes, ["task t: waits", "Task started by client"]);
+        for _ in 0..TRANSITIONS_MAX {
+            history.alloc(UnixNanos(1), None, &view);
+        }
+        assert_eq!(history.transitions().len(), TRANSITIONS_MAX);
+    }
+}

@@ -1,0 +1,69 @@
+//! The one screen, made from the read model: how far everything is, a row for each job.
+//!
+//! In: what is published. Out: an [`Overview`] for the API, which the command line and the page at `/ui` show.
+
+use herdlet_api_types::{
+    Duration,
+    alloc::Desired,
+    overview::{JobRow, Overview},
+    view::{AllocView, Convergence, ConvergenceState, JobView},
+};
+
+use crate::{publish::ReadModel, telemetry::Gauges};
+
+/// How far everything is at `now_ns` of the boot clock.
+pub fn overview(model: &ReadModel, now_ns: u64) -> Overview {
+    // Taken first: what is shown is no older.
+    let index = model.index();
+    let gauges = Gauges::of(model, now_ns);
+    let mut jobs: Vec<JobRow> = model.jobs().iter().map(|job| row(job, &model.allocs_of(&job.key))).collect();
+    jobs.sort_by_key(|row| row.state == ConvergenceState::Converged);
+    let converged = jobs.iter().filter(|row| row.state == ConvergenceState::Converged).count();
+    Overview {
+        index,
+        converged: converged as u64,
+        lag: Duration(i64::try_from(gauges.lag_ns).unwrap_or(i64::MAX)),
+        overdue: gauges.overdue.values().sum(),
+        drift_repaired: model.history().repairs(now_ns),
+        jobs,
+    }
+}
+
+fn row(job: &JobView, allocs: &[std::sync::Arc<AllocView>]) -> JobRow {
+    let state = job.convergence.state;
+    let is_open = |convergence: &Convergence| convergence.state != ConvergenceState::Converged;
+    let open = allocs
+        .iter()
+        .filter(|alloc| is_open(&alloc.convergence))
+        .min_by_key(|alloc| alloc.convergence.since.wall);
+    // What is said of an allocation is closer to what is going on than what is said of its job.
+    let (next, next_alloc, due) = match open {
+        Some(alloc) => {
+            let Convergence { message, overdue_at, .. } = &alloc.convergence;
+            (format!("{}: {message}", alloc.spec.name()), Some(alloc.spec.id), overdue_at)
+        }
+        None => (job.convergence.message.clone(), None, &job.convergence.overdue_at),
+    };
+    let older =
+        allocs.iter().filter(|alloc| !alloc.status.is_terminal()).map(|alloc| alloc.spec.job_version).min();
+    let is_well = |alloc: &&std::sync::Arc<AllocView>| {
+        alloc.spec.desired == Desired::Run && !is_open(&alloc.convergence) && alloc.healthy != Some(false)
+    };
+    JobRow {
+        key: job.key.clone(),
+        version: job.version,
+        from_version: older.filter(|older| *older < job.version && is_open(&job.convergence)),
+        deleting: job.deleting,
+        state,
+        since: job.convergence.since.wall,
+        healthy: allocs.iter().filter(is_well).count() as u64,
+        wanted: if job.deleting {
+            0
+        } else {
+            job.job.groups.iter().map(|group| u64::from(group.count)).sum()
+        },
+        next,
+        next_alloc,
+        due: due.map(|due| due.wall),
+    }
+}
