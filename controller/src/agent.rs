@@ -6,6 +6,7 @@
 //! ```
 
 mod eyes;
+mod orphans;
 
 use std::{sync::Arc, time::Duration};
 
@@ -45,6 +46,9 @@ use crate::{
     watch::drift,
 };
 use eyes::Eyes;
+use orphans::{Extent, Memory, reconcile_found};
+
+pub use orphans::{Orphans, Tally};
 
 /// Room in the inbox: a burst beyond it makes senders wait, never the loop.
 const INBOX_LEN: usize = 4_096;
@@ -68,15 +72,6 @@ pub struct Parts {
     pub consul: ConsulConfig,
     /// Counts what the planner notes.
     pub notes: NoteSink,
-}
-
-/// Attempts of this instance that belong to no allocation.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Orphans {
-    /// So many are still there.
-    pub left: u64,
-    /// So many were removed.
-    pub removed: u64,
 }
 
 /// A running agent.
@@ -110,7 +105,7 @@ impl Agent {
     /// When keys or catalogues can't be prepared.
     pub async fn start(parts: Parts) -> anyhow::Result<Self> {
         let Parts { instance, state, node, settings, volumes, consul, notes } = parts;
-        let Opened { store, records, damaged, rebuilt: _, incomplete } = state;
+        let Opened { store, records, damaged, rebuilt: _, incomplete, forgotten } = state;
         for damaged in &damaged {
             tracing::error!(what = damaged.what, why = damaged.why, kept = %damaged.path.display(), "damaged state set aside");
         }
@@ -119,8 +114,9 @@ impl Agent {
         for unusable in &unusable {
             tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
         }
-        let lost = (incomplete || !unusable.is_empty()).then_some(Lost);
-        let (found, orphans) = reconcile_found(&instance, &world, lost).await;
+        let extent = if incomplete || !unusable.is_empty() { Extent::Part } else { Extent::Whole };
+        let memory = Memory::new(&world, forgotten, extent);
+        let (found, orphans) = reconcile_found(&instance, &memory).await;
         let signer = Signer::load_or_create(&instance.paths.keys()).context("load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
         let node = with_fingerprints(node, &instance.drivers).await;
@@ -244,47 +240,6 @@ pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
         anyhow::bail!("{why}");
     }
     Ok(answer.reply)
-}
-
-/// Something that was stored may be missing: what the database doesn't know may be wanted, and is left to an operator.
-struct Lost;
-
-/// Attempts that exist: those of known allocations are told to the planner. Unknown ones are leaks and removed, unless
-/// something of the database was lost, now or at an earlier start: an allocation is forgotten only after its directory has
-/// gone, so one that has a directory was not.
-async fn reconcile_found(instance: &Instance, world: &World, lost: Option<Lost>) -> (Vec<Event>, Orphans) {
-    let known: std::collections::BTreeSet<_> = world.allocations().map(|(spec, _)| spec.id).collect();
-    let mut events = Vec::new();
-    let mut orphans = Orphans::default();
-    for (name, driver) in instance.drivers.iter() {
-        let found = match driver.found().await {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::warn!(driver = name, error = error.why(), "failed to list attempts");
-                continue;
-            }
-        };
-        for id in found {
-            if known.contains(&id.alloc) {
-                events.push(Event::Found { alloc: id.alloc, task: id.task, attempt: id.attempt });
-                continue;
-            }
-            if lost.is_some() || instance.paths.alloc(&id.alloc).exists() {
-                tracing::warn!(attempt = %id, "an unknown attempt exists; it is left alone");
-                orphans.left += 1;
-                continue;
-            }
-            tracing::warn!(attempt = %id, "removing an attempt that belongs to no allocation");
-            match driver.destroy(&id, crate::drivers::task::Leftover::Kill).await {
-                Ok(()) => orphans.removed += 1,
-                Err(error) => {
-                    tracing::warn!(attempt = %id, error = error.why(), "failed to remove it");
-                    orphans.left += 1;
-                }
-            }
-        }
-    }
-    (events, orphans)
 }
 
 fn wanted_volume(volume: Volume) -> Event {

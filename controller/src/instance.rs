@@ -142,7 +142,7 @@ impl Instance {
 }
 
 /// Allocations that have a directory.
-fn alloc_ids(allocs: &Path) -> Vec<AllocId> {
+pub(crate) fn alloc_ids(allocs: &Path) -> Vec<AllocId> {
     let Ok(entries) = std::fs::read_dir(allocs) else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names.filter_map(|name| Some(AllocId(name.parse().ok()?))).collect()

@@ -111,7 +111,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let closing = CancellationToken::new();
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let mut faces = JoinSet::new();
-    telemetry.orphans("attempt", agent.orphans);
+    telemetry.orphans(agent.orphans);
     let scrape = telemetry.scrape(&mut agent, problems.clone());
     let vitals = vitals(readiness.clone(), agent.requests.clone(), agent.orphans, problems);
     let shared = shared(&config, &agent, facts, vitals, scrape, closing.clone());
@@ -203,7 +203,7 @@ fn vitals(
         let degraded = requests.degraded();
         let degraded = degraded.map(|why| format!("nothing new is started, running tasks are kept: {why}"));
         let degraded = degraded.or_else(|| {
-            let left = Some(orphans.left).filter(|left| *left > 0)?;
+            let left = Some(orphans.attempts.left).filter(|left| *left > 0)?;
             Some(format!(
                 "{left} attempts were found that belong to no job and were left alone: the log names them"
             ))

@@ -7,7 +7,7 @@
 //! <state>/format     what the directory is written in; a newer one is refused, untouched
 //! <state>/lock       flock(2) of the agent that uses it
 //! <state>/instance   whose real things these are
-//! <state>/state.db   tables meta, spec, state, acks
+//! <state>/state.db   tables meta, spec, state, acks, forgotten
 //! <state>/committed  number of the last commit, to notice a database that has fallen back
 //! <state>/accepted/  see [`crate::accepted`]
 //! <state>/damaged/   records that could not be read
@@ -16,6 +16,7 @@
 mod claim;
 pub mod code;
 mod file;
+pub(crate) mod forgotten;
 pub(crate) mod load;
 mod mark;
 mod open;
@@ -40,6 +41,7 @@ pub use open::{OpenError, Opened, SetAside};
 use crate::{accepted::Accepted, durable::Steps};
 use code::{FORMAT, Table};
 use file::{Broken, META_FORMAT, META_INDEX, META_INSTANCE};
+use forgotten::Forgotten;
 use mark::Mark;
 
 /// The state database of one agent.
@@ -49,6 +51,7 @@ pub struct StateDb {
     /// None after a failure: redb takes nothing more after an error of the disk, so the file is opened again.
     db: Option<Database>,
     accepted: Accepted,
+    forgotten: Forgotten,
     index: u64,
     mark: Mark,
     steps: Steps,
@@ -62,6 +65,9 @@ pub enum CommitError {
     /// An accepted file could not be written.
     #[error("write what was accepted")]
     Accepted(#[source] io::Error),
+    /// Removals of directories and files could not be made to last.
+    #[error("wait for the removal of what was forgotten")]
+    Forgotten(#[source] io::Error),
     /// A record could not be put into bytes.
     #[error("encode {key}")]
     Encode {
@@ -105,7 +111,11 @@ impl StateDb {
     fn try_commit(&mut self, batch: &[Record]) -> Result<u64, CommitError> {
         let index = next_index(self.index, batch);
         self.accepted.take(batch, index).map_err(CommitError::Accepted)?;
-        let writes = writes(batch)?;
+        let mut writes = writes(batch)?;
+        let forgotten = self.forgotten.after(batch, index).map_err(CommitError::Forgotten)?;
+        if let Some(names) = &forgotten {
+            self.forgotten.write(names, &mut writes);
+        }
         let db = match self.db.take() {
             Some(db) => db,
             None => file::open(&self.path).map_err(|broken| CommitError::Reopen(said(broken)))?,
@@ -121,6 +131,9 @@ impl StateDb {
             Ok(Ok(db)) => self.db = Some(db),
             Ok(Err(error)) => return Err(CommitError::Database(error)),
             Err(broken) => return Err(CommitError::Database(said(broken))),
+        }
+        if let Some(names) = forgotten {
+            self.forgotten.set(names);
         }
         self.steps.pass().map_err(CommitError::Accepted)?;
         self.mark.set(index);

@@ -39,7 +39,7 @@ pub use herdlet_runtime::operation::KindFigures;
 pub use page::Format;
 
 use crate::{
-    agent::{Agent, Orphans},
+    agent::{Agent, Orphans, Tally},
     desired::folder::FolderStatus,
     drivers::cgroup::Isolation,
     executor::Kind,
@@ -187,11 +187,14 @@ impl Telemetry {
         counts.prune(&keys_of(&jobs), &allocs.iter().map(|view| view.spec.id).collect());
     }
 
-    /// Things of this kind were found that belong to nothing that is known.
-    pub fn orphans(&self, kind: &'static str, found: Orphans) {
+    /// What was found that belongs to nothing that is known.
+    pub fn orphans(&self, found: Orphans) {
         let mut counts = self.0.counts();
-        counts.orphans.insert(kind, found.left);
-        *counts.orphans_removed.entry(kind).or_default() += found.removed;
+        for (kind, Tally { left, removed }) in [("attempt", found.attempts), ("alloc_dir", found.alloc_dirs)]
+        {
+            counts.orphans.insert(kind, left);
+            *counts.orphans_removed.entry(kind).or_default() += removed;
+        }
     }
 
     /// The page of metrics.

@@ -20,7 +20,7 @@ use herdlet_api_types::AllocId;
 
 use crate::{
     drivers::{
-        mounts::kernel,
+        mounts::{kernel, mounts_below},
         privileges::{NOBODY, Ownership, Privileges},
         safe_fs::{Crossing, Dir, FsError, Outlives, Rights},
         sight::{Class, Sight},
@@ -108,6 +108,27 @@ impl AllocDir {
     /// When something can't be unmounted or removed; what could be is gone, and doing it again goes on from there.
     pub fn down(&self) -> Result<(), AllocDirError> {
         self.remove().map_err(|source| AllocDirError::Down { id: self.id, source })
+    }
+
+    /// The same for what is left of an allocation that was forgotten. Its mounts had gone before that: what is mounted there now,
+    /// but for memory file systems of ours, is somebody else's and keeps it all where it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`AllocDir::down`], and [`FsError::Mounted`] where somebody has mounted something.
+    pub fn down_without_others_mounts(&self) -> Result<(), AllocDirError> {
+        let removed = self.check_mounts().and_then(|()| self.remove());
+        removed.map_err(|source| AllocDirError::Down { id: self.id, source })
+    }
+
+    fn check_mounts(&self) -> Result<(), FsError> {
+        let Some(allocs) = open(&self.allocs)? else { return Ok(()) };
+        let top = allocs.real_path()?.join(self.name());
+        let mounts = mounts_below(&top).map_err(|error| FsError::io("list the mounts below", &top, error))?;
+        match mounts.into_iter().find(|mount| !mount.is_ours()) {
+            Some(other) => Err(FsError::Mounted { path: other.point }),
+            None => Ok(()),
+        }
     }
 
     fn make(&self, spec: &[u8]) -> Result<(), FsError> {

@@ -213,7 +213,8 @@ impl HostVolumes {
             volumes.rename(own, &gone)?;
             volumes.remove_tree(&gone)?;
         }
-        Ok(())
+        // A power cut must not bring it back: a new volume of that name would have the old one's data.
+        volumes.sync()
     }
 
     fn open(&self) -> Result<Option<Dir>, FsError> {

@@ -27,11 +27,13 @@ pub(crate) enum Table {
     State,
     /// What a server has acknowledged (node mode).
     Acks,
+    /// What was forgotten, at the place that its state had, with the commit's number: see [`super::forgotten`].
+    Forgotten,
 }
 
 impl Table {
     /// All of them.
-    pub(crate) const ALL: [Self; 4] = [Self::Meta, Self::Spec, Self::State, Self::Acks];
+    pub(crate) const ALL: [Self; 5] = [Self::Meta, Self::Spec, Self::State, Self::Acks, Self::Forgotten];
 
     /// Its name in the database.
     pub(crate) fn name(self) -> &'static str {
@@ -40,6 +42,7 @@ impl Table {
             Self::Spec => "spec",
             Self::State => "state",
             Self::Acks => "acks",
+            Self::Forgotten => "forgotten",
         }
     }
 
@@ -86,7 +89,7 @@ fn any_key_at(table: Table, place: &str) -> Option<RecordKey> {
         (Table::State, ["volume", name]) => Some(RecordKey::Volume(paths::decode(name)?)),
         (Table::Spec, ["alloc", id]) => Some(RecordKey::AllocSpec(AllocId(id.parse().ok()?))),
         (Table::State, ["alloc", id]) => Some(RecordKey::AllocState(AllocId(id.parse().ok()?))),
-        (Table::Meta | Table::Spec | Table::State | Table::Acks, _) => None,
+        (Table::Meta | Table::Spec | Table::State | Table::Acks | Table::Forgotten, _) => None,
     }
 }
 

@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use super::{
     code::{self, FORMAT, Table, Unreadable},
     file::{self, Broken, META_FORMAT, META_INDEX, META_INSTANCE},
+    forgotten::Names,
 };
 
 /// What a database holds.
@@ -38,6 +39,8 @@ pub(crate) struct Loaded {
     pub(crate) volumes: BTreeMap<String, VolumeState>,
     pub(crate) specs: BTreeMap<AllocId, Allocation>,
     pub(crate) states: BTreeMap<AllocId, Durable>,
+    /// What it names as forgotten.
+    pub(crate) forgotten: Names,
     /// Records that are not among the above.
     pub(crate) aside: Vec<Aside>,
 }
@@ -96,7 +99,13 @@ impl Loaded {
                 self.instance = String::from_utf8(bytes).ok();
                 return Ok(());
             }
-            (Table::Meta | Table::Spec | Table::State | Table::Acks, _) => {}
+            (Table::Meta | Table::Spec | Table::State | Table::Acks | Table::Forgotten, _) => {}
+        }
+        if table == Table::Forgotten
+            && let (Some(key), Some(commit)) = (code::key_at(Table::State, place), file::number(&bytes))
+        {
+            self.forgotten.insert(key, commit);
+            return Ok(());
         }
         let read = match code::key_at(table, place) {
             Some(RecordKey::Meta) => code::decode(&bytes).map(|meta| self.meta = meta),

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use herdlet_api_types::{JobKey, UnixNanos};
+use herdlet_api_types::{AllocId, JobKey, UnixNanos};
 use herdlet_plan::{
     record::{Record, RecordKey, RecordValue},
     time::Now,
@@ -20,6 +20,7 @@ use super::{
     StateDb, Write,
     code::{self, FORMAT, Table},
     file::{self, Broken},
+    forgotten::{Forgotten, Names},
     load::{Aside, Loaded},
     mark::{self, Mark},
     said, write,
@@ -50,6 +51,8 @@ pub struct Opened {
     /// Something that was stored may be missing: the database was lost or fell back, or an allocation could not be read. What
     /// is found to run and is not among the records may be wanted, so nobody but an operator may remove it.
     pub incomplete: bool,
+    /// Allocations that were forgotten of late: what is found of them is a leak, also where something else was lost.
+    pub forgotten: BTreeSet<AllocId>,
 }
 
 /// Something that could not be read.
@@ -129,17 +132,28 @@ impl StateDb {
         // What was made anew is a commit of its own.
         loaded.index = loaded.index.saturating_add(u64::from(mended.any()));
         let index = loaded.index;
+        let forgotten = std::mem::take(&mut loaded.forgotten);
         let records = loaded.into_records();
         opening.keep_aside(&mended.aside)?;
         opening.set_aside(&read.unreadable);
-        let accepted = opening.align(&read, &records, index, mended.last)?;
+        let accepted =
+            opening.align(&read, &records, index, &Past { last: mended.last, forgotten: &forgotten })?;
         let db = opening.write(db, &records, &mended, index, &dir)?;
         let mark = Mark::open(&paths.state).map_err(io_error("open `committed` in", &paths.state))?;
         mark.set(index);
-        let store =
-            StateDb { path: opening.path, db: Some(db), accepted, index, mark, steps: Steps::default(), dir };
+        let store = StateDb {
+            path: opening.path,
+            db: Some(db),
+            accepted,
+            forgotten: Forgotten::new(paths, forgotten.clone()),
+            index,
+            mark,
+            steps: Steps::default(),
+            dir,
+        };
         let records = records.into_iter().collect();
-        Ok(Opened { store, records, damaged: opening.damaged, rebuilt, incomplete })
+        let forgotten = forgotten.into_keys().filter_map(|key| alloc_of(&key)).collect();
+        Ok(Opened { store, records, damaged: opening.damaged, rebuilt, incomplete, forgotten })
     }
 }
 
@@ -162,6 +176,14 @@ struct Mended {
     fell_back: bool,
     /// The last commit that happened; none where nothing beside the database says that there was no later one.
     last: Option<u64>,
+}
+
+/// What the database says of files whose objects it does not know.
+struct Past<'a> {
+    /// [`Mended::last`].
+    last: Option<u64>,
+    /// What it names as forgotten.
+    forgotten: &'a Names,
 }
 
 impl Mended {
@@ -282,14 +304,14 @@ impl Opening<'_> {
     }
 
     /// Makes the accepted files say what the records say. A file of what the database does not know is removed where it is of a
-    /// commit after the `last` one, as a kill before a commit leaves it: nobody was told that it was accepted. Any other is kept
-    /// aside: the power failed just after it was removed, or somebody has put it there.
+    /// commit after the last one, as a kill before a commit leaves it: nobody was told that it was accepted. So is one of what the
+    /// database names as forgotten: the power failed just after it was removed. Any other is kept aside.
     fn align(
         &mut self,
         read: &Read,
         records: &BTreeMap<RecordKey, RecordValue>,
         index: u64,
-        last: Option<u64>,
+        past: &Past<'_>,
     ) -> Result<Accepted, OpenError> {
         let dir = self.paths.accepted();
         let failed = || io_error("write", &dir);
@@ -300,8 +322,10 @@ impl Opening<'_> {
             if records.contains_key(&key) {
                 continue;
             }
-            if last.is_some_and(|last| commit > last) {
+            if past.last.is_some_and(|last| commit > last) {
                 tracing::info!(path = %path.display(), commit, "an accepted file is removed: its commit never happened");
+            } else if past.forgotten.get(&key).is_some_and(|forgotten| commit <= *forgotten) {
+                tracing::info!(path = %path.display(), commit, "an accepted file is removed: it was forgotten");
             } else {
                 let aside = self.paths.state.join("damaged");
                 let name =
@@ -394,6 +418,18 @@ fn missing(loaded: &Loaded, aside: &[Aside]) -> BTreeSet<RecordKey> {
         keys.insert(RecordKey::AllocSpec(*id));
     }
     keys
+}
+
+/// The allocation whose state has this key.
+fn alloc_of(key: &RecordKey) -> Option<AllocId> {
+    match key {
+        RecordKey::AllocState(id) => Some(*id),
+        RecordKey::Meta
+        | RecordKey::Job(_)
+        | RecordKey::JobVersion(..)
+        | RecordKey::Volume(_)
+        | RecordKey::AllocSpec(_) => None,
+    }
 }
 
 /// The files of jobs and volumes: what each stands for, where it is, the commit that it names.

@@ -3,5 +3,6 @@
 mod crash;
 mod damage;
 mod fixture;
+mod forgotten;
 mod refuse;
 mod whole;

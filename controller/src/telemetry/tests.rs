@@ -208,7 +208,10 @@ fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
             alloc(TaskPhase::Running, 1, None, CheckStatus::Success),
         ],
     );
-    node.telemetry.orphans("attempt", Orphans { left: 1, removed: 1 });
+    node.telemetry.orphans(Orphans {
+        attempts: Tally { left: 1, removed: 1 },
+        alloc_dirs: Tally { left: 0, removed: 2 },
+    });
     let sink = node.telemetry.sink();
     sink(&Note::Disruption { job: key(), cause: "update" });
     sink(&Note::TaskRestart { job: key(), task: "main".to_owned(), reason: "exit" });

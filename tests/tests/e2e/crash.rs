@@ -14,6 +14,7 @@ use herdlet_tests::{
     e2e::{agent::Agent, host, wait},
     flat,
 };
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::common::{is_root, job, shell, sleeper};
 
@@ -259,4 +260,76 @@ fn a_database_that_fell_back_over_a_deletion_takes_it_down_once_more_and_harms_n
         agent.log()
     );
     agent.finish();
+}
+
+/// The database waits for the disk when an allocation is forgotten, the removal of its directory before that does not.
+#[test]
+fn a_directory_that_a_power_cut_has_brought_back_goes_at_the_next_start() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("stays", "service", "", &[sleeper("t", "")]));
+    agent.apply_and_wait(&job("goes", "service", "", &[sleeper("t", "")]));
+    let stays = agent.single("stays.g[0]", "t");
+    let allocs = agent.home.state().join("alloc");
+    let back = allocs.join(agent.single("goes.g[0]", "t").alloc);
+    let copy = agent.home.path().join("copy");
+    copy_tree(&back, &copy);
+    agent.cli(&["delete", "--wait", "goes"]).success();
+    agent.kill();
+    assert!(!back.exists());
+    copy_tree(&copy, &back);
+    // Its name is not one that this database has ever known.
+    let unknown = allocs.join("11111111-2222-3333-4444-555555555555");
+    copy_tree(&copy, &unknown);
+    // Somebody has found use for it already.
+    let theirs = back.join("t/local");
+    mount("theirs", &theirs, "tmpfs", MountFlags::empty(), c"size=1m").unwrap();
+
+    agent.launch();
+    assert!(theirs.exists() && unknown.exists(), "{}", agent.log_tail());
+    let left = |agent: &Agent| agent.metric("herdlet_orphans{", "alloc_dir");
+    assert!((left(&agent) - 2.0).abs() < 0.5, "{}", left(&agent));
+    agent.kill();
+    unmount(&theirs, UnmountFlags::empty()).unwrap();
+
+    agent.launch();
+    assert!(!back.exists() && unknown.exists(), "{}", agent.log_tail());
+    assert!((left(&agent) - 1.0).abs() < 0.5, "{}", left(&agent));
+    let removed = agent.metric("herdlet_orphans_removed_total", "alloc_dir");
+    assert!((removed - 1.0).abs() < 0.5, "{removed}");
+    assert_eq!(agent.single("stays.g[0]", "t"), stays);
+    std::fs::remove_dir_all(unknown).unwrap();
+    agent.finish();
+}
+
+/// What it held may be all that is left of a job: also at later starts, with the new database whole.
+#[test]
+fn a_directory_that_a_lost_database_may_have_known_is_kept() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("goes", "service", "", &[sleeper("t", "")]));
+    let back = agent.home.state().join("alloc").join(agent.single("goes.g[0]", "t").alloc);
+    let copy = agent.home.path().join("copy");
+    copy_tree(&back, &copy);
+    agent.cli(&["delete", "--wait", "goes"]).success();
+    agent.terminate();
+    copy_tree(&copy, &back);
+    fs::remove_file(agent.home.state().join("state.db")).unwrap();
+    for _ in 0..2 {
+        agent.launch();
+        assert!(back.join("alloc.json").exists(), "{}", agent.log_tail());
+        agent.kill();
+    }
+    fs::remove_dir_all(back).unwrap();
+    agent.launch();
+    agent.finish();
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    let status = std::process::Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(status.success());
 }

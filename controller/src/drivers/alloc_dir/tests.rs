@@ -77,6 +77,26 @@ fn it_is_made_seen_kept_and_removed() {
 }
 
 #[test]
+fn what_is_left_of_a_forgotten_one_goes_with_memory_of_ours_and_stays_with_mounts_of_others() {
+    let Some(ground) = Ground::mounting() else { return };
+    let paths = paths(&ground);
+    let dir = AllocDir::new(&paths, id(1), ground.privileges());
+    dir.up(b"{}").unwrap();
+    TaskDir::new(paths.task(&id(1), "t"), ground.privileges()).up().unwrap();
+    let theirs = paths.task(&id(1), "t").join("local");
+    let status = Command::new("mount").args(["-t", "tmpfs", "theirs"]).arg(&theirs).status().unwrap();
+    assert!(status.success());
+    fs::write(theirs.join("precious"), "").unwrap();
+    let error = dir.down_without_others_mounts().unwrap_err().to_string();
+    assert!(error.ends_with("something is mounted there"), "{error}");
+    assert!(theirs.join("precious").exists() && paths.alloc(&id(1)).join("alloc.json").exists());
+    assert!(Command::new("umount").arg(&theirs).status().unwrap().success());
+    dir.down_without_others_mounts().unwrap();
+    assert!(fs::read_dir(paths.allocs()).unwrap().next().is_none());
+    dir.down_without_others_mounts().unwrap();
+}
+
+#[test]
 fn removal_unmounts_what_is_below_and_touches_no_volume() {
     let Some(ground) = Ground::mounting() else { return };
     let paths = paths(&ground);
