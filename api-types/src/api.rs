@@ -15,6 +15,21 @@ use crate::{
 pub struct ApplyRequest {
     /// Manifests, as their author wrote them.
     pub files: Vec<ManifestText>,
+    /// Values for the variables of HCL job files.
+    #[serde(default)]
+    pub variables: VariableTexts,
+}
+
+/// Values for the variables of HCL job files, as they were given; of several for one variable the last holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VariableTexts {
+    /// `NOMAD_VAR_<name>` by name; what no file declares is passed over.
+    pub environment: BTreeMap<String, String>,
+    /// Files of values, HCL or JSON.
+    pub files: Vec<ManifestText>,
+    /// `NAME=VALUE`
+    pub assignments: Vec<String>,
 }
 
 /// One manifest file.
@@ -23,7 +38,7 @@ pub struct ApplyRequest {
 pub struct ManifestText {
     /// What problems call it: a path, or `<stdin>`.
     pub name: String,
-    /// YAML.
+    /// YAML, Nomad's JSON or HCL.
     pub text: String,
 }
 

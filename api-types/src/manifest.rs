@@ -43,6 +43,7 @@ pub mod task;
 pub mod volume;
 
 mod resolve;
+mod whole;
 mod write;
 
 #[cfg(test)]

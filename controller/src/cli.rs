@@ -7,6 +7,7 @@ mod address;
 mod apply;
 pub mod client;
 mod completions;
+mod convert;
 mod delete;
 mod diff;
 mod exec;
@@ -18,6 +19,7 @@ mod offline;
 mod output;
 mod restart;
 mod rollback;
+mod schema;
 mod screen;
 mod show;
 mod status;
@@ -26,6 +28,7 @@ mod table;
 mod target;
 mod top;
 mod ui;
+mod variables;
 mod wait;
 mod watch;
 mod words;
@@ -41,6 +44,7 @@ pub use address::{Address, AddressError, Connection};
 pub use client::{Client, ClientError};
 
 use failure::Failure;
+pub use variables::VariableArgs;
 
 /// Keeps jobs true on this machine: tasks run, services registered, volumes mounted, tokens derived.
 #[derive(Debug, Parser)]
@@ -97,6 +101,9 @@ pub struct RunArgs {
     /// Manifests: files, folders, or - for standard input
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Values for variables of HCL job files
+    #[command(flatten)]
+    pub variables: VariableArgs,
     /// Where its state is kept [default: a temporary directory that is removed at the end]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
@@ -199,11 +206,16 @@ pub enum ClientCommand {
         after_help = "Example:\n  herdlet validate --strict jobs.d\n\nExit code: 0 good, 1 problems, 2 it could not be checked."
     )]
     Validate(offline::ValidateArgs),
-    /// Print the JSON Schema of manifests, or of one field
+    /// Write Nomad's job files, in HCL or JSON, as manifests with every default written out
     #[command(
-        after_help = "Examples:\n  herdlet schema > manifest.schema.json\n  herdlet schema spec.groups.tasks.resources"
+        after_help = "Examples:\n  herdlet convert web.nomad.hcl --var image=v2 > web.yaml\n  nomad job inspect web | herdlet convert -"
     )]
-    Schema(offline::SchemaArgs),
+    Convert(convert::ConvertArgs),
+    /// Explain a field of manifests, or print the JSON Schema of all
+    #[command(
+        after_help = "Examples:\n  herdlet schema > manifest.schema.json\n  herdlet schema spec.groups.tasks.restart\n  herdlet schema job.group.task.restart   the same in Nomad's spelling"
+    )]
+    Schema(schema::SchemaArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Examples:\n  herdlet completions bash > /etc/bash_completion.d/herdlet\n  herdlet completions zsh > \"${fpath[1]}/_herdlet\"\n  herdlet completions fish > ~/.config/fish/completions/herdlet.fish"
@@ -276,7 +288,11 @@ impl ClientCommand {
             Self::Ui(args) => Some(&mut args.connection),
             Self::Wait(args) => Some(&mut args.connection),
             Self::Diff(args) => Some(&mut args.connection),
-            Self::Validate(_) | Self::Schema(_) | Self::Completions(_) | Self::Version(_) => None,
+            Self::Validate(_)
+            | Self::Convert(_)
+            | Self::Schema(_)
+            | Self::Completions(_)
+            | Self::Version(_) => None,
         }
     }
 }
@@ -311,7 +327,8 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Wait(args) => wait::run(args).await,
         ClientCommand::Diff(args) => diff::run(args).await.map_err(|failure| failure.code(failure::USAGE)),
         ClientCommand::Validate(args) => offline::validate(&args),
-        ClientCommand::Schema(args) => offline::schema(&args),
+        ClientCommand::Convert(args) => convert::convert(&args),
+        ClientCommand::Schema(args) => schema::schema(&args),
         ClientCommand::Completions(args) => {
             show::out(&completions::script(args.shell));
             Ok(0)

@@ -3,5 +3,7 @@
 //! In: texts. Out: what should run. It must not know what does run.
 
 pub mod folder;
+pub mod hcl;
 pub mod manifests;
+pub mod owners;
 pub mod yaml;

@@ -26,7 +26,8 @@ pub struct Target {
 }
 
 /// Everything that is fed.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
+    Target { name: "hcl", feed: manifest::feed_hcl, seeds: manifest::hcl_seeds },
     Target { name: "manifest", feed: manifest::feed, seeds: manifest::seeds },
     Target { name: "request", feed: request::feed, seeds: request::seeds },
     Target { name: "state", feed: state::feed, seeds: state::seeds },
@@ -90,6 +91,11 @@ mod tests {
     #[test]
     fn the_corpus_of_manifests_holds() {
         replay("manifest");
+    }
+
+    #[test]
+    fn the_corpus_of_hcl_holds() {
+        replay("hcl");
     }
 
     #[test]

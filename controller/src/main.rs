@@ -41,8 +41,13 @@ async fn execute(command: Command) -> u8 {
         Command::Agent(flags) => serve::run_agent(flags).await,
         Command::Run(args) => {
             init_logs();
+            let variables = match args.variables.given() {
+                Ok(variables) => variables,
+                Err(code) => return code,
+            };
             run::run(run::RunOptions {
                 files: args.files,
+                variables,
                 state_dir: args.state_dir,
                 cgroup_parent: args.cgroup_parent,
             })

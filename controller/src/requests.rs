@@ -2,7 +2,8 @@
 //!
 //! In: a command. Out: the planner's answer once it is durable, or why there is none. While the store can't write, a request
 //! waits at the door and is withheld after [`STORE_WAIT_MAX`]: the planner never hears of it. One that was taken before the
-//! store began to fail can't be taken back: that it is open is what its answer says. It must not know what a command means.
+//! store began to fail can't be taken back: that it is open is what its answer says. A job that a
+//! folder of manifests owns is refused here. Beyond that it must not know what a command means.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,7 +18,10 @@ use tokio::{
     time::sleep,
 };
 
-use crate::planner::{Answer, Input};
+use crate::{
+    desired::owners::{Owner, Owners},
+    planner::{Answer, Input},
+};
 
 /// So long a request waits for a store that can't write: longer than a disk that stalls for a moment, shorter than people
 /// wait without wondering.
@@ -29,6 +33,7 @@ pub struct Requests {
     inbox: Inbox<Input>,
     store: watch::Receiver<StoreHealth>,
     state: Arc<Path>,
+    owners: Arc<Owners>,
 }
 
 /// Why a request has no answer. The sentences stand alone.
@@ -43,6 +48,9 @@ pub enum RequestError {
          written before the agent ends, and else is forgotten: {0}; then see what holds: herdlet status"
     )]
     Open(String),
+    /// It was not taken: a folder of manifests says otherwise.
+    #[error(transparent)]
+    Owned(#[from] Owner),
     /// The loop has ended.
     #[error("the agent is shutting down")]
     Down,
@@ -60,7 +68,12 @@ impl Requests {
     }
 
     pub(crate) fn to(inbox: Inbox<Input>, store: watch::Receiver<StoreHealth>, state: PathBuf) -> Self {
-        Self { inbox, store, state: state.into() }
+        Self { inbox, store, state: state.into(), owners: Arc::default() }
+    }
+
+    /// What folders of manifests own: requests that go against them are refused.
+    pub fn owners(&self) -> Arc<Owners> {
+        Arc::clone(&self.owners)
     }
 
     /// Asks for something and waits until it is durable; while the store can't write, at most [`STORE_WAIT_MAX`].
@@ -68,6 +81,7 @@ impl Requests {
     /// # Errors
     /// [`RequestError`], which says what is known of the request's effect.
     pub async fn ask(&self, command: Command) -> Result<Answer, RequestError> {
+        self.owners.allow(&command)?;
         let mut store = self.store.clone();
         let mut late = Box::pin(sleep(STORE_WAIT_MAX));
         if !waits_for_nothing(&command) {

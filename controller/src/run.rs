@@ -18,6 +18,7 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use herdlet_api_types::{
     JobKey,
+    api::VariableTexts,
     job::{Job, JobType},
     task::TaskStatus,
     view::{AllocView, ConvergenceState},
@@ -26,7 +27,10 @@ use herdlet_plan::event::{Command, Reply};
 
 use crate::{
     agent::{self, Agent},
-    desired::manifests::{self, Drivers, Set},
+    desired::{
+        hcl::Variables,
+        manifests::{self, Drivers, Set},
+    },
     durable,
     guard::{Charge, Guard},
     instance::{Availability, Instance, Options},
@@ -45,6 +49,8 @@ use crate::{
 pub struct RunOptions {
     /// Manifests: files, folders, or `-`.
     pub files: Vec<PathBuf>,
+    /// Values for variables of HCL job files.
+    pub variables: VariableTexts,
     /// Where its state is kept; a temporary directory where absent.
     pub state_dir: Option<PathBuf>,
     /// Topmost cgroup.
@@ -62,7 +68,9 @@ const LAST_OUTPUT_MAX: Duration = Duration::from_secs(10);
 
 /// Runs the manifests to their end. The answer is the exit code.
 pub async fn run(options: RunOptions) -> u8 {
-    let set = match manifests::load(&options.files, &Drivers::built_in()) {
+    let set = Variables::read(&options.variables)
+        .and_then(|variables| manifests::load(&options.files, &Drivers::built_in(), &variables));
+    let set = match set {
         Ok(set) => set,
         Err(problems) => {
             anstream::eprintln!("{problems}");

@@ -158,8 +158,10 @@ fn sweep(instance: &Instance) {
 /// Every folder; none is read yet.
 fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     let state = &agent.context.paths.state;
-    let folder =
-        |dir: &PathBuf| FolderSource::new(dir.clone(), state, manifest_rules(config), agent.inbox.clone());
+    let folder = |dir: &PathBuf| {
+        let owners = agent.requests.owners();
+        FolderSource::new(dir.clone(), state, manifest_rules(config), agent.inbox.clone(), owners)
+    };
     config.manifests.iter().map(folder).collect()
 }
 

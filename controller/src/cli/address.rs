@@ -110,6 +110,11 @@ impl Connection {
         }
         let text = std::env::var("HERDLET_ADDR").unwrap_or_default();
         if text.is_empty() {
+            let socket = std::env::var("HERDLET_SOCKET").unwrap_or_default();
+            if !socket.is_empty() && !PathBuf::from(&socket).is_absolute() {
+                let message = format!("HERDLET_SOCKET is {socket:?}: expected an absolute path");
+                return Err(Failure::new(message).code(USAGE));
+            }
             return Address::local(&Surroundings::of_process("")).ok_or_else(|| {
                 Failure::new("cannot tell where the agent's socket is: HOME, XDG_STATE_HOME and XDG_RUNTIME_DIR are not set")
                     .code(USAGE)

@@ -15,6 +15,7 @@ use super::{
     output::Output,
     show::styled,
     style,
+    variables::VariableArgs,
     wait::{Goal, Limit, WaitReport, wait_for_applied},
 };
 use crate::desired::{
@@ -38,6 +39,8 @@ pub struct ApplyArgs {
     #[arg(long, conflicts_with = "wait")]
     detailed_exitcode: bool,
     #[command(flatten)]
+    variables: VariableArgs,
+    #[command(flatten)]
     output: Output,
     #[command(flatten)]
     pub(super) connection: Connection,
@@ -60,7 +63,7 @@ const CHANGED: u8 = 11;
 
 pub(super) async fn run(args: ApplyArgs) -> Result<u8, Failure> {
     let limit = Limit::from_now(if args.wait { args.timeout } else { Duration::ZERO });
-    let request = ApplyRequest { files: read(&args.files)? };
+    let request = ApplyRequest { files: read(&args.files)?, variables: args.variables.texts()? };
     let client = args.connection.client()?;
     let reply = limit.within("apply it", client.apply(&request)).await?;
     tell(&reply, args.output);

@@ -13,6 +13,7 @@ use super::{
     client::{Client, ClientError, Purge},
     failure::{Failure, USAGE},
     output::Output,
+    variables::VariableArgs,
     wait::{Goal, Limit, WaitReport, Waited, wait_for},
 };
 use crate::desired::manifests::{self, Drivers};
@@ -35,6 +36,8 @@ pub struct DeleteArgs {
     /// How long all of it may take; 0 for ever
     #[arg(long, default_value = "5m", value_parser = super::wait::limit)]
     timeout: Duration,
+    #[command(flatten)]
+    variables: VariableArgs,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -118,7 +121,7 @@ fn by_name(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet
 }
 
 fn by_file(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet<String>), Failure> {
-    let set = manifests::load(&args.files, &Drivers::built_in());
+    let set = manifests::load(&args.files, &Drivers::built_in(), &args.variables.read()?);
     let set = set.map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
     let (mut keys, volumes) =
         (Vec::new(), set.volumes.into_iter().map(|loaded| loaded.object.name).collect());

@@ -14,6 +14,7 @@ use super::{
     show::{self, styled},
     style,
     table::plain,
+    variables::VariableArgs,
 };
 use crate::desired::manifests::{self, Drivers};
 
@@ -23,6 +24,8 @@ pub struct DiffArgs {
     /// Manifests: files, folders, or - for standard input
     #[arg(short = 'f', long = "file", required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+    #[command(flatten)]
+    variables: VariableArgs,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -64,7 +67,7 @@ struct FieldChange {
 
 /// 0 where nothing would change, 1 where something would, 2 for errors.
 pub(super) async fn run(args: DiffArgs) -> Result<u8, Failure> {
-    let set = manifests::load(&args.files, &Drivers::built_in());
+    let set = manifests::load(&args.files, &Drivers::built_in(), &args.variables.read()?);
     let set = set.map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
     let client = args.connection.client()?;
     let (jobs, volumes) = tokio::try_join!(client.jobs(), client.volumes())?;

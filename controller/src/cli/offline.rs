@@ -1,16 +1,16 @@
-//! Commands that need no agent: `validate`, `schema`, `completions`, `version`.
+//! Commands that need no agent: `validate`, `completions`, `version`.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::{
     failure::{FAILED, Failure, USAGE},
     output::{Output, Reader},
     show::{self, styled},
     style,
+    variables::VariableArgs,
 };
 use crate::desired::{
     manifests::{self, Drivers, Set},
@@ -26,6 +26,8 @@ pub struct ValidateArgs {
     /// Warnings are problems too
     #[arg(long)]
     strict: bool,
+    #[command(flatten)]
+    variables: VariableArgs,
     #[command(flatten)]
     output: Output,
 }
@@ -56,13 +58,6 @@ struct VersionReport {
     version: &'static str,
 }
 
-/// Arguments of `herdlet schema`.
-#[derive(Debug, Clone, Args)]
-pub struct SchemaArgs {
-    /// A field, such as spec.groups.tasks.resources [default: the whole manifest]
-    field: Option<String>,
-}
-
 /// Arguments of `herdlet completions`.
 #[derive(Debug, Clone, Args)]
 pub struct CompletionsArgs {
@@ -71,13 +66,14 @@ pub struct CompletionsArgs {
     pub(super) shell: clap_complete::Shell,
 }
 
-/// 0 where all is well, 1 for problems, 2 where nothing could be checked.
+/// 0 where all is well, 1 for problems, 2 where nothing could be checked: what can't be read, and what holds no manifest.
 pub(super) fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
     let missing = args.files.iter().find(|path| path.as_os_str() != "-" && !path.exists());
     if let Some(path) = missing {
         return Err(Failure::new(format!("{}: there is no such file", path.display())).code(USAGE));
     }
-    let (set, problems) = match manifests::load(&args.files, &Drivers::built_in()) {
+    let variables = args.variables.read()?;
+    let (set, problems) = match manifests::load(&args.files, &Drivers::built_in(), &variables) {
         Ok(set) => (set, Problems::new()),
         Err(problems) => (Set::default(), problems),
     };
@@ -85,6 +81,13 @@ pub(super) fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
         return Err(Failure::new("there is no manifest in what was given").code(USAGE));
     }
     let good = problems.is_empty() && (!args.strict || set.warnings.is_empty());
+    // What is wrong with texts as a whole (unreadable, too large, no manifest in it) was not checked.
+    let is_checked = problems.iter().any(|problem| problem.line > 0);
+    let code = match good {
+        true => 0,
+        false if is_checked || problems.is_empty() => FAILED,
+        false => USAGE,
+    };
     match args.output.reader() {
         Reader::Person => say_validation(&set, &problems),
         Reader::Program => args.output.document(&Validation {
@@ -96,7 +99,7 @@ pub(super) fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
             warnings: set.warnings,
         })?,
     }
-    Ok(if good { 0 } else { FAILED })
+    Ok(code)
 }
 
 fn say_validation(set: &Set, problems: &Problems) {
@@ -119,83 +122,4 @@ pub(super) fn version(args: &VersionArgs) -> Result<u8, Failure> {
 
 fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
-}
-
-pub(super) fn schema(args: &SchemaArgs) -> Result<u8, Failure> {
-    let root = manifests::schema();
-    let Some(field) = &args.field else {
-        show::json(&root)?;
-        return Ok(0);
-    };
-    let found = field_schema(&root, field);
-    if found.is_empty() {
-        return Err(Failure::new(format!("manifests have no field {field:?}"))
-            .code(USAGE)
-            .hint("write it as a path, for instance spec.groups.tasks.resources"));
-    }
-    for one in found {
-        show::json(&one)?;
-    }
-    Ok(0)
-}
-
-/// The schemas of a field, in documents of any kind. Lists and maps are passed through: `groups.tasks` and `groups[0].tasks`.
-fn field_schema(root: &Value, field: &str) -> Vec<Value> {
-    let mut now: Vec<&Value> = vec![root];
-    for name in field.split('.').map(|step| step.split('[').next().unwrap_or(step)) {
-        now = now.into_iter().flat_map(|schema| steps(root, schema, name)).collect();
-    }
-    let mut found: Vec<Value> = Vec::new();
-    for schema in now {
-        // What a reference stands for says more than the reference.
-        let mut whole = schema.clone();
-        if let (Value::Object(whole), Some(Value::Object(target))) = (&mut whole, target(root, schema)) {
-            whole.remove("$ref");
-            whole.extend(target.clone().into_iter().filter(|(key, _)| key != "description"));
-        }
-        if !found.contains(&whole) {
-            found.push(whole);
-        }
-    }
-    found
-}
-
-fn steps<'s>(root: &'s Value, schema: &'s Value, name: &str) -> Vec<&'s Value> {
-    let mut found = Vec::new();
-    let mut open = vec![schema];
-    // References, alternatives and items lead to the same field; 64 of them are a circle.
-    for _ in 0..64 {
-        let Some(schema) = open.pop() else { break };
-        if let Some(property) = schema.pointer("/properties").and_then(|all| all.get(name)) {
-            found.push(property);
-            continue;
-        }
-        open.extend(target(root, schema));
-        for key in ["items", "additionalProperties"] {
-            open.extend(schema.get(key).filter(|inner| inner.is_object()));
-        }
-        for key in ["oneOf", "anyOf", "allOf"] {
-            open.extend(schema.get(key).and_then(Value::as_array).into_iter().flatten());
-        }
-    }
-    found
-}
-
-fn target<'s>(root: &'s Value, schema: &Value) -> Option<&'s Value> {
-    root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_schema_of_a_field_is_found_by_its_path() {
-        let root = manifests::schema();
-        let found = field_schema(&root, "spec.groups.tasks.resources");
-        assert!(found.iter().any(|schema| schema.pointer("/properties/cpu").is_some()), "{found:?}");
-        assert_eq!(found, field_schema(&root, "spec.groups[0].tasks[1].resources"));
-        assert!(!field_schema(&root, "metadata.name").is_empty());
-        assert!(field_schema(&root, "spec.groups.nothing").is_empty());
-    }
 }

@@ -15,12 +15,14 @@ use anyhow::Context as _;
 use herdlet_api_types::{JobKey, job::Job, volume::Volume};
 use herdlet_plan::event::Command;
 use herdlet_runtime::{Gate, GateOpener, Inbox};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
     agent::{accepted, request},
     desired::{
         manifests::{Drivers, Folder, read_folder},
+        owners::{Owned, Owners},
         yaml::Problem,
     },
     durable,
@@ -37,15 +39,16 @@ const QUIET_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How long to wait before a folder that can't be watched, or could not be taken over, is tried again.
 const RETRY_PERIOD: Duration = Duration::from_secs(5);
 
-/// The files' names, each with the jobs that it defined when it was last good.
-type Owned = BTreeMap<String, BTreeSet<JobKey>>;
+/// So many jobs are named in one sentence.
+const NAMED_MAX: usize = 5;
 
 /// A folder of manifests.
 pub struct FolderSource {
     dir: PathBuf,
     /// Where ownership is kept.
     memory: PathBuf,
-    owned: Owned,
+    remembered: Memory,
+    owners: Arc<Owners>,
     drivers: Drivers,
     inbox: Inbox<Input>,
     status: Arc<FolderStatus>,
@@ -53,6 +56,21 @@ pub struct FolderSource {
     warnings: Vec<Problem>,
     first_try: Option<GateOpener>,
     tried: Gate,
+}
+
+/// What is kept of a folder while no agent runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Memory {
+    /// Which file owns which jobs.
+    files: Vec<(String, BTreeSet<JobKey>)>,
+    /// The file system that the folder was on, by the device's number.
+    device: Option<u64>,
+}
+
+impl Memory {
+    fn owned(&self) -> Owned {
+        self.files.iter().cloned().collect()
+    }
 }
 
 /// What is wrong with the folder now, for status and metrics.
@@ -93,19 +111,27 @@ struct Wanted {
 
 impl FolderSource {
     /// The folder `dir`; `state` is the agent's state directory.
-    pub fn new(dir: PathBuf, state: &Path, drivers: Drivers, inbox: Inbox<Input>) -> Self {
+    pub fn new(
+        dir: PathBuf,
+        state: &Path,
+        drivers: Drivers,
+        inbox: Inbox<Input>,
+        owners: Arc<Owners>,
+    ) -> Self {
         let memory = state.join("folders").join(memory_name(&dir));
-        let owned = recall(&memory).unwrap_or_else(|error| {
+        let remembered = recall(&memory).unwrap_or_else(|error| {
             tracing::error!(path = %memory.display(), %error, "failed to read which jobs the folder owned; those whose files \
                 are gone run on until they are deleted by hand");
-            Owned::new()
+            Memory::default()
         });
+        owners.set(&dir, remembered.owned());
         let (first_try, tried) = Gate::closed();
         let first_try = Some(first_try);
         Self {
             dir,
             memory,
-            owned,
+            remembered,
+            owners,
             drivers,
             inbox,
             status: Arc::default(),
@@ -137,14 +163,17 @@ impl FolderSource {
     async fn load(&mut self) -> anyhow::Result<Reading> {
         let (dir, drivers) = (self.dir.clone(), self.drivers.clone());
         let folder = herdlet_runtime::off_thread(move || read_folder(&dir, &drivers)).await?;
-        let Wanted { jobs, volumes, gone, owned, mut problems, warnings, unreadable } =
-            decide(&self.owned, folder);
-        if let Some(problem) = unreadable {
+        let before = self.remembered.owned();
+        let mut wanted = decide(&before, folder);
+        if let Some(problem) = wanted.unreadable {
             self.tell_unreadable(problem);
             return Ok(Reading::Unreadable);
         }
+        let device = identity(&self.dir).map(|(device, _)| device);
+        let device = self.keep_what_a_lost_mount_took(&before, &mut wanted, device);
+        let Wanted { jobs, volumes, gone, owned, mut problems, warnings, .. } = wanted;
         // Remembered first: what is applied and then forgotten could never be taken away again.
-        self.remember(union(&self.owned, &owned))?;
+        self.remember(&union(&before, &owned), device)?;
         let refused = accepted(request(&self.inbox, Command::Apply { jobs, volumes }).await?).err();
         if let Some(error) = &refused {
             let message = format!("the folder as a whole was refused, nothing was changed: {error:#}");
@@ -158,8 +187,33 @@ impl FolderSource {
             // It may be gone already.
             let _ = request(&self.inbox, Command::Delete { job }).await?;
         }
-        self.remember(owned)?;
+        self.remember(&owned, device)?;
         Ok(Reading::Read)
+    }
+
+    /// Where files are missing and the folder is on another file system than before, a mount is lost rather than the files
+    /// removed: their jobs stay. The answer is the device to remember.
+    fn keep_what_a_lost_mount_took(
+        &self,
+        before: &Owned,
+        wanted: &mut Wanted,
+        device: Option<u64>,
+    ) -> Option<u64> {
+        let known = self.remembered.device;
+        if wanted.gone.is_empty() || known.is_none() || device == known {
+            return device;
+        }
+        let names: Vec<String> = wanted.gone.iter().take(NAMED_MAX).map(ToString::to_string).collect();
+        let message = format!(
+            "is on another file system than before, and {} jobs are not in it any more: nothing is removed. Mount it again; or, if \
+             they are to go: herdlet delete {}",
+            wanted.gone.len(),
+            names.join(" ")
+        );
+        wanted.problems.push(self.problem(message));
+        wanted.gone.clear();
+        wanted.owned = union(before, &wanted.owned);
+        known
     }
 
     /// Follows the folder until the agent ends.
@@ -253,28 +307,34 @@ impl FolderSource {
         }
     }
 
-    fn remember(&mut self, owned: Owned) -> anyhow::Result<()> {
-        if owned != self.owned || !self.memory.exists() {
-            let entries: Vec<_> = owned.iter().collect();
+    fn remember(&mut self, owned: &Owned, device: Option<u64>) -> anyhow::Result<()> {
+        let memory = Memory { files: owned.clone().into_iter().collect(), device };
+        if memory != self.remembered || !self.memory.exists() {
             if let Some(parent) = self.memory.parent() {
                 durable::make_dir(parent).with_context(|| format!("make directory {}", parent.display()))?;
             }
-            durable::write(&self.memory, &serde_json::to_vec(&entries)?)
+            durable::write(&self.memory, &serde_json::to_vec(&memory)?)
                 .with_context(|| format!("write {}", self.memory.display()))?;
-            self.owned = owned;
+            self.owners.set(&self.dir, owned.clone());
+            self.remembered = memory;
         }
         Ok(())
     }
 }
 
-/// Which jobs the folder owned; none where nothing was remembered yet.
-fn recall(memory: &Path) -> std::io::Result<Owned> {
-    let entries: Vec<(String, BTreeSet<JobKey>)> = match std::fs::read(memory) {
-        Ok(bytes) => serde_json::from_slice(&bytes)?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+/// What was remembered of the folder; nothing where there is no file yet.
+fn recall(memory: &Path) -> std::io::Result<Memory> {
+    let bytes = match std::fs::read(memory) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Memory::default()),
         Err(error) => return Err(error),
     };
-    Ok(entries.into_iter().collect())
+    // Up to release 0.1 it was the list of files alone.
+    let files: Option<Vec<(String, BTreeSet<JobKey>)>> = serde_json::from_slice(&bytes).ok();
+    match files {
+        Some(files) => Ok(Memory { files, device: None }),
+        None => Ok(serde_json::from_slice(&bytes)?),
+    }
 }
 
 /// Waits until nothing has changed for a while.
@@ -382,6 +442,53 @@ mod tests {
         assert_eq!(second.gone, [key("a")].into());
         assert!(!second.problems.is_empty());
         assert_eq!(second.owned["b.yaml"], [key("b")].into());
+    }
+
+    #[test]
+    fn a_folder_on_another_file_system_removes_nothing() {
+        let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (inbox, _) = Inbox::with_capacity(1);
+        let owners = Arc::<Owners>::default();
+        let new = || {
+            FolderSource::new(
+                dir.path().into(),
+                state.path(),
+                Drivers::built_in(),
+                inbox.clone(),
+                Arc::clone(&owners),
+            )
+        };
+        let before: Owned = [("a.yaml".to_owned(), [key("a")].into())].into();
+        new().remember(&before, Some(7)).unwrap();
+        // Also after a restart of the agent.
+        let source = new();
+        assert_eq!((source.remembered.owned(), source.remembered.device), (before.clone(), Some(7)));
+        let mut lost = read(&before, dir.path());
+        assert_eq!(source.keep_what_a_lost_mount_took(&before, &mut lost, Some(8)), Some(7));
+        assert!(lost.gone.is_empty() && lost.owned == before);
+        assert!(
+            lost.problems[0].message.contains("another file system")
+                && lost.problems[0].message.contains("delete a")
+        );
+        // Removed on the same file system they go, and a folder that moved with all its files has moved.
+        let mut removed = read(&before, dir.path());
+        assert_eq!(source.keep_what_a_lost_mount_took(&before, &mut removed, Some(7)), Some(7));
+        assert_eq!(removed.gone, [key("a")].into());
+        write(dir.path(), "a.yaml", "a");
+        let mut moved = read(&before, dir.path());
+        assert_eq!(source.keep_what_a_lost_mount_took(&before, &mut moved, Some(8)), Some(8));
+    }
+
+    #[test]
+    fn what_an_older_release_remembered_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = dir.path().join("m.json");
+        std::fs::write(&memory, serde_json::to_vec(&[("a.yaml", [key("a")])]).unwrap()).unwrap();
+        let recalled = recall(&memory).unwrap();
+        assert_eq!(
+            (recalled.owned(), recalled.device),
+            ([("a.yaml".to_owned(), [key("a")].into())].into(), None)
+        );
     }
 
     #[test]

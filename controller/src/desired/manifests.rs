@@ -6,20 +6,21 @@
 //! It must not know what runs, what was applied before, or how a driver works (see [`Drivers`]).
 //!
 //! ```text
-//! bytes ──yaml──► documents ──check(schema)──► typed ──► canonical
-//!                     │            │             │
-//!                     │         unbuilt       validate
-//!                     └────────────┴──────┬──────┘
-//!                                     Problems, warnings
+//! YAML ──yaml──────────────► documents ──check(schema)──► typed ──► canonical
+//! Nomad's JSON ──yaml──nomad──►  │            │             │
+//! Nomad's HCL ───hcl───nomad──►  │         unbuilt       validate
+//!                                └────────────┴──────┬──────┘
+//!                                                Problems, warnings
 //! ```
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use herdlet_api_types::{job::Job, volume::Volume};
 
+use super::hcl::{self, Variables};
 use super::yaml::{self, Position, Problem, Problems};
 
 mod config;
@@ -27,6 +28,7 @@ mod document;
 mod drivers;
 mod findings;
 mod folder;
+mod nomad;
 mod prune;
 mod schema;
 mod unbuilt;
@@ -38,6 +40,7 @@ mod tests;
 
 pub use drivers::{DriverRules, Drivers, Filesystem};
 pub use folder::{Folder, FolderFile, read_folder, texts};
+pub(crate) use nomad::in_manifest_words;
 pub use schema::schema;
 pub use write::{job_to_yaml, volume_to_yaml};
 
@@ -72,16 +75,16 @@ pub struct Loaded<T> {
 /// So many jobs and volumes make a set; more is a slip or an attack.
 pub const OBJECTS_MAX: usize = 10_000;
 
-/// Reads all manifests at these paths: files, folders (`*.yaml` and `*.yml` in them, by name, not below), and `-` for
+/// Reads all manifests at these paths: files, folders (what bears a manifest's name in them, not below), and `-` for
 /// standard input.
 ///
 /// # Errors
 /// Everything that is wrong with any of them, an unreadable file included.
-pub fn load(paths: &[PathBuf], drivers: &Drivers) -> Result<Set, Problems> {
-    let mut reading = Reading::default();
+pub fn load(paths: &[PathBuf], drivers: &Drivers, variables: &Variables) -> Result<Set, Problems> {
+    let mut reading = Reading::new(drivers, variables);
     for text in folder::texts(paths) {
         match text {
-            Ok((source, bytes)) => reading.text(&source, &bytes, drivers),
+            Ok((source, bytes)) => reading.text(&source, &bytes),
             Err(problem) => reading.problems.push(problem),
         }
     }
@@ -93,46 +96,105 @@ pub fn load(paths: &[PathBuf], drivers: &Drivers) -> Result<Set, Problems> {
 /// # Errors
 /// Everything that is wrong with it.
 pub fn parse(source: &str, bytes: &[u8], drivers: &Drivers) -> Result<Set, Problems> {
-    parse_all([(source, bytes)], drivers)
+    parse_all([(source, bytes)], drivers, &Variables::default())
 }
 
-/// Reads all manifests in several texts as one set.
+/// Reads all manifests in several texts as one set: YAML, Nomad's API JSON, or HCL with values for its variables, told
+/// apart by their names (`x.hcl`, `x.nomad`) and otherwise by how they begin.
 ///
 /// # Errors
 /// Everything that is wrong with any of them.
 pub fn parse_all<'a>(
     texts: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     drivers: &Drivers,
+    variables: &Variables,
 ) -> Result<Set, Problems> {
-    let mut reading = Reading::default();
+    let mut reading = Reading::new(drivers, variables);
     for (source, bytes) in texts {
-        reading.text(source, bytes, drivers);
+        reading.text(source, bytes);
     }
     reading.finish()
 }
 
 /// A set in the making.
-#[derive(Debug, Default)]
-struct Reading {
+#[derive(Debug)]
+struct Reading<'r> {
+    drivers: &'r Drivers,
+    variables: &'r Variables,
     set: Set,
     problems: Problems,
     places: Places,
+    /// Variables of all HCL texts.
+    declared: BTreeSet<String>,
 }
 
 /// Where each object of a set is defined, by kind, namespace and name.
 type Places = BTreeMap<(&'static str, String, String), String>;
 
-impl Reading {
-    fn text(&mut self, source: &str, bytes: &[u8], drivers: &Drivers) {
+impl<'r> Reading<'r> {
+    fn new(drivers: &'r Drivers, variables: &'r Variables) -> Self {
+        let (set, problems) = (Set::default(), Problems::new());
+        Self { drivers, variables, set, problems, places: Places::new(), declared: BTreeSet::new() }
+    }
+
+    fn text(&mut self, source: &str, bytes: &[u8]) {
+        if hcl::is_hcl(source, bytes) {
+            return self.hcl(source, bytes);
+        }
         let parsed = yaml::parse(source, bytes);
         self.problems.append(parsed.problems);
-        for mut document in parsed.documents {
-            let outcome = document::read(&mut document, drivers);
-            self.problems.append(outcome.problems);
-            self.set.warnings.extend(outcome.warnings);
-            if let Some(content) = outcome.content {
-                self.content(&document, content);
+        for document in parsed.documents {
+            if nomad::is_job(&document) {
+                self.api_job(&document);
+            } else {
+                let content = self.document(document, str::to_owned);
+                self.contents(content);
             }
+        }
+    }
+
+    fn hcl(&mut self, source: &str, bytes: &[u8]) {
+        let evaluated = match hcl::evaluate(source, bytes, self.variables) {
+            Ok(evaluated) => evaluated,
+            Err(problems) => return self.problems.append(problems),
+        };
+        self.declared.extend(evaluated.declared);
+        let (documents, problems) = nomad::from_hcl(source, &evaluated.body, self.drivers);
+        let translates = problems.is_empty();
+        self.problems.append(problems);
+        for document in documents {
+            let content = self.document(document, str::to_owned).filter(|_| translates);
+            self.contents(content);
+        }
+    }
+
+    /// A job of Nomad's API: what is wrong with it is told by the API's own names.
+    fn api_job(&mut self, written: &yaml::Document) {
+        let job = if written.root.get("Job").is_some() { "Job" } else { "" };
+        let (document, problems) = nomad::from_json(written);
+        let translates = problems.is_empty();
+        self.problems.append(problems);
+        let content = self.document(document, |path| nomad::in_api_words(path, job)).filter(|_| translates);
+        self.contents(content);
+    }
+
+    /// Reads a document. `words` says a path as its author knows it.
+    fn document(
+        &mut self,
+        mut document: yaml::Document,
+        words: impl Fn(&str) -> String,
+    ) -> Option<(yaml::Document, Content)> {
+        let outcome = document::read(&mut document, self.drivers);
+        let in_words = |problem: Problem| Problem { path: words(&problem.path), ..problem };
+        self.problems.add_more(outcome.problems.more());
+        self.problems.extend(outcome.problems.into_vec().into_iter().map(in_words));
+        self.set.warnings.extend(outcome.warnings.into_iter().map(in_words));
+        outcome.content.map(|content| (document, content))
+    }
+
+    fn contents(&mut self, content: Option<(yaml::Document, Content)>) {
+        if let Some((document, content)) = content {
+            self.content(&document, content);
         }
     }
 
@@ -172,7 +234,11 @@ impl Reading {
         }
     }
 
-    fn finish(self) -> Result<Set, Problems> {
+    fn finish(mut self) -> Result<Set, Problems> {
+        // What a text declares is only known where it could be read.
+        if self.problems.is_empty() {
+            self.problems = self.variables.undeclared(&self.declared);
+        }
         self.problems.into_result().map(|()| self.set)
     }
 }

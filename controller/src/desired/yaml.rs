@@ -14,11 +14,11 @@
 mod check;
 mod node;
 mod parse;
-mod path;
+pub(crate) mod path;
 mod problem;
 mod read;
 mod scalar;
-mod words;
+pub(crate) mod words;
 mod write;
 
 #[cfg(test)]

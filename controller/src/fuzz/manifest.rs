@@ -1,4 +1,4 @@
-//! Manifests: bytes → canonical jobs that can be written, stored and planned, or problems that name their place.
+//! Manifests, in YAML or Nomad's JSON, and job files in HCL: bytes → canonical jobs that can be written, stored and planned, or problems that name their place.
 
 use std::sync::LazyLock;
 
@@ -17,9 +17,17 @@ static DRIVERS: LazyLock<Drivers> = LazyLock::new(Drivers::built_in);
 const PLANNED_MAX: u32 = 50;
 
 pub(super) fn feed(data: &[u8]) {
-    match parse("m.yaml", data, &DRIVERS) {
+    feed_as("m.yaml", data);
+}
+
+pub(super) fn feed_hcl(data: &[u8]) {
+    feed_as("m.hcl", data);
+}
+
+fn feed_as(name: &str, data: &[u8]) {
+    match parse(name, data, &DRIVERS) {
         Ok(set) => accepted(set),
-        Err(problems) => refused(data, &problems),
+        Err(problems) => refused(name, data, &problems),
     }
 }
 
@@ -62,7 +70,7 @@ fn only(written: &str) -> (Vec<Job>, Vec<Volume>) {
 }
 
 /// Every problem has a place in the text, in order, and can be shown on a terminal.
-fn refused(data: &[u8], problems: &Problems) {
+fn refused(name: &str, data: &[u8], problems: &Problems) {
     assert!(!problems.is_empty());
     let text = String::from_utf8_lossy(data);
     // As YAML counts them: a carriage return alone ends a line too.
@@ -70,7 +78,7 @@ fn refused(data: &[u8], problems: &Problems) {
     let lines: Vec<&str> = normal.split('\n').collect();
     let mut last = (0, 0);
     for problem in problems {
-        assert_eq!(problem.source, "m.yaml");
+        assert_eq!(problem.source, name);
         let (line, column) = (problem.line as usize, problem.column as usize);
         assert!(last <= (line, column), "out of order: {problems}");
         last = (line, column);
@@ -88,6 +96,16 @@ fn refused(data: &[u8], problems: &Problems) {
     }
 }
 
+pub(super) fn hcl_seeds() -> Vec<Vec<u8>> {
+    [
+        include_str!("../desired/manifests/nomad/corpus/batch.nomad.hcl"),
+        include_str!("../desired/manifests/nomad/corpus/lone.nomad.hcl"),
+        include_str!("../desired/manifests/nomad/corpus/service.nomad.hcl"),
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .into()
+}
+
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = [
         include_str!("../../../manifests/hello.yaml"),
@@ -99,6 +117,9 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         include_str!("../desired/manifests/tests/web.written.yaml"),
         include_str!("../desired/yaml/tests/golden/foreign.yaml"),
         include_str!("../desired/yaml/tests/golden/slips.yaml"),
+        include_str!("../desired/manifests/nomad/corpus/batch.json"),
+        include_str!("../desired/manifests/nomad/corpus/lone.json"),
+        include_str!("../desired/manifests/nomad/corpus/service.json"),
     ]
     .map(|text| text.as_bytes().to_vec())
     .into();

@@ -15,6 +15,7 @@ use super::{
     error::{ApiError, ApiResult, unexpected},
 };
 use crate::desired::{
+    hcl::Variables,
     manifests::{self, Drivers, Set},
     yaml::{Problem, Problems},
 };
@@ -53,7 +54,8 @@ fn nothing(names: &[String]) -> Problem {
 async fn read(request: ApplyRequest, drivers: Drivers) -> ApiResult<Result<Set, Problems>> {
     let reading = herdlet_runtime::off_thread(move || {
         let texts = request.files.iter().map(|file| (file.name.as_str(), file.text.as_bytes()));
-        manifests::parse_all(texts, &drivers)
+        Variables::read(&request.variables)
+            .and_then(|variables| manifests::parse_all(texts, &drivers, &variables))
     });
     reading.await.map_err(|error| ApiError::Failed(format!("read the manifests: {error}")))
 }

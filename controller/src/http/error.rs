@@ -88,6 +88,7 @@ impl From<RequestError> for ApiError {
         match error {
             RequestError::Withheld(_) | RequestError::Down => Self::Unavailable(message),
             RequestError::Open(_) => Self::Open(message),
+            RequestError::Owned(_) => Self::Conflict(message),
             RequestError::Lost => Self::Defect(message),
         }
     }

@@ -76,7 +76,7 @@ enum Kind {
 }
 
 static HEAD: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<Head>);
-static JOB: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<JobManifest>);
+pub(super) static JOB: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<JobManifest>);
 static VOLUME: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<VolumeManifest>);
 
 fn kind(document: &Document) -> Option<Kind> {

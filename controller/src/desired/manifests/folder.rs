@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::{Drivers, Reading, Set};
+use crate::desired::hcl::Variables;
 use crate::desired::yaml::{Limits, Problem, Problems};
 
 /// A folder of manifests, file by file: one that is broken doesn't take the others with it.
@@ -30,20 +31,23 @@ pub struct FolderFile {
 
 /// A folder with more files than this is refused.
 const FILES_MAX: usize = 10_000;
+/// What the names of manifests end in.
+const EXTENSIONS: [&str; 5] = ["yaml", "yml", "json", "hcl", "nomad"];
 /// The name of standard input in problems.
 const STDIN: &str = "<stdin>";
 
-/// Reads all manifests of a folder (`*.yaml` and `*.yml`, not below), file by file.
+/// Reads all manifests of a folder (not below), file by file. Variables of HCL files have their defaults.
 pub fn read_folder(folder: &Path, drivers: &Drivers) -> Folder {
     let paths = match list(folder) {
         Ok(paths) => paths,
         Err(problem) => return Folder { files: Vec::new(), problem: Some(problem) },
     };
-    let mut places = BTreeMap::new();
+    let (mut places, variables) = (BTreeMap::new(), Variables::default());
     let files = paths.into_iter().map(|path| {
-        let mut reading = Reading { places: std::mem::take(&mut places), ..Reading::default() };
-        match read_file(&path) {
-            Ok((source, bytes)) => reading.text(&source, &bytes, drivers),
+        let mut reading = Reading::new(drivers, &variables);
+        reading.places = std::mem::take(&mut places);
+        match read_listed(&path) {
+            Ok((source, bytes)) => reading.text(&source, &bytes),
             Err(problem) => reading.problems.push(problem),
         }
         places = std::mem::take(&mut reading.places);
@@ -66,9 +70,10 @@ pub fn texts(paths: &[PathBuf]) -> impl Iterator<Item = Result<(String, Vec<u8>)
         }
         match list(path) {
             Ok(files) if files.is_empty() => {
-                Box::new(std::iter::once(Err(of_source(path, "has no *.yaml or *.yml file"))))
+                let message = format!("has no manifest: no name ends in .{}", EXTENSIONS.join(", ."));
+                Box::new(std::iter::once(Err(of_source(path, message))))
             }
-            Ok(files) => Box::new(files.into_iter().map(|file| read_file(&file))),
+            Ok(files) => Box::new(files.into_iter().map(|file| read_listed(&file))),
             Err(problem) => Box::new(std::iter::once(Err(problem))),
         }
     })
@@ -80,9 +85,7 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        // Through symbolic links, as mounted configuration often is; a dangling one is a file that can't be read.
-        let is_file = fs::metadata(&path).map_or_else(|_| path.is_symlink(), |metadata| metadata.is_file());
-        if is_manifest_name(&path) && is_file {
+        if is_manifest_name(&path) && !path.is_dir() {
             paths.push(path);
         }
         if paths.len() > FILES_MAX {
@@ -94,11 +97,33 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
 }
 
 fn is_manifest_name(path: &Path) -> bool {
-    let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-    !hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    // The JSON Schema of manifests may lie beside them, for editors.
+    let is_other = name.starts_with(b".") || name.ends_with(b"schema.json");
+    let named = |extension: &std::ffi::OsStr| EXTENSIONS.iter().any(|known| extension == *known);
+    !is_other && path.extension().is_some_and(named)
+}
+
+/// A file of a folder: what only bears the name of one, such as a pipe, is told instead of waited for. Symbolic links are
+/// followed, as mounted configuration often has them; a dangling one can't be read.
+fn read_listed(path: &Path) -> Result<Text, Problem> {
+    match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => {
+            Err(of_source(path, "is no file (a pipe, socket or device), and was not read"))
+        }
+        Ok(_) | Err(_) => read_file(path),
+    }
 }
 
 fn read_file(path: &Path) -> Result<Text, Problem> {
+    let most = Limits::DEFAULT.bytes_max as u64;
+    if let Some(length) =
+        fs::metadata(path).ok().map(|metadata| metadata.len()).filter(|length| *length > most)
+    {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let message = format!("has {:.1} MiB; the limit is {:.1} MiB", mib(length), mib(most));
+        return Err(of_source(path, message));
+    }
     let bytes = fs::File::open(path).and_then(read_bounded);
     let bytes = bytes.map_err(|error| of_source(path, format!("cannot be read: {error}")))?;
     Ok((path.display().to_string(), bytes))

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Drivers, Filesystem, Set, job_to_yaml, load, parse, schema, volume_to_yaml};
+use crate::desired::hcl::Variables;
 use crate::desired::yaml::Problems;
 
 mod bad;
@@ -31,7 +32,7 @@ fn examples() -> Vec<PathBuf> {
 #[test]
 fn examples_load_and_come_back() {
     for path in examples() {
-        let set = load(std::slice::from_ref(&path), &Drivers::built_in())
+        let set = load(std::slice::from_ref(&path), &Drivers::built_in(), &Variables::default())
             .unwrap_or_else(|problems| panic!("{}:\n{problems}", path.display()));
         for loaded in &set.jobs {
             let written = job_to_yaml(&loaded.object).unwrap();
@@ -50,14 +51,15 @@ fn examples_load_and_come_back() {
 
 #[test]
 fn examples_are_one_set() {
-    let set =
-        load(&[repository().join("manifests")], &Drivers::built_in()).unwrap_or_else(|all| panic!("{all}"));
+    let set = load(&[repository().join("manifests")], &Drivers::built_in(), &Variables::default())
+        .unwrap_or_else(|all| panic!("{all}"));
     assert_eq!((set.jobs.len(), set.volumes.len()), (6, 4));
 }
 
 #[test]
 fn hello_is_as_the_readme_says() {
-    let set = load(&[repository().join("manifests/hello.yaml")], &Drivers::built_in()).unwrap();
+    let set = load(&[repository().join("manifests/hello.yaml")], &Drivers::built_in(), &Variables::default())
+        .unwrap();
     let job = &set.jobs[0].object;
     assert_eq!(
         (job.id.as_str(), job.groups[0].name.as_str(), job.groups[0].tasks[0].name.as_str()),
@@ -68,7 +70,8 @@ fn hello_is_as_the_readme_says() {
 
 #[test]
 fn what_is_only_stored_is_said() {
-    let set = load(&[repository().join("manifests/web.yaml")], &Drivers::built_in()).unwrap();
+    let set = load(&[repository().join("manifests/web.yaml")], &Drivers::built_in(), &Variables::default())
+        .unwrap();
     let warnings: Vec<String> = set.warnings.iter().map(|warning| warning.message.clone()).collect();
     assert_eq!(
         warnings,
@@ -135,7 +138,8 @@ fn the_published_schema_is_current() {
 
 #[test]
 fn a_job_is_written_as_a_person_would() {
-    let set = load(&[repository().join("manifests/web.yaml")], &Drivers::built_in()).unwrap();
+    let set = load(&[repository().join("manifests/web.yaml")], &Drivers::built_in(), &Variables::default())
+        .unwrap();
     let written = job_to_yaml(&set.jobs[0].object).unwrap();
     let path = repository().join("controller/src/desired/manifests/tests/web.written.yaml");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {

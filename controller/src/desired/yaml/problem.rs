@@ -135,9 +135,14 @@ impl Problems {
         }
     }
 
+    /// Counts so many that were not kept elsewhere.
+    pub(crate) fn add_more(&mut self, more: usize) {
+        self.more += more;
+    }
+
     /// Adds all of another list.
     pub fn append(&mut self, others: Self) {
-        self.more += others.more;
+        self.add_more(others.more);
         for problem in others.problems {
             self.push(problem);
         }

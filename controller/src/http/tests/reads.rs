@@ -152,7 +152,10 @@ async fn all_problems_of_manifests_come_back_with_their_places() {
     let text = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: web}\nspec: {typ: service, groups: [{name: a, tsks: []}]}\n";
     let files =
         vec![herdlet_api_types::api::ManifestText { name: "web.yaml".to_owned(), text: text.to_owned() }];
-    let refused = client.apply(&herdlet_api_types::api::ApplyRequest { files }).await.unwrap_err();
+    let refused = client
+        .apply(&herdlet_api_types::api::ApplyRequest { files, ..Default::default() })
+        .await
+        .unwrap_err();
     let crate::cli::ClientError::Problems(problems) = refused else { panic!("{refused}") };
     assert!(problems.len() >= 2, "{problems}");
     let first = problems.iter().next().unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::super::{Drivers, load, read_folder};
+use super::super::{Drivers, Variables, load, read_folder};
 
 fn job(name: &str) -> String {
     format!(
@@ -28,7 +28,8 @@ fn a_folder_is_read_by_name_and_not_below() {
     fs::create_dir(path.join("sub.yaml")).unwrap();
     write(&path.join("sub.yaml"), "c.yaml", &job("c"));
     std::os::unix::fs::symlink(path.join("b.yaml"), path.join("z.txt")).unwrap();
-    let set = load(&[path.to_owned()], &Drivers::built_in()).unwrap_or_else(|all| panic!("{all}"));
+    let set = load(&[path.to_owned()], &Drivers::built_in(), &Variables::default())
+        .unwrap_or_else(|all| panic!("{all}"));
     let names: Vec<&str> = set.jobs.iter().map(|loaded| loaded.object.id.as_str()).collect();
     assert_eq!(names, ["a-one", "a-two", "b"]);
     assert_eq!((set.jobs[1].index, set.jobs[1].position.line), (1, 6));
@@ -41,7 +42,9 @@ fn nothing_of_a_set_is_given_while_one_file_is_broken() {
     write(folder.path(), "a.yaml", &job("a"));
     write(folder.path(), "b.yaml", "kind: Thing\napiVersion: herdlet/v1");
     let missing = folder.path().join("none.yaml");
-    let problems = load(&[folder.path().to_owned(), missing.clone()], &Drivers::built_in()).unwrap_err();
+    let problems =
+        load(&[folder.path().to_owned(), missing.clone()], &Drivers::built_in(), &Variables::default())
+            .unwrap_err();
     let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(told.len(), 2, "{problems}");
     assert!(told[0].contains("b.yaml:1:7: kind: expected"), "{problems}");
@@ -70,8 +73,9 @@ fn a_watched_folder_answers_file_by_file() {
 #[test]
 fn folders_that_hold_nothing_or_are_none() {
     let folder = tempfile::tempdir().unwrap();
-    let problems = load(&[folder.path().to_owned()], &Drivers::built_in()).unwrap_err();
-    assert!(problems.to_string().ends_with("has no *.yaml or *.yml file"), "{problems}");
+    let problems =
+        load(&[folder.path().to_owned()], &Drivers::built_in(), &Variables::default()).unwrap_err();
+    assert!(problems.to_string().contains("has no manifest: no name ends in .yaml"), "{problems}");
     let read = read_folder(folder.path(), &Drivers::built_in());
     assert!(read.files.is_empty() && read.problem.is_none());
     let read = read_folder(&folder.path().join("none"), &Drivers::built_in());
@@ -83,6 +87,6 @@ fn a_file_that_is_too_large_is_refused_without_reading_it_all() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.yaml");
     fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
-    let problems = load(&[path], &Drivers::built_in()).unwrap_err();
+    let problems = load(&[path], &Drivers::built_in(), &Variables::default()).unwrap_err();
     assert!(problems.to_string().contains("the limit is"), "{problems}");
 }

@@ -1,0 +1,162 @@
+//! A manifest with its defaults written out: what holds where it says nothing.
+
+use std_alloc::{borrow::ToOwned, format};
+
+use super::{
+    Check, Dependency, EphemeralDisk, GroupSpec, Identity, JobManifest, Logs, Prestop, Restart, Service,
+    Span, TaskSpec, Update, VolumeManifest, VolumeMount, VolumeRequest,
+    defaults::{DEFAULT_NAMESPACE, MKDIR_MODE},
+    service::Protocol,
+};
+use crate::{
+    job::{
+        AddressMode, ChangeMode, CheckKind, DependencyCondition, Group, Job, Provider, RestartPolicy, Task,
+    },
+    volume::{Volume, VolumeKind},
+};
+
+impl JobManifest {
+    /// The document that describes this job, leaving nothing to be known. What has no form (no limit, no port of a service)
+    /// stays unwritten.
+    pub fn whole(job: &Job) -> Self {
+        let mut manifest = Self::from_job(job);
+        manifest.metadata.namespace.get_or_insert_with(|| DEFAULT_NAMESPACE.to_owned());
+        let spec = &mut manifest.spec;
+        spec.name.get_or_insert_with(|| job.name.clone());
+        spec.priority.get_or_insert(job.priority);
+        spec.region.get_or_insert_with(|| job.region.clone());
+        spec.datacenters.get_or_insert_with(|| job.datacenters.clone());
+        for (written, group) in spec.groups.iter_mut().flatten().zip(&job.groups) {
+            fill_group(written, group, job);
+        }
+        manifest
+    }
+}
+
+impl VolumeManifest {
+    /// The document that describes this volume, leaving nothing to be known.
+    pub fn whole(volume: &Volume) -> Self {
+        let mut manifest = Self::from_volume(volume);
+        manifest.spec.read_only.get_or_insert(volume.read_only);
+        if let VolumeKind::Mkdir { .. } = &volume.kind {
+            let parameters = manifest.spec.parameters.get_or_insert_default();
+            parameters.mode.get_or_insert_with(|| super::Text(format!("{MKDIR_MODE:04o}")));
+        }
+        manifest
+    }
+}
+
+fn fill_group(written: &mut GroupSpec, group: &Group, job: &Job) {
+    written.count.get_or_insert(group.count);
+    if let (Some(written), Some(update)) = (&mut written.update, &group.update) {
+        fill_update(written, update);
+    }
+    // What the group says holds for every task that says nothing else.
+    let policy =
+        written.restart.clone().unwrap_or_default().over(&super::defaults::default_restart(job.kind));
+    written.restart = Some(restart(&policy));
+    for request in written.volumes.iter_mut().flatten().map(|(_, request)| request) {
+        fill_request(request);
+    }
+    fill_services(written.services.as_deref_mut(), &group.services);
+    written.shutdown_delay.get_or_insert(Span(group.shutdown_delay));
+    written.ephemeral_disk.get_or_insert(EphemeralDisk { size: Some(group.disk_mib) });
+    for (written, task) in written.tasks.iter_mut().flatten().zip(&group.tasks) {
+        fill_task(written, task);
+    }
+}
+
+fn fill_update(written: &mut Update, update: &crate::job::Update) {
+    *written = Update {
+        max_parallel: Some(update.max_parallel),
+        min_healthy_time: Some(Span(update.min_healthy_time)),
+        healthy_deadline: Some(Span(update.healthy_deadline)),
+        progress_deadline: Some(Span(update.progress_deadline)),
+        health_check: Some(update.health_check),
+        auto_revert: Some(update.auto_revert),
+        auto_promote: Some(update.auto_promote),
+        canary: Some(update.canary),
+        stagger: Some(Span(update.stagger)),
+    };
+}
+
+fn restart(policy: &RestartPolicy) -> Restart {
+    Restart {
+        attempts: Some(policy.attempts),
+        interval: Some(Span(policy.interval)),
+        delay: Some(Span(policy.delay)),
+        mode: Some(policy.mode),
+    }
+}
+
+fn fill_request(request: &mut VolumeRequest) {
+    request.read_only.get_or_insert(false);
+    request.per_alloc.get_or_insert(false);
+}
+
+fn fill_services(written: Option<&mut [Service]>, services: &[crate::job::Service]) {
+    for (written, service) in written.into_iter().flatten().zip(services) {
+        written.name.get_or_insert_with(|| service.name.clone());
+        written.provider.get_or_insert(Provider::Nomad);
+        written.address_mode.get_or_insert(AddressMode::Auto);
+        for (written, check) in written.checks.iter_mut().flatten().zip(&service.checks) {
+            fill_check(written, check);
+        }
+    }
+}
+
+fn fill_check(written: &mut Check, check: &crate::job::Check) {
+    written.name.get_or_insert_with(|| check.name.clone());
+    if let CheckKind::Http { method, .. } = &check.kind {
+        written.method.get_or_insert_with(|| method.clone());
+        written.protocol.get_or_insert(Protocol::Http);
+        written.tls_skip_verify.get_or_insert(false);
+    }
+}
+
+fn fill_task(written: &mut TaskSpec, task: &Task) {
+    written.leader.get_or_insert(task.leader);
+    if let Some(lifecycle) = &mut written.lifecycle {
+        lifecycle.sidecar.get_or_insert(false);
+    }
+    for dependency in written.depends_on.iter_mut().flatten() {
+        fill_dependency(dependency);
+    }
+    if let (Some(written), Some(prestop)) = (&mut written.prestop, &task.prestop) {
+        fill_prestop(written, prestop);
+    }
+    fill_services(written.services.as_deref_mut(), &task.services);
+    for mount in written.volume_mounts.iter_mut().flatten() {
+        fill_mount(mount);
+    }
+    for identity in written.identities.iter_mut().flatten() {
+        fill_identity(identity);
+    }
+    written.logs = Some(Logs {
+        max_files: Some(task.logs.max_files),
+        max_file_size: Some(task.logs.max_file_size_mib),
+        disabled: Some(task.logs.disabled),
+        mode: Some(task.logs.mode),
+    });
+    written.kill_timeout.get_or_insert(Span(task.kill_timeout));
+    written.shutdown_delay.get_or_insert(Span(task.shutdown_delay));
+}
+
+fn fill_dependency(dependency: &mut Dependency) {
+    dependency.condition.get_or_insert(DependencyCondition::Started);
+}
+
+fn fill_prestop(written: &mut Prestop, prestop: &crate::job::Prestop) {
+    written.timeout.get_or_insert(Span(prestop.timeout));
+}
+
+fn fill_mount(mount: &mut VolumeMount) {
+    mount.read_only.get_or_insert(false);
+}
+
+fn fill_identity(identity: &mut Identity) {
+    identity.name.get_or_insert_with(|| super::defaults::DEFAULT_IDENTITY.to_owned());
+    identity.env.get_or_insert(false);
+    identity.file.get_or_insert(false);
+    identity.change_mode.get_or_insert(ChangeMode::Noop);
+}

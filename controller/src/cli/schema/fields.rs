@@ -1,0 +1,259 @@
+//! The fields of manifests, each by its path without numbers and names of maps.
+//!
+//! In: the JSON Schema, an example with every field, and a job that says as little as it may. Out: fields, found by any of
+//! their spellings, with examples and defaults.
+
+use std::sync::LazyLock;
+
+use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
+use serde_json::{Map, Value as Json};
+
+use super::short;
+use crate::desired::manifests::{Drivers, in_manifest_words, parse};
+use crate::desired::yaml::{nearest, to_yaml};
+
+/// One field.
+#[derive(Debug, Clone)]
+pub(super) struct Field {
+    /// `spec.groups.tasks.restart`
+    pub(super) path: String,
+    /// With what it refers to.
+    pub(super) schema: Json,
+    /// Whether it must be written.
+    pub(super) is_required: bool,
+}
+
+/// What a path leads to.
+pub(super) enum Found<'f> {
+    /// These: one, or one in a job and one in a volume.
+    Fields(Vec<&'f Field>),
+    /// Nothing, but it may have meant these.
+    Near(Vec<&'f str>),
+}
+
+/// Deeper than any field lies.
+const DEPTH_MAX: usize = 12;
+
+/// All fields, outermost first.
+pub(super) fn fields(root: &Json) -> Vec<Field> {
+    let mut found = Vec::new();
+    collect(root, root, "", 0, &mut found);
+    found
+}
+
+fn collect(root: &Json, schema: &Json, path: &str, depth: usize, found: &mut Vec<Field>) {
+    if depth > DEPTH_MAX {
+        return;
+    }
+    let whole = whole(root, schema);
+    let required = whole.get("required").and_then(Json::as_array).cloned().unwrap_or_default();
+    for (name, inner) in whole.get("properties").and_then(Json::as_object).into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let is_required = required.iter().any(|required| required == name);
+        let field = Field { path: path.clone(), schema: Json::Object(self::whole(root, inner)), is_required };
+        if !found.iter().any(|other| other.path == field.path && other.description() == field.description()) {
+            found.push(field);
+        }
+        collect(root, inner, &path, depth + 1, found);
+    }
+    for key in ["items", "additionalProperties", "then"] {
+        if let Some(inner) = whole.get(key).filter(|inner| inner.is_object()) {
+            collect(root, inner, path, depth + 1, found);
+        }
+    }
+    for key in ["oneOf", "anyOf", "allOf"] {
+        for inner in whole.get(key).and_then(Json::as_array).into_iter().flatten() {
+            collect(root, inner, path, depth + 1, found);
+        }
+    }
+}
+
+/// A schema with what it refers to; what it says itself comes first.
+fn whole(root: &Json, schema: &Json) -> Map<String, Json> {
+    let mut whole = schema.as_object().cloned().unwrap_or_default();
+    let target = whole.remove("$ref");
+    let target =
+        target.as_ref().and_then(Json::as_str).and_then(|target| root.pointer(target.strip_prefix('#')?));
+    for (key, value) in target.and_then(Json::as_object).into_iter().flatten() {
+        whole.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    whole
+}
+
+/// Finds fields by a path in any spelling.
+pub(super) fn find<'f>(all: &'f [Field], wanted: &str) -> Found<'f> {
+    let steps: Vec<&str> = wanted.split('.').map(|step| step.split('[').next().unwrap_or(step)).collect();
+    let steps = match steps.split_first() {
+        Some((&("job" | "Job" | "spec"), rest)) if !rest.is_empty() => rest,
+        _ => &steps[..],
+    };
+    let is_it = |field: &&Field| {
+        let path: Vec<&str> = field.path.split('.').collect();
+        let inner = path.strip_prefix(&["spec"]).filter(|inner| !inner.is_empty()).unwrap_or(&path);
+        [inner, &path].into_iter().any(|path| {
+            path.len() == steps.len() && path.iter().zip(steps).all(|(name, step)| is_spelling(step, name))
+        })
+    };
+    let found: Vec<&Field> = all.iter().filter(is_it).collect();
+    if !found.is_empty() {
+        return Found::Fields(found);
+    }
+    let last = in_manifest_words(steps.last().copied().unwrap_or_default());
+    let leaf = nearest(&last, all.iter().map(Field::name));
+    let near = all.iter().filter(|field| leaf == Some(field.name())).map(|field| field.path.as_str());
+    Found::Near(near.take(5).collect())
+}
+
+/// Whether a step is a field's name: as it is, in the singular, or as the API writes it.
+fn is_spelling(step: &str, name: &str) -> bool {
+    step == name
+        || name.strip_suffix('s').is_some_and(|singular| step == singular)
+        || name.strip_suffix("ies").is_some_and(|stem| step.strip_suffix('y') == Some(stem))
+        || in_manifest_words(step) == name
+}
+
+impl Field {
+    pub(super) fn name(&self) -> &str {
+        self.path.rsplit('.').next().unwrap_or_default()
+    }
+
+    pub(super) fn is_directly_in(&self, path: &str) -> bool {
+        self.path.rsplit_once('.').is_some_and(|(outer, _)| outer == path)
+    }
+
+    pub(super) fn description(&self) -> Option<String> {
+        self.schema.get("description").and_then(Json::as_str).map(|text| text.replace('\n', " "))
+    }
+
+    /// Its type in a word or two.
+    pub(super) fn kind(&self) -> String {
+        let is = |keyword: &str| self.schema.get(keyword).is_some();
+        let plain = match self.schema.get("type") {
+            _ if is("x-duration") => "duration",
+            _ if is("x-text") => "text",
+            Some(Json::String(name)) => name,
+            Some(_) | None if is("properties") => "object",
+            Some(_) | None if is("items") => "array",
+            Some(_) | None => "string",
+        };
+        match plain {
+            "array" => "list".to_owned(),
+            "object" if !is("properties") => "map".to_owned(),
+            other => other.to_owned(),
+        }
+    }
+
+    /// The values that it takes, where they can be listed or bounded.
+    pub(super) fn allowed(&self) -> Option<String> {
+        let listed = |key: &str| self.schema.get(key).and_then(Json::as_array).cloned();
+        let mut values = listed("enum").unwrap_or_default();
+        values.extend(self.schema.get("const").cloned());
+        for choice in listed("oneOf").into_iter().chain(listed("anyOf")).flatten() {
+            values.extend(choice.get("const").cloned());
+            values.extend(choice.get("enum").and_then(Json::as_array).cloned().unwrap_or_default());
+        }
+        if !values.is_empty() {
+            let mut names: Vec<String> = values.iter().map(short).collect();
+            names.sort();
+            return Some(names.join(", "));
+        }
+        if self.kind() == "boolean" {
+            return Some("true, false".to_owned());
+        }
+        match (self.schema.get("minimum"), self.schema.get("maximum")) {
+            (Some(least), Some(most)) => Some(format!("{least} to {most}")),
+            (Some(least), None) => Some(format!("{least} or more")),
+            (None, Some(most)) => Some(format!("at most {most}")),
+            (None, None) => None,
+        }
+    }
+
+    /// What Nomad has there and this release doesn't.
+    pub(super) fn unbuilt(&self) -> Option<String> {
+        let names = self.schema.get("x-not-built")?.as_array()?;
+        Some(names.iter().map(short).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// A job with every field, for examples.
+const EXAMPLE: &str = include_str!("example.yaml");
+/// A job that says as little as it may, for defaults.
+const LEAST: &str = include_str!("least.yaml");
+
+static EXAMPLES: LazyLock<Vec<Json>> = LazyLock::new(|| documents(EXAMPLE, As::Written));
+static DEFAULTS: LazyLock<Vec<Json>> = LazyLock::new(|| documents(LEAST, As::Whole));
+
+/// Which form of a document is wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum As {
+    Written,
+    Whole,
+}
+
+fn documents(text: &str, form: As) -> Vec<Json> {
+    // Both texts are our own; a test reads them.
+    let set = parse("example.yaml", text.as_bytes(), &Drivers::built_in()).unwrap_or_default();
+    let jobs = set.jobs.into_iter().map(|loaded| match form {
+        As::Written => loaded.document,
+        As::Whole => serde_json::to_value(JobManifest::whole(&loaded.object)).unwrap_or_default(),
+    });
+    let jobs: Vec<Json> = jobs.collect();
+    let volumes = set.volumes.into_iter().map(|loaded| match form {
+        As::Written => loaded.document,
+        As::Whole => serde_json::to_value(VolumeManifest::whole(&loaded.object)).unwrap_or_default(),
+    });
+    jobs.into_iter().chain(volumes).collect()
+}
+
+/// The first value at a path, through lists and maps.
+fn at<'v>(value: &'v Json, steps: &[&str]) -> Option<&'v Json> {
+    let Some((step, rest)) = steps.split_first() else { return Some(value) };
+    match value {
+        Json::Array(items) => items.iter().find_map(|item| at(item, steps)),
+        Json::Object(fields) => match fields.get(*step) {
+            Some(field) => at(field, rest),
+            None => fields.values().filter(|field| field.is_object()).find_map(|field| at(field, steps)),
+        },
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => None,
+    }
+}
+
+/// What holds where nothing is written; none where that is nothing, or a block.
+pub(super) fn default_of(path: &str) -> Option<String> {
+    let steps: Vec<&str> = path.split('.').collect();
+    let value = DEFAULTS.iter().find_map(|document| at(document, &steps))?;
+    let is_given = DEFAULT_IS_GIVEN.contains(&path);
+    (!is_given
+        && !value.is_object()
+        && !value.as_array().is_some_and(|items| items.iter().any(Json::is_object)))
+    .then(|| short(value))
+}
+
+/// What even the least job has to say.
+const DEFAULT_IS_GIVEN: [&str; 16] = [
+    "apiVersion",
+    "kind",
+    "metadata.name",
+    "spec.name",
+    "spec.groups.name",
+    "spec.groups.tasks.name",
+    "spec.groups.tasks.driver",
+    "spec.groups.tasks.config.command",
+    "spec.groups.volumes.type",
+    "spec.groups.volumes.source",
+    "spec.plugin_id",
+    "spec.groups.tasks.volume_mounts.volume",
+    "spec.groups.tasks.volume_mounts.destination",
+    "spec.groups.tasks.lifecycle.hook",
+    "spec.groups.tasks.prestop.command",
+    "spec.groups.services.checks.path",
+];
+
+/// How a field may be written.
+pub(super) fn example_of(path: &str) -> Option<String> {
+    let steps: Vec<&str> = path.split('.').collect();
+    let value = EXAMPLES.iter().find_map(|document| at(document, &steps))?;
+    let name = steps.last().copied().unwrap_or_default();
+    let single: Map<String, Json> = [(name.to_owned(), value.clone())].into_iter().collect();
+    to_yaml(&single).ok()
+}

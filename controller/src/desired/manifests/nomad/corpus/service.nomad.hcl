@@ -1,0 +1,150 @@
+/* Every block that is built. */
+locals {
+  ports = { http = 8080, admin = 9000 }
+}
+
+job "shop" {
+  meta = { "a-b" = "c" }
+
+  update {
+    max_parallel      = 2
+    min_healthy_time  = "5s"
+    healthy_deadline  = "2m"
+    progress_deadline = "5m"
+    health_check      = "task_states"
+    stagger           = "10s"
+  }
+
+  group "web" {
+    count          = "1"
+    shutdown_delay = "3s"
+
+    network {
+      mode = "host"
+      dynamic "port" {
+        for_each = local.ports
+        labels   = [port.key]
+        content {
+          to     = port.key == "http" ? port.value : null
+          static = port.key == "admin" ? port.value : null
+        }
+      }
+    }
+
+    volume "data" {
+      type      = "host"
+      source    = "shopdata"
+      read_only = false
+      per_alloc = true
+    }
+
+    ephemeral_disk {
+      size = 500
+    }
+
+    service {
+      name     = "shop"
+      provider = "consul"
+      port     = "http"
+      tags     = ["v2", "${NOMAD_ALLOC_INDEX}"]
+      meta {
+        tier = "front"
+      }
+
+      check {
+        name     = "alive"
+        type     = "http"
+        path     = "/health"
+        method   = "POST"
+        protocol = "https"
+        interval = "10s"
+        timeout  = "2s"
+        body     = "ping"
+        header {
+          Accept = ["text/plain"]
+        }
+        tls_skip_verify = true
+      }
+    }
+
+    service {
+      name = "elsewhere"
+      port = "admin"
+
+      check {
+        type     = "tcp"
+        interval = "10s"
+        timeout  = "2s"
+      }
+    }
+
+    task "warm" {
+      driver = "raw_exec"
+      lifecycle {
+        hook    = "prestart"
+        sidecar = false
+      }
+      config {
+        command = "/bin/true"
+      }
+    }
+
+    task "httpd" {
+      driver         = "raw_exec"
+      user           = "nobody"
+      leader         = true
+      kill_signal    = "SIGTERM"
+      kill_timeout   = "20s"
+      shutdown_delay = "1s"
+
+      config {
+        command       = "/usr/bin/httpd"
+        args          = ["-c", <<-EOT
+          listen ${NOMAD_PORT_http}
+          stage ${local.ports.admin}
+        EOT
+        ]
+        work_dir      = "local"
+        oom_score_adj = 10
+      }
+
+      restart {
+        attempts = 0
+        mode     = "fail"
+      }
+
+      volume_mount {
+        volume      = "data"
+        destination = "local/data"
+        read_only   = true
+      }
+
+      identity {
+        name        = "vault"
+        aud         = ["vault.example.org"]
+        ttl         = "1h"
+        file        = true
+        change_mode = "restart"
+      }
+
+      resources {
+        cpu        = 500
+        memory     = 256
+        memory_max = 512
+      }
+
+      logs {
+        max_files     = 3
+        max_file_size = 5
+        disabled      = false
+      }
+
+      service {
+        name         = "debug"
+        provider     = "consul"
+        address_mode = "host"
+        port         = "admin"
+      }
+    }
+  }
+}
