@@ -20,10 +20,20 @@ use crate::{
     view::{AllocView, TaskView},
 };
 
+mod diff;
+mod evaluation;
+mod file;
 mod job;
+mod node;
+mod summary;
 mod time;
 
+pub use diff::{Updates, job_diff};
+pub use evaluation::{Evaluated, evaluation};
+pub use file::FileInfo;
 pub use job::{job, job_stub, job_version, whole_job};
+pub use node::{Capacity, Machine, Wanted, node, node_stub};
+pub use summary::job_summary;
 pub use time::rfc3339;
 
 /// Where an allocation runs, which the allocation itself does not know.
@@ -58,7 +68,7 @@ pub struct Allocation {
     pub shared_resources: Option<Value>,
     pub task_resources: Option<Value>,
     pub allocated_resources: AllocatedResources,
-    pub metrics: Option<Value>,
+    pub metrics: AllocMetric,
     pub desired_status: String,
     pub desired_description: String,
     pub desired_transition: DesiredTransition,
@@ -77,6 +87,9 @@ pub struct Allocation {
     pub followup_eval_id: String,
     pub preempted_allocations: Option<Vec<String>>,
     pub preempted_by_allocation: String,
+    pub signed_identities: Option<BTreeMap<String, String>>,
+    #[serde(rename = "SigningKeyID")]
+    pub signing_key_id: String,
     pub create_index: u64,
     pub modify_index: u64,
     pub alloc_modify_index: u64,
@@ -93,6 +106,38 @@ pub struct DesiredTransition {
     pub reschedule: Option<bool>,
     pub force_reschedule: Option<bool>,
     pub no_shutdown_delay: Option<bool>,
+    pub migrate_disable_placement: Option<bool>,
+}
+
+/// What a scheduler of many nodes would tell of its choice; here there is one node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct AllocMetric {
+    pub nodes_evaluated: u64,
+    pub nodes_filtered: u64,
+    pub nodes_in_pool: u64,
+    pub node_pool: String,
+    pub nodes_available: Option<BTreeMap<String, u64>>,
+    pub class_filtered: Option<BTreeMap<String, u64>>,
+    pub constraint_filtered: Option<BTreeMap<String, u64>>,
+    pub nodes_exhausted: u64,
+    pub class_exhausted: Option<BTreeMap<String, u64>>,
+    pub dimension_exhausted: Option<BTreeMap<String, u64>>,
+    pub quota_exhausted: Option<Vec<String>>,
+    pub resources_exhausted: Option<Value>,
+    pub scores: Option<Value>,
+    #[serde(rename = "ScoreMetaData")]
+    pub score_meta_data: Option<Value>,
+    pub allocation_time: i64,
+    pub coalesced_failures: u64,
+}
+
+impl AllocMetric {
+    /// The one node was looked at, and taken.
+    fn one_node() -> Self {
+        Self { nodes_evaluated: 1, nodes_in_pool: 1, node_pool: "default".to_owned(), ..Self::default() }
+    }
 }
 
 /// The verdict of the roll-out's health watch.
@@ -266,7 +311,7 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
         shared_resources: None,
         task_resources: None,
         allocated_resources: resources(spec),
-        metrics: None,
+        metrics: AllocMetric::one_node(),
         desired_status,
         desired_description,
         desired_transition: DesiredTransition::default(),
@@ -288,6 +333,8 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
         followup_eval_id: String::new(),
         preempted_allocations: None,
         preempted_by_allocation: String::new(),
+        signed_identities: None,
+        signing_key_id: String::new(),
         create_index: spec.create_index,
         modify_index: view.modify_index,
         alloc_modify_index: view.modify_index,
@@ -465,6 +512,11 @@ pub fn allocation_stub(view: &AllocView, node: &Node) -> Value {
         "CreateIndex": whole.create_index, "ModifyIndex": whole.modify_index,
         "CreateTime": whole.create_time, "ModifyTime": whole.modify_time,
     })
+}
+
+/// Nomad writes an empty map as null.
+fn map(entries: &BTreeMap<String, String>) -> Value {
+    if entries.is_empty() { Value::Null } else { to_value(entries) }
 }
 
 /// Plain data always has a JSON form.

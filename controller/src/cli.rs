@@ -13,6 +13,7 @@ mod diff;
 mod exec;
 mod explain;
 mod failure;
+mod fs;
 mod get;
 mod logs;
 mod offline;
@@ -172,11 +173,21 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet exec -it web -- sh\n  herdlet exec web/httpd -- cat local/config\n  tar c . | herdlet exec -i web -- tar x -C local"
     )]
     Exec(exec::ExecArgs),
+    /// Look at the files of an allocation
+    #[command(
+        after_help = "Examples:\n  herdlet fs ls web\n  herdlet fs cat web.web[0]/httpd local/config\n  herdlet fs stat web alloc/data\n\nLinks are not followed, and what is secret is not told."
+    )]
+    Fs(fs::FsArgs),
     /// Restart tasks
     #[command(
         after_help = "Examples:\n  herdlet restart web\n  herdlet restart web --task httpd\n  herdlet restart web.web[0] --all"
     )]
     Restart(restart::RestartArgs),
+    /// Stop allocations; their job makes others in their place
+    #[command(
+        after_help = "Examples:\n  herdlet stop web.web[0]\n  herdlet stop web.web               one after the other is up to you: all of a group stop at once\n\nA whole job is stopped for good by: herdlet delete JOB"
+    )]
+    Stop(restart::StopArgs),
     /// Send a signal to tasks
     #[command(after_help = "Example:\n  herdlet signal -s SIGUSR1 web/httpd")]
     Signal(restart::SignalArgs),
@@ -281,7 +292,9 @@ impl ClientCommand {
             Self::Explain(args) | Self::Describe(args) => Some(&mut args.connection),
             Self::Logs(args) => Some(&mut args.connection),
             Self::Exec(args) => Some(&mut args.connection),
+            Self::Fs(args) => Some(&mut args.connection),
             Self::Restart(args) => Some(&mut args.connection),
+            Self::Stop(args) => Some(&mut args.connection),
             Self::Signal(args) => Some(&mut args.connection),
             Self::Rollback(args) => Some(&mut args.connection),
             Self::Top(args) => Some(&mut args.connection),
@@ -319,7 +332,9 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Describe(args) => explain::describe(args).await,
         ClientCommand::Logs(args) => logs::run(args).await,
         ClientCommand::Exec(args) => exec::run(args).await.map_err(Failure::not_the_tasks),
+        ClientCommand::Fs(args) => fs::run(args).await,
         ClientCommand::Restart(args) => restart::restart(args).await,
+        ClientCommand::Stop(args) => restart::stop(args).await,
         ClientCommand::Signal(args) => restart::signal(args).await,
         ClientCommand::Rollback(args) => rollback::run(args).await,
         ClientCommand::Top(args) => top::run(args).await,

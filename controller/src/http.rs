@@ -14,11 +14,22 @@ mod apply;
 mod auth;
 mod body;
 mod error;
+mod evaluations;
+mod event_stream;
 mod events;
 mod exec;
+mod filter;
+mod fs;
 mod jobs;
+mod list;
 mod logs;
+mod monitor;
+mod namespaces;
+mod nodes;
+mod not_built;
 mod query;
+mod register;
+mod search;
 mod serve;
 mod services;
 mod stats;
@@ -39,10 +50,12 @@ use axum::{
     routing::{delete, get, post},
 };
 use herdlet_api_types::UnixNanos;
+use herdlet_plan::env::NodeFacts;
 use tokio_util::sync::CancellationToken;
 
 pub use auth::{Token, TokenError};
 pub(crate) use error::{EFFECT_HEADER, EFFECT_OPEN};
+pub use evaluations::Evaluations;
 #[cfg(any(test, fuzzing))]
 pub(crate) use exec::input_frames as exec_input_frames;
 #[cfg(any(test, fuzzing))]
@@ -72,6 +85,8 @@ pub struct Shared {
     pub paths: Paths,
     /// Services registered in the built-in catalogue.
     pub catalog: Arc<BuiltIn>,
+    /// What became of changes, for those who look after them.
+    pub evaluations: Evaluations,
     /// What is said of the agent itself.
     pub facts: Facts,
     /// How the agent is, asked anew for each answer.
@@ -87,20 +102,16 @@ pub struct Shared {
 /// What is said of the agent itself.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// Node id.
-    pub node_id: String,
-    /// Node name.
-    pub node_name: String,
-    /// Datacenter.
-    pub datacenter: String,
-    /// Region.
-    pub region: String,
+    /// This machine.
+    pub node: NodeFacts,
     /// Instance id.
     pub instance: String,
     /// How tasks are held, for people.
     pub isolation: String,
     /// When the agent started.
     pub started_at: UnixNanos,
+    /// The first and the last dynamic port.
+    pub dynamic_ports: (u16, u16),
 }
 
 /// How the agent is.
@@ -135,29 +146,59 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/overview", get(agent::overview))
         .route("/v1/herdlet/explain/{alloc}", get(allocs::explain))
         .route("/v1/herdlet/events", get(events::follow))
-        .route("/v1/jobs", get(jobs::list).post(jobs::register).put(jobs::register))
-        .route("/v1/job/{job}", get(jobs::read).delete(jobs::remove))
+        .route("/v1/jobs", get(jobs::list).post(register::register).put(register::register))
+        .route("/v1/jobs/parse", post(register::parse).put(register::parse))
+        .route(
+            "/v1/job/{job}",
+            get(jobs::read).delete(jobs::remove).post(register::update).put(register::update),
+        )
+        .route("/v1/job/{job}/plan", post(register::plan).put(register::plan))
         .route("/v1/job/{job}/allocations", get(jobs::allocations))
         .route("/v1/job/{job}/versions", get(versions::list))
+        .route("/v1/job/{job}/services", get(services::of_job))
+        .route("/v1/job/{job}/summary", get(jobs::summary))
+        .route("/v1/job/{job}/evaluations", get(evaluations::of_job))
+        .route("/v1/job/{job}/evaluate", post(jobs::evaluate).put(jobs::evaluate))
+        .route("/v1/evaluations", get(evaluations::list))
+        .route("/v1/evaluation/{eval}", get(evaluations::read))
+        .route("/v1/evaluation/{eval}/allocations", get(evaluations::allocations))
         .route("/v1/job/{job}/revert", post(versions::revert).put(versions::revert))
         .route("/v1/allocations", get(allocs::list))
         .route("/v1/allocation/{alloc}", get(allocs::read))
+        .route("/v1/allocation/{alloc}/stop", post(allocs::stop).put(allocs::stop))
+        .route("/v1/allocation/{alloc}/services", get(services::of_alloc))
         .route("/v1/client/allocation/{alloc}/restart", post(allocs::restart).put(allocs::restart))
         .route("/v1/client/allocation/{alloc}/signal", post(allocs::signal).put(allocs::signal))
         .route("/v1/client/allocation/{alloc}/checks", get(allocs::checks))
         .route("/v1/client/allocation/{alloc}/stats", get(stats::read))
         .route("/v1/client/allocation/{alloc}/exec", get(exec::open))
         .route("/v1/client/fs/logs/{alloc}", get(logs::read))
+        .route("/v1/client/fs/ls/{alloc}", get(fs::ls))
+        .route("/v1/client/fs/stat/{alloc}", get(fs::stat))
+        .route("/v1/client/fs/cat/{alloc}", get(fs::cat))
+        .route("/v1/client/fs/readat/{alloc}", get(fs::readat))
+        .route("/v1/client/fs/stream/{alloc}", get(fs::stream))
         .route("/v1/services", get(services::list))
         .route("/v1/service/{name}", get(services::read))
+        .route("/v1/nodes", get(nodes::list))
+        .route("/v1/node/{node}", get(nodes::read))
+        .route("/v1/node/{node}/allocations", get(nodes::allocations))
+        .route("/v1/namespaces", get(namespaces::list))
+        .route("/v1/namespace/{name}", get(namespaces::read))
+        .route("/v1/regions", get(nodes::regions))
+        .route("/v1/search", post(search::prefix).put(search::prefix))
+        .route("/v1/event/stream", get(event_stream::follow))
+        .route("/v1/agent/members", get(nodes::members))
+        .route("/v1/agent/monitor", get(monitor::follow))
         .route("/v1/agent/self", get(agent::this))
         .route("/v1/agent/health", get(agent::health))
-        .route("/v1/status/leader", get(agent::leader))
+        .route("/v1/status/leader", get(nodes::leader))
+        .route("/v1/status/peers", get(nodes::peers))
         .route("/v1/metrics", get(agent::metrics))
         .route(JWKS_PATH, get(agent::jwks))
         .merge(ui::pages())
         .merge(probes())
-        .fallback(error::no_such_resource)
+        .fallback(not_built::answer)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(DefaultBodyLimit::max(body::BODY_BYTES_MAX))
         .with_state(shared)

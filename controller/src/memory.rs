@@ -36,11 +36,11 @@ pub fn use_one_heap() {
 pub(crate) async fn give_back_after_changes(model: Arc<ReadModel>) {
     loop {
         quiet(&model).await;
-        let index = model.index();
+        let version = model.version();
         let _ = herdlet_runtime::off_thread(give_back).await;
-        if tokio::time::timeout(REST, model.changed(index)).await.is_err() {
+        if tokio::time::timeout(REST, model.changed(version)).await.is_err() {
             let _ = herdlet_runtime::off_thread(give_back).await;
-            model.changed(index).await;
+            model.changed(version).await;
         }
     }
 }
@@ -48,7 +48,7 @@ pub(crate) async fn give_back_after_changes(model: Arc<ReadModel>) {
 /// Waits until nothing has changed for [`QUIET`], at most for [`UNREST_MAX`].
 async fn quiet(model: &ReadModel) {
     let unrest = async {
-        while tokio::time::timeout(QUIET, model.changed(model.index())).await.is_ok() {
+        while tokio::time::timeout(QUIET, model.changed(model.version())).await.is_ok() {
             tokio::time::sleep(PACE).await;
         }
     };

@@ -4,9 +4,8 @@
 //! and word of every change. Readers share a lock held for the copy of a few pointers; the loop never waits for them.
 
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
 };
 
 use herdlet_api_types::{
@@ -19,7 +18,8 @@ use tokio::sync::{broadcast, watch};
 
 use crate::history::History;
 
-/// How many changes a slow follower may lag behind before it is told to read everything anew.
+/// How many changes a slow follower may lag behind before it is told to read everything anew, and how many are kept for one
+/// that comes back.
 const CHANGES_LEN: usize = 1_024;
 
 /// Something that is shown has changed.
@@ -46,9 +46,27 @@ pub enum Object {
 #[derive(Debug)]
 pub struct ReadModel {
     objects: RwLock<Objects>,
-    index: watch::Sender<u64>,
+    reached: watch::Sender<Reached>,
     changes: broadcast::Sender<Changed>,
     history: History,
+    recent: Mutex<Recent>,
+}
+
+/// How far the model has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Reached {
+    /// The last commit that changed anything shown.
+    index: u64,
+    /// Grows with every change, also with one that needed no commit; never below the index.
+    version: u64,
+}
+
+/// The last changes, oldest first.
+#[derive(Debug, Default)]
+struct Recent {
+    changes: VecDeque<Changed>,
+    /// All changes from this commit on are among them; none before the first.
+    from: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -74,9 +92,10 @@ impl Default for ReadModel {
     fn default() -> Self {
         Self {
             objects: RwLock::default(),
-            index: watch::Sender::new(0),
+            reached: watch::Sender::default(),
             changes: broadcast::Sender::new(CHANGES_LEN),
             history: History::default(),
+            recent: Mutex::default(),
         }
     }
 }
@@ -89,19 +108,29 @@ impl ReadModel {
 
     /// The last commit that changed anything shown.
     pub fn index(&self) -> u64 {
-        *self.index.borrow()
+        self.reached.borrow().index
     }
 
-    /// Waits until something was committed after `index`, at most for `timeout`; the index then.
-    pub async fn wait_beyond(&self, index: u64, timeout: Duration) -> u64 {
-        let _ = tokio::time::timeout(timeout, self.changed(index)).await;
-        self.index()
+    /// What a reader has seen who reads now: a number that grows with every change, and is never below the index.
+    pub fn version(&self) -> u64 {
+        self.reached.borrow().version
     }
 
-    /// Waits until something was committed after `index`.
-    pub(crate) async fn changed(&self, index: u64) {
+    /// Waits until something has changed after `version`.
+    pub(crate) async fn changed(&self, version: u64) {
         // Ends without one only with the model.
-        let _ = self.index.subscribe().wait_for(|now| *now > index).await;
+        let _ = self.reached.subscribe().wait_for(|now| now.version > version).await;
+    }
+
+    /// The changes since commit `index`, that commit's included; none where some of them are no longer known.
+    pub fn since(&self, index: u64) -> Option<Vec<Changed>> {
+        let recent = self.recent();
+        let known = recent.from.is_some_and(|from| index >= from);
+        known.then(|| recent.changes.iter().filter(|change| change.index >= index).cloned().collect())
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What has happened lately.
@@ -209,10 +238,10 @@ impl Publisher<View> for ModelPublisher {
             self.0.history.alloc(UnixNanos(now.wall_ns), before.as_deref(), &after);
             tell_transitions(before.as_deref(), &after);
         }
-        self.0.index.send_if_modified(|known| {
-            let newer = index.0 > *known;
-            *known = index.0.max(*known);
-            newer
+        self.0.recent().extend(&changed, index.0);
+        self.0.reached.send_modify(|reached| {
+            reached.index = index.0.max(reached.index);
+            reached.version = index.0.max(reached.version + 1);
         });
         for change in changed {
             // Nobody may be following.
@@ -258,6 +287,20 @@ impl Objects {
     }
 }
 
+impl Recent {
+    fn extend(&mut self, changed: &[Changed], index: u64) {
+        self.from.get_or_insert(index);
+        for change in changed {
+            if self.changes.len() == CHANGES_LEN
+                && let Some(oldest) = self.changes.pop_front()
+            {
+                self.from = Some(oldest.index.saturating_add(1));
+            }
+            self.changes.push_back(change.clone());
+        }
+    }
+}
+
 /// One line for each transition of a task or an allocation; nothing for what only looks different.
 fn tell_transitions(before: Option<&AllocView>, after: &AllocView) {
     let alloc = || after.spec.name();
@@ -295,20 +338,47 @@ fn object_of(view: &View) -> Object {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_blocking_reader_wakes_with_the_commit_it_waits_for_or_in_time() {
         let model = Arc::new(ReadModel::default());
-        assert_eq!(model.wait_beyond(0, Duration::from_secs(5)).await, 0);
+        let patience = Duration::from_secs(5);
+        assert!(tokio::time::timeout(patience, model.changed(0)).await.is_err());
         let waiting = tokio::spawn({
             let model = Arc::clone(&model);
-            async move { model.wait_beyond(3, Duration::from_secs(60)).await }
+            async move { model.changed(3).await }
         });
         tokio::task::yield_now().await;
         model.publisher().offer(CommitIndex(3), vec![View::VolumeGone("a".to_owned())]);
+        assert!(!waiting.is_finished());
         model.publisher().offer(CommitIndex(7), vec![View::VolumeGone("b".to_owned())]);
-        assert_eq!(waiting.await.unwrap_or_default(), 7);
+        tokio::time::timeout(patience, waiting).await.unwrap().unwrap();
+        // What needed no commit is a change as well.
+        model.publisher().offer(CommitIndex(7), vec![View::VolumeGone("c".to_owned())]);
+        assert_eq!((model.index(), model.version()), (7, 8));
+        model.publisher().offer(CommitIndex(8), vec![View::VolumeGone("d".to_owned())]);
+        assert_eq!((model.index(), model.version()), (8, 9));
+    }
+
+    #[test]
+    fn recent_changes_are_told_again_as_far_as_they_are_known() {
+        let model = Arc::new(ReadModel::default());
+        assert_eq!(model.since(0), None, "nothing was shown yet");
+        let change = |index: u64| {
+            let view = View::VolumeGone(index.to_string());
+            model.publisher().offer(CommitIndex(index), vec![view]);
+        };
+        (5..8).for_each(change);
+        let since = |index| Some(model.since(index)?.iter().map(|change| change.index).collect::<Vec<_>>());
+        assert_eq!(since(4), None);
+        assert_eq!(since(5), Some(vec![5, 6, 7]));
+        assert_eq!(since(9), Some(vec![]));
+        (8..8 + CHANGES_LEN as u64).for_each(change);
+        assert_eq!(since(7), None, "the oldest were dropped");
+        assert_eq!(since(8).unwrap().len(), CHANGES_LEN);
     }
 
     #[test]

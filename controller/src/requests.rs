@@ -144,6 +144,7 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::Delete { .. }
         | Command::Revert { .. }
         | Command::DeleteVolume { .. }
+        | Command::StopAlloc { .. }
         | Command::Restart { .. }
         | Command::Signal { .. } => false,
     }

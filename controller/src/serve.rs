@@ -28,7 +28,7 @@ use crate::{
         manifests::{DriverRules, Drivers},
     },
     drivers::{alloc_dir, catalog::ConsulConfig, cgroup::Isolation, task::in_full, volume::HostVolumes},
-    http::{self, Facts, Limits, Listener, Shared, Token, Vitals},
+    http::{self, Evaluations, Facts, Limits, Listener, Shared, Token, Vitals},
     instance::{Availability, Instance, Options},
     planner::Input,
     requests::Requests,
@@ -85,13 +85,11 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let state = StateDb::open(dir, &instance.paths, agent::now()).context("open the state database")?;
     let node = config.node_facts(&id);
     let facts = Facts {
-        node_id: node.id.clone(),
-        node_name: node.name.clone(),
-        datacenter: node.datacenter.clone(),
-        region: node.region.clone(),
+        node: node.clone(),
         instance: id.0.clone(),
         isolation,
         started_at: agent::now().wall,
+        dynamic_ports: (*config.dynamic_ports.start(), *config.dynamic_ports.end()),
     };
     let telemetry = Telemetry::new();
     let mut agent = Agent::start(Parts {
@@ -230,7 +228,9 @@ fn shared(
         manifests: manifest_rules(config),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
-        facts,
+        evaluations: Evaluations::default(),
+        // With what the drivers have said of themselves meanwhile.
+        facts: Facts { node: agent.context.node.clone(), ..facts },
         vitals: Box::new(vitals),
         jwks: agent.context.signer.jwks(),
         metrics: Box::new(scrape),

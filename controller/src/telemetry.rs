@@ -13,6 +13,7 @@
 mod counts;
 mod gauges;
 pub mod logs;
+pub mod monitor;
 pub mod names;
 mod page;
 

@@ -21,6 +21,9 @@ pub const CHROMIUM: &str = "HERDLET_TEST_CHROMIUM";
 /// A Python 3 that is no version manager's stand-in.
 pub const PYTHON: &str = "HERDLET_TEST_PYTHON";
 
+/// The folder of python-nomad and what it needs, for that Python.
+pub const PYTHON_NOMAD: &str = "HERDLET_TEST_PYTHON_NOMAD";
+
 /// A kernel for a virtual machine.
 pub const GUEST_KERNEL: &str = "HERDLET_TEST_GUEST_KERNEL";
 

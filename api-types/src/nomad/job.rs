@@ -1,6 +1,6 @@
 //! Canonical jobs in Nomad's JSON, as `GET /v1/job/ID` has them.
 
-use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+use std_alloc::{string::String, sync::Arc, vec::Vec};
 
 use serde_json::{Map, Value, json};
 
@@ -9,10 +9,10 @@ use crate::{
         AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, JobType, Provider,
         RestartMode, RestartPolicy, Service, Task, Update, VolumeRequest,
     },
-    view::{ConvergenceState, JobVersion, JobView},
+    view::{AllocView, ConvergenceState, JobVersion, JobView},
 };
 
-use super::lifecycle;
+use super::{job_summary, lifecycle, map};
 
 /// A job. `version` is its number, from 0.
 pub fn job(job: &Job, version: u64) -> Value {
@@ -21,7 +21,10 @@ pub fn job(job: &Job, version: u64) -> Value {
         "Priority": job.priority, "Region": job.region, "Datacenters": job.datacenters, "Version": version,
         "Meta": map(&job.meta), "Stop": false, "AllAtOnce": false, "ParentID": "", "NodePool": "default",
         "Constraints": null, "Affinities": null, "Spreads": null, "Periodic": null, "ParameterizedJob": null,
-        "Dispatched": false, "Payload": null, "Multiregion": null,
+        "Dispatched": false, "Payload": null, "Multiregion": null, "Update": null, "DispatchIdempotencyToken": "",
+        "ConsulToken": "", "ConsulNamespace": "", "VaultToken": "", "VaultNamespace": "", "NomadTokenID": "",
+        "UI": null, "VersionTag": null, "Status": null, "StatusDescription": null, "Stable": null,
+        "SubmitTime": null, "CreateIndex": null, "ModifyIndex": null, "JobModifyIndex": null,
         "TaskGroups": job.groups.iter().map(group).collect::<Vec<_>>(),
     })
 }
@@ -54,14 +57,15 @@ pub fn job_version(view: &JobView, version: &JobVersion) -> Value {
     whole
 }
 
-/// A job in Nomad's list of jobs.
-pub fn job_stub(view: &JobView) -> Value {
+/// A job in Nomad's list of jobs; `allocs` are its allocations.
+pub fn job_stub(view: &JobView, allocs: &[Arc<AllocView>]) -> Value {
     json!({
         "ID": view.key.id, "ParentID": "", "Name": view.job.name, "Namespace": view.key.namespace,
         "Datacenters": view.job.datacenters, "NodePool": "default", "Multiregion": null,
         "Type": kind(view.job.kind), "Priority": view.job.priority, "Periodic": false,
         "ParameterizedJob": false, "Stop": view.deleting, "Status": status(view),
-        "StatusDescription": view.convergence.message, "JobSummary": null, "Version": view.version,
+        "StatusDescription": view.convergence.message, "JobSummary": job_summary(view, allocs),
+        "Version": view.version, "Meta": map(&view.job.meta),
         "CreateIndex": view.create_index, "ModifyIndex": view.modify_index,
         "JobModifyIndex": view.modify_index, "SubmitTime": view.submit_time.0,
     })
@@ -78,19 +82,15 @@ fn status(view: &JobView) -> &'static str {
     }
 }
 
-fn kind(kind: JobType) -> &'static str {
+/// Nomad's word for it.
+pub(super) fn kind(kind: JobType) -> &'static str {
     match kind {
         JobType::Service => "service",
         JobType::Batch => "batch",
     }
 }
 
-/// Nomad writes an empty map as null.
-fn map(entries: &BTreeMap<String, String>) -> Value {
-    if entries.is_empty() { Value::Null } else { json!(entries) }
-}
-
-/// And an empty list too.
+/// Nomad writes an empty list as null.
 fn list(items: Vec<Value>) -> Value {
     if items.is_empty() { Value::Null } else { Value::Array(items) }
 }

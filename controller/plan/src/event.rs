@@ -130,6 +130,11 @@ pub enum Command {
         /// What becomes of its data.
         data: VolumeData,
     },
+    /// Stop an allocation; its job makes another in its place.
+    StopAlloc {
+        /// Which.
+        alloc: AllocId,
+    },
     /// Restart tasks of an allocation.
     Restart {
         /// Which.

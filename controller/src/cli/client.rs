@@ -252,6 +252,35 @@ impl Client {
         Ok(Box::pin(pieces.map_err(|source| ClientError::Transfer { what: "read the log", source })))
     }
 
+    /// What is in a directory of an allocation.
+    pub async fn list_files(&self, alloc: AllocId, path: &str) -> Result<Vec<nomad::FileInfo>> {
+        let request = self.to(Method::GET, &format!("/v1/client/fs/ls/{alloc}"));
+        self.ask(request.query(&[("path", path)])).await
+    }
+
+    /// What is known of a file or directory of an allocation.
+    pub async fn stat_file(&self, alloc: AllocId, path: &str) -> Result<nomad::FileInfo> {
+        let request = self.to(Method::GET, &format!("/v1/client/fs/stat/{alloc}"));
+        self.ask(request.query(&[("path", path)])).await
+    }
+
+    /// The content of a file of an allocation.
+    pub async fn read_file(
+        &self,
+        alloc: AllocId,
+        path: &str,
+    ) -> Result<impl Stream<Item = Result<Vec<u8>>> + Unpin + use<>> {
+        let request = self.to(Method::GET, &format!("/v1/client/fs/cat/{alloc}"));
+        let answer = self.send(request.query(&[("path", path)])).await?;
+        let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());
+        Ok(Box::pin(pieces.map_err(|source| ClientError::Transfer { what: "read the file", source })))
+    }
+
+    /// Stops an allocation; its job makes another in its place.
+    pub async fn stop_alloc(&self, alloc: AllocId) -> Result<()> {
+        self.put(&format!("/v1/allocation/{alloc}/stop"), &json!({})).await
+    }
+
     /// Everything that is shown, then every change.
     pub async fn events(&self) -> Result<impl Stream<Item = Result<Change>> + Unpin + use<>> {
         let answer = self.send(self.to(Method::GET, "/v1/herdlet/events")).await?;

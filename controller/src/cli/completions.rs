@@ -27,8 +27,10 @@ pub(super) fn script(shell: Shell) -> String {
 }
 
 /// Commands whose words are targets or jobs.
-const TAKING: [&str; 10] =
-    ["delete", "describe", "exec", "explain", "logs", "restart", "rollback", "signal", "status", "wait"];
+const TAKING: [&str; 11] = [
+    "delete", "describe", "exec", "explain", "logs", "restart", "rollback", "signal", "status", "stop",
+    "wait",
+];
 
 /// Lists jobs, and says nothing where that fails.
 const NAMES: &str = "timeout 2 herdlet get jobs -o name 2>/dev/null";

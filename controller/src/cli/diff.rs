@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
-use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
+use herdlet_api_types::{
+    job::Job,
+    manifest::{JobManifest, VolumeManifest},
+};
+use herdlet_plan::job::same_work;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -46,6 +50,45 @@ struct Change {
     change: Kind,
     /// Of an update, every field that would change, by path.
     fields: Vec<FieldChange>,
+    /// Of a job that is updated, what becomes of the allocations of each group.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    groups: Vec<GroupChange>,
+}
+
+/// What becomes of the allocations of a group.
+#[derive(Debug, PartialEq, Serialize)]
+struct GroupChange {
+    group: String,
+    change: GroupKind,
+    /// Paths of the fields that ask for it.
+    because: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum GroupKind {
+    /// They stay as they are.
+    Nothing,
+    /// They go on under the new version.
+    InPlace,
+    /// They are stopped, and others made in their place.
+    Replace,
+    /// They are made.
+    Create,
+    /// They are stopped.
+    Stop,
+}
+
+impl GroupKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::InPlace => "in-place",
+            Self::Replace => "replace",
+            Self::Create => "create",
+            Self::Stop => "stop",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -81,10 +124,13 @@ pub(super) async fn run(args: DiffArgs) -> Result<u8, Failure> {
     }
     for loaded in &set.jobs {
         let key = loaded.object.key();
-        let known = jobs.iter().find(|view| view.key == key).filter(|view| !view.deleting);
-        let known = known.map(|view| value(&JobManifest::from_job(&view.job)));
+        let view = jobs.iter().find(|view| view.key == key).filter(|view| !view.deleting);
+        let known = view.map(|view| value(&JobManifest::from_job(&view.job)));
         let wanted = value(&JobManifest::from_job(&loaded.object));
-        changes.extend(change(format!("job/{key}"), known.as_ref(), &wanted));
+        changes.extend(change(format!("job/{key}"), known.as_ref(), &wanted).map(|change| {
+            let groups = view.map(|view| groups(&view.job, &loaded.object, &change.fields));
+            Change { groups: groups.unwrap_or_default(), ..change }
+        }));
     }
     let code = if changes.is_empty() { 0 } else { FAILED };
     match args.output.reader() {
@@ -101,7 +147,7 @@ fn value<T: Serialize>(object: &T) -> Value {
 /// What changes of one object; nothing where nothing does.
 fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Change> {
     let Some(known) = known else {
-        return Some(Change { object, change: Kind::Create, fields: Vec::new() });
+        return Some(Change { object, change: Kind::Create, fields: Vec::new(), groups: Vec::new() });
     };
     let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
     flatten("", known, &mut before);
@@ -118,7 +164,31 @@ fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Chang
         })
         .filter(|field| field.before != field.after)
         .collect();
-    (!fields.is_empty()).then_some(Change { object, change: Kind::Update, fields })
+    (!fields.is_empty()).then_some(Change { object, change: Kind::Update, fields, groups: Vec::new() })
+}
+
+/// What becomes of each group when `known` becomes `wanted`, which differ in `fields`.
+fn groups(known: &Job, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange> {
+    let gone = known.groups.iter().filter(|group| wanted.group(&group.name).is_none());
+    let names = wanted.groups.iter().chain(gone).map(|group| group.name.as_str());
+    let change = |group: &str| {
+        let own = format!("spec.groups[{group}].");
+        let is_of_job = |path: &str| !path.starts_with("spec.groups[");
+        let differing = fields.iter().map(|field| field.path.as_str());
+        let because: Vec<String> = differing
+            .filter(|path| is_of_job(path) || path.strip_prefix(&own).is_some_and(|rest| rest != "count"))
+            .map(|path| path.strip_prefix(&own).unwrap_or(path).to_owned())
+            .collect();
+        let (change, because) = match (known.group(group), wanted.group(group)) {
+            (None, _) => (GroupKind::Create, Vec::new()),
+            (_, None) => (GroupKind::Stop, Vec::new()),
+            (Some(_), Some(_)) if !same_work(known, wanted, group) => (GroupKind::Replace, because),
+            (Some(_), Some(_)) if because.is_empty() => (GroupKind::Nothing, Vec::new()),
+            (Some(_), Some(_)) => (GroupKind::InPlace, because),
+        };
+        GroupChange { group: group.to_owned(), change, because }
+    };
+    names.map(change).collect()
 }
 
 /// A change for people: a line for the object, one for each field.
@@ -140,6 +210,11 @@ fn lines(change: &Change) -> String {
         };
         lines.push_str(&line);
         lines.push('\n');
+    }
+    for GroupChange { group, change, because } in &change.groups {
+        let because =
+            if because.is_empty() { String::new() } else { format!(", because of {}", because.join(", ")) };
+        lines.push_str(&format!("  group {group}: {}{because}\n", change.as_str()));
     }
     lines
 }
@@ -199,6 +274,38 @@ mod tests {
         );
         assert_eq!(told(Some(&known), &known), None);
         assert_eq!(told(None, &known).unwrap(), "+ job/web\n");
+    }
+
+    #[test]
+    fn what_becomes_of_each_group_is_told_with_the_fields_that_ask_for_it() {
+        let mut known = (*crate::test_views::job("web", "front", "httpd")).clone();
+        let group = |name: &str| {
+            let mut group = known.groups[0].clone();
+            group.name = name.to_owned();
+            group
+        };
+        known.groups = ["same", "more", "policy", "work", "old"].map(group).into_iter().collect();
+        let mut wanted = known.clone();
+        wanted.groups[1].count += 1;
+        let update = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: x}\nspec:\n  groups:\n    - {name: g, update: {max_parallel: 2}, tasks: [{name: t, driver: mock, config: {}}]}\n";
+        let parsed = manifests::parse("t", update.as_bytes(), &Drivers::built_in()).unwrap();
+        wanted.groups[2].update = parsed.jobs[0].object.groups[0].update.clone();
+        wanted.groups[3].tasks[0].env.insert("A".to_owned(), "1".to_owned());
+        wanted.groups[4].name = "new".to_owned();
+        let document = |job| value(&JobManifest::from_job(job));
+        let change = change("job/web".to_owned(), Some(&document(&known)), &document(&wanted)).unwrap();
+        let told = groups(&known, &wanted, &change.fields);
+        let told: Vec<_> =
+            told.iter().map(|one| (one.group.as_str(), one.change, one.because.join(" "))).collect();
+        assert_eq!(told[0], ("same", GroupKind::Nothing, String::new()));
+        assert_eq!(told[1], ("more", GroupKind::Nothing, String::new()), "others are made beside them");
+        assert_eq!((told[2].0, told[2].1), ("policy", GroupKind::InPlace));
+        assert!(told[2].2.starts_with("update"), "{}", told[2].2);
+        assert_eq!(told[3], ("work", GroupKind::Replace, "tasks[httpd].env.A".to_owned()));
+        assert_eq!(told[4], ("new", GroupKind::Create, String::new()));
+        assert_eq!(told[5], ("old", GroupKind::Stop, String::new()));
+        let change = Change { groups: groups(&known, &wanted, &change.fields), ..change };
+        assert!(plain(&lines(&change)).contains("  group work: replace, because of tasks[httpd].env.A\n"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `herdlet restart` and `herdlet signal`.
+//! `herdlet restart`, `herdlet stop` and `herdlet signal`.
 
 use clap::Args;
 use herdlet_api_types::{AllocId, view::AllocView};
@@ -23,6 +23,17 @@ pub struct RestartArgs {
     /// All tasks, dead ones too, in lifecycle order [default: the running ones]
     #[arg(long)]
     all: bool,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub(super) connection: Connection,
+}
+
+/// Arguments of `herdlet stop`.
+#[derive(Debug, Clone, Args)]
+pub struct StopArgs {
+    /// An allocation, or all of a group
+    target: String,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -85,6 +96,38 @@ pub(super) async fn restart(args: RestartArgs) -> Result<u8, Failure> {
         for view in allocs {
             client.restart(view.spec.id, &scope).await?;
             report.add(view, task.as_deref(), "restarting", args.output);
+        }
+        Ok::<_, Failure>(())
+    }
+    .await;
+    report.end(touched, args.output)
+}
+
+pub(super) async fn stop(args: StopArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let target = target::find(&client, &args.target).await?;
+    let name = &args.target;
+    if let Some(task) = &target.task {
+        let message = format!("{task:?} is a task, and allocations are stopped as a whole");
+        let hint = format!("restart the task alone: herdlet restart {name}");
+        return Err(Failure::new(message).code(USAGE).hint(hint));
+    }
+    if target.job.as_ref().is_some_and(|job| job.to_string() == *name) {
+        let hint =
+            format!("stop it for good: herdlet delete {name}; restart its tasks: herdlet restart {name}");
+        return Err(Failure::new(format!("{name} is a whole job; name an allocation or a group"))
+            .code(USAGE)
+            .hint(hint));
+    }
+    let live: Vec<&AllocView> = target.allocs.iter().filter(|view| !view.status.is_terminal()).collect();
+    if live.is_empty() {
+        return Err(Failure::new(format!("{name} has ended already")));
+    }
+    let mut report = Report::default();
+    let touched = async {
+        for view in live {
+            client.stop_alloc(view.spec.id).await?;
+            report.add(view, None, "stopping; its job replaces it", args.output);
         }
         Ok::<_, Failure>(())
     }

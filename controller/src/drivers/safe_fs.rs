@@ -257,6 +257,24 @@ impl Dir {
     ///
     /// When it is a link, something else than a file, or larger than `bytes_max`.
     pub fn read_file(&self, name: &OsStr, bytes_max: u64) -> Result<Option<Vec<u8>>, FsError> {
+        let Some(file) = self.open_file(name)? else { return Ok(None) };
+        let here = self.path.join(name);
+        let mut bytes = Vec::new();
+        file.take(bytes_max.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(|error| FsError::io("read", &here, error))?;
+        if u64::try_from(bytes.len()).is_ok_and(|len| len > bytes_max) {
+            return Err(FsError::TooLarge { path: here, bytes_max });
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Opens the plain file `name` for reading; `None` where nothing is there.
+    ///
+    /// # Errors
+    ///
+    /// When it is a link or something else than a file.
+    pub fn open_file(&self, name: &OsStr) -> Result<Option<std::fs::File>, FsError> {
         check_name(name)?;
         let here = self.path.join(name);
         // NONBLOCK: a fifo put here must not hold us up.
@@ -271,14 +289,7 @@ impl Dir {
         if !about.is_file() {
             return Err(FsError::NotAFile { path: here });
         }
-        let mut bytes = Vec::new();
-        file.take(bytes_max.saturating_add(1))
-            .read_to_end(&mut bytes)
-            .map_err(|error| FsError::io("read", &here, error))?;
-        if u64::try_from(bytes.len()).is_ok_and(|len| len > bytes_max) {
-            return Err(FsError::TooLarge { path: here, bytes_max });
-        }
-        Ok(Some(bytes))
+        Ok(Some(file))
     }
 
     /// Names of what is in it, without `.` and `..`.
@@ -293,6 +304,24 @@ impl Dir {
             true
         })?;
         Ok(names)
+    }
+
+    /// The same of at most `len_max` names; `None` where there are more.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be listed.
+    pub fn names_up_to(&self, len_max: usize) -> Result<Option<Vec<OsString>>, FsError> {
+        let mut names = Vec::new();
+        let mut more = false;
+        self.each_name(|name| {
+            more = names.len() == len_max;
+            if !more {
+                names.push(OsStr::from_bytes(name.to_bytes()).to_owned());
+            }
+            !more
+        })?;
+        Ok((!more).then_some(names))
     }
 
     /// Makes the link `name` that says `target`.

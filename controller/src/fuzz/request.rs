@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     desired::manifests::Drivers,
     drivers::{catalog::BuiltIn, task::Registry},
-    http::{Facts, Limits, Shared, Vitals, connection, router},
+    http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router},
     paths::Paths,
     publish::ReadModel,
     requests::Requests,
@@ -127,7 +127,8 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         manifests: Drivers::built_in(),
         paths: Paths { state: nowhere.clone(), runtime: nowhere },
         catalog: Arc::new(BuiltIn::default()),
-        facts: Facts { node_id: "n1".to_owned(), started_at: UnixNanos(1), ..Facts::default() },
+        evaluations: Evaluations::default(),
+        facts: Facts { started_at: UnixNanos(1), ..Facts::default() },
         vitals: Box::new(Vitals::default),
         jwks: serde_json::json!({ "keys": [] }),
         metrics: Box::new(|format| format!("{format:?}\n")),

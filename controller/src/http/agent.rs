@@ -56,8 +56,8 @@ fn status_of(shared: &Shared) -> AgentStatus {
     let facts = shared.facts.clone();
     AgentStatus {
         version: VERSION.to_owned(),
-        node_id: facts.node_id,
-        node_name: facts.node_name,
+        node_id: facts.node.id,
+        node_name: facts.node.name,
         instance: facts.instance,
         isolation: facts.isolation,
         started_at: facts.started_at,
@@ -93,17 +93,17 @@ fn counts<'c>(of: impl Iterator<Item = &'c Convergence>) -> BTreeMap<String, usi
 
 /// `GET /v1/agent/self`, as far as Nomad's clients look at it.
 pub(super) async fn this(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let facts = &shared.facts;
+    let (facts, node) = (&shared.facts, &shared.facts.node);
     Json(json!({
         "config": {
-            "Datacenter": facts.datacenter, "Region": facts.region, "NodeName": facts.node_name,
+            "Datacenter": node.datacenter, "Region": node.region, "NodeName": node.name,
             "Version": { "Version": VERSION, "VersionPrerelease": "", "VersionMetadata": "herdlet" },
             "Client": { "Enabled": true }, "Server": { "Enabled": false }, "ACL": { "Enabled": false },
         },
-        "member": { "Name": facts.node_name, "Addr": "", "Port": 0, "Tags": null, "Status": "alive" },
+        "member": { "Name": node.name, "Addr": "", "Port": 0, "Tags": null, "Status": "alive" },
         "stats": {
             "client": {
-                "node_id": facts.node_id, "known_servers": "", "last_heartbeat": "0", "heartbeat_ttl": "0",
+                "node_id": node.id, "known_servers": "", "last_heartbeat": "0", "heartbeat_ttl": "0",
                 "num_allocations": shared.model.allocs().len().to_string(),
             },
             "herdlet": { "version": VERSION, "instance": facts.instance, "isolation": facts.isolation },
@@ -125,11 +125,6 @@ pub(super) async fn health(
     let body =
         json!({ "client": { "ok": wrong.is_none(), "message": wrong.unwrap_or_else(|| "ok".to_owned()) } });
     (code, Json(body)).into_response()
-}
-
-/// `GET /v1/status/leader`: there is none but us.
-pub(super) async fn leader() -> Json<&'static str> {
-    Json("127.0.0.1:4647")
 }
 
 /// The public keys of workload identities, for whoever is shown a task's token. The key stays as long as the state directory.

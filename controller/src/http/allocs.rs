@@ -18,12 +18,13 @@ use serde_json::{Value, json};
 use super::{
     Shared, body,
     error::{ApiError, ApiResult, unexpected},
-    query::{Params, Read},
+    evaluations::Trigger,
+    query::{Params, Read, flag},
 };
 
 impl Shared {
     pub(super) fn node(&self) -> nomad::Node {
-        nomad::Node { id: self.facts.node_id.clone(), name: self.facts.node_name.clone() }
+        nomad::Node { id: self.facts.node.id.clone(), name: self.facts.node.name.clone() }
     }
 }
 
@@ -48,24 +49,40 @@ pub(super) async fn explain(
     }
 }
 
+/// What to show of each allocation of a list beside the usual, and what not.
+#[derive(Debug, Deserialize)]
+pub(super) struct Extent {
+    #[serde(default, deserialize_with = "flag")]
+    resources: bool,
+    #[serde(default = "shown", deserialize_with = "flag")]
+    task_states: bool,
+}
+
+fn shown() -> bool {
+    true
+}
+
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
+    Params(extent): Params<Extent>,
 ) -> ApiResult<Response> {
-    let prefix = read.prefix.to_ascii_lowercase();
-    let wanted = |view: &Arc<AllocView>| {
-        read.covers(&view.spec.job_key.namespace) && view.spec.id.to_string().starts_with(&prefix)
+    let show = |shared: &Shared, view: &Arc<AllocView>| {
+        let mut shown = stub(shared, view);
+        if extent.resources {
+            shown["AllocatedResources"] = json!(nomad::allocation(view, &shared.node()).allocated_resources);
+        }
+        if !extent.task_states {
+            shown["TaskStates"] = Value::Null;
+        }
+        shown
     };
-    let stubs = |shared: &Shared| {
-        let node = shared.node();
-        let views = shared.model.allocs();
-        Ok(views
-            .iter()
-            .filter(|view| wanted(view))
-            .map(|view| nomad::allocation_stub(view, &node))
-            .collect::<Vec<_>>())
-    };
-    shared.answer(&read, stubs).await
+    shared.list(&read, |shared| Ok(shared.model.allocs()), show).await
+}
+
+/// An allocation as lists show it.
+pub(super) fn stub(shared: &Shared, view: &Arc<AllocView>) -> Value {
+    nomad::allocation_stub(view, &shared.node())
 }
 
 pub(super) async fn read(
@@ -73,11 +90,34 @@ pub(super) async fn read(
     Path(id): Path<String>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    let whole = |shared: &Shared| {
-        let view = shared.alloc(&id).map_err(|_| ApiError::NotFound("alloc not found".to_owned()))?;
-        Ok(nomad::allocation(&view, &shared.node()))
-    };
-    shared.answer(&read, whole).await
+    shared.answer(&read, |shared| Ok(nomad::allocation(&*shared.known_alloc(&id)?, &shared.node()))).await
+}
+
+/// How to stop, in Nomad's words.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Stop {
+    #[serde(deserialize_with = "flag")]
+    no_shutdown_delay: bool,
+    #[serde(deserialize_with = "flag")]
+    reschedule: bool,
+}
+
+/// Stops an allocation; its job makes another in its place.
+pub(super) async fn stop(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(stop): Params<Stop>,
+) -> ApiResult<Json<Value>> {
+    for (asked, name) in [(stop.no_shutdown_delay, "no_shutdown_delay"), (stop.reschedule, "reschedule")] {
+        if asked {
+            return Err(ApiError::NotBuilt(format!("{name} is not built")));
+        }
+    }
+    let alloc = shared.known_alloc(&id)?;
+    let index = shared.accepted(Command::StopAlloc { alloc: alloc.spec.id }).await?;
+    let eval = shared.evaluations.note(&alloc.spec.job_key, Trigger::AllocStop, index);
+    Ok(Json(json!({ "EvalID": eval, "Index": index })))
 }
 
 /// What to restart, in Nomad's words.

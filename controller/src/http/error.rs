@@ -22,6 +22,9 @@ pub(super) enum ApiError {
     /// Manifests with mistakes; all of them, as JSON.
     #[error("{0}")]
     Problems(Problems),
+    /// Nobody may see it.
+    #[error("{0}")]
+    Forbidden(String),
     /// There is no such thing.
     #[error("{0}")]
     NotFound(String),
@@ -62,6 +65,7 @@ impl ApiError {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::BadRequest(_) | Self::Problems(_) => StatusCode::BAD_REQUEST,
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Conflict(_) => StatusCode::CONFLICT,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,

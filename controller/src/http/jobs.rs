@@ -7,13 +7,18 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
-use herdlet_api_types::nomad;
+use herdlet_api_types::{
+    nomad,
+    view::{AllocView, JobView},
+};
 use herdlet_plan::event::Command;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Shared,
+    Shared, allocs, body,
     error::{ApiError, ApiResult},
+    evaluations::Trigger,
     query::{Params, Read},
 };
 
@@ -29,13 +34,15 @@ pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    let wanted = |shared: &Shared| {
-        let jobs = shared.model.jobs().into_iter();
-        let jobs =
-            jobs.filter(|view| read.covers(&view.key.namespace) && view.key.id.starts_with(&read.prefix));
-        Ok(jobs.map(|view| nomad::job_stub(&view)).collect::<Vec<_>>())
-    };
-    shared.answer(&read, wanted).await
+    shared.list(&read, |shared| Ok(shared.model.jobs()), stub).await
+}
+
+fn stub(shared: &Shared, view: &Arc<JobView>) -> Value {
+    nomad::job_stub(view, &allocs_of(shared, view))
+}
+
+fn allocs_of(shared: &Shared, view: &JobView) -> Vec<Arc<AllocView>> {
+    view.allocs.iter().filter_map(|id| shared.model.alloc(id)).collect()
 }
 
 pub(super) async fn read(
@@ -44,11 +51,7 @@ pub(super) async fn read(
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     let key = read.job(id);
-    let job = |shared: &Shared| {
-        let view = shared.model.job(&key).ok_or_else(|| ApiError::NotFound("job not found".to_owned()))?;
-        Ok(nomad::whole_job(&view))
-    };
-    shared.answer(&read, job).await
+    shared.answer(&read, |shared| Ok(nomad::whole_job(&*shared.known_job(&key)?))).await
 }
 
 pub(super) async fn allocations(
@@ -57,19 +60,54 @@ pub(super) async fn allocations(
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     let key = read.job(id);
-    let allocs = |shared: &Shared| {
-        let node = shared.node();
-        let views = shared.model.allocs_of(&key);
-        Ok(views.iter().map(|view| nomad::allocation_stub(view, &node)).collect::<Vec<_>>())
-    };
-    shared.answer(&read, allocs).await
+    shared.list(&read, |shared| Ok(shared.model.allocs_of(&key)), allocs::stub).await
 }
 
-/// Nomad's JSON jobs come with a later release.
-pub(super) async fn register() -> ApiError {
-    let message =
-        "jobs in Nomad's JSON are not accepted by this release; send manifests: herdlet apply -f FILE";
-    ApiError::NotBuilt(message.to_owned())
+pub(super) async fn summary(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let key = read.job(id);
+    let summary = |shared: &Shared| {
+        let view = shared.known_job(&key)?;
+        Ok(nomad::job_summary(&view, &allocs_of(shared, &view)))
+    };
+    shared.answer(&read, summary).await
+}
+
+/// Nothing is left to evaluate: a job is planned whenever anything that it depends on changes.
+pub(super) async fn evaluate(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+    body::Json(Evaluate { eval_options }): body::Json<Evaluate>,
+) -> ApiResult<Json<Value>> {
+    if eval_options.force_reschedule {
+        return Err(ApiError::NotBuilt(
+            "ForceReschedule is not built; restart the allocation, or stop it".to_owned(),
+        ));
+    }
+    let view = shared.known_job(&read.job(id))?;
+    let index = shared.model.index();
+    let eval = shared.evaluations.note(&view.key, Trigger::JobRegister, index);
+    Ok(Json(json!({
+        "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": view.modify_index, "Warnings": "",
+        "Index": index, "LastContact": 0, "KnownLeader": true,
+    })))
+}
+
+/// What to evaluate, in Nomad's words.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Evaluate {
+    eval_options: EvalOptions,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct EvalOptions {
+    force_reschedule: bool,
 }
 
 pub(super) async fn remove(
@@ -77,9 +115,11 @@ pub(super) async fn remove(
     Path(id): Path<String>,
     Params(read): Params<Read>,
 ) -> ApiResult<Json<Value>> {
-    let index = shared.accepted(Command::Delete { job: read.job(id) }).await?;
+    let job = read.job(id);
+    let index = shared.accepted(Command::Delete { job: job.clone() }).await?;
+    let eval = shared.evaluations.note(&job, Trigger::JobDeregister, index);
     Ok(Json(json!({
-        "EvalID": "", "EvalCreateIndex": 0, "JobModifyIndex": index, "VolumeEvalID": "", "VolumeEvalIndex": 0,
+        "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": index, "VolumeEvalID": "", "VolumeEvalIndex": 0,
         "Index": index, "LastContact": 0, "KnownLeader": true,
     })))
 }

@@ -4,11 +4,7 @@
 //! (lines). Without `plain` the answer is Nomad's frames, JSON objects back to back. A followed log ends when its task has
 //! ended for good and all was told.
 
-use std::{
-    io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{io, sync::Arc, time::Instant};
 
 use axum::{
     body::Bytes,
@@ -19,23 +15,14 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use herdlet_api_types::{AllocId, task::TaskStatus, view::AllocView};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     Shared,
     error::{ApiError, ApiResult},
     query::{Params, flag, from_text},
-    stream::{Gone, Pieces, streamed},
+    stream::{Gone, HEARTBEAT, Pieces, blocking, follow, streamed},
 };
 use crate::logs::{Chunk, Follower, LogFiles, Stream};
-
-/// Between two empty frames of a stream without news, as Nomad's clients expect them.
-const HEARTBEAT: Duration = Duration::from_secs(1);
-
-/// Logs followed at the same time: each takes a connection and an open file, of which a process usually has 1,024 and of which
-/// every task needs one too.
-const FOLLOWED_MAX: usize = 256;
-static FOLLOWED: Semaphore = Semaphore::const_new(FOLLOWED_MAX);
 
 /// More lines are the whole log.
 const TAIL_LINES_MAX: u64 = 1_000_000;
@@ -74,12 +61,6 @@ pub(super) async fn read(
         let _place = place;
         reading.run(model, pieces).await
     }))
-}
-
-fn follow() -> ApiResult<SemaphorePermit<'static>> {
-    FOLLOWED
-        .try_acquire()
-        .map_err(|_| ApiError::Unavailable(format!("{FOLLOWED_MAX} logs are being followed already")))
 }
 
 fn check(alloc: &AllocView, wanted: &Wanted) -> ApiResult<Stream> {
@@ -262,11 +243,6 @@ fn from_end(sizes: &[(u64, u64)], offset: u64) -> (u64, u64) {
         left -= length;
     }
     sizes.first().map(|(index, _)| (*index, 0)).unwrap_or_default()
-}
-
-/// Reads files where a slow disk holds up nobody else.
-async fn blocking<T: Send + 'static>(read: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    herdlet_runtime::off_thread(read).await.map_err(io::Error::other)?
 }
 
 fn failed(error: io::Error) -> ApiError {

@@ -1,4 +1,4 @@
-//! Query parameters that many endpoints share, and blocking queries: a read with `index` waits until something was committed
+//! Query parameters that many endpoints share, and blocking queries: a read with `index` waits until something has changed
 //! after it, at most for `wait`; the answer names the index it was read at.
 
 use std::{str::FromStr, sync::Arc, time::Duration};
@@ -6,7 +6,7 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 use axum::{
     Json,
     extract::{FromRequestParts, Query},
-    http::{HeaderName, request::Parts},
+    http::{HeaderName, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use herdlet_api_types::{JobKey, parse_duration};
@@ -18,6 +18,8 @@ use super::{Shared, error::ApiError};
 const WAIT_DEFAULT: Duration = Duration::from_secs(300);
 /// The longest it may wait.
 const WAIT_MAX: Duration = Duration::from_secs(600);
+/// Up to this part of the wait is added by chance, as in Nomad: queries that began together don't end together.
+const WAIT_JITTER: u32 = 16;
 
 /// The index at which an answer was read.
 const INDEX: HeaderName = HeaderName::from_static("x-nomad-index");
@@ -25,17 +27,32 @@ const INDEX: HeaderName = HeaderName::from_static("x-nomad-index");
 const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-nomad-knownleader");
 /// How old it may be, in milliseconds.
 const LAST_CONTACT: HeaderName = HeaderName::from_static("x-nomad-lastcontact");
+/// Where the next page of a list begins.
+pub(super) const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-nomad-nexttoken");
 
-/// Parameters of reads.
+/// Parameters of reads; those of lists say what they mean in [`super::list`].
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Read {
-    #[serde(default, deserialize_with = "from_text")]
-    index: u64,
-    wait: Option<String>,
-    namespace: Option<String>,
+    #[serde(deserialize_with = "from_text")]
+    pub(super) index: u64,
+    pub(super) wait: Option<String>,
+    pub(super) namespace: Option<String>,
     /// Only ids that begin with this.
-    #[serde(default)]
     pub(super) prefix: String,
+    /// Only objects of which this is so.
+    pub(super) filter: String,
+    /// The newest first.
+    #[serde(deserialize_with = "flag")]
+    pub(super) reverse: bool,
+    /// So many at a time; all where it is 0.
+    #[serde(deserialize_with = "from_text")]
+    pub(super) per_page: u32,
+    /// Where the page begins, as the last page's answer said.
+    pub(super) next_token: String,
+    /// Indented, for people.
+    #[serde(deserialize_with = "flag")]
+    pub(super) pretty: bool,
 }
 
 impl Read {
@@ -50,23 +67,64 @@ impl Read {
     }
 
     pub(super) fn namespace(&self) -> &str {
-        self.namespace.as_deref().unwrap_or("default")
+        self.namespace.as_deref().filter(|name| !name.is_empty()).unwrap_or("default")
     }
 }
 
+/// Where a read looks, and what wakes it while it waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The read model.
+    Model,
+    /// The catalogue of services too, which changes without a commit.
+    Services,
+}
+
 impl Shared {
+    /// The index of what is read now; grows with every change. Never 0: a query with index 0 would not block.
+    fn index(&self, source: Source) -> u64 {
+        let index = match source {
+            Source::Model => self.model.version(),
+            Source::Services => self.model.version() + self.catalog.version(),
+        };
+        index.max(1)
+    }
+
+    async fn changed(&self, source: Source, index: u64) {
+        match source {
+            Source::Model => self.model.changed(index).await,
+            Source::Services => {
+                while self.index(source) <= index {
+                    let (model, catalog) = (self.model.version(), self.catalog.version());
+                    if model + catalog > index {
+                        return;
+                    }
+                    tokio::select! {
+                        () = self.model.changed(model) => {}
+                        () = self.catalog.changed(catalog) => {}
+                    }
+                }
+            }
+        }
+    }
+
     /// Waits as a blocking query asks for. Read the model only after this.
-    pub(super) async fn await_index(&self, read: &Read) -> Result<(), ApiError> {
+    async fn await_index(&self, read: &Read, source: Source) -> Result<(), ApiError> {
         let wait = match read.wait.as_deref() {
             None | Some("") => WAIT_DEFAULT,
             Some(text) => {
                 let nanos = parse_duration(text).map_err(|error| ApiError::bad(format!("wait: {error}")))?;
-                Duration::from_nanos(nanos.max(0).unsigned_abs()).min(WAIT_MAX)
+                let wait = Duration::from_nanos(nanos.max(0).unsigned_abs()).min(WAIT_MAX);
+                if wait.is_zero() { WAIT_DEFAULT } else { wait }
             }
         };
-        if read.index > 0 {
+        let chance = uuid::Uuid::new_v4().as_fields().0;
+        let wait = wait + (wait / WAIT_JITTER).mul_f64(f64::from(chance) / f64::from(u32::MAX));
+        // An index that was not reached yet is from before a restart: the answer tells the present one.
+        if (1..=self.index(source)).contains(&read.index) {
             tokio::select! {
-                _ = self.model.wait_beyond(read.index, wait) => {}
+                () = self.changed(source, read.index) => {}
+                () = tokio::time::sleep(wait) => {}
                 () = self.closing.cancelled() => {}
             }
         }
@@ -79,12 +137,27 @@ impl Shared {
         read: &Read,
         look: impl FnOnce(&Self) -> Result<T, ApiError>,
     ) -> Result<Response, ApiError> {
-        self.await_index(read).await?;
-        // Never 0: a query with index 0 would not block.
-        let index = self.model.index().max(1);
+        self.answer_from(Source::Model, read, look).await
+    }
+
+    /// The same of what `source` says.
+    pub(super) async fn answer_from<T: Serialize>(
+        self: &Arc<Self>,
+        source: Source,
+        read: &Read,
+        look: impl FnOnce(&Self) -> Result<T, ApiError>,
+    ) -> Result<Response, ApiError> {
+        self.await_index(read, source).await?;
+        let index = self.index(source);
         let body = look(self)?;
         let headers =
             [(INDEX, index.to_string()), (KNOWN_LEADER, "true".to_owned()), (LAST_CONTACT, "0".to_owned())];
+        if read.pretty {
+            let text = serde_json::to_string_pretty(&body);
+            let text = text.map_err(|error| ApiError::Failed(format!("write the answer: {error}")))?;
+            let kind = [(header::CONTENT_TYPE, "application/json")];
+            return Ok((headers, kind, text + "\n").into_response());
+        }
         Ok((headers, Json(body)).into_response())
     }
 }

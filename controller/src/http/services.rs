@@ -1,26 +1,48 @@
 //! The built-in catalogue of services, in Nomad's form.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use axum::{
     extract::{Path, State},
     response::Response,
 };
-use herdlet_api_types::{job::Provider, service::Registration};
+use herdlet_api_types::{
+    job::Provider,
+    service::{CheckStatus, Registration},
+    view::AllocView,
+};
 use serde_json::{Value, json};
 
 use super::{
     Shared,
     error::ApiResult,
-    query::{Params, Read},
+    list::Listed,
+    query::{Params, Read, Source},
 };
+
+impl Listed for Registration {
+    const SOURCE: Source = Source::Services;
+
+    fn namespace(&self) -> Option<&str> {
+        Some(&self.job.namespace)
+    }
+
+    fn id(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.id)
+    }
+
+    /// Made with its allocation, and in no commit of its own: by id within one.
+    fn create_index(&self) -> u64 {
+        0
+    }
+}
 
 /// Everything the built-in catalogue holds, of every namespace.
 pub(super) async fn registrations(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.answer(&read, |shared| Ok(shared.catalog.all())).await
+    shared.answer_from(Source::Services, &read, |shared| Ok(shared.catalog.all())).await
 }
 
 /// Names and tags, by namespace.
@@ -36,21 +58,61 @@ pub(super) async fn list(
         }
         Ok(found.into_iter().map(|(namespace, services)| stub(&namespace, services)).collect::<Vec<_>>())
     };
-    shared.answer(&read, stubs).await
+    shared.answer_from(Source::Services, &read, stubs).await
 }
 
-/// Instances of one service.
+/// Instances of one service. One with checks is listed only while all of them pass: whoever asks wants to send requests there.
 pub(super) async fn read(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     let instances = |shared: &Shared| {
-        let found = shared.catalog.all().into_iter();
-        let found = found.filter(|one| one.name == name && read.covers(&one.job.namespace));
-        Ok(found.map(|registration| instance(shared, &registration)).collect::<Vec<_>>())
+        let mut found = shared.catalog.all();
+        found.retain(|one| {
+            one.name == name && shared.model.alloc(&one.alloc).is_some_and(|view| passes(one, &view))
+        });
+        Ok(found)
     };
-    shared.answer(&read, instances).await
+    shared.list(&read, instances, instance).await
+}
+
+/// What an allocation has registered, whatever its checks say.
+pub(super) async fn of_alloc(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let instances = |shared: &Shared| {
+        let alloc = shared.known_alloc(&id)?.spec.id;
+        let mut found = shared.catalog.all();
+        found.retain(|one| one.alloc == alloc);
+        Ok(found)
+    };
+    shared.list(&read, instances, instance).await
+}
+
+/// What a job has registered, whatever its checks say.
+pub(super) async fn of_job(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let key = read.job(id);
+    let instances = |shared: &Shared| {
+        shared.known_job(&key)?;
+        let mut found = shared.catalog.all();
+        found.retain(|one| one.job == key);
+        Ok(found)
+    };
+    shared.list(&read, instances, instance).await
+}
+
+/// Whether all checks of an instance have passed when they were last made.
+fn passes(registration: &Registration, view: &AllocView) -> bool {
+    registration.checks.iter().all(|check| {
+        view.checks.iter().any(|result| result.id == check.id && result.status == CheckStatus::Success)
+    })
 }
 
 fn stub(namespace: &str, services: BTreeMap<String, Vec<String>>) -> Value {
@@ -73,7 +135,7 @@ fn instance(shared: &Shared, registration: &Registration) -> Value {
     };
     json!({
         "ID": registration.id, "ServiceName": registration.name, "Namespace": registration.job.namespace,
-        "NodeID": shared.facts.node_id, "Datacenter": shared.facts.datacenter, "JobID": registration.job.id,
+        "NodeID": shared.facts.node.id, "Datacenter": shared.facts.node.datacenter, "JobID": registration.job.id,
         "AllocID": registration.alloc, "Tags": registration.tags, "Address": registration.address,
         "Port": registration.port, "Provider": provider, "CreateIndex": index, "ModifyIndex": index,
     })

@@ -3,7 +3,7 @@
 //! A slow reader slows its producer down and nobody else. Producer and answer end together: when either is done, when the
 //! reader goes away, or when the agent shuts down.
 
-use std::{convert::Infallible, future::Future, sync::Arc};
+use std::{convert::Infallible, future::Future, io, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -11,12 +11,37 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::stream;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 
-use super::Shared;
+use super::{
+    Shared,
+    error::{ApiError, ApiResult},
+};
 
 /// Pieces between producer and connection: a few, so that a stalled reader holds little memory.
 const PIECES_LEN: usize = 8;
+
+/// Between two empty frames of a stream without news, as Nomad's clients expect them.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Files followed at the same time: each takes a connection and an open file, of which a process usually has 1,024 and of
+/// which every task needs one too.
+const FOLLOWED_MAX: usize = 256;
+static FOLLOWED: Semaphore = Semaphore::const_new(FOLLOWED_MAX);
+
+/// A place among those who follow a file, as long as it is held.
+pub(super) fn follow() -> ApiResult<SemaphorePermit<'static>> {
+    FOLLOWED
+        .try_acquire()
+        .map_err(|_| ApiError::Unavailable(format!("{FOLLOWED_MAX} files are being followed already")))
+}
+
+/// Works on files where a slow disk holds up nobody else.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    herdlet_runtime::off_thread(work).await.map_err(io::Error::other)?
+}
 
 /// Where a producer writes.
 pub(super) type Pieces = mpsc::Sender<Bytes>;

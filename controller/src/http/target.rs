@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use herdlet_api_types::{
-    AllocId,
-    view::{AllocView, TaskView},
+    AllocId, JobKey,
+    view::{AllocView, JobView, TaskView},
 };
 use herdlet_plan::event::{Command, Reply};
 
@@ -26,6 +26,16 @@ impl Shared {
     pub(super) fn alloc(&self, id: &str) -> ApiResult<Arc<AllocView>> {
         let unknown = || ApiError::NotFound(format!("Unknown allocation {id:?}"));
         self.model.alloc(&alloc_id(id).ok_or_else(unknown)?).ok_or_else(unknown)
+    }
+
+    /// The same, as Nomad's servers say that there is none.
+    pub(super) fn known_alloc(&self, id: &str) -> ApiResult<Arc<AllocView>> {
+        self.alloc(id).map_err(|_| ApiError::NotFound("alloc not found".to_owned()))
+    }
+
+    /// The job of that key.
+    pub(super) fn known_job(&self, key: &JobKey) -> ApiResult<Arc<JobView>> {
+        self.model.job(key).ok_or_else(|| ApiError::NotFound("job not found".to_owned()))
     }
 
     /// A task of it that has been started.

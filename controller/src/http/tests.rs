@@ -1,7 +1,10 @@
 //! The API over real sockets, with a read model that the test writes and nobody behind the inbox.
 
 mod bounds;
+mod files;
+mod lists;
 mod reads;
+mod shapes;
 mod streams;
 mod ui;
 
@@ -12,12 +15,12 @@ use herdlet_api_types::{
     UnixNanos,
     view::{AllocView, JobView},
 };
-use herdlet_plan::turn::View;
+use herdlet_plan::{env::NodeFacts, turn::View};
 use herdlet_runtime::{CommitIndex, Inbox, Publisher, StoreHealth};
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Facts, Limits, Listener, Shared, Token, Vitals, metrics_router, router, serve};
+use super::{Evaluations, Facts, Limits, Listener, Shared, Token, Vitals, metrics_router, router, serve};
 use crate::{
     cli::{Address, Client},
     desired::manifests::Drivers,
@@ -49,9 +52,9 @@ impl Ground {
             manifests: Drivers::built_in(),
             paths: Paths { state: dir.path().join("state"), runtime: dir.path().join("run") },
             catalog: Arc::new(BuiltIn::default()),
+            evaluations: Evaluations::default(),
             facts: Facts {
-                node_id: "n1".to_owned(),
-                node_name: "box".to_owned(),
+                node: NodeFacts { id: "n1".to_owned(), name: "box".to_owned(), ..NodeFacts::default() },
                 started_at: UnixNanos(1),
                 ..Facts::default()
             },

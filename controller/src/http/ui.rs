@@ -48,7 +48,7 @@ pub(super) fn pages() -> Router<Arc<Shared>> {
 }
 
 async fn page(State(shared): State<Arc<Shared>>) -> Response {
-    let name = escaped(&shared.facts.node_name);
+    let name = escaped(&shared.facts.node.name);
     let body = body_of(&shared);
     guarded(Html(format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>herdlet on {name}</title>\
@@ -103,7 +103,7 @@ fn body_of(shared: &Shared) -> String {
 fn head(html: &mut String, shared: &Shared, overview: &Overview) {
     let vitals = (shared.vitals)();
     let Overview { converged, lag, overdue, drift_repaired, jobs, .. } = overview;
-    put(html, format_args!("<h1>herdlet on {}</h1>\n", escaped(&shared.facts.node_name)));
+    put(html, format_args!("<h1>herdlet on {}</h1>\n", escaped(&shared.facts.node.name)));
     let late = if *overdue > 0 { " class=\"wrong\"" } else { "" };
     put(
         html,

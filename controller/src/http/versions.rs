@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 
 use super::{
     Shared, body,
-    error::{ApiError, ApiResult, unexpected},
+    error::{ApiResult, unexpected},
+    evaluations::Trigger,
     query::{Params, Read},
 };
 
@@ -28,7 +29,7 @@ pub(super) async fn views(
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     let key = read.job(id);
-    shared.answer(&read, |shared| Ok(newest_first(&*shown(shared, &key)?))).await
+    shared.answer(&read, |shared| Ok(newest_first(&*shared.known_job(&key)?))).await
 }
 
 pub(super) async fn list(
@@ -38,7 +39,7 @@ pub(super) async fn list(
 ) -> ApiResult<Response> {
     let key = read.job(id);
     let versions = |shared: &Shared| {
-        let view = shown(shared, &key)?;
+        let view = shared.known_job(&key)?;
         let versions: Vec<Value> =
             newest_first(&view).iter().map(|version| nomad::job_version(&view, version)).collect();
         Ok(json!({ "Versions": versions, "Diffs": null }))
@@ -64,19 +65,19 @@ pub(super) async fn revert(
     body::Json(revert): body::Json<Revert>,
 ) -> ApiResult<Json<Value>> {
     let Revert { job_version: to, enforce_prior_version: prior } = revert;
-    match shared.request(Command::Revert { job: read.job(id), to, prior }).await? {
-        Reply::Applied { index, .. } => Ok(Json(json!({
-            "EvalID": "", "EvalCreateIndex": 0, "JobModifyIndex": index, "Warnings": "",
-            "Index": index, "LastContact": 0, "KnownLeader": true,
-        }))),
+    let job = read.job(id);
+    match shared.request(Command::Revert { job: job.clone(), to, prior }).await? {
+        Reply::Applied { index, .. } => {
+            let eval = shared.evaluations.note(&job, Trigger::JobRegister, index);
+            Ok(Json(json!({
+                "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": index, "Warnings": "",
+                "Index": index, "LastContact": 0, "KnownLeader": true,
+            })))
+        }
         other @ (Reply::Accepted { .. } | Reply::Explanation(_) | Reply::Refused(_)) => {
             Err(unexpected(other))
         }
     }
-}
-
-fn shown(shared: &Shared, key: &herdlet_api_types::JobKey) -> ApiResult<Arc<JobView>> {
-    shared.model.job(key).ok_or_else(|| ApiError::NotFound("job not found".to_owned()))
 }
 
 fn newest_first(view: &JobView) -> Vec<JobVersion> {

@@ -1,7 +1,8 @@
 //! Logs: what is written to stderr, in which form.
 //!
-//! In: directives, a format, and what stderr is. Out: the process's subscriber. Events go to stderr and nowhere else; under
-//! systemd that is the journal, which has times and priorities of its own. It must not know what is logged.
+//! In: directives, a format, and what stderr is. Out: the process's subscriber. Events go to stderr, and to whoever listens
+//! through the API ([`super::monitor`]); under systemd stderr is the journal, which has times and priorities of its own. It must
+//! not know what is logged.
 //!
 //! Directives are those of `RUST_LOG` (`info`, `info,herdlet=debug`, `herdlet[start{alloc=…}]=trace`), but a lone word must
 //! be a level: elsewhere a slip in it (`inof`) is taken for a module, and silences everything else.
@@ -142,7 +143,7 @@ where
             layer.event_format(Prioritised(line)).boxed()
         }
     };
-    Ok(Box::new(tracing_subscriber::registry().with(layer.with_filter(filter))))
+    Ok(Box::new(tracing_subscriber::registry().with(layer.with_filter(filter)).with(super::monitor::layer())))
 }
 
 /// Writes the priority before the line, as sd-daemon(3) has it: the journal takes it off and keeps it as a field.

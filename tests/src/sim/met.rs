@@ -20,6 +20,7 @@ kinds! {
     Revert = "jobs gone back to older versions",
     Delete = "jobs deleted",
     Restart = "restarts asked for",
+    Stop = "allocations stopped by request",
     VolumeDelete = "volumes deleted",
     PortTaken = "ports taken by others",
     Failure = "failed operations",

@@ -39,6 +39,10 @@ impl Life {
                 let name = jobs::VOLUMES[self.dice.below(jobs::VOLUMES.len() as u64) as usize];
                 self.request(Command::DeleteVolume { name: name.to_owned(), data });
             }
+            7 if self.dice.one_in(3) => {
+                let Some(alloc) = self.some_alloc() else { return };
+                self.request(Command::StopAlloc { alloc });
+            }
             _ => {
                 let Some(alloc) = self.some_alloc() else { return };
                 let scope = match self.dice.below(3) {

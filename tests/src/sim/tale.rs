@@ -63,6 +63,7 @@ impl Tale {
             }
             Command::Delete { job } => format!("delete {}", job.id),
             Command::Revert { job, to, .. } => format!("revert {} to version {to}", job.id),
+            Command::StopAlloc { alloc } => format!("stop {}", self.name_of(*alloc)),
             Command::DeleteVolume { name, data } => format!("delete volume {name} ({data:?})"),
             Command::Restart { alloc, scope } => {
                 let scope = match scope {

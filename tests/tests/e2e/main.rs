@@ -6,12 +6,14 @@
 #![expect(clippy::unwrap_used, reason = "a test that can't go on says why and ends")]
 
 mod agent;
+mod clients;
 mod common;
 mod crash;
 mod disk;
 mod drift;
 mod examples;
 mod faults;
+mod files;
 mod identity;
 mod metrics;
 mod nobody;

@@ -1,12 +1,13 @@
 //! Requests of people: checked against the present state, then accepted as a whole or refused as a whole.
 
-use std_alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
+use std_alloc::{boxed::Box, collections::BTreeSet, format, string::String, sync::Arc, vec::Vec};
 
-use herdlet_api_types::{AllocId, job::Job, volume::Volume};
+use herdlet_api_types::{AllocId, alloc::Desired, job::Job, volume::Volume};
 
 use crate::{
     alloc::{self, show},
     event::{AppliedJob, Command, Refusal, Reply, VolumeData},
+    job::rollout::has_ended,
     op::Key,
     shared::volume::{Fate, Origin},
     time::Now,
@@ -47,6 +48,7 @@ impl World {
             }
             Command::Revert { job, to, prior } => self.revert_job(now, &job, to, prior, dirty),
             Command::DeleteVolume { name, data } => self.delete_volume(name, data, dirty),
+            Command::StopAlloc { alloc } => self.stop_alloc(alloc, dirty),
             Command::Restart { alloc, scope } => {
                 let done = self.write(now, alloc, dirty, turn, |writer| writer.restart(&scope));
                 self.answer(alloc, done)
@@ -62,6 +64,25 @@ impl World {
                 Ok(Reply::Explanation(Box::new(show::explain(now, &entry.spec, &entry.state, &plan))))
             }
         }
+    }
+
+    /// One that is being stopped already stays so; whoever asks gets what was asked for.
+    fn stop_alloc(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) -> Result<Reply, Refusal> {
+        let entry = self.allocs.get_mut(id).ok_or_else(|| no_alloc(id))?;
+        if has_ended(&entry.state.durable) {
+            return Err(Refusal::Conflict(format!("allocation {} has ended already", entry.spec.name())));
+        }
+        if entry.spec.desired == Desired::Run {
+            let spec = Arc::make_mut(&mut entry.spec);
+            spec.desired = Desired::Stop;
+            spec.desired_description = String::from("stopped by request; its job replaces it");
+            entry.changed = true;
+            let job = spec.job_key.clone();
+            self.meta.index += 1;
+            dirty.insert(Key::Alloc(id));
+            self.stir_job(job, dirty);
+        }
+        Ok(Reply::Accepted { index: self.meta.index })
     }
 
     fn apply_set(

@@ -10,6 +10,8 @@ use std::{
 
 use herdlet_api_types::service::Registration;
 
+use tokio::sync::watch;
+
 use super::ServiceOwner;
 use crate::drivers::sight::Sight;
 
@@ -17,6 +19,8 @@ use crate::drivers::sight::Sight;
 #[derive(Debug, Default)]
 pub struct BuiltIn {
     held: Mutex<BTreeMap<ServiceOwner, Vec<Registration>>>,
+    /// How often it has changed.
+    version: watch::Sender<u64>,
 }
 
 impl BuiltIn {
@@ -26,12 +30,26 @@ impl BuiltIn {
             self.down(owner);
         } else {
             self.held().insert(owner.clone(), registrations);
+            self.version.send_modify(|version| *version += 1);
         }
     }
 
     /// Takes back what it holds for `owner`.
     pub fn down(&self, owner: &ServiceOwner) {
-        self.held().remove(owner);
+        if self.held().remove(owner).is_some() {
+            self.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// How often it has changed. What is read after this is no older.
+    pub fn version(&self) -> u64 {
+        *self.version.borrow()
+    }
+
+    /// Waits until it has changed after `version`.
+    pub async fn changed(&self, version: u64) {
+        // Ends without a change only with the catalogue.
+        let _ = self.version.subscribe().wait_for(|now| *now > version).await;
     }
 
     /// Whether it holds exactly `registrations` for `owner`.

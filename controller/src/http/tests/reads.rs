@@ -128,8 +128,9 @@ async fn what_can_not_be_answered_is_refused_in_plain_text() {
     let (restart, signal) =
         (format!("/v1/client/allocation/{id}/restart"), format!("/v1/client/allocation/{id}/signal"));
     for (path, body, status, says) in [
-        ("/v1/jobs", "{}", 501, "herdlet apply"),
-        ("/v1/job/web", "{}", 405, "Invalid method"),
+        ("/v1/jobs", "{\"Job\":{},\"EnforceIndex\":true}", 501, "EnforceIndex"),
+        ("/v1/jobs/parse", "{}", 400, "empty"),
+        ("/v1/job/web/summary", "{}", 405, "Invalid method"),
         ("/v1/herdlet/apply", "{\"file\":[]}", 400, "unknown field"),
         ("/v1/herdlet/apply", "{\"files\":[]}", 400, "no manifest"),
         (&restart, "{\"TaskName\":\"x\"}", 404, "Could not find task"),

@@ -126,3 +126,65 @@ async fn a_shutdown_ends_streams_and_waiting_queries() {
     // Answered, or refused if it came too late.
     let _ = tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("the query hangs");
 }
+
+/// The next line of an answer that goes on, without the empty objects of an idle one.
+async fn line(answer: &mut reqwest::Response) -> serde_json::Value {
+    loop {
+        let piece =
+            tokio::time::timeout(Duration::from_secs(15), answer.chunk()).await.expect("nothing came");
+        let piece = piece.unwrap().expect("it ended");
+        let line: serde_json::Value = serde_json::from_slice(&piece).unwrap();
+        if line != serde_json::json!({}) {
+            return line;
+        }
+    }
+}
+
+#[tokio::test]
+async fn nomads_events_tell_what_changes_and_what_was_missed() {
+    let ground = Ground::new();
+    let (web, db) = (job("web", "front", "httpd"), job("db", "back", "sql"));
+    ground.show(5, &[job_view(&web, 0)], &[alloc_view(&web, 0, 7)]);
+    ground.unix(Limits::default()).await;
+    let follow = async |query: &str| {
+        let url = format!("http://localhost/v1/event/stream?{query}");
+        ground.http().get(url).send().await.unwrap()
+    };
+    let mut jobs = follow("topic=Job").await;
+    let mut of_web = follow("topic=Allocation:web&namespace=*").await;
+    ground.show(6, &[job_view(&db, 0)], &[alloc_view(&db, 0, 8), alloc_view(&web, 0, 7)]);
+    let told = line(&mut jobs).await;
+    let event = &told["Events"][0];
+    assert_eq!(
+        (&told["Index"], &event["Type"], &event["Key"]),
+        (&6.into(), &"JobRegistered".into(), &"db".into())
+    );
+    assert_eq!(event["Payload"]["Job"]["ID"], "db");
+    let event = line(&mut of_web).await["Events"][0].clone();
+    assert_eq!((&event["Topic"], &event["FilterKeys"][0]), (&"Allocation".into(), &"web".into()));
+    assert_eq!(event["Payload"]["Allocation"]["Job"], serde_json::Value::Null);
+    ground.shared.model.publisher().offer(CommitIndex(7), vec![View::JobGone(db.key())]);
+    assert_eq!(line(&mut jobs).await["Events"][0]["Type"], "JobDeregistered");
+    // Whoever comes back hears of the changes since, or, from before what is known, of everything.
+    let mut resumed = follow("topic=Job&index=7").await;
+    assert_eq!(line(&mut resumed).await["Events"][0]["Type"], "JobDeregistered");
+    let mut from_before = follow("topic=*&index=1").await;
+    assert_eq!(line(&mut from_before).await["Events"][0]["Key"], "web");
+    for (query, status) in [("topic=Node", 501), ("topic=Jobs", 400), ("index=x", 400)] {
+        assert_eq!(follow(query).await.status().as_u16(), status, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_monitor_can_not_tell_is_refused() {
+    let ground = Ground::new();
+    ground.unix(Limits::default()).await;
+    for (query, status) in
+        [("log_level=loud", 400), ("log_level=trace", 501), ("node_id=other", 404), ("server_id=x", 400)]
+    {
+        assert_eq!(ground.get(&format!("/v1/agent/monitor?{query}")).await.0, status, "{query}");
+    }
+    let mut frames = ground.http().get("http://localhost/v1/agent/monitor").send().await.unwrap();
+    assert_eq!(frames.headers()["content-type"], "application/json");
+    assert!(!frames.chunk().await.unwrap().unwrap().is_empty(), "an idle one says that it is there");
+}

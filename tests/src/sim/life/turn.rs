@@ -287,6 +287,7 @@ impl Life {
                 }
             }
             Command::DeleteVolume { .. } => self.met.note(Kind::VolumeDelete),
+            Command::StopAlloc { .. } => self.met.note(Kind::Stop),
             Command::Restart { .. } => self.met.note(Kind::Restart),
             Command::Signal { .. } | Command::Explain { .. } => {}
         }

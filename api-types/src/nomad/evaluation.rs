@@ -1,0 +1,39 @@
+//! Evaluations: what became of a change of a job, as `GET /v1/evaluation/ID` has it.
+
+use serde_json::{Value, json};
+
+use crate::{JobKey, UnixNanos, view::JobView};
+
+use super::job::kind;
+
+/// A change that was accepted and planned.
+#[derive(Debug, Clone, Copy)]
+pub struct Evaluated<'e> {
+    /// Its id.
+    pub id: &'e str,
+    /// The job that was changed.
+    pub job: &'e JobKey,
+    /// The job now; none where it is gone.
+    pub view: Option<&'e JobView>,
+    /// Nomad's word for what led to it.
+    pub trigger: &'e str,
+    /// Commit in which it was accepted.
+    pub index: u64,
+    /// When that was.
+    pub at: UnixNanos,
+}
+
+/// A complete evaluation: whoever waits for it looks at the job next.
+pub fn evaluation(of: &Evaluated<'_>) -> Value {
+    json!({
+        "ID": of.id, "Namespace": of.job.namespace, "Priority": of.view.map(|view| view.job.priority),
+        "Type": of.view.map(|view| kind(view.job.kind)), "TriggeredBy": of.trigger, "JobID": of.job.id,
+        "JobModifyIndex": of.view.map(|view| view.modify_index), "NodeID": "", "NodeModifyIndex": 0,
+        "DeploymentID": "", "Status": "complete", "StatusDescription": "", "Wait": 0, "WaitUntil": null,
+        "NextEval": "", "PreviousEval": "", "BlockedEval": "", "RelatedEvals": null, "FailedTGAllocs": null,
+        "PlanAnnotations": null, "ClassEligibility": null, "QuotaLimitReached": "",
+        "MissingNonNodeResources": null, "EscapedComputedClass": false, "AnnotatePlan": false,
+        "QueuedAllocations": null, "SnapshotIndex": of.index, "CreateIndex": of.index, "ModifyIndex": of.index,
+        "CreateTime": of.at.0, "ModifyTime": of.at.0,
+    })
+}

@@ -1,0 +1,181 @@
+//! This machine as a node, as `GET /v1/node/ID` and `GET /v1/nodes` have it.
+
+use std_alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    sync::Arc,
+    vec::Vec,
+};
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    UnixNanos,
+    view::VolumeView,
+    volume::{VolumeKind, VolumeStatus},
+};
+
+use super::{map, rfc3339};
+
+/// What is known of this machine.
+#[derive(Debug, Clone, Default)]
+pub struct Machine {
+    /// Node id.
+    pub id: String,
+    /// Node name.
+    pub name: String,
+    /// Datacenter.
+    pub datacenter: String,
+    /// Class; may be empty.
+    pub class: String,
+    /// Pool; empty for `default`.
+    pub pool: String,
+    /// Release of the agent.
+    pub version: String,
+    /// Fingerprints by name.
+    pub attributes: BTreeMap<String, String>,
+    /// The node's own meta.
+    pub meta: BTreeMap<String, String>,
+    /// Task drivers by name.
+    pub drivers: Vec<String>,
+    /// Volumes of the machine.
+    pub volumes: Vec<Arc<VolumeView>>,
+    /// Why it can't do its work; none where it can.
+    pub wrong: Option<String>,
+    /// When the agent started.
+    pub started_at: UnixNanos,
+    /// Dynamic ports are taken from here.
+    pub dynamic_ports: (u16, u16),
+    /// Processors and memory.
+    pub capacity: Option<Capacity>,
+}
+
+/// What the machine has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    /// Processors that this process may use.
+    pub cores: u64,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Room where allocations lie, in MiB.
+    pub disk_mib: u64,
+}
+
+/// A node.
+pub fn node(machine: &Machine) -> Value {
+    let mut shown = common(machine);
+    shown.extend(object(json!({
+        "SecretID": "", "CgroupParent": "", "HTTPAddr": "", "TLSEnabled": false,
+        "Attributes": map(&machine.attributes), "Resources": null, "Reserved": null, "Links": null,
+        "Meta": map(&machine.meta), "ComputedClass": "", "DrainStrategy": null,
+        "StatusUpdatedAt": machine.started_at.0 / 1_000_000_000, "Events": null,
+        "CSIControllerPlugins": null, "CSINodePlugins": null, "HostNetworks": null, "GCVolumesOnNodeGC": false,
+        "NodeMaxAllocs": 0, "IdentitySigningKeyID": "", "LastMissedHeartbeatIndex": 0, "LastAllocUpdateIndex": 0,
+        "NodeResources": resources(machine), "ReservedResources": reserved(),
+    })));
+    Value::Object(shown)
+}
+
+/// A node in Nomad's list, with what `os` and `resources` of the query ask for.
+pub fn node_stub(machine: &Machine, os: Wanted, with_resources: Wanted) -> Value {
+    let mut shown = common(machine);
+    let attributes = match os {
+        Wanted::Yes => {
+            let name = machine.attributes.get("os.name").cloned().unwrap_or_default();
+            json!({ "os.name": name })
+        }
+        Wanted::No => Value::Null,
+    };
+    let (resources, reserved) = match with_resources {
+        Wanted::Yes => (resources(machine), reserved()),
+        Wanted::No => (Value::Null, Value::Null),
+    };
+    shown.extend(object(json!({
+        "Address": "127.0.0.1", "Attributes": attributes, "Version": machine.version,
+        "NodeResources": resources, "ReservedResources": reserved,
+    })));
+    Value::Object(shown)
+}
+
+/// Whether something is to be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// It is.
+    Yes,
+    /// It is not.
+    No,
+}
+
+fn common(machine: &Machine) -> Map<String, Value> {
+    let drivers: Map<String, Value> =
+        machine.drivers.iter().map(|name| (name.clone(), driver(machine, name))).collect();
+    let volumes: Map<String, Value> = machine
+        .volumes
+        .iter()
+        .filter_map(|view| {
+            let path = match (&view.spec.kind, &view.status) {
+                (VolumeKind::HostPath { path }, _)
+                | (VolumeKind::Mkdir { .. }, VolumeStatus::Ready { path }) => path,
+                (VolumeKind::Mkdir { .. }, VolumeStatus::Pending | VolumeStatus::Failed { .. }) => {
+                    return None;
+                }
+            };
+            let name = &view.spec.name;
+            Some((
+                name.clone(),
+                json!({ "Name": name, "Path": path, "ReadOnly": view.spec.read_only, "ID": "" }),
+            ))
+        })
+        .collect();
+    let pool = if machine.pool.is_empty() { "default" } else { &machine.pool };
+    // Its tasks are kept whatever is wrong; what is wrong is said.
+    object(json!({
+        "ID": machine.id, "Datacenter": machine.datacenter, "Name": machine.name, "NodePool": pool,
+        "NodeClass": machine.class, "Drain": false, "SchedulingEligibility": "eligible", "Status": "ready",
+        "StatusDescription": machine.wrong.clone().unwrap_or_default(), "Drivers": drivers,
+        "HostVolumes": if volumes.is_empty() { Value::Null } else { Value::Object(volumes) },
+        "LastDrain": null, "CreateIndex": 1, "ModifyIndex": 1,
+    }))
+}
+
+fn driver(machine: &Machine, name: &str) -> Value {
+    let prefix = format!("driver.{name}");
+    let own = |(key, _): &(&String, &String)| **key == prefix || key.starts_with(&format!("{prefix}."));
+    let attributes: BTreeMap<String, String> = machine
+        .attributes
+        .iter()
+        .filter(own)
+        .map(|(key, value)| (key.to_string(), value.to_string()))
+        .collect();
+    json!({
+        "Attributes": map(&attributes), "Detected": true, "Healthy": true, "HealthDescription": "Healthy",
+        "UpdateTime": rfc3339(machine.started_at),
+    })
+}
+
+/// Null where the machine could not be measured.
+fn resources(machine: &Machine) -> Value {
+    let Some(Capacity { cores, memory_mib, disk_mib }) = machine.capacity else { return Value::Null };
+    let (first, last) = machine.dynamic_ports;
+    json!({
+        "Cpu": { "CpuShares": cores * 1_000, "TotalCpuCores": cores, "ReservableCpuCores": null },
+        "Processors": null, "Memory": { "MemoryMB": memory_mib }, "Disk": { "DiskMB": disk_mib },
+        "Devices": null, "NodeNetworks": null, "Networks": null, "MinDynamicPort": first, "MaxDynamicPort": last,
+    })
+}
+
+/// Nothing is kept back.
+fn reserved() -> Value {
+    json!({
+        "Cpu": { "CpuShares": 0, "ReservedCpuCores": null }, "Memory": { "MemoryMB": 0 },
+        "Disk": { "DiskMB": 0 }, "Networks": { "ReservedHostPorts": "" },
+    })
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
+    }
+}

@@ -1,0 +1,36 @@
+//! How many allocations of each group are in which state, as `GET /v1/job/ID/summary` has it.
+
+use std_alloc::{string::String, sync::Arc};
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    alloc::{ClientStatus, Desired},
+    view::{AllocView, JobView},
+};
+
+/// A job's summary. `allocs` are its allocations, older versions included.
+pub fn job_summary(view: &JobView, allocs: &[Arc<AllocView>]) -> Value {
+    let groups: Map<String, Value> = view
+        .job
+        .groups
+        .iter()
+        .map(|group| {
+            let of_group = || allocs.iter().filter(|alloc| alloc.spec.group == group.name);
+            let count = |status: ClientStatus| of_group().filter(|alloc| alloc.status == status).count();
+            let placed = of_group().filter(|alloc| alloc.spec.desired == Desired::Run).count();
+            let wanted = if view.deleting { 0 } else { usize::try_from(group.count).unwrap_or(usize::MAX) };
+            let counts = json!({
+                "Queued": wanted.saturating_sub(placed), "Complete": count(ClientStatus::Complete),
+                "Failed": count(ClientStatus::Failed), "Running": count(ClientStatus::Running),
+                "Starting": count(ClientStatus::Pending), "Lost": 0, "Unknown": 0,
+            });
+            (group.name.clone(), counts)
+        })
+        .collect();
+    json!({
+        "JobID": view.key.id, "Namespace": view.key.namespace, "Summary": groups,
+        "Children": { "Pending": 0, "Running": 0, "Dead": 0 },
+        "CreateIndex": view.create_index, "ModifyIndex": view.modify_index,
+    })
+}

@@ -1,0 +1,161 @@
+//! `herdlet fs`: the files of an allocation.
+//!
+//! In: a target and a path below the allocation's directory, or below the task's where the target names one. Out: a table,
+//! facts, or the bytes of a file.
+
+use std::io::Write as _;
+
+use clap::{Args, Subcommand};
+use futures_util::StreamExt as _;
+use herdlet_api_types::{AllocId, nomad::FileInfo};
+use serde::Serialize;
+
+use super::{
+    Connection,
+    client::Client,
+    failure::Failure,
+    output::{Output, Reader},
+    show,
+    table::{Heading, Table},
+    target,
+};
+
+/// Arguments of `herdlet fs`.
+#[derive(Debug, Clone, Args)]
+pub struct FsArgs {
+    #[command(subcommand)]
+    what: What,
+    #[command(flatten)]
+    pub(super) connection: Connection,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum What {
+    /// List a directory
+    Ls(Place),
+    /// Show size, mode and age of a file or directory
+    Stat(Place),
+    /// Print a file
+    Cat(File),
+}
+
+/// A directory or file, and how to tell of it.
+#[derive(Debug, Clone, Args)]
+struct Place {
+    /// An allocation, or a task
+    target: String,
+    /// Below the allocation's directory (alloc, TASK), or below the task's (local, tmp)
+    #[arg(default_value = "")]
+    path: String,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Args)]
+struct File {
+    /// An allocation, or a task
+    target: String,
+    /// Below the allocation's directory (alloc, TASK), or below the task's (local, tmp)
+    path: String,
+}
+
+/// What `-o json` prints of a directory.
+#[derive(Serialize)]
+struct Listing {
+    files: Vec<FileInfo>,
+}
+
+pub(super) async fn run(args: FsArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    match args.what {
+        What::Ls(Place { target, path, output }) => {
+            let (alloc, path) = find(&client, &target, &path).await?;
+            let files = client.list_files(alloc, &path).await?;
+            match output.reader() {
+                Reader::Person => show::out(&table(&files)),
+                Reader::Program => output.document(&Listing { files })?,
+            }
+        }
+        What::Stat(Place { target, path, output }) => {
+            let (alloc, path) = find(&client, &target, &path).await?;
+            let info = client.stat_file(alloc, &path).await?;
+            match output.reader() {
+                Reader::Person => show::out(&table(std::slice::from_ref(&info))),
+                Reader::Program => output.document(&info)?,
+            }
+        }
+        What::Cat(File { target, path }) => {
+            let (alloc, path) = find(&client, &target, &path).await?;
+            cat(&client, alloc, &path).await?;
+        }
+    }
+    Ok(0)
+}
+
+/// The one allocation that is meant, and the path in it.
+async fn find(client: &Client, text: &str, path: &str) -> Result<(AllocId, String), Failure> {
+    let target = target::find(client, text).await?;
+    let path = match &target.task {
+        Some(task) => format!("{task}/{path}"),
+        None => path.to_owned(),
+    };
+    match target.allocs.as_slice() {
+        [one] => Ok((one.spec.id, path)),
+        [] => Err(Failure::new(format!("{text} has no allocation yet"))),
+        several => {
+            let names: Vec<String> = several.iter().map(|view| view.spec.name()).collect();
+            let failure = Failure::new(format!("{text} has {} allocations; name one", names.len()));
+            Err(failure.code(super::failure::USAGE).hint(format!("there is: {}", names.join(", "))))
+        }
+    }
+}
+
+async fn cat(client: &Client, alloc: AllocId, path: &str) -> Result<(), Failure> {
+    let mut pieces = client.read_file(alloc, path).await?;
+    let mut out = std::io::stdout().lock();
+    while let Some(piece) = pieces.next().await {
+        match out.write_all(&piece?) {
+            Ok(()) => {}
+            // Whoever reads has enough.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(Failure::new(format!("failed to write the file: {error}"))),
+        }
+    }
+    Ok(())
+}
+
+fn table(files: &[FileInfo]) -> String {
+    let mut table = Table::new(&["MODE", "SIZE", "MODIFIED", "NAME"]);
+    for file in files {
+        let name =
+            if file.is_dir { format!("{}/", file.name.trim_end_matches('/')) } else { file.name.clone() };
+        // To the second: nobody compares files by more.
+        let modified = file.mod_time.as_deref().unwrap_or_default();
+        let modified = modified.split(['.', 'Z']).next().unwrap_or_default().replace('T', " ");
+        table.row([file.file_mode.clone(), file.size.to_string(), modified, name]);
+    }
+    table.render(Heading::Shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_told_from_files() {
+        let file = |name: &str, is_dir| FileInfo {
+            name: name.to_owned(),
+            is_dir,
+            size: 8,
+            file_mode: "-rw-r--r--".to_owned(),
+            mod_time: Some("2026-01-02T03:04:05.123Z".to_owned()),
+            content_type: None,
+        };
+        assert_eq!(
+            table(&[file("local", true), file("x", false)]),
+            "MODE        SIZE  MODIFIED             NAME\n\
+             -rw-r--r--  8     2026-01-02 03:04:05  local/\n\
+             -rw-r--r--  8     2026-01-02 03:04:05  x\n"
+        );
+    }
+}

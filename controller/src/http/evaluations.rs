@@ -1,0 +1,175 @@
+//! Evaluations: Nomad's word for what its scheduler makes of a change. Here a change is planned within the turn that accepts it,
+//! so by the time anybody asks, its evaluation is complete.
+//!
+//! In: word of each change that the API has accepted. Out: an id for the answer, and the newest evaluations for those who look
+//! after it, as Nomad's command line does. They are in memory only; Nomad forgets its own after a while too.
+
+use std::{
+    borrow::Cow,
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use axum::{
+    extract::{Path, State},
+    response::Response,
+};
+use herdlet_api_types::{JobKey, UnixNanos, nomad};
+use serde_json::Value;
+
+use super::{
+    Shared, allocs,
+    error::{ApiError, ApiResult},
+    list::Listed,
+    query::{Params, Read},
+};
+
+/// So many are kept; the oldest goes first.
+const KEPT_LEN: usize = 256;
+
+/// What led to an evaluation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trigger {
+    /// A version of the job was accepted, or somebody asked for an evaluation.
+    JobRegister,
+    /// The job is to stop.
+    JobDeregister,
+    /// An allocation is to be stopped and replaced.
+    AllocStop,
+}
+
+impl Trigger {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::JobRegister => "job-register",
+            Self::JobDeregister => "job-deregister",
+            Self::AllocStop => "alloc-stop",
+        }
+    }
+}
+
+/// What became of a change.
+#[derive(Debug)]
+pub(super) struct Evaluation {
+    id: String,
+    job: JobKey,
+    trigger: Trigger,
+    index: u64,
+    at: UnixNanos,
+}
+
+impl Evaluation {
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+/// The newest evaluations.
+#[derive(Debug, Default)]
+pub struct Evaluations(Mutex<VecDeque<Arc<Evaluation>>>);
+
+impl Evaluations {
+    /// A change of the job was accepted at `index`. The id of its evaluation.
+    pub(super) fn note(&self, job: &JobKey, trigger: Trigger, index: u64) -> String {
+        let id = uuid::Uuid::new_v4().to_string();
+        let at = crate::agent::now().wall;
+        let one = Evaluation { id: id.clone(), job: job.clone(), trigger, index, at };
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() == KEPT_LEN {
+            kept.pop_front();
+        }
+        kept.push_back(Arc::new(one));
+        id
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Evaluation>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+impl Listed for Arc<Evaluation> {
+    fn namespace(&self) -> Option<&str> {
+        Some(&self.job.namespace)
+    }
+
+    fn id(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.id)
+    }
+
+    fn create_index(&self) -> u64 {
+        self.index
+    }
+}
+
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    shared.list(&read, |shared| Ok(shared.evaluations.all()), shown).await
+}
+
+pub(super) async fn of_job(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let key = read.job(id);
+    let of_job = |shared: &Shared| {
+        let mut found = shared.evaluations.all();
+        found.retain(|one| one.job == key);
+        Ok(found)
+    };
+    shared.list(&read, of_job, shown).await
+}
+
+pub(super) async fn read(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    shared.answer(&read, |shared| Ok(shown(shared, &find(shared, &id)?))).await
+}
+
+/// The allocations of the job that was changed: Nomad's own list those that the evaluation made or touched.
+pub(super) async fn allocations(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let of_job = |shared: &Shared| Ok(shared.model.allocs_of(&find(shared, &id)?.job));
+    shared.list(&read, of_job, allocs::stub).await
+}
+
+fn find(shared: &Shared, id: &str) -> ApiResult<Arc<Evaluation>> {
+    let found = shared.evaluations.all().into_iter().find(|one| one.id == id);
+    found.ok_or_else(|| ApiError::NotFound("eval not found".to_owned()))
+}
+
+fn shown(shared: &Shared, one: &Arc<Evaluation>) -> Value {
+    let view = shared.model.job(&one.job);
+    nomad::evaluation(&nomad::Evaluated {
+        id: &one.id,
+        job: &one.job,
+        view: view.as_deref(),
+        trigger: one.trigger.as_str(),
+        index: one.index,
+        at: one.at,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_kept() {
+        let evaluations = Evaluations::default();
+        let key = JobKey { namespace: "default".into(), id: "web".into() };
+        let first = evaluations.note(&key, Trigger::AllocStop, 1);
+        (2..=KEPT_LEN as u64).for_each(|index| drop(evaluations.note(&key, Trigger::AllocStop, index)));
+        assert_eq!(evaluations.all()[0].id, first);
+        evaluations.note(&key, Trigger::JobRegister, 999);
+        let all = evaluations.all();
+        assert_eq!((all.len(), all[0].index), (KEPT_LEN, 2));
+    }
+}

@@ -1,0 +1,225 @@
+//! Lists of Nomad's API: which objects are shown, in which order, how many at a time.
+//!
+//! In: the objects of the read model and the parameters `namespace`, `prefix`, `filter`, `reverse`, `per_page` and `next_token`.
+//! Out: their JSON, oldest `CreateIndex` first, and where the next page begins. What to show of an object is the caller's.
+
+use std::{borrow::Cow, sync::Arc};
+
+use axum::response::{IntoResponse, Response};
+use herdlet_api_types::view::{AllocView, JobView};
+use serde_json::Value;
+
+use super::{
+    Shared,
+    error::{ApiError, ApiResult},
+    filter::Filter,
+    query::{NEXT_TOKEN, Read, Source},
+};
+
+/// An object that lists are made of.
+pub(super) trait Listed {
+    /// Where it is known.
+    const SOURCE: Source = Source::Model;
+    /// Its namespace; none where it has none.
+    fn namespace(&self) -> Option<&str>;
+    /// What `prefix` is compared with.
+    fn id(&self) -> Cow<'_, str>;
+    /// Commit in which it was made.
+    fn create_index(&self) -> u64;
+    /// Whether its id begins with this.
+    fn begins_with(&self, prefix: &str) -> bool {
+        self.id().starts_with(prefix)
+    }
+}
+
+impl Listed for Arc<JobView> {
+    fn namespace(&self) -> Option<&str> {
+        Some(&self.key.namespace)
+    }
+
+    fn id(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.key.id)
+    }
+
+    fn create_index(&self) -> u64 {
+        self.create_index
+    }
+}
+
+impl Listed for Arc<AllocView> {
+    fn namespace(&self) -> Option<&str> {
+        Some(&self.spec.job_key.namespace)
+    }
+
+    fn id(&self) -> Cow<'_, str> {
+        Cow::Owned(self.spec.id.to_string())
+    }
+
+    fn create_index(&self) -> u64 {
+        self.spec.create_index
+    }
+
+    /// Case means nothing in a UUID.
+    fn begins_with(&self, prefix: &str) -> bool {
+        self.id().starts_with(&prefix.to_ascii_lowercase())
+    }
+}
+
+/// What is shown of a list, and where the next page begins.
+#[derive(Debug, PartialEq)]
+pub(super) struct Page {
+    pub(super) shown: Vec<Value>,
+    pub(super) next: Option<String>,
+}
+
+impl Shared {
+    /// The page of a list that `read` asks for, with the index it was read at.
+    pub(super) async fn list<T: Listed>(
+        self: &Arc<Self>,
+        read: &Read,
+        find: impl FnOnce(&Self) -> ApiResult<Vec<T>>,
+        show: impl Fn(&Self, &T) -> Value,
+    ) -> ApiResult<Response> {
+        let filter = Filter::parse(&read.filter)?;
+        let mut next = None;
+        let look = |shared: &Self| {
+            let page = page(find(shared)?, read, &filter, |one| show(shared, one))?;
+            next = page.next;
+            Ok(page.shown)
+        };
+        let answer = self.answer_from(T::SOURCE, read, look).await?;
+        Ok(match next {
+            Some(next) => ([(NEXT_TOKEN, next)], answer).into_response(),
+            None => answer,
+        })
+    }
+}
+
+/// The page of `found` that is asked for.
+pub(super) fn page<T: Listed>(
+    mut found: Vec<T>,
+    read: &Read,
+    filter: &Filter,
+    show: impl Fn(&T) -> Value,
+) -> ApiResult<Page> {
+    let from = (!read.next_token.is_empty()).then(|| place(&read.next_token)).transpose()?;
+    let is_before = |one: &T| {
+        from.is_some_and(|(index, id)| {
+            let (own, own_id) = (one.create_index(), one.id());
+            if read.reverse { (own, &*own_id) > (index, id) } else { (own, &*own_id) < (index, id) }
+        })
+    };
+    found.retain(|one| {
+        one.namespace().is_none_or(|namespace| read.covers(namespace))
+            && one.begins_with(&read.prefix)
+            && !is_before(one)
+    });
+    found.sort_by(|a, b| a.create_index().cmp(&b.create_index()).then_with(|| a.id().cmp(&b.id())));
+    if read.reverse {
+        found.reverse();
+    }
+    let limit =
+        if read.per_page == 0 { usize::MAX } else { usize::try_from(read.per_page).unwrap_or(usize::MAX) };
+    let mut page = Page { shown: Vec::new(), next: None };
+    for one in &found {
+        let shown = show(one);
+        if !filter.accepts(&shown)? {
+            continue;
+        }
+        if page.shown.len() == limit {
+            page.next = Some(format!("{}.{}", one.create_index(), one.id()));
+            break;
+        }
+        page.shown.push(shown);
+    }
+    Ok(page)
+}
+
+/// `CREATEINDEX.ID` of the first object of a page.
+fn place(token: &str) -> ApiResult<(u64, &str)> {
+    token
+        .split_once('.')
+        .and_then(|(index, id)| Some((index.parse().ok()?, id)))
+        .ok_or_else(|| ApiError::bad(format!("next_token: {token:?} is none that this agent gave out")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Namespace, id, commit.
+    struct Thing(&'static str, &'static str, u64);
+
+    impl Listed for Thing {
+        fn namespace(&self) -> Option<&str> {
+            Some(self.0)
+        }
+
+        fn id(&self) -> Cow<'_, str> {
+            self.1.into()
+        }
+
+        fn create_index(&self) -> u64 {
+            self.2
+        }
+    }
+
+    fn things() -> Vec<Thing> {
+        vec![
+            Thing("default", "b", 3),
+            Thing("default", "abc", 9),
+            Thing("other", "abd", 4),
+            Thing("default", "a", 10),
+            Thing("default", "c", 3),
+        ]
+    }
+
+    fn ask(read: &Read) -> (Vec<String>, Option<String>) {
+        let filter = Filter::parse(&read.filter).unwrap();
+        let page = page(things(), read, &filter, |thing| json!({ "ID": thing.1 })).unwrap();
+        let ids = page.shown.iter().map(|shown| shown["ID"].as_str().unwrap().to_owned());
+        (ids.collect(), page.next)
+    }
+
+    #[test]
+    fn the_oldest_comes_first_unless_reversed() {
+        assert_eq!(ask(&Read::default()).0, ["b", "c", "abc", "a"]);
+        assert_eq!(ask(&Read { reverse: true, ..Read::default() }).0, ["a", "abc", "c", "b"]);
+        let all = Read { namespace: Some("*".to_owned()), ..Read::default() };
+        assert_eq!(ask(&all).0, ["b", "c", "abd", "abc", "a"]);
+        assert_eq!(ask(&Read { prefix: "ab".to_owned(), ..all }).0, ["abd", "abc"]);
+        let filter = "ID != \"c\"".to_owned();
+        assert_eq!(ask(&Read { filter, ..Read::default() }).0, ["b", "abc", "a"]);
+    }
+
+    #[test]
+    fn pages_follow_each_other_to_the_end_in_either_direction() {
+        for (reverse, pages) in
+            [(false, [vec!["b", "c", "abc"], vec!["a"]]), (true, [vec!["a", "abc", "c"], vec!["b"]])]
+        {
+            let mut token = Some(String::new());
+            let mut seen = Vec::new();
+            while let Some(next_token) = token {
+                let read = Read { per_page: 3, reverse, next_token, ..Read::default() };
+                let (ids, next) = ask(&read);
+                seen.push(ids);
+                token = next;
+            }
+            assert_eq!(seen, pages);
+        }
+        // One that is gone meanwhile: the page begins with what comes after it.
+        let read = Read { next_token: "5.gone".to_owned(), ..Read::default() };
+        assert_eq!(ask(&read).0, ["abc", "a"]);
+        assert_eq!(ask(&Read { per_page: 4, ..Read::default() }).1, None, "nothing comes after the last");
+    }
+
+    #[test]
+    fn a_token_of_another_kind_is_refused() {
+        for token in ["x", "x.y", ".y", "-1.y"] {
+            let read = Read { next_token: token.to_owned(), ..Read::default() };
+            assert!(page(things(), &read, &Filter::default(), |_| Value::Null).is_err(), "{token}");
+        }
+    }
+}

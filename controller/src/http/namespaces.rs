@@ -1,0 +1,67 @@
+//! Namespaces: those that jobs are in, and `default`. Nobody makes or removes one: it is there while a job is.
+
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
+
+use axum::{
+    extract::{Path, State},
+    response::Response,
+};
+use serde_json::{Value, json};
+
+use super::{
+    Shared,
+    error::{ApiError, ApiResult},
+    list::Listed,
+    query::{Params, Read},
+};
+
+/// A namespace.
+struct Namespace(String);
+
+impl Listed for Namespace {
+    fn namespace(&self) -> Option<&str> {
+        None
+    }
+
+    fn id(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.0)
+    }
+
+    fn create_index(&self) -> u64 {
+        1
+    }
+}
+
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let found = |shared: &Shared| Ok(names(shared).into_iter().map(Namespace).collect());
+    shared.list(&read, found, |_, Namespace(name)| shown(name)).await
+}
+
+pub(super) async fn read(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let one = |shared: &Shared| {
+        let known = names(shared).contains(&name);
+        known.then(|| shown(&name)).ok_or_else(|| ApiError::NotFound("namespace not found".to_owned()))
+    };
+    shared.answer(&read, one).await
+}
+
+pub(super) fn names(shared: &Shared) -> BTreeSet<String> {
+    let of_jobs = shared.model.jobs().into_iter().map(|view| view.key.namespace.to_string());
+    of_jobs.chain(["default".to_owned()]).collect()
+}
+
+fn shown(name: &str) -> Value {
+    let description = if name == "default" { "Default shared namespace" } else { "" };
+    json!({
+        "Name": name, "Description": description, "Quota": "", "Capabilities": null, "Meta": null,
+        "NodePoolConfiguration": null, "VaultConfiguration": null, "ConsulConfiguration": null,
+        "CreateIndex": 1, "ModifyIndex": 1,
+    })
+}

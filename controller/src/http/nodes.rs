@@ -1,0 +1,153 @@
+//! This machine as the one node there is: `/v1/nodes`, `/v1/node/ID`, and who its peers would be.
+
+use std::{borrow::Cow, sync::Arc};
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    response::Response,
+};
+use herdlet_api_types::{
+    nomad::{self, Capacity, Machine, Wanted},
+    view::AllocView,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Shared, VERSION,
+    error::{ApiError, ApiResult},
+    list::Listed,
+    query::{Params, Read, flag},
+};
+
+impl Listed for Machine {
+    fn namespace(&self) -> Option<&str> {
+        None
+    }
+
+    fn id(&self) -> Cow<'_, str> {
+        Cow::Borrowed(&self.id)
+    }
+
+    fn create_index(&self) -> u64 {
+        1
+    }
+}
+
+/// What to show of each node of a list beside the usual.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Extra {
+    #[serde(deserialize_with = "flag")]
+    os: bool,
+    #[serde(deserialize_with = "flag")]
+    resources: bool,
+}
+
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+    Params(extra): Params<Extra>,
+) -> ApiResult<Response> {
+    let wanted = |asked| if asked { Wanted::Yes } else { Wanted::No };
+    let show =
+        |_: &Shared, machine: &Machine| nomad::node_stub(machine, wanted(extra.os), wanted(extra.resources));
+    shared.list(&read, |shared| Ok(vec![machine(shared)]), show).await
+}
+
+pub(super) async fn read(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let node = |shared: &Shared| {
+        check(shared, &id)?;
+        Ok(nomad::node(&machine(shared)))
+    };
+    shared.answer(&read, node).await
+}
+
+/// Every allocation is one of this node's.
+pub(super) async fn allocations(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(mut read): Params<Read>,
+) -> ApiResult<Response> {
+    read.namespace.get_or_insert_with(|| "*".to_owned());
+    let allocs = |shared: &Shared| {
+        check(shared, &id)?;
+        Ok(shared.model.allocs())
+    };
+    let whole = |shared: &Shared, view: &Arc<AllocView>| json!(nomad::allocation(view, &shared.node()));
+    shared.list(&read, allocs, whole).await
+}
+
+fn check(shared: &Shared, id: &str) -> ApiResult<()> {
+    let known = id == shared.facts.node.id;
+    known.then_some(()).ok_or_else(|| ApiError::NotFound("node not found".to_owned()))
+}
+
+/// What is known of this machine now.
+pub(super) fn machine(shared: &Shared) -> Machine {
+    let facts = &shared.facts;
+    let node = &facts.node;
+    let vitals = (shared.vitals)();
+    Machine {
+        id: node.id.clone(),
+        name: node.name.clone(),
+        datacenter: node.datacenter.clone(),
+        class: node.class.clone(),
+        pool: node.pool.clone(),
+        version: VERSION.to_owned(),
+        attributes: node.attributes.clone(),
+        meta: node.meta.clone(),
+        drivers: shared.drivers.iter().map(|(name, _)| name.to_owned()).collect(),
+        volumes: shared.model.volumes(),
+        wrong: vitals.not_ready.or(vitals.degraded),
+        started_at: facts.started_at,
+        dynamic_ports: facts.dynamic_ports,
+        capacity: capacity(shared),
+    }
+}
+
+fn capacity(shared: &Shared) -> Option<Capacity> {
+    const MIB: u64 = 1024 * 1024;
+    let memory = rustix::system::sysinfo();
+    let disk = rustix::fs::statvfs(&shared.paths.state).ok()?;
+    Some(Capacity {
+        cores: u64::try_from(std::thread::available_parallelism().ok()?.get()).ok()?,
+        memory_mib: memory.totalram.checked_mul(u64::from(memory.mem_unit))? / MIB,
+        disk_mib: disk.f_blocks.checked_mul(disk.f_frsize)? / MIB,
+    })
+}
+
+/// `GET /v1/agent/members`: nobody but us.
+pub(super) async fn members(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let node = &shared.facts.node;
+    let member = json!({
+        "Name": node.name, "Addr": "127.0.0.1", "Port": 4648, "Status": "alive",
+        "Tags": { "dc": node.datacenter, "region": node.region, "role": "herdlet", "build": VERSION },
+        "ProtocolMin": 1, "ProtocolMax": 5, "ProtocolCur": 2, "DelegateMin": 2, "DelegateMax": 5, "DelegateCur": 4,
+    });
+    Json(json!({
+        "ServerName": node.name, "ServerRegion": node.region, "ServerDC": node.datacenter, "Members": [member],
+    }))
+}
+
+pub(super) async fn regions(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(json!([shared.facts.node.region]))
+}
+
+/// Where Nomad's servers would be.
+const PEER: &str = "127.0.0.1:4647";
+
+/// `GET /v1/status/leader`: there is none but us.
+pub(super) async fn leader() -> Json<&'static str> {
+    Json(PEER)
+}
+
+/// `GET /v1/status/peers`.
+pub(super) async fn peers() -> Json<[&'static str; 1]> {
+    Json([PEER])
+}

@@ -1,0 +1,91 @@
+//! `POST /v1/search`: ids that begin with something, by kind; what shells complete with.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{Json, extract::State};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Shared, body,
+    error::{ApiError, ApiResult},
+    namespaces,
+    query::{Params, Read},
+};
+
+/// So many ids of a kind are told, as in Nomad; whether there are more is told too.
+const MATCHES_LEN_MAX: usize = 20;
+
+/// What to look for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Wanted {
+    prefix: String,
+    context: String,
+}
+
+/// Kinds that Nomad knows; those that there are none of here match nothing.
+const CONTEXTS: [&str; 11] = [
+    "allocs",
+    "jobs",
+    "nodes",
+    "evals",
+    "deployment",
+    "namespaces",
+    "volumes",
+    "plugins",
+    "vars",
+    "node_pools",
+    "quotas",
+];
+
+pub(super) async fn prefix(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+    body::Json(wanted): body::Json<Wanted>,
+) -> ApiResult<Json<Value>> {
+    let contexts: Vec<&str> = match wanted.context.as_str() {
+        "" | "all" => CONTEXTS.to_vec(),
+        one => match CONTEXTS.into_iter().find(|known| *known == one) {
+            Some(known) => vec![known],
+            None => {
+                let known = CONTEXTS.join(", ");
+                return Err(ApiError::bad(format!("Context: {one:?} is none of all, {known}")));
+            }
+        },
+    };
+    let (mut matches, mut truncations) = (BTreeMap::new(), BTreeMap::new());
+    for context in contexts {
+        let mut ids = ids(&shared, &read, context);
+        ids.retain(|id| id.starts_with(&wanted.prefix));
+        truncations.insert(context, ids.len() > MATCHES_LEN_MAX);
+        ids.truncate(MATCHES_LEN_MAX);
+        if !ids.is_empty() {
+            matches.insert(context, ids);
+        }
+    }
+    Ok(Json(json!({
+        "Matches": matches, "Truncations": truncations,
+        "Index": shared.model.index(), "LastContact": 0, "KnownLeader": true,
+    })))
+}
+
+fn ids(shared: &Shared, read: &Read, context: &str) -> Vec<String> {
+    let model = &shared.model;
+    match context {
+        "jobs" => {
+            let jobs = model.jobs().into_iter().filter(|view| read.covers(&view.key.namespace));
+            jobs.map(|view| view.key.id.to_string()).collect()
+        }
+        "allocs" => {
+            let allocs = model.allocs().into_iter().filter(|view| read.covers(&view.spec.job_key.namespace));
+            allocs.map(|view| view.spec.id.to_string()).collect()
+        }
+        "evals" => shared.evaluations.all().iter().map(|one| one.id().to_owned()).collect(),
+        "nodes" => vec![shared.facts.node.id.clone()],
+        "namespaces" => namespaces::names(shared).into_iter().collect(),
+        "volumes" => model.volumes().iter().map(|view| view.spec.name.clone()).collect(),
+        "node_pools" => vec!["all".to_owned(), "default".to_owned()],
+        _ => Vec::new(),
+    }
+}

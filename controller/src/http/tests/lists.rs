@@ -1,0 +1,131 @@
+//! Lists, page by page, and what wakes those who wait for a change of them.
+
+use herdlet_api_types::{
+    job::Provider,
+    service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
+};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    drivers::catalog::ServiceOwner,
+    test_views::{THEN, alloc_view, job, job_view},
+};
+
+#[tokio::test]
+async fn lists_come_in_pages_in_either_direction() {
+    let ground = Ground::new();
+    let web = job("web", "front", "httpd");
+    let allocs: Vec<_> = [0x33, 0x11, 0x22].iter().map(|seed| alloc_view(&web, 0, *seed)).collect();
+    ground.show(9, &[job_view(&web, 2)], &allocs);
+    ground.unix(Limits::default()).await;
+    for path in ["/v1/allocations", "/v1/job/web/allocations", "/v1/node/n1/allocations"] {
+        let page = async |query: String| {
+            let answer = ground.http().get(format!("http://localhost{path}?{query}")).send().await.unwrap();
+            assert_eq!(answer.headers()["x-nomad-index"], "9");
+            assert_eq!(answer.headers()["x-nomad-knownleader"], "true");
+            assert_eq!(answer.headers()["x-nomad-lastcontact"], "0");
+            let next =
+                answer.headers().get("x-nomad-nexttoken").map(|token| token.to_str().unwrap().to_owned());
+            let shown: Vec<Value> = answer.json().await.unwrap();
+            (shown.iter().map(|one| one["CreateIndex"].as_u64().unwrap()).collect::<Vec<_>>(), next)
+        };
+        assert_eq!(page(String::new()).await, (vec![0x11, 0x22, 0x33], None), "the oldest first");
+        assert_eq!(page("reverse=true".to_owned()).await.0, [0x33, 0x22, 0x11]);
+        let (first, next) = page("per_page=2".to_owned()).await;
+        assert_eq!(first, [0x11, 0x22]);
+        assert_eq!(page(format!("per_page=2&next_token={}", next.unwrap())).await, (vec![0x33], None));
+        assert!(page("filter=TaskGroup%20==%20%22other%22".to_owned()).await.0.is_empty());
+    }
+    for (query, status) in [
+        ("filter=Name%20matches%20x", 501),
+        ("filter=No%20==%20x", 400),
+        ("next_token=x", 400),
+        ("per_page=-1", 400),
+    ] {
+        assert_eq!(ground.get(&format!("/v1/allocations?{query}")).await.0, status, "{query}");
+    }
+    assert!(ground.get("/v1/jobs?pretty").await.1.contains("\n  "), "for people");
+}
+
+fn registration(view: &AllocView, id: &str) -> Registration {
+    let check = RegisteredCheck {
+        id: "c1".to_owned(),
+        name: "up".to_owned(),
+        kind: herdlet_api_types::job::CheckKind::Tcp,
+        address: "127.0.0.1".to_owned(),
+        port: 8080,
+        interval: herdlet_api_types::Duration::from_secs(1),
+        timeout: herdlet_api_types::Duration::from_secs(1),
+    };
+    Registration {
+        id: id.to_owned(),
+        provider: Provider::Nomad,
+        name: "front".to_owned(),
+        address: "127.0.0.1".to_owned(),
+        port: 8080,
+        tags: vec!["a".to_owned()],
+        meta: Default::default(),
+        checks: vec![check],
+        alloc: view.spec.id,
+        task: None,
+        job: view.spec.job_key.clone(),
+    }
+}
+
+/// Whoever routes requests by this list must hear at once of what comes and goes, whether it was committed or not.
+#[tokio::test]
+async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of_each_change() {
+    let ground = Ground::new();
+    let web = job("web", "front", "httpd");
+    let view = alloc_view(&web, 0, 7);
+    ground.show(5, &[job_view(&web, 0)], std::slice::from_ref(&view));
+    ground.unix(Limits::default()).await;
+    let owner = ServiceOwner { alloc: view.spec.id, task: None };
+    let index = async || {
+        let answer = ground.http().get("http://localhost/v1/service/front").send().await.unwrap();
+        let index = answer.headers()["x-nomad-index"].to_str().unwrap().to_owned();
+        (index, answer.json::<Vec<Value>>().await.unwrap().len())
+    };
+    let wait = |index: String| {
+        let http = ground.http();
+        tokio::spawn(async move {
+            let answer = http.get(format!("http://localhost/v1/service/front?index={index}&wait=1m"));
+            answer.send().await.unwrap().json::<Vec<Value>>().await.unwrap().len()
+        })
+    };
+    let result = |status| CheckResult {
+        id: "c1".to_owned(),
+        service: "front".to_owned(),
+        check: "up".to_owned(),
+        task: None,
+        status,
+        output: String::new(),
+        at: THEN,
+    };
+    let (before, none) = index().await;
+    assert_eq!(none, 0);
+    let waiting = wait(before);
+    ground.shared.catalog.up(&owner, vec![registration(&view, "s1")]);
+    assert_eq!(waiting.await.unwrap(), 0, "it has not been checked yet");
+    let known: Vec<Value> =
+        serde_json::from_str(&ground.get(&format!("/v1/allocation/{}/services", view.spec.id)).await.1)
+            .unwrap();
+    assert_eq!(known[0]["ID"], "s1", "but it is there");
+    let waiting = wait(index().await.0);
+    // No commit: the index of the model stays.
+    let passing = AllocView { checks: vec![result(CheckStatus::Success)], ..view.clone() };
+    ground.show(5, &[], std::slice::from_ref(&passing));
+    assert_eq!(waiting.await.unwrap(), 1);
+    let waiting = wait(index().await.0);
+    ground.shared.catalog.down(&owner);
+    assert_eq!(waiting.await.unwrap(), 0);
+    ground.shared.catalog.up(&owner, vec![registration(&view, "s1")]);
+    let waiting = wait(index().await.0);
+    let failing = AllocView { checks: vec![result(CheckStatus::Failure)], ..view };
+    ground.show(6, &[], &[failing]);
+    assert_eq!(waiting.await.unwrap(), 0);
+    assert_eq!(wait("99999".to_owned()).await.unwrap(), 0, "an index of another life is answered at once");
+    let services: Vec<Value> = serde_json::from_str(&ground.get("/v1/services").await.1).unwrap();
+    assert_eq!(services[0]["Services"], json!([{ "ServiceName": "front", "Tags": ["a"] }]));
+}
