@@ -51,6 +51,7 @@ impl Owners {
             Command::Explain { .. }
             | Command::Revert { .. }
             | Command::DeleteVolume { .. }
+            | Command::StopAlloc { .. }
             | Command::Restart { .. }
             | Command::Signal { .. } => return Ok(()),
         };
