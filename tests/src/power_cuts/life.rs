@@ -238,10 +238,15 @@ impl Life {
                 shown => open.push(format!("{name}: wanted is {wanted:?}, shown is {shown:?}")),
             }
         }
-        let known: BTreeSet<String> = shown::allocs(&boot.agent).iter().map(shown::Alloc::id).collect();
+        let known = shown::allocs(&boot.agent);
+        // A directory waits for no disk. The cut takes a new one, with its logs, from what has ended too: nothing makes it anew.
+        let has_ended = |alloc: &shown::Alloc| !matches!(alloc.status().as_str(), "pending" | "running");
+        let needed: BTreeSet<String> =
+            known.iter().filter(|alloc| !has_ended(alloc)).map(shown::Alloc::id).collect();
+        let known: BTreeSet<String> = known.iter().map(shown::Alloc::id).collect();
         let kept: BTreeSet<String> = strings(&facts["allocs"]).collect();
-        if known != kept {
-            open.push(format!("allocations {known:?}, directories {kept:?}"));
+        if !kept.is_subset(&known) || !needed.is_subset(&kept) {
+            open.push(format!("allocations {known:?}, directories {kept:?}, needed {needed:?}"));
         }
         let status = http::get(&boot.agent, "/v1/herdlet/status").map(|answer| answer.json());
         let unconverged = status.as_ref().map(|status| status["unconverged"].clone());
