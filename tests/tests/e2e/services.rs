@@ -177,11 +177,15 @@ fn checks_of_the_built_in_catalogue_follow_what_the_task_answers() {
     std::fs::write(&file, "yes").unwrap();
     agent.cli(&["wait", "checked", "--timeout", "30s"]).success();
     assert_eq!(agent.cli(&["status", "--check"]).code, 0);
+    let listed = || {
+        let answer = http::get(&agent.peer(), "/v1/service/checked").unwrap();
+        answer.json().as_array().map(Vec::len)
+    };
+    assert_eq!(listed(), Some(1));
     std::fs::remove_file(&file).unwrap();
     wait::until_true("it is degraded", || agent.cli(&["status", "--check"]).code != 0);
     assert_eq!(agent.single("checked.g[0]", "t"), member);
-    let listed = http::get(&agent.peer(), "/v1/service/checked").unwrap().json();
-    assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+    assert_eq!(listed(), Some(0), "whoever routes by it must not be led there");
     agent.cli(&["delete", "checked", "--wait"]).success();
     let gone = http::get(&agent.peer(), "/v1/service/checked").unwrap();
     assert!(gone.status == 404 || gone.json().as_array().is_some_and(Vec::is_empty));
