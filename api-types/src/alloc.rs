@@ -5,11 +5,12 @@ use std_alloc::{collections::BTreeMap, string::String, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AllocId, JobKey, UnixNanos,
+    AllocId, DeploymentId, JobKey, UnixNanos,
     job::{Group, Job, Task},
 };
 
-/// A wanted allocation. Immutable but for [`Allocation::desired`].
+/// A wanted allocation. Immutable but for what is wanted of it, and the version it stands for where a newer one leaves its work as
+/// it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
     /// Unique for ever.
@@ -38,6 +39,18 @@ pub struct Allocation {
     pub create_time: UnixNanos,
     /// The allocation it replaces.
     pub previous: Option<AllocId>,
+    /// The deployment that it was made for, or that took it over; none where there is none.
+    #[serde(default)]
+    pub deployment: Option<AllocDeployment>,
+}
+
+/// An allocation's part in a deployment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocDeployment {
+    /// Which.
+    pub id: DeploymentId,
+    /// It stands beside the old allocation of its slot and is not promoted.
+    pub canary: bool,
 }
 
 impl Allocation {

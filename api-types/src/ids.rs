@@ -50,6 +50,37 @@ impl fmt::Debug for AllocId {
     }
 }
 
+/// Identifies a deployment: a UUID, written in the usual hyphenated form.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DeploymentId(pub Uuid);
+
+impl DeploymentId {
+    /// Builds a version-8 UUID from 16 bytes of a hash (RFC 9562 §5.8).
+    pub fn from_hash(bytes: [u8; 16]) -> Self {
+        Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    }
+
+    /// The first eight characters, as people write it.
+    pub fn short(&self) -> String {
+        let mut text = std_alloc::format!("{}", self.0);
+        text.truncate(8);
+        text
+    }
+}
+
+impl fmt::Display for DeploymentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for DeploymentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
 /// Identifies one agent's state: 16 lower-case hexadecimal characters, drawn once and kept in the state directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -112,15 +112,15 @@ pub struct Update {
     pub min_healthy_time: Duration,
     /// How long it may take to become healthy.
     pub healthy_deadline: Duration,
-    /// Stored; acts in a later release.
+    /// How long a deployment may take until one more allocation is healthy; with 0 the first unhealthy one fails it.
     pub progress_deadline: Duration,
     /// What health means.
     pub health_check: HealthCheck,
-    /// Stored; acts in a later release.
+    /// A deployment that fails takes the job back to its last stable version.
     pub auto_revert: bool,
-    /// Stored; acts in a later release.
+    /// Canaries are promoted once all of them are healthy.
     pub auto_promote: bool,
-    /// Stored; acts in a later release.
+    /// Allocations of the new version that stand beside the old ones until they are promoted.
     pub canary: u32,
     /// Stored; acts in a later release.
     pub stagger: Duration,

@@ -14,6 +14,8 @@
 //! | *client status* | what this node says of it: pending, running, complete, failed |
 //! | *part* | one thing an allocation or a task needs to be in place: a directory, a mount, a registration, a process |
 //! | *converged* | every part is up as wanted, nothing is owed, checks pass; batch work ended with code 0 |
+//! | *deployment* | the roll-out of one version of a job: running, then successful, failed or cancelled |
+//! | *canary* | an allocation of the new version beside the old one of its slot, until it is promoted |
 //! | *instance* | one agent's state directory; its random id marks every real thing the agent makes |
 //! | *look* | comparing what we own with what really exists |
 //! | *drift* | a difference that a look found |
@@ -23,6 +25,7 @@ extern crate alloc as std_alloc;
 
 pub mod alloc;
 pub mod api;
+pub mod deployment;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 pub mod ids;
@@ -37,7 +40,7 @@ pub mod volume;
 
 mod duration;
 pub use duration::{Duration, ParseDurationError, format_duration, parse_duration};
-pub use ids::{AllocId, InstanceId, JobKey};
+pub use ids::{AllocId, DeploymentId, InstanceId, JobKey};
 
 /// Wall-clock time in nanoseconds since 1970-01-01 UTC; 0 means "never".
 #[derive(

@@ -20,6 +20,7 @@ use crate::{
     view::{AllocView, TaskView},
 };
 
+mod deployment;
 mod diff;
 mod evaluation;
 mod file;
@@ -28,6 +29,7 @@ mod node;
 mod summary;
 mod time;
 
+pub use deployment::deployment;
 pub use diff::{Updates, job_diff};
 pub use evaluation::{Evaluated, evaluation};
 pub use file::FileInfo;
@@ -321,13 +323,8 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
         alloc_states: None,
         previous_allocation: spec.previous.map(|id| id.to_string()).unwrap_or_default(),
         next_allocation: String::new(),
-        deployment_id: String::new(),
-        deployment_status: view.healthy.map(|healthy| DeploymentStatus {
-            healthy: Some(healthy),
-            timestamp: rfc3339(view.modify_time),
-            canary: false,
-            modify_index: view.modify_index,
-        }),
+        deployment_id: spec.deployment.map(|of| of.id.to_string()).unwrap_or_default(),
+        deployment_status: deployment_status(view),
         reschedule_tracker: None,
         network_status: None,
         followup_eval_id: String::new(),
@@ -341,6 +338,17 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
         create_time: spec.create_time.0,
         modify_time: view.modify_time.0,
     }
+}
+
+/// What its deployment knows of it; none while that is nothing.
+fn deployment_status(view: &AllocView) -> Option<DeploymentStatus> {
+    let canary = view.spec.deployment.is_some_and(|of| of.canary);
+    (view.healthy.is_some() || canary).then(|| DeploymentStatus {
+        healthy: view.healthy,
+        timestamp: rfc3339(view.healthy_at),
+        canary,
+        modify_index: view.modify_index,
+    })
 }
 
 fn desired(spec: &Spec) -> (String, String) {

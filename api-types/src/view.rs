@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     AllocId, JobKey, Moment, UnixNanos,
     alloc::{Allocation, ClientStatus},
+    deployment::Deployment,
     job::Job,
     service::CheckResult,
     task::{ExitResult, History, TaskPhase, TaskStatus},
@@ -36,6 +37,9 @@ pub struct JobView {
     pub allocs: Vec<AllocId>,
     /// How far it has come.
     pub convergence: Convergence,
+    /// Its deployments, newest first.
+    #[serde(default)]
+    pub deployments: Vec<Arc<Deployment>>,
     /// The versions that can be gone back to, oldest first. They have an endpoint of their own.
     #[serde(skip)]
     pub past: Vec<Arc<JobVersion>>,
@@ -69,6 +73,9 @@ pub struct AllocView {
     pub checks: Vec<CheckResult>,
     /// Verdict of the roll-out's health watch.
     pub healthy: Option<bool>,
+    /// When it was given.
+    #[serde(default)]
+    pub healthy_at: UnixNanos,
     /// Commit in which it last changed.
     pub modify_index: u64,
     /// When it last changed.
@@ -170,6 +177,8 @@ pub enum Reason {
     Backoff,
     /// Checks, or time in health.
     Health,
+    /// Somebody who promotes the canaries.
+    Promotion,
     /// An operation that is under way.
     Operation,
     /// A delay that the specification asks for.
@@ -189,6 +198,7 @@ impl Reason {
             Self::Port => "port",
             Self::Backoff => "backoff",
             Self::Health => "health",
+            Self::Promotion => "promotion",
             Self::Operation => "operation",
             Self::Delay => "delay",
             Self::Manifest => "manifest",

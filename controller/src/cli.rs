@@ -9,6 +9,7 @@ pub mod client;
 mod completions;
 mod convert;
 mod delete;
+mod deployments;
 mod diff;
 mod exec;
 mod explain;
@@ -135,7 +136,7 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet delete web --wait              volumes and their data stay\n  herdlet delete web --purge             with the volumes that only it used, and their data\n  herdlet delete volume site             forget a volume, keep its data\n  herdlet delete volume site --purge     remove its data, also of one that was forgotten before"
     )]
     Delete(delete::DeleteArgs),
-    /// List jobs, allocs, tasks, services, volumes or the versions of a job
+    /// List jobs, allocs, tasks, services, volumes, deployments or the versions of a job
     #[command(
         after_help = "Examples:\n  herdlet get jobs\n  herdlet get allocs web -o wide\n  herdlet get tasks -o name | xargs -n 1 herdlet describe\n  herdlet get jobs web -o yaml           as a manifest that can be applied"
     )]
@@ -201,6 +202,16 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet ui\n  herdlet ui --no-open                    print the address; it works once"
     )]
     Ui(ui::UiArgs),
+    /// Let the canaries of a job's deployment take the place of the old allocations
+    #[command(
+        after_help = "Examples:\n  herdlet get deployments web\n  herdlet promote web\n  herdlet promote web --group api\n\nAll canaries must be healthy. To give the version up instead: herdlet deployment fail web"
+    )]
+    Promote(deployments::PromoteArgs),
+    /// Promote or fail a deployment
+    #[command(
+        after_help = "Examples:\n  herdlet deployment promote web\n  herdlet deployment fail web        with auto_revert the job goes back to its last stable version"
+    )]
+    Deployment(deployments::DeploymentArgs),
     /// Wait until jobs are converged, healthy, complete or deleted
     #[command(
         after_help = "Examples:\n  herdlet wait web --timeout 1m\n  herdlet wait --for=complete backup\n  herdlet wait --for=deleted web"
@@ -300,6 +311,8 @@ impl ClientCommand {
             Self::Top(args) => Some(&mut args.connection),
             Self::Ui(args) => Some(&mut args.connection),
             Self::Wait(args) => Some(&mut args.connection),
+            Self::Promote(args) => Some(&mut args.connection),
+            Self::Deployment(args) => Some(args.verb.connection()),
             Self::Diff(args) => Some(&mut args.connection),
             Self::Validate(_)
             | Self::Convert(_)
@@ -340,6 +353,8 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Top(args) => top::run(args).await,
         ClientCommand::Ui(args) => ui::run(args).await,
         ClientCommand::Wait(args) => wait::run(args).await,
+        ClientCommand::Promote(args) => deployments::promote(args).await,
+        ClientCommand::Deployment(args) => deployments::run(args).await,
         ClientCommand::Diff(args) => diff::run(args).await.map_err(|failure| failure.code(failure::USAGE)),
         ClientCommand::Validate(args) => offline::validate(&args),
         ClientCommand::Convert(args) => convert::convert(&args),

@@ -13,6 +13,7 @@ mod allocs;
 mod apply;
 mod auth;
 mod body;
+mod deployments;
 mod error;
 mod evaluations;
 mod event_stream;
@@ -163,6 +164,18 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/evaluation/{eval}", get(evaluations::read))
         .route("/v1/evaluation/{eval}/allocations", get(evaluations::allocations))
         .route("/v1/job/{job}/revert", post(versions::revert).put(versions::revert))
+        .route("/v1/job/{job}/deployments", get(deployments::of_job))
+        .route("/v1/job/{job}/deployment", get(deployments::latest_of_job))
+        .route("/v1/deployments", get(deployments::list))
+        .route("/v1/deployment/{id}", get(deployments::read))
+        .route("/v1/deployment/allocations/{id}", get(deployments::allocations))
+        .route("/v1/deployment/promote/{id}", post(deployments::promote).put(deployments::promote))
+        .route("/v1/deployment/fail/{id}", post(deployments::fail).put(deployments::fail))
+        .route("/v1/deployment/pause/{id}", post(deployments::pause).put(deployments::pause))
+        .route(
+            "/v1/deployment/allocation-health/{id}",
+            post(deployments::set_health).put(deployments::set_health),
+        )
         .route("/v1/allocations", get(allocs::list))
         .route("/v1/allocation/{alloc}", get(allocs::read))
         .route("/v1/allocation/{alloc}/stop", post(allocs::stop).put(allocs::stop))

@@ -175,9 +175,10 @@ impl runtime::Reply for PendingReply {
     fn release_when(&self) -> runtime::Release {
         match self.reply {
             Reply::Explanation(_) => runtime::Release::AtOnce,
-            Reply::Applied { .. } | Reply::Accepted { .. } | Reply::Refused(_) => {
-                runtime::Release::AfterCommit
-            }
+            Reply::Applied { .. }
+            | Reply::Accepted { .. }
+            | Reply::DeploymentFailed { .. }
+            | Reply::Refused(_) => runtime::Release::AfterCommit,
         }
     }
 }

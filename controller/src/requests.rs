@@ -146,7 +146,9 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::DeleteVolume { .. }
         | Command::StopAlloc { .. }
         | Command::Restart { .. }
-        | Command::Signal { .. } => false,
+        | Command::Signal { .. }
+        | Command::PromoteDeployment { .. }
+        | Command::FailDeployment { .. } => false,
     }
 }
 

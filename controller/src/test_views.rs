@@ -52,6 +52,7 @@ pub(crate) fn job_view(job: &Arc<Job>, version: u64) -> JobView {
         submit_time: THEN,
         allocs: Vec::new(),
         convergence: converged(),
+        deployments: Vec::new(),
         past: Vec::new(),
     }
 }
@@ -73,6 +74,7 @@ pub(crate) fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         create_index: u64::from(seed),
         create_time: THEN,
         previous: None,
+        deployment: None,
     };
     let event = TaskEvent {
         kind: TaskEventKind::Started,
@@ -100,6 +102,7 @@ pub(crate) fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         description: "Tasks are running".into(),
         checks: Vec::new(),
         healthy: Some(true),
+        healthy_at: THEN,
         modify_index: 5,
         modify_time: THEN,
         convergence: converged(),

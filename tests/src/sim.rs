@@ -17,6 +17,7 @@
 //! - [`seeds`]: many lives.
 
 pub mod clock;
+pub mod deployments;
 pub mod jobs;
 pub mod life;
 pub mod machine;

@@ -9,10 +9,12 @@ use herdlet_api_types::{
         Dependency, DependencyCondition, HealthCheck, Job, JobType, Lifecycle, Network, PortRequest, Prestop,
         Update,
     },
+    view::ConvergenceState,
 };
 use herdlet_plan::{
     event::{Command, Event, Noticed, RestartScope},
     op::{Part, TaskPart},
+    world::deployments::PromoteScope,
 };
 use herdlet_tests::sim::{
     jobs::{group, job, service, task},
@@ -145,17 +147,7 @@ fn a_bad_version_halts_its_roll_out() {
         let mut life = life();
         let version = |exit_code| {
             let mut group = group("g", 2, vec![task("httpd", (exit_code != 0).then_some(100), exit_code)]);
-            group.update = Some(Update {
-                max_parallel: 1,
-                min_healthy_time: Duration::from_secs(2),
-                healthy_deadline: Duration::from_secs(20),
-                progress_deadline: Duration::from_secs(60),
-                health_check: HealthCheck::Checks,
-                auto_revert: false,
-                auto_promote: false,
-                canary: 0,
-                stagger: Duration::from_secs(30),
-            });
+            group.update = Some(update());
             job("web", JobType::Service, vec![group])
         };
         life.apply(vec![version(0)]);
@@ -168,6 +160,71 @@ fn a_bad_version_halts_its_roll_out() {
         good.groups[0].tasks[0].env.insert("COLOR".to_owned(), "green".to_owned());
         life.apply(vec![good]);
         life.pass(60)?;
+        Ok(life)
+    });
+}
+
+/// One at a time, healthy after 2s; a deployment that stands still for a minute has failed.
+fn update() -> Update {
+    Update {
+        max_parallel: 1,
+        min_healthy_time: Duration::from_secs(2),
+        healthy_deadline: Duration::from_secs(20),
+        progress_deadline: Duration::from_secs(60),
+        health_check: HealthCheck::Checks,
+        auto_revert: false,
+        auto_promote: false,
+        canary: 0,
+        stagger: Duration::from_secs(30),
+    }
+}
+
+/// A service of two in this colour, whose task runs for ever, or fails at once.
+fn colored(color: &str, exit_code: i32, rules: Update) -> Job {
+    let mut httpd = task("httpd", (exit_code != 0).then_some(100), exit_code);
+    httpd.env.insert("COLOR".to_owned(), color.to_owned());
+    let mut group = group("g", 2, vec![httpd]);
+    group.update = Some(rules);
+    job("web", JobType::Service, vec![group])
+}
+
+#[test]
+fn a_canary_stands_beside_the_old_ones_until_somebody_promotes_it() {
+    tell("canary", || {
+        let mut life = life();
+        let rules = Update { canary: 1, ..update() };
+        life.apply(vec![colored("blue", 0, rules.clone())]);
+        life.pass(10)?;
+        life.chapter("A new version: one canary, and both old ones go on. The agent is killed meanwhile.");
+        life.apply(vec![colored("green", 0, rules)]);
+        life.pass(1)?;
+        life.crash()?;
+        life.pass(90)?;
+        assert_eq!(life.machine().live().count(), 3);
+        life.chapter("Somebody promotes it: it takes its slot, then the other old one is replaced.");
+        let job = life.jobs.values().next().ok_or("no job")?;
+        let id = job.deployments.first().ok_or("no deployment")?.id;
+        life.request(Command::PromoteDeployment { id, scope: PromoteScope::All });
+        life.pass(30)?;
+        assert_eq!(life.machine().live().count(), 2);
+        Ok(life)
+    });
+}
+
+#[test]
+fn a_failed_deployment_takes_the_job_back() {
+    tell("auto-revert", || {
+        let mut life = life();
+        let rules = Update { auto_revert: true, ..update() };
+        life.apply(vec![colored("blue", 0, rules.clone())]);
+        life.pass(10)?;
+        life.chapter(
+            "A version that fails: a minute later its deployment has failed, and the stable version is back.",
+        );
+        life.apply(vec![colored("red", 1, rules)]);
+        life.pass(100)?;
+        let job = life.jobs.values().next().ok_or("no job")?;
+        assert_eq!((job.version, job.convergence.state), (2, ConvergenceState::Converged));
         Ok(life)
     });
 }

@@ -55,15 +55,15 @@ block! {
         pub min_healthy_time: Span,
         /// How long it may take to become healthy; default 5m.
         pub healthy_deadline: Span,
-        /// How long the roll-out may stand still; default 10m. Stored, but doesn't act yet.
+        /// How long a deployment may take until one more allocation is healthy; default 10m. With 0 the first unhealthy one fails it.
         pub progress_deadline: Span,
         /// What health means; default `checks`. Stored, but doesn't act yet.
         pub health_check: HealthCheck,
-        /// Go back to the last good version when a roll-out fails. Stored, but doesn't act yet.
+        /// Go back to the last stable version when a deployment fails.
         pub auto_revert: bool,
-        /// Promote healthy canaries. Canaries are not built in this release.
+        /// Promote the canaries once all of them are healthy.
         pub auto_promote: bool,
-        /// Canaries are not built in this release: 0.
+        /// Allocations of the new version that stand beside the old ones until they are promoted; default 0.
         #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
         pub canary: u32,
         /// Time between two rounds; default 30s. Stored, but doesn't act yet.

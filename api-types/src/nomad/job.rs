@@ -5,6 +5,7 @@ use std_alloc::{string::String, sync::Arc, vec::Vec};
 use serde_json::{Map, Value, json};
 
 use crate::{
+    deployment::DeploymentStatus,
     job::{
         AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, JobType, Provider,
         RestartMode, RestartPolicy, Service, Task, Update, VolumeRequest,
@@ -48,7 +49,10 @@ pub fn whole_job(view: &JobView) -> Value {
 pub fn job_version(view: &JobView, version: &JobVersion) -> Value {
     let mut whole = job(&version.job, version.version);
     if let Value::Object(whole) = &mut whole {
-        whole.insert("Stable".into(), false.into());
+        let stable = view.deployments.iter().any(|known| {
+            known.job_version == version.version && known.status == DeploymentStatus::Successful
+        });
+        whole.insert("Stable".into(), stable.into());
         whole.insert("SubmitTime".into(), version.submit_time.0.into());
         whole.insert("CreateIndex".into(), view.create_index.into());
         whole.insert("ModifyIndex".into(), version.index.into());

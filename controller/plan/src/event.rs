@@ -3,13 +3,15 @@
 use std_alloc::{boxed::Box, string::String, vec::Vec};
 
 use herdlet_api_types::{
-    AllocId, JobKey, alloc::Allocation, job::Job, service::CheckResult, task::ExitResult, volume::Volume,
+    AllocId, DeploymentId, JobKey, alloc::Allocation, job::Job, service::CheckResult, task::ExitResult,
+    volume::Volume,
 };
 
 use crate::{
     action::Outcome,
     explain::Explanation,
     op::{Op, Part},
+    world::deployments::PromoteScope,
 };
 
 /// Something happened.
@@ -123,6 +125,18 @@ pub enum Command {
         /// Only if this is the current version.
         prior: Option<u64>,
     },
+    /// Let the canaries of a deployment take the place of the old allocations.
+    PromoteDeployment {
+        /// Which.
+        id: DeploymentId,
+        /// Of which groups.
+        scope: PromoteScope,
+    },
+    /// Say that a deployment has failed.
+    FailDeployment {
+        /// Which.
+        id: DeploymentId,
+    },
     /// Forget a volume; with `purge` remove its data.
     DeleteVolume {
         /// Which.
@@ -194,6 +208,13 @@ pub enum Reply {
         jobs: Vec<AppliedJob>,
         /// Names of volumes that were made or changed.
         volumes: Vec<String>,
+    },
+    /// Answer to `FailDeployment`.
+    DeploymentFailed {
+        /// The commit's index.
+        index: u64,
+        /// The version whose text is the newest version now; none where the job stays as it is.
+        reverted: Option<u64>,
     },
     /// Answer to `Explain`.
     Explanation(Box<Explanation>),

@@ -72,6 +72,7 @@ pub(crate) fn alloc(tasks: Vec<Task>) -> Arc<Allocation> {
         create_index: 1,
         create_time: UnixNanos(0),
         previous: None,
+        deployment: None,
     })
 }
 

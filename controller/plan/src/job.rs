@@ -3,6 +3,7 @@
 //! Goes in: a job's current version, its slots and what became of their allocations. Comes out: allocations to make, to stop
 //! and to remove. It never touches a task: that is the allocations' own plan.
 
+pub mod deployment;
 pub mod ports;
 pub mod rollout;
 
@@ -17,6 +18,8 @@ use herdlet_api_types::{
     job::{Group, Job},
 };
 use serde::{Deserialize, Serialize};
+
+use crate::job::deployment::DeploymentState;
 
 /// What is remembered of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +44,19 @@ pub struct JobState {
     pub deleting: bool,
     /// Slots by group: slot n holds the allocation with index n.
     pub slots: BTreeMap<String, Vec<Slot>>,
+    /// Its newest deployments, oldest first; at most one of a version.
+    #[serde(default)]
+    pub deployments: Vec<DeploymentState>,
+    /// Versions that a deployment has found good.
+    #[serde(default)]
+    pub stable: BTreeSet<u64>,
+}
+
+impl JobState {
+    /// The deployment of the current version.
+    pub fn deployment(&self) -> Option<&DeploymentState> {
+        self.deployments.iter().rev().find(|known| known.deployment.job_version == self.version)
+    }
 }
 
 /// When a version was accepted.
@@ -57,8 +73,11 @@ pub struct Submission {
 pub struct Slot {
     /// How many allocations this slot has had.
     pub had: u32,
-    /// The newest of them.
+    /// The newest of them that is not a canary.
     pub alloc: Option<AllocId>,
+    /// The canary beside it.
+    #[serde(default)]
+    pub canary: Option<AllocId>,
 }
 
 /// Whether an allocation made from `old` needs no replacement under `new`: everything its tasks could notice is equal.

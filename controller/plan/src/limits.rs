@@ -30,5 +30,8 @@ pub const ROUNDS_MAX: usize = 64;
 /// Versions of a job that are kept to go back to, the current one among them; as Nomad's `job_tracked_versions`.
 pub const VERSIONS_KEPT: usize = 6;
 
+/// Deployments of a job that are kept to be looked up: as many as versions.
+pub const DEPLOYMENTS_KEPT: usize = VERSIONS_KEPT;
+
 /// Dynamic ports, as Nomad's default.
 pub const DYNAMIC_PORTS: core::ops::RangeInclusive<u16> = 20_000..=32_000;

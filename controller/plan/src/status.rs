@@ -98,6 +98,7 @@ pub fn convergence(
         _ if unhealthy => ConvergenceState::Failed,
         Reason::Operation | Reason::Delay | Reason::Health => ConvergenceState::Progressing,
         Reason::Dependency
+        | Reason::Promotion
         | Reason::Capacity
         | Reason::Port
         | Reason::Backoff

@@ -4,6 +4,7 @@
 
 mod allocs;
 pub mod command;
+pub mod deployments;
 mod jobs;
 mod quarantine;
 mod restore;

@@ -111,6 +111,8 @@ pub(crate) fn fill(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope) ->
                 submit_time: file.submit_time,
                 deleting: file.deleting,
                 slots: slots(key, &loaded.specs, sources.now),
+                deployments: Vec::new(),
+                stable: BTreeSet::new(),
             };
             loaded.jobs.insert(key.clone(), state);
         }
@@ -253,7 +255,7 @@ fn slots(job: &JobKey, specs: &BTreeMap<AllocId, Allocation>, now: Now) -> BTree
         }
         let of_group = slots.entry(group).or_default();
         if of_group.len() <= at {
-            of_group.resize(at + 1, Slot { had, alloc: None });
+            of_group.resize(at + 1, Slot { had, alloc: None, canary: None });
         }
         if let Some(slot) = of_group.get_mut(at) {
             slot.alloc = Some(id);

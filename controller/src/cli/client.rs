@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::{Stream, TryStreamExt};
 use herdlet_api_types::{
-    AllocId, JobKey,
+    AllocId, DeploymentId, JobKey,
     api::{AgentStatus, ApplyReply, ApplyRequest, Change},
     nomad,
     overview::Overview,
@@ -123,6 +123,13 @@ struct Done {
     index: u64,
 }
 
+/// What became of a deployment that was marked as failed.
+#[derive(Deserialize)]
+struct FailedDeployment {
+    #[serde(rename = "RevertedJobVersion")]
+    reverted_job_version: Option<u64>,
+}
+
 type Result<T> = std::result::Result<T, ClientError>;
 
 impl Client {
@@ -208,6 +215,20 @@ impl Client {
         let request = self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body);
         let done: Done = self.ask(request).await?;
         Ok(done.index)
+    }
+
+    /// Promotes the canaries of a deployment; without names those of all its groups.
+    pub async fn promote(&self, id: DeploymentId, groups: &[String]) -> Result<()> {
+        let body = json!({ "DeploymentID": id, "All": groups.is_empty(), "Groups": groups });
+        self.put(&format!("/v1/deployment/promote/{id}"), &body).await
+    }
+
+    /// Marks a deployment as failed: the version that its job goes back to.
+    pub async fn fail_deployment(&self, id: DeploymentId) -> Result<Option<u64>> {
+        let body = json!({ "DeploymentID": id });
+        let request = self.to(Method::PUT, &format!("/v1/deployment/fail/{id}")).json(&body);
+        let failed: FailedDeployment = self.ask(request).await?;
+        Ok(failed.reverted_job_version)
     }
 
     /// Forgets a volume, and removes its data if `purge` says so.

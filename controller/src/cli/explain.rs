@@ -1,16 +1,19 @@
 //! `herdlet explain` and `describe`: what something is waiting for, and what comes next.
 
+use std::sync::Arc;
+
 use clap::Args;
 use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
     alloc::ClientStatus,
+    deployment::Deployment,
     nomad,
     view::{AllocView, Convergence, Explanation, JobView, Wait},
 };
 use serde::Serialize;
 
 use super::{
-    Connection,
+    Connection, deployments,
     failure::Failure,
     output::{Output, Reader},
     show::{self, styled},
@@ -44,6 +47,8 @@ struct JobReport {
     version: u64,
     deleting: bool,
     convergence: Convergence,
+    /// Its newest one.
+    deployment: Option<Arc<Deployment>>,
 }
 
 #[derive(Serialize)]
@@ -119,6 +124,7 @@ fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: D
             version: view.version,
             deleting: view.deleting,
             convergence: view.convergence,
+            deployment: view.deployments.into_iter().next(),
         }),
         allocs: allocs.into_iter().map(of_alloc).collect(),
     }
@@ -130,6 +136,7 @@ fn show_job(view: &JobView) {
     let since = show::age(view.convergence.since.wall);
     let name = styled(style::HEADING, &view.key);
     show::out(&format!("{name} version {}: {verdict} (for {since})\n", view.version));
+    deployments::show(view);
 }
 
 fn show_explanation(view: &AllocView, explanation: &Explanation) {

@@ -8,6 +8,8 @@ pub(super) const FAILED: u8 = 1;
 pub(super) const USAGE: u8 = 2;
 /// Time ran out while it was still trying.
 pub(super) const TIMED_OUT: u8 = 3;
+/// A deployment failed, and the job went back to a stable version.
+pub(super) const REVERTED: u8 = 4;
 /// Somebody applied a newer version meanwhile.
 pub(super) const SUPERSEDED: u8 = 5;
 /// `run` and `exec`: not the task but we failed.

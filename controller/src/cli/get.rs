@@ -13,6 +13,7 @@ use serde_json::json;
 use super::{
     Connection,
     client::Client,
+    deployments,
     failure::{Failure, USAGE},
     rollback, show,
     table::{Heading, Table},
@@ -82,6 +83,8 @@ enum Kind {
     Services,
     #[value(alias = "volume")]
     Volumes,
+    #[value(alias = "deployment")]
+    Deployments,
     /// Of one job
     #[value(alias = "version")]
     Versions,
@@ -99,6 +102,7 @@ pub(super) async fn run(args: GetArgs) -> Result<u8, Failure> {
         Kind::Tasks => tasks(&client, &args.targets, printer).await?,
         Kind::Services => services(&client, &args.targets, printer).await?,
         Kind::Volumes => volumes(&client, &args.targets, printer).await?,
+        Kind::Deployments => list_deployments(&client, &args.targets, printer).await?,
         Kind::Versions => versions(&client, &args.targets, printer).await?,
     }
     Ok(0)
@@ -126,7 +130,8 @@ impl Printer {
     }
 }
 
-async fn jobs(client: &Client, targets: &[String], printer: Printer) -> Result<(), Failure> {
+/// The jobs of these names, or all.
+async fn chosen_jobs(client: &Client, targets: &[String]) -> Result<Vec<JobView>, Failure> {
     let mut jobs = client.jobs().await?;
     if !targets.is_empty() {
         if let Some(missing) =
@@ -136,6 +141,11 @@ async fn jobs(client: &Client, targets: &[String], printer: Printer) -> Result<(
         }
         jobs.retain(|view| targets.contains(&view.key.to_string()));
     }
+    Ok(jobs)
+}
+
+async fn jobs(client: &Client, targets: &[String], printer: Printer) -> Result<(), Failure> {
+    let jobs = chosen_jobs(client, targets).await?;
     match printer.form {
         Form::Json => show::json(&jobs),
         Form::Yaml => yaml(jobs.iter().map(|view| &*view.job)),
@@ -150,6 +160,28 @@ async fn jobs(client: &Client, targets: &[String], printer: Printer) -> Result<(
                 table.row(job_row(view, &allocs));
             }
             printer.table(&table, "there are no jobs");
+            Ok(())
+        }
+    }
+}
+
+async fn list_deployments(client: &Client, targets: &[String], printer: Printer) -> Result<(), Failure> {
+    let jobs = chosen_jobs(client, targets).await?;
+    let all = deployments::all(&jobs);
+    match printer.form {
+        Form::Json => show::json(&all),
+        Form::Yaml => show::yaml(&all),
+        Form::Name => {
+            Printer::names(all.iter().map(|one| one.id.to_string()));
+            Ok(())
+        }
+        Form::Table | Form::Wide => {
+            let mut table = Table::new(&deployments::COLUMNS);
+            for one in all {
+                let id = if printer.form == Form::Wide { one.id.to_string() } else { one.id.short() };
+                table.row(deployments::row(one, id));
+            }
+            printer.table(&table, "there are no deployments");
             Ok(())
         }
     }

@@ -5,6 +5,7 @@ use herdlet_api_types::{
     AllocId, JobKey,
     alloc::ClientStatus,
     api::{AgentStatus, ManifestProblem},
+    deployment::Deployment,
     overview::Overview,
     task::{ExitResult, TaskStatus},
     view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
@@ -12,7 +13,7 @@ use herdlet_api_types::{
 use serde::Serialize;
 
 use super::{
-    Connection,
+    Connection, deployments,
     failure::Failure,
     output::{Output, Reader},
     screen::{self, Screen},
@@ -58,6 +59,8 @@ struct JobReport<'r> {
     version: u64,
     deleting: bool,
     convergence: &'r Convergence,
+    /// Its newest one.
+    deployment: Option<&'r Deployment>,
 }
 
 #[derive(Serialize)]
@@ -158,6 +161,7 @@ fn report<'r>(
         version: view.version,
         deleting: view.deleting,
         convergence: &view.convergence,
+        deployment: view.deployments.first().map(|newest| &**newest),
     };
     let of_task = |task: &'r TaskView| TaskReport {
         name: &task.name,
@@ -207,6 +211,7 @@ fn show_objects(jobs: &[JobView], allocs: &[AllocView]) {
             styled(style::HEADING, &job.key),
             job.version
         ));
+        deployments::show(job);
         // What was replaced and has ended is history: `get allocs` has it.
         let mut of_job: Vec<_> = allocs
             .iter()

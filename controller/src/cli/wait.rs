@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::{
     Connection,
     client::{Client, ClientError},
-    failure::{FAILED, Failure, INTERRUPTED, SUPERSEDED, TIMED_OUT},
+    failure::{FAILED, Failure, INTERRUPTED, REVERTED, SUPERSEDED, TIMED_OUT},
     output::Output,
     target,
     watch::{Shown, Told},
@@ -80,6 +80,8 @@ pub(super) enum Waited {
     Reached,
     /// It won't be.
     Failed(String),
+    /// A deployment failed, and its job went back to a stable version.
+    Reverted(String),
     /// Somebody applied a newer version.
     Superseded(String),
     /// Time ran out.
@@ -93,6 +95,7 @@ impl Waited {
         match self {
             Self::Reached => 0,
             Self::Failed(_) => FAILED,
+            Self::Reverted(_) => REVERTED,
             Self::Superseded(_) => SUPERSEDED,
             Self::TimedOut => TIMED_OUT,
             Self::Interrupted => INTERRUPTED,
@@ -104,6 +107,7 @@ impl Waited {
         let (result, message) = match self {
             Self::Reached => ("reached", None),
             Self::Failed(why) => ("failed", Some(why)),
+            Self::Reverted(why) => ("reverted", Some(why)),
             Self::Superseded(why) => ("superseded", Some(why)),
             Self::TimedOut => ("timed-out", None),
             Self::Interrupted => ("interrupted", None),
@@ -117,9 +121,9 @@ impl Waited {
 pub(super) struct WaitReport {
     /// `converged healthy complete deleted`.
     goal: &'static str,
-    /// `reached failed superseded timed-out interrupted`.
+    /// `reached failed reverted superseded timed-out interrupted`.
     result: &'static str,
-    /// Why it failed or was superseded.
+    /// Why it failed, was reverted or superseded.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
 }
@@ -276,7 +280,7 @@ impl Waiting {
     fn verdict(&self, shown: &Shown) -> Option<Waited> {
         let verdicts: Vec<_> = self.wanted.iter().map(|wanted| self.verdict_on(wanted, shown)).collect();
         let ended = |wanted: fn(&Waited) -> bool| verdicts.iter().flatten().find(|one| wanted(one)).cloned();
-        if let Some(superseded) = ended(|one| matches!(one, Waited::Superseded(_))) {
+        if let Some(superseded) = ended(|one| matches!(one, Waited::Superseded(_) | Waited::Reverted(_))) {
             return Some(superseded);
         }
         // One that failed is told when the others have ended too: what they do is worth waiting for.
@@ -301,7 +305,11 @@ impl Waiting {
         if job.deleting {
             return Some(Waited::Failed(format!("job {} is being deleted", wanted.job)));
         }
-        if wanted.version.is_some_and(|version| job.version > version) {
+        if let Some(version) = wanted.version.filter(|version| job.version > *version) {
+            let failed = job.deployments.iter().find(|known| known.job_version == version);
+            if let Some(failed) = failed.filter(|known| known.reverted_to.is_some()) {
+                return Some(Waited::Reverted(format!("{}: {}", wanted.job, failed.description)));
+            }
             let message = format!("version {} of job {} was applied meanwhile", job.version, wanted.job);
             return Some(Waited::Superseded(message));
         }
@@ -330,7 +338,9 @@ impl Waiting {
         let seconds = took.as_secs_f64();
         match waited {
             Waited::Reached => anstream::eprintln!("{names} {goal} in {seconds:.1} s"),
-            Waited::Failed(why) | Waited::Superseded(why) => anstream::eprintln!("not {goal}: {why}"),
+            Waited::Failed(why) | Waited::Reverted(why) | Waited::Superseded(why) => {
+                anstream::eprintln!("not {goal}: {why}")
+            }
             Waited::TimedOut => {
                 anstream::eprintln!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
             }

@@ -53,7 +53,9 @@ impl Owners {
             | Command::DeleteVolume { .. }
             | Command::StopAlloc { .. }
             | Command::Restart { .. }
-            | Command::Signal { .. } => return Ok(()),
+            | Command::Signal { .. }
+            | Command::PromoteDeployment { .. }
+            | Command::FailDeployment { .. } => return Ok(()),
         };
         let found = jobs.into_iter().find_map(|job| self.file_of(&job).map(|file| Owner { job, file }));
         found.filter(|owner| owner.file.exists()).map_or(Ok(()), Err)

@@ -73,6 +73,7 @@ fn environment(text: &str) -> TaskEnv {
         create_index: 1,
         create_time: UnixNanos(0),
         previous: None,
+        deployment: None,
     };
     env::build(&Inputs { task: Some(&task), ..Inputs::new(&alloc, &NodeFacts::default()) })
 }

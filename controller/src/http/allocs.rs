@@ -43,9 +43,10 @@ pub(super) async fn explain(
     let alloc = shared.alloc(&id)?.spec.id;
     match shared.request(Command::Explain { alloc }).await? {
         Reply::Explanation(explanation) => Ok(Json(*explanation)),
-        other @ (Reply::Accepted { .. } | Reply::Applied { .. } | Reply::Refused(_)) => {
-            Err(unexpected(other))
-        }
+        other @ (Reply::Accepted { .. }
+        | Reply::Applied { .. }
+        | Reply::DeploymentFailed { .. }
+        | Reply::Refused(_)) => Err(unexpected(other)),
     }
 }
 

@@ -38,9 +38,10 @@ pub(super) async fn apply(
             volumes,
             warnings: set.warnings.iter().map(ToString::to_string).collect(),
         })),
-        other @ (Reply::Accepted { .. } | Reply::Explanation(_) | Reply::Refused(_)) => {
-            Err(unexpected(other))
-        }
+        other @ (Reply::Accepted { .. }
+        | Reply::DeploymentFailed { .. }
+        | Reply::Explanation(_)
+        | Reply::Refused(_)) => Err(unexpected(other)),
     }
 }
 

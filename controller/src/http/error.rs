@@ -117,9 +117,10 @@ impl IntoResponse for ApiError {
 pub(super) fn unexpected(reply: Reply) -> ApiError {
     match reply {
         Reply::Refused(refusal) => refusal.into(),
-        Reply::Accepted { .. } | Reply::Applied { .. } | Reply::Explanation(_) => {
-            ApiError::Failed("understand the planner's answer".to_owned())
-        }
+        Reply::Accepted { .. }
+        | Reply::Applied { .. }
+        | Reply::DeploymentFailed { .. }
+        | Reply::Explanation(_) => ApiError::Failed("understand the planner's answer".to_owned()),
     }
 }
 

@@ -83,9 +83,10 @@ async fn accept(shared: &Shared, request: Request, id: Option<String>) -> ApiRes
                 "Index": index, "LastContact": 0, "KnownLeader": true,
             })))
         }
-        other @ (Reply::Accepted { .. } | Reply::Explanation(_) | Reply::Refused(_)) => {
-            Err(unexpected(other))
-        }
+        other @ (Reply::Accepted { .. }
+        | Reply::DeploymentFailed { .. }
+        | Reply::Explanation(_)
+        | Reply::Refused(_)) => Err(unexpected(other)),
     }
 }
 

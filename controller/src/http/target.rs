@@ -58,7 +58,10 @@ impl Shared {
     pub(super) async fn request(&self, command: Command) -> ApiResult<Reply> {
         match self.requests.ask(command).await?.reply {
             Reply::Refused(refusal) => Err(refusal.into()),
-            reply @ (Reply::Accepted { .. } | Reply::Applied { .. } | Reply::Explanation(_)) => Ok(reply),
+            reply @ (Reply::Accepted { .. }
+            | Reply::Applied { .. }
+            | Reply::DeploymentFailed { .. }
+            | Reply::Explanation(_)) => Ok(reply),
         }
     }
 
@@ -66,9 +69,10 @@ impl Shared {
     pub(super) async fn accepted(&self, command: Command) -> ApiResult<u64> {
         match self.request(command).await? {
             Reply::Accepted { index } => Ok(index),
-            other @ (Reply::Applied { .. } | Reply::Explanation(_) | Reply::Refused(_)) => {
-                Err(super::error::unexpected(other))
-            }
+            other @ (Reply::Applied { .. }
+            | Reply::DeploymentFailed { .. }
+            | Reply::Explanation(_)
+            | Reply::Refused(_)) => Err(super::error::unexpected(other)),
         }
     }
 }

@@ -68,9 +68,10 @@ async fn explain(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> A
     let view = shared.alloc(&id)?;
     match shared.request(Command::Explain { alloc: view.spec.id }).await? {
         Reply::Explanation(explanation) => Ok(guarded(Html(explained(&view, &explanation)))),
-        other @ (Reply::Accepted { .. } | Reply::Applied { .. } | Reply::Refused(_)) => {
-            Err(unexpected(other))
-        }
+        other @ (Reply::Accepted { .. }
+        | Reply::Applied { .. }
+        | Reply::DeploymentFailed { .. }
+        | Reply::Refused(_)) => Err(unexpected(other)),
     }
 }
 

@@ -74,9 +74,10 @@ pub(super) async fn revert(
                 "Index": index, "LastContact": 0, "KnownLeader": true,
             })))
         }
-        other @ (Reply::Accepted { .. } | Reply::Explanation(_) | Reply::Refused(_)) => {
-            Err(unexpected(other))
-        }
+        other @ (Reply::Accepted { .. }
+        | Reply::DeploymentFailed { .. }
+        | Reply::Explanation(_)
+        | Reply::Refused(_)) => Err(unexpected(other)),
     }
 }
 

@@ -21,12 +21,13 @@ const STATES: [ConvergenceState; 4] = [
     ConvergenceState::Failed,
 ];
 
-const REASONS: [Reason; 9] = [
+const REASONS: [Reason; 10] = [
     Reason::Dependency,
     Reason::Capacity,
     Reason::Port,
     Reason::Backoff,
     Reason::Health,
+    Reason::Promotion,
     Reason::Operation,
     Reason::Delay,
     Reason::Manifest,

@@ -97,6 +97,7 @@ fn job(version: u64, convergence: Convergence) -> View {
             submit_time: UnixNanos(0),
             allocs: Vec::new(),
             convergence,
+            deployments: Vec::new(),
             past: Vec::new(),
         }
         .into(),
@@ -117,6 +118,7 @@ fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckS
         create_index: 1,
         create_time: UnixNanos(0),
         previous: None,
+        deployment: None,
     };
     let task = TaskView {
         name: "main".into(),
@@ -148,6 +150,7 @@ fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckS
             tasks: vec![task],
             checks: vec![check],
             healthy: None,
+            healthy_at: UnixNanos::default(),
             modify_index: 1,
             modify_time: UnixNanos(0),
             convergence: convergence(ConvergenceState::Waiting, Some(Reason::Health), 940, Some(999)),

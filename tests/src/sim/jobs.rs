@@ -150,15 +150,18 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         group.shutdown_delay = Duration::from_secs(3);
     }
     if dice.one_in(3) {
+        // A canary would wait for ever for the fixed port of what it stands beside, and share its volume.
+        let alone = fixed.is_some() || group.volumes.values().any(|request| request.per_alloc);
+        let canary = if !alone && dice.one_in(2) { 1 + dice.below(3) as u32 } else { 0 };
         group.update = Some(Update {
             max_parallel: 1 + dice.below(2) as u32,
             min_healthy_time: Duration::from_secs(1),
             healthy_deadline: Duration::from_secs(20),
-            progress_deadline: Duration::from_secs(60),
+            progress_deadline: Duration::from_secs(if dice.one_in(4) { 0 } else { 60 }),
             health_check: HealthCheck::Checks,
-            auto_revert: false,
-            auto_promote: false,
-            canary: 0,
+            auto_revert: dice.one_in(2),
+            auto_promote: canary > 0 && !dice.one_in(4),
+            canary,
             stagger: Duration::from_secs(30),
         });
     }

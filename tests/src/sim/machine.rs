@@ -68,6 +68,10 @@ pub struct Machine {
     pub vanished: BTreeSet<Thing>,
     /// Allocations of which anything ever went so.
     pub robbed: BTreeSet<AllocId>,
+    /// Allocations that were made to stand beside the one of their slot.
+    pub canaries: BTreeSet<AllocId>,
+    /// Those of them that have taken its place.
+    pub promoted: BTreeSet<AllocId>,
     /// Things that are covered by something that is not ours.
     pub covered: BTreeSet<Thing>,
     /// Attempts that have a record.
@@ -388,9 +392,17 @@ impl Machine {
         let same_slot = |other: &Allocation| {
             other.index == alloc.index && other.group == alloc.group && other.job_key == alloc.job_key
         };
-        if let Some((other, _)) =
-            self.live().find(|((_, other, _), known)| *other == index && same_slot(&known.alloc))
-        {
+        // A canary lives beside what its slot holds: promoted, while what it was made beside ends; given up, until it has ended
+        // itself, whatever follows in its slot, but for another canary.
+        let stands = |id: AllocId| self.canaries.contains(&id) && !self.promoted.contains(&id);
+        let beside = |one: &Allocation, other: &Allocation| {
+            let made_beside = self.canaries.contains(&one.id) && one.previous == Some(other.id);
+            made_beside || stands(one.id) && one.id != other.id && !stands(other.id)
+        };
+        if let Some((other, _)) = self.live().find(|((_, other, _), known)| {
+            let known = &known.alloc;
+            *other == index && same_slot(known) && !beside(alloc, known) && !beside(known, alloc)
+        }) {
             return Err(format!("{} starts while {other:?} lives", name()));
         }
         let needed = [

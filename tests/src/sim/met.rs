@@ -18,6 +18,10 @@ macro_rules! kinds {
 kinds! {
     Update = "job updates",
     Revert = "jobs gone back to older versions",
+    Promote = "deployments promoted by people",
+    FailDeployment = "deployments failed by people",
+    AutoRevert = "jobs taken back by a failed deployment",
+    Canary = "canaries",
     Delete = "jobs deleted",
     Restart = "restarts asked for",
     Stop = "allocations stopped by request",

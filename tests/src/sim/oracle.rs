@@ -17,6 +17,7 @@ use herdlet_plan::{
 };
 
 use super::{
+    deployments,
     life::{Faults, Life, SECOND},
     machine::{Phase, Thing},
 };
@@ -117,6 +118,8 @@ impl Life {
             ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Port) => {
                 !self.is_beaten(view)
             }
+            // Nobody comes to promote it any more.
+            ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Promotion) => false,
             ConvergenceState::Progressing | ConvergenceState::Waiting => true,
         };
         self.jobs.values().map(|view| &**view).find(unsettled)
@@ -139,6 +142,9 @@ impl Life {
             let why = format!("job {} has settled as {:?}", view.key, view.convergence);
             self.explain();
             return never_comes(why);
+        }
+        if let Some(stuck) = self.jobs.values().find_map(|job| deployments::stuck(job)) {
+            return never_comes(format!("a deployment never ends: {stuck:?}"));
         }
         let shown: Vec<&str> = self.jobs.keys().map(|key| &*key.id).collect();
         let wanted: Vec<&str> = self.wanted.keys().map(String::as_str).collect();

@@ -4,6 +4,7 @@ use herdlet_api_types::AllocId;
 use herdlet_plan::{
     event::{Command, Event, Noticed, RestartScope, VolumeData},
     op::{Part, TaskPart},
+    world::deployments::PromoteScope,
 };
 
 use super::{
@@ -33,6 +34,16 @@ impl Life {
                 self.request(Command::Revert { job: job_key(id), to, prior: None });
             }
             4 => self.delete(id),
+            5 if self.dice.one_in(2) => {
+                let running = self.jobs.get(&job_key(id)).and_then(|view| view.deployments.first());
+                let Some(id) = running.map(|newest| newest.id) else { return };
+                let command = if self.dice.one_in(6) {
+                    Command::FailDeployment { id }
+                } else {
+                    Command::PromoteDeployment { id, scope: PromoteScope::All }
+                };
+                self.request(command);
+            }
             5 => self.want_volumes(),
             6 if self.dice.one_in(3) => {
                 let data = if self.dice.one_in(2) { VolumeData::Keep } else { VolumeData::Purge };

@@ -2,7 +2,7 @@
 //!
 //! In: the views of one turn, those before it. Out: the first broken promise. At most `max_parallel` slots are between versions
 //! when one more is taken; none is taken while a new one is bad; healthy means for `min_healthy_time`, and unhealthy is said of
-//! what failed or had all of `healthy_deadline`.
+//! what failed or had all of `healthy_deadline`. While canaries stand none is taken.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,8 +10,9 @@ use std::{
 };
 
 use herdlet_api_types::{
-    AllocId, JobKey, UnixNanos,
+    AllocId, DeploymentId, JobKey, UnixNanos,
     alloc::{Allocation, ClientStatus, Desired},
+    deployment::{Deployment, DeploymentGroup},
     job::{Group, JobType, Update},
     task::TaskStatus,
     view::{AllocView, JobView},
@@ -50,7 +51,11 @@ impl Rollouts {
         let update = is.spec.group().and_then(|group| group.update.as_ref());
         match (was.and_then(|view| view.healthy), is.healthy, update) {
             (None, Some(verdict), Some(update)) => may_judge(is, verdict, update, passed),
-            (Some(before), after, _) if after != Some(before) => {
+            // A deployment that takes it over judges it anew.
+            (Some(before), after, _)
+                if after != Some(before)
+                    && was.is_some_and(|was| was.spec.deployment == is.spec.deployment) =>
+            {
                 Err(format!("{} was healthy: {before}, and is now {after:?}", is.spec.name()))
             }
             _ => Ok(()),
@@ -93,8 +98,14 @@ fn may_take(
 ) -> Result<(), String> {
     let Some(group) = job.job.group(&spec.group) else { return Ok(()) };
     let Some(update) = &group.update else { return Ok(()) };
+    let deployment = job.deployments.first().filter(|newest| newest.job_version == job.version);
+    let canaries_stand =
+        |newest: &Arc<Deployment>| newest.groups.get(&group.name).is_some_and(DeploymentGroup::is_canarying);
+    if deployment.is_some_and(canaries_stand) {
+        return Err(format!("{} is taken while canaries stand", spec.name()));
+    }
     let slots: Vec<Option<&AllocView>> =
-        (0..group.count).map(|index| newest(allocs, &spec.job_key, &group.name, index)).collect();
+        (0..group.count).map(|index| newest(allocs, job, &group.name, index)).collect();
     let between = slots.iter().filter(|slot| is_between(job, group, **slot)).count();
     if between > update.max_parallel as usize {
         let (name, most) = (spec.name(), update.max_parallel);
@@ -144,13 +155,20 @@ fn is_bad(view: &AllocView) -> bool {
     view.status == ClientStatus::Failed || view.healthy == Some(false)
 }
 
+/// What stands for a slot. A canary does from its promotion on, which its job shows; its own view says so a turn later.
 fn newest<'a>(
     allocs: &'a BTreeMap<AllocId, Arc<AllocView>>,
-    job: &JobKey,
+    job: &JobView,
     group: &str,
     index: u32,
 ) -> Option<&'a AllocView> {
-    let of_slot =
-        |view: &&AllocView| view.spec.index == index && view.spec.group == group && view.spec.job_key == *job;
+    let is_promoted = |id: DeploymentId| {
+        let deployment = job.deployments.iter().find(|deployment| deployment.id == id);
+        deployment.and_then(|deployment| deployment.groups.get(group)).is_some_and(|group| group.promoted)
+    };
+    let of_slot = |view: &&AllocView| {
+        let is_canary = view.spec.deployment.is_some_and(|part| part.canary && !is_promoted(part.id));
+        view.spec.index == index && view.spec.group == group && view.spec.job_key == job.key && !is_canary
+    };
     allocs.values().map(|view| &**view).filter(of_slot).max_by_key(|view| view.spec.create_index)
 }

@@ -63,6 +63,8 @@ impl Tale {
             }
             Command::Delete { job } => format!("delete {}", job.id),
             Command::Revert { job, to, .. } => format!("revert {} to version {to}", job.id),
+            Command::PromoteDeployment { id, .. } => format!("promote deployment {}", id.short()),
+            Command::FailDeployment { id } => format!("fail deployment {}", id.short()),
             Command::StopAlloc { alloc } => format!("stop {}", self.name_of(*alloc)),
             Command::DeleteVolume { name, data } => format!("delete volume {name} ({data:?})"),
             Command::Restart { alloc, scope } => {
@@ -159,6 +161,12 @@ impl Tale {
             let state = convergence.state.as_str();
             let text = format!("job {id} version {} is {state} {}", view.version, convergence.message);
             self.tell(now_ns, format!("job {id}"), text);
+            if let Some(newest) = view.deployments.first() {
+                let (version, status) = (newest.job_version, newest.status.as_str());
+                let text =
+                    format!("deployment of {id} version {version} is {status}: {}", newest.description);
+                self.tell(now_ns, format!("deployment {id}"), text);
+            }
         }
     }
 

@@ -9,6 +9,7 @@ mod agent;
 mod clients;
 mod common;
 mod crash;
+mod deployments;
 mod disk;
 mod drift;
 mod examples;

@@ -22,7 +22,7 @@ use std_alloc::{
 use herdlet_api_types::{
     Duration,
     alloc::Allocation,
-    job::Task,
+    job::{Group, Task},
     service::CheckResult,
     task::{TaskEvent, TaskEventKind},
 };
@@ -71,6 +71,17 @@ pub struct Issued {
     pub verb: Verb,
     /// After this it is overdue.
     pub timeout: Duration,
+}
+
+/// A deployment takes the allocation over: the verdict on its health is open again, with all of its time.
+pub fn judge_anew(now: Now, group: Option<&Group>, state: &mut AllocState) {
+    let Some(group) = group.filter(|_| state.durable.adopted) else { return };
+    state.durable.health = None;
+    state.durable.healthy_by = healthy_by(now, group);
+}
+
+fn healthy_by(now: Now, group: &Group) -> Option<Deadline> {
+    group.update.as_ref().map(|update| Deadline::after(now, update.healthy_deadline))
 }
 
 impl Writer<'_> {
@@ -163,7 +174,7 @@ impl Writer<'_> {
             known
         });
         let tasks = tasks.collect();
-        let healthy_by = group.update.as_ref().map(|update| Deadline::after(now, update.healthy_deadline));
+        let healthy_by = healthy_by(now, group);
         let durable = &mut *self.state.durable;
         durable.adopted = true;
         durable.boot = Some(now.boot);

@@ -28,6 +28,7 @@ pub fn view(spec: &Arc<Allocation>, state: &AllocState, convergence: Convergence
         tasks: state.durable.tasks.iter().map(task_view).collect(),
         checks: state.checks.values().cloned().collect(),
         healthy: state.durable.health.map(|health| health.healthy),
+        healthy_at: state.durable.health.map(|health| health.at).unwrap_or_default(),
         modify_index: state.durable.modify_index,
         modify_time: state.durable.modify_time,
         convergence,

@@ -49,6 +49,7 @@ pub(crate) fn alloc() -> Allocation {
         create_index: 1,
         create_time: UnixNanos(0),
         previous: None,
+        deployment: None,
     }
 }
 

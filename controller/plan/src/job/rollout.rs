@@ -2,18 +2,20 @@
 //!
 //! A slot is one index of one group. At most one allocation of a slot lives at a time: the old one has ended before the new
 //! one is made. Where the group writes `update`, at most `max_parallel` slots are between versions at a time, and a new
-//! allocation that failed or did not become healthy halts the roll-out.
+//! allocation that failed or did not become healthy halts the roll-out, as does a failed deployment. Canaries are the exception:
+//! until they are promoted they live beside the old allocation of their slot, and nothing old is stopped.
 
 use std_alloc::{string::String, vec::Vec};
 
 use herdlet_api_types::{
     AllocId,
-    alloc::Desired,
+    alloc::{AllocDeployment, Desired},
+    deployment::{DeploymentGroup, DeploymentStatus},
     job::{Group, Job, JobType},
 };
 
 use crate::{
-    job::{JobState, Slot, same_work},
+    job::{JobState, Slot, deployment::DeploymentState, same_work},
     state::Durable,
 };
 
@@ -22,6 +24,12 @@ use crate::{
 pub struct Placed<'a> {
     /// The version it was made from.
     pub job: &'a Job,
+    /// That version's number.
+    pub version: u64,
+    /// Its group.
+    pub group: &'a str,
+    /// Its part in a deployment.
+    pub deployment: Option<AllocDeployment>,
     /// What is wanted of it.
     pub desired: Desired,
     /// The allocation it replaced.
@@ -42,6 +50,15 @@ pub enum Step {
         /// The allocation it follows.
         previous: Option<AllocId>,
     },
+    /// Make a canary beside what this slot holds.
+    Canary {
+        /// Group name.
+        group: String,
+        /// Slot index.
+        index: u32,
+    },
+    /// The allocation stands for the job's current version from now on, as it is.
+    TakeOver(AllocId),
     /// Change what is wanted of an allocation.
     Want {
         /// Which.
@@ -73,8 +90,8 @@ pub fn plan<'a>(
         return steps;
     }
     for group in &job.groups {
-        let slots = state.slots.get(&group.name).map_or(&[][..], Vec::as_slice);
-        plan_group(&mut steps, job, group, slots, find);
+        plan_group(&mut steps, job, group, state, find);
+        plan_canaries(&mut steps, job, group, state, find);
     }
     for (group, slots) in &state.slots {
         if job.group(group).is_none() {
@@ -89,6 +106,8 @@ pub fn plan<'a>(
         kept.push(current);
         kept.extend(find(current).and_then(|placed| placed.previous));
     }
+    let canaries = state.slots.values().flatten().filter_map(|slot| slot.canary);
+    kept.extend(canaries.filter(|canary| is_of_deployment(*canary, state.deployment(), find)));
     kept.sort_unstable();
     for alloc in allocs.iter().filter(|alloc| kept.binary_search(alloc).is_err()) {
         want(&mut steps, *alloc, find, Desired::Gone, "replaced");
@@ -100,9 +119,13 @@ fn plan_group<'a>(
     steps: &mut Vec<Step>,
     job: &Job,
     group: &Group,
-    slots: &[Slot],
+    state: &JobState,
     find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
 ) {
+    let slots = slots_of(state, group);
+    let deployment = state.deployment();
+    let known = deployment.and_then(|known| known.group(&group.name));
+    let canarying = known.is_some_and(DeploymentGroup::is_canarying);
     let count = usize::try_from(group.count).unwrap_or(usize::MAX);
     for slot in slots.iter().skip(count) {
         if let Some(alloc) = slot.alloc {
@@ -116,7 +139,8 @@ fn plan_group<'a>(
     let current =
         |placed: &Placed<'_>| placed.desired == Desired::Run && same_work(placed.job, job, &group.name);
     let mut changing = 0;
-    let mut halted = false;
+    let mut halted =
+        canarying || deployment.is_some_and(|known| known.deployment.status == DeploymentStatus::Failed);
     for index in 0..count {
         match placed(index) {
             Some((_, placed)) if current(&placed) => {
@@ -136,10 +160,23 @@ fn plan_group<'a>(
             previous,
         };
         match placed(index) {
+            // What is missing comes with the promotion: until then nobody knows whether the new version is any good.
+            None if canarying => {}
             None => steps.push(create(None)),
-            Some((_, placed)) if current(&placed) => {}
+            Some((alloc, placed)) if current(&placed) => {
+                let joins = deployment.filter(|known| known.deployment.is_running());
+                let joins = joins.filter(|known| known.group(&group.name).is_some());
+                let is_in = |known: &DeploymentState| {
+                    placed.deployment.is_some_and(|of| of.id == known.deployment.id)
+                };
+                if placed.version != state.version || joins.is_some_and(|known| !is_in(known)) {
+                    steps.push(Step::TakeOver(alloc));
+                }
+            }
             Some((alloc, placed)) if has_ended(placed.known) && placed.desired != Desired::Run => {
-                steps.push(create(Some(alloc)));
+                if !canarying {
+                    steps.push(create(Some(alloc)));
+                }
             }
             Some((_, placed)) if placed.desired != Desired::Run => {}
             Some((alloc, placed)) => outdated.push((!is_bad(placed.known), alloc)),
@@ -154,6 +191,61 @@ fn plan_group<'a>(
             want(steps, alloc, find, Desired::Stop, "replaced by a newer version of the job");
         }
     }
+}
+
+/// Makes the canaries that are missing, stops those of a deployment that failed.
+fn plan_canaries<'a>(
+    steps: &mut Vec<Step>,
+    job: &Job,
+    group: &Group,
+    state: &JobState,
+    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
+) {
+    let Some(deployment) = state.deployment() else { return };
+    let Some(known) = deployment.group(&group.name).filter(|known| known.is_canarying()) else { return };
+    let slots = slots_of(state, group);
+    if !deployment.deployment.is_running() {
+        let canaries = slots.iter().filter_map(|slot| slot.canary);
+        for canary in canaries.filter(|canary| is_of_deployment(*canary, Some(deployment), find)) {
+            want(steps, canary, find, Desired::Stop, "canary of a deployment that failed");
+        }
+        return;
+    }
+    let wanted = usize::try_from(known.desired_canaries).unwrap_or(usize::MAX);
+    let count = usize::try_from(group.count).unwrap_or(usize::MAX);
+    let slot = |index: usize| slots.get(index).cloned().unwrap_or_default();
+    let is_free = |index: &usize| {
+        // One of an older deployment is on its way out.
+        slot(*index).canary.is_none_or(|canary| {
+            !is_of_deployment(canary, Some(deployment), find)
+                && find(canary).is_none_or(|placed| has_ended(placed.known))
+        })
+    };
+    let is_outdated = |index: &usize| {
+        let placed = slot(*index).alloc.and_then(find);
+        placed.is_some_and(|placed| !same_work(placed.job, job, &group.name))
+    };
+    // Beside what they replace first, then where nothing is, then beyond the group's count: names as Nomad gives them.
+    let replacing = (0..count).filter(is_outdated);
+    let others = (0..count.saturating_add(wanted)).filter(|index| *index >= count || !is_outdated(index));
+    let missing = wanted.saturating_sub(known.placed_canaries.len());
+    for index in replacing.chain(others).filter(is_free).take(missing) {
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        steps.push(Step::Canary { group: group.name.clone(), index });
+    }
+}
+
+fn slots_of<'s>(state: &'s JobState, group: &Group) -> &'s [Slot] {
+    state.slots.get(&group.name).map_or(&[][..], Vec::as_slice)
+}
+
+fn is_of_deployment<'a>(
+    alloc: AllocId,
+    deployment: Option<&DeploymentState>,
+    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
+) -> bool {
+    let of = find(alloc).and_then(|placed| placed.deployment);
+    of.is_some_and(|of| deployment.is_some_and(|known| known.deployment.id == of.id))
 }
 
 /// All its tasks have ended, or it never had any.

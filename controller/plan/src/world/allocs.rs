@@ -20,7 +20,7 @@ use crate::{
     alloc::volumes::volume_name,
     job::{
         ports::Held,
-        rollout::{has_ended, is_bad},
+        rollout::{Placed, has_ended, is_bad},
     },
     op::{Part, TaskPart},
     record::{Meta, Record, RecordKey, RecordValue},
@@ -78,6 +78,20 @@ impl Allocs {
     /// The allocation, to change what no index depends on. After a change of its state comes [`Allocs::review`].
     pub(crate) fn get_mut(&mut self, id: AllocId) -> Option<&mut AllocEntry> {
         self.by_id.get_mut(&id)
+    }
+
+    /// What the job controller sees of an allocation.
+    pub(crate) fn placed(&self, id: AllocId) -> Option<Placed<'_>> {
+        let entry = self.by_id.get(&id)?;
+        Some(Placed {
+            job: &entry.spec.job,
+            version: entry.spec.job_version,
+            group: &entry.spec.group,
+            deployment: entry.spec.deployment,
+            desired: entry.spec.desired,
+            previous: entry.spec.previous,
+            known: &entry.state.durable,
+        })
     }
 
     /// All allocations, by id.

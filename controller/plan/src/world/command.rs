@@ -47,6 +47,8 @@ impl World {
                 Ok(Reply::Accepted { index: self.meta.index })
             }
             Command::Revert { job, to, prior } => self.revert_job(now, &job, to, prior, dirty),
+            Command::PromoteDeployment { id, scope } => self.promote_deployment(now, id, &scope, dirty),
+            Command::FailDeployment { id } => self.fail_deployment(now, id, dirty),
             Command::DeleteVolume { name, data } => self.delete_volume(name, data, dirty),
             Command::StopAlloc { alloc } => self.stop_alloc(alloc, dirty),
             Command::Restart { alloc, scope } => {

@@ -10,18 +10,19 @@ use std_alloc::{
 
 use herdlet_api_types::{
     AllocId, JobKey,
-    alloc::{Allocation, Desired},
+    alloc::{AllocDeployment, Allocation, Desired},
     job::Job,
     view::{Convergence, ConvergenceState, JobView, Reason},
 };
 use sha2::{Digest, Sha256};
 
 use crate::{
+    alloc::apply::judge_anew,
     event::JobChange,
     job::{
         JobState, Slot, Submission,
         ports::{self, NoPorts},
-        rollout::{self, Placed, Step},
+        rollout::{self, Step},
     },
     limits::ROUNDS_MAX,
     op::Key,
@@ -71,6 +72,8 @@ impl World {
                     submit_time: now.wall,
                     deleting: false,
                     slots: BTreeMap::new(),
+                    deployments: Vec::new(),
+                    stable: BTreeSet::new(),
                 };
                 self.meta.index = index;
                 let entry = JobEntry {
@@ -125,9 +128,18 @@ impl World {
     ) {
         let mut result = "unchanged";
         // What only changes how an allocation is doing changes nothing of what the job is to do.
-        let rounds = if self.jobs.get(key).is_some_and(|entry| entry.stale) { ROUNDS_MAX } else { 0 };
+        let is_stale = |entry: &JobEntry| {
+            let deployment = entry.state.deployment().filter(|known| known.deployment.is_running());
+            entry.stale || deployment.is_some_and(|known| known.is_due(now))
+        };
+        let rounds = if self.jobs.get(key).is_some_and(is_stale) { ROUNDS_MAX } else { 0 };
         for _ in 0..rounds {
-            let steps = self.plan_job(key);
+            let allocs: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
+            if self.follow_deployments(now, key, &allocs, dirty) {
+                result = "changed";
+                continue;
+            }
+            let steps = self.plan_job(key, &allocs);
             if steps.contains(&Step::Forget) {
                 self.forget_job(key, turn);
                 return;
@@ -151,25 +163,18 @@ impl World {
             entry.open = Open::of(key, entry, &self.allocs);
         }
         entry.flush(now, key, &self.allocs, turn);
+        let wake = entry.state.deployment().and_then(|known| known.wake_ns(now));
+        turn.wakes.extend(wake.map(|at| (Key::Job(key.clone()), at)));
     }
 
-    fn plan_job(&mut self, key: &JobKey) -> Vec<Step> {
+    fn plan_job(&mut self, key: &JobKey, allocs: &[AllocId]) -> Vec<Step> {
         let Some(entry) = self.jobs.get_mut(key) else { return Vec::new() };
         entry.blocked = None;
         let Some(entry) = self.jobs.get(key) else { return Vec::new() };
         if !self.ctx.complete && entry.state.deleting {
             return Vec::new();
         }
-        let allocs: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
-        let find = |id: AllocId| {
-            self.allocs.get(id).map(|entry| Placed {
-                job: &entry.spec.job,
-                desired: entry.spec.desired,
-                previous: entry.spec.previous,
-                known: &entry.state.durable,
-            })
-        };
-        rollout::plan(&entry.current, &entry.state, &allocs, &find)
+        rollout::plan(&entry.current, &entry.state, allocs, &|id| self.allocs.placed(id))
     }
 
     /// Carries out one step. Whether anything moved.
@@ -185,8 +190,16 @@ impl World {
                 true
             }
             Step::Create { group, index, previous } => {
-                self.create_alloc(now, key, &group, index, previous, dirty)
+                let place = NewAlloc { group: &group, index, previous, canary: false };
+                self.create_alloc(now, key, place, dirty)
             }
+            Step::Canary { group, index } => {
+                let beside = self.jobs.get(key).and_then(|entry| entry.state.slots.get(&group));
+                let at = usize::try_from(index).unwrap_or(usize::MAX);
+                let previous = beside.and_then(|slots| slots.get(at)).and_then(|slot| slot.alloc);
+                self.create_alloc(now, key, NewAlloc { group: &group, index, previous, canary: true }, dirty)
+            }
+            Step::TakeOver(alloc) => self.take_over(now, key, alloc, dirty),
             Step::Forget => false,
         }
     }
@@ -195,11 +208,10 @@ impl World {
         &mut self,
         now: Now,
         key: &JobKey,
-        group: &str,
-        index: u32,
-        previous: Option<AllocId>,
+        place: NewAlloc<'_>,
         dirty: &mut BTreeSet<Key>,
     ) -> bool {
+        let NewAlloc { group, index, previous, canary } = place;
         let create_index = self.meta.index + 1;
         let Some(entry) = self.jobs.get_mut(key) else { return false };
         let job = Arc::clone(&entry.current);
@@ -230,8 +242,9 @@ impl World {
         }
         if let Some(slot) = slots.get_mut(at) {
             slot.had += 1;
-            slot.alloc = Some(id);
+            *(if canary { &mut slot.canary } else { &mut slot.alloc }) = Some(id);
         }
+        let deployment = entry.join(now, group, id, canary);
         let alloc = Allocation {
             id,
             job_key: key.clone(),
@@ -245,11 +258,28 @@ impl World {
             create_index,
             create_time: now.wall,
             previous,
+            deployment,
         };
         self.meta.index = create_index;
         let claimed = claimed_volumes(&alloc).filter(|name| self.ctx.volumes.contains_key(&**name));
         dirty.extend(claimed.map(|name| Key::Volume(name.into_owned())));
         self.allocs.insert(AllocEntry::new(Arc::new(alloc), now));
+        dirty.insert(Key::Alloc(id));
+        true
+    }
+
+    /// The allocation stands for the current version from now on, as it is. A deployment judges it anew.
+    fn take_over(&mut self, now: Now, key: &JobKey, id: AllocId, dirty: &mut BTreeSet<Key>) -> bool {
+        let Some(entry) = self.jobs.get_mut(key) else { return false };
+        let Some(alloc) = self.allocs.get_mut(id) else { return false };
+        let spec = Arc::make_mut(&mut alloc.spec);
+        spec.job = Arc::clone(&entry.current);
+        spec.job_version = entry.state.version;
+        if let Some(part) = entry.join(now, &spec.group, id, false) {
+            spec.deployment = Some(part);
+            judge_anew(now, alloc.spec.group(), &mut alloc.state);
+        }
+        alloc.changed = true;
         dirty.insert(Key::Alloc(id));
         true
     }
@@ -265,7 +295,27 @@ impl World {
     }
 }
 
+/// Where a new allocation goes.
+#[derive(Debug, Clone, Copy)]
+struct NewAlloc<'a> {
+    group: &'a str,
+    index: u32,
+    previous: Option<AllocId>,
+    canary: bool,
+}
+
 impl JobEntry {
+    /// An allocation's part in the deployment that is running, where there is one.
+    fn join(&mut self, now: Now, group: &str, id: AllocId, canary: bool) -> Option<AllocDeployment> {
+        let version = self.state.version;
+        let joined = self.state.deployment().filter(|known| known.deployment.is_running())?;
+        joined.group(group)?;
+        let state = &mut *self.state;
+        let known = state.deployments.iter_mut().find(|known| known.deployment.job_version == version)?;
+        known.place(now, group, id, canary);
+        Some(AllocDeployment { id: known.deployment.id, canary })
+    }
+
     /// Writes what changed of the job and shows it, if it looks different.
     pub(crate) fn flush(&mut self, now: Now, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
         let convergence = self.convergence(key, allocs);
@@ -296,6 +346,7 @@ impl JobEntry {
             shown.modify_index == state.modify_index
                 && shown.convergence == convergence
                 && shown.past.len() == self.past.len()
+                && shown.deployments.iter().eq(state.deployments.iter().rev().map(|known| &known.deployment))
                 && (!stale || shown.allocs.iter().copied().eq(allocs.of_job(key).map(|(id, _)| id)))
         });
         if same {
@@ -311,6 +362,7 @@ impl JobEntry {
             submit_time: state.submit_time,
             allocs: allocs.of_job(key).map(|(id, _)| id).collect(),
             convergence,
+            deployments: state.deployments.iter().rev().map(|known| Arc::clone(&known.deployment)).collect(),
             past: self.past.values().map(Arc::clone).collect(),
         });
         self.shown = Some(Arc::clone(&view));

@@ -59,7 +59,8 @@ impl World {
                 (_, RecordValue::AllocState(_)) => {}
             }
         }
-        for state in jobs {
+        for mut state in jobs {
+            state.deployments.iter_mut().for_each(|known| known.rebase(now));
             match versions.get(&(state.key.clone(), state.version)) {
                 Some(current) => {
                     let (key, version) = (state.key.clone(), state.version);

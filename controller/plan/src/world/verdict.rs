@@ -13,12 +13,14 @@ use std_alloc::{collections::BTreeSet, format, string::String};
 use herdlet_api_types::{
     AllocId, JobKey, Moment,
     alloc::Desired,
+    deployment::DeploymentStatus,
     job::Group,
     view::{Convergence, ConvergenceState, Reason},
 };
 
 use crate::{
     job::{
+        deployment::{DeploymentState, healthy_canaries},
         rollout::{has_ended, is_bad},
         same_work,
     },
@@ -104,6 +106,7 @@ impl JobEntry {
         if let Some((reason, message)) = &self.blocked {
             worst.weigh(ConvergenceState::Waiting, || plain(*reason, message));
         }
+        self.weigh_deployment(key, allocs, &mut worst);
         if let Some((_, at, index)) = self.open.slots.first()
             && let Some(group) = self.current.groups.get(*at)
         {
@@ -118,6 +121,84 @@ impl JobEntry {
         }
         worst.verdict()
     }
+}
+
+impl JobEntry {
+    /// What the deployment of the current version adds: it failed, or its canaries are not promoted.
+    fn weigh_deployment(&self, key: &JobKey, allocs: &Allocs, worst: &mut Worst) {
+        let Some(known) = self.state.deployment().filter(|_| !self.state.deleting) else { return };
+        let deployment = &known.deployment;
+        let is_open = !self.open.slots.is_empty();
+        match deployment.status {
+            DeploymentStatus::Failed if is_open => {
+                worst.weigh(ConvergenceState::Failed, || plain(Reason::Error, &deployment.description));
+            }
+            DeploymentStatus::Running if deployment.requires_promotion() => {
+                self.weigh_canaries(key, known, allocs, worst);
+            }
+            DeploymentStatus::Running
+            | DeploymentStatus::Failed
+            | DeploymentStatus::Successful
+            | DeploymentStatus::Cancelled => {}
+        }
+    }
+
+    fn weigh_canaries(&self, key: &JobKey, known: &DeploymentState, allocs: &Allocs, worst: &mut Worst) {
+        let find = |id| allocs.placed(id);
+        for (name, group) in known.deployment.groups.iter().filter(|(_, group)| group.is_canarying()) {
+            let healthy = healthy_canaries(group, &find);
+            let canaries = group.placed_canaries.iter().filter_map(|id| allocs.get(*id));
+            let bad = canaries.clone().find(|canary| is_bad(&canary.state.durable));
+            if let Some(canary) = bad {
+                worst.weigh(bad_state(known, name), || why_bad(known, canary));
+            } else if healthy < group.desired_canaries {
+                let wanted = group.desired_canaries;
+                worst.weigh(ConvergenceState::Progressing, || Why {
+                    reason: Reason::Health,
+                    message: format!("group {name}: {healthy} of {wanted} canaries are healthy"),
+                    overdue_at: overdue_at(known, name),
+                });
+            } else if !group.auto_promote {
+                let message =
+                    format!("group {name}: its canaries are healthy and wait for: herdlet promote {key}");
+                worst.weigh(ConvergenceState::Waiting, || plain(Reason::Promotion, &message));
+            }
+        }
+    }
+}
+
+/// What a bad allocation of a deployment means for its job: the end, unless the deployment goes on to take the job back.
+fn bad_state(known: &DeploymentState, group: &str) -> ConvergenceState {
+    let reverts = known.group(group).is_some_and(|group| group.auto_revert);
+    if known.deployment.is_running() && reverts {
+        ConvergenceState::Progressing
+    } else {
+        ConvergenceState::Failed
+    }
+}
+
+fn why_bad(known: &DeploymentState, alloc: &AllocEntry) -> Why {
+    let name = alloc.spec.name();
+    let why = alloc.verdict.as_ref().map_or(&*alloc.state.durable.description, |verdict| &verdict.message);
+    match bad_state(known, &alloc.spec.group) {
+        ConvergenceState::Progressing => Why {
+            reason: Reason::Health,
+            message: format!("{name}: {why}; its deployment will fail and take the job back"),
+            overdue_at: overdue_at(known, &alloc.spec.group),
+        },
+        ConvergenceState::Failed | ConvergenceState::Converged | ConvergenceState::Waiting => {
+            plain(Reason::Error, &format!("{name}: {why}"))
+        }
+    }
+}
+
+fn overdue_at(known: &DeploymentState, group: &str) -> Option<Moment> {
+    known.progress_by.get(group).map(|by| Moment { wall: by.wall, boot_ns: by.boot_ns })
+}
+
+/// The deployment that an allocation of the current version is part of.
+fn deployment_of<'j>(job: &'j JobEntry, group: &Group) -> Option<&'j DeploymentState> {
+    job.state.deployment().filter(|known| known.group(&group.name).is_some())
 }
 
 /// How a slot is called in output, also one without an allocation.
@@ -144,7 +225,10 @@ fn is_current(job: &JobEntry, group: &Group, alloc: &AllocEntry) -> bool {
 fn state_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>) -> ConvergenceState {
     match alloc {
         Some(alloc) if is_current(job, group, alloc) => match &alloc.verdict {
-            _ if is_bad(&alloc.state.durable) => ConvergenceState::Failed,
+            _ if is_bad(&alloc.state.durable) => match deployment_of(job, group) {
+                Some(known) => bad_state(known, &group.name),
+                None => ConvergenceState::Failed,
+            },
             Some(verdict) => verdict.state,
             None => ConvergenceState::Progressing,
         },
@@ -158,10 +242,13 @@ fn why_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>, name: &Slot
     let known = &alloc.state.durable;
     match &alloc.verdict {
         _ if !is_current(job, group, alloc) => progressing("is being replaced"),
-        verdict if is_bad(known) => {
-            let why = verdict.as_ref().map_or(&*known.description, |verdict| verdict.message.as_str());
-            plain(Reason::Error, &format!("{name}: {why}"))
-        }
+        verdict if is_bad(known) => match deployment_of(job, group) {
+            Some(deployment) => why_bad(deployment, alloc),
+            None => {
+                let why = verdict.as_ref().map_or(&*known.description, |verdict| verdict.message.as_str());
+                plain(Reason::Error, &format!("{name}: {why}"))
+            }
+        },
         Some(verdict) => Why {
             reason: verdict.reason.unwrap_or(Reason::Operation),
             message: format!("{name}: {}", verdict.message),

@@ -85,17 +85,21 @@ impl JobEntry {
         self.written = Some(current);
     }
 
-    /// Forgets versions that are neither among the newest nor needed by an allocation.
+    /// Forgets versions that are neither among the newest nor the newest stable one nor needed by an allocation.
     pub(super) fn forget_versions(&mut self, key: &JobKey, allocs: &Allocs, turn: &mut Turn) {
         if self.state.versions.len() <= VERSIONS_KEPT {
             return;
         }
         let newest: BTreeSet<u64> = self.state.versions.iter().rev().copied().take(VERSIONS_KEPT).collect();
-        let in_use = |version| allocs.of_job(key).any(|(_, alloc)| alloc.spec.job_version == version);
+        let stable = self.state.stable.last().copied();
+        let in_use = |version| {
+            stable == Some(version) || allocs.of_job(key).any(|(_, alloc)| alloc.spec.job_version == version)
+        };
         let old: Vec<u64> = self.state.versions.difference(&newest).copied().collect();
         for version in old.into_iter().filter(|version| !in_use(*version)) {
             self.state.versions.remove(&version);
             self.state.submitted.remove(&version);
+            self.state.stable.remove(&version);
             self.past.remove(&version);
             turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), version)));
         }

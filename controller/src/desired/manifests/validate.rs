@@ -87,7 +87,7 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     }
     text::meta(spec.meta.as_ref(), &trail.field("meta"), findings);
     network::ports(spec, trail, findings);
-    mount::requests(spec, trail, findings);
+    mount::requests(spec, group, trail, findings);
     service::of_group(context, findings);
     if spec.tasks.is_some() && group.tasks.is_empty() {
         findings.problem(&tasks, "a group needs at least one task");

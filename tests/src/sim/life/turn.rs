@@ -2,7 +2,10 @@
 //!
 //! In: the present. Out: the next state of the life, or a broken promise.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use herdlet_api_types::{
     AllocId, UnixNanos,
@@ -21,7 +24,7 @@ use herdlet_plan::{
 };
 
 use super::{Flight, Life, SECOND};
-use crate::sim::{machine::Thing, met::Kind};
+use crate::sim::{deployments, machine::Thing, met::Kind};
 
 /// On what an operation is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,6 +228,12 @@ impl Life {
                 let passed = |since| self.clock.since(since, self.now_ns);
                 self.rollouts.show(self.allocs.get(&view.spec.id).map(|was| &**was), &view, &passed)?;
                 self.tale.alloc(self.now_ns, &view);
+                if view.spec.deployment.is_some_and(|part| part.canary) {
+                    self.met.note(Kind::Canary);
+                    self.machine.canaries.insert(view.spec.id);
+                } else if self.machine.canaries.contains(&view.spec.id) {
+                    self.machine.promoted.insert(view.spec.id);
+                }
                 self.allocs.insert(view.spec.id, view);
             }
             View::AllocGone(id) => {
@@ -238,7 +247,17 @@ impl Life {
                     self.met.note(Kind::PortTaken);
                 }
                 self.tale.job(self.now_ns, &view);
-                if let Some(was) = self.jobs.insert(view.key.clone(), view) {
+                let was = self.jobs.insert(view.key.clone(), Arc::clone(&view));
+                deployments::show(was.as_deref(), &view)?;
+                let is_newer = was.as_ref().is_none_or(|was| was.version < view.version);
+                if is_newer && deployments::went_back(&view).is_some() {
+                    // Nobody asked for it, and it is what is wanted from now on.
+                    self.met.note(Kind::AutoRevert);
+                    if let Some(wanted) = self.wanted.get_mut(&*view.key.id) {
+                        *wanted = Job::clone(&view.job);
+                    }
+                }
+                if let Some(was) = was {
                     self.rollouts.show_job(was);
                 }
             }
@@ -286,6 +305,8 @@ impl Life {
                     self.wanted.insert(job.id.to_string(), Job::clone(&view.job));
                 }
             }
+            Command::PromoteDeployment { .. } => self.met.note(Kind::Promote),
+            Command::FailDeployment { .. } => self.met.note(Kind::FailDeployment),
             Command::DeleteVolume { .. } => self.met.note(Kind::VolumeDelete),
             Command::StopAlloc { .. } => self.met.note(Kind::Stop),
             Command::Restart { .. } => self.met.note(Kind::Restart),

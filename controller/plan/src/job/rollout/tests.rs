@@ -57,14 +57,18 @@ fn steps(slots: &[Slotted], max_parallel: u32, deleting: bool) -> (Vec<AllocId>,
         deleting,
         slots: BTreeMap::from([(
             "g".to_owned(),
-            ids.iter().map(|id| Slot { had: 1, alloc: Some(*id) }).collect(),
+            ids.iter().map(|id| Slot { had: 1, alloc: Some(*id), canary: None }).collect(),
         )]),
+        deployments: Vec::new(),
+        stable: [].into(),
     };
     let (old, new) = (Arc::new(old), Arc::new(new));
     let find = |id: AllocId| {
         let slot = &slots[ids.iter().position(|known| *known == id)?];
         let job = if slot.outdated { &*old } else { &*new };
-        Some(Placed { job, desired: slot.desired, previous: None, known: &slot.known })
+        let version = u64::from(!slot.outdated);
+        let (desired, known) = (slot.desired, &slot.known);
+        Some(Placed { job, version, group: "g", deployment: None, desired, previous: None, known })
     };
     let steps = plan(&new, &state, &ids, &find);
     (ids, steps)
@@ -78,7 +82,7 @@ fn next_of(max_parallel: u32, slots: &[Slotted]) -> (Vec<usize>, Vec<u32>) {
         match step {
             Step::Want { alloc, .. } => stops.extend(ids.iter().position(|id| *id == alloc)),
             Step::Create { index, .. } => creates.push(index),
-            Step::Forget => {}
+            Step::Canary { .. } | Step::TakeOver(_) | Step::Forget => {}
         }
     }
     (stops, creates)

@@ -1,5 +1,7 @@
 //! Versions of a job: which are kept, and going back to one.
 
+use std_alloc::string::ToString;
+
 use super::*;
 
 /// The job in a number of versions that differ in their work, one after the other.
@@ -48,11 +50,11 @@ fn the_newest_versions_are_kept() {
 fn a_version_is_kept_while_an_allocation_was_made_from_it() {
     let mut bench = running();
     let mut jobs = one_task();
-    for priority in 51..60 {
-        jobs[0].priority = priority;
+    for color in 1..10 {
+        jobs[0].groups[0].tasks[0].env.insert("COLOR".to_owned(), color.to_string());
         bench.apply(jobs.clone(), Vec::new());
     }
-    assert_eq!(stored_versions(&bench), [0, 4, 5, 6, 7, 8, 9], "the first one's allocation still runs");
+    assert_eq!(stored_versions(&bench), [0, 4, 5, 6, 7, 8, 9], "the first one's allocation still ends");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `volumes` of a group, and where its tasks mount them.
 
-use herdlet_api_types::job::Task;
+use herdlet_api_types::job::{Group, Task};
 use herdlet_api_types::manifest::{GroupSpec, TaskSpec};
 
 use super::text::no_such;
@@ -12,7 +12,7 @@ use crate::desired::yaml::Trail;
 const OURS: [&str; 4] = ["alloc", "local", "secrets", "tmp"];
 
 /// Validates the volumes of a group.
-pub(super) fn requests(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+pub(super) fn requests(spec: &GroupSpec, group: &Group, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let volumes = trail.field("volumes");
     for (name, volume) in spec.volumes.iter().flatten() {
         let trail = volumes.field(name);
@@ -26,6 +26,11 @@ pub(super) fn requests(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findi
         if has_index && volume.per_alloc == Some(true) {
             let message = "with `per_alloc` the index is appended to the name; write the name without it";
             findings.problem(&trail.field("source"), message);
+        }
+        let canaries = group.update.as_ref().is_some_and(|update| update.canary > 0);
+        if canaries && volume.per_alloc == Some(true) {
+            let message = "a canary would share the volume of the allocation that it stands beside; write 0 for `canary`";
+            findings.problem(&trail.field("per_alloc"), message);
         }
     }
 }

@@ -53,14 +53,8 @@ pub(super) fn update(
         return findings.problem(trail, message);
     }
     let rules = update.over(&outer.map_or(UPDATE, |outer| outer.over(&UPDATE)));
-    if update.canary.is_some_and(|canary| canary > 0) {
-        findings.problem(
-            &trail.field("canary"),
-            "canaries are known from Nomad, but not built in this release; write 0",
-        );
-    }
     if rules.auto_promote && rules.canary == 0 && update.auto_promote.is_some() {
-        findings.problem(&trail.field("auto_promote"), "needs canaries, which are not built in this release");
+        findings.problem(&trail.field("auto_promote"), "needs canaries to promote; write `canary` too");
     }
     // What the outer block says alone was told there.
     let own = |written: &[bool]| outer.is_none() || written.contains(&true);
@@ -99,15 +93,8 @@ pub(super) fn update(
 
 /// What is written and only stored.
 fn idle_fields(update: &Update) -> Vec<&'static str> {
-    [
-        ("progress_deadline", update.progress_deadline.is_some()),
-        ("health_check", update.health_check.is_some()),
-        ("auto_revert", update.auto_revert.is_some()),
-        ("auto_promote", update.auto_promote.is_some()),
-        ("canary", update.canary.is_some()),
-        ("stagger", update.stagger.is_some()),
-    ]
-    .into_iter()
-    .filter_map(|(name, written)| written.then_some(name))
-    .collect()
+    [("health_check", update.health_check.is_some()), ("stagger", update.stagger.is_some())]
+        .into_iter()
+        .filter_map(|(name, written)| written.then_some(name))
+        .collect()
 }

@@ -133,6 +133,7 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEn
         create_index: 0,
         create_time: UnixNanos(0),
         previous: None,
+        deployment: None,
     };
     let some = || "-".to_owned();
     let node = NodeFacts {

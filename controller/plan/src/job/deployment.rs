@@ -1,0 +1,317 @@
+//! The deployment of a job's current version: begun where a service job has `update`, counted with each allocation that proves
+//! itself, ended when all are healthy, when it gets stuck, or when a newer version comes.
+//!
+//! Goes in: the job, what is remembered of its deployments, what became of its allocations. Comes out: the deployment as it should
+//! be remembered, and whether its canaries are promoted or the job goes back to a stable version. It makes and stops no
+//! allocation: that is the roll-out's.
+//!
+//! ```text
+//!                     all healthy, all promoted
+//!  (none) ──► Running ───────────────────────────► Successful: its version is stable
+//!                │ no progress in time, or somebody says so
+//!                ├───────────────────────────────► Failed, with auto_revert a new version with a stable one's text
+//!                │ a newer version, job deleted
+//!                └───────────────────────────────► Cancelled
+//! ```
+//!
+//! Source of the rules and of the sentences: Nomad's `nomad/deploymentwatcher`, `scheduler/reconcile.go`, `nomad/structs/structs.go`.
+
+mod state;
+
+use std_alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    sync::Arc,
+    vec::Vec,
+};
+
+use herdlet_api_types::{
+    AllocId, DeploymentId, UnixNanos,
+    alloc::Desired,
+    deployment::{Deployment, DeploymentGroup, DeploymentStatus},
+    job::{Group, Job, JobType, Update},
+};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    job::{
+        JobState,
+        rollout::{Placed, is_bad},
+        same_work,
+    },
+    time::Now,
+};
+
+pub use self::state::DeploymentState;
+
+const RUNNING: &str = "Deployment is running";
+const NEEDS_PROMOTION: &str = "Deployment is running but requires manual promotion";
+const AUTO_PROMOTION: &str = "Deployment is running pending automatic promotion";
+const SUCCESSFUL: &str = "Deployment completed successfully";
+const STOPPED_JOB: &str = "Cancelled because job is stopped";
+const NEWER_JOB: &str = "Cancelled due to newer version of job";
+const FAILED_ALLOCATIONS: &str = "Failed due to unhealthy allocations";
+const FAILED_PROGRESS: &str = "Failed due to progress deadline";
+const FAILED_BY_USER: &str = "Deployment marked as failed";
+
+/// What becomes of a deployment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Turnout {
+    /// It is remembered like this from now on.
+    Is(DeploymentState),
+    /// The canaries of these groups take the place of the old allocations.
+    Promote(Vec<String>),
+    /// The text of this version becomes the newest version.
+    Revert(u64),
+}
+
+/// What the job's deployments come to. `allocs` are all allocations of the job; `find` knows them by id, `text` the job's
+/// versions.
+pub fn plan<'a>(
+    now: Now,
+    job: &Job,
+    state: &JobState,
+    allocs: &[AllocId],
+    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
+    text: &dyn Fn(u64) -> Option<Arc<Job>>,
+) -> Vec<Turnout> {
+    let mut turnouts = Vec::new();
+    for older in state.deployments.iter().filter(|older| older.deployment.is_running()) {
+        if state.deleting {
+            turnouts.push(Turnout::Is(older.ended(DeploymentStatus::Cancelled, STOPPED_JOB)));
+        } else if older.deployment.job_version != state.version {
+            turnouts.push(Turnout::Is(older.ended(DeploymentStatus::Cancelled, NEWER_JOB)));
+        }
+    }
+    if !state.deleting
+        && let Some(known) = state.deployment().filter(|known| known.deployment.is_running())
+    {
+        turnouts.extend(follow(now, job, state, known, allocs, find, text));
+    }
+    turnouts
+}
+
+/// The deployment that the current version needs and does not have: a new job's, and that of a version that replaces something or
+/// takes it over.
+pub fn begin<'a>(
+    job: &Job,
+    state: &JobState,
+    instance: &str,
+    allocs: &[AllocId],
+    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
+) -> Option<DeploymentState> {
+    let updates = job.groups.iter().any(|group| group.update.is_some() && group.count > 0);
+    if job.kind != JobType::Service || !updates || state.deleting || state.deployment().is_some() {
+        return None;
+    }
+    let placed = || allocs.iter().filter_map(|id| find(*id));
+    let has_run = placed().any(|placed| placed.version == state.version);
+    let changes = placed().any(|placed| placed.desired == Desired::Run && placed.version != state.version);
+    if has_run && !changes {
+        return None;
+    }
+    let replaces = |group: &Group| {
+        placed().any(|placed| {
+            placed.group == group.name
+                && placed.desired == Desired::Run
+                && !same_work(placed.job, job, &group.name)
+        })
+    };
+    let group_of = |group: &Group| {
+        let update = group.update.as_ref().filter(|_| group.count > 0)?;
+        let canaries = if replaces(group) { update.canary } else { 0 };
+        Some((group.name.clone(), new_group(update, group.count, canaries)))
+    };
+    let groups: BTreeMap<_, _> = job.groups.iter().filter_map(group_of).collect();
+    let mut deployment = Deployment {
+        id: deployment_id(instance, state),
+        job_key: state.key.clone(),
+        job_version: state.version,
+        status: DeploymentStatus::Running,
+        description: String::new(),
+        groups,
+        reverted_to: None,
+        create_index: 0,
+        modify_index: 0,
+        create_time: UnixNanos::default(),
+        modify_time: UnixNanos::default(),
+    };
+    deployment.description = running(&deployment).to_string();
+    let deployment = Arc::new(deployment);
+    Some(DeploymentState { deployment, progress_by: BTreeMap::new(), judged: BTreeMap::new() })
+}
+
+/// The same deployment, failed because somebody says so, and where the job goes back to.
+pub fn fail_by_request(
+    job: &Job,
+    state: &JobState,
+    known: &DeploymentState,
+    text: &dyn Fn(u64) -> Option<Arc<Job>>,
+) -> Vec<Turnout> {
+    let reverts = known.deployment.groups.values().any(|group| group.auto_revert);
+    fail(job, state, known, FAILED_BY_USER, reverts, text)
+}
+
+/// Canaries of a group that are healthy now.
+pub fn healthy_canaries<'a>(group: &DeploymentGroup, find: &dyn Fn(AllocId) -> Option<Placed<'a>>) -> u32 {
+    let healthy = |id: &&AllocId| find(**id).is_some_and(|placed| verdict(&placed) == Some(true));
+    u32::try_from(group.placed_canaries.iter().filter(healthy).count()).unwrap_or(u32::MAX)
+}
+
+fn new_group(update: &Update, desired_total: u32, desired_canaries: u32) -> DeploymentGroup {
+    DeploymentGroup {
+        auto_revert: update.auto_revert,
+        auto_promote: update.auto_promote,
+        promoted: false,
+        progress_deadline: update.progress_deadline,
+        require_progress_by: None,
+        desired_canaries,
+        desired_total,
+        placed_canaries: Vec::new(),
+        placed_allocs: 0,
+        healthy_allocs: 0,
+        unhealthy_allocs: 0,
+    }
+}
+
+/// A hash of everything that tells it from all others.
+fn deployment_id(instance: &str, state: &JobState) -> DeploymentId {
+    let mut hash = Sha256::new();
+    for text in ["deployment", instance, &state.key.namespace, &state.key.id] {
+        hash.update(text.len().to_string().as_bytes());
+        hash.update(b":");
+        hash.update(text.as_bytes());
+    }
+    hash.update(state.create_index.to_le_bytes());
+    hash.update(state.version.to_le_bytes());
+    let digest = hash.finalize();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    DeploymentId::from_hash(bytes)
+}
+
+fn running(deployment: &Deployment) -> &'static str {
+    let waiting = || deployment.groups.values().filter(|group| group.is_canarying());
+    match (waiting().next().is_some(), waiting().all(|group| group.auto_promote)) {
+        (false, _) => RUNNING,
+        (true, true) => AUTO_PROMOTION,
+        (true, false) => NEEDS_PROMOTION,
+    }
+}
+
+/// A deployment that goes on: counted anew, and ended where that is due.
+fn follow<'a>(
+    now: Now,
+    job: &Job,
+    state: &JobState,
+    known: &DeploymentState,
+    allocs: &[AllocId],
+    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
+    text: &dyn Fn(u64) -> Option<Arc<Job>>,
+) -> Vec<Turnout> {
+    let mut next = known.clone();
+    next.count(now, allocs, find);
+    let groups = &next.deployment.groups;
+    let at_once = |group: &&DeploymentGroup| group.progress_deadline.is_zero() && group.unhealthy_allocs > 0;
+    if let Some(group) = groups.values().find(at_once) {
+        let reverts = group.auto_revert;
+        return fail(job, state, &next, FAILED_ALLOCATIONS, reverts, text);
+    }
+    let mut stuck = groups.iter().filter(|(name, group)| {
+        !is_content(group) && next.progress_by.get(*name).is_some_and(|by| by.is_due(now))
+    });
+    if stuck.next().is_some() {
+        let reverts = groups.values().any(|group| group.auto_revert && !is_content(group));
+        return fail(job, state, &next, FAILED_PROGRESS, reverts, text);
+    }
+    let mut turnouts = Vec::new();
+    if promotes_itself(&next.deployment, find) {
+        let waiting = groups.iter().filter(|(_, group)| group.is_canarying());
+        turnouts.push(Turnout::Promote(waiting.map(|(name, _)| name.clone()).collect()));
+    } else if is_complete(job, state, &next.deployment, find) {
+        next = next.ended(DeploymentStatus::Successful, SUCCESSFUL);
+    }
+    if next != *known {
+        turnouts.insert(0, Turnout::Is(next));
+    }
+    turnouts
+}
+
+/// It ended without success; where it `reverts`, the job goes back to the newest stable version, unless that says the same.
+fn fail(
+    job: &Job,
+    state: &JobState,
+    known: &DeploymentState,
+    why: &str,
+    reverts: bool,
+    text: &dyn Fn(u64) -> Option<Arc<Job>>,
+) -> Vec<Turnout> {
+    let end = |why: &str| Turnout::Is(known.ended(DeploymentStatus::Failed, why));
+    if !reverts {
+        return Vec::from([end(why)]);
+    }
+    let stable = state.stable.iter().rev().find_map(|version| Some((*version, text(*version)?)));
+    match stable {
+        None => Vec::from([end(&format!("{why} - no stable job version to auto revert to"))]),
+        Some((version, stable)) if *stable == *job => Vec::from([end(&format!(
+            "{why} - not rolling back to stable job version {version} as current job has same specification"
+        ))]),
+        Some((version, _)) => {
+            let why = format!("{why} - rolling back to job version {version}");
+            let mut ended = known.ended(DeploymentStatus::Failed, &why);
+            Arc::make_mut(&mut ended.deployment).reverted_to = Some(version);
+            Vec::from([Turnout::Is(ended), Turnout::Revert(version)])
+        }
+    }
+}
+
+/// Nothing more has to become healthy before somebody decides, or at all.
+fn is_content(group: &DeploymentGroup) -> bool {
+    let wanted = if group.is_canarying() { group.desired_canaries } else { group.desired_total };
+    group.healthy_allocs >= wanted
+}
+
+/// Groups with canaries are promoted together, once each of these canaries is healthy.
+fn promotes_itself<'a>(deployment: &Deployment, find: &dyn Fn(AllocId) -> Option<Placed<'a>>) -> bool {
+    let ready = |group: &DeploymentGroup| {
+        group.auto_promote && healthy_canaries(group, find) >= group.desired_canaries
+    };
+    deployment.requires_promotion()
+        && deployment.groups.values().filter(|group| group.is_canarying()).all(ready)
+}
+
+/// Every slot of its groups holds an allocation of this version, and enough of them have proved healthy.
+fn is_complete<'a>(
+    job: &Job,
+    state: &JobState,
+    deployment: &Deployment,
+    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
+) -> bool {
+    let is_placed = |group: &Group| {
+        let slots = state.slots.get(&group.name).map_or(&[][..], Vec::as_slice);
+        let current = |id: AllocId| {
+            find(id).is_some_and(|placed| placed.desired == Desired::Run && placed.version == state.version)
+        };
+        let placed = slots.iter().take(usize::try_from(group.count).unwrap_or(usize::MAX));
+        placed.filter(|slot| slot.alloc.is_some_and(current)).count()
+            >= usize::try_from(group.count).unwrap_or(usize::MAX)
+    };
+    let is_done = |(name, group): (&String, &DeploymentGroup)| {
+        !group.is_canarying()
+            && group.healthy_allocs >= group.desired_total.max(group.desired_canaries)
+            && job.group(name).is_none_or(is_placed)
+    };
+    deployment.groups.iter().all(is_done)
+}
+
+/// Whether it proved healthy; none while that is open.
+fn verdict(placed: &Placed<'_>) -> Option<bool> {
+    if is_bad(placed.known) {
+        return Some(false);
+    }
+    placed.known.health.map(|health| health.healthy)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! What a deployment comes to, by example.
+
+use std_alloc::{borrow::ToOwned, vec};
+
+use herdlet_api_types::{Duration, JobKey, alloc::AllocDeployment, fixture, job::HealthCheck};
+
+use super::*;
+use crate::{
+    fixture::{at, failed, running as runs},
+    job::Slot,
+    state::{Durable, Health},
+};
+
+/// A deployment of version 1 of a job with one group of two; version 0 was stable.
+struct Bench {
+    job: Job,
+    old: Job,
+    state: JobState,
+    allocs: BTreeMap<AllocId, Member>,
+}
+
+struct Member {
+    version: u64,
+    known: Durable,
+}
+
+fn id(number: u8) -> AllocId {
+    AllocId::from_hash([number; 16])
+}
+
+fn known(healthy: Option<bool>) -> Durable {
+    let health = healthy.map(|healthy| Health { healthy, at: at(0).wall });
+    Durable { adopted: true, tasks: vec![runs()], health, ..Durable::default() }
+}
+
+impl Bench {
+    fn new(change: impl FnOnce(&mut Update)) -> Self {
+        let mut update = Update {
+            max_parallel: 1,
+            min_healthy_time: Duration::from_secs(1),
+            healthy_deadline: Duration::from_secs(20),
+            progress_deadline: Duration::from_secs(60),
+            health_check: HealthCheck::Checks,
+            auto_revert: false,
+            auto_promote: false,
+            canary: 0,
+            stagger: Duration::from_secs(30),
+        };
+        change(&mut update);
+        let mut old =
+            fixture::job("j", JobType::Service, vec![fixture::group("g", 2, vec![fixture::task("a")])]);
+        old.groups[0].update = Some(update);
+        let mut job = old.clone();
+        job.groups[0].tasks[0].user = Some("www".to_owned());
+        let state = JobState {
+            key: JobKey { namespace: "default".into(), id: "j".into() },
+            version: 1,
+            versions: [0, 1].into(),
+            submitted: [].into(),
+            create_index: 1,
+            modify_index: 2,
+            submit_time: UnixNanos(0),
+            deleting: false,
+            slots: [("g".to_owned(), vec![slot(1), slot(2)])].into(),
+            deployments: Vec::new(),
+            stable: [0].into(),
+        };
+        let mut bench = Self { job, old, state, allocs: BTreeMap::new() };
+        bench.put(1, 0, Some(true));
+        bench.put(2, 0, Some(true));
+        let begun = begin(&bench.job, &bench.state, "i", &bench.ids(), &|id| bench.find(id));
+        bench.state.deployments.push(begun.expect("something is replaced"));
+        bench
+    }
+
+    fn put(&mut self, number: u8, version: u64, healthy: Option<bool>) {
+        self.allocs.insert(id(number), Member { version, known: known(healthy) });
+    }
+
+    /// An allocation of the new version in this slot.
+    fn replace(&mut self, index: usize, number: u8, healthy: Option<bool>) {
+        self.put(number, 1, healthy);
+        let slots = self.state.slots.get_mut("g").expect("its slots");
+        slots[index].alloc = Some(id(number));
+        self.state.deployments[0].place(at(0), "g", id(number), false);
+    }
+
+    fn canary(&mut self, number: u8, healthy: Option<bool>) {
+        self.put(number, 1, healthy);
+        self.state.deployments[0].place(at(0), "g", id(number), true);
+    }
+
+    fn ids(&self) -> Vec<AllocId> {
+        self.allocs.keys().copied().collect()
+    }
+
+    fn find(&self, id: AllocId) -> Option<Placed<'_>> {
+        let member = self.allocs.get(&id)?;
+        let of = self.state.deployments.first().map(|known| known.deployment.id);
+        let deployment = of.filter(|_| member.version == 1).map(|id| AllocDeployment { id, canary: false });
+        Some(Placed {
+            job: if member.version == 0 { &self.old } else { &self.job },
+            version: member.version,
+            group: "g",
+            deployment,
+            desired: Desired::Run,
+            previous: None,
+            known: &member.known,
+        })
+    }
+
+    /// What it comes to at that second; the newest state is kept.
+    fn turn(&mut self, second: u64) -> Vec<Turnout> {
+        let text = |version| (version == 0).then(|| Arc::new(self.old.clone()));
+        let turnouts = plan(at(second), &self.job, &self.state, &self.ids(), &|id| self.find(id), &text);
+        for turnout in &turnouts {
+            if let Turnout::Is(next) = turnout {
+                self.state.deployments[0] = next.clone();
+            }
+        }
+        turnouts
+    }
+
+    fn shown(&self) -> &Deployment {
+        &self.state.deployments[0].deployment
+    }
+
+    fn group(&self) -> &DeploymentGroup {
+        &self.shown().groups["g"]
+    }
+
+    /// Its status, description, and where the job goes back to.
+    fn end(&mut self, second: u64) -> (DeploymentStatus, &str, Option<u64>) {
+        let turnouts = self.turn(second);
+        let reverted = turnouts.iter().find_map(|turnout| match turnout {
+            Turnout::Revert(version) => Some(*version),
+            Turnout::Is(_) | Turnout::Promote(_) => None,
+        });
+        (self.shown().status, &self.shown().description, reverted)
+    }
+}
+
+fn slot(number: u8) -> Slot {
+    Slot { had: 1, alloc: Some(id(number)), canary: None }
+}
+
+#[test]
+fn it_is_successful_once_every_slot_is_new_and_healthy() {
+    let mut bench = Bench::new(|_| {});
+    assert_eq!(bench.turn(0), [], "nothing has happened yet");
+    bench.replace(0, 3, None);
+    bench.replace(1, 4, Some(true));
+    bench.turn(1);
+    let counted = |bench: &Bench| (bench.group().placed_allocs, bench.group().healthy_allocs);
+    assert_eq!((counted(&bench), bench.shown().status), ((2, 1), DeploymentStatus::Running));
+    assert_eq!(bench.turn(1), [], "counted once");
+    bench.put(3, 1, Some(true));
+    assert_eq!(bench.end(2), (DeploymentStatus::Successful, "Deployment completed successfully", None));
+    assert_eq!(counted(&bench), (2, 2));
+    assert_eq!(bench.state.deployments[0].wake_ns(at(3)), None);
+}
+
+#[test]
+fn every_healthy_allocation_extends_the_deadline_and_without_one_it_fails() {
+    let mut bench = Bench::new(|_| {});
+    bench.replace(0, 3, None);
+    let due = |bench: &Bench, now| bench.state.deployments[0].wake_ns(at(now)).map(|due| due / 1_000_000_000);
+    assert_eq!(due(&bench, 0), Some(60), "the first allocation starts the clock");
+    bench.put(3, 1, Some(true));
+    bench.turn(50);
+    assert_eq!(due(&bench, 50), Some(110));
+    bench.replace(1, 4, Some(false));
+    assert_eq!(bench.end(109).0, DeploymentStatus::Running, "an unhealthy one has until then to be replaced");
+    assert_eq!(bench.group().unhealthy_allocs, 1);
+    assert_eq!(bench.end(110), (DeploymentStatus::Failed, "Failed due to progress deadline", None));
+    assert_eq!(bench.turn(111), [], "what has ended rests");
+}
+
+#[test]
+fn without_a_deadline_the_first_unhealthy_allocation_fails_it() {
+    let mut bench = Bench::new(|update| update.progress_deadline = Duration::ZERO);
+    bench.replace(0, 3, None);
+    bench.allocs.get_mut(&id(3)).expect("there").known = Durable {
+        status: herdlet_api_types::alloc::ClientStatus::Failed,
+        tasks: vec![failed()],
+        ..known(None)
+    };
+    assert_eq!(bench.end(1), (DeploymentStatus::Failed, "Failed due to unhealthy allocations", None));
+}
+
+#[test]
+fn a_failed_one_goes_back_to_the_last_stable_version_that_differs() {
+    let failing = || {
+        let mut bench = Bench::new(|update| update.auto_revert = true);
+        bench.replace(0, 3, Some(false));
+        bench
+    };
+    let status = DeploymentStatus::Failed;
+    let mut bench = failing();
+    let told = "Failed due to progress deadline - rolling back to job version 0";
+    assert_eq!(bench.end(60), (status, told, Some(0)));
+
+    let mut bench = failing();
+    bench.state.stable.clear();
+    let told = "Failed due to progress deadline - no stable job version to auto revert to";
+    assert_eq!(bench.end(60), (status, told, None));
+
+    let mut bench = failing();
+    bench.old = bench.job.clone();
+    let told = "Failed due to progress deadline - not rolling back to stable job version 0 as current job has \
+                same specification";
+    assert_eq!(bench.end(60), (status, told, None));
+
+    let bench = failing();
+    let text = |_| Some(Arc::new(bench.old.clone()));
+    let turnouts = fail_by_request(&bench.job, &bench.state, &bench.state.deployments[0], &text);
+    let [Turnout::Is(ended), Turnout::Revert(0)] = &turnouts[..] else { panic!("{turnouts:?}") };
+    assert_eq!(ended.deployment.description, "Deployment marked as failed - rolling back to job version 0");
+}
+
+#[test]
+fn healthy_canaries_wait_for_somebody_beyond_the_deadline() {
+    let mut bench = Bench::new(|update| update.canary = 1);
+    assert_eq!(bench.shown().description, "Deployment is running but requires manual promotion");
+    bench.canary(3, Some(true));
+    bench.turn(1);
+    assert_eq!(bench.end(500).0, DeploymentStatus::Running);
+    assert_eq!(bench.state.deployments[0].wake_ns(at(500)), None, "nothing is due any more");
+    bench.state.deployments[0].promote(at(600), "g");
+    assert_eq!((bench.group().promoted, &*bench.shown().description), (true, "Deployment is running"));
+    assert_eq!(bench.end(659).0, DeploymentStatus::Running);
+    assert_eq!(bench.end(660).0, DeploymentStatus::Failed, "the second did not come");
+}
+
+#[test]
+fn canaries_are_promoted_by_themselves_where_all_are_healthy_and_it_is_asked_for() {
+    let mut bench = Bench::new(|update| (update.canary, update.auto_promote) = (2, true));
+    assert_eq!(bench.shown().description, "Deployment is running pending automatic promotion");
+    bench.canary(3, Some(true));
+    bench.canary(4, None);
+    assert!(bench.turn(1).iter().all(|turnout| matches!(turnout, Turnout::Is(_))));
+    bench.put(4, 1, Some(true));
+    assert!(bench.turn(2).contains(&Turnout::Promote(vec!["g".to_owned()])));
+}
+
+#[test]
+fn a_newer_version_or_a_deletion_cancels_it() {
+    let cancelled = |change: fn(&mut JobState)| {
+        let mut bench = Bench::new(|_| {});
+        change(&mut bench.state);
+        let (status, told, _) = bench.end(1);
+        (status, told.to_owned())
+    };
+    let status = DeploymentStatus::Cancelled;
+    assert_eq!(
+        cancelled(|state| state.version = 2),
+        (status, "Cancelled due to newer version of job".to_owned())
+    );
+    assert_eq!(
+        cancelled(|state| state.deleting = true),
+        (status, "Cancelled because job is stopped".to_owned())
+    );
+}
+
+#[test]
+fn one_is_begun_where_a_service_with_update_is_new_or_changes() {
+    let begun = |change: fn(&mut Bench)| {
+        let mut bench = Bench::new(|update| update.canary = 3);
+        bench.state.deployments.clear();
+        change(&mut bench);
+        let begun = begin(&bench.job, &bench.state, "i", &bench.ids(), &|id| bench.find(id));
+        begun.map(|known| known.deployment.groups["g"].desired_canaries)
+    };
+    assert_eq!(begun(|_| {}), Some(3), "its work is replaced");
+    assert_eq!(begun(|bench| bench.allocs.clear()), Some(0), "a new job needs no canaries");
+    assert_eq!(begun(|bench| bench.old = bench.job.clone()), Some(0), "nor does what is taken over");
+    assert_eq!(begun(|bench| bench.state.version = 0), None, "all stand for it already");
+    assert_eq!(begun(|bench| bench.job.kind = JobType::Batch), None);
+    assert_eq!(begun(|bench| bench.job.groups[0].update = None), None);
+    assert_eq!(begun(|bench| bench.job.groups[0].count = 0), None);
+    assert_eq!(begun(|bench| bench.state.deleting = true), None);
+}

@@ -1,0 +1,220 @@
+//! Deployments in the world: beginning one, carrying out what it comes to, requests about it.
+//!
+//! In: turnouts of the pure plan, requests of people. Out: states that are remembered, canaries that take their slots, a new
+//! version with an old text.
+
+use std_alloc::{collections::BTreeSet, format, string::String, sync::Arc, vec::Vec};
+
+use herdlet_api_types::{AllocId, DeploymentId, JobKey, alloc::Desired, deployment::DeploymentStatus};
+
+use crate::{
+    event::{Refusal, Reply},
+    job::deployment::{self, DeploymentState, Turnout},
+    limits::DEPLOYMENTS_KEPT,
+    op::Key,
+    time::Now,
+    world::{JobEntry, World},
+};
+
+/// Which groups of a deployment are promoted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PromoteScope {
+    /// All that have canaries.
+    All,
+    /// These.
+    Groups(Vec<String>),
+}
+
+impl World {
+    /// Brings the job's deployments up to date. Whether anything moved.
+    pub(super) fn follow_deployments(
+        &mut self,
+        now: Now,
+        key: &JobKey,
+        allocs: &[AllocId],
+        dirty: &mut BTreeSet<Key>,
+    ) -> bool {
+        let Some(entry) = self.jobs.get(key) else { return false };
+        let find = |id| self.allocs.placed(id);
+        let mut turnouts = deployment::plan(now, &entry.current, &entry.state, allocs, &find, &|version| {
+            entry.text(version)
+        });
+        let instance = &self.ctx.settings.instance.0;
+        let begun = deployment::begin(&entry.current, &entry.state, instance, allocs, &find);
+        turnouts.extend(begun.map(Turnout::Is));
+        let moved = !turnouts.is_empty();
+        self.turn_out(now, key, turnouts, dirty);
+        moved
+    }
+
+    /// Promotes the canaries of a deployment. All of them must be healthy.
+    pub(super) fn promote_deployment(
+        &mut self,
+        now: Now,
+        id: DeploymentId,
+        scope: &PromoteScope,
+        dirty: &mut BTreeSet<Key>,
+    ) -> Result<Reply, Refusal> {
+        let (key, entry, known) = self.active_deployment(id)?;
+        let find = |id| self.allocs.placed(id);
+        let mut groups = Vec::new();
+        if let PromoteScope::Groups(names) = scope
+            && let Some(name) = names.iter().find(|name| known.group(name).is_none())
+        {
+            let known: Vec<&str> = known.deployment.groups.keys().map(String::as_str).collect();
+            let message = format!("deployment {id} has no group \"{name}\"; it has: {}", known.join(", "));
+            return Err(Refusal::NotFound(message));
+        }
+        for (name, group) in &known.deployment.groups {
+            let meant = match scope {
+                PromoteScope::All => true,
+                PromoteScope::Groups(names) => names.contains(name),
+            };
+            if !meant || !group.is_canarying() {
+                continue;
+            }
+            let healthy = deployment::healthy_canaries(group, &find);
+            if healthy < group.desired_canaries {
+                let message = format!(
+                    "task group \"{name}\" of job \"{}\" has {healthy}/{} healthy allocations",
+                    entry.state.key, group.desired_canaries
+                );
+                return Err(Refusal::Conflict(message));
+            }
+            groups.push(name.clone());
+        }
+        if groups.is_empty() {
+            return Err(Refusal::Conflict(format!("deployment {id} has no canaries to promote")));
+        }
+        self.turn_out(now, &key, Vec::from([Turnout::Promote(groups)]), dirty);
+        self.stir_job(key, dirty);
+        Ok(Reply::Accepted { index: self.meta.index })
+    }
+
+    /// Marks a deployment as failed; where it says so, the job goes back to a stable version.
+    pub(super) fn fail_deployment(
+        &mut self,
+        now: Now,
+        id: DeploymentId,
+        dirty: &mut BTreeSet<Key>,
+    ) -> Result<Reply, Refusal> {
+        let (key, entry, known) = self.active_deployment(id)?;
+        let turnouts =
+            deployment::fail_by_request(&entry.current, &entry.state, known, &|version| entry.text(version));
+        let reverted = turnouts.iter().find_map(|turnout| match turnout {
+            Turnout::Revert(version) => Some(*version),
+            Turnout::Is(_) | Turnout::Promote(_) => None,
+        });
+        self.turn_out(now, &key, turnouts, dirty);
+        self.stir_job(key, dirty);
+        Ok(Reply::DeploymentFailed { index: self.meta.index, reverted })
+    }
+
+    fn active_deployment(&self, id: DeploymentId) -> Result<(JobKey, &JobEntry, &DeploymentState), Refusal> {
+        let of_job = |(key, entry)| {
+            let entry: &JobEntry = entry;
+            let known = entry.state.deployments.iter().find(|known| known.deployment.id == id)?;
+            Some((JobKey::clone(key), entry, known))
+        };
+        let found = self.jobs.iter().find_map(of_job);
+        let (key, entry, known) =
+            found.ok_or_else(|| Refusal::NotFound(format!("there is no deployment {id}")))?;
+        if !known.deployment.is_running() {
+            let status = known.deployment.status.as_str();
+            return Err(Refusal::Conflict(format!("deployment {id} has terminal status \"{status}\"")));
+        }
+        Ok((key, entry, known))
+    }
+
+    /// Carries out what a deployment has come to.
+    fn turn_out(&mut self, now: Now, key: &JobKey, turnouts: Vec<Turnout>, dirty: &mut BTreeSet<Key>) {
+        for turnout in turnouts {
+            match turnout {
+                Turnout::Is(known) => self.remember_deployment(now, key, known),
+                Turnout::Promote(groups) => {
+                    for group in groups {
+                        self.promote_group(now, key, &group, dirty);
+                    }
+                }
+                Turnout::Revert(version) => {
+                    let text = self.jobs.get(key).and_then(|entry| entry.text(version));
+                    if let Some(text) = text {
+                        self.accept_job(now, Arc::unwrap_or_clone(text), dirty);
+                    }
+                }
+            }
+        }
+    }
+
+    fn remember_deployment(&mut self, now: Now, key: &JobKey, mut known: DeploymentState) {
+        let Some(entry) = self.jobs.get_mut(key) else { return };
+        let index = self.meta.index + 1;
+        let shown = Arc::make_mut(&mut known.deployment);
+        shown.modify_index = index;
+        shown.modify_time = now.wall;
+        let id = shown.id;
+        if shown.status == DeploymentStatus::Successful {
+            entry.state.stable.insert(shown.job_version);
+        }
+        let state = &mut *entry.state;
+        match state.deployments.iter_mut().find(|before| before.deployment.id == id) {
+            Some(before) => *before = known,
+            None => {
+                shown.create_index = index;
+                shown.create_time = now.wall;
+                state.deployments.push(known);
+                let surplus = state.deployments.len().saturating_sub(DEPLOYMENTS_KEPT);
+                state.deployments.drain(..surplus);
+            }
+        }
+        self.meta.index = index;
+    }
+
+    /// The group's canaries take their slots; what they stood beside is stopped.
+    fn promote_group(&mut self, now: Now, key: &JobKey, group: &str, dirty: &mut BTreeSet<Key>) {
+        let Some(entry) = self.jobs.get_mut(key) else { return };
+        let Some(mut known) = entry.state.deployment().cloned() else { return };
+        let mut replaced = Vec::new();
+        let mut promoted = Vec::new();
+        for slot in entry.state.slots.get_mut(group).into_iter().flatten() {
+            let canary =
+                slot.canary.filter(|id| known.group(group).is_some_and(|of| of.placed_canaries.contains(id)));
+            if let Some(canary) = canary {
+                slot.canary = None;
+                replaced.extend(slot.alloc.replace(canary));
+                promoted.push(canary);
+            }
+        }
+        known.promote(now, group);
+        self.remember_deployment(now, key, known);
+        for canary in promoted {
+            let Some(alloc) = self.allocs.get_mut(canary) else { continue };
+            if let Some(part) = &mut Arc::make_mut(&mut alloc.spec).deployment {
+                part.canary = false;
+            }
+            alloc.changed = true;
+            dirty.insert(Key::Alloc(canary));
+        }
+        for old in replaced {
+            let Some(alloc) = self.allocs.get_mut(old).filter(|alloc| alloc.spec.desired == Desired::Run)
+            else {
+                continue;
+            };
+            let spec = Arc::make_mut(&mut alloc.spec);
+            spec.desired = Desired::Stop;
+            spec.desired_description = String::from("replaced by a canary that was promoted");
+            alloc.changed = true;
+            dirty.insert(Key::Alloc(old));
+        }
+    }
+}
+
+impl JobEntry {
+    /// The text of a version that is kept.
+    fn text(&self, version: u64) -> Option<Arc<herdlet_api_types::job::Job>> {
+        if version == self.state.version {
+            return Some(Arc::clone(&self.current));
+        }
+        self.past.get(&version).map(|past| Arc::clone(&past.job))
+    }
+}

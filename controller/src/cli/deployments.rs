@@ -1,0 +1,235 @@
+//! Deployments at the command line: listing them, telling of one in a line, promoting and failing the one of a job.
+
+use clap::{Args, Subcommand};
+use herdlet_api_types::{
+    DeploymentId, JobKey,
+    deployment::{Deployment, DeploymentGroup, DeploymentStatus},
+    view::JobView,
+};
+use serde::Serialize;
+
+use super::{
+    Connection,
+    client::Client,
+    failure::Failure,
+    output::Output,
+    show::{self, styled},
+    style,
+};
+
+/// Arguments of `herdlet promote`.
+#[derive(Debug, Clone, Args)]
+pub struct PromoteArgs {
+    /// A job, or the beginning of a deployment's id
+    target: String,
+    /// Only this group; may be given several times [default: all that have canaries]
+    #[arg(long = "group", value_name = "GROUP")]
+    groups: Vec<String>,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub(super) connection: Connection,
+}
+
+/// Arguments of `herdlet deployment`.
+#[derive(Debug, Clone, Args)]
+pub struct DeploymentArgs {
+    #[command(subcommand)]
+    pub(super) verb: DeploymentVerb,
+}
+
+/// What to do with a deployment.
+#[derive(Debug, Clone, Subcommand)]
+pub(super) enum DeploymentVerb {
+    /// Let the canaries take the place of the old allocations: herdlet promote
+    Promote(PromoteArgs),
+    /// Mark it as failed; with auto_revert the job goes back to its last stable version
+    Fail(FailArgs),
+}
+
+impl DeploymentVerb {
+    pub(super) fn connection(&mut self) -> &mut Connection {
+        match self {
+            Self::Promote(args) => &mut args.connection,
+            Self::Fail(args) => &mut args.connection,
+        }
+    }
+}
+
+/// Arguments of `herdlet deployment fail`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct FailArgs {
+    /// A job, or the beginning of a deployment's id
+    target: String,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report {
+    job: JobKey,
+    deployment: DeploymentId,
+    /// The version whose text is the newest version now; of `fail` only, and where the job went back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reverted_to: Option<u64>,
+}
+
+pub(super) async fn promote(args: PromoteArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let deployment = find(&client, &args.target).await?;
+    client.promote(deployment.id, &args.groups).await?;
+    let (job, id) = (&deployment.job_key, deployment.id);
+    args.output.line(&format!(
+        "job/{job} version {} promoted (deployment {})",
+        deployment.job_version,
+        id.short()
+    ));
+    args.output.document(&Report { job: job.clone(), deployment: id, reverted_to: None })?;
+    Ok(0)
+}
+
+pub(super) async fn run(args: DeploymentArgs) -> Result<u8, Failure> {
+    match args.verb {
+        DeploymentVerb::Promote(args) => promote(args).await,
+        DeploymentVerb::Fail(args) => fail(args).await,
+    }
+}
+
+async fn fail(args: FailArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let deployment = find(&client, &args.target).await?;
+    let reverted_to = client.fail_deployment(deployment.id).await?;
+    let (job, id) = (&deployment.job_key, deployment.id);
+    let follows = reverted_to.map(|to| format!(", rolling back to version {to}")).unwrap_or_default();
+    args.output.line(&format!(
+        "job/{job} version {} failed (deployment {}){follows}",
+        deployment.job_version,
+        id.short()
+    ));
+    args.output.document(&Report { job: job.clone(), deployment: id, reverted_to })?;
+    Ok(0)
+}
+
+/// The newest deployment of the job of that name, or the one whose id begins so.
+async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
+    let jobs = client.jobs().await?;
+    if let Some(job) = jobs.iter().find(|view| view.key.to_string() == target) {
+        let newest = job.deployments.first().map(|newest| Deployment::clone(newest));
+        return newest.ok_or_else(|| {
+            Failure::new(format!("job {target} has no deployment"))
+                .hint("one is made where a service job has `update` and its version is new")
+        });
+    }
+    let mut found: Vec<&Deployment> =
+        all(&jobs).into_iter().filter(|one| one.id.to_string().starts_with(target)).collect();
+    match (found.len(), found.pop()) {
+        (1, Some(one)) => Ok(one.clone()),
+        (0, _) | (_, None) => Err(Failure::new(format!("there is no job and no deployment {target:?}"))
+            .hint("list them: herdlet get deployments")),
+        (several, _) => Err(Failure::new(format!("{several} deployments begin with {target:?}"))),
+    }
+}
+
+/// The deployments of these jobs, newest first within each job.
+pub(super) fn all(jobs: &[JobView]) -> Vec<&Deployment> {
+    jobs.iter().flat_map(|job| job.deployments.iter().map(|one| &**one)).collect()
+}
+
+/// The headings of [`row`].
+pub(super) const COLUMNS: [&str; 6] = ["ID", "JOB", "VERSION", "STATUS", "HEALTHY", "DESCRIPTION"];
+
+/// A deployment in a table.
+pub(super) fn row(one: &Deployment, id: String) -> [String; 6] {
+    let sum = |of: fn(&DeploymentGroup) -> u32| one.groups.values().map(of).sum::<u32>();
+    let healthy = format!("{}/{}", sum(|group| group.healthy_allocs), sum(|group| group.desired_total));
+    [
+        id,
+        one.job_key.to_string(),
+        one.job_version.to_string(),
+        one.status.as_str().to_owned(),
+        healthy,
+        one.description.clone(),
+    ]
+}
+
+/// Tells of the job's newest deployment where it is not simply over.
+pub(super) fn show(job: &JobView) {
+    let Some(newest) = job.deployments.first() else { return };
+    let colour = match newest.status {
+        DeploymentStatus::Running => style::HEADING,
+        DeploymentStatus::Failed => style::ERROR,
+        DeploymentStatus::Successful | DeploymentStatus::Cancelled => return,
+    };
+    show::out(&format!("  {}\n", styled(colour, line(newest))));
+}
+
+fn line(one: &Deployment) -> String {
+    let groups = one.groups.iter().map(|(name, group)| {
+        let canaries = if group.is_canarying() {
+            format!("{}/{} canaries, ", group.placed_canaries.len(), group.desired_canaries)
+        } else {
+            String::new()
+        };
+        let (healthy, total) = (group.healthy_allocs, group.desired_total);
+        let unhealthy = match group.unhealthy_allocs {
+            0 => String::new(),
+            some => format!(", {some} unhealthy"),
+        };
+        format!("{name}: {canaries}{healthy}/{total} healthy{unhealthy}")
+    });
+    let groups = groups.collect::<Vec<_>>().join("; ");
+    format!("deployment {} of version {}: {} ({groups})", one.id.short(), one.job_version, one.description)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use herdlet_api_types::{Duration, UnixNanos};
+
+    use super::*;
+    use crate::test_views::{job, job_view};
+
+    #[test]
+    fn a_deployment_is_told_in_a_line() {
+        let web = job("web", "front", "httpd");
+        let group = DeploymentGroup {
+            auto_revert: false,
+            auto_promote: false,
+            promoted: false,
+            progress_deadline: Duration::from_secs(60),
+            require_progress_by: None,
+            desired_canaries: 1,
+            desired_total: 3,
+            placed_canaries: vec![herdlet_api_types::AllocId::from_hash([1; 16])],
+            placed_allocs: 1,
+            healthy_allocs: 1,
+            unhealthy_allocs: 0,
+        };
+        let deployment = Deployment {
+            id: DeploymentId::from_hash([7; 16]),
+            job_key: web.key(),
+            job_version: 2,
+            status: DeploymentStatus::Running,
+            description: "Deployment is running but requires manual promotion".to_owned(),
+            groups: [("front".to_owned(), group)].into(),
+            reverted_to: None,
+            create_index: 1,
+            modify_index: 2,
+            create_time: UnixNanos(0),
+            modify_time: UnixNanos(0),
+        };
+        assert_eq!(
+            line(&deployment),
+            "deployment 07070707 of version 2: Deployment is running but requires manual promotion (front: 1/1 canaries, \
+             1/3 healthy)"
+        );
+        let view = JobView { deployments: vec![Arc::new(deployment)], ..job_view(&web, 2) };
+        let jobs = [view];
+        let rows: Vec<_> = all(&jobs).into_iter().map(|one| row(one, one.id.short())).collect();
+        assert_eq!(rows[0][..5], ["07070707", "web", "2", "running", "1/3"]);
+    }
+}

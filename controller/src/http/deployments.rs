@@ -1,0 +1,190 @@
+//! Deployments in Nomad's form: lists, one of them, promoting and failing it.
+
+use std::{borrow::Cow, sync::Arc};
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    response::Response,
+};
+use herdlet_api_types::{deployment::Deployment, nomad, view::JobView};
+use herdlet_plan::{
+    event::{Command, Reply},
+    world::deployments::PromoteScope,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Shared, allocs, body,
+    error::{ApiError, ApiResult, unexpected},
+    list::Listed,
+    query::{Params, Read},
+};
+
+/// A deployment and its job.
+type Found = (Arc<Deployment>, Arc<JobView>);
+
+impl Listed for Found {
+    fn namespace(&self) -> Option<&str> {
+        Some(&self.0.job_key.namespace)
+    }
+
+    fn id(&self) -> Cow<'_, str> {
+        Cow::Owned(self.0.id.to_string())
+    }
+
+    fn create_index(&self) -> u64 {
+        self.0.create_index
+    }
+}
+
+impl Shared {
+    /// All deployments that are kept.
+    fn deployments(&self) -> Vec<Found> {
+        let jobs = self.model.jobs().into_iter();
+        let of_job = |job: Arc<JobView>| {
+            let deployments = job.deployments.clone();
+            deployments.into_iter().map(move |deployment| (deployment, Arc::clone(&job)))
+        };
+        jobs.flat_map(of_job).collect()
+    }
+
+    /// The deployment whose id this is, or begins with it.
+    fn deployment(&self, id: &str) -> ApiResult<Found> {
+        let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
+        let wanted = plain(id);
+        let mut found = self.deployments();
+        found.retain(|(deployment, _)| plain(&deployment.id.to_string()).starts_with(&wanted));
+        match found.len() {
+            1 => found.pop().ok_or_else(|| unknown(id)),
+            0 => Err(unknown(id)),
+            several => {
+                Err(ApiError::bad(format!("{several} deployments begin with {id:?}; write more of it")))
+            }
+        }
+    }
+}
+
+fn unknown(id: &str) -> ApiError {
+    ApiError::NotFound(format!("there is no deployment {id:?}"))
+}
+
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let show = |_: &Shared, (deployment, job): &Found| nomad::deployment(deployment, job);
+    shared.list(&read, |shared| Ok(shared.deployments()), show).await
+}
+
+pub(super) async fn read(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let one = |shared: &Shared| {
+        let (deployment, job) = shared.deployment(&id)?;
+        Ok(nomad::deployment(&deployment, &job))
+    };
+    shared.answer(&read, one).await
+}
+
+/// The allocations that were made for it or taken over, and are not taken over by a newer one.
+pub(super) async fn allocations(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let allocs = |shared: &Shared| {
+        let (deployment, _) = shared.deployment(&id)?;
+        let mut views = shared.model.allocs_of(&deployment.job_key);
+        views.retain(|view| view.spec.deployment.is_some_and(|part| part.id == deployment.id));
+        Ok(views)
+    };
+    shared.list(&read, allocs, allocs::stub).await
+}
+
+/// The deployments of a job that are kept, newest first.
+pub(super) async fn of_job(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let key = read.job(id);
+    let all = |shared: &Shared| {
+        let job = shared.model.job(&key);
+        let deployments = job.iter().flat_map(|job| job.deployments.iter().map(move |one| (one, job)));
+        Ok(deployments.map(|(one, job)| nomad::deployment(one, job)).collect::<Vec<_>>())
+    };
+    shared.answer(&read, all).await
+}
+
+/// The newest deployment of a job; `null` where it has none.
+pub(super) async fn latest_of_job(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let key = read.job(id);
+    let latest = |shared: &Shared| {
+        let job = shared.model.job(&key);
+        Ok(job.and_then(|job| job.deployments.first().map(|latest| nomad::deployment(latest, &job))))
+    };
+    shared.answer(&read, latest).await
+}
+
+/// Which groups to promote.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Promote {
+    all: bool,
+    groups: Option<Vec<String>>,
+}
+
+pub(super) async fn promote(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    body::Json(promote): body::Json<Promote>,
+) -> ApiResult<Json<Value>> {
+    let scope = match (promote.all, promote.groups.unwrap_or_default()) {
+        (true, _) => PromoteScope::All,
+        (false, groups) if groups.is_empty() => {
+            return Err(ApiError::bad("write \"All\": true, or the \"Groups\" to promote"));
+        }
+        (false, groups) => PromoteScope::Groups(groups),
+    };
+    let id = shared.deployment(&id)?.0.id;
+    let index = shared.accepted(Command::PromoteDeployment { id, scope }).await?;
+    Ok(Json(updated(index, None)))
+}
+
+pub(super) async fn fail(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+) -> ApiResult<Json<Value>> {
+    let id = shared.deployment(&id)?.0.id;
+    match shared.request(Command::FailDeployment { id }).await? {
+        Reply::DeploymentFailed { index, reverted } => Ok(Json(updated(index, reverted))),
+        other @ (Reply::Accepted { .. }
+        | Reply::Applied { .. }
+        | Reply::Explanation(_)
+        | Reply::Refused(_)) => Err(unexpected(other)),
+    }
+}
+
+pub(super) async fn pause() -> ApiError {
+    ApiError::NotBuilt("deployments can't be paused in this release; promote or fail them".to_owned())
+}
+
+pub(super) async fn set_health() -> ApiError {
+    let message = "the health of allocations can't be set from outside in this release; write checks";
+    ApiError::NotBuilt(message.to_owned())
+}
+
+fn updated(index: u64, reverted: Option<u64>) -> Value {
+    json!({
+        "EvalID": "", "EvalCreateIndex": 0, "DeploymentModifyIndex": index, "RevertedJobVersion": reverted,
+        "Index": index, "LastContact": 0, "KnownLeader": true,
+    })
+}

@@ -1,0 +1,69 @@
+//! What a deployment may do, seen from outside: by the views of jobs that are published.
+//!
+//! In: a job as it was shown and as it is. Out: the first broken promise. What has ended rests; a success has every allocation
+//! healthy; no more canaries are made than were asked for, and they are promoted healthy; a job that goes back has the text that it
+//! went back to.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use herdlet_api_types::{
+    DeploymentId,
+    deployment::{Deployment, DeploymentStatus},
+    view::{JobView, Reason},
+};
+
+/// A job is shown anew.
+pub fn show(was: Option<&JobView>, is: &JobView) -> Result<(), String> {
+    let before: BTreeMap<DeploymentId, &Deployment> =
+        was.iter().flat_map(|job| &job.deployments).map(|one| (one.id, &**one)).collect();
+    for one in &is.deployments {
+        follows(before.get(&one.id).copied(), one).map_err(|why| {
+            format!("the deployment of {} version {} {why}: {one:?}", one.job_key.id, one.job_version)
+        })?;
+    }
+    let running = is.deployments.iter().filter(|one| one.is_running());
+    if let Some(stray) = running.clone().find(|one| one.job_version != is.version) {
+        return Err(format!("the deployment of {} version {} runs on", is.key.id, stray.job_version));
+    }
+    match went_back(is) {
+        Some(to) if is.past.iter().any(|past| past.version == to && past.job != is.job) => {
+            Err(format!("{} went back to version {to} and says something else", is.key.id))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The version whose text the job has because a deployment failed.
+pub fn went_back(job: &JobView) -> Option<u64> {
+    job.deployments.iter().find(|one| one.job_version + 1 == job.version)?.reverted_to
+}
+
+/// The deployment of a settled job that is neither over nor waits for anybody.
+pub fn stuck(job: &JobView) -> Option<&Arc<Deployment>> {
+    let waits = matches!(job.convergence.reason, Some(Reason::Promotion | Reason::Port));
+    job.deployments.iter().find(|one| one.is_running() && !waits)
+}
+
+fn follows(was: Option<&Deployment>, is: &Deployment) -> Result<(), &'static str> {
+    if let Some(was) = was
+        && !was.is_running()
+        && was != is
+    {
+        return Err("changes after its end");
+    }
+    for (name, group) in &is.groups {
+        if group.placed_canaries.len() > group.desired_canaries as usize {
+            return Err("has more canaries than it wants");
+        }
+        let stood = was.and_then(|was| was.groups.get(name)).is_some_and(|was| was.is_canarying());
+        if stood && group.promoted && group.placed_canaries.len() < group.desired_canaries as usize {
+            return Err("was promoted before its canaries were there");
+        }
+        if is.status == DeploymentStatus::Successful
+            && (group.is_canarying() || group.healthy_allocs < group.desired_total)
+        {
+            return Err("is successful and not all are healthy");
+        }
+    }
+    Ok(())
+}

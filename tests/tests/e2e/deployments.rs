@@ -1,0 +1,79 @@
+//! Deployments at a real agent: a version that fails takes its job back, a canary waits to be promoted.
+
+use herdlet_tests::e2e::{agent::Agent, http, wait::until_true};
+use serde_json::Value;
+
+use crate::common::{is_root, job, shell};
+
+/// A service whose version is told by what its task does.
+fn version(script: &str, update: &str) -> String {
+    let update = format!(
+        "update: {{min_healthy_time: 100ms, healthy_deadline: 2s, progress_deadline: 3s, {update}}}\n"
+    );
+    job("web", "service", &update, &[shell("t", script, "restart: {attempts: 0}")])
+}
+
+const GOOD: &str = "exec sleep 100000";
+
+/// What the API answers.
+fn get(agent: &Agent, path: &str) -> Value {
+    http::get(&agent.peer(), path).unwrap().json()
+}
+
+/// The job's newest deployment, in Nomad's JSON.
+fn newest(agent: &Agent) -> Value {
+    get(agent, "/v1/job/web/deployment")
+}
+
+#[test]
+fn a_version_that_fails_takes_its_job_back_and_says_so() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&version(GOOD, "auto_revert: true"));
+    let first = newest(&agent);
+    assert_eq!(
+        (&first["Status"], &first["StatusDescription"]),
+        (&"successful".into(), &"Deployment completed successfully".into())
+    );
+    let file = agent.manifest(&version("exit 7", "auto_revert: true"));
+    let failed = agent.cli(&["apply", "-f", &file.display().to_string(), "--wait"]);
+    let told = "Failed due to progress deadline - rolling back to job version 0";
+    assert!(failed.code == 4 && failed.stderr.contains(told), "{}: {}", failed.code, failed.stderr);
+    agent.cli(&["wait", "web", "--timeout", "30s"]).success();
+    let listed = agent.cli(&["get", "deployments", "web"]).success().stdout;
+    assert!(listed.contains(told) && listed.matches("successful").count() == 2, "{listed}");
+    agent.cli(&["delete", "web", "--wait"]).success();
+    agent.finish();
+}
+
+#[test]
+fn a_canary_waits_to_be_promoted() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&version(GOOD, "canary: 1"));
+    agent.apply(&version("sleep 0; exec sleep 100000", "canary: 1"));
+    until_true("the canary is healthy", || newest(&agent)["TaskGroups"]["g"]["HealthyAllocs"] == 1);
+    let status = agent.cli(&["status", "web"]).success().stdout;
+    for told in ["herdlet promote web", "Deployment is running but requires manual promotion", "1/1 canaries"]
+    {
+        assert!(status.contains(told), "{told}: {status}");
+    }
+    let id = newest(&agent)["ID"].as_str().unwrap().to_owned();
+    let canary = get(&agent, &format!("/v1/deployment/allocations/{id}"));
+    assert_eq!(canary[0]["DeploymentStatus"]["Canary"], true, "{canary}");
+    agent.cli(&["promote", "web"]).success();
+    agent.cli(&["wait", "web", "--timeout", "30s"]).success();
+    assert_eq!(newest(&agent)["Status"], "successful");
+    let again = agent.cli(&["promote", "web"]);
+    assert!(
+        again.code == 1 && again.stderr.contains("has terminal status \"successful\""),
+        "{}",
+        again.stderr
+    );
+    agent.cli(&["delete", "web", "--wait"]).success();
+    agent.finish();
+}
