@@ -43,7 +43,7 @@ fn a_version_that_fails_takes_its_job_back_and_says_so() {
     assert!(failed.code == 4 && failed.stderr.contains(told), "{}: {}", failed.code, failed.stderr);
     agent.cli(&["wait", "web", "--timeout", "30s"]).success();
     let listed = agent.cli(&["get", "deployments", "web"]).success().stdout;
-    assert!(listed.contains(told) && listed.matches("successful").count() == 2, "{listed}");
+    assert!(listed.contains(told) && listed.matches("completed successfully").count() == 2, "{listed}");
     agent.cli(&["delete", "web", "--wait"]).success();
     agent.finish();
 }
