@@ -160,10 +160,21 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
             progress_deadline: Duration::from_secs(if dice.one_in(4) { 0 } else { 60 }),
             health_check: HealthCheck::Checks,
             auto_revert: dice.one_in(2),
-            auto_promote: canary > 0 && !dice.one_in(4),
+            auto_promote: canary > 0 && dice.one_in(2),
             canary,
             stagger: Duration::from_secs(30),
         });
     }
     job(id, kind, vec![group])
+}
+
+/// What somebody who works on `job` applies next: it, but for a release of its main task, which now and then does not work.
+pub fn next_release(dice: &mut Dice, job: &Job) -> Job {
+    let mut job = job.clone();
+    let main = &mut job.groups[0].tasks[0];
+    main.env.insert("RELEASE".to_owned(), dice.below(1_000).to_string());
+    if dice.one_in(3) {
+        main.config = task("main", Some(dice.below(1_000)), 1).config;
+    }
+    job
 }

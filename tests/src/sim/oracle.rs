@@ -68,19 +68,23 @@ impl Life {
     /// Lives through `moments` of everything that can happen, then lets the faults stop and holds the oracle: all settles, a
     /// settled world rests, it is what a life without faults comes to, and deleting everything leaves nothing.
     pub fn live(&mut self, moments: u64) -> Result<(), Violation> {
-        for _ in 0..moments {
-            // Requests wait at the door while nothing can be stored.
-            if self.dice.one_in(6) && !self.is_full() {
-                self.act();
-            }
-            self.moment()?;
-        }
-        self.faults = Faults::default();
-        self.machine.catalogue_down_until = 0;
-        self.full_until = 0;
-        self.want_volumes();
+        let faults = self.faults;
+        self.try_everything(moments, Self::act)?;
+        self.end_faults();
         self.settle("after the faults stopped")?;
         self.check_wanted()?;
+        if self.dice.one_in(3) {
+            // What stands well can be rolled out to its end, wait for people, and be taken back to.
+            self.faults = faults;
+            self.release_all();
+            self.try_everything(moments, Self::decide)?;
+            self.end_faults();
+            self.settle("after new releases")?;
+            self.check_wanted()?;
+            self.decide();
+            self.settle("after a decision on a deployment")?;
+            self.check_wanted()?;
+        }
         self.check_tokens()?;
         self.rest()?;
         self.check_tokens()?;
@@ -90,6 +94,25 @@ impl Life {
         }
         self.settle("after everything was deleted")?;
         self.check_nothing_left()
+    }
+
+    /// So many moments with faults, in which people now and then do `something`.
+    fn try_everything(&mut self, moments: u64, something: fn(&mut Self)) -> Result<(), Violation> {
+        for _ in 0..moments {
+            // Requests wait at the door while nothing can be stored.
+            if self.dice.one_in(6) && !self.is_full() {
+                something(self);
+            }
+            self.moment()?;
+        }
+        Ok(())
+    }
+
+    fn end_faults(&mut self) {
+        self.faults = Faults::default();
+        self.machine.catalogue_down_until = 0;
+        self.full_until = 0;
+        self.want_volumes();
     }
 
     /// Goes on until nothing more happens by itself, or nothing but timers of a converged world for eight minutes.

@@ -1,6 +1,8 @@
 //! What people do, and what happens behind the agent's back.
 
-use herdlet_api_types::AllocId;
+use std::sync::Arc;
+
+use herdlet_api_types::{AllocId, deployment::DeploymentGroup, job::Job, view::JobView};
 use herdlet_plan::{
     event::{Command, Event, Noticed, RestartScope, VolumeData},
     op::{Part, TaskPart},
@@ -22,7 +24,10 @@ impl Life {
         let id = IDS[self.dice.below(IDS.len() as u64) as usize];
         match self.dice.below(10) {
             0..=3 => {
-                let job = jobs::random(&mut self.dice, id);
+                let job = match self.wanted.get(id) {
+                    Some(job) if self.dice.one_in(2) => jobs::next_release(&mut self.dice, job),
+                    _ => jobs::random(&mut self.dice, id),
+                };
                 self.apply(vec![job]);
             }
             4 if self.dice.one_in(3) => {
@@ -34,16 +39,7 @@ impl Life {
                 self.request(Command::Revert { job: job_key(id), to, prior: None });
             }
             4 => self.delete(id),
-            5 if self.dice.one_in(2) => {
-                let running = self.jobs.get(&job_key(id)).and_then(|view| view.deployments.first());
-                let Some(id) = running.map(|newest| newest.id) else { return };
-                let command = if self.dice.one_in(6) {
-                    Command::FailDeployment { id }
-                } else {
-                    Command::PromoteDeployment { id, scope: PromoteScope::All }
-                };
-                self.request(command);
-            }
+            5 if self.dice.one_in(2) => self.decide(),
             5 => self.want_volumes(),
             6 if self.dice.one_in(3) => {
                 let data = if self.dice.one_in(2) { VolumeData::Keep } else { VolumeData::Purge };
@@ -64,6 +60,28 @@ impl Life {
                 self.request(Command::Restart { alloc, scope });
             }
         }
+    }
+
+    /// Somebody applies the next release of every job.
+    pub(super) fn release_all(&mut self) {
+        let jobs: Vec<Job> = self.wanted.values().cloned().collect();
+        let next = jobs.iter().map(|job| jobs::next_release(&mut self.dice, job)).collect();
+        self.apply(next);
+    }
+
+    /// Somebody decides on a deployment: on one that waits for it where there is one.
+    pub(super) fn decide(&mut self) {
+        let newest = |view: &Arc<JobView>| {
+            view.deployments.first().map(|it| (it.id, it.groups.values().any(DeploymentGroup::is_canarying)))
+        };
+        let all: Vec<_> = self.jobs.values().filter_map(newest).collect();
+        let Some((id, _)) = all.iter().find(|(_, waits)| *waits).or(all.first()) else { return };
+        let command = if self.dice.one_in(20) {
+            Command::FailDeployment { id: *id }
+        } else {
+            Command::PromoteDeployment { id: *id, scope: PromoteScope::All }
+        };
+        self.request(command);
     }
 
     /// Something happens behind the agent's back; sometimes it is seen at once, sometimes by a look.

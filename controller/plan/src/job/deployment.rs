@@ -219,10 +219,10 @@ fn follow<'a>(
         return fail(job, state, &next, FAILED_ALLOCATIONS, reverts, text);
     }
     let mut stuck = groups.iter().filter(|(name, group)| {
-        !is_content(group) && next.progress_by.get(*name).is_some_and(|by| by.is_due(now))
+        !next.is_content(group) && next.progress_by.get(*name).is_some_and(|by| by.is_due(now))
     });
     if stuck.next().is_some() {
-        let reverts = groups.values().any(|group| group.auto_revert && !is_content(group));
+        let reverts = groups.values().any(|group| group.auto_revert && !next.is_content(group));
         return fail(job, state, &next, FAILED_PROGRESS, reverts, text);
     }
     let mut turnouts = Vec::new();
@@ -264,12 +264,6 @@ fn fail(
             Vec::from([Turnout::Is(ended), Turnout::Revert(version)])
         }
     }
-}
-
-/// Nothing more has to become healthy before somebody decides, or at all.
-fn is_content(group: &DeploymentGroup) -> bool {
-    let wanted = if group.is_canarying() { group.desired_canaries } else { group.desired_total };
-    group.healthy_allocs >= wanted
 }
 
 /// Groups with canaries are promoted together, once each of these canaries is healthy.

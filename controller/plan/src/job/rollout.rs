@@ -138,6 +138,12 @@ fn plan_group<'a>(
     };
     let current =
         |placed: &Placed<'_>| placed.desired == Desired::Run && same_work(placed.job, job, &group.name);
+    // What joins the deployment that runs has to prove itself anew.
+    let running =
+        deployment.filter(|known| known.deployment.is_running() && known.group(&group.name).is_some());
+    let joins = |placed: &Placed<'_>| {
+        running.is_some_and(|known| placed.deployment.is_none_or(|of| of.id != known.deployment.id))
+    };
     let mut changing = 0;
     let mut halted =
         canarying || deployment.is_some_and(|known| known.deployment.status == DeploymentStatus::Failed);
@@ -145,7 +151,7 @@ fn plan_group<'a>(
         match placed(index) {
             Some((_, placed)) if current(&placed) => {
                 halted |= group.update.is_some() && is_bad(placed.known);
-                changing += u32::from(!is_settled(group, job, placed.known));
+                changing += u32::from(joins(&placed) || !is_settled(group, job, placed.known));
             }
             // Also when the old one has ended: its slot is between versions until the new one has proved itself.
             Some((_, placed)) => changing += u32::from(placed.desired != Desired::Run),
@@ -164,12 +170,7 @@ fn plan_group<'a>(
             None if canarying => {}
             None => steps.push(create(None)),
             Some((alloc, placed)) if current(&placed) => {
-                let joins = deployment.filter(|known| known.deployment.is_running());
-                let joins = joins.filter(|known| known.group(&group.name).is_some());
-                let is_in = |known: &DeploymentState| {
-                    placed.deployment.is_some_and(|of| of.id == known.deployment.id)
-                };
-                if placed.version != state.version || joins.is_some_and(|known| !is_in(known)) {
+                if placed.version != state.version || joins(&placed) {
                     steps.push(Step::TakeOver(alloc));
                 }
             }

@@ -66,6 +66,16 @@ impl DeploymentState {
         self.progress_by.values().any(|by| by.is_due(now))
     }
 
+    /// In this group of it nothing more has to become healthy before somebody decides on its canaries, or at all. What was taken
+    /// over from before does not stand in for a canary.
+    pub(super) fn is_content(&self, group: &DeploymentGroup) -> bool {
+        if !group.is_canarying() {
+            return group.healthy_allocs >= group.desired_total;
+        }
+        let healthy = group.placed_canaries.iter().filter(|id| self.judged.get(id) == Some(&true));
+        healthy.count() >= group.desired_canaries as usize
+    }
+
     /// When it has to be looked at again by itself.
     pub fn wake_ns(&self, now: Now) -> Option<u64> {
         let due = self.progress_by.values().map(|by| by.due_ns(now)).filter(|due| *due > now.boot_ns);

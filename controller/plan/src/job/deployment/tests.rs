@@ -233,6 +233,19 @@ fn healthy_canaries_wait_for_somebody_beyond_the_deadline() {
 }
 
 #[test]
+fn healthy_allocations_taken_over_do_not_stand_in_for_a_canary() {
+    let mut bench = Bench::new(|update| update.canary = 2);
+    bench.canary(3, Some(true));
+    bench.canary(4, Some(false));
+    bench.replace(0, 5, Some(true));
+    bench.replace(1, 6, Some(true));
+    bench.turn(1);
+    assert!(bench.state.deployments[0].deployment.is_running());
+    bench.turn(62);
+    assert_eq!(bench.state.deployments[0].deployment.status, DeploymentStatus::Failed);
+}
+
+#[test]
 fn canaries_are_promoted_by_themselves_where_all_are_healthy_and_it_is_asked_for() {
     let mut bench = Bench::new(|update| (update.canary, update.auto_promote) = (2, true));
     assert_eq!(bench.shown().description, "Deployment is running pending automatic promotion");

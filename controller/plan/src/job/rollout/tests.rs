@@ -11,6 +11,7 @@ use herdlet_api_types::{
 use super::*;
 use crate::{
     fixture::{alloc, at, dead, failed, running, task},
+    job::deployment,
     state::{Health, TaskState},
 };
 
@@ -30,6 +31,20 @@ fn slotted(outdated: bool, desired: Desired, task: TaskState, healthy: Option<bo
 
 /// The next steps of a job in these slots, of which so many may be between versions.
 fn steps(slots: &[Slotted], max_parallel: u32, deleting: bool) -> (Vec<AllocId>, Vec<Step>) {
+    steps_in(None, slots, max_parallel, deleting)
+}
+
+/// The same, where a deployment has just begun.
+fn steps_of_deployment(slots: &[Slotted], max_parallel: u32) -> (Vec<AllocId>, Vec<Step>) {
+    steps_in(Some("i"), slots, max_parallel, false)
+}
+
+fn steps_in(
+    deploys: Option<&str>,
+    slots: &[Slotted],
+    max_parallel: u32,
+    deleting: bool,
+) -> (Vec<AllocId>, Vec<Step>) {
     let mut old = (*alloc(vec![task("main", Lifecycle::Main)]).job).clone();
     old.groups[0].count = u32::try_from(slots.len()).expect("a few");
     old.groups[0].update = Some(Update {
@@ -46,7 +61,7 @@ fn steps(slots: &[Slotted], max_parallel: u32, deleting: bool) -> (Vec<AllocId>,
     let mut new = old.clone();
     new.groups[0].tasks[0].env.insert("COLOR".to_string(), "green".to_string());
     let ids: Vec<AllocId> = (0..slots.len()).map(|at| AllocId::from_hash([at as u8; 16])).collect();
-    let state = JobState {
+    let mut state = JobState {
         key: JobKey { namespace: "default".into(), id: "j".into() },
         version: 1,
         versions: [0, 1].into(),
@@ -70,13 +85,19 @@ fn steps(slots: &[Slotted], max_parallel: u32, deleting: bool) -> (Vec<AllocId>,
         let (desired, known) = (slot.desired, &slot.known);
         Some(Placed { job, version, group: "g", deployment: None, desired, previous: None, known })
     };
+    if let Some(instance) = deploys {
+        state.deployments.extend(deployment::begin(&new, &state, instance, &ids, &find));
+    }
     let steps = plan(&new, &state, &ids, &find);
     (ids, steps)
 }
 
 /// The indexes that a roll-out stops and creates next.
 fn next_of(max_parallel: u32, slots: &[Slotted]) -> (Vec<usize>, Vec<u32>) {
-    let (ids, steps) = steps(slots, max_parallel, false);
+    moves(steps(slots, max_parallel, false))
+}
+
+fn moves((ids, steps): (Vec<AllocId>, Vec<Step>)) -> (Vec<usize>, Vec<u32>) {
     let (mut stops, mut creates) = (Vec::new(), Vec::new());
     for step in steps {
         match step {
@@ -105,6 +126,15 @@ fn one_slot_at_a_time_is_between_versions() {
     assert_eq!(next(&[new(None), old()]), (vec![], vec![]));
     assert_eq!(next(&[new(Some(true)), old()]), (vec![1], vec![]));
     assert_eq!(next(&[new(Some(false)), old()]), (vec![], vec![]), "a bad version halts");
+}
+
+#[test]
+fn what_a_deployment_takes_over_is_between_versions_until_it_has_proved_itself_anew() {
+    let old = || slotted(true, Desired::Run, running(), Some(true));
+    let healthy = slotted(false, Desired::Run, running(), Some(true));
+    let (ids, steps) = steps_of_deployment(&[healthy, old(), old()], 2);
+    assert!(steps.contains(&Step::TakeOver(ids[0])));
+    assert_eq!(moves((ids, steps)), (vec![1], vec![]));
 }
 
 #[test]
