@@ -1,6 +1,6 @@
 //! Stories: lives without chance that a person can read, kept beside this file. `UPDATE_STORIES=1` writes them anew.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use herdlet_api_types::{
     Duration,
@@ -9,7 +9,7 @@ use herdlet_api_types::{
         Dependency, DependencyCondition, HealthCheck, Job, JobType, Lifecycle, Network, PortRequest, Prestop,
         Update,
     },
-    view::ConvergenceState,
+    view::{AllocView, ConvergenceState},
 };
 use herdlet_plan::{
     event::{Command, Event, Noticed, RestartScope},
@@ -207,6 +207,34 @@ fn a_canary_stands_beside_the_old_ones_until_somebody_promotes_it() {
         life.request(Command::PromoteDeployment { id, scope: PromoteScope::All });
         life.pass(30)?;
         assert_eq!(life.machine().live().count(), 2);
+        Ok(life)
+    });
+}
+
+#[test]
+fn a_canary_that_is_stopped_is_made_anew() {
+    tell("canary-stopped", || {
+        let mut life = life();
+        let rules = Update { canary: 1, ..update() };
+        life.apply(vec![colored("blue", 0, rules.clone())]);
+        life.pass(10)?;
+        life.apply(vec![colored("green", 0, rules)]);
+        life.pass(10)?;
+        let canary = |view: &&Arc<AllocView>| view.spec.deployment.is_some_and(|part| part.canary);
+        let first = life.allocs.values().find(canary).map(|view| view.spec.id).ok_or("no canary")?;
+        life.chapter(
+            "Somebody stops the canary: another one takes its place, and the deployment waits for that one.",
+        );
+        life.request(Command::StopAlloc { alloc: first });
+        life.pass(10)?;
+        let deployment =
+            life.jobs.values().next().and_then(|job| job.deployments.first()).ok_or("no deployment")?;
+        let standing = &deployment.groups["g"].placed_canaries;
+        assert!(standing.len() == 1 && !standing.contains(&first), "{standing:?}");
+        life.request(Command::PromoteDeployment { id: deployment.id, scope: PromoteScope::All });
+        life.pass(20)?;
+        let job = life.jobs.values().next().ok_or("no job")?;
+        assert_eq!(job.convergence.state, ConvergenceState::Converged);
         Ok(life)
     });
 }

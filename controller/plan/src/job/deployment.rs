@@ -229,7 +229,7 @@ fn follow<'a>(
     if promotes_itself(&next.deployment, find) {
         let waiting = groups.iter().filter(|(_, group)| group.is_canarying());
         turnouts.push(Turnout::Promote(waiting.map(|(name, _)| name.clone()).collect()));
-    } else if is_complete(job, state, &next.deployment, find) {
+    } else if is_complete(job, state, &next, find) {
         next = next.ended(DeploymentStatus::Successful, SUCCESSFUL);
     }
     if next != *known {
@@ -275,17 +275,19 @@ fn promotes_itself<'a>(deployment: &Deployment, find: &dyn Fn(AllocId) -> Option
         && deployment.groups.values().filter(|group| group.is_canarying()).all(ready)
 }
 
-/// Every slot of its groups holds an allocation of this version, and enough of them have proved healthy.
+/// Every slot of its groups holds an allocation of this version that has proved healthy, and so many were counted.
 fn is_complete<'a>(
     job: &Job,
     state: &JobState,
-    deployment: &Deployment,
+    known: &DeploymentState,
     find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
 ) -> bool {
     let is_placed = |group: &Group| {
         let slots = state.slots.get(&group.name).map_or(&[][..], Vec::as_slice);
         let current = |id: AllocId| {
-            find(id).is_some_and(|placed| placed.desired == Desired::Run && placed.version == state.version)
+            known.judged.get(&id) == Some(&true)
+                && find(id)
+                    .is_some_and(|placed| placed.desired == Desired::Run && placed.version == state.version)
         };
         let placed = slots.iter().take(usize::try_from(group.count).unwrap_or(usize::MAX));
         placed.filter(|slot| slot.alloc.is_some_and(current)).count()
@@ -296,7 +298,7 @@ fn is_complete<'a>(
             && group.healthy_allocs >= group.desired_total.max(group.desired_canaries)
             && job.group(name).is_none_or(is_placed)
     };
-    deployment.groups.iter().all(is_done)
+    known.deployment.groups.iter().all(is_done)
 }
 
 /// Whether it proved healthy; none while that is open.

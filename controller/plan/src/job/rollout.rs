@@ -215,13 +215,13 @@ fn plan_canaries<'a>(
     let wanted = usize::try_from(known.desired_canaries).unwrap_or(usize::MAX);
     let count = usize::try_from(group.count).unwrap_or(usize::MAX);
     let slot = |index: usize| slots.get(index).cloned().unwrap_or_default();
-    let is_free = |index: &usize| {
-        // One of an older deployment is on its way out.
-        slot(*index).canary.is_none_or(|canary| {
-            !is_of_deployment(canary, Some(deployment), find)
-                && find(canary).is_none_or(|placed| has_ended(placed.known))
-        })
+    // One of an older deployment, or one that somebody stopped, is on its way out.
+    let leaves = |canary: AllocId| {
+        !is_of_deployment(canary, Some(deployment), find)
+            || find(canary).is_some_and(|placed| placed.desired != Desired::Run)
     };
+    let ended = |canary: AllocId| find(canary).is_none_or(|placed| has_ended(placed.known));
+    let is_free = |index: &usize| slot(*index).canary.is_none_or(|canary| leaves(canary) && ended(canary));
     let is_outdated = |index: &usize| {
         let placed = slot(*index).alloc.and_then(find);
         placed.is_some_and(|placed| !same_work(placed.job, job, &group.name))
@@ -229,7 +229,11 @@ fn plan_canaries<'a>(
     // Beside what they replace first, then where nothing is, then beyond the group's count: names as Nomad gives them.
     let replacing = (0..count).filter(is_outdated);
     let others = (0..count.saturating_add(wanted)).filter(|index| *index >= count || !is_outdated(index));
-    let missing = wanted.saturating_sub(known.placed_canaries.len());
+    // Where one was stopped, its successor waits for its end.
+    let of_this = slots.iter().filter_map(|slot| slot.canary);
+    let of_this = of_this.filter(|canary| is_of_deployment(*canary, Some(deployment), find));
+    let ending = of_this.filter(|canary| leaves(*canary) && !ended(*canary)).count();
+    let missing = wanted.saturating_sub(known.placed_canaries.len() + ending);
     for index in replacing.chain(others).filter(is_free).take(missing) {
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         steps.push(Step::Canary { group: group.name.clone(), index });

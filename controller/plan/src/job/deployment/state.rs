@@ -12,6 +12,7 @@ use std_alloc::{
 
 use herdlet_api_types::{
     AllocId,
+    alloc::Desired,
     deployment::{Deployment, DeploymentGroup, DeploymentStatus},
 };
 use serde::{Deserialize, Serialize};
@@ -107,6 +108,7 @@ impl DeploymentState {
         allocs: &[AllocId],
         find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
     ) {
+        self.drop_stopped_canaries(find);
         let id = self.deployment.id;
         let members = allocs.iter().filter_map(|alloc| Some((*alloc, find(*alloc)?)));
         let members = members.filter(|(_, placed)| placed.deployment.is_some_and(|of| of.id == id));
@@ -137,6 +139,18 @@ impl DeploymentState {
         if self.judged.len() > allocs.len() {
             self.judged.retain(|alloc, _| allocs.contains(alloc));
         }
+    }
+
+    /// A canary that somebody stopped proves nothing any more; another one takes its place.
+    fn drop_stopped_canaries<'a>(&mut self, find: &dyn Fn(AllocId) -> Option<Placed<'a>>) {
+        let stands = |id: &AllocId| find(*id).is_some_and(|placed| placed.desired == Desired::Run);
+        let lacks =
+            |group: &DeploymentGroup| group.is_canarying() && !group.placed_canaries.iter().all(stands);
+        if !self.deployment.groups.values().any(lacks) {
+            return;
+        }
+        let groups = Arc::make_mut(&mut self.deployment).groups.values_mut();
+        groups.filter(|group| group.is_canarying()).for_each(|group| group.placed_canaries.retain(stands));
     }
 
     /// The same, ended.
