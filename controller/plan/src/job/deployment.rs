@@ -111,12 +111,11 @@ pub fn begin<'a>(
     if has_run && !changes {
         return None;
     }
+    // A canary of an older deployment is no more than given up.
     let replaces = |group: &Group| {
-        placed().any(|placed| {
-            placed.group == group.name
-                && placed.desired == Desired::Run
-                && !same_work(placed.job, job, &group.name)
-        })
+        let mut standing =
+            state.slots.get(&group.name).into_iter().flatten().filter_map(|slot| find(slot.alloc?));
+        standing.any(|placed| placed.desired == Desired::Run && !same_work(placed.job, job, &group.name))
     };
     let group_of = |group: &Group| {
         let update = group.update.as_ref().filter(|_| group.count > 0)?;
@@ -295,7 +294,7 @@ fn is_complete<'a>(
     };
     let is_done = |(name, group): (&String, &DeploymentGroup)| {
         !group.is_canarying()
-            && group.healthy_allocs >= group.desired_total.max(group.desired_canaries)
+            && group.healthy_allocs >= group.desired_total
             && job.group(name).is_none_or(is_placed)
     };
     known.deployment.groups.iter().all(is_done)

@@ -108,10 +108,12 @@ impl DeploymentState {
         allocs: &[AllocId],
         find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
     ) {
-        self.drop_stopped_canaries(find);
+        self.drop_stopped(now, find);
         let id = self.deployment.id;
         let members = allocs.iter().filter_map(|alloc| Some((*alloc, find(*alloc)?)));
-        let members = members.filter(|(_, placed)| placed.deployment.is_some_and(|of| of.id == id));
+        let members = members.filter(|(_, placed)| {
+            placed.desired == Desired::Run && placed.deployment.is_some_and(|of| of.id == id)
+        });
         let verdicts: Vec<(AllocId, String, bool)> = members
             .filter_map(|(alloc, placed)| Some((alloc, String::from(placed.group), verdict(&placed)?)))
             .filter(|(alloc, _, healthy)| self.judged.get(alloc) != Some(healthy))
@@ -141,16 +143,23 @@ impl DeploymentState {
         }
     }
 
-    /// A canary that somebody stopped proves nothing any more; another one takes its place.
-    fn drop_stopped_canaries<'a>(&mut self, find: &dyn Fn(AllocId) -> Option<Placed<'a>>) {
-        let stands = |id: &AllocId| find(*id).is_some_and(|placed| placed.desired == Desired::Run);
-        let lacks =
-            |group: &DeploymentGroup| group.is_canarying() && !group.placed_canaries.iter().all(stands);
-        if !self.deployment.groups.values().any(lacks) {
-            return;
+    /// What was stopped proves nothing any more: another one takes its place, and has the whole of the deadline for it.
+    fn drop_stopped<'a>(&mut self, now: Now, find: &dyn Fn(AllocId) -> Option<Placed<'a>>) {
+        let runs = |id: &AllocId| find(*id).is_none_or(|placed| placed.desired == Desired::Run);
+        let lacks = |group: &DeploymentGroup| group.is_canarying() && !group.placed_canaries.iter().all(runs);
+        if self.deployment.groups.values().any(lacks) {
+            let groups = Arc::make_mut(&mut self.deployment).groups.values_mut();
+            groups.filter(|group| group.is_canarying()).for_each(|group| group.placed_canaries.retain(runs));
         }
-        let groups = Arc::make_mut(&mut self.deployment).groups.values_mut();
-        groups.filter(|group| group.is_canarying()).for_each(|group| group.placed_canaries.retain(stands));
+        let stopped: Vec<AllocId> = self.judged.keys().filter(|id| !runs(id)).copied().collect();
+        for id in stopped {
+            let was_healthy = self.judged.remove(&id) == Some(true);
+            let Some(placed) = find(id).filter(|_| was_healthy) else { continue };
+            if let Some(group) = Arc::make_mut(&mut self.deployment).groups.get_mut(placed.group) {
+                group.healthy_allocs = group.healthy_allocs.saturating_sub(1);
+            }
+            self.extend(now, placed.group);
+        }
     }
 
     /// The same, ended.
