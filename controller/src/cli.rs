@@ -7,16 +7,19 @@ mod address;
 mod apply;
 pub mod client;
 mod completions;
+mod config;
 mod convert;
 mod delete;
 mod deployments;
 mod diff;
+mod doctor;
 mod exec;
 mod explain;
 mod failure;
 mod fs;
 mod get;
 mod logs;
+mod man;
 mod offline;
 mod output;
 mod restart;
@@ -238,11 +241,24 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet schema > manifest.schema.json\n  herdlet schema spec.groups.tasks.restart\n  herdlet schema job.group.task.restart   the same in Nomad's spelling"
     )]
     Schema(schema::SchemaArgs),
+    /// Look at what an agent needs of this machine: kernel, cgroups, limits, disk, clock, Consul
+    #[command(
+        after_help = "Examples:\n  herdlet doctor\n  herdlet doctor --config /etc/herdlet/herdlet.yaml --strict\n\nIt takes the agent's flags, and changes nothing. Exit code: 0 an agent can work here, 1 it can't."
+    )]
+    Doctor(Box<doctor::DoctorArgs>),
+    /// Show the config that an agent with these flags would have
+    #[command(
+        after_help = "Examples:\n  herdlet config view --config /etc/herdlet/herdlet.yaml\n  herdlet config view --resolved         with defaults, and where each value came from"
+    )]
+    Config(config::ConfigArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Examples:\n  herdlet completions bash > /etc/bash_completion.d/herdlet\n  herdlet completions zsh > \"${fpath[1]}/_herdlet\"\n  herdlet completions fish > ~/.config/fish/completions/herdlet.fish"
     )]
     Completions(offline::CompletionsArgs),
+    /// Write man pages
+    #[command(after_help = "Example:\n  herdlet man /usr/local/share/man/man1")]
+    Man(man::ManArgs),
     /// Print the version
     Version(offline::VersionArgs),
 }
@@ -317,6 +333,9 @@ impl ClientCommand {
             Self::Validate(_)
             | Self::Convert(_)
             | Self::Schema(_)
+            | Self::Doctor(_)
+            | Self::Config(_)
+            | Self::Man(_)
             | Self::Completions(_)
             | Self::Version(_) => None,
         }
@@ -359,6 +378,9 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Validate(args) => offline::validate(&args),
         ClientCommand::Convert(args) => convert::convert(&args),
         ClientCommand::Schema(args) => schema::schema(&args),
+        ClientCommand::Doctor(args) => doctor::run(*args).await,
+        ClientCommand::Config(args) => config::run(args),
+        ClientCommand::Man(args) => man::man(&args),
         ClientCommand::Completions(args) => {
             show::out(&completions::script(args.shell));
             Ok(0)

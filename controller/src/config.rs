@@ -6,6 +6,7 @@
 mod file;
 mod flags;
 mod places;
+mod view;
 
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use thiserror::Error;
 pub use file::{Consul, File, HostVolume, PortRange, RawExec};
 pub use flags::Flags;
 pub use places::{Surroundings, default_socket, default_state_dir, host_name};
+pub use view::{Setting, Source, settings};
 
 use crate::{desired::yaml::Problems, instance::Availability, paths::Paths, telemetry::logs};
 
@@ -153,14 +155,7 @@ impl Config {
     /// [`ConfigError`]; nothing was changed.
     pub fn load(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
         let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
-        let file = match &flags.config {
-            None => File::default(),
-            Some(path) => {
-                let bytes =
-                    std::fs::read(path).map_err(|source| ConfigError::Read { path: path.clone(), source })?;
-                File::read(&path.display().to_string(), &bytes).map_err(ConfigError::Problems)?
-            }
-        };
+        let file = File::named(flags.config.as_deref())?;
         Self::merge(flags, file, surroundings)
     }
 

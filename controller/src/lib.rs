@@ -6,6 +6,7 @@ pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod desired;
+pub mod doctor;
 pub mod drivers;
 pub mod durable;
 pub mod executor;

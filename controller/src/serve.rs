@@ -183,7 +183,7 @@ fn manifest_rules(config: &Config) -> Drivers {
     }
 }
 
-fn consul(config: &Config) -> anyhow::Result<ConsulConfig> {
+pub(crate) fn consul(config: &Config) -> anyhow::Result<ConsulConfig> {
     let token = match &config.consul.token_file {
         Some(path) => Some(crate::config::read_token(path)?.to_string()),
         None => None,

@@ -12,7 +12,7 @@ use herdlet_api_types::manifest::{Span, Text};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{HostPort, LogFormat, cgroup_parent_problem, filter_problem};
+use super::{ConfigError, HostPort, LogFormat, cgroup_parent_problem, filter_problem};
 use crate::desired::yaml::{self, Document, Problem, Problems};
 
 /// What a config file may say.
@@ -120,6 +120,17 @@ pub struct PortRange {
 }
 
 impl File {
+    /// The file of that name; one that says nothing where none is named.
+    ///
+    /// # Errors
+    /// When it can't be read, or something is wrong with it.
+    pub(super) fn named(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let bytes =
+            std::fs::read(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::read(&path.display().to_string(), &bytes).map_err(ConfigError::Problems)
+    }
+
     /// Reads a config.
     ///
     /// # Errors

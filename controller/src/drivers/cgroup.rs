@@ -114,9 +114,11 @@ pub enum Controller {
 }
 
 impl Controller {
-    const ALL: [Self; 2] = [Self::Memory, Self::Cpu];
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Memory, Self::Cpu];
 
-    fn name(self) -> &'static str {
+    /// As the kernel calls it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Cpu => "cpu",

@@ -65,6 +65,13 @@ impl ConsulConfig {
     }
 }
 
+impl ConsulConfig {
+    /// Whether somebody said where it is.
+    pub fn is_named(&self) -> bool {
+        self.is_named
+    }
+}
+
 impl fmt::Debug for ConsulConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let token = if self.token.is_some() { "set" } else { "not set" };

@@ -1,0 +1,96 @@
+//! `herdlet doctor`: whether an agent can work well on this machine, and what to do about what it lacks.
+//!
+//! In: the flags of an agent. Out: a line for each thing looked at, and what an agent that runs says. Nothing is changed.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    Address, Client,
+    failure::{FAILED, Failure, USAGE},
+    output::{Output, Reader},
+    show::{self, styled},
+    style,
+};
+use crate::{
+    config::{Config, Flags, Surroundings, host_name},
+    doctor::{self, Finding, Verdict},
+    drivers::task::in_full,
+};
+
+/// Arguments of `herdlet doctor`.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    flags: Flags,
+    /// Warnings count as failures
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What `herdlet doctor -o json` prints.
+#[derive(Serialize)]
+struct Report {
+    /// The exit code is 0.
+    good: bool,
+    checks: Vec<Finding>,
+}
+
+/// 0 where an agent can work here, 1 where it can't.
+pub(super) async fn run(args: DoctorArgs) -> Result<u8, Failure> {
+    let host = host_name();
+    let config = Config::load(args.flags, &Surroundings::of_process(&host))
+        .map_err(|error| Failure::new(format!("failed to {}", in_full(&error))).code(USAGE))?;
+    let mut checks = doctor::examine(&config).await;
+    checks.push(agent(&config).await);
+    let worst = checks.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok);
+    let good = worst < if args.strict { Verdict::Warning } else { Verdict::Failure };
+    match args.output.reader() {
+        Reader::Person => checks.iter().for_each(say),
+        Reader::Program => args.output.document(&Report { good, checks })?,
+    }
+    Ok(if good { 0 } else { FAILED })
+}
+
+/// That none runs is no failure: this command is for before, too.
+async fn agent(config: &Config) -> Finding {
+    let socket = config.socket.display();
+    if !config.socket.exists() {
+        return Finding::ok("agent", format!("none runs at {socket}"));
+    }
+    let asked = match Client::new(Address::Unix(config.socket.clone()), None) {
+        Ok(client) => client.status().await,
+        Err(error) => Err(error),
+    };
+    match asked {
+        Ok(status) if status.version == crate::http::VERSION => {
+            Finding::ok("agent", format!("{} answers at {socket}", status.version))
+        }
+        Ok(status) => Finding::warning(
+            "agent",
+            format!("{} answers at {socket}, this command is {}", status.version, crate::http::VERSION),
+            "restart the agent; its tasks run on",
+        ),
+        Err(error) => Finding::warning(
+            "agent",
+            format!("failed to ask it: {error}"),
+            "look at its log; a socket that nobody serves goes at the next start",
+        ),
+    }
+}
+
+fn say(finding: &Finding) {
+    let (style, word) = match finding.verdict {
+        Verdict::Ok => (style::GOOD, "ok"),
+        Verdict::Warning => (style::WARNING, "warning"),
+        Verdict::Failure => (style::ERROR, "failure"),
+    };
+    // Padded before it is coloured.
+    let verdict = styled(style, format!("{word:<7}"));
+    show::out(&format!("{verdict}  {:<11}  {}\n", finding.check, finding.message));
+    if let Some(hint) = &finding.hint {
+        show::out(&format!("{:22}{}\n", "", styled(style::DIM, hint)));
+    }
+}

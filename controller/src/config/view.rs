@@ -1,0 +1,139 @@
+//! The config as an agent would take it, with where each value came from.
+//!
+//! In: flags, the environment, the file. Out: settings under the file's own names, ready to be written as one.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::{Config, ConfigError, File, Flags, LogFormat, Surroundings};
+use crate::{desired::yaml, instance::Availability};
+
+/// Who said something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// A flag.
+    Flag,
+    /// A variable.
+    Environment,
+    /// The config file.
+    File,
+    /// Nobody: it is the default.
+    Default,
+}
+
+/// A key of the config file, and what it comes to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Setting {
+    /// Its name, dotted.
+    pub key: &'static str,
+    /// Null where nothing is set.
+    pub value: Value,
+    /// Who said so.
+    pub source: Source,
+}
+
+/// All settings, in the order of the documentation.
+///
+/// # Errors
+/// As [`Config::load`].
+pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Setting>, ConfigError> {
+    let given = said(&flags);
+    let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
+    let with_variables = said(&flags);
+    let written = flags.config.as_ref().and_then(|path| as_written(&std::fs::read(path).ok()?));
+    let file = File::named(flags.config.as_deref())?;
+    let source = |key: &str| {
+        let pointer = format!("/{}", key.replace('.', "/"));
+        match key {
+            _ if given.contains_key(key) => Source::Flag,
+            _ if with_variables.contains_key(key) => Source::Environment,
+            _ if written
+                .as_ref()
+                .and_then(|file| file.pointer(&pointer))
+                .is_some_and(|value| !value.is_null()) =>
+            {
+                Source::File
+            }
+            _ => Source::Default,
+        }
+    };
+    // Without an address there is nobody to send a token to, but somebody who set one wants to see it.
+    let token_file = flags.token_file.clone().or_else(|| file.token_file.clone());
+    let config = Config::merge(flags, file, surroundings)?;
+    let setting = |(key, value): (&'static str, Value)| Setting { key, value, source: source(key) };
+    let mut settings: Vec<Setting> = values(&config).into_iter().map(setting).collect();
+    if let Some(entry) = settings.iter_mut().find(|setting| setting.key == "token_file") {
+        entry.value = json!(token_file);
+    }
+    Ok(settings)
+}
+
+/// What flags say, by the names of the file.
+fn said(flags: &Flags) -> Map<String, Value> {
+    let Flags {
+        config: _,
+        name,
+        state_dir,
+        runtime_dir,
+        socket,
+        listen,
+        token_file,
+        metrics_listen,
+        manifests,
+        cgroup_parent,
+        host_ip,
+        log_level,
+        log_format,
+    } = flags;
+    let all = json!({
+        "name": name, "state_dir": state_dir, "runtime_dir": runtime_dir, "socket": socket, "listen": listen,
+        "token_file": token_file, "metrics_listen": metrics_listen, "cgroup_parent": cgroup_parent, "host_ip": host_ip,
+        "manifests": (!manifests.is_empty()).then_some(manifests),
+        "log_level": log_level, "log_format": log_format,
+    });
+    let Value::Object(all) = all else { return Map::new() };
+    all.into_iter().filter(|(_, value)| !value.is_null()).collect()
+}
+
+/// A file that has been read without a problem, as data.
+fn as_written(bytes: &[u8]) -> Option<Value> {
+    yaml::from_node(&yaml::parse("", bytes).documents.first()?.root()).ok()
+}
+
+/// What a config comes to, by the names of the file.
+fn values(config: &Config) -> Vec<(&'static str, Value)> {
+    let volume = |volume: &super::HostVolume| json!({ "name": volume.name.0, "path": volume.path, "read_only": volume.read_only });
+    let (listen, token_file) = config.listen.clone().unzip();
+    let address = |address: &super::HostPort| address.to_string();
+    Vec::from([
+        ("name", json!(config.name)),
+        ("datacenter", json!(config.datacenter)),
+        ("region", json!(config.region)),
+        ("node_class", json!((!config.node_class.is_empty()).then_some(&config.node_class))),
+        ("meta", json!(config.meta)),
+        ("state_dir", json!(config.state_dir)),
+        ("runtime_dir", json!(config.runtime_parent)),
+        ("socket", json!(config.socket)),
+        ("listen", json!(listen.as_ref().map(address))),
+        ("token_file", json!(token_file)),
+        ("metrics_listen", json!(config.metrics_listen.as_ref().map(address))),
+        ("manifests", json!(config.manifests)),
+        ("cgroup_parent", json!(config.cgroup_parent)),
+        ("host_ip", json!(config.host_ip.to_string())),
+        ("dynamic_ports", json!({ "min": config.dynamic_ports.start(), "max": config.dynamic_ports.end() })),
+        ("max_kill_timeout", json!(config.max_kill_timeout.to_string())),
+        ("raw_exec.enabled", json!(config.raw_exec == Availability::Enabled)),
+        ("host_volumes", config.host_volumes.iter().map(volume).collect()),
+        ("consul.address", json!(config.consul.address)),
+        ("consul.token_file", json!(config.consul.token_file)),
+        ("log_level", json!(config.log_level)),
+        (
+            "log_format",
+            json!(match config.log_format {
+                LogFormat::Text => "text",
+                LogFormat::Json => "json",
+            }),
+        ),
+    ])
+}

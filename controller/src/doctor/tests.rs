@@ -1,0 +1,84 @@
+//! What is said of machines that this one is not.
+
+use super::*;
+use crate::config::{File, Flags, Surroundings};
+
+fn config(change: impl FnOnce(&mut Flags)) -> Config {
+    let mut flags = Flags { state_dir: Some("/".into()), ..Flags::default() };
+    change(&mut flags);
+    let surroundings = Surroundings { variable: &|_| None, root: true, host_name: "here" };
+    Config::load(flags, &surroundings).unwrap()
+}
+
+#[test]
+fn limits_are_judged_by_what_an_agent_needs() {
+    assert_eq!(descriptors(Some(64)).verdict, Verdict::Failure);
+    assert_eq!(descriptors(Some(1_024)).verdict, Verdict::Warning);
+    assert_eq!(descriptors(Some(524_288)).verdict, Verdict::Ok);
+    assert_eq!(descriptors(None).verdict, Verdict::Ok);
+    assert_eq!(inotify(None).verdict, Verdict::Failure);
+    assert_eq!(inotify(Some(16)).verdict, Verdict::Warning);
+    assert_eq!(inotify(Some(1_024)).verdict, Verdict::Ok);
+}
+
+#[test]
+fn dynamic_ports_stay_apart_from_those_of_connections() {
+    let config = config(|_| {});
+    assert_eq!(ports(&config, "32768\t60999\n").verdict, Verdict::Ok);
+    assert_eq!(ports(&config, "").verdict, Verdict::Ok, "where nothing is known");
+    let finding = ports(&config, "1024 65535");
+    assert_eq!(finding.verdict, Verdict::Warning);
+    assert!(finding.message.contains("20000-32000"), "{}", finding.message);
+}
+
+#[test]
+fn a_container_is_known_by_its_marks() {
+    let root = tempfile::tempdir().unwrap();
+    assert_eq!(container(root.path()).verdict, Verdict::Ok);
+    fs::write(root.path().join(".dockerenv"), "").unwrap();
+    assert!(container(root.path()).message.contains("Docker"));
+}
+
+#[test]
+fn a_clock_is_wrong_when_it_is_years_behind_or_nobody_set_it() {
+    let systemd = tempfile::tempdir().unwrap();
+    let now = (CLOCK_MIN + 1) * 1_000_000_000;
+    assert_eq!(clock(0, systemd.path()).verdict, Verdict::Failure);
+    assert_eq!(clock(now, systemd.path()).verdict, Verdict::Ok);
+    fs::create_dir(systemd.path().join("timesync")).unwrap();
+    assert_eq!(clock(now, systemd.path()).verdict, Verdict::Warning);
+    fs::write(systemd.path().join("timesync/synchronized"), "").unwrap();
+    assert_eq!(clock(now, systemd.path()).verdict, Verdict::Ok);
+}
+
+#[test]
+fn a_state_directory_must_be_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let finding = disk(&file.join("state"));
+    assert_eq!(finding.verdict, Verdict::Failure);
+    assert!(finding.message.ends_with("file is not a directory"), "{}", finding.message);
+    assert_ne!(disk(&dir.path().join("to/be/made")).verdict, Verdict::Failure);
+}
+
+#[test]
+fn folders_and_volumes_that_are_not_there_are_waited_for() {
+    assert_eq!(manifests(Path::new("/")).verdict, Verdict::Ok);
+    assert_eq!(manifests(Path::new("/nowhere")).verdict, Verdict::Warning);
+    assert_eq!(host_volume("site", Path::new("/")).verdict, Verdict::Ok);
+    assert_eq!(host_volume("site", Path::new("/nowhere")).verdict, Verdict::Warning);
+}
+
+#[tokio::test]
+async fn consul_is_asked_only_where_somebody_named_it() {
+    let config = config(|_| {});
+    if std::env::var_os("CONSUL_HTTP_ADDR").is_none() {
+        assert_eq!(consul(&config).await, None);
+    }
+    // A port that nobody listens on.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let file = File::read("agent.yaml", format!("consul: {{address: \"{closed}\"}}").as_bytes()).unwrap();
+    let named = Config { consul: file.consul, ..config };
+    assert_eq!(consul(&named).await.map(|finding| finding.verdict), Some(Verdict::Warning));
+}
