@@ -52,6 +52,7 @@ pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
         shutdown_delay: Duration::ZERO,
         meta: BTreeMap::new(),
         disk_mib: 300,
+        scaling: None,
     }
 }
 

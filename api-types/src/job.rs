@@ -4,7 +4,7 @@
 //! Names follow Nomad's job specification; plurals are lists. Units: durations in nanoseconds ([`Duration`]), cpu in MHz,
 //! memory and disk in MiB.
 
-use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,28 @@ pub struct Job {
     pub groups: Vec<Group>,
 }
 
+/// Allocations of a job: all of its counts together.
+pub const ALLOCATIONS_MAX: u64 = 10_000;
+/// Tasks of all allocations of a job.
+pub const RUNNING_TASKS_MAX: u64 = 100_000;
+
 impl Job {
+    /// Why there may not be as many allocations as the counts of its groups make; none where there may.
+    pub fn too_many(&self) -> Option<String> {
+        let allocations: u64 = self.groups.iter().map(|group| u64::from(group.count)).sum();
+        let tasks: u64 =
+            self.groups.iter().map(|group| u64::from(group.count) * group.tasks.len() as u64).sum();
+        if allocations > ALLOCATIONS_MAX {
+            Some(format!("a job has at most {ALLOCATIONS_MAX} allocations, these counts make {allocations}"))
+        } else if tasks > RUNNING_TASKS_MAX {
+            Some(format!(
+                "the allocations of a job have at most {RUNNING_TASKS_MAX} tasks, these make {tasks}"
+            ))
+        } else {
+            None
+        }
+    }
+
     /// The key that identifies this job.
     pub fn key(&self) -> JobKey {
         JobKey { namespace: self.namespace.as_str().into(), id: self.id.as_str().into() }
@@ -67,6 +88,9 @@ pub struct Group {
     pub name: String,
     /// How many allocations of this group should exist.
     pub count: u32,
+    /// Between which counts it may be scaled; absent where the manifest has no `scaling` (then any count may be asked for).
+    #[serde(default)]
+    pub scaling: Option<Scaling>,
     /// Roll-out rules; absent where the manifest has no `update` (then all change at once and health is not awaited).
     pub update: Option<Update>,
     /// Ports; absent where the group has no `network`.
@@ -100,6 +124,30 @@ impl Group {
         let of_tasks =
             self.tasks.iter().flat_map(|task| task.services.iter().map(move |service| (Some(task), service)));
         self.services.iter().map(|service| (None, service)).chain(of_tasks)
+    }
+}
+
+/// `scaling`: between which counts a group may be scaled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scaling {
+    /// Whether an autoscaler should act; for its eyes only.
+    pub enabled: bool,
+    /// The least count.
+    pub min: u32,
+    /// The greatest count.
+    pub max: u32,
+}
+
+impl Scaling {
+    /// Why the group may not have this count; none where it may.
+    pub fn refuses(&self, count: u32) -> Option<String> {
+        if count < self.min {
+            Some(format!("count {count} is less than scaling.min, which is {}", self.min))
+        } else if count > self.max {
+            Some(format!("count {count} is greater than scaling.max, which is {}", self.max))
+        } else {
+            None
+        }
     }
 }
 

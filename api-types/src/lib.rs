@@ -33,6 +33,7 @@ pub mod job;
 pub mod manifest;
 pub mod nomad;
 pub mod overview;
+pub mod scaling;
 pub mod service;
 pub mod task;
 pub mod view;

@@ -50,7 +50,7 @@ mod write;
 mod tests;
 
 pub use group::{
-    EphemeralDisk, GroupSpec, Network, NetworkMode, Port, Restart, Update, VolumeRequest, VolumeType,
+    EphemeralDisk, GroupSpec, Network, NetworkMode, Port, Restart, Scaling, Update, VolumeRequest, VolumeType,
 };
 pub use job::JobSpec;
 pub use scalar::{Signal, Span, Text};

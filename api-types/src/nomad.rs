@@ -26,6 +26,7 @@ mod evaluation;
 mod file;
 mod job;
 mod node;
+mod scale;
 mod summary;
 mod time;
 
@@ -35,6 +36,7 @@ pub use evaluation::{Evaluated, evaluation};
 pub use file::FileInfo;
 pub use job::{job, job_stub, job_version, whole_job};
 pub use node::{Capacity, Machine, Wanted, node, node_stub};
+pub use scale::scale_status;
 pub use summary::job_summary;
 pub use time::rfc3339;
 

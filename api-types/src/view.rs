@@ -11,6 +11,7 @@ use crate::{
     alloc::{Allocation, ClientStatus},
     deployment::Deployment,
     job::Job,
+    scaling::ScalingEvents,
     service::CheckResult,
     task::{ExitResult, History, TaskPhase, TaskStatus},
     volume::{Volume, VolumeStatus},
@@ -43,6 +44,9 @@ pub struct JobView {
     /// The versions that can be gone back to, oldest first. They have an endpoint of their own.
     #[serde(skip)]
     pub past: Vec<Arc<JobVersion>>,
+    /// Who has scaled it. It has an endpoint of its own.
+    #[serde(skip)]
+    pub scaled: Arc<ScalingEvents>,
 }
 
 /// A version of a job.

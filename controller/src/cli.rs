@@ -24,6 +24,7 @@ mod offline;
 mod output;
 mod restart;
 mod rollback;
+mod scale;
 mod schema;
 mod screen;
 mod show;
@@ -200,6 +201,11 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet get versions web\n  herdlet rollback web --wait            to the version before the current one\n  herdlet rollback web --to 3\n\nThe text of that version becomes the newest version; six are kept."
     )]
     Rollback(rollback::RollbackArgs),
+    /// Give a group of a job another count, until a manifest says otherwise
+    #[command(
+        after_help = "Examples:\n  herdlet scale web 3 --wait\n  herdlet scale shop.worker 0\n\nThe count is a new version of the job; the next apply of its manifest brings the written one back."
+    )]
+    Scale(scale::ScaleArgs),
     /// Open the status page in a browser, through a port of this machine, until Ctrl-C
     #[command(
         after_help = "Examples:\n  herdlet ui\n  herdlet ui --no-open                    print the address; it works once"
@@ -324,6 +330,7 @@ impl ClientCommand {
             Self::Stop(args) => Some(&mut args.connection),
             Self::Signal(args) => Some(&mut args.connection),
             Self::Rollback(args) => Some(&mut args.connection),
+            Self::Scale(args) => Some(&mut args.connection),
             Self::Top(args) => Some(&mut args.connection),
             Self::Ui(args) => Some(&mut args.connection),
             Self::Wait(args) => Some(&mut args.connection),
@@ -369,6 +376,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Stop(args) => restart::stop(args).await,
         ClientCommand::Signal(args) => restart::signal(args).await,
         ClientCommand::Rollback(args) => rollback::run(args).await,
+        ClientCommand::Scale(args) => scale::run(args).await,
         ClientCommand::Top(args) => top::run(args).await,
         ClientCommand::Ui(args) => ui::run(args).await,
         ClientCommand::Wait(args) => wait::run(args).await,

@@ -30,6 +30,7 @@ mod nodes;
 mod not_built;
 mod query;
 mod register;
+mod scale;
 mod search;
 mod serve;
 mod services;
@@ -160,6 +161,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/job/{job}/summary", get(jobs::summary))
         .route("/v1/job/{job}/evaluations", get(evaluations::of_job))
         .route("/v1/job/{job}/evaluate", post(jobs::evaluate).put(jobs::evaluate))
+        .route("/v1/job/{job}/scale", get(scale::read).post(scale::scale).put(scale::scale))
         .route("/v1/evaluations", get(evaluations::list))
         .route("/v1/evaluation/{eval}", get(evaluations::read))
         .route("/v1/evaluation/{eval}/allocations", get(evaluations::allocations))

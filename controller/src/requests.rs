@@ -143,6 +143,8 @@ fn waits_for_nothing(command: &Command) -> bool {
         Command::Apply { .. }
         | Command::Delete { .. }
         | Command::Revert { .. }
+        | Command::ApplyWithCounts { .. }
+        | Command::Scale { .. }
         | Command::DeleteVolume { .. }
         | Command::StopAlloc { .. }
         | Command::Restart { .. }

@@ -54,6 +54,7 @@ pub(crate) fn job_view(job: &Arc<Job>, version: u64) -> JobView {
         convergence: converged(),
         deployments: Vec::new(),
         past: Vec::new(),
+        scaled: Arc::default(),
     }
 }
 

@@ -121,6 +121,18 @@ def events(api):
     leave.set()
 
 
+def scaling(api):
+    before = api.job.get_job("web")["Version"]
+    answer = api.job.scale_job("web", 2, {"Group": "g"}, message="more")
+    assert api.evaluation.get_evaluation(answer["EvalID"])["TriggeredBy"] == "job-scaling"
+    until("two", lambda: api.job.get_scale_status("web")["TaskGroups"]["g"]["Running"] == 2)
+    group = api.job.get_scale_status("web")["TaskGroups"]["g"]
+    assert (group["Desired"], group["Events"][0]["PreviousCount"], group["Events"][0]["Message"]) == (2, 1, "more"), group
+    assert api.job.get_job("web")["Version"] == before + 1
+    api.job.scale_job("web", 1, {"Group": "g"})
+    until("one", lambda: len(api.job.get_scale_status("web")["TaskGroups"]["g"]["Events"]) == 2)
+
+
 def changes(api):
     alloc = running(api)["ID"]
     api.client.allocation.signal_allocation(alloc, "SIGCONT", task="t")
@@ -138,7 +150,7 @@ def changes(api):
 
 def main(port, token):
     api = nomad.Nomad(host="127.0.0.1", port=int(port), token=token, timeout=10)
-    for part in [jobs, allocations, files, node, agent, events, changes]:
+    for part in [jobs, allocations, files, node, agent, events, scaling, changes]:
         part(api)
         print(f"{part.__name__}: as in Nomad", flush=True)
 

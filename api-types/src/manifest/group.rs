@@ -11,7 +11,7 @@ block! {
     /// A group: its tasks start, run and stop together; each of its `count` copies is an allocation.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
         "affinities", "affinity", "constraint", "constraints", "consul", "disconnect", "max_client_disconnect",
-        "migrate", "prevent_reschedule_on_lost", "reschedule", "scaling", "spread", "spreads",
+        "migrate", "prevent_reschedule_on_lost", "reschedule", "spread", "spreads",
         "stop_after_client_disconnect", "vault",
     ], "x-misplaced" = {
         "replicas": "did you mean `count`?",
@@ -20,9 +20,11 @@ block! {
         /// Unique in the job; a lower-case DNS label.
         #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
         pub name: String,
-        /// How many copies run; default 1, at most 10000.
+        /// How many copies run; default 1, or `scaling.min` where that is written; at most 10000.
         #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
         pub count: u32,
+        /// Between which counts this group may be scaled; without it any count may be asked for.
+        pub scaling: Scaling,
         /// How a new version replaces the old one; overrides single fields of the job's `update`.
         pub update: Update,
         /// When and how often tasks of this group are restarted; a task's own `restart` overrides single fields.
@@ -42,6 +44,21 @@ block! {
         pub meta: BTreeMap<String, Text>,
         /// The disk this group is expected to need.
         pub ephemeral_disk: EphemeralDisk,
+    }
+}
+
+block! {
+    /// Between which counts a group may be scaled.
+    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["policy", "type"])))]
+    pub struct Scaling {
+        /// Whether an autoscaler should act, for its eyes only; default true.
+        pub enabled: bool,
+        /// The least count; default `count`.
+        #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
+        pub min: u32,
+        /// The greatest count.
+        #[cfg_attr(feature = "schema", schemars(required, range(max = 10_000)))]
+        pub max: u32,
     }
 }
 

@@ -7,8 +7,8 @@
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec, vec::Vec};
 
 use super::{
-    CheckType, Dependency, GroupSpec, Hook, JobManifest, Lifecycle, Restart, Span, TaskSpec, Text, Update,
-    VolumeManifest,
+    CheckType, Dependency, GroupSpec, Hook, JobManifest, Lifecycle, Restart, Scaling, Span, TaskSpec, Text,
+    Update, VolumeManifest,
     defaults::{
         DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, PRESTOP_TIMEOUT,
         PRIORITY, REGION, UPDATE, check_name, default_restart,
@@ -49,6 +49,17 @@ impl Update {
             auto_promote: self.auto_promote.unwrap_or(outer.auto_promote),
             canary: self.canary.unwrap_or(outer.canary),
             stagger: length(self.stagger, outer.stagger),
+        }
+    }
+}
+
+impl Scaling {
+    /// The bounds that these fields mean for a group with this count.
+    pub fn of(&self, count: u32) -> job::Scaling {
+        job::Scaling {
+            enabled: self.enabled.unwrap_or(true),
+            min: self.min.unwrap_or(count),
+            max: self.max.unwrap_or_default(),
         }
     }
 }
@@ -128,12 +139,14 @@ fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
         (Some(update), None) | (None, Some(update)) => Some(update.over(&UPDATE)),
         (Some(of_job), Some(of_group)) => Some(of_group.over(&of_job.over(&UPDATE))),
     };
+    let count = spec.count.or(spec.scaling.as_ref().and_then(|scaling| scaling.min)).unwrap_or(1);
     let default = default_restart(outer.kind);
     let restart = spec.restart.as_ref().map_or(default.clone(), |written| written.over(&default));
     // Nomad names a group's own service after a task called "group".
     let names = Names { job: outer.job, group: &name, task: "group" };
     Group {
-        count: spec.count.unwrap_or(1),
+        count,
+        scaling: spec.scaling.as_ref().map(|scaling| scaling.of(count)),
         update,
         network: spec.network.as_ref().map(to_network),
         volumes: spec

@@ -48,6 +48,10 @@ impl VolumeManifest {
 
 fn fill_group(written: &mut GroupSpec, group: &Group, job: &Job) {
     written.count.get_or_insert(group.count);
+    if let (Some(written), Some(scaling)) = (&mut written.scaling, &group.scaling) {
+        written.enabled.get_or_insert(scaling.enabled);
+        written.min.get_or_insert(scaling.min);
+    }
     if let (Some(written), Some(update)) = (&mut written.update, &group.update) {
         fill_update(written, update);
     }

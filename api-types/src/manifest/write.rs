@@ -6,9 +6,9 @@ use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use super::{
     ApiVersion, Check, CheckType, Dependency, EphemeralDisk, GroupSpec, Hook, Identity, JobKind, JobManifest,
-    JobSpec, Lifecycle, Logs, Metadata, MkdirParameters, Network, Port, Prestop, Resources, Restart, Service,
-    Signal, Span, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata, VolumeMount,
-    VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
+    JobSpec, Lifecycle, Logs, Metadata, MkdirParameters, Network, Port, Prestop, Resources, Restart, Scaling,
+    Service, Signal, Span, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata,
+    VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
     defaults::{
         DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, PRESTOP_TIMEOUT,
         PRIORITY, REGION, UPDATE, check_name, default_restart,
@@ -86,7 +86,8 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
     let tasks = group.tasks.iter().map(|task| from_task(task, &Names { task: &task.name, ..names }, shared));
     GroupSpec {
         name: Some(group.name.clone()),
-        count: (group.count != 1).then_some(group.count),
+        count: (group.count != 1 || group.scaling.is_some()).then_some(group.count),
+        scaling: group.scaling.as_ref().map(|scaling| from_scaling(scaling, group.count)),
         update: group.update.as_ref().map(from_update),
         restart: from_restart(shared, &default),
         network: group.network.as_ref().map(from_network),
@@ -98,6 +99,14 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         shutdown_delay: from_length(group.shutdown_delay, Duration::ZERO),
         meta: texts(&group.meta),
         ephemeral_disk: (group.disk_mib != DISK_MIB).then_some(EphemeralDisk { size: Some(group.disk_mib) }),
+    }
+}
+
+fn from_scaling(scaling: &job::Scaling, count: u32) -> Scaling {
+    Scaling {
+        enabled: (!scaling.enabled).then_some(false),
+        min: (scaling.min != count).then_some(scaling.min),
+        max: Some(scaling.max),
     }
 }
 

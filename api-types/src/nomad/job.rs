@@ -8,7 +8,7 @@ use crate::{
     deployment::DeploymentStatus,
     job::{
         AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, JobType, Provider,
-        RestartMode, RestartPolicy, Service, Task, Update, VolumeRequest,
+        RestartMode, RestartPolicy, Scaling, Service, Task, Update, VolumeRequest,
     },
     view::{AllocView, ConvergenceState, JobVersion, JobView},
 };
@@ -120,15 +120,22 @@ fn group(group: &Group) -> Value {
         group.volumes.iter().map(|(name, request)| (name.clone(), volume(name, request))).collect();
     json!({
         "Name": group.name, "Count": group.count, "Meta": map(&group.meta),
-        "Update": group.update.as_ref().map(update),
+        "Update": group.update.as_ref().map(update), "Scaling": group.scaling.as_ref().map(scaling),
         "RestartPolicy": group.tasks.first().map(|task| restart(&task.restart)),
         "Networks": networks, "Volumes": if volumes.is_empty() { Value::Null } else { Value::Object(volumes) },
         "Services": list(group.services.iter().map(service).collect()),
         "EphemeralDisk": { "SizeMB": group.disk_mib, "Sticky": false, "Migrate": false },
         "ShutdownDelay": group.shutdown_delay,
         "Tasks": group.tasks.iter().map(task).collect::<Vec<_>>(),
-        "Constraints": null, "Affinities": null, "Spreads": null, "Scaling": null, "ReschedulePolicy": null,
+        "Constraints": null, "Affinities": null, "Spreads": null, "ReschedulePolicy": null,
         "Migrate": null, "Consul": null,
+    })
+}
+
+fn scaling(scaling: &Scaling) -> Value {
+    json!({
+        "ID": "", "Type": "horizontal", "Target": null, "Policy": null, "Enabled": scaling.enabled,
+        "Min": scaling.min, "Max": scaling.max,
     })
 }
 

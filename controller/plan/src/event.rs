@@ -3,8 +3,8 @@
 use std_alloc::{boxed::Box, string::String, vec::Vec};
 
 use herdlet_api_types::{
-    AllocId, DeploymentId, JobKey, alloc::Allocation, job::Job, service::CheckResult, task::ExitResult,
-    volume::Volume,
+    AllocId, DeploymentId, JobKey, alloc::Allocation, job::Job, scaling::ScalingNote, service::CheckResult,
+    task::ExitResult, volume::Volume,
 };
 
 use crate::{
@@ -124,6 +124,22 @@ pub enum Command {
         to: u64,
         /// Only if this is the current version.
         prior: Option<u64>,
+    },
+    /// Make this job the desired state, but for the counts that its groups have.
+    ApplyWithCounts {
+        /// Which.
+        job: Box<Job>,
+    },
+    /// Give a group another count, as a new version of its job.
+    Scale {
+        /// Of which job.
+        job: JobKey,
+        /// Which group.
+        group: String,
+        /// The count; where absent only what is said is noted.
+        count: Option<u32>,
+        /// What is said about it.
+        note: ScalingNote,
     },
     /// Let the canaries of a deployment take the place of the old allocations.
     PromoteDeployment {

@@ -6,16 +6,19 @@
 pub mod deployment;
 pub mod ports;
 pub mod rollout;
+pub mod scale;
 
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
     string::String,
+    sync::Arc,
     vec::Vec,
 };
 
 use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
     job::{Group, Job},
+    scaling::ScalingEvents,
 };
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +53,9 @@ pub struct JobState {
     /// Versions that a deployment has found good.
     #[serde(default)]
     pub stable: BTreeSet<u64>,
+    /// Who has scaled it.
+    #[serde(default)]
+    pub scaled: Arc<ScalingEvents>,
 }
 
 impl JobState {
@@ -96,6 +102,7 @@ fn same_group(old: &Group, new: &Group) -> bool {
     let Group {
         name,
         count: _,
+        scaling: _,
         update: _,
         network,
         volumes,

@@ -33,5 +33,8 @@ pub const VERSIONS_KEPT: usize = 6;
 /// Deployments of a job that are kept to be looked up: as many as versions.
 pub const DEPLOYMENTS_KEPT: usize = VERSIONS_KEPT;
 
+/// Scaling events of a group that are kept, as Nomad's `job_tracked_scaling_events`.
+pub const SCALING_EVENTS_KEPT: usize = 20;
+
 /// Dynamic ports, as Nomad's default.
 pub const DYNAMIC_PORTS: core::ops::RangeInclusive<u16> = 20_000..=32_000;

@@ -8,6 +8,7 @@ pub mod deployments;
 mod jobs;
 mod quarantine;
 mod restore;
+mod scaling;
 mod verdict;
 mod versions;
 mod volumes;

@@ -112,6 +112,7 @@ pub(crate) fn fill(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope) ->
                 deleting: file.deleting,
                 slots: slots(key, &loaded.specs, sources.now),
                 deployments: Vec::new(),
+                scaled: Arc::default(),
                 stable: BTreeSet::new(),
             };
             loaded.jobs.insert(key.clone(), state);

@@ -217,6 +217,15 @@ impl Client {
         Ok(done.index)
     }
 
+    /// Gives a group another count: the index of the commit.
+    pub async fn scale(&self, job: &JobKey, group: &str, count: u32, message: &str) -> Result<u64> {
+        let path = format!("/v1/job/{}/scale", encode(&job.id));
+        let body = json!({ "Count": count, "Target": { "Group": group }, "Message": message });
+        let request = self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body);
+        let done: Done = self.ask(request).await?;
+        Ok(done.index)
+    }
+
     /// Promotes the canaries of a deployment; without names those of all its groups.
     pub async fn promote(&self, id: DeploymentId, groups: &[String]) -> Result<()> {
         let body = json!({ "DeploymentID": id, "All": groups.is_empty(), "Groups": groups });

@@ -44,6 +44,7 @@ fn command_lines_people_type_are_understood() {
         "herdlet promote web --group api --group front",
         "herdlet deployment fail web -o json",
         "herdlet get deployments web -o wide",
+        "herdlet scale web.front 3 --wait --message load",
         "herdlet validate --strict web.yaml",
         "herdlet plan -f web.yaml --addr unix:///run/x.sock",
         "herdlet schema spec.groups.tasks",

@@ -46,7 +46,8 @@ impl Owners {
     pub fn allow(&self, command: &Command) -> Result<(), Owner> {
         let jobs: Vec<JobKey> = match command {
             Command::Apply { jobs, .. } => jobs.iter().map(|job| job.key()).collect(),
-            Command::Delete { job } => vec![job.clone()],
+            Command::ApplyWithCounts { job } => vec![job.key()],
+            Command::Delete { job } | Command::Scale { job, .. } => vec![job.clone()],
             // What is done to a job that stays as it is defined.
             Command::Explain { .. }
             | Command::Revert { .. }

@@ -34,6 +34,8 @@ pub(super) enum Trigger {
     JobRegister,
     /// The job is to stop.
     JobDeregister,
+    /// A group has another count.
+    JobScaling,
     /// An allocation is to be stopped and replaced.
     AllocStop,
 }
@@ -43,6 +45,7 @@ impl Trigger {
         match self {
             Self::JobRegister => "job-register",
             Self::JobDeregister => "job-deregister",
+            Self::JobScaling => "job-scaling",
             Self::AllocStop => "alloc-stop",
         }
     }

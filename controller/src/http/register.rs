@@ -12,7 +12,7 @@ use axum::{
 use herdlet_api_types::{job::Job, nomad, nomad::Updates, view::JobView};
 use herdlet_plan::{
     event::{Command, Reply},
-    job::same_work,
+    job::{same_work, scale},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -40,11 +40,9 @@ pub(super) struct Request {
 
 impl Request {
     fn check(&self) -> ApiResult<()> {
-        for (asked, name) in [
-            (self.enforce_index, "EnforceIndex"),
-            (self.preserve_counts, "PreserveCounts"),
-            (self.preserve_resources, "PreserveResources"),
-        ] {
+        for (asked, name) in
+            [(self.enforce_index, "EnforceIndex"), (self.preserve_resources, "PreserveResources")]
+        {
             if asked {
                 return Err(ApiError::NotBuilt(format!("{name} is not built")));
             }
@@ -75,7 +73,12 @@ async fn accept(shared: &Shared, request: Request, id: Option<String>) -> ApiRes
     let (job, warnings) = read(shared, json!({ "Job": request.job }).to_string(), "job.json").await?;
     named(&job, id.as_deref())?;
     let key = job.key();
-    match shared.request(Command::Apply { jobs: vec![job], volumes: Vec::new() }).await? {
+    let command = if request.preserve_counts {
+        Command::ApplyWithCounts { job: job.into() }
+    } else {
+        Command::Apply { jobs: vec![job], volumes: Vec::new() }
+    };
+    match shared.request(command).await? {
         Reply::Applied { index, .. } => {
             let eval = shared.evaluations.note(&key, Trigger::JobRegister, index);
             Ok(Json(json!({
@@ -126,6 +129,10 @@ pub(super) async fn plan(
     let (job, warnings) = read(&shared, json!({ "Job": request.job }).to_string(), "job.json").await?;
     named(&job, Some(&id))?;
     let known = shared.model.job(&job.key()).filter(|view| !view.deleting);
+    let job = match &known {
+        Some(view) if request.preserve_counts => scale::with_counts_of(job, &view.job)?,
+        Some(_) | None => job,
+    };
     let diff = request.diff.then(|| {
         let old = known.as_deref().map(|view| nomad::job(&view.job, 0));
         nomad::job_diff(old.as_ref(), &nomad::job(&job, 0))

@@ -98,6 +98,7 @@ fn job(version: u64, convergence: Convergence) -> View {
             allocs: Vec::new(),
             convergence,
             deployments: Vec::new(),
+            scaled: Arc::default(),
             past: Vec::new(),
         }
         .into(),

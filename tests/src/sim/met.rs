@@ -17,6 +17,7 @@ macro_rules! kinds {
 
 kinds! {
     Update = "job updates",
+    Scale = "groups scaled",
     Revert = "jobs gone back to older versions",
     Promote = "deployments promoted by people",
     FailDeployment = "deployments failed by people",

@@ -38,6 +38,11 @@ impl Life {
                 let to = past[self.dice.below(past.len() as u64) as usize].version;
                 self.request(Command::Revert { job: job_key(id), to, prior: None });
             }
+            4 if self.dice.one_in(3) => {
+                let count = Some(self.dice.below(4) as u32);
+                let (group, note) = ("g".to_owned(), Default::default());
+                self.request(Command::Scale { job: job_key(id), group, count, note });
+            }
             4 => self.delete(id),
             5 if self.dice.one_in(2) => self.decide(),
             5 => self.want_volumes(),

@@ -61,6 +61,10 @@ impl Tale {
                 let volumes = volumes.iter().map(|volume| format!("volume {}", volume.name));
                 format!("apply {}", jobs.chain(volumes).collect::<Vec<_>>().join(", "))
             }
+            Command::ApplyWithCounts { job: wanted } => {
+                format!("apply {} with the counts there are", job(wanted))
+            }
+            Command::Scale { job, group, count, .. } => format!("scale {}.{group} to {count:?}", job.id),
             Command::Delete { job } => format!("delete {}", job.id),
             Command::Revert { job, to, .. } => format!("revert {} to version {to}", job.id),
             Command::PromoteDeployment { id, .. } => format!("promote deployment {}", id.short()),

@@ -21,6 +21,7 @@ mod nobody;
 mod page;
 mod processes;
 mod run;
+mod scale;
 mod secrets;
 mod security;
 mod services;

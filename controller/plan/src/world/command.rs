@@ -47,6 +47,10 @@ impl World {
                 Ok(Reply::Accepted { index: self.meta.index })
             }
             Command::Revert { job, to, prior } => self.revert_job(now, &job, to, prior, dirty),
+            Command::ApplyWithCounts { job } => self.apply_with_counts(now, *job, dirty),
+            Command::Scale { job, group, count, note } => {
+                self.scale_job(now, &job, &group, count, note, dirty)
+            }
             Command::PromoteDeployment { id, scope } => self.promote_deployment(now, id, &scope, dirty),
             Command::FailDeployment { id } => self.fail_deployment(now, id, dirty),
             Command::DeleteVolume { name, data } => self.delete_volume(name, data, dirty),
@@ -87,7 +91,7 @@ impl World {
         Ok(Reply::Accepted { index: self.meta.index })
     }
 
-    fn apply_set(
+    pub(super) fn apply_set(
         &mut self,
         now: Now,
         jobs: Vec<Job>,

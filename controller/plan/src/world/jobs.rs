@@ -74,6 +74,7 @@ impl World {
                     slots: BTreeMap::new(),
                     deployments: Vec::new(),
                     stable: BTreeSet::new(),
+                    scaled: Arc::default(),
                 };
                 self.meta.index = index;
                 let entry = JobEntry {
@@ -346,6 +347,7 @@ impl JobEntry {
             shown.modify_index == state.modify_index
                 && shown.convergence == convergence
                 && shown.past.len() == self.past.len()
+                && shown.scaled == state.scaled
                 && shown.deployments.iter().eq(state.deployments.iter().rev().map(|known| &known.deployment))
                 && (!stale || shown.allocs.iter().copied().eq(allocs.of_job(key).map(|(id, _)| id)))
         });
@@ -364,6 +366,7 @@ impl JobEntry {
             convergence,
             deployments: state.deployments.iter().rev().map(|known| Arc::clone(&known.deployment)).collect(),
             past: self.past.values().map(Arc::clone).collect(),
+            scaled: Arc::clone(&state.scaled),
         });
         self.shown = Some(Arc::clone(&view));
         turn.views.push(View::Job(view));

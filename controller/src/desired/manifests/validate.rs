@@ -79,6 +79,7 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
 fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut Findings<'_>) {
     let GroupContext { spec, group, trail, job, .. } = *context;
     let tasks = trail.field("tasks");
+    policy::scaling(group, trail, findings);
     if let Some(update) = &spec.update {
         policy::update(update, manifest.spec.update.as_ref(), job.kind, &trail.field("update"), findings);
     }

@@ -70,6 +70,40 @@ async fn versions_are_told_newest_first_in_both_forms() {
 }
 
 #[tokio::test]
+async fn scaling_is_told_in_nomads_form() {
+    let ground = Ground::new();
+    let web = job("web", "front", "httpd");
+    let mut scaled = herdlet_api_types::scaling::ScalingEvents::default();
+    for count in [Some(3), None] {
+        let event = herdlet_api_types::scaling::ScalingEvent {
+            time: herdlet_api_types::UnixNanos(7),
+            count,
+            previous_count: 2,
+            note: Default::default(),
+            create_index: 4,
+        };
+        scaled.remember("front", event, 2);
+    }
+    let view = alloc_view(&web, 0, 7);
+    let shown = JobView { scaled: scaled.into(), allocs: vec![view.spec.id], ..job_view(&web, 2) };
+    ground.show(9, &[shown], &[view]);
+    ground.unix(Limits::default()).await;
+    let told: Value = serde_json::from_str(&ground.get("/v1/job/web/scale").await.1).unwrap();
+    assert_eq!(
+        (&told["JobID"], &told["JobStopped"], &told["Namespace"]),
+        (&json!("web"), &json!(false), &json!("default"))
+    );
+    let event = |count: Value| {
+        json!({ "Time": 7, "Count": count, "PreviousCount": 2, "Message": "", "Error": false, "Meta": null,
+                "EvalID": null, "CreateIndex": 4 })
+    };
+    let front = json!({ "Desired": 2, "Placed": 1, "Running": 1, "Healthy": 0, "Unhealthy": 0,
+                        "Events": [event(json!(null)), event(json!(3))] });
+    assert_eq!(told["TaskGroups"]["front"], front);
+    assert_eq!(ground.get("/v1/job/other/scale").await.0, 404);
+}
+
+#[tokio::test]
 async fn a_blocking_query_waits_for_the_next_commit() {
     let ground = Ground::new();
     let web = job("web", "front", "httpd");

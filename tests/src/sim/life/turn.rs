@@ -8,7 +8,7 @@ use std::{
 };
 
 use herdlet_api_types::{
-    AllocId, UnixNanos,
+    AllocId, JobKey, UnixNanos,
     job::Job,
     service::{CheckResult, CheckStatus},
     view::{AllocView, Reason},
@@ -299,11 +299,14 @@ impl Life {
                 self.met.note(Kind::Delete);
                 self.wanted.remove(&*job.id);
             }
+            Command::ApplyWithCounts { job } => self.is_wanted_now(&job.key()),
+            Command::Scale { job, .. } => {
+                self.met.note(Kind::Scale);
+                self.is_wanted_now(&job);
+            }
             Command::Revert { job, .. } => {
                 self.met.note(Kind::Revert);
-                if let Some(view) = self.jobs.get(&job) {
-                    self.wanted.insert(job.id.to_string(), Job::clone(&view.job));
-                }
+                self.is_wanted_now(&job);
             }
             Command::PromoteDeployment { .. } => self.met.note(Kind::Promote),
             Command::FailDeployment { .. } => self.met.note(Kind::FailDeployment),
@@ -311,6 +314,13 @@ impl Life {
             Command::StopAlloc { .. } => self.met.note(Kind::Stop),
             Command::Restart { .. } => self.met.note(Kind::Restart),
             Command::Signal { .. } | Command::Explain { .. } => {}
+        }
+    }
+
+    /// People have been told that what is shown of the job is wanted.
+    fn is_wanted_now(&mut self, job: &JobKey) {
+        if let Some(view) = self.jobs.get(job) {
+            self.wanted.insert(job.id.to_string(), Job::clone(&view.job));
         }
     }
 

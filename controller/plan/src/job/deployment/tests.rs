@@ -63,6 +63,7 @@ impl Bench {
             deleting: false,
             slots: [("g".to_owned(), vec![slot(1), slot(2)])].into(),
             deployments: Vec::new(),
+            scaled: std_alloc::sync::Arc::default(),
             stable: [0].into(),
         };
         let mut bench = Self { job, old, state, allocs: BTreeMap::new() };

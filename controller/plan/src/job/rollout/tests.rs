@@ -75,6 +75,7 @@ fn steps_in(
             ids.iter().map(|id| Slot { had: 1, alloc: Some(*id), canary: None }).collect(),
         )]),
         deployments: Vec::new(),
+        scaled: std_alloc::sync::Arc::default(),
         stable: [].into(),
     };
     let (old, new) = (Arc::new(old), Arc::new(new));

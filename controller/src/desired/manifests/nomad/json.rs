@@ -49,7 +49,8 @@ const ZERO_IS_NOTHING: [&str; 8] =
 
 /// Blocks that servers write out with Nomad's defaults although nobody wrote them: what isn't built is passed over if it is
 /// no more than that.
-const DEFAULTS: [(&str, &str); 9] = [
+const DEFAULTS: [(&str, &str); 10] = [
+    ("Type", r#""horizontal""#),
     ("NodePool", r#""default""#),
     ("HostNetwork", r#""default""#),
     ("Cluster", r#""default""#),
@@ -163,6 +164,7 @@ impl Reading<'_> {
                     }
                 },
                 ("Services", Value::Seq(services)) => self.services(&shape, services, value.position, &trail),
+                ("Scaling", Value::Map(entries)) => self.scaling(&shape, entries, value.position, &trail),
                 ("Config", _) => Arc::clone(value),
                 _ => self.value(&shape, value, &trail),
             };
@@ -214,6 +216,21 @@ impl Reading<'_> {
             fields.into_node()
         });
         collection(Value::Seq(services.collect()), position)
+    }
+
+    /// The bounds of a group's count. What is scaled is told by where they stand, and said again in them.
+    fn scaling(
+        &mut self,
+        shape: &Shape<'_>,
+        entries: &[Entry],
+        position: Position,
+        trail: &Trail<'_>,
+    ) -> Arc<Node> {
+        let own = entries.iter().filter(|entry| !matches!(&*entry.key, "ID" | "Target"));
+        let own: Vec<Entry> = own.cloned().collect();
+        let mut fields = Fields::new(position);
+        self.fields(shape, &own, &mut fields, trail);
+        fields.into_node()
     }
 
     /// A network, whose ports are two lists here.

@@ -1,7 +1,7 @@
 //! How long the lists of a manifest may be. A real one stays far below; a hostile one is told so before any rule that
 //! compares items with each other looks at it.
 
-use herdlet_api_types::job::Job;
+use herdlet_api_types::job::{ALLOCATIONS_MAX, Job};
 use herdlet_api_types::manifest::{GroupSpec, JobManifest, TaskSpec, service::Service};
 
 use super::Findings;
@@ -15,10 +15,6 @@ const TASKS_MAX: usize = 100;
 const SERVICES_MAX: usize = 1_000;
 /// Everything else that is counted by group, task or service: ports, volumes, mounts, identities, checks.
 const ITEMS_MAX: usize = 100;
-/// Allocations of a job: all of its counts together.
-const ALLOCATIONS_MAX: u64 = 10_000;
-/// Tasks of all allocations of a job.
-const RUNNING_TASKS_MAX: u64 = 100_000;
 
 /// Tells every list that is too long; returns whether there is none.
 pub(super) fn hold(
@@ -84,21 +80,8 @@ impl Bounds<'_, '_> {
         if job.groups.iter().any(|group| u64::from(group.count) > ALLOCATIONS_MAX) {
             return;
         }
-        let allocations: u64 = job.groups.iter().map(|group| u64::from(group.count)).sum();
-        let tasks: u64 =
-            job.groups.iter().map(|group| u64::from(group.count) * group.tasks.len() as u64).sum();
-        if allocations > ALLOCATIONS_MAX {
-            self.findings.problem(
-                groups,
-                format!("a job has at most {ALLOCATIONS_MAX} allocations, these counts make {allocations}"),
-            );
-        } else if tasks > RUNNING_TASKS_MAX {
-            self.findings.problem(
-                groups,
-                format!(
-                    "the allocations of a job have at most {RUNNING_TASKS_MAX} tasks, these make {tasks}"
-                ),
-            );
+        if let Some(message) = job.too_many() {
+            self.findings.problem(groups, message);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `update` and `restart`: numbers that must fit each other.
+//! `scaling`, `update` and `restart`: numbers that must fit each other.
 
 use herdlet_api_types::Duration;
-use herdlet_api_types::job::{JobType, RestartMode, RestartPolicy};
+use herdlet_api_types::job::{Group, JobType, RestartMode, RestartPolicy};
 use herdlet_api_types::manifest::defaults::{UPDATE, default_restart};
 use herdlet_api_types::manifest::{Restart, Span, Update};
 
@@ -10,6 +10,17 @@ use crate::desired::yaml::Trail;
 
 /// The shortest window in which restarts can be counted.
 const INTERVAL_MIN: Duration = Duration::from_secs(5);
+
+/// Validates the bounds within which a group may be scaled.
+pub(super) fn scaling(group: &Group, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let Some(scaling) = group.scaling else { return };
+    if scaling.min > scaling.max {
+        let message = format!("max ({}) must be at least min ({})", scaling.max, scaling.min);
+        findings.problem(&trail.field("scaling"), message);
+    } else if let Some(message) = scaling.refuses(group.count) {
+        findings.problem(&trail.field("count"), message);
+    }
+}
 
 /// The policy that a group's `restart` makes.
 pub(super) fn of_group(restart: &Restart, kind: JobType) -> RestartPolicy {

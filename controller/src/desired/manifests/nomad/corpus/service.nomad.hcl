@@ -19,6 +19,12 @@ job "shop" {
     count          = "1"
     shutdown_delay = "3s"
 
+    scaling {
+      enabled = false
+      min     = 0
+      max     = 4
+    }
+
     network {
       mode = "host"
       dynamic "port" {

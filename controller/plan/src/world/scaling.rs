@@ -1,0 +1,81 @@
+//! Scaling in the world: a new version with another count, and what is remembered of who asked for it.
+
+use std_alloc::{collections::BTreeSet, format, sync::Arc, vec::Vec};
+
+use herdlet_api_types::{
+    JobKey,
+    job::Job,
+    scaling::{ScalingEvent, ScalingNote},
+};
+
+use crate::{
+    event::{AppliedJob, JobChange, Refusal, Reply},
+    job::scale,
+    limits::SCALING_EVENTS_KEPT,
+    op::Key,
+    time::Now,
+    world::World,
+};
+
+impl World {
+    /// Gives a group another count, or only notes what is said. While a deployment goes on the count stays, as in Nomad.
+    pub(super) fn scale_job(
+        &mut self,
+        now: Now,
+        key: &JobKey,
+        group: &str,
+        count: Option<u32>,
+        note: ScalingNote,
+        dirty: &mut BTreeSet<Key>,
+    ) -> Result<Reply, Refusal> {
+        let known = self.jobs.get(key).filter(|known| !known.state.deleting);
+        let known = known.ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
+        let previous_count = known.current.group(group).map(|group| group.count);
+        let scaled = scale::scaled(&known.current, group, count.or(previous_count).unwrap_or_default())?;
+        if count.is_some()
+            && count != previous_count
+            && let Some(active) = known.state.deployment().filter(|known| known.deployment.is_running())
+        {
+            let id = active.deployment.id;
+            let message = format!(
+                "job \"{key}\" can't be scaled while its deployment {} goes on; wait for it, or: herdlet deployment fail {key}",
+                id.short()
+            );
+            return Err(Refusal::Conflict(message));
+        }
+        let (version, change) = match count {
+            Some(_) => self.accept_job(now, scaled, dirty),
+            None => (known.state.version, JobChange::Unchanged),
+        };
+        self.meta.index += 1;
+        let event = ScalingEvent {
+            time: now.wall,
+            count,
+            previous_count: previous_count.unwrap_or_default(),
+            note,
+            create_index: self.meta.index,
+        };
+        if let Some(entry) = self.jobs.get_mut(key) {
+            Arc::make_mut(&mut entry.state.scaled).remember(group, event, SCALING_EVENTS_KEPT);
+        }
+        dirty.insert(Key::Job(key.clone()));
+        let jobs = Vec::from([AppliedJob { job: key.clone(), version, change }]);
+        Ok(Reply::Applied { index: self.meta.index, jobs, volumes: Vec::new() })
+    }
+
+    /// Makes this the job's current version, but for the counts that its groups have.
+    pub(super) fn apply_with_counts(
+        &mut self,
+        now: Now,
+        job: Job,
+        dirty: &mut BTreeSet<Key>,
+    ) -> Result<Reply, Refusal> {
+        let key = job.key();
+        let known = self.jobs.get(&key).filter(|known| !known.state.deleting);
+        let job = match known {
+            Some(known) => scale::with_counts_of(job, &known.current)?,
+            None => job,
+        };
+        self.apply_set(now, Vec::from([job]), Vec::new(), dirty)
+    }
+}

@@ -1,0 +1,87 @@
+//! Groups that are scaled: a new version, what is remembered, and what is refused.
+
+use herdlet_api_types::{job::Update, scaling::ScalingNote};
+use std_alloc::string::ToString;
+
+use super::*;
+
+fn scale(bench: &mut Bench, count: Option<u32>) -> Reply {
+    let note = ScalingNote { message: "noon".to_owned(), ..ScalingNote::default() };
+    let (job, group) = (one_task()[0].key(), "g".to_owned());
+    let (reply, _) = bench.ask(Command::Scale { job, group, count, note });
+    bench.settle();
+    reply
+}
+
+fn events(bench: &Bench) -> Vec<(Option<u32>, u32)> {
+    let job = bench.job();
+    job.scaled.newest_first("g").map(|event| (event.count, event.previous_count)).collect()
+}
+
+#[test]
+fn a_scaled_group_has_its_count_in_a_new_version_and_over_a_restart() {
+    let mut bench = running();
+    let first = bench.id();
+    let Reply::Applied { jobs, .. } = scale(&mut bench, Some(3)) else { panic!("it may") };
+    assert_eq!(jobs[0].version, 1);
+    assert_eq!(bench.world.allocs.iter().count(), 3);
+    assert!(bench.world.allocation(first).is_some_and(|(spec, _)| spec.desired == Desired::Run));
+    scale(&mut bench, None);
+    bench.restart(at(9));
+    assert_eq!((bench.job().version, bench.job().job.groups[0].count), (1, 3));
+    assert_eq!(events(&bench), [(None, 3), (Some(3), 1)]);
+    // The manifest is the truth: the written count is back.
+    bench.apply(one_task(), Vec::new());
+    assert_eq!((bench.job().version, bench.job().job.groups[0].count), (2, 1));
+}
+
+#[test]
+fn counts_are_kept_where_that_is_asked_for() {
+    let mut bench = running();
+    scale(&mut bench, Some(3));
+    let mut job = one_task().remove(0);
+    job.groups[0].tasks[0].env.insert("A".to_owned(), "1".to_owned());
+    bench.ask(Command::ApplyWithCounts { job: job.into() });
+    assert_eq!((bench.job().version, bench.job().job.groups[0].count), (2, 3));
+    let other = job_of("new");
+    let (reply, _) = bench.ask(Command::ApplyWithCounts { job: other.into() });
+    assert!(matches!(reply, Reply::Applied { .. }), "a job that is new has its own: {reply:?}");
+}
+
+fn job_of(id: &str) -> Job {
+    job(id, JobType::Service, vec![group("g", 1, vec![task("main")])])
+}
+
+#[test]
+fn what_is_remembered_of_scaling_is_bounded() {
+    let mut bench = running();
+    for count in 0..30 {
+        scale(&mut bench, Some(count % 2));
+    }
+    assert_eq!(events(&bench).len(), crate::limits::SCALING_EVENTS_KEPT);
+}
+
+#[test]
+fn a_group_that_is_rolled_out_is_not_scaled() {
+    let mut bench = Bench::new();
+    let mut jobs = one_task();
+    jobs[0].groups[0].update = Some(Update {
+        max_parallel: 1,
+        min_healthy_time: herdlet_api_types::Duration::from_secs(10),
+        healthy_deadline: herdlet_api_types::Duration::from_secs(60),
+        progress_deadline: herdlet_api_types::Duration::from_secs(600),
+        health_check: herdlet_api_types::job::HealthCheck::Checks,
+        auto_revert: false,
+        auto_promote: false,
+        canary: 0,
+        stagger: herdlet_api_types::Duration::from_secs(30),
+    });
+    bench.apply(jobs, Vec::new());
+    let Reply::Refused(Refusal::Conflict(why)) = scale(&mut bench, Some(3)) else { panic!("it goes on") };
+    assert!(
+        why.contains("can't be scaled while its deployment") && why.to_string().contains("deployment fail j"),
+        "{why}"
+    );
+    assert!(events(&bench).is_empty() && bench.job().version == 0);
+    assert!(matches!(scale(&mut bench, Some(1)), Reply::Applied { .. }), "nothing changes by it");
+}

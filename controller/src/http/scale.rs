@@ -1,0 +1,96 @@
+//! Scaling in Nomad's form: `GET` and `POST /v1/job/ID/scale`.
+//!
+//! In: a group and its count, with what is said about it. Out: how many allocations each group has, and who has scaled it.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    response::Response,
+};
+use herdlet_api_types::{nomad, scaling::ScalingNote};
+use herdlet_plan::event::{Command, Refusal, Reply};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    Shared, body,
+    error::{ApiError, ApiResult, unexpected},
+    evaluations::Trigger,
+    query::{Params, Read},
+};
+
+/// The longest message that is kept.
+const MESSAGE_BYTES_MAX: usize = 1024;
+/// The most that is kept of what is said for programs, as JSON.
+const META_BYTES_MAX: usize = 4096;
+
+pub(super) async fn read(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let key = read.job(id);
+    let status = |shared: &Shared| {
+        let view = shared.known_job(&key)?;
+        Ok(nomad::scale_status(&view, &shared.model.allocs_of(&key)))
+    };
+    shared.answer(&read, status).await
+}
+
+/// What to scale, in Nomad's words. Without a count only what is said is noted.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Scale {
+    count: Option<i64>,
+    target: Option<Map<String, Value>>,
+    message: Option<String>,
+    error: bool,
+    meta: Option<Map<String, Value>>,
+}
+
+impl Scale {
+    /// The group, the count, and what is said.
+    fn read(self) -> ApiResult<(String, Option<u32>, ScalingNote)> {
+        let group = self.target.as_ref().and_then(|target| target.get("Group")).and_then(Value::as_str);
+        let group = group.ok_or_else(|| ApiError::bad("write the group as \"Target\": {\"Group\": NAME}"))?;
+        if self.error && self.count.is_some() {
+            return Err(ApiError::bad("\"Error\": true tells that scaling failed, so it has no \"Count\""));
+        }
+        let count = self.count.map(u32::try_from).transpose();
+        let count = count.map_err(|_| ApiError::bad("\"Count\" must be from 0 to 10000"))?;
+        let (message, meta) = (self.message.unwrap_or_default(), self.meta.unwrap_or_default());
+        let meta_len = serde_json::to_string(&meta).map_or(usize::MAX, |text| text.len());
+        for (field, len, most) in
+            [("Message", message.len(), MESSAGE_BYTES_MAX), ("Meta", meta_len, META_BYTES_MAX)]
+        {
+            if len > most {
+                return Err(ApiError::bad(format!("\"{field}\" has {len} bytes, and may have {most}")));
+            }
+        }
+        Ok((group.to_owned(), count, ScalingNote { message, error: self.error, meta }))
+    }
+}
+
+pub(super) async fn scale(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+    body::Json(scale): body::Json<Scale>,
+) -> ApiResult<Json<Value>> {
+    let job = read.job(id);
+    let (group, count, note) = scale.read()?;
+    match shared.request(Command::Scale { job: job.clone(), group, count, note }).await {
+        Ok(Reply::Applied { index, .. }) => {
+            let eval = count.map(|_| shared.evaluations.note(&job, Trigger::JobScaling, index));
+            Ok(Json(json!({
+                "EvalID": eval.unwrap_or_default(), "EvalCreateIndex": index, "JobModifyIndex": index,
+                "Warnings": "", "Index": index, "LastContact": 0, "KnownLeader": true,
+            })))
+        }
+        Ok(Reply::Refused(Refusal::Conflict(why))) => Err(ApiError::BadRequest(why)),
+        Ok(other) => Err(unexpected(other)),
+        Err(error) => Err(error),
+    }
+}
