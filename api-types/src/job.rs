@@ -70,7 +70,7 @@ impl Job {
     }
 }
 
-/// Job types that this release runs.
+/// What ending means for a job, and whether its copies are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -79,6 +79,38 @@ pub enum JobType {
     Service,
     /// Runs until its tasks end with code 0.
     Batch,
+    /// Like a service, once on each machine.
+    System,
+    /// Like a batch job, once on each machine.
+    Sysbatch,
+}
+
+impl JobType {
+    /// Nomad's word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Service => "service",
+            Self::Batch => "batch",
+            Self::System => "system",
+            Self::Sysbatch => "sysbatch",
+        }
+    }
+
+    /// Its allocations are over once their tasks have ended with code 0.
+    pub const fn completes(self) -> bool {
+        match self {
+            Self::Batch | Self::Sysbatch => true,
+            Self::Service | Self::System => false,
+        }
+    }
+
+    /// Each group has one allocation on each machine.
+    pub const fn is_on_each_machine(self) -> bool {
+        match self {
+            Self::System | Self::Sysbatch => true,
+            Self::Service | Self::Batch => false,
+        }
+    }
 }
 
 /// A group: tasks that live and die together on one machine.

@@ -504,10 +504,7 @@ fn task_event(event: &Event) -> TaskEvent {
 /// The stub of an allocation in Nomad's lists: the allocation without its job and what only the whole has.
 pub fn allocation_stub(view: &AllocView, node: &Node) -> Value {
     let whole = allocation(view, node);
-    let kind = match view.spec.job.kind {
-        crate::job::JobType::Service => "service",
-        crate::job::JobType::Batch => "batch",
-    };
+    let kind = view.spec.job.kind.as_str();
     serde_json::json!({
         "ID": whole.id, "EvalID": whole.eval_id, "Name": whole.name, "Namespace": whole.namespace,
         "NodeID": whole.node_id, "NodeName": whole.node_name, "JobID": whole.job_id, "JobType": kind,

@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 use herdlet_api_types::{
     JobKey,
     api::VariableTexts,
-    job::{Job, JobType},
+    job::Job,
     task::TaskStatus,
     view::{AllocView, ConvergenceState},
 };
@@ -227,7 +227,7 @@ async fn forget_others(agent: &Agent, jobs: &[Job]) -> anyhow::Result<()> {
 
 /// What has to end before the run does.
 struct Work {
-    /// Jobs of type batch, each with the number of its allocations.
+    /// Jobs that complete, each with the number of its allocations.
     batch: BTreeMap<JobKey, u64>,
     /// All jobs alike: a run without batch work ends by Ctrl-C, or when everything in it has failed for good.
     all: BTreeMap<JobKey, u64>,
@@ -242,7 +242,7 @@ impl Work {
     fn of(jobs: &[Job]) -> Self {
         let count = |job: &Job| job.groups.iter().map(|group| u64::from(group.count)).sum();
         let all: BTreeMap<JobKey, u64> = jobs.iter().map(|job| (job.key(), count(job))).collect();
-        let batch = jobs.iter().filter(|job| job.kind == JobType::Batch);
+        let batch = jobs.iter().filter(|job| job.kind.completes());
         let batch = batch.map(|job| (job.key(), count(job))).collect();
         Self { batch, all }
     }

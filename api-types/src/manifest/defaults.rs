@@ -44,8 +44,8 @@ pub const MKDIR_MODE: u32 = 0o700;
 /// `restart` where nothing is written.
 pub const fn default_restart(kind: JobType) -> RestartPolicy {
     let (attempts, interval) = match kind {
-        JobType::Service => (2, Duration::from_secs(30 * 60)),
-        JobType::Batch => (3, Duration::from_secs(24 * 3600)),
+        JobType::Service | JobType::System => (2, Duration::from_secs(30 * 60)),
+        JobType::Batch | JobType::Sysbatch => (3, Duration::from_secs(24 * 3600)),
     };
     RestartPolicy { attempts, interval, delay: Duration::from_secs(15), mode: RestartMode::Fail }
 }

@@ -20,7 +20,8 @@ block! {
         /// Unique in the job; a lower-case DNS label.
         #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
         pub name: String,
-        /// How many copies run; default 1, or `scaling.min` where that is written; at most 10000.
+        /// How many copies run; default 1, or `scaling.min` where that is written; at most 10000; of a `system` or `sysbatch` job 1
+        /// or 0.
         #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
         pub count: u32,
         /// Between which counts this group may be scaled; without it any count may be asked for.
@@ -92,10 +93,10 @@ block! {
     /// What happens when a task ends.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["render_templates"])))]
     pub struct Restart {
-        /// Restarts allowed within `interval`; default 2 for a service, 3 for a batch job.
+        /// Restarts allowed within `interval`; default 2 where tasks run on, 3 in `batch` and `sysbatch` jobs.
         #[cfg_attr(feature = "schema", schemars(range(max = 1_000_000)))]
         pub attempts: u32,
-        /// Length of the window in which attempts are counted, at least 5s; default 30m for a service, 24h for a batch job.
+        /// Length of the window in which attempts are counted, at least 5s; default 30m where tasks run on, 24h in `batch` and `sysbatch` jobs.
         pub interval: Span,
         /// Wait before a restart, to which up to a quarter is added; default 15s.
         pub delay: Span,

@@ -13,9 +13,9 @@ block! {
         "ui", "vault", "vault_namespace",
     ])))]
     pub struct JobSpec {
-        /// A `service` runs until it is stopped, a `batch` job until its tasks have ended with code 0. Default `service`.
+        /// A `service` runs until it is stopped, a `batch` job until its tasks have ended with code 0. `system` and `sysbatch` are
+        /// the same with one allocation of each group on a machine. Default `service`.
         #[serde(rename = "type")]
-        #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["system", "sysbatch"])))]
         pub kind: JobType,
         /// The name that is shown; `metadata.name` unless written.
         pub name: String,

@@ -4,8 +4,6 @@ use serde_json::{Value, json};
 
 use crate::{JobKey, UnixNanos, view::JobView};
 
-use super::job::kind;
-
 /// A change that was accepted and planned.
 #[derive(Debug, Clone, Copy)]
 pub struct Evaluated<'e> {
@@ -27,7 +25,7 @@ pub struct Evaluated<'e> {
 pub fn evaluation(of: &Evaluated<'_>) -> Value {
     json!({
         "ID": of.id, "Namespace": of.job.namespace, "Priority": of.view.map(|view| view.job.priority),
-        "Type": of.view.map(|view| kind(view.job.kind)), "TriggeredBy": of.trigger, "JobID": of.job.id,
+        "Type": of.view.map(|view| view.job.kind.as_str()), "TriggeredBy": of.trigger, "JobID": of.job.id,
         "JobModifyIndex": of.view.map(|view| view.modify_index), "NodeID": "", "NodeModifyIndex": 0,
         "DeploymentID": "", "Status": "complete", "StatusDescription": "", "Wait": 0, "WaitUntil": null,
         "NextEval": "", "PreviousEval": "", "BlockedEval": "", "RelatedEvals": null, "FailedTGAllocs": null,

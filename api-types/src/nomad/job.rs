@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use crate::{
     deployment::DeploymentStatus,
     job::{
-        AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, JobType, Provider,
-        RestartMode, RestartPolicy, Scaling, Service, Task, Update, VolumeRequest,
+        AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, Provider, RestartMode,
+        RestartPolicy, Scaling, Service, Task, Update, VolumeRequest,
     },
     view::{AllocView, ConvergenceState, JobVersion, JobView},
 };
@@ -18,7 +18,7 @@ use super::{job_summary, lifecycle, map};
 /// A job. `version` is its number, from 0.
 pub fn job(job: &Job, version: u64) -> Value {
     json!({
-        "ID": job.id, "Name": job.name, "Namespace": job.namespace, "Type": kind(job.kind),
+        "ID": job.id, "Name": job.name, "Namespace": job.namespace, "Type": job.kind.as_str(),
         "Priority": job.priority, "Region": job.region, "Datacenters": job.datacenters, "Version": version,
         "Meta": map(&job.meta), "Stop": false, "AllAtOnce": false, "ParentID": "", "NodePool": "default",
         "Constraints": null, "Affinities": null, "Spreads": null, "Periodic": null, "ParameterizedJob": null,
@@ -66,7 +66,7 @@ pub fn job_stub(view: &JobView, allocs: &[Arc<AllocView>]) -> Value {
     json!({
         "ID": view.key.id, "ParentID": "", "Name": view.job.name, "Namespace": view.key.namespace,
         "Datacenters": view.job.datacenters, "NodePool": "default", "Multiregion": null,
-        "Type": kind(view.job.kind), "Priority": view.job.priority, "Periodic": false,
+        "Type": view.job.kind.as_str(), "Priority": view.job.priority, "Periodic": false,
         "ParameterizedJob": false, "Stop": view.deleting, "Status": status(view),
         "StatusDescription": view.convergence.message, "JobSummary": job_summary(view, allocs),
         "Version": view.version, "Meta": map(&view.job.meta),
@@ -77,20 +77,12 @@ pub fn job_stub(view: &JobView, allocs: &[Arc<AllocView>]) -> Value {
 
 /// Nomad's three words: a job that has ended or is being stopped is dead.
 fn status(view: &JobView) -> &'static str {
-    let batch_done = view.job.kind == JobType::Batch && view.convergence.state == ConvergenceState::Converged;
+    let is_done = view.job.kind.completes() && view.convergence.state == ConvergenceState::Converged;
     match view.convergence.state {
-        _ if view.deleting || batch_done => "dead",
+        _ if view.deleting || is_done => "dead",
         ConvergenceState::Failed => "dead",
         ConvergenceState::Waiting if view.allocs.is_empty() => "pending",
         ConvergenceState::Converged | ConvergenceState::Progressing | ConvergenceState::Waiting => "running",
-    }
-}
-
-/// Nomad's word for it.
-pub(super) fn kind(kind: JobType) -> &'static str {
-    match kind {
-        JobType::Service => "service",
-        JobType::Batch => "batch",
     }
 }
 

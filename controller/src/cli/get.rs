@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use herdlet_api_types::{
     alloc::ClientStatus,
-    job::{Job, JobType, Provider},
+    job::{Job, Provider},
     service::Registration,
     view::{AllocView, JobView, TaskView, VolumeView},
     volume::{VolumeKind, VolumeStatus},
@@ -224,17 +224,16 @@ fn job_row(view: &JobView, allocs: &[AllocView]) -> [String; 7] {
     let of_job = || allocs.iter().filter(|alloc| alloc.spec.job_key == view.key);
     let running = of_job().filter(|alloc| alloc.status == ClientStatus::Running).count();
     let wanted: u32 = view.job.groups.iter().map(|group| group.count).sum();
-    let (kind, count) = match view.job.kind {
-        JobType::Service => ("service", format!("{running}/{wanted}")),
-        JobType::Batch => {
-            let done = of_job().filter(|alloc| alloc.status == ClientStatus::Complete).count();
-            ("batch", format!("{running} ({done}/{wanted} done)"))
-        }
+    let count = if view.job.kind.completes() {
+        let done = of_job().filter(|alloc| alloc.status == ClientStatus::Complete).count();
+        format!("{running} ({done}/{wanted} done)")
+    } else {
+        format!("{running}/{wanted}")
     };
     let state = if view.deleting { "deleting" } else { view.convergence.state.as_str() };
     [
         view.key.to_string(),
-        kind.to_owned(),
+        view.job.kind.as_str().to_owned(),
         view.version.to_string(),
         count,
         state.to_owned(),

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use herdlet_api_types::{
     AllocId,
-    job::{Job, JobType},
+    job::Job,
     task::{ExitResult, TaskPhase, TaskStatus},
     view::{AllocView, TaskView},
 };
@@ -44,8 +44,7 @@ impl Told {
             let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
             anstream::eprintln!("{name} restarting (restart {}){exit}", task.restarts);
         }
-        let service = view.spec.job.kind == JobType::Service;
-        if service
+        if !view.spec.job.kind.completes()
             && task.phase == TaskPhase::Running
             && self.running.insert((key.0, key.1.clone(), task.attempt))
         {

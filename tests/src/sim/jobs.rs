@@ -54,9 +54,9 @@ pub fn volumes() -> Vec<Volume> {
 /// Some job called `id`: any mix of what exists.
 pub fn random(dice: &mut Dice, id: &str) -> Job {
     let kind = if dice.one_in(2) { JobType::Service } else { JobType::Batch };
-    let run_for = |dice: &mut Dice| match kind {
-        JobType::Service => dice.one_in(3).then(|| dice.below(3_000)),
-        JobType::Batch => Some(dice.below(5_000)),
+    let run_for = |dice: &mut Dice| match kind.completes() {
+        false => dice.one_in(3).then(|| dice.below(3_000)),
+        true => Some(dice.below(5_000)),
     };
     let exit_code = |dice: &mut Dice| i32::from(dice.one_in(4));
     let ms = run_for(dice);
@@ -126,8 +126,8 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
             let condition = match dice.below(3) {
                 0 => DependencyCondition::Started,
                 1 => DependencyCondition::Healthy,
-                // A service's main task never completes.
-                _ if kind == JobType::Service => DependencyCondition::Started,
+                // A main task that is not of a batch never completes.
+                _ if !kind.completes() => DependencyCondition::Started,
                 _ => DependencyCondition::Completed,
             };
             extra.depends_on.push(Dependency { task: "main".to_owned(), condition });
@@ -165,6 +165,12 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
             stagger: Duration::from_secs(30),
         });
     }
+    // What has one allocation and nothing to roll out may as well be of the kind that has one on each machine.
+    let kind = match kind {
+        JobType::Service if count == 1 && group.update.is_none() => JobType::System,
+        JobType::Batch if count == 1 && group.update.is_none() => JobType::Sysbatch,
+        JobType::Service | JobType::Batch | JobType::System | JobType::Sysbatch => kind,
+    };
     job(id, kind, vec![group])
 }
 

@@ -13,7 +13,7 @@ use herdlet_api_types::{
     AllocId, DeploymentId, JobKey, UnixNanos,
     alloc::{Allocation, ClientStatus, Desired},
     deployment::{Deployment, DeploymentGroup},
-    job::{Group, JobType, Update},
+    job::{Group, Update},
     task::TaskStatus,
     view::{AllocView, JobView},
 };
@@ -144,7 +144,7 @@ fn may_judge(view: &AllocView, healthy: bool, update: &Update, passed: Passed<'_
 fn is_between(job: &JobView, group: &Group, slot: Option<&AllocView>) -> bool {
     let Some(slot) = slot else { return true };
     slot.spec.desired != Desired::Run
-        || is_current(job, group, slot) && job.job.kind == JobType::Service && slot.healthy != Some(true)
+        || is_current(job, group, slot) && !job.job.kind.completes() && slot.healthy != Some(true)
 }
 
 fn is_current(job: &JobView, group: &Group, slot: &AllocView) -> bool {

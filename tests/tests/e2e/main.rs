@@ -26,6 +26,7 @@ mod secrets;
 mod security;
 mod services;
 mod shapes;
+mod system;
 mod upgrade;
 mod versions;
 mod victims;

@@ -11,7 +11,7 @@ use herdlet_api_types::{
     AllocId,
     alloc::{AllocDeployment, Desired},
     deployment::{DeploymentGroup, DeploymentStatus},
-    job::{Group, Job, JobType},
+    job::{Group, Job},
 };
 
 use crate::{
@@ -266,10 +266,7 @@ pub fn is_bad(known: &Durable) -> bool {
 
 /// Its roll-out is over: it proved healthy, or nothing is there to wait for.
 fn is_settled(group: &Group, job: &Job, known: &Durable) -> bool {
-    match job.kind {
-        JobType::Batch => true,
-        JobType::Service => group.update.is_none() || known.health.is_some_and(|health| health.healthy),
-    }
+    job.kind.completes() || group.update.is_none() || known.health.is_some_and(|health| health.healthy)
 }
 
 fn want<'a>(

@@ -47,10 +47,7 @@ pub enum Decision {
 /// Whether an exit with code 0 is followed by a restart.
 pub fn restarts_on_success(kind: JobType, lifecycle: Lifecycle) -> bool {
     match lifecycle {
-        Lifecycle::Main => match kind {
-            JobType::Service => true,
-            JobType::Batch => false,
-        },
+        Lifecycle::Main => !kind.completes(),
         Lifecycle::PrestartSidecar | Lifecycle::PoststartSidecar => true,
         Lifecycle::Prestart | Lifecycle::Poststart | Lifecycle::Poststop => false,
     }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use herdlet_api_types::job::{Group, Job, JobType};
+use herdlet_api_types::job::{Group, Job};
 use herdlet_api_types::manifest::{GroupSpec, JobManifest, Text};
 
 use super::drivers::Drivers;
@@ -83,6 +83,13 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     if let Some(update) = &spec.update {
         policy::update(update, manifest.spec.update.as_ref(), job.kind, &trail.field("update"), findings);
     }
+    if job.kind.is_on_each_machine() && group.count > 1 {
+        let message = format!(
+            "a {} job has one allocation of a group on each machine; remove `count`, or write 0 for none",
+            job.kind.as_str()
+        );
+        findings.problem(&trail.field("count"), message);
+    }
     if let Some(restart) = &spec.restart {
         policy::restart(&policy::of_group(restart, job.kind), &trail.field("restart"), findings);
     }
@@ -112,13 +119,5 @@ fn labels(labels: Option<&BTreeMap<String, Text>>, trail: &Trail<'_>, findings: 
                 "as a name it must be 1 to 253 of letters, digits, `.`, `_`, `-` and `/`",
             );
         }
-    }
-}
-
-/// A job type in a sentence.
-fn kind_name(kind: JobType) -> &'static str {
-    match kind {
-        JobType::Service => "service",
-        JobType::Batch => "batch",
     }
 }

@@ -76,3 +76,10 @@ fn failed_starts_count_and_impossible_ones_end_it() {
     assert_eq!(end(Ended::StartImpossible), "failed: Error was unrecoverable");
     assert_eq!(end(Ended::StartFailed), format!("failed: {EXCEEDED}"));
 }
+
+#[test]
+fn only_what_completes_is_done_after_code_0() {
+    let on_success = |kind| restarts_on_success(kind, Lifecycle::Main);
+    assert!(on_success(JobType::Service) && on_success(JobType::System));
+    assert!(!on_success(JobType::Batch) && !on_success(JobType::Sysbatch));
+}

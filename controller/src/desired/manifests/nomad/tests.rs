@@ -7,7 +7,7 @@ use herdlet_api_types::manifest::JobManifest;
 use crate::desired::manifests::{Drivers, parse};
 use crate::desired::yaml::{Problems, to_yaml};
 
-const CORPUS: [[(&str, &str); 3]; 3] = [
+const CORPUS: [[(&str, &str); 3]; 4] = [
     [
         ("batch.nomad.hcl", include_str!("corpus/batch.nomad.hcl")),
         ("batch.json", include_str!("corpus/batch.json")),
@@ -17,6 +17,11 @@ const CORPUS: [[(&str, &str); 3]; 3] = [
         ("service.nomad.hcl", include_str!("corpus/service.nomad.hcl")),
         ("service.json", include_str!("corpus/service.json")),
         ("service.yaml", include_str!("corpus/service.yaml")),
+    ],
+    [
+        ("system.nomad.hcl", include_str!("corpus/system.nomad.hcl")),
+        ("system.json", include_str!("corpus/system.json")),
+        ("system.yaml", include_str!("corpus/system.yaml")),
     ],
     [
         ("lone.nomad.hcl", include_str!("corpus/lone.nomad.hcl")),

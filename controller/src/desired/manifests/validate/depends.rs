@@ -56,9 +56,10 @@ fn objection(task: &Task, other: &Task, condition: DependencyCondition, kind: Jo
         (Completed, Lifecycle::PrestartSidecar | Lifecycle::PoststartSidecar) => {
             Some(format!("`{name}` is a sidecar, which never completes; wait for `started` or `healthy`"))
         }
-        (Completed, Lifecycle::Main) if kind == JobType::Service => Some(format!(
-            "`{name}` is a main task of a service, which is restarted when it ends; wait for `started` or `healthy`, \
-             or make it a prestart task"
+        (Completed, Lifecycle::Main) if !kind.completes() => Some(format!(
+            "`{name}` is a main task of a {} job, which is restarted when it ends; wait for `started` or `healthy`, \
+             or make it a prestart task",
+            kind.as_str()
         )),
         (Healthy, Lifecycle::Prestart | Lifecycle::Poststart) if its < own => {
             Some(format!("`{name}` has ended by then; wait for `completed`"))

@@ -5,7 +5,7 @@ use herdlet_api_types::job::{Group, JobType, RestartMode, RestartPolicy};
 use herdlet_api_types::manifest::defaults::{UPDATE, default_restart};
 use herdlet_api_types::manifest::{Restart, Span, Update};
 
-use super::{Findings, kind_name};
+use super::Findings;
 use crate::desired::yaml::Trail;
 
 /// The shortest window in which restarts can be counted.
@@ -59,8 +59,8 @@ pub(super) fn update(
     trail: &Trail<'_>,
     findings: &mut Findings<'_>,
 ) {
-    if kind == JobType::Batch {
-        let message = format!("a {} job is not rolled out; remove `update`", kind_name(kind));
+    if kind.completes() {
+        let message = format!("a {} job is not rolled out; remove `update`", kind.as_str());
         return findings.problem(trail, message);
     }
     let rules = update.over(&outer.map_or(UPDATE, |outer| outer.over(&UPDATE)));
@@ -92,20 +92,34 @@ pub(super) fn update(
     if update.stagger.is_some() && rules.stagger.is_zero() {
         findings.problem(&trail.field("stagger"), "must be longer than 0");
     }
-    let idle = idle_fields(update);
-    if let Some(first) = idle.first() {
-        let (verb, names) = (if idle.len() == 1 { "doesn't" } else { "don't" }, idle.join(", "));
-        findings.warning(
-            &trail.field(first),
-            format!("{names} {verb} act in this release; the rest of `update` does"),
-        );
+    let mut warn = |idle: &[&str], why: &str| {
+        if let Some(first) = idle.first() {
+            let (verb, names) = (if idle.len() == 1 { "doesn't" } else { "don't" }, idle.join(", "));
+            findings.warning(&trail.field(first), format!("{names} {verb} act {why}"));
+        }
+    };
+    warn(&idle_fields(update), "in this release; the rest of `update` does");
+    if kind.is_on_each_machine() {
+        let why = format!("on a {} job: it has no deployments", kind.as_str());
+        warn(&deployment_fields(update), &why);
     }
+}
+
+/// What is written and only says something of deployments.
+fn deployment_fields(update: &Update) -> Vec<&'static str> {
+    written([
+        ("progress_deadline", update.progress_deadline.is_some()),
+        ("auto_revert", update.auto_revert.is_some()),
+        ("auto_promote", update.auto_promote.is_some()),
+        ("canary", update.canary.is_some()),
+    ])
 }
 
 /// What is written and only stored.
 fn idle_fields(update: &Update) -> Vec<&'static str> {
-    [("health_check", update.health_check.is_some()), ("stagger", update.stagger.is_some())]
-        .into_iter()
-        .filter_map(|(name, written)| written.then_some(name))
-        .collect()
+    written([("health_check", update.health_check.is_some()), ("stagger", update.stagger.is_some())])
+}
+
+fn written<const N: usize>(fields: [(&'static str, bool); N]) -> Vec<&'static str> {
+    fields.into_iter().filter_map(|(name, written)| written.then_some(name)).collect()
 }
