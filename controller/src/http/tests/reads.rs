@@ -97,7 +97,7 @@ async fn scaling_is_told_in_nomads_form() {
         json!({ "Time": 7, "Count": count, "PreviousCount": 2, "Message": "", "Error": false, "Meta": null,
                 "EvalID": null, "CreateIndex": 4 })
     };
-    let front = json!({ "Desired": 2, "Placed": 1, "Running": 1, "Healthy": 0, "Unhealthy": 0,
+    let front = json!({ "Desired": 1, "Placed": 1, "Running": 1, "Healthy": 1, "Unhealthy": 0,
                         "Events": [event(json!(null)), event(json!(3))] });
     assert_eq!(told["TaskGroups"]["front"], front);
     assert_eq!(ground.get("/v1/job/other/scale").await.0, 404);
