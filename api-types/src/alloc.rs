@@ -1,11 +1,11 @@
 //! The allocation: one placed instance of a group, as its source wants it and as this node reports it.
 
-use std_alloc::{collections::BTreeMap, string::String, sync::Arc};
+use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AllocId, DeploymentId, JobKey, UnixNanos,
+    AllocId, DeploymentId, Duration, JobKey, UnixNanos,
     job::{Group, Job, Task},
 };
 
@@ -42,6 +42,23 @@ pub struct Allocation {
     /// The deployment that it was made for, or that took it over; none where there is none.
     #[serde(default)]
     pub deployment: Option<AllocDeployment>,
+    /// The allocation that has replaced it.
+    #[serde(default)]
+    pub next: Option<AllocId>,
+    /// The allocations of its slot that had failed before it, oldest first.
+    #[serde(default)]
+    pub rescheduled: Vec<RescheduleEvent>,
+}
+
+/// An allocation had failed, and another one was made in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RescheduleEvent {
+    /// When.
+    pub time: UnixNanos,
+    /// The one that had failed.
+    pub previous: AllocId,
+    /// How long that was waited for.
+    pub delay: Duration,
 }
 
 /// An allocation's part in a deployment.

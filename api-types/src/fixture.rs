@@ -53,6 +53,7 @@ pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
         meta: BTreeMap::new(),
         disk_mib: 300,
         scaling: None,
+        reschedule: crate::job::ReschedulePolicy::default(),
     }
 }
 

@@ -123,6 +123,9 @@ pub struct Group {
     /// Between which counts it may be scaled; absent where the manifest has no `scaling` (then any count may be asked for).
     #[serde(default)]
     pub scaling: Option<Scaling>,
+    /// When another allocation follows one that has failed.
+    #[serde(default)]
+    pub reschedule: ReschedulePolicy,
     /// Roll-out rules; absent where the manifest has no `update` (then all change at once and health is not awaited).
     pub update: Option<Update>,
     /// Ports; absent where the group has no `network`.
@@ -179,6 +182,55 @@ impl Scaling {
             Some(format!("count {count} is greater than scaling.max, which is {}", self.max))
         } else {
             None
+        }
+    }
+}
+
+/// `reschedule`: when another allocation follows one that has failed. Its default is never.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReschedulePolicy {
+    /// So many follow within `interval`.
+    pub attempts: u32,
+    /// How long each of them counts.
+    pub interval: Duration,
+    /// How long the first one waits.
+    pub delay: Duration,
+    /// How the delay grows from one to the next.
+    pub delay_function: DelayFunction,
+    /// The longest delay; 0 for any.
+    pub max_delay: Duration,
+    /// They are not counted.
+    pub unlimited: bool,
+}
+
+impl ReschedulePolicy {
+    /// Whether any follows.
+    pub fn is_enabled(&self) -> bool {
+        self.unlimited || self.attempts > 0
+    }
+}
+
+/// How the delay grows from one allocation to the next.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum DelayFunction {
+    /// It doesn't.
+    #[default]
+    Constant,
+    /// It doubles.
+    Exponential,
+    /// It is the sum of the two before.
+    Fibonacci,
+}
+
+impl DelayFunction {
+    /// Nomad's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Constant => "constant",
+            Self::Exponential => "exponential",
+            Self::Fibonacci => "fibonacci",
         }
     }
 }

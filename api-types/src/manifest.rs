@@ -50,7 +50,8 @@ mod write;
 mod tests;
 
 pub use group::{
-    EphemeralDisk, GroupSpec, Network, NetworkMode, Port, Restart, Scaling, Update, VolumeRequest, VolumeType,
+    EphemeralDisk, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart, Scaling, Update,
+    VolumeRequest, VolumeType,
 };
 pub use job::JobSpec;
 pub use scalar::{Signal, Span, Text};

@@ -11,10 +11,10 @@ use std_alloc::{
 };
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
-    alloc::{Allocation as Spec, Desired},
+    alloc::{Allocation as Spec, Desired, RescheduleEvent},
     job::Lifecycle,
     task::{TaskEvent as Event, TaskEventKind as Kind},
     view::{AllocView, TaskView},
@@ -101,7 +101,7 @@ pub struct Allocation {
     pub modify_time: i64,
 }
 
-/// What servers asked of an allocation; nobody did.
+/// What servers ask of an allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 #[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
@@ -318,16 +318,19 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
         metrics: AllocMetric::one_node(),
         desired_status,
         desired_description,
-        desired_transition: DesiredTransition::default(),
+        desired_transition: DesiredTransition {
+            reschedule: reschedules(view),
+            ..DesiredTransition::default()
+        },
         client_status: view.status.as_str().to_owned(),
         client_description: view.description.clone().into_owned(),
         task_states: view.tasks.iter().map(|task| (task.name.to_string(), task_state(task))).collect(),
         alloc_states: None,
         previous_allocation: spec.previous.map(|id| id.to_string()).unwrap_or_default(),
-        next_allocation: String::new(),
+        next_allocation: spec.next.map(|id| id.to_string()).unwrap_or_default(),
         deployment_id: spec.deployment.map(|of| of.id.to_string()).unwrap_or_default(),
         deployment_status: deployment_status(view),
-        reschedule_tracker: None,
+        reschedule_tracker: reschedule_tracker(spec, node),
         network_status: None,
         followup_eval_id: String::new(),
         preempted_allocations: None,
@@ -351,6 +354,23 @@ fn deployment_status(view: &AllocView) -> Option<DeploymentStatus> {
         canary,
         modify_index: view.modify_index,
     })
+}
+
+/// Within a deployment that goes on it is only replaced where that is said.
+fn reschedules(view: &AllocView) -> Option<bool> {
+    (view.reschedule_at.is_some() && view.spec.deployment.is_some()).then_some(true)
+}
+
+/// The allocations that failed before it; none where there was none.
+fn reschedule_tracker(spec: &Spec, node: &Node) -> Option<Value> {
+    let event = |event: &RescheduleEvent| {
+        json!({
+            "RescheduleTime": event.time.0, "PrevAllocID": event.previous.to_string(), "PrevNodeID": node.id,
+            "Delay": event.delay,
+        })
+    };
+    let events: Vec<Value> = spec.rescheduled.iter().map(event).collect();
+    (!events.is_empty()).then(|| json!({ "Events": events, "LastReschedule": "ok" }))
 }
 
 fn desired(spec: &Spec) -> (String, String) {

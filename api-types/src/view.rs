@@ -80,6 +80,9 @@ pub struct AllocView {
     /// When it was given.
     #[serde(default)]
     pub healthy_at: UnixNanos,
+    /// When another one takes its place, since it has failed.
+    #[serde(default)]
+    pub reschedule_at: Option<UnixNanos>,
     /// Commit in which it last changed.
     pub modify_index: u64,
     /// When it last changed.

@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 use herdlet_api_types::{
     JobKey,
     api::VariableTexts,
-    job::Job,
+    job::{Job, ReschedulePolicy},
     task::TaskStatus,
     view::{AllocView, ConvergenceState},
 };
@@ -105,7 +105,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         tracing::info!(why, "isolation: none; tasks are held by their process tree only");
     }
     let mut agent = start_agent(state, instance).await?;
-    let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
+    let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| tried_once(loaded.object)).collect();
     let volumes = set.volumes.into_iter().map(|loaded| loaded.object).collect();
     forget_others(&agent, &jobs).await?;
     let work = Work::of(&jobs);
@@ -213,6 +213,14 @@ async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agen
     .await?;
     agent.complete_after(std::future::ready(()));
     Ok(agent)
+}
+
+/// Who runs a job here and now is told that it failed, and decides whether it is tried again.
+fn tried_once(mut job: Job) -> Job {
+    for group in &mut job.groups {
+        group.reschedule = ReschedulePolicy::default();
+    }
+    job
 }
 
 /// Deletes the jobs of an earlier run in the same state directory that was killed: what is not in the files is not wanted.

@@ -76,6 +76,8 @@ pub(crate) fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         create_time: THEN,
         previous: None,
         deployment: None,
+        next: None,
+        rescheduled: Vec::new(),
     };
     let event = TaskEvent {
         kind: TaskEventKind::Started,
@@ -104,6 +106,7 @@ pub(crate) fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         checks: Vec::new(),
         healthy: Some(true),
         healthy_at: THEN,
+        reschedule_at: None,
         modify_index: 5,
         modify_time: THEN,
         convergence: converged(),

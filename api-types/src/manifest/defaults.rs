@@ -7,7 +7,10 @@ use std_alloc::{format, string::String};
 
 use crate::{
     Duration,
-    job::{HealthCheck, JobType, LogMode, Logs, RestartMode, RestartPolicy, Update},
+    job::{
+        DelayFunction, HealthCheck, JobType, LogMode, Logs, ReschedulePolicy, RestartMode, RestartPolicy,
+        Update,
+    },
 };
 
 /// The namespace of a job that names none.
@@ -48,6 +51,37 @@ pub const fn default_restart(kind: JobType) -> RestartPolicy {
         JobType::Batch | JobType::Sysbatch => (3, Duration::from_secs(24 * 3600)),
     };
     RestartPolicy { attempts, interval, delay: Duration::from_secs(15), mode: RestartMode::Fail }
+}
+
+/// Where a `reschedule` block leaves something out.
+pub const fn default_reschedule(kind: JobType) -> ReschedulePolicy {
+    match kind {
+        JobType::Service => ReschedulePolicy {
+            attempts: 0,
+            interval: Duration::ZERO,
+            delay: Duration::from_secs(30),
+            delay_function: DelayFunction::Exponential,
+            max_delay: Duration::from_secs(3600),
+            unlimited: true,
+        },
+        JobType::Batch => ReschedulePolicy {
+            attempts: 1,
+            interval: Duration::from_secs(24 * 3600),
+            delay: Duration::from_secs(5),
+            delay_function: DelayFunction::Constant,
+            max_delay: Duration::ZERO,
+            unlimited: false,
+        },
+        // There is no other machine to go to, so Nomad has none.
+        JobType::System | JobType::Sysbatch => ReschedulePolicy {
+            attempts: 0,
+            interval: Duration::ZERO,
+            delay: Duration::ZERO,
+            delay_function: DelayFunction::Constant,
+            max_delay: Duration::ZERO,
+            unlimited: false,
+        },
+    }
 }
 
 /// The name of a check that has none, as Nomad makes it.

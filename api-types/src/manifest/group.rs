@@ -5,13 +5,13 @@ use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 use serde::{Deserialize, Serialize};
 
 use super::{Service, Span, TaskSpec, Text};
-use crate::job::{HealthCheck, RestartMode};
+use crate::job::{DelayFunction, HealthCheck, RestartMode};
 
 block! {
     /// A group: its tasks start, run and stop together; each of its `count` copies is an allocation.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
         "affinities", "affinity", "constraint", "constraints", "consul", "disconnect", "max_client_disconnect",
-        "migrate", "prevent_reschedule_on_lost", "reschedule", "spread", "spreads",
+        "migrate", "prevent_reschedule_on_lost", "spread", "spreads",
         "stop_after_client_disconnect", "vault",
     ], "x-misplaced" = {
         "replicas": "did you mean `count`?",
@@ -30,6 +30,8 @@ block! {
         pub update: Update,
         /// When and how often tasks of this group are restarted; a task's own `restart` overrides single fields.
         pub restart: Restart,
+        /// When another allocation follows one that has failed for good; overrides single fields of the job's `reschedule`. Without either none does.
+        pub reschedule: Reschedule,
         /// Ports of this group.
         pub network: Network,
         /// Volumes that tasks of this group may mount, by the name they mount them by.
@@ -102,6 +104,25 @@ block! {
         pub delay: Span,
         /// After the last attempt the task fails (`fail`, the default) or waits for the next window (`delay`).
         pub mode: RestartMode,
+    }
+}
+
+block! {
+    /// When another allocation follows one that has failed for good.
+    pub struct Reschedule {
+        /// So many follow within `interval`; default 1 for a batch job. A service's are not counted unless this is written.
+        #[cfg_attr(feature = "schema", schemars(range(max = 1_000_000)))]
+        pub attempts: u32,
+        /// How long each attempt counts, at least 15s; default 24h for a batch job.
+        pub interval: Span,
+        /// How long the first one waits, at least 5s; default 30s for a service, 5s for a batch job.
+        pub delay: Span,
+        /// How the delay grows: `constant` (default for a batch job), `exponential` (for a service) or `fibonacci`.
+        pub delay_function: DelayFunction,
+        /// The longest delay; default 1h for a service. Once one has run for longer, delays begin anew.
+        pub max_delay: Span,
+        /// Attempts are not counted; default true for a service, unless `attempts` is written. With false and 0 attempts none follows.
+        pub unlimited: bool,
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
-use super::{GroupSpec, Text, Update};
+use super::{GroupSpec, Reschedule, Text, Update};
 use crate::job::JobType;
 
 block! {
     /// A job: groups of tasks, and how they are rolled out.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
         "affinities", "affinity", "all_at_once", "constraint", "constraints", "consul", "consul_namespace",
-        "migrate", "multiregion", "node_pool", "parameterized", "periodic", "reschedule", "spread", "spreads",
+        "migrate", "multiregion", "node_pool", "parameterized", "periodic", "spread", "spreads",
         "ui", "vault", "vault_namespace",
     ])))]
     pub struct JobSpec {
@@ -30,6 +30,8 @@ block! {
         pub meta: BTreeMap<String, Text>,
         /// How a new version replaces the old one; groups may override single fields. Without it all changes at once.
         pub update: Update,
+        /// When another allocation follows one that has failed for good; groups may override single fields.
+        pub reschedule: Reschedule,
         /// The groups of this job: at least one.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub groups: Vec<GroupSpec>,

@@ -7,11 +7,11 @@
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec, vec::Vec};
 
 use super::{
-    CheckType, Dependency, GroupSpec, Hook, JobManifest, Lifecycle, Restart, Scaling, Span, TaskSpec, Text,
-    Update, VolumeManifest,
+    CheckType, Dependency, GroupSpec, Hook, JobManifest, Lifecycle, Reschedule, Restart, Scaling, Span,
+    TaskSpec, Text, Update, VolumeManifest,
     defaults::{
         DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, PRESTOP_TIMEOUT,
-        PRIORITY, REGION, UPDATE, check_name, default_restart,
+        PRIORITY, REGION, UPDATE, check_name, default_reschedule, default_restart,
     },
     service, strings,
 };
@@ -19,7 +19,7 @@ use crate::{
     Duration,
     job::{
         self, AddressMode, ChangeMode, Check, CheckKind, DependencyCondition, Group, Job, JobType, Network,
-        PortRequest, Provider, RestartPolicy, Service, Task, VolumeRequest,
+        PortRequest, Provider, ReschedulePolicy, RestartPolicy, Service, Task, VolumeRequest,
     },
     volume::{Volume, VolumeKind},
 };
@@ -32,6 +32,24 @@ impl Restart {
             interval: length(self.interval, outer.interval),
             delay: length(self.delay, outer.delay),
             mode: self.mode.unwrap_or(outer.mode),
+        }
+    }
+}
+
+impl Reschedule {
+    /// The policy that these fields make of an outer one. Attempts that are written are counted, and where it is written that they
+    /// are not there are none.
+    pub fn over(&self, outer: &ReschedulePolicy) -> ReschedulePolicy {
+        let attempts = if self.unlimited == Some(true) { 0 } else { outer.attempts };
+        ReschedulePolicy {
+            attempts: self.attempts.unwrap_or(attempts),
+            interval: length(self.interval, outer.interval),
+            delay: length(self.delay, outer.delay),
+            delay_function: self.delay_function.unwrap_or(outer.delay_function),
+            max_delay: length(self.max_delay, outer.max_delay),
+            unlimited: self
+                .unlimited
+                .unwrap_or(outer.unlimited && self.attempts.is_none_or(|count| count == 0)),
         }
     }
 }
@@ -83,8 +101,12 @@ impl JobManifest {
     pub fn to_job(&self) -> Job {
         let spec = &self.spec;
         let id = self.metadata.name.clone().unwrap_or_default();
-        let outer =
-            Outer { job: &id, kind: spec.kind.unwrap_or(JobType::Service), update: spec.update.as_ref() };
+        let outer = Outer {
+            job: &id,
+            kind: spec.kind.unwrap_or(JobType::Service),
+            update: spec.update.as_ref(),
+            reschedule: spec.reschedule.as_ref(),
+        };
         let groups = spec.groups.iter().flatten().map(|group| to_group(group, &outer)).collect();
         Job {
             namespace: self.metadata.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
@@ -130,6 +152,7 @@ struct Outer<'a> {
     job: &'a str,
     kind: JobType,
     update: Option<&'a Update>,
+    reschedule: Option<&'a Reschedule>,
 }
 
 fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
@@ -140,6 +163,12 @@ fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
         (Some(of_job), Some(of_group)) => Some(of_group.over(&of_job.over(&UPDATE))),
     };
     let count = spec.count.or(spec.scaling.as_ref().and_then(|scaling| scaling.min)).unwrap_or(1);
+    let default = default_reschedule(outer.kind);
+    let reschedule = match (outer.reschedule, &spec.reschedule) {
+        (None, None) => ReschedulePolicy::default(),
+        (Some(policy), None) | (None, Some(policy)) => policy.over(&default),
+        (Some(of_job), Some(of_group)) => of_group.over(&of_job.over(&default)),
+    };
     let default = default_restart(outer.kind);
     let restart = spec.restart.as_ref().map_or(default.clone(), |written| written.over(&default));
     // Nomad names a group's own service after a task called "group".
@@ -147,6 +176,7 @@ fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
     Group {
         count,
         scaling: spec.scaling.as_ref().map(|scaling| scaling.of(count)),
+        reschedule,
         update,
         network: spec.network.as_ref().map(to_network),
         volumes: spec

@@ -3,8 +3,8 @@
 use std_alloc::{borrow::ToOwned, format};
 
 use super::{
-    Check, Dependency, EphemeralDisk, GroupSpec, Identity, JobManifest, Logs, Prestop, Restart, Service,
-    Span, TaskSpec, Update, VolumeManifest, VolumeMount, VolumeRequest,
+    Check, Dependency, EphemeralDisk, GroupSpec, Identity, JobManifest, Logs, Prestop, Reschedule, Restart,
+    Service, Span, TaskSpec, Update, VolumeManifest, VolumeMount, VolumeRequest,
     defaults::{DEFAULT_NAMESPACE, MKDIR_MODE},
     service::Protocol,
 };
@@ -59,6 +59,15 @@ fn fill_group(written: &mut GroupSpec, group: &Group, job: &Job) {
     let policy =
         written.restart.clone().unwrap_or_default().over(&super::defaults::default_restart(job.kind));
     written.restart = Some(restart(&policy));
+    let reschedule = &group.reschedule;
+    written.reschedule = Some(Reschedule {
+        attempts: Some(reschedule.attempts),
+        interval: Some(Span(reschedule.interval)),
+        delay: Some(Span(reschedule.delay)),
+        delay_function: Some(reschedule.delay_function),
+        max_delay: Some(Span(reschedule.max_delay)),
+        unlimited: Some(reschedule.unlimited),
+    });
     for request in written.volumes.iter_mut().flatten().map(|(_, request)| request) {
         fill_request(request);
     }

@@ -6,12 +6,12 @@ use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use super::{
     ApiVersion, Check, CheckType, Dependency, EphemeralDisk, GroupSpec, Hook, Identity, JobKind, JobManifest,
-    JobSpec, Lifecycle, Logs, Metadata, MkdirParameters, Network, Port, Prestop, Resources, Restart, Scaling,
-    Service, Signal, Span, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata,
-    VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
+    JobSpec, Lifecycle, Logs, Metadata, MkdirParameters, Network, Port, Prestop, Reschedule, Resources,
+    Restart, Scaling, Service, Signal, Span, TaskSpec, Text, Update, VolumeKindName, VolumeManifest,
+    VolumeMetadata, VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
     defaults::{
         DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, PRESTOP_TIMEOUT,
-        PRIORITY, REGION, UPDATE, check_name, default_restart,
+        PRIORITY, REGION, UPDATE, check_name, default_reschedule, default_restart,
     },
     non_empty, non_empty_map,
     resolve::Names,
@@ -20,7 +20,10 @@ use super::{
 };
 use crate::{
     Duration,
-    job::{self, AddressMode, ChangeMode, CheckKind, DependencyCondition, Job, Provider, RestartPolicy},
+    job::{
+        self, AddressMode, ChangeMode, CheckKind, DependencyCondition, Job, Provider, ReschedulePolicy,
+        RestartPolicy,
+    },
     volume::{Volume, VolumeKind},
 };
 
@@ -44,6 +47,7 @@ impl JobManifest {
                 datacenters: (job.datacenters != ["*"]).then(|| job.datacenters.clone()),
                 meta: texts(&job.meta),
                 update: None,
+                reschedule: None,
                 groups: Some(job.groups.iter().map(|group| from_group(group, job)).collect()),
             },
         }
@@ -90,6 +94,7 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         scaling: group.scaling.as_ref().map(|scaling| from_scaling(scaling, group.count)),
         update: group.update.as_ref().map(from_update),
         restart: from_restart(shared, &default),
+        reschedule: from_reschedule(&group.reschedule, &default_reschedule(job.kind)),
         network: group.network.as_ref().map(from_network),
         volumes: non_empty_map(
             group.volumes.iter().map(|(name, volume)| (name.clone(), from_request(volume))).collect(),
@@ -131,6 +136,23 @@ fn from_restart(policy: &RestartPolicy, outer: &RestartPolicy) -> Option<Restart
         interval: from_length(policy.interval, outer.interval),
         delay: from_length(policy.delay, outer.delay),
         mode: (policy.mode != outer.mode).then_some(policy.mode),
+    })
+}
+
+fn from_reschedule(policy: &ReschedulePolicy, default: &ReschedulePolicy) -> Option<Reschedule> {
+    if *policy == ReschedulePolicy::default() {
+        return None;
+    }
+    let is_meant = default.unlimited && policy.attempts == 0;
+    let unlimited = (policy.unlimited != is_meant).then_some(policy.unlimited);
+    let attempts = if unlimited == Some(true) { 0 } else { default.attempts };
+    Some(Reschedule {
+        attempts: (policy.attempts != attempts).then_some(policy.attempts),
+        interval: from_length(policy.interval, default.interval),
+        delay: from_length(policy.delay, default.delay),
+        delay_function: (policy.delay_function != default.delay_function).then_some(policy.delay_function),
+        max_delay: from_length(policy.max_delay, default.max_delay),
+        unlimited,
     })
 }
 

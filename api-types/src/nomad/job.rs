@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use crate::{
     deployment::DeploymentStatus,
     job::{
-        AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, Provider, RestartMode,
-        RestartPolicy, Scaling, Service, Task, Update, VolumeRequest,
+        AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, Provider,
+        ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Service, Task, Update, VolumeRequest,
     },
     view::{AllocView, ConvergenceState, JobVersion, JobView},
 };
@@ -119,8 +119,16 @@ fn group(group: &Group) -> Value {
         "EphemeralDisk": { "SizeMB": group.disk_mib, "Sticky": false, "Migrate": false },
         "ShutdownDelay": group.shutdown_delay,
         "Tasks": group.tasks.iter().map(task).collect::<Vec<_>>(),
-        "Constraints": null, "Affinities": null, "Spreads": null, "ReschedulePolicy": null,
+        "Constraints": null, "Affinities": null, "Spreads": null, "ReschedulePolicy": reschedule(&group.reschedule),
         "Migrate": null, "Consul": null,
+    })
+}
+
+fn reschedule(policy: &ReschedulePolicy) -> Value {
+    json!({
+        "Attempts": policy.attempts, "Interval": policy.interval, "Delay": policy.delay,
+        "DelayFunction": policy.delay_function.as_str(), "MaxDelay": policy.max_delay,
+        "Unlimited": policy.unlimited,
     })
 }
 

@@ -73,6 +73,8 @@ pub(crate) fn alloc(tasks: Vec<Task>) -> Arc<Allocation> {
         create_time: UnixNanos(0),
         previous: None,
         deployment: None,
+        next: None,
+        rescheduled: Vec::new(),
     })
 }
 

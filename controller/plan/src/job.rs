@@ -4,7 +4,9 @@
 //! and to remove. It never touches a task: that is the allocations' own plan.
 
 pub mod deployment;
+pub mod difference;
 pub mod ports;
+pub mod reschedule;
 pub mod rollout;
 pub mod scale;
 
@@ -15,14 +17,11 @@ use std_alloc::{
     vec::Vec,
 };
 
-use herdlet_api_types::{
-    AllocId, JobKey, UnixNanos,
-    job::{Group, Job},
-    scaling::ScalingEvents,
-};
+use herdlet_api_types::{AllocId, JobKey, UnixNanos, scaling::ScalingEvents};
 use serde::{Deserialize, Serialize};
 
-use crate::job::deployment::DeploymentState;
+pub use self::difference::same_work;
+use crate::job::{deployment::DeploymentState, reschedule::Rescheduled};
 
 /// What is remembered of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,43 +83,7 @@ pub struct Slot {
     /// The canary beside it.
     #[serde(default)]
     pub canary: Option<AllocId>,
+    /// Allocations of this work that have failed and were replaced, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rescheduled: Vec<Rescheduled>,
 }
-
-/// Whether an allocation made from `old` needs no replacement under `new`: everything its tasks could notice is equal.
-pub fn same_work(old: &Job, new: &Job, group: &str) -> bool {
-    let (Some(old_group), Some(new_group)) = (old.group(group), new.group(group)) else { return false };
-    // Nearly always: allocations of one version share it.
-    core::ptr::eq(old, new)
-        || old.kind == new.kind
-            && old.name == new.name
-            && old.region == new.region
-            && old.meta == new.meta
-            && same_group(old_group, new_group)
-}
-
-fn same_group(old: &Group, new: &Group) -> bool {
-    let Group {
-        name,
-        count: _,
-        scaling: _,
-        update: _,
-        network,
-        volumes,
-        services,
-        tasks,
-        shutdown_delay,
-        meta,
-        disk_mib,
-    } = old;
-    *name == new.name
-        && *network == new.network
-        && *volumes == new.volumes
-        && *services == new.services
-        && *tasks == new.tasks
-        && *shutdown_delay == new.shutdown_delay
-        && *meta == new.meta
-        && *disk_mib == new.disk_mib
-}
-
-#[cfg(test)]
-mod tests;

@@ -3,6 +3,7 @@
 use std_alloc::{string::String, sync::Arc};
 
 use herdlet_api_types::{AllocId, JobKey, alloc::Allocation};
+use serde::{Deserialize, Serialize};
 
 /// What is reconciled as one. Ordered so that within a turn a job is planned before the allocations it makes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,7 +20,8 @@ pub enum Key {
 pub type TaskIndex = u16;
 
 /// One thing that an allocation needs to be in place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Part {
     /// The allocation directory and what all its tasks share.
     Dir,
@@ -32,7 +34,8 @@ pub enum Part {
 }
 
 /// One thing that one start of a task needs to be in place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TaskPart {
     /// The task directory with `local`, `secrets`, `private`, `tmp`.
     Dir,

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use self::part::{Doing, Ended, PartState, Parts};
 use crate::{
     limits::EVENTS_MAX,
+    op::Part,
     time::{BootId, Deadline, Now},
 };
 
@@ -44,6 +45,8 @@ pub struct AllocState {
     pub telling: BTreeMap<u64, u16>,
     /// When the tokens of each task fall due for renewal, by `CLOCK_BOOTTIME`.
     pub renew_at_ns: BTreeMap<u16, u64>,
+    /// Checks that run for an older version of the job, which had other services.
+    pub outdated: BTreeSet<Part>,
     /// Tasks whose first attempt an agent before this one may have begun in this boot.
     pub maybe_begun: BTreeSet<u16>,
 }
@@ -77,11 +80,35 @@ pub struct Durable {
     pub health: Option<Health>,
     /// Until when the allocation may take to become healthy.
     pub healthy_by: Option<Deadline>,
+    /// What follows it, once it has failed and that was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub followed: Option<Followed>,
+    /// Services of an older version of the job, where this one has none: they are taken back.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub retired: BTreeSet<Part>,
     /// Planning it panicked; it is left alone until an operator acts.
     pub quarantine: Option<String>,
 }
 
+/// What follows an allocation that has failed. Decided once for each version of its job, by what its slot had been through then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Followed {
+    /// Another one, at that time.
+    At(Deadline),
+    /// Nothing.
+    Never,
+}
+
 impl Durable {
+    /// When another allocation takes its place, since it has failed; none where none does.
+    pub fn reschedule(&self) -> Option<Deadline> {
+        match self.followed {
+            Some(Followed::At(due)) => Some(due),
+            Some(Followed::Never) | None => None,
+        }
+    }
+
     /// What is remembered of an allocation whose memory is lost: of each task, by its index, the newest attempt that has a record,
     /// of which the plan will be to see what became. It has its time to become healthy anew: without an end of that a roll-out
     /// would wait for ever.

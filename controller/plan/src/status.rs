@@ -32,6 +32,11 @@ pub fn client_status(tasks: &[TaskState]) -> (ClientStatus, &'static str) {
     }
 }
 
+/// What is said of an allocation that another one will follow.
+pub(crate) fn rescheduled_after(due: &Deadline) -> String {
+    format!("another allocation takes its place {} after that", due.length)
+}
+
 /// What is said of an object that is left alone because planning it panicked.
 pub(crate) fn quarantined(why: &str) -> String {
     format!("planning it failed, it is left alone: {why}")
@@ -55,12 +60,21 @@ pub fn convergence(
                 causes.first().map(said).into_iter().chain(policy.first().map(said)).collect();
             format!("task {} failed: {}", task.name, told.join("; "))
         });
-        return Convergence {
-            state: ConvergenceState::Failed,
-            reason: Some(Reason::Error),
-            message: why,
-            since,
-            overdue_at: None,
+        return match state.durable.reschedule() {
+            None => Convergence {
+                state: ConvergenceState::Failed,
+                reason: Some(Reason::Error),
+                message: why,
+                since,
+                overdue_at: None,
+            },
+            Some(due) => Convergence {
+                state: ConvergenceState::Waiting,
+                reason: Some(Reason::Backoff),
+                message: format!("{why}; {}", rescheduled_after(&due)),
+                since,
+                overdue_at: Some(now.moment_at(due.due_ns(now))),
+            },
         };
     }
     if let Some(why) = &state.durable.quarantine {

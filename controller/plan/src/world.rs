@@ -44,7 +44,7 @@ use crate::{
     shared::volume::{Fate, Origin},
     state::{AllocState, PartState, Tracked},
     status,
-    time::Now,
+    time::{Deadline, Now},
     turn::{Note, Turn, View},
     world::{
         allocs::{Allocs, claimed_volumes},
@@ -144,6 +144,8 @@ pub(crate) struct JobEntry {
     pub written: Option<u64>,
     /// Why a slot can't be filled now.
     pub blocked: Option<(herdlet_api_types::view::Reason, String)>,
+    /// When the first of its failed allocations is followed by another one.
+    pub retry: Option<Deadline>,
     pub since: Moment,
     /// Planning it panicked.
     pub quarantine: Option<String>,

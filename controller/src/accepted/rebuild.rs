@@ -256,7 +256,7 @@ fn slots(job: &JobKey, specs: &BTreeMap<AllocId, Allocation>, now: Now) -> BTree
         }
         let of_group = slots.entry(group).or_default();
         if of_group.len() <= at {
-            of_group.resize(at + 1, Slot { had, alloc: None, canary: None });
+            of_group.resize(at + 1, Slot { had, alloc: None, canary: None, rescheduled: Vec::new() });
         }
         if let Some(slot) = of_group.get_mut(at) {
             slot.alloc = Some(id);

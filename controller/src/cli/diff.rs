@@ -7,7 +7,7 @@ use herdlet_api_types::{
     job::Job,
     manifest::{JobManifest, VolumeManifest},
 };
-use herdlet_plan::job::same_work;
+use herdlet_plan::job::difference::replacing;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -179,16 +179,27 @@ fn groups(known: &Job, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange>
             .filter(|path| is_of_job(path) || path.strip_prefix(&own).is_some_and(|rest| rest != "count"))
             .map(|path| path.strip_prefix(&own).unwrap_or(path).to_owned())
             .collect();
+        let asking = replacing(known, wanted, group);
         let (change, because) = match (known.group(group), wanted.group(group)) {
             (None, _) => (GroupKind::Create, Vec::new()),
             (_, None) => (GroupKind::Stop, Vec::new()),
-            (Some(_), Some(_)) if !same_work(known, wanted, group) => (GroupKind::Replace, because),
+            (Some(_), Some(_)) if !asking.is_empty() => (GroupKind::Replace, written_of(asking, &because)),
             (Some(_), Some(_)) if because.is_empty() => (GroupKind::Nothing, Vec::new()),
             (Some(_), Some(_)) => (GroupKind::InPlace, because),
         };
         GroupChange { group: group.to_owned(), change, because }
     };
     names.map(change).collect()
+}
+
+/// Of the paths that ask for other allocations, the fields that differ in them; the paths themselves where none does.
+fn written_of(asking: Vec<String>, differing: &[String]) -> Vec<String> {
+    let lies_in = |field: &str, path: &str| {
+        field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    let fields = differing.iter().filter(|field| asking.iter().any(|path| lies_in(field, path)));
+    let fields: Vec<String> = fields.cloned().collect();
+    if fields.is_empty() { asking } else { fields }
 }
 
 /// A change for people: a line for the object, one for each field.
@@ -291,6 +302,8 @@ mod tests {
         let parsed = manifests::parse("t", update.as_bytes(), &Drivers::built_in()).unwrap();
         wanted.groups[2].update = parsed.jobs[0].object.groups[0].update.clone();
         wanted.groups[3].tasks[0].env.insert("A".to_owned(), "1".to_owned());
+        // It alone would be changed in place, and is no reason for more.
+        wanted.groups[3].tasks[0].kill_timeout = herdlet_api_types::Duration::from_secs(90);
         wanted.groups[4].name = "new".to_owned();
         let document = |job| value(&JobManifest::from_job(job));
         let change = change("job/web".to_owned(), Some(&document(&known)), &document(&wanted)).unwrap();

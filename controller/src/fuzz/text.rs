@@ -74,6 +74,8 @@ fn environment(text: &str) -> TaskEnv {
         create_time: UnixNanos(0),
         previous: None,
         deployment: None,
+        next: None,
+        rescheduled: Vec::new(),
     };
     env::build(&Inputs { task: Some(&task), ..Inputs::new(&alloc, &NodeFacts::default()) })
 }

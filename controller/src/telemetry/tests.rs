@@ -120,6 +120,8 @@ fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckS
         create_time: UnixNanos(0),
         previous: None,
         deployment: None,
+        next: None,
+        rescheduled: Vec::new(),
     };
     let task = TaskView {
         name: "main".into(),
@@ -152,6 +154,7 @@ fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckS
             checks: vec![check],
             healthy: None,
             healthy_at: UnixNanos::default(),
+            reschedule_at: None,
             modify_index: 1,
             modify_time: UnixNanos(0),
             convergence: convergence(ConvergenceState::Waiting, Some(Reason::Health), 940, Some(999)),

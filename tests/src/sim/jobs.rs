@@ -171,6 +171,18 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         JobType::Batch if count == 1 && group.update.is_none() => JobType::Sysbatch,
         JobType::Service | JobType::Batch | JobType::System | JobType::Sysbatch => kind,
     };
+    if dice.one_in(3) {
+        // Attempts end, so that lives do.
+        let function = [DelayFunction::Constant, DelayFunction::Exponential, DelayFunction::Fibonacci];
+        group.reschedule = ReschedulePolicy {
+            attempts: 1 + dice.below(3) as u32,
+            interval: Duration::from_secs(24 * 3600),
+            delay: Duration::from_secs(5),
+            delay_function: function[dice.below(3) as usize],
+            max_delay: Duration::from_secs(10),
+            unlimited: false,
+        };
+    }
     job(id, kind, vec![group])
 }
 

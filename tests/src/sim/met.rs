@@ -23,6 +23,8 @@ kinds! {
     FailDeployment = "deployments failed by people",
     AutoRevert = "jobs taken back by a failed deployment",
     Canary = "canaries",
+    InPlace = "allocations that outlived a change of their job",
+    Reschedule = "failed allocations that were followed by others",
     Delete = "jobs deleted",
     Restart = "restarts asked for",
     Stop = "allocations stopped by request",

@@ -22,7 +22,7 @@ use std_alloc::{
 use herdlet_api_types::{
     Duration,
     alloc::Allocation,
-    job::{Group, Task},
+    job::{Group, Service, Task},
     service::CheckResult,
     task::{TaskEvent, TaskEventKind},
 };
@@ -30,7 +30,7 @@ use herdlet_api_types::{
 pub use self::history::kind_of;
 use crate::{
     action::{FailureClass, Outcome, Verb},
-    alloc::health,
+    alloc::{checks::has_checks, health},
     backoff::retry_delay,
     event::Noticed,
     op::{Part, TaskIndex, TaskPart},
@@ -78,6 +78,40 @@ pub fn judge_anew(now: Now, group: Option<&Group>, state: &mut AllocState) {
     let Some(group) = group.filter(|_| state.durable.adopted) else { return };
     state.durable.health = None;
     state.durable.healthy_by = healthy_by(now, group);
+}
+
+/// The allocation stands for another version of its job from now on. Where that has other services, they are registered anew, and
+/// what their checks have said tells nothing any more.
+pub fn serve_anew(old: &Group, new: &Group, state: &mut AllocState) {
+    if old.services != new.services {
+        serve_owner_anew(&old.services, &new.services, None, [Part::Services, Part::Checks], state);
+    }
+    for (index, (old, new)) in (0..).zip(old.tasks.iter().zip(&new.tasks)) {
+        if old.services != new.services {
+            let parts = [TaskPart::Services, TaskPart::Checks].map(|part| Part::Task(index, part));
+            serve_owner_anew(&old.services, &new.services, Some(&*old.name), parts, state);
+        }
+    }
+}
+
+fn serve_owner_anew(
+    old: &[Service],
+    new: &[Service],
+    task: Option<&str>,
+    [services, checks]: [Part; 2],
+    state: &mut AllocState,
+) {
+    state.checks.retain(|_, result| result.task.as_deref() != task);
+    if has_checks(old) {
+        state.outdated.insert(checks);
+    }
+    if new.is_empty() {
+        state.durable.retired.insert(services);
+    } else {
+        state.durable.retired.remove(&services);
+        state.parts.overtake(services);
+        state.parts.learn(services, PartState::Unknown);
+    }
 }
 
 fn healthy_by(now: Now, group: &Group) -> Option<Deadline> {
@@ -259,11 +293,15 @@ impl Writer<'_> {
     fn part_is_gone(&mut self, part: Part) {
         self.state.parts.learn(part, PartState::Absent);
         self.state.parts.clear_drifted(part);
+        if self.state.durable.retired.contains(&part) {
+            self.state.durable.retired.remove(&part);
+        }
         let task = match part {
             Part::Checks => None,
             Part::Task(index, TaskPart::Checks) => self.task(index).map(|task| task.name.clone()),
             Part::Dir | Part::Services | Part::Task(..) => return,
         };
+        self.state.outdated.remove(&part);
         self.state.checks.retain(|_, result| result.task != task);
     }
 

@@ -1,4 +1,4 @@
-//! Checks of the group's services in the built-in catalogue. A Consul agent makes its own.
+//! Checks of services in the built-in catalogue. A Consul agent makes its own.
 
 use herdlet_api_types::job::{Provider, Service};
 
@@ -8,23 +8,38 @@ use crate::{
     limits::OPERATION_TIMEOUT,
     op::Part,
     pass::{Pass, Trust},
+    state::PartState,
 };
 
 /// Runs them while the group's services are registered.
 pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
-    if !has_checks(&pass.group.services) {
-        return true;
-    }
-    if wants_services(pass) {
-        pass.want_up(Part::Checks, Trust::Assert, OPERATION_TIMEOUT)
-    } else {
-        pass.want_down(Part::Checks, Verb::Down, OPERATION_TIMEOUT)
-    }
+    let services = &pass.group.services;
+    if wants_services(pass) { run(pass, Part::Checks, services) } else { end(pass, Part::Checks, services) }
 }
 
 /// Stops them.
 pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
-    !has_checks(&pass.group.services) || pass.want_down(Part::Checks, Verb::Down, OPERATION_TIMEOUT)
+    let services = &pass.group.services;
+    end(pass, Part::Checks, services)
+}
+
+/// Runs the checks of these services; those of an older version of the job end first. `true` once they run.
+pub(crate) fn run(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> bool {
+    if is_outdated(pass, part) {
+        pass.want_down(part, Verb::Down, OPERATION_TIMEOUT);
+        return false;
+    }
+    !has_checks(services) || pass.want_up(part, Trust::Assert, OPERATION_TIMEOUT)
+}
+
+/// Ends the checks of these services. `true` once none runs.
+pub(crate) fn end(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> bool {
+    !has_checks(services) && !is_outdated(pass, part) || pass.want_down(part, Verb::Down, OPERATION_TIMEOUT)
+}
+
+/// Whether they run for a version of the job that had other services.
+pub(crate) fn is_outdated(pass: &Pass<'_>, part: Part) -> bool {
+    pass.state.outdated.contains(&part) && *pass.state.parts.get(part) != PartState::Absent
 }
 
 /// Whether any of these services has a check that the agent itself makes.

@@ -1,9 +1,11 @@
 //! Registrations of the group's services. Issued before tasks start, taken back first on stop. A catalogue that is down
 //! holds nothing back: what it should hold is remembered here and made true when it is back.
 
+use herdlet_api_types::job::Service;
+
 use crate::{
     action::Verb,
-    alloc::wants_services,
+    alloc::{checks::is_outdated, wants_services},
     limits::CATALOG_TIMEOUT,
     op::{Part, TaskPart},
     pass::{Pass, Trust},
@@ -12,14 +14,12 @@ use crate::{
 
 /// Registers them. The next part goes on as soon as the request is issued.
 pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
-    if pass.group.services.is_empty() {
+    let services = &pass.group.services;
+    if services.is_empty() || !wants_services(pass) {
+        withdraw(pass, Part::Services, services);
         return true;
     }
-    if !wants_services(pass) {
-        pass.want_down(Part::Services, Verb::Down, CATALOG_TIMEOUT);
-        return true;
-    }
-    pass.want_up(Part::Services, Trust::Assert, CATALOG_TIMEOUT);
+    register(pass, Part::Services, services, Part::Checks);
     match pass.state.parts.get(Part::Services) {
         PartState::Unknown | PartState::Absent => false,
         PartState::Up | PartState::Suspect(_) | PartState::Busy { .. } | PartState::Failed { .. } => true,
@@ -29,16 +29,39 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
 /// Takes them back; retried until the catalogue confirms. Neither stopping the tasks nor removing what they left waits for
 /// it, as a catalogue may refuse for ever; only being forgotten does: see [`withdrawn`].
 pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
-    if !pass.group.services.is_empty() {
-        pass.want_down(Part::Services, Verb::Down, CATALOG_TIMEOUT);
-    }
+    let services = &pass.group.services;
+    withdraw(pass, Part::Services, services);
     true
+}
+
+/// Makes the catalogues hold these services. Of a version whose services are others, the checks are ended before: what they say
+/// would be taken for what those of this one say.
+pub(crate) fn register(pass: &mut Pass<'_>, part: Part, services: &[Service], checks: Part) {
+    if services.is_empty() {
+        withdraw(pass, part, services);
+    } else if !is_outdated(pass, checks) {
+        pass.want_up(part, Trust::Assert, CATALOG_TIMEOUT);
+    }
+}
+
+/// Makes the catalogues hold nothing of these services.
+pub(crate) fn withdraw(pass: &mut Pass<'_>, part: Part, services: &[Service]) {
+    if has_any(pass, part, services) {
+        pass.want_down(part, Verb::Down, CATALOG_TIMEOUT);
+    }
 }
 
 /// Whether the catalogues have confirmed that they hold nothing of the allocation.
 pub(crate) fn withdrawn(pass: &Pass<'_>) -> bool {
-    let gone = |part| matches!(pass.state.parts.get(part), PartState::Absent);
+    let gone = |part, services: &[Service]| {
+        !has_any(pass, part, services) || matches!(pass.state.parts.get(part), PartState::Absent)
+    };
     let mut tasks = (0..).zip(&pass.group.tasks);
-    (pass.group.services.is_empty() || gone(Part::Services))
-        && tasks.all(|(index, task)| task.services.is_empty() || gone(Part::Task(index, TaskPart::Services)))
+    gone(Part::Services, &pass.group.services)
+        && tasks.all(|(index, task)| gone(Part::Task(index, TaskPart::Services), &task.services))
+}
+
+/// Whether the catalogues should hold any, or may hold some of an older version of the job: this one has none.
+fn has_any(pass: &Pass<'_>, part: Part, services: &[Service]) -> bool {
+    !services.is_empty() || pass.state.durable.retired.contains(&part)
 }

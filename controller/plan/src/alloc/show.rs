@@ -1,15 +1,17 @@
 //! An allocation as people see it.
 
 use std_alloc::{
+    format,
     string::{String, ToString},
     sync::Arc,
+    vec::Vec,
 };
 
 use herdlet_api_types::{
     UnixNanos,
     alloc::{Allocation, Desired},
     task::TaskPhase,
-    view::{AllocView, Convergence, Explanation, TaskView},
+    view::{AllocView, Convergence, Explanation, Reason, TaskView, Wait},
 };
 
 use crate::{
@@ -29,6 +31,7 @@ pub fn view(spec: &Arc<Allocation>, state: &AllocState, convergence: Convergence
         checks: state.checks.values().cloned().collect(),
         healthy: state.durable.health.map(|health| health.healthy),
         healthy_at: state.durable.health.map(|health| health.at).unwrap_or_default(),
+        reschedule_at: state.durable.reschedule().map(|due| due.wall),
         modify_index: state.durable.modify_index,
         modify_time: state.durable.modify_time,
         convergence,
@@ -43,13 +46,24 @@ pub fn explain(now: Now, spec: &Allocation, state: &AllocState, plan: &Plan) -> 
         Desired::Stop => "stop",
         Desired::Gone => "remove",
     };
+    let mut waits: Vec<Wait> =
+        plan.waits.iter().map(|waiting| status::describe(now, spec, state, waiting)).collect();
+    let due = state.durable.reschedule().filter(|_| spec.desired == Desired::Run);
+    waits.extend(due.map(|due| Wait {
+        part: String::from("allocation"),
+        reason: Reason::Backoff,
+        message: format!("has failed; {}", status::rescheduled_after(&due)),
+        since: None,
+        until: Some(now.moment_at(due.due_ns(now)).wall),
+    }));
+    let wake_ns = plan.wake_ns.into_iter().chain(due.map(|due| due.due_ns(now))).min();
     Explanation {
         name: spec.name(),
         alloc: spec.id.to_string(),
         goal: String::from(goal),
         status: state.durable.status,
-        waits: plan.waits.iter().map(|waiting| status::describe(now, spec, state, waiting)).collect(),
-        wake_at: plan.wake_ns.map(|at| {
+        waits,
+        wake_at: wake_ns.map(|at| {
             let ahead = i64::try_from(at.saturating_sub(now.boot_ns)).unwrap_or(i64::MAX);
             UnixNanos(now.wall.0.saturating_add(ahead))
         }),

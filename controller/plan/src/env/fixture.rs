@@ -50,6 +50,8 @@ pub(crate) fn alloc() -> Allocation {
         create_time: UnixNanos(0),
         previous: None,
         deployment: None,
+        next: None,
+        rescheduled: Vec::new(),
     }
 }
 

@@ -3,20 +3,27 @@
 //! A slot is one index of one group. At most one allocation of a slot lives at a time: the old one has ended before the new
 //! one is made. Where the group writes `update`, at most `max_parallel` slots are between versions at a time, and a new
 //! allocation that failed or did not become healthy halts the roll-out, as does a failed deployment. Canaries are the exception:
-//! until they are promoted they live beside the old allocation of their slot, and nothing old is stopped.
+//! until they are promoted they live beside the old allocation of their slot, and nothing old is stopped. An allocation that has
+//! failed for good is followed by another one after the delay of the group's `reschedule`.
 
 use std_alloc::{string::String, vec::Vec};
 
 use herdlet_api_types::{
     AllocId,
-    alloc::{AllocDeployment, Desired},
+    alloc::{AllocDeployment, ClientStatus, Desired},
     deployment::{DeploymentGroup, DeploymentStatus},
     job::{Group, Job},
 };
 
 use crate::{
-    job::{JobState, Slot, deployment::DeploymentState, same_work},
-    state::Durable,
+    job::{
+        JobState, Slot,
+        deployment::DeploymentState,
+        reschedule::{self, Rescheduled},
+        same_work,
+    },
+    state::{Durable, Followed},
+    time::Now,
 };
 
 /// What the rollout sees of one allocation.
@@ -59,6 +66,13 @@ pub enum Step {
     },
     /// The allocation stands for the job's current version from now on, as it is.
     TakeOver(AllocId),
+    /// Remember what follows an allocation that has failed.
+    Follow {
+        /// Which.
+        alloc: AllocId,
+        /// What.
+        followed: Followed,
+    },
     /// Change what is wanted of an allocation.
     Want {
         /// Which.
@@ -74,6 +88,7 @@ pub enum Step {
 
 /// The next steps. `allocs` are all allocations of the job; `find` knows them by id.
 pub fn plan<'a>(
+    now: Now,
     job: &Job,
     state: &JobState,
     allocs: &[AllocId],
@@ -90,7 +105,7 @@ pub fn plan<'a>(
         return steps;
     }
     for group in &job.groups {
-        plan_group(&mut steps, job, group, state, find);
+        plan_group(now, &mut steps, job, group, state, find);
         plan_canaries(&mut steps, job, group, state, find);
     }
     for (group, slots) in &state.slots {
@@ -116,6 +131,7 @@ pub fn plan<'a>(
 }
 
 fn plan_group<'a>(
+    now: Now,
     steps: &mut Vec<Step>,
     job: &Job,
     group: &Group,
@@ -172,6 +188,9 @@ fn plan_group<'a>(
             Some((alloc, placed)) if current(&placed) => {
                 if placed.version != state.version || joins(&placed) {
                     steps.push(Step::TakeOver(alloc));
+                } else if !canarying {
+                    let past = slots.get(index).map_or(&[][..], |slot| &slot.rescheduled);
+                    steps.extend(reschedule(now, group, past, alloc, &placed, deployment));
                 }
             }
             Some((alloc, placed)) if has_ended(placed.known) && placed.desired != Desired::Run => {
@@ -192,6 +211,47 @@ fn plan_group<'a>(
             want(steps, alloc, find, Desired::Stop, "replaced by a newer version of the job");
         }
     }
+}
+
+/// What follows an allocation that has failed for good, if that is not known yet or due.
+fn reschedule(
+    now: Now,
+    group: &Group,
+    past: &[Rescheduled],
+    alloc: AllocId,
+    placed: &Placed<'_>,
+    deployment: Option<&DeploymentState>,
+) -> Option<Step> {
+    let known = placed.known;
+    if known.status != ClientStatus::Failed || !has_ended(known) {
+        return None;
+    }
+    let may = may_reschedule(group, placed, deployment);
+    let followed = match known.followed {
+        Some(Followed::At(_)) if !may => Followed::Never,
+        Some(decided) => decided,
+        None if !may => return None,
+        None => reschedule::due(now, &group.reschedule, past).map_or(Followed::Never, Followed::At),
+    };
+    if known.followed != Some(followed) {
+        return Some(Step::Follow { alloc, followed });
+    }
+    let why = String::from("alloc was rescheduled because it failed");
+    let due = known.reschedule().filter(|due| due.is_due(now));
+    due.map(|_| Step::Want { alloc, desired: Desired::Stop, why })
+}
+
+/// What belongs to a deployment that has failed stays as it is, as does what is about to fail one.
+fn may_reschedule(group: &Group, placed: &Placed<'_>, deployment: Option<&DeploymentState>) -> bool {
+    let is_in = |known: &&DeploymentState| placed.deployment.is_some_and(|of| of.id == known.deployment.id);
+    let goes_on = match deployment.filter(is_in).map(|known| (known, known.deployment.status)) {
+        Some((_, DeploymentStatus::Failed)) => false,
+        Some((known, DeploymentStatus::Running)) => {
+            known.group(&group.name).is_none_or(|group| !group.progress_deadline.is_zero())
+        }
+        Some((_, DeploymentStatus::Successful | DeploymentStatus::Cancelled)) | None => true,
+    };
+    goes_on && group.reschedule.is_enabled()
 }
 
 /// Makes the canaries that are missing, stops those of a deployment that failed.
@@ -260,8 +320,12 @@ pub fn has_ended(known: &Durable) -> bool {
 
 /// It will not become what was wanted.
 pub fn is_bad(known: &Durable) -> bool {
-    known.status == herdlet_api_types::alloc::ClientStatus::Failed
-        || known.health.is_some_and(|health| !health.healthy)
+    known.status == ClientStatus::Failed || known.health.is_some_and(|health| !health.healthy)
+}
+
+/// The same, and nothing follows it that might.
+pub fn is_lost(known: &Durable) -> bool {
+    is_bad(known) && known.reschedule().is_none()
 }
 
 /// Its roll-out is over: it proved healthy, or nothing is there to wait for.

@@ -12,11 +12,11 @@ use herdlet_api_types::{
 
 use crate::{
     action::Verb,
-    alloc::{checks::has_checks, volumes::volume_name},
+    alloc::{checks, services, volumes::volume_name},
     event::Noticed,
-    limits::{CATALOG_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT, STOP_MARGIN},
+    limits::{OPERATION_TIMEOUT, START_TIMEOUT, STOP_MARGIN},
     op::{Part, TaskIndex, TaskPart},
-    pass::{Pass, Trust},
+    pass::Pass,
     plan::{TaskChange, Waiting},
     state::{AfterStop, Doing, PartState, Run, Stage, StopStep, TaskState},
     task::{lifecycle, restart::restarts_on_success},
@@ -267,12 +267,9 @@ impl Me<'_> {
         if !self.task.volume_mounts.is_empty() && self.volumes_ready(pass) {
             pass.want_task_part_up(self.index, TaskPart::Mounts);
         }
-        if !self.task.services.is_empty() {
-            pass.want_up(self.part(TaskPart::Services), Trust::Assert, CATALOG_TIMEOUT);
-        }
-        if has_checks(&self.task.services) {
-            pass.want_up(self.part(TaskPart::Checks), Trust::Assert, OPERATION_TIMEOUT);
-        }
+        let (services, checks) = (self.part(TaskPart::Services), self.part(TaskPart::Checks));
+        services::register(pass, services, &self.task.services, checks);
+        checks::run(pass, checks, &self.task.services);
     }
 
     /// Tokens that are there and not due for renewal.
@@ -293,11 +290,8 @@ impl Me<'_> {
 
     /// Takes back what says that the task is there. A catalogue is not waited for. `true` once no check runs.
     fn withdraw(self, pass: &mut Pass<'_>) -> bool {
-        if !self.task.services.is_empty() {
-            pass.want_down(self.part(TaskPart::Services), Verb::Down, CATALOG_TIMEOUT);
-        }
-        !has_checks(&self.task.services)
-            || pass.want_down(self.part(TaskPart::Checks), Verb::Down, OPERATION_TIMEOUT)
+        services::withdraw(pass, self.part(TaskPart::Services), &self.task.services);
+        checks::end(pass, self.part(TaskPart::Checks), &self.task.services)
     }
 
     /// Removes what an ended attempt left. After a restart of the agent it looks first: what lives is stopped, not removed.

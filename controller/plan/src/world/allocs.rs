@@ -25,7 +25,7 @@ use crate::{
     op::{Part, TaskPart},
     record::{Meta, Record, RecordKey, RecordValue},
     state::{AllocState, PartState, Parts, Tracked},
-    time::Now,
+    time::{Deadline, Now},
     turn::Turn,
 };
 
@@ -103,6 +103,13 @@ impl Allocs {
     pub(crate) fn of_job(&self, key: &JobKey) -> impl Iterator<Item = (AllocId, &AllocEntry)> {
         let ids = self.by_job.get(key).into_iter().flat_map(BTreeMap::values);
         ids.filter_map(|id| Some((*id, self.by_id.get(id)?)))
+    }
+
+    /// When the first of a job's failed allocations is followed by another one. What is due and waits for something is not told.
+    pub(crate) fn next_retry(&self, key: &JobKey, now: Now) -> Option<Deadline> {
+        let wanted = self.of_job(key).filter(|(_, alloc)| alloc.spec.desired == Desired::Run);
+        let ahead = wanted.filter_map(|(_, alloc)| alloc.state.durable.reschedule());
+        ahead.filter(|due| !due.is_due(now)).min_by_key(|due| due.due_ns(now))
     }
 
     /// Ids of the allocations that claim a volume.

@@ -10,18 +10,19 @@ use std_alloc::{
 
 use herdlet_api_types::{
     AllocId, JobKey,
-    alloc::{AllocDeployment, Allocation, Desired},
+    alloc::{AllocDeployment, Allocation, Desired, RescheduleEvent},
     job::Job,
     view::{Convergence, ConvergenceState, JobView, Reason},
 };
 use sha2::{Digest, Sha256};
 
 use crate::{
-    alloc::apply::judge_anew,
+    alloc::apply::{judge_anew, serve_anew},
     event::JobChange,
     job::{
         JobState, Slot, Submission,
         ports::{self, NoPorts},
+        reschedule,
         rollout::{self, Step},
     },
     limits::ROUNDS_MAX,
@@ -83,6 +84,7 @@ impl World {
                     past: BTreeMap::new(),
                     written: None,
                     blocked: None,
+                    retry: None,
                     since: now.moment(),
                     quarantine: None,
                     cause: "apply",
@@ -131,7 +133,8 @@ impl World {
         // What only changes how an allocation is doing changes nothing of what the job is to do.
         let is_stale = |entry: &JobEntry| {
             let deployment = entry.state.deployment().filter(|known| known.deployment.is_running());
-            entry.stale || deployment.is_some_and(|known| known.is_due(now))
+            let retries = entry.retry.is_some_and(|retry| retry.is_due(now));
+            entry.stale || retries || deployment.is_some_and(|known| known.is_due(now))
         };
         let rounds = if self.jobs.get(key).is_some_and(is_stale) { ROUNDS_MAX } else { 0 };
         for _ in 0..rounds {
@@ -140,7 +143,7 @@ impl World {
                 result = "changed";
                 continue;
             }
-            let steps = self.plan_job(key, &allocs);
+            let steps = self.plan_job(now, key, &allocs);
             if steps.contains(&Step::Forget) {
                 self.forget_job(key, turn);
                 return;
@@ -163,19 +166,25 @@ impl World {
             entry.forget_versions(key, &self.allocs, turn);
             entry.open = Open::of(key, entry, &self.allocs);
         }
+        if rounds > 0 {
+            entry.retry = self.allocs.next_retry(key, now);
+        }
         entry.flush(now, key, &self.allocs, turn);
-        let wake = entry.state.deployment().and_then(|known| known.wake_ns(now));
-        turn.wakes.extend(wake.map(|at| (Key::Job(key.clone()), at)));
+        let wakes = [
+            entry.state.deployment().and_then(|known| known.wake_ns(now)),
+            entry.retry.map(|retry| retry.due_ns(now)),
+        ];
+        turn.wakes.extend(wakes.into_iter().flatten().map(|at| (Key::Job(key.clone()), at)));
     }
 
-    fn plan_job(&mut self, key: &JobKey, allocs: &[AllocId]) -> Vec<Step> {
+    fn plan_job(&mut self, now: Now, key: &JobKey, allocs: &[AllocId]) -> Vec<Step> {
         let Some(entry) = self.jobs.get_mut(key) else { return Vec::new() };
         entry.blocked = None;
         let Some(entry) = self.jobs.get(key) else { return Vec::new() };
         if !self.ctx.complete && entry.state.deleting {
             return Vec::new();
         }
-        rollout::plan(&entry.current, &entry.state, allocs, &|id| self.allocs.placed(id))
+        rollout::plan(now, &entry.current, &entry.state, allocs, &|id| self.allocs.placed(id))
     }
 
     /// Carries out one step. Whether anything moved.
@@ -199,6 +208,13 @@ impl World {
                 let at = usize::try_from(index).unwrap_or(usize::MAX);
                 let previous = beside.and_then(|slots| slots.get(at)).and_then(|slot| slot.alloc);
                 self.create_alloc(now, key, NewAlloc { group: &group, index, previous, canary: true }, dirty)
+            }
+            Step::Follow { alloc, followed } => {
+                let Some(entry) = self.allocs.get_mut(alloc) else { return false };
+                entry.state.durable.followed = Some(followed);
+                entry.changed = true;
+                dirty.insert(Key::Alloc(alloc));
+                true
             }
             Step::TakeOver(alloc) => self.take_over(now, key, alloc, dirty),
             Step::Forget => false,
@@ -237,13 +253,34 @@ impl World {
                     return false;
                 }
             };
+        let followed = previous.filter(|_| !canary).and_then(|previous| self.allocs.get(previous));
+        let retry = followed.and_then(|alloc| Some((alloc, alloc.state.durable.reschedule()?)));
+        let retry = retry.filter(|(_, due)| due.is_due(now));
         let slots = entry.state.slots.entry(String::from(group)).or_default();
         if slots.len() <= at {
             slots.resize(at + 1, Slot::default());
         }
+        let mut rescheduled = Vec::new();
         if let Some(slot) = slots.get_mut(at) {
             slot.had += 1;
-            *(if canary { &mut slot.canary } else { &mut slot.alloc }) = Some(id);
+            if canary {
+                slot.canary = Some(id);
+            } else {
+                slot.alloc = Some(id);
+                slot.rescheduled = match &retry {
+                    Some((_, due)) => {
+                        reschedule::follow(now, &spec.reschedule, &slot.rescheduled, due.length)
+                    }
+                    None => Vec::new(),
+                };
+                let forgotten = retry.map_or(0, |(alloc, _)| alloc.spec.rescheduled.len() + 1);
+                let forgotten = forgotten.saturating_sub(slot.rescheduled.len());
+                rescheduled.extend(retry.into_iter().flat_map(|(alloc, due)| {
+                    let event =
+                        RescheduleEvent { time: now.wall, previous: alloc.spec.id, delay: due.length };
+                    alloc.spec.rescheduled.iter().copied().chain([event]).skip(forgotten)
+                }));
+            }
         }
         let deployment = entry.join(now, group, id, canary);
         let alloc = Allocation {
@@ -260,8 +297,17 @@ impl World {
             create_time: now.wall,
             previous,
             deployment,
+            next: None,
+            rescheduled,
         };
         self.meta.index = create_index;
+        if let Some((id_before, before)) =
+            previous.filter(|_| !canary).and_then(|before| Some((before, self.allocs.get_mut(before)?)))
+        {
+            Arc::make_mut(&mut before.spec).next = Some(id);
+            before.changed = true;
+            dirty.insert(Key::Alloc(id_before));
+        }
         let claimed = claimed_volumes(&alloc).filter(|name| self.ctx.volumes.contains_key(&**name));
         dirty.extend(claimed.map(|name| Key::Volume(name.into_owned())));
         self.allocs.insert(AllocEntry::new(Arc::new(alloc), now));
@@ -274,8 +320,14 @@ impl World {
         let Some(entry) = self.jobs.get_mut(key) else { return false };
         let Some(alloc) = self.allocs.get_mut(id) else { return false };
         let spec = Arc::make_mut(&mut alloc.spec);
-        spec.job = Arc::clone(&entry.current);
+        let old = core::mem::replace(&mut spec.job, Arc::clone(&entry.current));
         spec.job_version = entry.state.version;
+        if let (Some(old), Some(new)) = (old.group(&spec.group), spec.group()) {
+            serve_anew(old, new, &mut alloc.state);
+        }
+        if alloc.state.durable.followed.is_some() {
+            alloc.state.durable.followed = None;
+        }
         if let Some(part) = entry.join(now, &spec.group, id, false) {
             spec.deployment = Some(part);
             judge_anew(now, alloc.spec.group(), &mut alloc.state);

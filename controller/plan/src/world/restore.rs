@@ -14,7 +14,7 @@ use crate::{
     job::JobState,
     record::RecordValue,
     shared::volume::VolumeState,
-    state::{AllocState, Durable, PartState, Run, StopStep, Tracked},
+    state::{AllocState, Durable, Followed, PartState, Run, StopStep, Tracked},
     time::Now,
     world::{JobEntry, Settings, World, allocs::AllocEntry, verdict::Open, volumes::VolumeEntry},
 };
@@ -61,6 +61,8 @@ impl World {
         }
         for mut state in jobs {
             state.deployments.iter_mut().for_each(|known| known.rebase(now));
+            let slots = state.slots.values_mut().flatten();
+            slots.flat_map(|slot| &mut slot.rescheduled).for_each(|one| one.rebase(now));
             match versions.get(&(state.key.clone(), state.version)) {
                 Some(current) => {
                     let (key, version) = (state.key.clone(), state.version);
@@ -70,6 +72,7 @@ impl World {
                         past: BTreeMap::new(),
                         written: Some(version),
                         blocked: None,
+                        retry: None,
                         since: now.moment(),
                         quarantine: None,
                         cause: "boot",
@@ -121,6 +124,9 @@ fn rebase(durable: &mut Durable, now: Now) {
     }
     if let Some(by) = &mut durable.healthy_by {
         *by = by.rebased(now);
+    }
+    if let Some(Followed::At(due)) = &mut durable.followed {
+        *due = due.rebased(now);
     }
     for task in &mut durable.tasks {
         if let Some(window) = &mut task.window {

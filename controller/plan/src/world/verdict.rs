@@ -21,7 +21,7 @@ use herdlet_api_types::{
 use crate::{
     job::{
         deployment::{DeploymentState, healthy_canaries},
-        rollout::{has_ended, is_bad},
+        rollout::{has_ended, is_bad, is_lost},
         same_work,
     },
     status::quarantined,
@@ -225,7 +225,7 @@ fn is_current(job: &JobEntry, group: &Group, alloc: &AllocEntry) -> bool {
 fn state_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>) -> ConvergenceState {
     match alloc {
         Some(alloc) if is_current(job, group, alloc) => match &alloc.verdict {
-            _ if is_bad(&alloc.state.durable) => match deployment_of(job, group) {
+            _ if is_lost(&alloc.state.durable) => match deployment_of(job, group) {
                 Some(known) => bad_state(known, &group.name),
                 None => ConvergenceState::Failed,
             },
@@ -242,7 +242,7 @@ fn why_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>, name: &Slot
     let known = &alloc.state.durable;
     match &alloc.verdict {
         _ if !is_current(job, group, alloc) => progressing("is being replaced"),
-        verdict if is_bad(known) => match deployment_of(job, group) {
+        verdict if is_lost(known) => match deployment_of(job, group) {
             Some(deployment) => why_bad(deployment, alloc),
             None => {
                 let why = verdict.as_ref().map_or(&*known.description, |verdict| verdict.message.as_str());

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use herdlet_api_types::job::{Group, Job};
+use herdlet_api_types::manifest::defaults::default_reschedule;
 use herdlet_api_types::manifest::{GroupSpec, JobManifest, Text};
 
 use super::drivers::Drivers;
@@ -57,6 +58,10 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
     if let Some(update) = &manifest.spec.update {
         policy::update(update, None, job.kind, &spec.field("update"), findings);
     }
+    if let Some(written) = &manifest.spec.reschedule {
+        let policy = written.over(&default_reschedule(job.kind));
+        policy::reschedule(&policy, job.kind, &spec.field("reschedule"), findings);
+    }
     if manifest.spec.groups.as_ref().is_some_and(Vec::is_empty) {
         findings.problem(&groups, "a job needs at least one group");
     }
@@ -80,6 +85,9 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     let GroupContext { spec, group, trail, job, .. } = *context;
     let tasks = trail.field("tasks");
     policy::scaling(group, trail, findings);
+    if spec.reschedule.is_some() {
+        policy::reschedule(&group.reschedule, job.kind, &trail.field("reschedule"), findings);
+    }
     if let Some(update) = &spec.update {
         policy::update(update, manifest.spec.update.as_ref(), job.kind, &trail.field("update"), findings);
     }

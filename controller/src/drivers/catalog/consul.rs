@@ -53,6 +53,8 @@ struct Held {
     registrations: Vec<Registration>,
     /// When it was last seen there as it should be, while no change was told since: then a difference is news. Counts up.
     settled: Option<u64>,
+    /// What its checks say is told once more: whoever registers them has forgotten what he heard before.
+    tell_again: bool,
 }
 
 /// Why there is no Consul client.
@@ -98,6 +100,9 @@ impl Consul {
     /// Lists what was refused; everything else was done.
     pub async fn up(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
         self.hold(owner, wanted);
+        if let Some(held) = self.held().get_mut(owner) {
+            held.tell_again = true;
+        }
         let (entries, checks) = self.list(owner).await?;
         let differing = wanted.iter().filter(|wanted| {
             !entries.get(&wanted.id).is_some_and(|entry| entry.equals(wanted, &self.instance, &checks))
@@ -238,7 +243,9 @@ impl Consul {
         if wanted.is_empty() {
             held.remove(owner);
         } else {
-            held.insert(owner.clone(), Held { registrations: wanted.to_vec(), settled: None });
+            let tell_again = held.get(owner).is_some_and(|before| before.tell_again);
+            let now = Held { registrations: wanted.to_vec(), settled: None, tell_again };
+            held.insert(owner.clone(), now);
         }
         self.held_count.send_replace(held.len());
     }

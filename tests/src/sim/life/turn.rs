@@ -227,6 +227,16 @@ impl Life {
                 self.may_have_lost(&view)?;
                 let passed = |since| self.clock.since(since, self.now_ns);
                 self.rollouts.show(self.allocs.get(&view.spec.id).map(|was| &**was), &view, &passed)?;
+                if let Some(was) = self.allocs.get(&view.spec.id) {
+                    if was.spec.job_version != view.spec.job_version {
+                        self.met.note(Kind::InPlace);
+                    }
+                    if was.spec.desired_description != view.spec.desired_description
+                        && view.spec.desired_description.contains("rescheduled")
+                    {
+                        self.met.note(Kind::Reschedule);
+                    }
+                }
                 self.tale.alloc(self.now_ns, &view);
                 if view.spec.deployment.is_some_and(|part| part.canary) {
                     self.met.note(Kind::Canary);

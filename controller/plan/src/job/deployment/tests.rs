@@ -142,7 +142,7 @@ impl Bench {
 }
 
 fn slot(number: u8) -> Slot {
-    Slot { had: 1, alloc: Some(id(number)), canary: None }
+    Slot { had: 1, alloc: Some(id(number)), canary: None, rescheduled: Vec::new() }
 }
 
 #[test]

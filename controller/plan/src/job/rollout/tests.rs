@@ -72,7 +72,9 @@ fn steps_in(
         deleting,
         slots: BTreeMap::from([(
             "g".to_owned(),
-            ids.iter().map(|id| Slot { had: 1, alloc: Some(*id), canary: None }).collect(),
+            ids.iter()
+                .map(|id| Slot { had: 1, alloc: Some(*id), canary: None, rescheduled: Vec::new() })
+                .collect(),
         )]),
         deployments: Vec::new(),
         scaled: std_alloc::sync::Arc::default(),
@@ -89,7 +91,7 @@ fn steps_in(
     if let Some(instance) = deploys {
         state.deployments.extend(deployment::begin(&new, &state, instance, &ids, &find));
     }
-    let steps = plan(&new, &state, &ids, &find);
+    let steps = plan(at(0), &new, &state, &ids, &find);
     (ids, steps)
 }
 
@@ -104,7 +106,7 @@ fn moves((ids, steps): (Vec<AllocId>, Vec<Step>)) -> (Vec<usize>, Vec<u32>) {
         match step {
             Step::Want { alloc, .. } => stops.extend(ids.iter().position(|id| *id == alloc)),
             Step::Create { index, .. } => creates.push(index),
-            Step::Canary { .. } | Step::TakeOver(_) | Step::Forget => {}
+            Step::Canary { .. } | Step::Follow { .. } | Step::TakeOver(_) | Step::Forget => {}
         }
     }
     (stops, creates)

@@ -98,7 +98,7 @@ fn a_job_is_shown_when_it_looks_different() {
     assert_eq!(bench.job().version, 1);
     // One of its allocations is forgotten.
     let mut jobs = one_task();
-    jobs[0].groups[0].tasks[0].leader = true;
+    jobs[0].groups[0].tasks[0].user = Some("www".to_owned());
     bench.apply(jobs, Vec::new());
     bench.settle();
     let old = bench.world.allocs.iter().find(|(_, entry)| entry.spec.desired != Desired::Run);
@@ -154,7 +154,7 @@ fn a_job_says_which_of_its_allocations_has_not_converged() {
 fn what_is_outdated_has_not_converged_also_while_it_waits_for_its_turn() {
     let mut bench = running();
     let mut jobs = one_task();
-    jobs[0].groups[0].tasks[0].leader = true;
+    jobs[0].groups[0].tasks[0].user = Some("www".to_owned());
     bench.apply(jobs, Vec::new());
     // As it was wanted before; the roll-out would let it be for now.
     let id = bench.id();

@@ -49,7 +49,7 @@ const ZERO_IS_NOTHING: [&str; 8] =
 
 /// Blocks that servers write out with Nomad's defaults although nobody wrote them: what isn't built is passed over if it is
 /// no more than that.
-const DEFAULTS: [(&str, &str); 10] = [
+const DEFAULTS: [(&str, &str); 8] = [
     ("Type", r#""horizontal""#),
     ("NodePool", r#""default""#),
     ("HostNetwork", r#""default""#),
@@ -60,14 +60,6 @@ const DEFAULTS: [(&str, &str); 10] = [
     (
         "Migrate",
         r#"{"HealthCheck": "checks", "HealthyDeadline": 300000000000, "MaxParallel": 1, "MinHealthyTime": 10000000000}"#,
-    ),
-    (
-        "ReschedulePolicy",
-        r#"{"Attempts": 0, "Delay": 30000000000, "DelayFunction": "exponential", "Interval": 0, "MaxDelay": 3600000000000, "Unlimited": true}"#,
-    ),
-    (
-        "ReschedulePolicy",
-        r#"{"Attempts": 1, "Delay": 5000000000, "DelayFunction": "constant", "Interval": 86400000000000, "MaxDelay": 0, "Unlimited": false}"#,
     ),
 ];
 

@@ -1,7 +1,7 @@
-//! `scaling`, `update` and `restart`: numbers that must fit each other.
+//! `scaling`, `reschedule`, `update` and `restart`: numbers that must fit each other.
 
 use herdlet_api_types::Duration;
-use herdlet_api_types::job::{Group, JobType, RestartMode, RestartPolicy};
+use herdlet_api_types::job::{DelayFunction, Group, JobType, ReschedulePolicy, RestartMode, RestartPolicy};
 use herdlet_api_types::manifest::defaults::{UPDATE, default_restart};
 use herdlet_api_types::manifest::{Restart, Span, Update};
 
@@ -48,6 +48,45 @@ pub(super) fn restart(policy: &RestartPolicy, trail: &Trail<'_>, findings: &mut 
             Span(*interval)
         );
         findings.problem(trail, message);
+    }
+}
+
+/// The shortest delay before another allocation, as in Nomad.
+const RESCHEDULE_DELAY_MIN: Duration = Duration::from_secs(5);
+/// The shortest time in which such attempts can be counted, as in Nomad.
+const RESCHEDULE_INTERVAL_MIN: Duration = Duration::from_secs(15);
+
+/// Validates the policy that a written `reschedule` came to.
+pub(super) fn reschedule(
+    policy: &ReschedulePolicy,
+    kind: JobType,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let ReschedulePolicy { attempts, interval, delay, delay_function, max_delay, unlimited } = policy;
+    if !policy.is_enabled() {
+        return;
+    }
+    if matches!(kind, JobType::System | JobType::Sysbatch) {
+        let message = format!("a {} job is not rescheduled; remove `reschedule`", kind.as_str());
+        return findings.problem(trail, message);
+    }
+    if *unlimited && *attempts > 0 {
+        let message =
+            format!("{attempts} attempts are counted, so it can't be unlimited too; write one of both");
+        return findings.problem(&trail.field("unlimited"), message);
+    }
+    let mut at_least = |name: &str, found: Duration, least: Duration| {
+        if found < least {
+            findings.problem(&trail.field(name), format!("must be at least {least}, found {}", Span(found)));
+        }
+    };
+    at_least("delay", *delay, RESCHEDULE_DELAY_MIN);
+    if !unlimited {
+        at_least("interval", *interval, RESCHEDULE_INTERVAL_MIN);
+    }
+    if *delay_function != DelayFunction::Constant {
+        at_least("max_delay", *max_delay, *delay);
     }
 }
 

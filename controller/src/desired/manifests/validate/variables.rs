@@ -134,6 +134,8 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEn
         create_time: UnixNanos(0),
         previous: None,
         deployment: None,
+        next: None,
+        rescheduled: Vec::new(),
     };
     let some = || "-".to_owned();
     let node = NodeFacts {

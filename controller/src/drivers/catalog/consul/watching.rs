@@ -147,6 +147,9 @@ impl Consul {
                 .filter(|(_, entry)| entry.is_of(owner))
                 .map(|(id, entry)| (id.clone(), entry.clone()))
                 .collect();
+            if std::mem::take(&mut held.tell_again) {
+                results.retain(|(of, _), _| of != owner);
+            }
             if self.difference(&held.registrations, &own, &checks).is_some() {
                 // Told once: whoever hears it looks, and settles it again.
                 held.settled = None;

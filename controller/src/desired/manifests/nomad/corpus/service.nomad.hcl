@@ -19,6 +19,15 @@ job "shop" {
     count          = "1"
     shutdown_delay = "3s"
 
+    reschedule {
+      attempts       = 3
+      interval       = "1h"
+      delay          = "10s"
+      delay_function = "fibonacci"
+      max_delay      = "5m"
+      unlimited      = false
+    }
+
     scaling {
       enabled = false
       min     = 0

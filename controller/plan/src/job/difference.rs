@@ -1,0 +1,144 @@
+//! Which changes of a job its allocations outlive.
+//!
+//! In: the version that an allocation was made from, and a newer one. Out: the fields that ask for another allocation, by their
+//! paths in a manifest: within the group where nothing else is said, `spec.…` where they are the job's. Where there is none the
+//! allocation goes on under the newer version: its services are registered anew, its policies hold from then on.
+//!
+//! The fields are Nomad's (`scheduler/util.go`, `tasksUpdated`), and of ours what a process has been started with. Unlike Nomad's
+//! client, which reads it only when it makes an allocation, `lifecycle` asks for another one, as does another order of the tasks.
+
+use std_alloc::{
+    borrow::ToOwned,
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use herdlet_api_types::job::{Group, Job, Logs, Task};
+
+/// The fields that ask for another allocation.
+pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
+    let (Some(old_group), Some(new_group)) = (old.group(group), new.group(group)) else {
+        return Vec::from(["name".to_owned()]);
+    };
+    // Nearly always: allocations of one version share it.
+    if core::ptr::eq(old, new) {
+        return Vec::new();
+    }
+    let Job {
+        namespace: _,
+        id: _,
+        name: _,
+        labels: _,
+        kind,
+        priority: _,
+        region,
+        datacenters: _,
+        // Compared as tasks see it.
+        meta: _,
+        groups: _,
+    } = old;
+    let mut found = differing(&[("spec.type", *kind != new.kind), ("spec.region", *region != new.region)]);
+    let Group {
+        name: _,
+        count: _,
+        scaling: _,
+        reschedule: _,
+        update: _,
+        network,
+        volumes,
+        services: _,
+        tasks,
+        shutdown_delay: _,
+        meta: _,
+        disk_mib,
+    } = old_group;
+    found.extend(differing(&[
+        ("network", *network != new_group.network),
+        ("volumes", *volumes != new_group.volumes),
+        ("ephemeral_disk", *disk_mib != new_group.disk_mib),
+    ]));
+    let names = |group: &Group| group.tasks.iter().map(|task| task.name.clone()).collect::<Vec<_>>();
+    if !tasks.iter().map(|task| &task.name).eq(new_group.tasks.iter().map(|task| &task.name)) {
+        found.extend(other_tasks(&names(old_group), &names(new_group)));
+        return found;
+    }
+    for (old_task, new_task) in tasks.iter().zip(&new_group.tasks) {
+        of_task(old_task, new_task, &mut found);
+        let (before, after) = (merged_meta(old, old_group, old_task), merged_meta(new, new_group, new_task));
+        for key in before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key)) {
+            let at = [
+                format!("spec.meta.{key}"),
+                format!("meta.{key}"),
+                format!("tasks[{}].meta.{key}", old_task.name),
+            ];
+            found.extend(at);
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Whether an allocation made from `old` goes on under `new`.
+pub fn same_work(old: &Job, new: &Job, group: &str) -> bool {
+    replacing(old, new, group).is_empty()
+}
+
+fn of_task(old: &Task, new: &Task, found: &mut Vec<String>) {
+    let Task {
+        name,
+        driver,
+        user,
+        config,
+        env,
+        meta: _,
+        leader: _,
+        lifecycle,
+        depends_on: _,
+        prestop: _,
+        restart: _,
+        services: _,
+        volume_mounts,
+        identities,
+        resources,
+        logs: Logs { max_files: _, max_file_size_mib: _, disabled, mode: _ },
+        kill_signal: _,
+        kill_timeout: _,
+        shutdown_delay: _,
+    } = old;
+    let fields = differing(&[
+        ("driver", *driver != new.driver),
+        ("user", *user != new.user),
+        ("config", *config != new.config),
+        ("env", *env != new.env),
+        ("lifecycle", *lifecycle != new.lifecycle),
+        ("volume_mounts", *volume_mounts != new.volume_mounts),
+        ("identities", *identities != new.identities),
+        ("resources", *resources != new.resources),
+        ("logs.disabled", *disabled != new.logs.disabled),
+    ]);
+    found.extend(fields.iter().map(|field| format!("tasks[{name}].{field}")));
+}
+
+fn differing(fields: &[(&str, bool)]) -> Vec<String> {
+    fields.iter().filter(|(_, differs)| *differs).map(|(field, _)| field.to_string()).collect()
+}
+
+/// Tasks that only one of both has; where there is none, they are in another order.
+fn other_tasks(old: &[String], new: &[String]) -> Vec<String> {
+    let gone = old.iter().filter(|name| !new.contains(name));
+    let added = new.iter().filter(|name| !old.contains(name));
+    let found: Vec<String> = gone.chain(added).map(|name| format!("tasks[{name}]")).collect();
+    if found.is_empty() { Vec::from(["tasks".to_owned()]) } else { found }
+}
+
+/// `NOMAD_META_…` as the task sees it.
+fn merged_meta<'j>(job: &'j Job, group: &'j Group, task: &'j Task) -> BTreeMap<&'j str, &'j str> {
+    let layers = [&job.meta, &group.meta, &task.meta];
+    layers.into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+#[cfg(test)]
+mod tests;

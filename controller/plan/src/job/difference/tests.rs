@@ -1,0 +1,152 @@
+//! Every field of a job: which change of it an allocation outlives.
+
+use herdlet_api_types::{
+    Duration,
+    fixture::{group, job, task},
+    job::{
+        ChangeMode, Dependency, DependencyCondition, HealthCheck, Identity, JobType, Lifecycle, LogMode,
+        Network, Prestop, Scaling, Update, VolumeMount, VolumeRequest,
+    },
+};
+use std_alloc::vec;
+
+use super::*;
+use crate::fixture::service;
+
+type Change = fn(&mut Job);
+
+fn first(job: &mut Job) -> &mut Task {
+    &mut job.groups[0].tasks[0]
+}
+
+fn old() -> Job {
+    job("j", JobType::Service, vec![group("g", 1, vec![task("a"), task("b")])])
+}
+
+/// What asks for another allocation when one field of a job is changed; nothing where it goes on.
+#[test]
+fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
+    let in_place: [(&str, Change); 24] = [
+        ("nothing", |_| {}),
+        ("name", |job| job.name.push('2')),
+        ("labels", |job| drop(job.labels.insert("team".to_owned(), "a".to_owned()))),
+        ("priority", |job| job.priority = 80),
+        ("datacenters", |job| job.datacenters.clear()),
+        ("another group", |job| job.groups.push(group("other", 1, vec![task("b")]))),
+        ("count", |job| job.groups[0].count = 7),
+        ("scaling", |job| job.groups[0].scaling = Some(Scaling { enabled: true, min: 1, max: 9 })),
+        ("update", |job| {
+            job.groups[0].update = Some(Update {
+                max_parallel: 1,
+                min_healthy_time: Duration::ZERO,
+                healthy_deadline: Duration::ZERO,
+                progress_deadline: Duration::ZERO,
+                health_check: HealthCheck::Checks,
+                auto_revert: true,
+                auto_promote: false,
+                canary: 0,
+                stagger: Duration::ZERO,
+            });
+        }),
+        ("services", |job| job.groups[0].services.push(service("web"))),
+        ("shutdown_delay", |job| job.groups[0].shutdown_delay = Duration::from_secs(1)),
+        ("leader", |job| first(job).leader = true),
+        ("depends_on", |job| {
+            let condition = DependencyCondition::Started;
+            first(job).depends_on.push(Dependency { task: "b".to_owned(), condition });
+        }),
+        ("prestop", |job| {
+            let timeout = Duration::from_secs(1);
+            first(job).prestop = Some(Prestop { command: "x".to_owned(), args: Vec::new(), timeout });
+        }),
+        ("restart", |job| first(job).restart.attempts += 1),
+        ("task services", |job| first(job).services.push(service("web"))),
+        ("max_files", |job| first(job).logs.max_files += 1),
+        ("max_file_size", |job| first(job).logs.max_file_size_mib += 1),
+        ("mode", |job| first(job).logs.mode = LogMode::Block),
+        ("kill_signal", |job| first(job).kill_signal = Some("SIGTERM".to_owned())),
+        ("kill_timeout", |job| first(job).kill_timeout = Duration::from_secs(77)),
+        ("task shutdown_delay", |job| first(job).shutdown_delay = Duration::from_secs(1)),
+        ("meta that a task has already", |job| {
+            for task in &mut job.groups[0].tasks {
+                task.meta.insert("k".to_owned(), "v".to_owned());
+            }
+            job.meta.insert("k".to_owned(), "other".to_owned());
+        }),
+        ("meta moved from the task to the group", |job| {
+            let meta = core::mem::take(&mut first(job).meta);
+            job.groups[0].meta = meta;
+        }),
+    ];
+    let replacing: [(&str, Change); 21] = [
+        ("spec.type", |job| job.kind = JobType::Batch),
+        ("spec.region", |job| job.region.push('2')),
+        ("spec.meta.a", |job| drop(job.meta.insert("a".to_owned(), "b".to_owned()))),
+        ("meta.a", |job| drop(job.groups[0].meta.insert("a".to_owned(), "b".to_owned()))),
+        ("tasks[a].meta.a", |job| drop(first(job).meta.insert("a".to_owned(), "b".to_owned()))),
+        ("network", |job| job.groups[0].network = Some(Network { ports: BTreeMap::new() })),
+        ("volumes", |job| {
+            let request = VolumeRequest { source: "data".to_owned(), read_only: false, per_alloc: false };
+            job.groups[0].volumes.insert("data".to_owned(), request);
+        }),
+        ("ephemeral_disk", |job| job.groups[0].disk_mib += 1),
+        ("tasks[c]", |job| job.groups[0].tasks.push(task("c"))),
+        ("tasks[b]", |job| drop(job.groups[0].tasks.pop())),
+        ("tasks", |job| job.groups[0].tasks.reverse()),
+        ("tasks[a].driver", |job| first(job).driver.push('2')),
+        ("tasks[a].user", |job| first(job).user = Some("www".to_owned())),
+        ("tasks[a].config", |job| first(job).config = serde_json::json!({ "command": "other" })),
+        ("tasks[a].env", |job| drop(first(job).env.insert("A".to_owned(), "1".to_owned()))),
+        ("tasks[a].lifecycle", |job| first(job).lifecycle = Lifecycle::Prestart),
+        ("tasks[a].volume_mounts", |job| {
+            first(job).volume_mounts.push(VolumeMount {
+                volume: "data".to_owned(),
+                destination: "local".to_owned(),
+                read_only: false,
+            });
+        }),
+        ("tasks[a].identities", |job| {
+            first(job).identities.push(Identity {
+                name: "x".to_owned(),
+                aud: Vec::new(),
+                ttl: None,
+                env: false,
+                file: false,
+                change_mode: ChangeMode::Noop,
+                change_signal: None,
+            });
+        }),
+        ("tasks[a].resources", |job| first(job).resources.memory_max_mib = Some(1)),
+        ("tasks[a].logs.disabled", |job| first(job).logs.disabled = true),
+        ("name", |job| job.groups[0].name.push('2')),
+    ];
+    for (name, change) in in_place {
+        let mut old = old();
+        if name.contains("meta") {
+            first(&mut old).meta.insert("k".to_owned(), "v".to_owned());
+            old.groups[0].tasks[1].meta.insert("k".to_owned(), "v".to_owned());
+        }
+        let mut new = old.clone();
+        change(&mut new);
+        assert_eq!(replacing_of(&old, &new), Vec::<String>::new(), "{name}");
+    }
+    for (path, change) in replacing {
+        let (old, mut new) = (old(), old());
+        change(&mut new);
+        assert!(replacing_of(&old, &new).iter().any(|found| found == path), "{path}");
+    }
+}
+
+fn replacing_of(old: &Job, new: &Job) -> Vec<String> {
+    super::replacing(old, new, "g")
+}
+
+#[test]
+fn only_the_tasks_that_differ_are_named() {
+    let (old, mut new) = (old(), old());
+    first(&mut new).env.insert("A".to_owned(), "1".to_owned());
+    first(&mut new).kill_timeout = Duration::from_secs(77);
+    new.groups[0].tasks[1].user = Some("www".to_owned());
+    assert_eq!(replacing_of(&old, &new), ["tasks[a].env", "tasks[b].user"]);
+    assert!(!same_work(&old, &new, "g") && same_work(&old, &old, "g"));
+}

@@ -1,0 +1,111 @@
+//! Allocations that fail for good, and what follows them.
+
+use herdlet_api_types::{
+    Duration,
+    job::{DelayFunction, ReschedulePolicy},
+    view::Reason,
+};
+
+use super::*;
+
+/// A job that is not restarted, and rescheduled once within an hour.
+fn fragile() -> Job {
+    let mut job = one_task().remove(0);
+    job.groups[0].tasks[0].restart.attempts = 0;
+    job.groups[0].reschedule = ReschedulePolicy {
+        attempts: 1,
+        interval: Duration::from_secs(3600),
+        delay: Duration::from_secs(5),
+        delay_function: DelayFunction::Constant,
+        max_delay: Duration::ZERO,
+        unlimited: false,
+    };
+    job
+}
+
+fn broken() -> (Bench, AllocId) {
+    let mut bench = Bench::new();
+    bench.apply(vec![fragile()], Vec::new());
+    bench.settle();
+    let first = bench.id();
+    bench.fail(first);
+    bench.settle();
+    (bench, first)
+}
+
+impl Bench {
+    /// Time has passed, and the job is looked at as it asked for.
+    fn pass(&mut self, now: Now) {
+        self.now = now;
+        self.dirty.insert(Key::Job(one_task()[0].key()));
+        self.plan();
+        self.settle();
+    }
+
+    fn other_than(&self, known: &[AllocId]) -> Option<AllocId> {
+        self.world.allocs.iter().map(|(id, _)| id).find(|id| !known.contains(id))
+    }
+}
+
+#[test]
+fn another_one_follows_after_the_delay_and_no_more_than_so_many() {
+    let (mut bench, first) = broken();
+    let verdict = bench.convergence(&one_task()[0].key());
+    assert_eq!((verdict.state, verdict.reason), (ConvergenceState::Waiting, Some(Reason::Backoff)));
+    assert!(
+        verdict.message.ends_with("another allocation takes its place 5s after that"),
+        "{}",
+        verdict.message
+    );
+    let wakes = bench.turn.wakes.iter().filter(|(key, _)| matches!(key, Key::Job(_)));
+    assert!(wakes.clone().any(|(_, at_ns)| *at_ns == at(6).boot_ns));
+    let shown = bench.shown().expect("it has changed");
+    assert_eq!(shown.reschedule_at, Some(at(6).wall));
+
+    // Neither another agent nor a clock that is set brings it nearer.
+    bench.restart(at(4));
+    bench.pass(Now { wall: at(9_999).wall, ..at(5) });
+    assert_eq!(bench.other_than(&[first]), None);
+    bench.pass(at(6));
+    let second = bench.other_than(&[first]).expect("it follows");
+    let (spec, _) = bench.world.allocation(second).expect("there");
+    assert_eq!((spec.previous, spec.index), (Some(first), 0));
+    let [event] = &spec.rescheduled[..] else { panic!("one event: {:?}", spec.rescheduled) };
+    assert_eq!((event.previous, event.delay), (first, Duration::from_secs(5)));
+    let (before, _) = bench.world.allocation(first).expect("kept for its logs");
+    assert_eq!((before.next, before.desired), (Some(second), Desired::Stop));
+    assert_eq!(before.desired_description, "alloc was rescheduled because it failed");
+
+    bench.fail(second);
+    bench.settle();
+    assert_eq!(bench.convergence(&one_task()[0].key()).state, ConvergenceState::Failed);
+    // What was decided stays so, although its attempt counts no longer.
+    bench.pass(at(9_999));
+    assert_eq!(bench.other_than(&[first, second]), None);
+}
+
+#[test]
+fn a_newer_version_that_changes_no_work_decides_anew() {
+    let (mut bench, first) = broken();
+    let mut job = fragile();
+    job.groups[0].reschedule.attempts = 0;
+    bench.apply(vec![job.clone()], Vec::new());
+    assert_eq!(bench.convergence(&job.key()).state, ConvergenceState::Failed, "none is allowed any more");
+    bench.pass(at(100));
+    assert_eq!(bench.other_than(&[first]), None);
+    job.groups[0].reschedule.attempts = 1;
+    bench.apply(vec![job], Vec::new());
+    bench.pass(at(105));
+    assert!(bench.other_than(&[first]).is_some());
+}
+
+#[test]
+fn a_newer_version_with_other_work_does_not_wait_and_begins_anew() {
+    let (mut bench, first) = broken();
+    let mut job = fragile();
+    job.groups[0].tasks[0].env.insert("A".to_owned(), "1".to_owned());
+    bench.apply(vec![job], Vec::new());
+    bench.settle();
+    let second = bench.other_than(&[first]).expect("it replaces the failed one at once");
+    assert!(bench.world.allocation(second).is_some_and(|(spec, _)| spec.rescheduled.is_empty()));
+}
