@@ -99,6 +99,8 @@ fn no_job() -> Arc<Job> {
         region: String::new(),
         datacenters: Default::default(),
         meta: BTreeMap::new(),
+        parameterized: None,
+        child: None,
         groups: Default::default(),
     })
 }

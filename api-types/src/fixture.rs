@@ -30,6 +30,7 @@ pub fn task(name: &str) -> Task {
         },
         services: Vec::new(),
         volume_mounts: Vec::new(),
+        dispatch_payload: None,
         identities: Vec::new(),
         resources: Resources::default(),
         logs: Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop },
@@ -69,6 +70,8 @@ pub fn job(id: &str, kind: JobType, groups: Vec<Group>) -> Job {
         region: "global".to_owned(),
         datacenters: vec!["*".to_owned()],
         meta: BTreeMap::new(),
+        parameterized: None,
+        child: None,
         groups,
     }
 }

@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Duration, JobKey};
 
+mod children;
+
+pub use children::{Child, Origin, Parameterized, PayloadRule};
+
 /// A job: what its author wants to run, with all defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
@@ -33,6 +37,12 @@ pub struct Job {
     /// Job meta, the lowest layer of `NOMAD_META_*`.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
+    /// It runs nothing by itself; each dispatch makes a child of it. A child keeps it, for the names of its meta.
+    #[serde(default)]
+    pub parameterized: Option<Parameterized>,
+    /// It was made of another job.
+    #[serde(default)]
+    pub child: Option<Child>,
     /// Groups in file order; names are unique.
     pub groups: Vec<Group>,
 }
@@ -67,6 +77,28 @@ impl Job {
     /// The group of that name.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|group| group.name == name)
+    }
+
+    /// Each dispatch makes a child of it.
+    pub fn takes_dispatches(&self) -> bool {
+        self.parameterized.is_some() && self.dispatched().is_none()
+    }
+
+    /// It runs nothing by itself: its children do.
+    pub fn makes_children(&self) -> bool {
+        self.takes_dispatches()
+    }
+
+    /// Id of the job that it was made of.
+    pub fn parent_id(&self) -> Option<&str> {
+        self.child.as_ref().map(|child| child.parent.as_str())
+    }
+
+    /// Payload and idempotency token, where somebody has dispatched it.
+    pub fn dispatched(&self) -> Option<(&str, &str)> {
+        match &self.child.as_ref()?.origin {
+            Origin::Dispatch { payload, idempotency_token } => Some((payload, idempotency_token)),
+        }
     }
 }
 
@@ -334,6 +366,9 @@ pub struct Task {
     /// Where the group's volumes appear.
     #[serde(default)]
     pub volume_mounts: Vec<VolumeMount>,
+    /// The file below its `local` that gets the payload of a dispatch.
+    #[serde(default)]
+    pub dispatch_payload: Option<String>,
     /// Identities beyond the default one.
     #[serde(default)]
     pub identities: Vec<Identity>,

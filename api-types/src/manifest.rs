@@ -53,10 +53,12 @@ pub use group::{
     EphemeralDisk, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart, Scaling, Update,
     VolumeRequest, VolumeType,
 };
-pub use job::JobSpec;
+pub use job::{JobSpec, Parameterized};
 pub use scalar::{Signal, Span, Text};
 pub use service::{Check, CheckType, Service};
-pub use task::{Dependency, Hook, Identity, Lifecycle, Logs, Prestop, Resources, TaskSpec, VolumeMount};
+pub use task::{
+    Dependency, DispatchPayload, Hook, Identity, Lifecycle, Logs, Prestop, Resources, TaskSpec, VolumeMount,
+};
 pub use volume::{MkdirParameters, VolumePlugin, VolumeSpec};
 
 /// A document of kind `Job`.

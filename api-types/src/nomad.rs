@@ -20,6 +20,7 @@ use crate::{
     view::{AllocView, TaskView},
 };
 
+mod children;
 mod deployment;
 mod diff;
 mod evaluation;
@@ -30,11 +31,12 @@ mod scale;
 mod summary;
 mod time;
 
+pub use children::Children;
 pub use deployment::deployment;
 pub use diff::{Updates, job_diff};
 pub use evaluation::{Evaluated, evaluation};
 pub use file::FileInfo;
-pub use job::{job, job_stub, job_version, whole_job};
+pub use job::{job, job_status, job_stub, job_version, whole_job};
 pub use node::{Capacity, Machine, Wanted, node, node_stub};
 pub use scale::scale_status;
 pub use summary::job_summary;

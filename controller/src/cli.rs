@@ -5,6 +5,7 @@
 
 mod address;
 mod apply;
+mod children;
 pub mod client;
 mod completions;
 mod config;
@@ -12,12 +13,14 @@ mod convert;
 mod delete;
 mod deployments;
 mod diff;
+mod dispatch;
 mod doctor;
 mod exec;
 mod explain;
 mod failure;
 mod fs;
 mod get;
+mod job;
 mod logs;
 mod man;
 mod offline;
@@ -196,6 +199,14 @@ pub enum ClientCommand {
     /// Send a signal to tasks
     #[command(after_help = "Example:\n  herdlet signal -s SIGUSR1 web/httpd")]
     Signal(restart::SignalArgs),
+    /// Run a child of a parameterized job, with a payload and meta
+    #[command(
+        after_help = "Examples:\n  herdlet dispatch import rows.csv --meta table=users --wait\n  generate | herdlet dispatch import -\n\nThe payload has at most 16 KiB. The child is a job of its own: herdlet status, logs and delete take its id."
+    )]
+    Dispatch(dispatch::DispatchArgs),
+    /// Commands under the names that Nomad has for them
+    #[command(after_help = "Example:\n  herdlet job dispatch import rows.csv")]
+    Job(job::JobArgs),
     /// Go back to an older version of a job
     #[command(
         after_help = "Examples:\n  herdlet get versions web\n  herdlet rollback web --wait            to the version before the current one\n  herdlet rollback web --to 3\n\nThe text of that version becomes the newest version; six are kept."
@@ -329,6 +340,8 @@ impl ClientCommand {
             Self::Restart(args) => Some(&mut args.connection),
             Self::Stop(args) => Some(&mut args.connection),
             Self::Signal(args) => Some(&mut args.connection),
+            Self::Dispatch(args) => Some(&mut args.connection),
+            Self::Job(args) => Some(args.verb.connection()),
             Self::Rollback(args) => Some(&mut args.connection),
             Self::Scale(args) => Some(&mut args.connection),
             Self::Top(args) => Some(&mut args.connection),
@@ -375,6 +388,8 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Restart(args) => restart::restart(args).await,
         ClientCommand::Stop(args) => restart::stop(args).await,
         ClientCommand::Signal(args) => restart::signal(args).await,
+        ClientCommand::Dispatch(args) => dispatch::run(args).await,
+        ClientCommand::Job(args) => job::run(args).await,
         ClientCommand::Rollback(args) => rollback::run(args).await,
         ClientCommand::Scale(args) => scale::run(args).await,
         ClientCommand::Top(args) => top::run(args).await,

@@ -11,6 +11,7 @@ pub mod checks;
 pub mod identity;
 pub mod mock;
 pub mod mounts;
+pub mod payload;
 pub mod privileges;
 pub mod process_tree;
 pub mod raw_exec;

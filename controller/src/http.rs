@@ -13,7 +13,9 @@ mod allocs;
 mod apply;
 mod auth;
 mod body;
+mod child_paths;
 mod deployments;
+mod dispatch;
 mod error;
 mod evaluations;
 mod event_stream;
@@ -49,6 +51,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::DefaultBodyLimit,
+    middleware,
     routing::{delete, get, post},
 };
 use herdlet_api_types::UnixNanos;
@@ -136,7 +139,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Every endpoint. Whether a caller may use it was settled before: see [`serve`].
 pub fn router(shared: Arc<Shared>) -> Router {
-    Router::new()
+    let routes = Router::new()
         .route("/v1/herdlet/apply", post(apply::apply).put(apply::apply))
         .route("/v1/herdlet/jobs", get(jobs::views))
         .route("/v1/herdlet/job/{job}/versions", get(versions::views))
@@ -162,6 +165,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/job/{job}/evaluations", get(evaluations::of_job))
         .route("/v1/job/{job}/evaluate", post(jobs::evaluate).put(jobs::evaluate))
         .route("/v1/job/{job}/scale", get(scale::read).post(scale::scale).put(scale::scale))
+        .route("/v1/job/{job}/dispatch", post(dispatch::dispatch).put(dispatch::dispatch))
         .route("/v1/evaluations", get(evaluations::list))
         .route("/v1/evaluation/{eval}", get(evaluations::read))
         .route("/v1/evaluation/{eval}/allocations", get(evaluations::allocations))
@@ -216,7 +220,9 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .fallback(not_built::answer)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(DefaultBodyLimit::max(body::BODY_BYTES_MAX))
-        .with_state(shared)
+        .with_state(shared);
+    // Outside of the routes: what it makes of a path is what they see.
+    Router::new().fallback_service(routes).layer(middleware::map_request(child_paths::join))
 }
 
 /// `/metrics`, `/healthz`, `/readyz` and nothing else, for a listener that needs no token.

@@ -57,7 +57,7 @@ fn row(job: &JobView, allocs: &[std::sync::Arc<AllocView>]) -> JobRow {
         state,
         since: job.convergence.since.wall,
         healthy: allocs.iter().filter(is_well).count() as u64,
-        wanted: if job.deleting {
+        wanted: if job.deleting || job.job.makes_children() {
             0
         } else {
             job.job.groups.iter().map(|group| u64::from(group.count)).sum()

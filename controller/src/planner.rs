@@ -178,6 +178,7 @@ impl runtime::Reply for PendingReply {
             Reply::Applied { .. }
             | Reply::Accepted { .. }
             | Reply::DeploymentFailed { .. }
+            | Reply::Dispatched { .. }
             | Reply::Refused(_) => runtime::Release::AfterCommit,
         }
     }

@@ -153,6 +153,19 @@ impl ReadModel {
         self.read(|objects| objects.jobs.get(key).cloned())
     }
 
+    /// The children of a job, by their ids, which begin with its own.
+    pub fn children(&self, parent: &JobKey) -> Vec<Arc<JobView>> {
+        let first = JobKey { namespace: Arc::clone(&parent.namespace), id: format!("{}/", parent.id).into() };
+        self.read(|objects| {
+            let below = objects
+                .jobs
+                .range(first.clone()..)
+                .take_while(|(key, _)| key.namespace == first.namespace && key.id.starts_with(&*first.id));
+            let children = below.map(|(_, view)| view);
+            children.filter(|view| view.job.parent_id() == Some(&*parent.id)).cloned().collect()
+        })
+    }
+
     /// All allocations, by id.
     pub fn allocs(&self) -> Vec<Arc<AllocView>> {
         self.read(|objects| objects.allocs.values().cloned().collect())

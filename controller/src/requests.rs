@@ -142,6 +142,7 @@ fn waits_for_nothing(command: &Command) -> bool {
         Command::Explain { .. } => true,
         Command::Apply { .. }
         | Command::Delete { .. }
+        | Command::Dispatch { .. }
         | Command::Revert { .. }
         | Command::ApplyWithCounts { .. }
         | Command::Scale { .. }

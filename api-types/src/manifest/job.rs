@@ -3,13 +3,13 @@
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use super::{GroupSpec, Reschedule, Text, Update};
-use crate::job::JobType;
+use crate::job::{JobType, PayloadRule};
 
 block! {
     /// A job: groups of tasks, and how they are rolled out.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
         "affinities", "affinity", "all_at_once", "constraint", "constraints", "consul", "consul_namespace",
-        "migrate", "multiregion", "node_pool", "parameterized", "periodic", "spread", "spreads",
+        "migrate", "multiregion", "node_pool", "periodic", "spread", "spreads",
         "ui", "vault", "vault_namespace",
     ])))]
     pub struct JobSpec {
@@ -28,6 +28,8 @@ block! {
         pub datacenters: Vec<String>,
         /// Values for `NOMAD_META_<key>`; groups and tasks may override them.
         pub meta: BTreeMap<String, Text>,
+        /// Makes this a job that runs nothing by itself: each `herdlet dispatch` makes a child of it, a job of its own.
+        pub parameterized: Parameterized,
         /// How a new version replaces the old one; groups may override single fields. Without it all changes at once.
         pub update: Update,
         /// When another allocation follows one that has failed for good; groups may override single fields.
@@ -35,5 +37,17 @@ block! {
         /// The groups of this job: at least one.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub groups: Vec<GroupSpec>,
+    }
+}
+
+block! {
+    /// What a dispatch brings.
+    pub struct Parameterized {
+        /// Whether it brings a payload of at most 16 KiB: `optional` (the default), `required` or `forbidden`.
+        pub payload: PayloadRule,
+        /// Keys of meta that it must bring.
+        pub meta_required: Vec<String>,
+        /// Keys of meta that it may bring; as variables they are empty where it doesn't.
+        pub meta_optional: Vec<String>,
     }
 }

@@ -117,6 +117,8 @@ impl JobManifest {
             region: spec.region.clone().unwrap_or_else(|| REGION.to_owned()),
             datacenters: spec.datacenters.clone().unwrap_or_else(|| vec!["*".to_owned()]),
             meta: strings(spec.meta.as_ref()),
+            parameterized: spec.parameterized.as_ref().map(to_parameterized),
+            child: None,
             groups,
             id,
         }
@@ -194,6 +196,14 @@ fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
     }
 }
 
+fn to_parameterized(spec: &super::Parameterized) -> job::Parameterized {
+    job::Parameterized {
+        payload: spec.payload.unwrap_or_default(),
+        meta_required: spec.meta_required.clone().unwrap_or_default(),
+        meta_optional: spec.meta_optional.clone().unwrap_or_default(),
+    }
+}
+
 fn to_network(spec: &super::Network) -> Network {
     let ports = spec.ports.iter().flatten();
     Network {
@@ -227,6 +237,7 @@ fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolicy) -> Task 
         restart: spec.restart.as_ref().map_or(restart.clone(), |written| written.over(restart)),
         services: to_services(spec.services.as_deref(), &names),
         volume_mounts: spec.volume_mounts.iter().flatten().map(to_mount).collect(),
+        dispatch_payload: spec.dispatch_payload.as_ref().and_then(|payload| payload.file.clone()),
         identities: spec.identities.iter().flatten().map(to_identity).collect(),
         resources: spec.resources.as_ref().map(to_resources).unwrap_or_default(),
         logs: spec.logs.as_ref().map_or(LOGS, to_logs),

@@ -15,7 +15,7 @@ block! {
     /// A task: one program.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
         "action", "actions", "affinities", "affinity", "artifact", "artifacts", "constraint", "constraints", "consul",
-        "csi_plugin", "dispatch_payload", "kind", "scaling", "scalings", "schedule", "secret", "secrets",
+        "csi_plugin", "kind", "scaling", "scalings", "schedule", "secret", "secrets",
         "template", "templates", "vault",
     ], "x-misplaced" = {
         "args": "it belongs to `config`",
@@ -55,6 +55,8 @@ block! {
         pub services: Vec<Service>,
         /// Where volumes of the group appear.
         pub volume_mounts: Vec<VolumeMount>,
+        /// Where the payload goes with which the job was dispatched.
+        pub dispatch_payload: DispatchPayload,
         /// Signed tokens that say who this task is.
         pub identities: Vec<Identity>,
         /// Limits; what is not written is not limited.
@@ -67,6 +69,15 @@ block! {
         pub kill_timeout: Span,
         /// Wait between taking back this task's services and the kill signal.
         pub shutdown_delay: Span,
+    }
+}
+
+block! {
+    /// Where the payload of a dispatch goes.
+    pub struct DispatchPayload {
+        /// A file, relative to the task's `local`; it is written before the task starts.
+        #[cfg_attr(feature = "schema", schemars(required))]
+        pub file: String,
     }
 }
 

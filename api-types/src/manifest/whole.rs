@@ -26,6 +26,9 @@ impl JobManifest {
         spec.priority.get_or_insert(job.priority);
         spec.region.get_or_insert_with(|| job.region.clone());
         spec.datacenters.get_or_insert_with(|| job.datacenters.clone());
+        if let (Some(written), Some(parameterized)) = (&mut spec.parameterized, &job.parameterized) {
+            written.payload.get_or_insert(parameterized.payload);
+        }
         for (written, group) in spec.groups.iter_mut().flatten().zip(&job.groups) {
             fill_group(written, group, job);
         }

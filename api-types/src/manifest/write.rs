@@ -5,10 +5,11 @@
 use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use super::{
-    ApiVersion, Check, CheckType, Dependency, EphemeralDisk, GroupSpec, Hook, Identity, JobKind, JobManifest,
-    JobSpec, Lifecycle, Logs, Metadata, MkdirParameters, Network, Port, Prestop, Reschedule, Resources,
-    Restart, Scaling, Service, Signal, Span, TaskSpec, Text, Update, VolumeKindName, VolumeManifest,
-    VolumeMetadata, VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
+    ApiVersion, Check, CheckType, Dependency, DispatchPayload, EphemeralDisk, GroupSpec, Hook, Identity,
+    JobKind, JobManifest, JobSpec, Lifecycle, Logs, Metadata, MkdirParameters, Network, Parameterized, Port,
+    Prestop, Reschedule, Resources, Restart, Scaling, Service, Signal, Span, TaskSpec, Text, Update,
+    VolumeKindName, VolumeManifest, VolumeMetadata, VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec,
+    VolumeType,
     defaults::{
         DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, PRESTOP_TIMEOUT,
         PRIORITY, REGION, UPDATE, check_name, default_reschedule, default_restart,
@@ -21,8 +22,8 @@ use super::{
 use crate::{
     Duration,
     job::{
-        self, AddressMode, ChangeMode, CheckKind, DependencyCondition, Job, Provider, ReschedulePolicy,
-        RestartPolicy,
+        self, AddressMode, ChangeMode, CheckKind, DependencyCondition, Job, PayloadRule, Provider,
+        ReschedulePolicy, RestartPolicy,
     },
     volume::{Volume, VolumeKind},
 };
@@ -46,6 +47,12 @@ impl JobManifest {
                 region: unless(&job.region, REGION),
                 datacenters: (job.datacenters != ["*"]).then(|| job.datacenters.clone()),
                 meta: texts(&job.meta),
+                // A manifest of a child describes what it runs.
+                parameterized: job
+                    .parameterized
+                    .as_ref()
+                    .filter(|_| job.takes_dispatches())
+                    .map(from_parameterized),
                 update: None,
                 reschedule: None,
                 groups: Some(job.groups.iter().map(|group| from_group(group, job)).collect()),
@@ -76,6 +83,15 @@ impl VolumeManifest {
             metadata: VolumeMetadata { name: Some(volume.name.clone()), ..VolumeMetadata::default() },
             spec,
         }
+    }
+}
+
+fn from_parameterized(parameterized: &job::Parameterized) -> Parameterized {
+    let keys = |keys: &Vec<String>| non_empty(keys.clone());
+    Parameterized {
+        payload: (parameterized.payload != PayloadRule::default()).then_some(parameterized.payload),
+        meta_required: keys(&parameterized.meta_required),
+        meta_optional: keys(&parameterized.meta_optional),
     }
 }
 
@@ -186,6 +202,10 @@ fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPolicy) -> Ta
         restart: from_restart(&task.restart, restart),
         services: from_services(&task.services, names),
         volume_mounts: non_empty(task.volume_mounts.iter().map(from_mount).collect()),
+        dispatch_payload: task
+            .dispatch_payload
+            .as_ref()
+            .map(|file| DispatchPayload { file: Some(file.clone()) }),
         identities: non_empty(task.identities.iter().map(from_identity).collect()),
         resources: unless_empty(Resources {
             cpu: task.resources.cpu_mhz,

@@ -13,16 +13,20 @@ use crate::{
     view::{AllocView, ConvergenceState, JobVersion, JobView},
 };
 
-use super::{job_summary, lifecycle, map};
+use super::{Children, children, job_summary, lifecycle, map};
 
 /// A job. `version` is its number, from 0.
 pub fn job(job: &Job, version: u64) -> Value {
     json!({
         "ID": job.id, "Name": job.name, "Namespace": job.namespace, "Type": job.kind.as_str(),
         "Priority": job.priority, "Region": job.region, "Datacenters": job.datacenters, "Version": version,
-        "Meta": map(&job.meta), "Stop": false, "AllAtOnce": false, "ParentID": "", "NodePool": "default",
-        "Constraints": null, "Affinities": null, "Spreads": null, "Periodic": null, "ParameterizedJob": null,
-        "Dispatched": false, "Payload": null, "Multiregion": null, "Update": null, "DispatchIdempotencyToken": "",
+        "Meta": map(&job.meta), "Stop": false, "AllAtOnce": false, "ParentID": job.parent_id().unwrap_or_default(),
+        "NodePool": "default",
+        "Constraints": null, "Affinities": null, "Spreads": null, "Periodic": null,
+        "ParameterizedJob": job.parameterized.as_ref().map(children::parameterized),
+        "Dispatched": job.dispatched().is_some(), "Payload": null,
+        "Multiregion": null, "Update": null,
+        "DispatchIdempotencyToken": job.dispatched().map_or("", |(_, token)| token),
         "ConsulToken": "", "ConsulNamespace": "", "VaultToken": "", "VaultNamespace": "", "NomadTokenID": "",
         "UI": null, "VersionTag": null, "Status": null, "StatusDescription": null, "Stable": null,
         "SubmitTime": null, "CreateIndex": null, "ModifyIndex": null, "JobModifyIndex": null,
@@ -35,7 +39,7 @@ pub fn whole_job(view: &JobView) -> Value {
     let mut whole = job(&view.job, view.version);
     if let Value::Object(whole) = &mut whole {
         whole.insert("Stop".into(), view.deleting.into());
-        whole.insert("Status".into(), status(view).into());
+        whole.insert("Status".into(), job_status(view).into());
         whole.insert("StatusDescription".into(), view.convergence.message.clone().into());
         whole.insert("SubmitTime".into(), view.submit_time.0.into());
         whole.insert("CreateIndex".into(), view.create_index.into());
@@ -61,23 +65,25 @@ pub fn job_version(view: &JobView, version: &JobVersion) -> Value {
     whole
 }
 
-/// A job in Nomad's list of jobs; `allocs` are its allocations.
-pub fn job_stub(view: &JobView, allocs: &[Arc<AllocView>]) -> Value {
+/// A job in Nomad's list of jobs; `allocs` are its allocations, `children` what was made of it.
+pub fn job_stub(view: &JobView, allocs: &[Arc<AllocView>], children: &Children) -> Value {
     json!({
-        "ID": view.key.id, "ParentID": "", "Name": view.job.name, "Namespace": view.key.namespace,
+        "ID": view.key.id, "ParentID": view.job.parent_id().unwrap_or_default(), "Name": view.job.name, "Namespace": view.key.namespace,
         "Datacenters": view.job.datacenters, "NodePool": "default", "Multiregion": null,
         "Type": view.job.kind.as_str(), "Priority": view.job.priority, "Periodic": false,
-        "ParameterizedJob": false, "Stop": view.deleting, "Status": status(view),
-        "StatusDescription": view.convergence.message, "JobSummary": job_summary(view, allocs),
+        "ParameterizedJob": view.job.takes_dispatches(), "Stop": view.deleting, "Status": job_status(view),
+        "StatusDescription": view.convergence.message, "JobSummary": job_summary(view, allocs, children),
         "Version": view.version, "Meta": map(&view.job.meta),
         "CreateIndex": view.create_index, "ModifyIndex": view.modify_index,
         "JobModifyIndex": view.modify_index, "SubmitTime": view.submit_time.0,
     })
 }
 
-/// Nomad's three words: a job that has ended or is being stopped is dead.
-fn status(view: &JobView) -> &'static str {
-    let is_done = view.job.kind.completes() && view.convergence.state == ConvergenceState::Converged;
+/// Nomad's three words: a job that has ended or is being stopped is dead. One that makes children never ends by itself.
+pub fn job_status(view: &JobView) -> &'static str {
+    let is_done = view.job.kind.completes()
+        && view.convergence.state == ConvergenceState::Converged
+        && !view.job.makes_children();
     match view.convergence.state {
         _ if view.deleting || is_done => "dead",
         ConvergenceState::Failed => "dead",
@@ -230,7 +236,7 @@ fn task(task: &Task) -> Value {
         "KillSignal": task.kill_signal.clone().unwrap_or_default(), "KillTimeout": task.kill_timeout,
         "ShutdownDelay": task.shutdown_delay,
         "Templates": null, "Artifacts": null, "Vault": null, "Consul": null, "Constraints": null,
-        "Affinities": null, "DispatchPayload": null, "CSIPluginConfig": null,
+        "Affinities": null, "DispatchPayload": task.dispatch_payload.as_ref().map(|file| json!({ "File": file })), "CSIPluginConfig": null,
     })
 }
 

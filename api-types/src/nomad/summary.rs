@@ -9,8 +9,10 @@ use crate::{
     view::{AllocView, JobView},
 };
 
-/// A job's summary. `allocs` are its allocations, older versions included.
-pub fn job_summary(view: &JobView, allocs: &[Arc<AllocView>]) -> Value {
+use super::Children;
+
+/// A job's summary. `allocs` are its allocations, older versions included; `children` what was made of it.
+pub fn job_summary(view: &JobView, allocs: &[Arc<AllocView>], children: &Children) -> Value {
     let groups: Map<String, Value> = view
         .job
         .groups
@@ -19,7 +21,8 @@ pub fn job_summary(view: &JobView, allocs: &[Arc<AllocView>]) -> Value {
             let of_group = || allocs.iter().filter(|alloc| alloc.spec.group == group.name);
             let count = |status: ClientStatus| of_group().filter(|alloc| alloc.status == status).count();
             let placed = of_group().filter(|alloc| alloc.spec.desired == Desired::Run).count();
-            let wanted = if view.deleting { 0 } else { usize::try_from(group.count).unwrap_or(usize::MAX) };
+            let runs = !view.deleting && !view.job.makes_children();
+            let wanted = if !runs { 0 } else { usize::try_from(group.count).unwrap_or(usize::MAX) };
             let counts = json!({
                 "Queued": wanted.saturating_sub(placed), "Complete": count(ClientStatus::Complete),
                 "Failed": count(ClientStatus::Failed), "Running": count(ClientStatus::Running),
@@ -30,7 +33,7 @@ pub fn job_summary(view: &JobView, allocs: &[Arc<AllocView>]) -> Value {
         .collect();
     json!({
         "JobID": view.key.id, "Namespace": view.key.namespace, "Summary": groups,
-        "Children": { "Pending": 0, "Running": 0, "Dead": 0 },
+        "Children": { "Pending": children.pending, "Running": children.running, "Dead": children.dead },
         "CreateIndex": view.create_index, "ModifyIndex": view.modify_index,
     })
 }

@@ -25,7 +25,7 @@ pub const DEFAULT_AUDIENCE: &str = "nomadproject.io";
 pub struct Claims {
     /// Namespace of the job.
     pub nomad_namespace: String,
-    /// Id of the job.
+    /// Id of the job; of a child that of its parent.
     pub nomad_job_id: String,
     /// Id of the allocation.
     pub nomad_allocation_id: String,
@@ -75,7 +75,7 @@ impl Claims {
             if identity.aud.is_empty() { vec![DEFAULT_AUDIENCE.to_string()] } else { identity.aud.clone() };
         Self {
             nomad_namespace: alloc.job_key.namespace.to_string(),
-            nomad_job_id: alloc.job_key.id.to_string(),
+            nomad_job_id: job_id(alloc).to_string(),
             nomad_allocation_id: alloc.id.to_string(),
             nomad_task: task.name.clone(),
             iss: issuer.map(ToString::to_string),
@@ -89,9 +89,14 @@ impl Claims {
     }
 }
 
+/// Children are one job to whoever grants them something: their own ids are known to nobody before.
+fn job_id(alloc: &Allocation) -> &str {
+    alloc.job.parent_id().unwrap_or(&alloc.job_key.id)
+}
+
 fn subject(grant: &Grant<'_>) -> String {
     let Grant { alloc, task, identity, .. } = grant;
-    let (region, namespace, job) = (&alloc.job.region, &alloc.job_key.namespace, &alloc.job_key.id);
+    let (region, namespace, job) = (&alloc.job.region, &alloc.job_key.namespace, job_id(alloc));
     format!("{region}:{namespace}:{job}:{}:{}:{}", alloc.group, task.name, identity.name)
 }
 

@@ -18,7 +18,7 @@
 //! | templates | no | [`Inputs::template_env`] |
 //!
 //! Within a layer values may name each other: they are resolved in the order of their dependencies (`env/layer.rs`).
-//! Without an input yet: `NOMAD_CPU_CORES`, `NOMAD_JOB_PARENT_ID`, ports of single tasks. Variables of Consul, Vault, CSI and
+//! Without an input yet: `NOMAD_CPU_CORES`, ports of single tasks. Variables of Consul, Vault, CSI and
 //! devices come as [`Inputs::hook_env`].
 
 mod builtin;

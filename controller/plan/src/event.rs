@@ -10,6 +10,7 @@ use herdlet_api_types::{
 use crate::{
     action::Outcome,
     explain::Explanation,
+    job::children::Dispatch,
     op::{Op, Part},
     world::deployments::PromoteScope,
 };
@@ -115,6 +116,13 @@ pub enum Command {
     Delete {
         /// Which.
         job: JobKey,
+    },
+    /// Make a child of a parameterized job.
+    Dispatch {
+        /// Of which job.
+        job: JobKey,
+        /// With what.
+        dispatch: Box<Dispatch>,
     },
     /// Make the text of an older version the newest version.
     Revert {
@@ -225,6 +233,13 @@ pub enum Reply {
         /// Names of volumes that were made or changed.
         volumes: Vec<String>,
     },
+    /// Answer to `Dispatch`.
+    Dispatched {
+        /// The commit's index.
+        index: u64,
+        /// The child.
+        job: JobKey,
+    },
     /// Answer to `FailDeployment`.
     DeploymentFailed {
         /// The commit's index.
@@ -267,4 +282,6 @@ pub enum Refusal {
     NotFound(String),
     /// It can't be done in its present state.
     Conflict(String),
+    /// It asks for something that makes no sense here.
+    Invalid(String),
 }

@@ -3,6 +3,7 @@
 //! Goes in: a job's current version, its slots and what became of their allocations. Comes out: allocations to make, to stop
 //! and to remove. It never touches a task: that is the allocations' own plan.
 
+pub mod children;
 pub mod deployment;
 pub mod difference;
 pub mod ports;

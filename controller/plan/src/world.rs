@@ -3,6 +3,7 @@
 //! Synchronous, total and without IO, so that the same code runs under the agent's loop and under the simulator.
 
 mod allocs;
+mod children;
 pub mod command;
 pub mod deployments;
 mod jobs;

@@ -5,8 +5,9 @@
 mod exec;
 mod lines;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::{Stream, TryStreamExt};
 use herdlet_api_types::{
     AllocId, DeploymentId, JobKey,
@@ -123,6 +124,28 @@ struct Done {
     index: u64,
 }
 
+/// What a job is dispatched with.
+#[derive(Debug, Clone, Copy)]
+pub struct Dispatch<'d> {
+    /// Payload.
+    pub payload: &'d [u8],
+    /// Meta.
+    pub meta: &'d BTreeMap<String, String>,
+    /// Part of the child's id; none where empty.
+    pub id_prefix: &'d str,
+    /// Idempotency token; none where empty.
+    pub token: &'d str,
+}
+
+/// The child that was made.
+#[derive(Deserialize)]
+struct Dispatched {
+    #[serde(rename = "DispatchedJobID")]
+    id: String,
+    #[serde(rename = "Index")]
+    index: u64,
+}
+
 /// What became of a deployment that was marked as failed.
 #[derive(Deserialize)]
 struct FailedDeployment {
@@ -200,6 +223,17 @@ impl Client {
         let done: Done =
             self.ask(self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)])).await?;
         Ok(done.index)
+    }
+
+    /// Makes a child of a parameterized job: its key, and the index of the commit.
+    pub async fn dispatch(&self, job: &JobKey, dispatch: &Dispatch<'_>) -> Result<(JobKey, u64)> {
+        let path = format!("/v1/job/{}/dispatch", encode(&job.id));
+        let Dispatch { payload, meta, id_prefix, token } = *dispatch;
+        let body =
+            json!({ "Payload": STANDARD.encode(payload), "Meta": meta, "IdPrefixTemplate": id_prefix });
+        let request = self.to(Method::PUT, &path).query(&[("namespace", &*job.namespace)]).json(&body);
+        let made: Dispatched = self.ask(request.query(&[("idempotency_token", token)])).await?;
+        Ok((JobKey { namespace: job.namespace.clone(), id: made.id.into() }, made.index))
     }
 
     /// The versions of a job that are kept, newest first.

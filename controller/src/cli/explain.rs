@@ -13,7 +13,7 @@ use herdlet_api_types::{
 use serde::Serialize;
 
 use super::{
-    Connection, deployments,
+    Connection, children, deployments,
     failure::Failure,
     output::{Output, Reader},
     show::{self, styled},
@@ -84,14 +84,17 @@ async fn tell(args: ExplainArgs, depth: Depth) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
     let target = target::resolve(&args.target, &jobs, &allocs)?;
-    let job = jobs.into_iter().find(|view| target.job.as_ref() == Some(&view.key));
+    let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key)).cloned();
     let mut allocs = Vec::new();
     for view in &target.allocs {
         allocs.push((view, client.explain(view.spec.id).await?));
     }
     match args.output.reader() {
         Reader::Person => {
-            job.iter().for_each(show_job);
+            if let Some(view) = &job {
+                show_job(view);
+                children::show(view, &jobs);
+            }
             for (view, explanation) in &allocs {
                 if depth == Depth::Everything {
                     show_alloc(view);

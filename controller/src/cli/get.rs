@@ -11,7 +11,7 @@ use herdlet_api_types::{
 use serde_json::json;
 
 use super::{
-    Connection,
+    Connection, children,
     client::Client,
     deployments,
     failure::{Failure, USAGE},
@@ -154,10 +154,10 @@ async fn jobs(client: &Client, targets: &[String], printer: Printer) -> Result<(
             Ok(())
         }
         Form::Table | Form::Wide => {
-            let allocs = client.allocs().await?;
+            let (all, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
             let mut table = Table::new(&["JOB", "TYPE", "VERSION", "RUNNING", "STATE", "AGE", "MESSAGE"]);
             for view in &jobs {
-                table.row(job_row(view, &allocs));
+                table.row(job_row(view, &allocs, &all));
             }
             printer.table(&table, "there are no jobs");
             Ok(())
@@ -220,11 +220,18 @@ fn yaml<'j>(jobs: impl Iterator<Item = &'j Job>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn job_row(view: &JobView, allocs: &[AllocView]) -> [String; 7] {
+/// A job in a table; `jobs` are all there are.
+fn job_row(view: &JobView, allocs: &[AllocView], jobs: &[JobView]) -> [String; 7] {
     let of_job = || allocs.iter().filter(|alloc| alloc.spec.job_key == view.key);
     let running = of_job().filter(|alloc| alloc.status == ClientStatus::Running).count();
     let wanted: u32 = view.job.groups.iter().map(|group| group.count).sum();
-    let count = if view.job.kind.completes() {
+    let mut kind = view.job.kind.as_str();
+    let count = if view.job.makes_children() {
+        let children = children::of(view, jobs);
+        let all = children.pending + children.running + children.dead;
+        kind = children::kind(&view.job);
+        format!("{} ({}/{all} done)", children.running, children.dead)
+    } else if view.job.kind.completes() {
         let done = of_job().filter(|alloc| alloc.status == ClientStatus::Complete).count();
         format!("{running} ({done}/{wanted} done)")
     } else {
@@ -233,7 +240,7 @@ fn job_row(view: &JobView, allocs: &[AllocView]) -> [String; 7] {
     let state = if view.deleting { "deleting" } else { view.convergence.state.as_str() };
     [
         view.key.to_string(),
-        view.job.kind.as_str().to_owned(),
+        kind.to_owned(),
         view.version.to_string(),
         count,
         state.to_owned(),

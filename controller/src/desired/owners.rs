@@ -50,6 +50,7 @@ impl Owners {
             Command::Delete { job } | Command::Scale { job, .. } => vec![job.clone()],
             // What is done to a job that stays as it is defined.
             Command::Explain { .. }
+            | Command::Dispatch { .. }
             | Command::Revert { .. }
             | Command::DeleteVolume { .. }
             | Command::StopAlloc { .. }

@@ -156,9 +156,22 @@ impl TaskDir {
     ///
     /// When it is not there or something else stands in its place.
     pub fn secrets(&self) -> Result<Option<Dir>, TaskDirError> {
+        self.part("secrets")
+    }
+
+    /// Opens `local`.
+    ///
+    /// # Errors
+    ///
+    /// When it is not there or something else stands in its place.
+    pub fn local(&self) -> Result<Option<Dir>, TaskDirError> {
+        self.part("local")
+    }
+
+    fn part(&self, name: &str) -> Result<Option<Dir>, TaskDirError> {
         let Some(alloc) = self.alloc()? else { return Ok(None) };
         let Some(task) = alloc.find(self.name())? else { return Ok(None) };
-        Ok(task.find(OsStr::new("secrets"))?)
+        Ok(task.find(OsStr::new(name))?)
     }
 
     /// Opens the directory in which it lies; tasks can't replace that one.

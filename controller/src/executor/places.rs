@@ -1,7 +1,11 @@
 //! Directories, mounts, tokens and volumes, through their drivers. All of those block, so they run on the blocking pool.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use herdlet_api_types::{UnixNanos, alloc::Allocation, job::Task, volume::Volume};
 use herdlet_plan::{
     action::{MountSource, Outcome},
@@ -15,6 +19,7 @@ use crate::{
         alloc_dir::AllocDir,
         identity::{IdentityError, TaskTokens, WantedToken},
         mounts::{Access, Binding, Destination, TaskMounts},
+        payload,
         sight::{Class, Sight},
         task_dir::TaskDir,
         user,
@@ -129,6 +134,28 @@ pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
         }
     })
     .await
+}
+
+/// Puts the payload that the job was dispatched with where the task wants it.
+pub async fn payload(context: &Arc<Context>, workload: &Workload) -> Result<(), Refusal> {
+    let Some(file) = workload.task().and_then(|task| task.dispatch_payload.clone()) else { return Ok(()) };
+    let dispatched = workload.alloc.job.dispatched();
+    let Some((payload, _)) = dispatched.filter(|(payload, _)| !payload.is_empty()) else { return Ok(()) };
+    let bytes = STANDARD.decode(payload).map_err(|error| Refusal {
+        class: Class::Fatal,
+        why: format!("write the payload: it is not base64: {error}"),
+    })?;
+    let user = workload.task().and_then(|task| task.user.clone());
+    let dir = TaskDir::new(task_path(context, workload), context.privileges);
+    let privileges = context.privileges;
+    let writing = herdlet_runtime::off_thread(move || {
+        let owner = user::credentials(user.as_deref()).map_err(|error| Refusal::of(error.class(), &error))?;
+        let owner = owner.map(|owner| (owner.uid, owner.gid));
+        payload::write(&dir, Path::new(&file), &bytes, owner, privileges)
+            .map_err(|error| Refusal::of(error.class(), &error))
+    });
+    let failed = |error| Refusal { class: Class::Retry, why: format!("write the payload: {error}") };
+    writing.await.map_err(failed)?
 }
 
 /// Fresh tokens for a task's environment, by identity name.

@@ -28,7 +28,7 @@ pub async fn perform(context: &Arc<Context>, workload: &Workload, verb: &Verb) -
     };
     let attempt_id = |attempt: u32| AttemptId { alloc: workload.alloc.id, task: task.name.clone(), attempt };
     match verb {
-        Verb::Start { attempt } => match config(context, workload, *attempt).await {
+        Verb::Start { attempt } => match prepared(context, workload, *attempt).await {
             Ok(config) => start(driver.as_ref(), config).await,
             Err(refusal) => refusal.into(),
         },
@@ -42,6 +42,12 @@ pub async fn perform(context: &Arc<Context>, workload: &Workload, verb: &Verb) -
         Verb::Prestop { attempt } => prestop(workload, driver.as_ref(), &attempt_id(*attempt)).await,
         Verb::Up | Verb::Down | Verb::Look => fatal(format!("{verb:?} a process: there is no such thing")),
     }
+}
+
+/// What an attempt is started with. The payload is written before each: it is there after a power cut too.
+async fn prepared(context: &Arc<Context>, workload: &Workload, attempt: u32) -> Result<TaskConfig, Refusal> {
+    places::payload(context, workload).await?;
+    config(context, workload, attempt).await
 }
 
 /// What the driver is told about an attempt: everything interpolated.

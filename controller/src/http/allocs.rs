@@ -46,6 +46,7 @@ pub(super) async fn explain(
         other @ (Reply::Accepted { .. }
         | Reply::Applied { .. }
         | Reply::DeploymentFailed { .. }
+        | Reply::Dispatched { .. }
         | Reply::Refused(_)) => Err(unexpected(other)),
     }
 }

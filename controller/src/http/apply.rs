@@ -40,6 +40,7 @@ pub(super) async fn apply(
         })),
         other @ (Reply::Accepted { .. }
         | Reply::DeploymentFailed { .. }
+        | Reply::Dispatched { .. }
         | Reply::Explanation(_)
         | Reply::Refused(_)) => Err(unexpected(other)),
     }

@@ -168,6 +168,7 @@ pub(super) async fn fail(
         Reply::DeploymentFailed { index, reverted } => Ok(Json(updated(index, reverted))),
         other @ (Reply::Accepted { .. }
         | Reply::Applied { .. }
+        | Reply::Dispatched { .. }
         | Reply::Explanation(_)
         | Reply::Refused(_)) => Err(unexpected(other)),
     }

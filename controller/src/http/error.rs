@@ -82,6 +82,7 @@ impl From<Refusal> for ApiError {
         match refusal {
             Refusal::NotFound(why) => Self::NotFound(why),
             Refusal::Conflict(why) => Self::Conflict(why),
+            Refusal::Invalid(why) => Self::BadRequest(why),
         }
     }
 }
@@ -120,6 +121,7 @@ pub(super) fn unexpected(reply: Reply) -> ApiError {
         Reply::Accepted { .. }
         | Reply::Applied { .. }
         | Reply::DeploymentFailed { .. }
+        | Reply::Dispatched { .. }
         | Reply::Explanation(_) => ApiError::Failed("understand the planner's answer".to_owned()),
     }
 }

@@ -38,7 +38,7 @@ pub(super) async fn list(
 }
 
 fn stub(shared: &Shared, view: &Arc<JobView>) -> Value {
-    nomad::job_stub(view, &allocs_of(shared, view))
+    nomad::job_stub(view, &allocs_of(shared, view), &shared.children(view))
 }
 
 fn allocs_of(shared: &Shared, view: &JobView) -> Vec<Arc<AllocView>> {
@@ -71,7 +71,7 @@ pub(super) async fn summary(
     let key = read.job(id);
     let summary = |shared: &Shared| {
         let view = shared.known_job(&key)?;
-        Ok(nomad::job_summary(&view, &allocs_of(shared, &view)))
+        Ok(nomad::job_summary(&view, &allocs_of(shared, &view), &shared.children(&view)))
     };
     shared.answer(&read, summary).await
 }

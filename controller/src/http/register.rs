@@ -88,6 +88,7 @@ async fn accept(shared: &Shared, request: Request, id: Option<String>) -> ApiRes
         }
         other @ (Reply::Accepted { .. }
         | Reply::DeploymentFailed { .. }
+        | Reply::Dispatched { .. }
         | Reply::Explanation(_)
         | Reply::Refused(_)) => Err(unexpected(other)),
     }

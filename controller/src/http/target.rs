@@ -61,6 +61,7 @@ impl Shared {
             reply @ (Reply::Accepted { .. }
             | Reply::Applied { .. }
             | Reply::DeploymentFailed { .. }
+            | Reply::Dispatched { .. }
             | Reply::Explanation(_)) => Ok(reply),
         }
     }
@@ -71,6 +72,7 @@ impl Shared {
             Reply::Accepted { index } => Ok(index),
             other @ (Reply::Applied { .. }
             | Reply::DeploymentFailed { .. }
+            | Reply::Dispatched { .. }
             | Reply::Explanation(_)
             | Reply::Refused(_)) => Err(super::error::unexpected(other)),
         }

@@ -71,6 +71,7 @@ async fn explain(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> A
         other @ (Reply::Accepted { .. }
         | Reply::Applied { .. }
         | Reply::DeploymentFailed { .. }
+        | Reply::Dispatched { .. }
         | Reply::Refused(_)) => Err(unexpected(other)),
     }
 }

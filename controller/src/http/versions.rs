@@ -76,6 +76,7 @@ pub(super) async fn revert(
         }
         other @ (Reply::Accepted { .. }
         | Reply::DeploymentFailed { .. }
+        | Reply::Dispatched { .. }
         | Reply::Explanation(_)
         | Reply::Refused(_)) => Err(unexpected(other)),
     }

@@ -183,7 +183,9 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
             unlimited: false,
         };
     }
-    job(id, kind, vec![group])
+    let mut job = job(id, kind, vec![group]);
+    job.parameterized = (kind.completes() && dice.one_in(4)).then(Parameterized::default);
+    job
 }
 
 /// What somebody who works on `job` applies next: it, but for a release of its main task, which now and then does not work.

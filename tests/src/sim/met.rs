@@ -26,6 +26,8 @@ kinds! {
     InPlace = "allocations that outlived a change of their job",
     Reschedule = "failed allocations that were followed by others",
     Delete = "jobs deleted",
+    Dispatch = "jobs dispatched",
+    DispatchAgain = "jobs dispatched once more with the same token",
     Restart = "restarts asked for",
     Stop = "allocations stopped by request",
     VolumeDelete = "volumes deleted",

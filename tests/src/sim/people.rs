@@ -5,6 +5,7 @@ use std::sync::Arc;
 use herdlet_api_types::{AllocId, deployment::DeploymentGroup, job::Job, view::JobView};
 use herdlet_plan::{
     event::{Command, Event, Noticed, RestartScope, VolumeData},
+    job::children::Dispatch,
     op::{Part, TaskPart},
     world::deployments::PromoteScope,
 };
@@ -54,6 +55,25 @@ impl Life {
             7 if self.dice.one_in(3) => {
                 let Some(alloc) = self.some_alloc() else { return };
                 self.request(Command::StopAlloc { alloc });
+            }
+            8 if self.dice.one_in(2) => {
+                // Whoever does not know whether he was heard asks once more.
+                let token =
+                    if self.dice.one_in(2) { format!("token{}", self.dice.below(3)) } else { String::new() };
+                let dispatch = Dispatch { idempotency_token: token, ..Dispatch::default() };
+                self.request(Command::Dispatch { job: job_key(id), dispatch: Box::new(dispatch) });
+            }
+            8 => {
+                let children: Vec<String> = self
+                    .jobs
+                    .keys()
+                    .filter(|key| key.id.contains('/'))
+                    .map(|key| key.id.to_string())
+                    .collect();
+                if !children.is_empty() {
+                    let at = self.dice.below(children.len() as u64) as usize;
+                    self.delete(&children[at]);
+                }
             }
             _ => {
                 let Some(alloc) = self.some_alloc() else { return };

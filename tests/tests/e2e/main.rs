@@ -11,6 +11,7 @@ mod common;
 mod crash;
 mod deployments;
 mod disk;
+mod dispatch;
 mod drift;
 mod examples;
 mod faults;

@@ -66,6 +66,7 @@ pub(super) fn set_names(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     env.set("NOMAD_ALLOC_INDEX", alloc.index);
     set_unless_empty(env, "NOMAD_GROUP_NAME", &alloc.group);
     set_unless_empty(env, "NOMAD_JOB_ID", &alloc.job_key.id);
+    set_unless_empty(env, "NOMAD_JOB_PARENT_ID", alloc.job.parent_id().unwrap_or_default());
     set_unless_empty(env, "NOMAD_JOB_NAME", &alloc.job.name);
     set_unless_empty(env, "NOMAD_NAMESPACE", &alloc.job_key.namespace);
     set_unless_empty(env, "NOMAD_DC", &inputs.node.datacenter);
@@ -126,7 +127,12 @@ pub(super) fn set_tokens(env: &mut TaskEnv, inputs: &Inputs<'_>) {
 /// Meta of job, group and task, each key as written and in upper case; a key that somebody wrote wins over one that was made
 /// upper case.
 pub(super) fn meta<'a>(inputs: &Inputs<'a>) -> Layer<'a> {
-    let mut merged: Layer<'a> = Layer::new();
+    let parameterized = inputs.alloc.job.parameterized.iter();
+    // What a dispatch may bring is there and empty where it didn't.
+    let mut merged: Layer<'a> = parameterized
+        .flat_map(|block| &block.meta_optional)
+        .map(|key| (Cow::Borrowed(key.as_str()), ""))
+        .collect();
     let group = inputs.alloc.group();
     let levels = [Some(&inputs.alloc.job.meta), group.map(|g| &g.meta), inputs.task.map(|t| &t.meta)];
     for level in levels.into_iter().flatten() {

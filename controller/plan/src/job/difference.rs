@@ -37,6 +37,9 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         datacenters: _,
         // Compared as tasks see it.
         meta: _,
+        // What runs nothing by itself has no allocation; a child stays one.
+        parameterized: _,
+        child: _,
         groups: _,
     } = old;
     let mut found = differing(&[("spec.type", *kind != new.kind), ("spec.region", *region != new.region)]);
@@ -101,6 +104,7 @@ fn of_task(old: &Task, new: &Task, found: &mut Vec<String>) {
         restart: _,
         services: _,
         volume_mounts,
+        dispatch_payload,
         identities,
         resources,
         logs: Logs { max_files: _, max_file_size_mib: _, disabled, mode: _ },
@@ -115,6 +119,7 @@ fn of_task(old: &Task, new: &Task, found: &mut Vec<String>) {
         ("env", *env != new.env),
         ("lifecycle", *lifecycle != new.lifecycle),
         ("volume_mounts", *volume_mounts != new.volume_mounts),
+        ("dispatch_payload", *dispatch_payload != new.dispatch_payload),
         ("identities", *identities != new.identities),
         ("resources", *resources != new.resources),
         ("logs.disabled", *disabled != new.logs.disabled),

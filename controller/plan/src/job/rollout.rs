@@ -104,6 +104,12 @@ pub fn plan<'a>(
         }
         return steps;
     }
+    if job.makes_children() {
+        for alloc in allocs {
+            want(&mut steps, *alloc, find, Desired::Gone, "the job runs nothing by itself now");
+        }
+        return steps;
+    }
     for group in &job.groups {
         plan_group(now, &mut steps, job, group, state, find);
         plan_canaries(&mut steps, job, group, state, find);

@@ -29,9 +29,9 @@ use crate::{
 };
 
 /// A world whose hands do what they are told when the test says so.
-struct Bench {
-    world: World,
-    now: Now,
+pub(super) struct Bench {
+    pub(super) world: World,
+    pub(super) now: Now,
     dirty: BTreeSet<Key>,
     stored: BTreeMap<RecordKey, RecordValue>,
     /// What was handed out since the test last looked.
@@ -39,7 +39,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut bench = Self {
             world: World::new(settings()),
             now: at(1),
@@ -52,7 +52,7 @@ impl Bench {
     }
 
     /// One event and what is planned because of it.
-    fn see(&mut self, event: Event) {
+    pub(super) fn see(&mut self, event: Event) {
         self.world.apply(self.now, event, &mut self.dirty, &mut self.turn);
         self.plan();
     }
@@ -69,12 +69,12 @@ impl Bench {
         }
     }
 
-    fn apply(&mut self, jobs: Vec<Job>, volumes: Vec<Volume>) {
+    pub(super) fn apply(&mut self, jobs: Vec<Job>, volumes: Vec<Volume>) {
         self.see(Event::Command { request: 1, command: Command::Apply { jobs, volumes } });
     }
 
     /// Does everything that is asked for, until nothing is. What was asked, in order.
-    fn settle(&mut self) -> Vec<Action> {
+    pub(super) fn settle(&mut self) -> Vec<Action> {
         let mut asked = Vec::new();
         while !self.turn.actions.is_empty() {
             for action in core::mem::take(&mut self.turn.actions) {
@@ -170,7 +170,7 @@ fn mounting() -> Vec<Job> {
 
 impl Bench {
     /// Asks for something; the answer, and by how much the index of changes grew.
-    fn ask(&mut self, command: Command) -> (Reply, u64) {
+    pub(super) fn ask(&mut self, command: Command) -> (Reply, u64) {
         let before = self.world.meta.index;
         self.turn.replies.clear();
         self.world.apply(self.now, Event::Command { request: 1, command }, &mut self.dirty, &mut self.turn);
@@ -207,7 +207,7 @@ fn an_apply_tells_what_it_changed() {
 
 impl Bench {
     /// The agent is killed, and the next one begins.
-    fn restart(&mut self, now: Now) {
+    pub(super) fn restart(&mut self, now: Now) {
         let (world, unusable) = World::restore(settings(), now, self.stored.clone());
         assert!(unusable.is_empty());
         *self =
@@ -217,7 +217,7 @@ impl Bench {
     }
 
     /// The job's verdict.
-    fn convergence(&self, key: &JobKey) -> Convergence {
+    pub(super) fn convergence(&self, key: &JobKey) -> Convergence {
         self.world.jobs.get(key).expect("it is known").convergence(key, &self.world.allocs)
     }
 

@@ -46,7 +46,8 @@ impl Open {
     /// Looks at all slots and allocations of the job.
     pub(crate) fn of(key: &JobKey, job: &JobEntry, allocs: &Allocs) -> Self {
         let mut slots = BTreeSet::new();
-        for (at, group) in job.current.groups.iter().enumerate() {
+        let runs = !job.current.makes_children();
+        for (at, group) in job.current.groups.iter().enumerate().filter(|_| runs) {
             for index in 0..usize::try_from(group.count).unwrap_or(usize::MAX) {
                 let state = state_of(job, group, slot(job, allocs, group, index));
                 slots.extend((rank(state) > 0).then_some((Reverse(rank(state)), at, index)));
@@ -63,7 +64,10 @@ impl World {
     /// The verdict of one of the job's allocations is another.
     pub(crate) fn note_verdict(&mut self, id: AllocId) {
         let Some(alloc) = self.allocs.get(id) else { return };
-        let Some(job) = self.jobs.get_mut(&alloc.spec.job_key).filter(|job| !job.stale) else { return };
+        let Some(job) = self.jobs.get_mut(&alloc.spec.job_key) else { return };
+        if job.stale || job.current.makes_children() {
+            return;
+        }
         let Some(at) = job.current.groups.iter().position(|group| group.name == alloc.spec.group) else {
             return;
         };

@@ -15,6 +15,7 @@ use super::findings::Findings;
 use crate::desired::yaml::Trail;
 
 mod bounds;
+mod children;
 mod depends;
 mod identity;
 mod lifecycle;
@@ -62,6 +63,7 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
         let policy = written.over(&default_reschedule(job.kind));
         policy::reschedule(&policy, job.kind, &spec.field("reschedule"), findings);
     }
+    children::of_job(manifest, job, &spec, findings);
     if manifest.spec.groups.as_ref().is_some_and(Vec::is_empty) {
         findings.problem(&groups, "a job needs at least one group");
     }

@@ -162,7 +162,7 @@ impl Life {
         }
         self.rollouts.end_turn(&self.jobs, &self.allocs)?;
         for (request, reply) in turn.replies.drain(..) {
-            self.answer(request, &reply);
+            self.answer(request, &reply)?;
         }
         for action in turn.actions.drain(..) {
             self.release(action, release)?;
@@ -292,11 +292,11 @@ impl Life {
         }
     }
 
-    fn answer(&mut self, request: u64, reply: &Reply) {
+    fn answer(&mut self, request: u64, reply: &Reply) -> Result<(), String> {
         self.tale.reply(self.now_ns, reply);
-        let Some(command) = self.asked.remove(&request) else { return };
+        let Some(command) = self.asked.remove(&request) else { return Ok(()) };
         if matches!(reply, Reply::Refused(_)) {
-            return;
+            return Ok(());
         }
         match command {
             Command::Apply { jobs, .. } => {
@@ -314,6 +314,9 @@ impl Life {
                 self.met.note(Kind::Scale);
                 self.is_wanted_now(&job);
             }
+            Command::Dispatch { job, dispatch } => {
+                self.dispatched(&job, &dispatch.idempotency_token, reply)?;
+            }
             Command::Revert { job, .. } => {
                 self.met.note(Kind::Revert);
                 self.is_wanted_now(&job);
@@ -325,6 +328,30 @@ impl Life {
             Command::Restart { .. } => self.met.note(Kind::Restart),
             Command::Signal { .. } | Command::Explain { .. } => {}
         }
+        Ok(())
+    }
+
+    /// A job was dispatched: the child is wanted from now on, and there is one for each token.
+    fn dispatched(&mut self, parent: &JobKey, token: &str, reply: &Reply) -> Result<(), String> {
+        let Reply::Dispatched { job: child, .. } = reply else {
+            return Err(format!("a dispatch is answered with {reply:?}"));
+        };
+        if self.wanted.contains_key(&*child.id) {
+            self.met.note(Kind::DispatchAgain);
+            return if token.is_empty() { Err(format!("{} is dispatched twice", child.id)) } else { Ok(()) };
+        }
+        self.met.note(Kind::Dispatch);
+        let twin = self.wanted.values().find(|job| {
+            job.parent_id() == Some(&*parent.id) && job.dispatched().is_some_and(|(_, of)| of == token)
+        });
+        if let Some(twin) = twin.filter(|_| !token.is_empty()) {
+            return Err(format!("{token} has made {} and {}", twin.id, child.id));
+        }
+        // One that was deleted within the turn that made it is shown no more.
+        if let Some(view) = self.jobs.get(child) {
+            self.wanted.insert(child.id.to_string(), Job::clone(&view.job));
+        }
+        Ok(())
     }
 
     /// People have been told that what is shown of the job is wanted.

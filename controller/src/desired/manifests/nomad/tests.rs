@@ -104,17 +104,7 @@ fn unbuilt_blocks_are_named_with_their_place() {
             "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n{inner}\n    }}\n  }}\n}}\n"
         )
     };
-    for block in [
-        "template",
-        "artifact",
-        "vault",
-        "csi_plugin",
-        "dispatch_payload",
-        "action",
-        "scaling",
-        "consul",
-        "device_",
-    ] {
+    for block in ["template", "artifact", "vault", "csi_plugin", "action", "scaling", "consul", "device_"] {
         let told = wrong("a.hcl", &task(&format!("      {block} {{\n      }}")));
         assert!(
             told.starts_with(&format!("a.hcl:8:7: spec.groups[0].tasks[0].{block}: ")),

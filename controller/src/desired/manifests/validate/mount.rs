@@ -114,6 +114,6 @@ fn inside_complaint(path: &str, driver: &str) -> Option<String> {
 }
 
 /// A path by its steps.
-fn normal(path: &str) -> Vec<&str> {
+pub(super) fn normal(path: &str) -> Vec<&str> {
     path.split('/').filter(|step| !matches!(*step, "" | ".")).collect()
 }

@@ -3,7 +3,7 @@
 use herdlet_api_types::job::Task;
 use herdlet_api_types::manifest::TaskSpec;
 
-use super::{Findings, GroupContext, identity, mount, policy, service, text, variables};
+use super::{Findings, GroupContext, children, identity, mount, policy, service, text, variables};
 use crate::desired::yaml::Trail;
 
 /// Validates a task.
@@ -42,6 +42,7 @@ pub(super) fn validate(
         }
     }
     service::list(context, spec.services.as_deref(), &task.services, &trail.field("services"), findings);
+    children::of_task(context, spec, &trail.field("dispatch_payload"), findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::of_task(spec, trail, findings);
     variables::of_task(context, task, trail, findings);

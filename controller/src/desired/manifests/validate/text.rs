@@ -31,15 +31,17 @@ pub(super) fn unique<'a>(
 /// Keys of a `meta` map: they become `NOMAD_META_<key>`.
 pub(super) fn meta(meta: Option<&BTreeMap<String, Text>>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     for key in meta.into_iter().flatten().map(|(key, _)| key) {
-        let fits = (1..=128).contains(&key.len())
-            && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-        if !fits {
-            findings.problem(
-                &trail.field(key),
-                "as a name it must be 1 to 128 of letters, digits, `.`, `_` and `-`",
-            );
+        if let Some(complaint) = meta_key_complaint(key) {
+            findings.problem(&trail.field(key), format!("as a name it {complaint}"));
         }
     }
+}
+
+/// What is wrong with a key of meta, if anything.
+pub(super) fn meta_key_complaint(key: &str) -> Option<&'static str> {
+    let fits = (1..=128).contains(&key.len())
+        && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    (!fits).then_some("must be 1 to 128 of letters, digits, `.`, `_` and `-`")
 }
 
 /// A text for people and programs: not empty, no control characters.

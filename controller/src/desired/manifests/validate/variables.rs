@@ -99,6 +99,7 @@ fn key_in<'n>(root: &str, name: &'n str) -> Option<&'n str> {
 /// The environment of the task as far as the manifest tells it. Values stand for those that a start will find.
 fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEnv {
     let Job { namespace, id, name, kind, priority, region, .. } = context.job;
+    let required = context.job.parameterized.iter().flat_map(|block| &block.meta_required);
     // The group's meta wins over the job's; the tasks are not needed, and there may be many.
     let job = Job {
         namespace: namespace.clone(),
@@ -109,13 +110,14 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEn
         region: region.clone(),
         labels: BTreeMap::new(),
         datacenters: Vec::new(),
-        meta: context
-            .job
-            .meta
-            .iter()
-            .chain(&context.group.meta)
-            .map(|(k, v)| (k.clone(), v.clone()))
+        // What a dispatch may bring is known as `parameterized`; what it must bring stands here.
+        meta: required
+            .map(|key| (key.clone(), String::new()))
+            .chain(context.job.meta.clone())
+            .chain(context.group.meta.clone())
             .collect(),
+        parameterized: context.job.parameterized.clone(),
+        child: None,
         groups: Vec::new(),
     };
     let ports = context.group.network.iter().flat_map(|network| network.ports.keys());

@@ -1,0 +1,38 @@
+//! Jobs that make children, and children, in Nomad's JSON.
+
+use serde_json::{Value, json};
+
+use super::job_status;
+use crate::{job::Parameterized, view::JobView};
+
+/// How many children of a job are in which state: `JobChildrenSummary`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Children {
+    /// Nothing of them runs yet.
+    pub pending: u64,
+    /// Something of them runs.
+    pub running: u64,
+    /// They have ended.
+    pub dead: u64,
+}
+
+impl Children {
+    /// Counts these.
+    pub fn of<'a>(children: impl Iterator<Item = &'a JobView>) -> Self {
+        let mut counted = Self::default();
+        for child in children {
+            *match job_status(child) {
+                "pending" => &mut counted.pending,
+                "dead" => &mut counted.dead,
+                _ => &mut counted.running,
+            } += 1;
+        }
+        counted
+    }
+}
+
+/// `ParameterizedJob`.
+pub(super) fn parameterized(block: &Parameterized) -> Value {
+    let Parameterized { payload, meta_required, meta_optional } = block;
+    json!({ "Payload": payload.as_str(), "MetaRequired": meta_required, "MetaOptional": meta_optional })
+}

@@ -1,0 +1,169 @@
+//! Children: the jobs that are made of one that runs nothing by itself.
+//!
+//! In: the parent's text and what was asked for. Out: the child's text and its id, or why there is none. Whether a child of that id
+//! exists already is seen by others.
+
+use std_alloc::{
+    collections::BTreeMap,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use herdlet_api_types::{
+    InstanceId, JobKey, UnixNanos,
+    job::{Child, Job, Origin, Parameterized, PayloadRule},
+};
+use sha2::{Digest, Sha256};
+
+/// What somebody dispatches a job with.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dispatch {
+    /// Base64 of the payload, checked by whoever asks; empty for none.
+    pub payload: String,
+    /// Meta, above the job's own.
+    pub meta: BTreeMap<String, String>,
+    /// Whoever asks again with the same token gets the same child; empty for none.
+    pub idempotency_token: String,
+    /// Goes into the child's id; empty for none.
+    pub id_prefix: String,
+}
+
+impl Dispatch {
+    /// Why a job with this block can't be dispatched so, if it can't.
+    pub fn complaint(&self, block: &Parameterized) -> Option<String> {
+        match (block.payload, self.payload.is_empty()) {
+            (PayloadRule::Required, true) => return Some(String::from("a payload is required")),
+            (PayloadRule::Forbidden, false) => return Some(String::from("a payload is not allowed")),
+            (PayloadRule::Required, false)
+            | (PayloadRule::Forbidden, true)
+            | (PayloadRule::Optional, true | false) => {}
+        }
+        let known = |key: &String| block.meta_required.contains(key) || block.meta_optional.contains(key);
+        let unknown: Vec<&str> = self.meta.keys().filter(|key| !known(key)).map(String::as_str).collect();
+        if !unknown.is_empty() {
+            return Some(format!("meta that the job doesn't name: {}", unknown.join(", ")));
+        }
+        let missing = block.meta_required.iter().filter(|key| !self.meta.contains_key(*key));
+        let missing: Vec<&str> = missing.map(String::as_str).collect();
+        (!missing.is_empty()).then(|| format!("meta is required: {}", missing.join(", ")))
+    }
+
+    /// The child.
+    pub fn child(self, parent: &Job, id: String) -> Job {
+        let Self { payload, meta, idempotency_token, id_prefix: _ } = self;
+        let mut child = made_of(parent, id, Origin::Dispatch { payload, idempotency_token });
+        child.meta.extend(meta);
+        child
+    }
+}
+
+/// The id of a dispatched child: `JOB/dispatch-[PREFIX-]UNIX-HHHHHHHH`. `index` has not been given out before, so neither was it.
+pub fn dispatch_id(
+    instance: &InstanceId,
+    parent: &JobKey,
+    prefix: &str,
+    index: u64,
+    wall: UnixNanos,
+) -> String {
+    let mut hash = Sha256::new();
+    for text in [&*instance.0, &*parent.namespace, &*parent.id] {
+        hash.update(text.len().to_string().as_bytes());
+        hash.update(b":");
+        hash.update(text.as_bytes());
+    }
+    hash.update(index.to_le_bytes());
+    let digest = hash.finalize();
+    let unique: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let dash = if prefix.is_empty() { "" } else { "-" };
+    let seconds = wall.0.div_euclid(1_000_000_000);
+    format!("{}/dispatch-{prefix}{dash}{seconds}-{unique}", parent.id)
+}
+
+fn made_of(parent: &Job, id: String, origin: Origin) -> Job {
+    Job { name: id.clone(), id, child: Some(Child { parent: parent.id.clone(), origin }), ..parent.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std_alloc::vec;
+
+    use herdlet_api_types::{fixture, job::JobType};
+
+    use super::*;
+
+    fn parent() -> Job {
+        Job {
+            meta: [("color".to_string(), "red".to_string()), ("owner".to_string(), "ops".to_string())].into(),
+            parameterized: Some(Parameterized {
+                payload: PayloadRule::Optional,
+                meta_required: vec!["color".to_string()],
+                meta_optional: vec!["size".to_string()],
+            }),
+            ..fixture::job("import", JobType::Batch, vec![fixture::group("g", 1, vec![fixture::task("t")])])
+        }
+    }
+
+    fn dispatch(payload: &str, meta: &[(&str, &str)]) -> Dispatch {
+        Dispatch {
+            payload: payload.to_string(),
+            meta: meta.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
+            ..Dispatch::default()
+        }
+    }
+
+    #[test]
+    fn a_dispatch_brings_what_the_job_says_and_nothing_else() {
+        use PayloadRule::{Forbidden, Optional, Required};
+        let color: &[(&str, &str)] = &[("color", "blue")];
+        for (rule, payload, meta, expected) in [
+            (Optional, "", color, None),
+            (Optional, "aGk=", color, None),
+            (Required, "aGk=", color, None),
+            (Required, "", color, Some("a payload is required")),
+            (Forbidden, "", color, None),
+            (Forbidden, "aGk=", color, Some("a payload is not allowed")),
+            (Optional, "", &[], Some("meta is required: color")),
+            (Optional, "", &[("color", ""), ("size", "2")], None),
+            (
+                Optional,
+                "",
+                &[("color", "x"), ("a", "1"), ("b", "2")],
+                Some("meta that the job doesn't name: a, b"),
+            ),
+        ] {
+            let block = Parameterized { payload: rule, ..parent().parameterized.unwrap() };
+            let told = dispatch(payload, meta).complaint(&block);
+            assert_eq!(told.as_deref(), expected, "{rule:?} {payload:?} {meta:?}");
+        }
+    }
+
+    #[test]
+    fn a_child_is_its_parent_with_other_meta_and_a_name_of_its_own() {
+        let parent = parent();
+        let child =
+            dispatch("aGk=", &[("color", "blue")]).child(&parent, "import/dispatch-1-00000000".to_string());
+        assert_eq!(child.parent_id(), Some("import"));
+        assert_eq!(child.dispatched(), Some(("aGk=", "")));
+        assert!(parent.makes_children() && !child.makes_children());
+        assert_eq!((child.meta["color"].as_str(), child.meta["owner"].as_str()), ("blue", "ops"));
+        assert_eq!(
+            (child.id.as_str(), child.name.as_str()),
+            ("import/dispatch-1-00000000", "import/dispatch-1-00000000")
+        );
+        assert_eq!(child.groups, parent.groups);
+    }
+
+    #[test]
+    fn ids_of_dispatches_differ() {
+        let instance = InstanceId("0123456789abcdef".to_string());
+        let key = parent().key();
+        let id =
+            |prefix, index| dispatch_id(&instance, &key, prefix, index, UnixNanos(1_700_000_000_999_999_999));
+        let (one, two, three) = (id("", 7), id("", 8), id("nightly", 7));
+        assert_ne!(one, two);
+        assert_eq!(one.len(), "import/dispatch-1700000000-00000000".len());
+        assert!(one.starts_with("import/dispatch-1700000000-"), "{one}");
+        assert!(three.starts_with("import/dispatch-nightly-1700000000-"), "{three}");
+    }
+}

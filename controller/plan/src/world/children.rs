@@ -1,0 +1,70 @@
+//! Children of jobs: dispatching one, and finding those of a job.
+
+use std_alloc::{collections::BTreeSet, format};
+
+use herdlet_api_types::JobKey;
+
+use crate::{
+    event::{Refusal, Reply},
+    job::children::{Dispatch, dispatch_id},
+    op::Key,
+    time::Now,
+    world::{JobEntry, World},
+};
+
+impl World {
+    /// Makes a child of a parameterized job. Whoever asks again with the same token gets the child that was made then, as long as it
+    /// is known.
+    pub(crate) fn dispatch_job(
+        &mut self,
+        now: Now,
+        key: &JobKey,
+        dispatch: Dispatch,
+        dirty: &mut BTreeSet<Key>,
+    ) -> Result<Reply, Refusal> {
+        let entry =
+            self.jobs.get(key).ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
+        if entry.state.deleting {
+            return Err(Refusal::Conflict(format!("job \"{key}\" is being deleted")));
+        }
+        let block = entry.current.parameterized.as_ref().filter(|_| entry.current.takes_dispatches());
+        let Some(block) = block else {
+            return Err(Refusal::Invalid(format!("job \"{key}\" is not a parameterized job")));
+        };
+        if let Some(complaint) = dispatch.complaint(block) {
+            return Err(Refusal::Invalid(format!("job \"{key}\" can't be dispatched so: {complaint}")));
+        }
+        let token = &dispatch.idempotency_token;
+        let is_same = |child: &JobEntry| child.current.dispatched().is_some_and(|(_, of)| of == token);
+        if !token.is_empty()
+            && let Some((child, _)) = self.children(key).find(|(_, child)| is_same(child))
+        {
+            return Ok(Reply::Dispatched { index: self.meta.index, job: child.clone() });
+        }
+        let (prefix, index) = (&dispatch.id_prefix, self.meta.index + 1);
+        let id = dispatch_id(&self.ctx.settings.instance, key, prefix, index, now.wall);
+        let child = dispatch.child(&entry.current, id);
+        let job = child.key();
+        if self.jobs.contains_key(&job) {
+            return Err(Refusal::Conflict(format!("there is a job \"{job}\" already; dispatch it again")));
+        }
+        self.accept_job(now, child, dirty);
+        Ok(Reply::Dispatched { index: self.meta.index, job })
+    }
+
+    /// The children of a job, by their ids. Ids of children begin with that of their parent.
+    pub(crate) fn children<'w>(
+        &'w self,
+        parent: &'w JobKey,
+    ) -> impl Iterator<Item = (&'w JobKey, &'w JobEntry)> {
+        let first = JobKey { namespace: parent.namespace.clone(), id: format!("{}/", parent.id).into() };
+        let begins = first.id.clone();
+        self.jobs
+            .range(first..)
+            .take_while(move |(key, _)| key.namespace == parent.namespace && key.id.starts_with(&*begins))
+            .filter(|(_, entry)| entry.current.parent_id() == Some(&*parent.id))
+    }
+}
+
+#[cfg(test)]
+mod tests;

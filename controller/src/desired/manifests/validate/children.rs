@@ -1,0 +1,89 @@
+//! Jobs that run nothing by themselves: `parameterized`, and what of a dispatch reaches a task.
+
+use std::collections::BTreeSet;
+
+use herdlet_api_types::job::{Job, PayloadRule};
+use herdlet_api_types::manifest::{JobManifest, TaskSpec};
+
+use super::mount::normal;
+use super::{Findings, GroupContext};
+use crate::desired::yaml::Trail;
+
+/// As many keys of meta as anybody will name; more is a slip.
+const KEYS_LEN_MAX: usize = 256;
+
+/// Validates `parameterized`.
+pub(super) fn of_job(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findings: &mut Findings<'_>) {
+    let (Some(written), Some(block)) = (&manifest.spec.parameterized, &job.parameterized) else { return };
+    let trail = spec.field("parameterized");
+    if !job.kind.completes() {
+        let message = format!(
+            "only a batch or sysbatch job can be dispatched, this is a {} job; write `type: batch`",
+            job.kind.as_str()
+        );
+        return findings.problem(&trail, message);
+    }
+    let mut seen = BTreeSet::new();
+    for (keys, name) in [(&written.meta_required, "meta_required"), (&written.meta_optional, "meta_optional")]
+    {
+        let trail = trail.field(name);
+        let keys = keys.as_deref().unwrap_or_default();
+        if keys.len() > KEYS_LEN_MAX {
+            findings.problem(&trail, format!("must name at most {KEYS_LEN_MAX} keys, found {}", keys.len()));
+            continue;
+        }
+        for (index, key) in keys.iter().enumerate() {
+            let trail = trail.item(index);
+            if let Some(complaint) = super::text::meta_key_complaint(key) {
+                findings.problem(&trail, complaint);
+            } else if !seen.insert(key) {
+                findings.problem(&trail, format!("`{key}` is named already; each key is named once"));
+            }
+        }
+    }
+    let takes_payload =
+        job.groups.iter().flat_map(|group| &group.tasks).any(|task| task.dispatch_payload.is_some());
+    if block.payload == PayloadRule::Required && !takes_payload {
+        let message =
+            "a payload is required, but no task says where it goes; write `dispatch_payload` in one";
+        findings.problem(&trail.field("payload"), message);
+    }
+}
+
+/// Validates `dispatch_payload` of a task.
+pub(super) fn of_task(
+    context: &GroupContext<'_>,
+    spec: &TaskSpec,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let Some(payload) = &spec.dispatch_payload else { return };
+    match &context.job.parameterized {
+        None => {
+            let message = "only a job that is dispatched has a payload; write `parameterized` in the job";
+            return findings.problem(trail, message);
+        }
+        Some(block) if block.payload == PayloadRule::Forbidden => {
+            let message = "`parameterized` forbids payloads; remove one of the two";
+            return findings.problem(trail, message);
+        }
+        Some(_) => {}
+    }
+    if let Some(complaint) = payload.file.as_deref().and_then(file_complaint) {
+        findings.problem(&trail.field("file"), complaint);
+    }
+}
+
+/// What is wrong with the path of a file below `local`, if anything.
+fn file_complaint(path: &str) -> Option<&'static str> {
+    let steps = normal(path);
+    if path.starts_with('/') || steps.contains(&"..") {
+        Some("must be a path inside the task's `local`: relative, without `..`")
+    } else if steps.is_empty() || path.ends_with('/') {
+        Some("must name a file, for instance input.json")
+    } else if path.contains('\0') || path.len() > 1_024 || steps.iter().any(|step| step.len() > 240) {
+        Some("must have at most 1024 bytes, at most 240 in each part, and no NUL")
+    } else {
+        None
+    }
+}

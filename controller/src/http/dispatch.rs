@@ -1,0 +1,137 @@
+//! Dispatching parameterized jobs, and what was made of a job.
+//!
+//! In: payload and meta in Nomad's JSON. Out: the child's id, once it is durable.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use herdlet_api_types::{nomad::Children, view::JobView};
+use herdlet_plan::{
+    event::{Command, Reply},
+    job::children::Dispatch,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Shared, body,
+    error::{ApiError, ApiResult, unexpected},
+    evaluations::Trigger,
+    query::{Params, Read},
+};
+
+/// The largest payload, as in Nomad.
+const PAYLOAD_BYTES_MAX: usize = 16 * 1024;
+
+/// The longest idempotency token, and the longest value of meta.
+const TEXT_BYTES_MAX: usize = 16 * 1024;
+
+/// The longest prefix of an id: with the job's own id the name of its file stays within what file systems take.
+const PREFIX_BYTES_MAX: usize = 64;
+
+/// What a job is dispatched with, in Nomad's words.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Request {
+    payload: Option<String>,
+    meta: Option<BTreeMap<String, String>>,
+    id_prefix_template: String,
+}
+
+/// Parameters beside those of every read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Token {
+    idempotency_token: String,
+}
+
+/// `POST /v1/job/ID/dispatch`.
+pub(super) async fn dispatch(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+    Params(Token { idempotency_token }): Params<Token>,
+    body::Json(request): body::Json<Request>,
+) -> ApiResult<Json<Value>> {
+    let dispatch = Box::new(checked(request, idempotency_token)?);
+    match shared.request(Command::Dispatch { job: read.job(id), dispatch }).await? {
+        Reply::Dispatched { index, job } => {
+            let eval = shared.evaluations.note(&job, Trigger::JobRegister, index);
+            let created = shared.model.job(&job).map_or(index, |view| view.create_index);
+            Ok(Json(json!({
+                "DispatchedJobID": job.id, "EvalID": eval, "EvalCreateIndex": index, "JobCreateIndex": created,
+                "Index": index, "LastContact": 0, "KnownLeader": true,
+            })))
+        }
+        other @ (Reply::Accepted { .. }
+        | Reply::Applied { .. }
+        | Reply::DeploymentFailed { .. }
+        | Reply::Explanation(_)
+        | Reply::Refused(_)) => Err(unexpected(other)),
+    }
+}
+
+fn checked(request: Request, idempotency_token: String) -> ApiResult<Dispatch> {
+    let Request { payload, meta, id_prefix_template: id_prefix } = request;
+    let payload = payload.unwrap_or_default();
+    let bytes = STANDARD.decode(&payload);
+    let bytes = bytes.map_err(|error| ApiError::bad(format!("Payload is not base64: {error}")))?;
+    if bytes.len() > PAYLOAD_BYTES_MAX {
+        let found = bytes.len();
+        return Err(ApiError::bad(format!(
+            "the payload has {found} bytes, more than {PAYLOAD_BYTES_MAX}; dispatch the place of the data instead"
+        )));
+    }
+    let meta = meta.unwrap_or_default();
+    if let Some((key, _)) =
+        meta.iter().find(|(_, value)| value.len() > TEXT_BYTES_MAX || value.contains('\0'))
+    {
+        return Err(ApiError::bad(format!(
+            "meta {key} must have at most {TEXT_BYTES_MAX} bytes, and no NUL"
+        )));
+    }
+    if idempotency_token.len() > TEXT_BYTES_MAX {
+        return Err(ApiError::bad(format!("idempotency_token must have at most {TEXT_BYTES_MAX} bytes")));
+    }
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if id_prefix.len() > PREFIX_BYTES_MAX || !id_prefix.bytes().all(fits) {
+        return Err(ApiError::bad(format!(
+            "IdPrefixTemplate must be at most {PREFIX_BYTES_MAX} of letters, digits, `.`, `_` and `-`"
+        )));
+    }
+    Ok(Dispatch { payload, meta, idempotency_token, id_prefix })
+}
+
+impl Shared {
+    /// How many children of a job are in which state.
+    pub(super) fn children(&self, parent: &JobView) -> Children {
+        let children = self.model.children(&parent.key);
+        Children::of(children.iter().map(|child| &**child))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(request: Request) -> String {
+        checked(request, String::new()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_can_be_no_dispatch_is_refused_before_the_planner_hears_of_it() {
+        let good = Request { payload: Some("aGVsbG8=".to_owned()), ..Request::default() };
+        assert_eq!(checked(good, "t".to_owned()).unwrap().payload, "aGVsbG8=");
+        let payload = |payload: String| Request { payload: Some(payload), ..Request::default() };
+        assert!(refused(payload("###".to_owned())).starts_with("Payload is not base64"));
+        assert!(checked(payload(STANDARD.encode([0; PAYLOAD_BYTES_MAX])), String::new()).is_ok());
+        let large = refused(payload(STANDARD.encode([0; PAYLOAD_BYTES_MAX + 1])));
+        assert!(large.starts_with("the payload has 16385 bytes, more than 16384"), "{large}");
+        let prefix = Request { id_prefix_template: "a/b".to_owned(), ..Request::default() };
+        assert!(refused(prefix).starts_with("IdPrefixTemplate must be"));
+    }
+}
