@@ -44,6 +44,6 @@ fn python_nomad_finds_what_it_knows_from_nomad() {
         .unwrap();
     let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(answer.status.success(), "{}{}", told(&answer.stdout), told(&answer.stderr));
-    assert_eq!(told(&answer.stdout).lines().count(), 7);
+    assert_eq!(told(&answer.stdout).lines().count(), 8);
     agent.finish();
 }

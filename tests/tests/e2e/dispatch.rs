@@ -91,7 +91,7 @@ fn a_payload_stays_in_the_directory_of_its_task() {
         &[
             shell(
                 "link",
-                "ln -s /tmp $NOMAD_ALLOC_DIR/../read/local/out; true",
+                "mkdir -p $NOMAD_ALLOC_DIR/../read/local; ln -s /tmp $NOMAD_ALLOC_DIR/../read/local/out",
                 "lifecycle: {hook: prestart}",
             ),
             shell("read", "true", "dispatch_payload: {file: out/herdlet-payload}"),
