@@ -4,7 +4,6 @@
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::{
     failure::{Failure, USAGE},
@@ -72,10 +71,8 @@ fn file(settings: &[Setting], with_sources: bool) -> String {
             text.push_str(&format!("{outer}:\n"));
         }
         section = outer;
-        let line = match &setting.value {
-            Value::Null => format!("# {name}:"),
-            value => format!("{name}: {value}"),
-        };
+        let line =
+            if setting.value.is_null() { format!("# {name}:") } else { format!("{name}: {}", setting.value) };
         let line = if outer.is_empty() { line } else { format!("  {line}") };
         let source = format!("# {}", source(setting));
         text.push_str(&match with_sources {
@@ -98,7 +95,7 @@ fn source(setting: &Setting) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -226,7 +226,7 @@ impl<'r> Reading<'r> {
         let (source, index, position) = (document.source.clone(), document.index, document.root.position);
         match content {
             Content::Job { job, document } => {
-                self.set.jobs.push(Loaded { object: job, source, index, position, document });
+                self.set.jobs.push(Loaded { object: *job, source, index, position, document });
             }
             Content::Volume { volume, document } => {
                 self.set.volumes.push(Loaded { object: volume, source, index, position, document });

@@ -25,7 +25,7 @@ pub(super) enum Content {
     /// A job.
     Job {
         /// Canonical.
-        job: Job,
+        job: Box<Job>,
         /// As written, in JSON.
         document: serde_json::Value,
     },
@@ -93,7 +93,8 @@ fn read_job(document: &Document, drivers: &Drivers) -> Outcome {
     let job = manifest.to_job();
     validate::job(&manifest, &job, drivers, &mut findings);
     problems.append(findings.problems);
-    let content = problems.is_empty().then(|| Content::Job { job, document: to_json(&manifest) });
+    let content =
+        problems.is_empty().then(|| Content::Job { job: Box::new(job), document: to_json(&manifest) });
     Outcome { content, problems, warnings: findings.warnings }
 }
 
