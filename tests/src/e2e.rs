@@ -11,6 +11,7 @@
 //! - [`host`]: what the machine shows: processes, cgroups, mounts.
 //! - [`consul`]: a real Consul agent.
 //! - [`http`]: one request over a socket.
+//! - [`ports`]: ports for what must have some.
 //! - [`wait`]: waiting for the world, with a deadline.
 //!
 //! It must not know how the program is built inside.
@@ -23,6 +24,7 @@ pub mod consul;
 pub mod home;
 pub mod host;
 pub mod http;
+pub mod ports;
 pub mod program;
 pub mod shown;
 pub mod wait;

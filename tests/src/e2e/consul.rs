@@ -3,7 +3,6 @@
 //! In: whether it wants tokens. Out: its address and its API. It is ended when dropped.
 
 use std::{
-    net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Stdio},
 };
@@ -12,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     http::{self, Answer, Peer},
-    wait,
+    ports, wait,
 };
 use crate::environment;
 
@@ -41,7 +40,7 @@ impl Consul {
     /// A Consul agent that was not started yet; none where this machine has no Consul.
     pub fn prepare(access: Access) -> Option<Self> {
         let program = environment::component(environment::CONSUL)?;
-        Some(Self { program, ports: free_ports(), access, child: None })
+        Some(Self { program, ports: ports::free(), access, child: None })
     }
 
     /// A Consul agent that answers; none where this machine has no Consul.
@@ -130,10 +129,4 @@ impl Drop for Consul {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// Ports that are free now: held together, so that they differ.
-fn free_ports() -> [u16; 4] {
-    let held = [(); 4].map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("a free port"));
-    held.map(|listener| listener.local_addr().map_or(0, |address| address.port()))
 }

@@ -6,7 +6,7 @@
 use std::{
     fs,
     io::Read,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::unix::net::UnixListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -24,7 +24,7 @@ use super::{
     guest, nbd,
 };
 use crate::{
-    e2e::{http::Peer, program::project, wait},
+    e2e::{http::Peer, ports, program::project, wait},
     sim::Dice,
 };
 
@@ -83,7 +83,7 @@ impl Machine {
     /// When qemu can't be started.
     pub fn boot(&mut self) -> Boot {
         self.boots += 1;
-        let (agent, facts) = free_ports();
+        let [agent, facts] = ports::free();
         let path = |name: &str| self.dir.path().join(name).display().to_string();
         let log = self.dir.path().join(format!("log.{}", self.boots));
         let qemu = Command::new("qemu-system-x86_64")
@@ -199,11 +199,4 @@ fn pack(components: &Components, dir: &Path) {
 fn finish(command: &mut Command) {
     let status = command.status();
     assert!(status.as_ref().is_ok_and(|status| status.success()), "{command:?}: {status:?}");
-}
-
-/// Two ports that nobody has right now.
-fn free_ports() -> (u16, u16) {
-    let held = [(); 2].map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("a free port"));
-    let [first, second] = held.map(|port| port.local_addr().map_or(0, |address| address.port()));
-    (first, second)
 }

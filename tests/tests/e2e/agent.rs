@@ -7,7 +7,7 @@ use herdlet_tests::{
         agent::{Agent, Setup},
         host,
         http::{self, Peer},
-        wait,
+        ports, wait,
     },
     environment,
 };
@@ -447,9 +447,7 @@ fn tcp_needs_a_token_and_the_metrics_listener_serves_nothing_else() {
     assert_eq!(refused.code, 2, "{refused:?}");
     assert!(refused.stderr.contains("token"), "{refused:?}");
 
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
+    let [port] = ports::free();
     let mut agent = Agent::start_with(
         Setup::default().argument("--metrics-listen").argument(format!("127.0.0.1:{port}")),
     );

@@ -1,9 +1,12 @@
 //! Clients that others have written for Nomad, against this agent.
 
-use std::{net::TcpListener, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
+use std::{os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
 use herdlet_tests::{
-    e2e::agent::{Agent, Setup},
+    e2e::{
+        agent::{Agent, Setup},
+        ports,
+    },
     environment,
 };
 
@@ -22,7 +25,7 @@ fn python_nomad_finds_what_it_knows_from_nomad() {
     else {
         return;
     };
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let [port] = ports::free();
     let setup = Setup::default()
         .config("token_file: token\n")
         .argument("--listen")

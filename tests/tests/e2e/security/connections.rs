@@ -1,22 +1,13 @@
 //! Whoever can connect: he may take all connections that he is given, and the agent goes on.
 
-use std::{
-    io::Write,
-    net::{TcpListener, TcpStream},
-    time::Duration,
-};
+use std::{io::Write, net::TcpStream, time::Duration};
 
 use herdlet_tests::e2e::{
     agent::{Agent, Setup},
-    http, wait,
+    http, ports, wait,
 };
 
 use crate::common::{is_root, job, sleeper};
-
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
 
 // With 256 files (the usual 1,024 only take longer to fill) held connections left none to start a task with.
 #[test]
@@ -24,7 +15,7 @@ fn connections_of_strangers_do_not_keep_tasks_from_being_started() {
     if !is_root() {
         return;
     }
-    let (api, metrics) = (free_port(), free_port());
+    let [api, metrics] = ports::free();
     let setup = Setup::default()
         .config("token_file: token\n")
         .argument("--listen")

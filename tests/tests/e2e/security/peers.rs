@@ -1,16 +1,13 @@
 //! Peers: who can't show a trusted certificate is no peer, and what one says is shown without being obeyed.
 
-use std::{
-    net::TcpListener,
-    process::{Child, Command, Stdio},
-};
+use std::process::{Child, Command, Stdio};
 
 use herdlet_tests::{
     e2e::{
         agent::Agent,
         command::{Running, SEARCH_PATH},
         http::{self, Peer},
-        wait,
+        ports, wait,
     },
     environment,
 };
@@ -43,7 +40,7 @@ struct Server {
 
 impl Server {
     fn start(certificate: Option<&std::path::Path>) -> Option<Self> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let [port] = ports::free();
         let mut command = Command::new("python3");
         command.env("PATH", SEARCH_PATH).args(["-c", SERVER, &port.to_string()]).args(certificate);
         let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -90,11 +87,11 @@ fn a_certificate_that_nobody_has_signed_is_refused_unless_a_check_says_otherwise
     }
     let said = ask("localhost", &certificate);
     assert!(said.contains("500"), "by that name, and trusted: {said}");
+    let [port] = ports::free();
     let strict = check(server.port, "strict", ", protocol: https");
     let lax = check(server.port, "lax", ", protocol: https, tls_skip_verify: true");
     let group = format!(
-        "network: {{ports: {{p: {{static: {}}}}}}}\nservices: [{{name: s, provider: nomad, port: p, checks: [{strict}, {lax}]}}]",
-        free_port()
+        "network: {{ports: {{p: {{static: {port}}}}}}}\nservices: [{{name: s, provider: nomad, port: p, checks: [{strict}, {lax}]}}]"
     );
     agent.apply(&job("checked", "service", &group, &[sleeper("t", "")]));
     let checks = || {
@@ -121,10 +118,10 @@ fn what_a_check_says_is_shown_and_not_obeyed_by_a_terminal() {
     let Some(server) = Server::start(None) else { return };
     assert_eq!(http::get(&Peer::Port(server.port), "/fine").unwrap().status, 200);
     let mut agent = Agent::start();
+    let [port] = ports::free();
     let rude = check(server.port, "rude", "").replace("/fine", "/rude");
     let group = format!(
-        "network: {{ports: {{p: {{static: {}}}}}}}\nservices: [{{name: s, provider: nomad, port: p, checks: [{rude}]}}]",
-        free_port()
+        "network: {{ports: {{p: {{static: {port}}}}}}}\nservices: [{{name: s, provider: nomad, port: p, checks: [{rude}]}}]"
     );
     agent.apply(&job("rude", "service", &group, &[sleeper("t", "")]));
     let shown = |arguments: &[&str]| {
@@ -148,8 +145,4 @@ fn what_a_check_says_is_shown_and_not_obeyed_by_a_terminal() {
         assert_eq!(obeyed, None, "{view:?}: {shown:?}");
     }
     agent.finish();
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -2,7 +2,7 @@
 //! `HERDLET_TEST_CONSUL` names its program.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex as StdMutex},
     time::Duration,
@@ -286,6 +286,17 @@ impl Agent {
             eprintln!("left out: HERDLET_TEST_CONSUL names no program");
             return None;
         };
+        // It ends at once if somebody took one of its ports meanwhile.
+        for _ in 0..5 {
+            if let Some(agent) = Self::launch(&program, acl).await {
+                return Some(agent);
+            }
+        }
+        panic!("Consul ends again and again");
+    }
+
+    /// One that answers; none if it ended.
+    async fn launch(program: &Path, acl: bool) -> Option<Self> {
         let free = || async { TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port() };
         let (http, server, serf) = (free().await, free().await, free().await);
         let acl =
@@ -301,14 +312,18 @@ impl Agent {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let agent = Self { child, address: format!("http://127.0.0.1:{http}") };
+        let mut agent = Self { child, address: format!("http://127.0.0.1:{http}") };
         let ready = async {
             while agent.get("/v1/agent/self").await.is_null() {
+                if agent.child.try_wait().unwrap().is_some() {
+                    return false;
+                }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
+            true
         };
-        tokio::time::timeout(PATIENCE, ready).await.unwrap();
-        Some(agent)
+        let ready = tokio::time::timeout(PATIENCE, ready).await.unwrap();
+        ready.then_some(agent)
     }
 
     async fn get(&self, path: &str) -> Value {
