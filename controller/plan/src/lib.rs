@@ -17,6 +17,7 @@ pub mod event;
 pub mod explain;
 #[cfg(test)]
 mod fixture;
+mod hash;
 pub mod interpolate;
 pub mod job;
 pub mod limits;

@@ -1,13 +1,12 @@
 //! `herdlet apply`: manifests become desired state, and with `--wait` it is watched becoming true.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use clap::Args;
 use herdlet_api_types::{
     JobKey,
     api::{ApplyReply, ApplyRequest, JobChange, ManifestText},
 };
-use serde::Serialize;
 
 use super::{
     Connection,
@@ -16,7 +15,7 @@ use super::{
     show::styled,
     style,
     variables::VariableArgs,
-    wait::{Goal, Limit, WaitReport, wait_for_applied},
+    wait::{Applied, Goal, WaitFlags},
 };
 use crate::desired::{
     manifests::{self, Drivers},
@@ -29,12 +28,8 @@ pub struct ApplyArgs {
     /// Manifests: files, folders, or - for standard input
     #[arg(short = 'f', long = "file", required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Wait until all of it is converged
-    #[arg(long)]
-    wait: bool,
-    /// With --wait: how long all of it may take; 0 for ever
-    #[arg(long, default_value = "5m", value_parser = super::wait::limit)]
-    timeout: Duration,
+    #[command(flatten)]
+    wait: WaitFlags,
     /// Say by the exit code whether anything changed: 10 nothing, 11 something
     #[arg(long, conflicts_with = "wait")]
     detailed_exitcode: bool,
@@ -46,23 +41,13 @@ pub struct ApplyArgs {
     pub(super) connection: Connection,
 }
 
-/// What `-o json` prints.
-#[derive(Serialize)]
-struct Report<'r> {
-    #[serde(flatten)]
-    reply: &'r ApplyReply,
-    /// How `--wait` ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waited: Option<WaitReport>,
-}
-
 /// Nothing was changed.
 const UNCHANGED: u8 = 10;
 /// Something was.
 const CHANGED: u8 = 11;
 
 pub(super) async fn run(args: ApplyArgs) -> Result<u8, Failure> {
-    let limit = Limit::from_now(if args.wait { args.timeout } else { Duration::ZERO });
+    let limit = args.wait.limit();
     let request = ApplyRequest { files: read(&args.files)?, variables: args.variables.texts()? };
     let client = args.connection.client()?;
     let reply = limit.within("apply it", client.apply(&request)).await?;
@@ -70,19 +55,12 @@ pub(super) async fn run(args: ApplyArgs) -> Result<u8, Failure> {
     if args.detailed_exitcode {
         let unchanged =
             reply.volumes.is_empty() && reply.jobs.iter().all(|job| job.change == JobChange::Unchanged);
-        args.output.document(&Report { reply: &reply, waited: None })?;
+        args.output.document(&reply)?;
         return Ok(if unchanged { UNCHANGED } else { CHANGED });
     }
-    if !args.wait {
-        args.output.document(&Report { reply: &reply, waited: None })?;
-        return Ok(0);
-    }
     let jobs: Vec<(JobKey, u64)> = reply.jobs.iter().map(|job| (job.job.clone(), job.version)).collect();
-    let waited = wait_for_applied(&client, &jobs, reply.index, Goal::Converged, limit).await;
-    // Also when the wait itself broke: what was accepted is in force.
-    let report = waited.as_ref().ok().map(|waited| waited.report(Goal::Converged));
-    args.output.document(&Report { reply: &reply, waited: report })?;
-    Ok(waited?.code())
+    let applied = Applied { client: &client, jobs: &jobs, index: reply.index, goal: Goal::Converged };
+    args.wait.finish(limit, applied, &reply, args.output).await
 }
 
 fn tell(reply: &ApplyReply, output: Output) {

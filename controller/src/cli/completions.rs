@@ -27,9 +27,9 @@ pub(super) fn script(shell: Shell) -> String {
 }
 
 /// Commands whose words are targets or jobs.
-const TAKING: [&str; 13] = [
-    "delete", "describe", "exec", "explain", "logs", "promote", "restart", "rollback", "scale", "signal",
-    "status", "stop", "wait",
+const TAKING: [&str; 14] = [
+    "delete", "describe", "dispatch", "exec", "explain", "logs", "promote", "restart", "rollback", "scale",
+    "signal", "status", "stop", "wait",
 ];
 
 /// Lists jobs, and says nothing where that fails.

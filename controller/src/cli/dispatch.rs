@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     io::{self, Read},
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use clap::Args;
@@ -17,7 +16,7 @@ use super::{
     failure::{Failure, USAGE},
     output::Output,
     rollback::find,
-    wait::{Goal, Limit, WaitReport, wait_for_applied},
+    wait::{Applied, Goal, WaitFlags},
 };
 
 /// Arguments of `herdlet dispatch`.
@@ -37,12 +36,8 @@ pub struct DispatchArgs {
     /// Dispatching again with the same token answers with the same child
     #[arg(long, value_name = "TOKEN", default_value = "")]
     idempotency_token: String,
-    /// Wait until the child is complete
-    #[arg(long)]
-    wait: bool,
-    /// With --wait: how long; 0 for ever
-    #[arg(long, default_value = "5m", value_parser = super::wait::limit)]
-    timeout: Duration,
+    #[command(flatten)]
+    wait: WaitFlags,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -55,16 +50,13 @@ struct Report {
     /// The child.
     job: JobKey,
     parent: JobKey,
-    /// How `--wait` ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waited: Option<WaitReport>,
 }
 
 /// More than any agent takes: what is too large is told by the agent, in its words.
 const PAYLOAD_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) async fn run(args: DispatchArgs) -> Result<u8, Failure> {
-    let limit = Limit::from_now(if args.wait { args.timeout } else { Duration::ZERO });
+    let limit = args.wait.limit();
     let payload = args.payload.as_deref().map(read).transpose()?.unwrap_or_default();
     let client = args.connection.client()?;
     let parent = limit.within("find it", find(&client, &args.job)).await?.key;
@@ -73,15 +65,9 @@ pub(super) async fn run(args: DispatchArgs) -> Result<u8, Failure> {
         Dispatch { payload: &payload, meta: &meta, id_prefix: &args.prefix, token: &args.idempotency_token };
     let (job, index) = limit.within("dispatch it", client.dispatch(&parent, &wanted)).await?;
     args.output.line(&format!("job/{parent} dispatched as job/{job}"));
-    let mut report = Report { job: job.clone(), parent, waited: None };
-    if !args.wait {
-        args.output.document(&report)?;
-        return Ok(0);
-    }
-    let waited = wait_for_applied(&client, &[(job, 0)], index, Goal::Complete, limit).await;
-    report.waited = waited.as_ref().ok().map(|waited| waited.report(Goal::Complete));
-    args.output.document(&report)?;
-    Ok(waited?.code())
+    let report = Report { job: job.clone(), parent };
+    let applied = Applied { client: &client, jobs: &[(job, 0)], index, goal: Goal::Complete };
+    args.wait.finish(limit, applied, &report, args.output).await
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

@@ -1,7 +1,5 @@
 //! `herdlet rollback` and `herdlet get versions`: which versions of a job are kept, and going back to one.
 
-use std::time::Duration;
-
 use clap::Args;
 use herdlet_api_types::{
     JobKey,
@@ -14,7 +12,7 @@ use super::{
     client::Client,
     failure::Failure,
     output::Output,
-    wait::{Goal, Limit, WaitReport, wait_for_applied},
+    wait::{Applied, Goal, WaitFlags},
 };
 
 /// Arguments of `herdlet rollback`.
@@ -25,12 +23,8 @@ pub struct RollbackArgs {
     /// The version whose text becomes the newest version [default: the one before the current]
     #[arg(long, value_name = "VERSION")]
     to: Option<u64>,
-    /// Wait until it is converged
-    #[arg(long)]
-    wait: bool,
-    /// With --wait: how long it may take; 0 for ever
-    #[arg(long, default_value = "5m", value_parser = super::wait::limit)]
-    timeout: Duration,
+    #[command(flatten)]
+    wait: WaitFlags,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -45,13 +39,10 @@ struct Report {
     to: u64,
     /// The version that has its text now.
     version: u64,
-    /// How `--wait` ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waited: Option<WaitReport>,
 }
 
 pub(super) async fn run(args: RollbackArgs) -> Result<u8, Failure> {
-    let limit = Limit::from_now(if args.wait { args.timeout } else { Duration::ZERO });
+    let limit = args.wait.limit();
     let client = args.connection.client()?;
     let job = limit.within("find it", find(&client, &args.job)).await?.key;
     let kept = limit.within("list its versions", client.versions(&job)).await?;
@@ -64,15 +55,9 @@ pub(super) async fn run(args: RollbackArgs) -> Result<u8, Failure> {
     } else {
         args.output.line(&format!("job/{job} rolled back to version {to} (version {version})"));
     }
-    let mut report = Report { job: job.clone(), to, version, waited: None };
-    if !args.wait {
-        args.output.document(&report)?;
-        return Ok(0);
-    }
-    let waited = wait_for_applied(&client, &[(job, version)], index, Goal::Converged, limit).await;
-    report.waited = waited.as_ref().ok().map(|waited| waited.report(Goal::Converged));
-    args.output.document(&report)?;
-    Ok(waited?.code())
+    let report = Report { job: job.clone(), to, version };
+    let applied = Applied { client: &client, jobs: &[(job, version)], index, goal: Goal::Converged };
+    args.wait.finish(limit, applied, &report, args.output).await
 }
 
 /// The job of that name.

@@ -1,7 +1,5 @@
 //! `herdlet scale`: another count for a group of a job.
 
-use std::time::Duration;
-
 use clap::Args;
 use herdlet_api_types::{JobKey, job::Group, view::JobView};
 use serde::Serialize;
@@ -10,7 +8,7 @@ use super::{
     Connection,
     failure::{Failure, USAGE},
     output::Output,
-    wait::{Goal, Limit, WaitReport, wait_for_applied},
+    wait::{Applied, Goal, WaitFlags},
 };
 
 /// Arguments of `herdlet scale`.
@@ -23,12 +21,8 @@ pub struct ScaleArgs {
     /// Why, for those who look at its scaling events later
     #[arg(long, value_name = "TEXT", default_value = "")]
     message: String,
-    /// Wait until it is converged
-    #[arg(long)]
-    wait: bool,
-    /// With --wait: how long it may take; 0 for ever
-    #[arg(long, default_value = "5m", value_parser = super::wait::limit)]
-    timeout: Duration,
+    #[command(flatten)]
+    wait: WaitFlags,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -46,13 +40,10 @@ struct Report {
     to: u32,
     /// The version that has it.
     version: u64,
-    /// How `--wait` ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waited: Option<WaitReport>,
 }
 
 pub(super) async fn run(args: ScaleArgs) -> Result<u8, Failure> {
-    let limit = Limit::from_now(if args.wait { args.timeout } else { Duration::ZERO });
+    let limit = args.wait.limit();
     let client = args.connection.client()?;
     let jobs = limit.within("find it", client.jobs()).await?;
     let (view, group) = find(&jobs, &args.target)?;
@@ -68,22 +59,10 @@ pub(super) async fn run(args: ScaleArgs) -> Result<u8, Failure> {
         let (from, to) = (group.count, args.count);
         args.output.line(&format!("job/{job} scaled: group {name} from {from} to {to} (version {version})"));
     }
-    let mut report = Report {
-        job: job.clone(),
-        group: name.clone(),
-        from: group.count,
-        to: args.count,
-        version,
-        waited: None,
-    };
-    if !args.wait {
-        args.output.document(&report)?;
-        return Ok(0);
-    }
-    let waited = wait_for_applied(&client, &[(job, version)], index, Goal::Converged, limit).await;
-    report.waited = waited.as_ref().ok().map(|waited| waited.report(Goal::Converged));
-    args.output.document(&report)?;
-    Ok(waited?.code())
+    let (job, group, from, to) = (job.clone(), name.clone(), group.count, args.count);
+    let report = Report { job: job.clone(), group, from, to, version };
+    let applied = Applied { client: &client, jobs: &[(job, version)], index, goal: Goal::Converged };
+    args.wait.finish(limit, applied, &report, args.output).await
 }
 
 /// The group that is meant. A job whose name is all of the target comes before one with a group, since names may hold dots.

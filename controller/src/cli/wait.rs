@@ -3,6 +3,7 @@
 //! In: the agent's stream of changes. Out: lines on stderr (redrawn in place on a terminal, else one per change), and how it
 //! ended. It judges only at commits, by the agent's own verdicts.
 
+mod flag;
 mod limit;
 mod progress;
 
@@ -29,6 +30,7 @@ use super::{
 };
 use progress::Progress;
 
+pub(super) use flag::{Applied, WaitFlags};
 pub(super) use limit::{Limit, limit};
 
 /// Arguments of `herdlet wait`.

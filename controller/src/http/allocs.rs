@@ -41,14 +41,9 @@ pub(super) async fn explain(
     Path(id): Path<String>,
 ) -> ApiResult<Json<Explanation>> {
     let alloc = shared.alloc(&id)?.spec.id;
-    match shared.request(Command::Explain { alloc }).await? {
-        Reply::Explanation(explanation) => Ok(Json(*explanation)),
-        other @ (Reply::Accepted { .. }
-        | Reply::Applied { .. }
-        | Reply::DeploymentFailed { .. }
-        | Reply::Dispatched { .. }
-        | Reply::Refused(_)) => Err(unexpected(other)),
-    }
+    let reply = shared.request(Command::Explain { alloc }).await?;
+    let Reply::Explanation(explanation) = reply else { return Err(unexpected(reply)) };
+    Ok(Json(*explanation))
 }
 
 /// What to show of each allocation of a list beside the usual, and what not.

@@ -31,19 +31,14 @@ pub(super) async fn apply(
     if jobs.is_empty() && volumes.is_empty() {
         return Err(ApiError::Problems(nothing(&names).into()));
     }
-    match shared.request(Command::Apply { jobs, volumes }).await? {
-        Reply::Applied { index, jobs, volumes } => Ok(Json(ApplyReply {
-            index,
-            jobs: jobs.into_iter().map(applied_job).collect(),
-            volumes,
-            warnings: set.warnings.iter().map(ToString::to_string).collect(),
-        })),
-        other @ (Reply::Accepted { .. }
-        | Reply::DeploymentFailed { .. }
-        | Reply::Dispatched { .. }
-        | Reply::Explanation(_)
-        | Reply::Refused(_)) => Err(unexpected(other)),
-    }
+    let reply = shared.request(Command::Apply { jobs, volumes }).await?;
+    let Reply::Applied { index, jobs, volumes } = reply else { return Err(unexpected(reply)) };
+    Ok(Json(ApplyReply {
+        index,
+        jobs: jobs.into_iter().map(applied_job).collect(),
+        volumes,
+        warnings: set.warnings.iter().map(ToString::to_string).collect(),
+    }))
 }
 
 fn nothing(names: &[String]) -> Problem {

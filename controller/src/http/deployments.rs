@@ -164,14 +164,9 @@ pub(super) async fn fail(
     Path(id): Path<String>,
 ) -> ApiResult<Json<Value>> {
     let id = shared.deployment(&id)?.0.id;
-    match shared.request(Command::FailDeployment { id }).await? {
-        Reply::DeploymentFailed { index, reverted } => Ok(Json(updated(index, reverted))),
-        other @ (Reply::Accepted { .. }
-        | Reply::Applied { .. }
-        | Reply::Dispatched { .. }
-        | Reply::Explanation(_)
-        | Reply::Refused(_)) => Err(unexpected(other)),
-    }
+    let reply = shared.request(Command::FailDeployment { id }).await?;
+    let Reply::DeploymentFailed { index, reverted } = reply else { return Err(unexpected(reply)) };
+    Ok(Json(updated(index, reverted)))
 }
 
 pub(super) async fn pause() -> ApiError {

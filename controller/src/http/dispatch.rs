@@ -58,21 +58,14 @@ pub(super) async fn dispatch(
     body::Json(request): body::Json<Request>,
 ) -> ApiResult<Json<Value>> {
     let dispatch = Box::new(checked(request, idempotency_token)?);
-    match shared.request(Command::Dispatch { job: read.job(id), dispatch }).await? {
-        Reply::Dispatched { index, job } => {
-            let eval = shared.evaluations.note(&job, Trigger::JobRegister, index);
-            let created = shared.model.job(&job).map_or(index, |view| view.create_index);
-            Ok(Json(json!({
-                "DispatchedJobID": job.id, "EvalID": eval, "EvalCreateIndex": index, "JobCreateIndex": created,
-                "Index": index, "LastContact": 0, "KnownLeader": true,
-            })))
-        }
-        other @ (Reply::Accepted { .. }
-        | Reply::Applied { .. }
-        | Reply::DeploymentFailed { .. }
-        | Reply::Explanation(_)
-        | Reply::Refused(_)) => Err(unexpected(other)),
-    }
+    let reply = shared.request(Command::Dispatch { job: read.job(id), dispatch }).await?;
+    let Reply::Dispatched { index, job } = reply else { return Err(unexpected(reply)) };
+    let eval = shared.evaluations.note(&job, Trigger::JobRegister, index);
+    let created = shared.model.job(&job).map_or(index, |view| view.create_index);
+    Ok(Json(json!({
+        "DispatchedJobID": job.id, "EvalID": eval, "EvalCreateIndex": index, "JobCreateIndex": created,
+        "Index": index, "LastContact": 0, "KnownLeader": true,
+    })))
 }
 
 fn checked(request: Request, idempotency_token: String) -> ApiResult<Dispatch> {

@@ -91,10 +91,15 @@ pub(super) async fn evaluate(
     let view = shared.known_job(&read.job(id))?;
     let index = shared.model.index();
     let eval = shared.evaluations.note(&view.key, Trigger::JobRegister, index);
-    Ok(Json(json!({
-        "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": view.modify_index, "Warnings": "",
+    Ok(Json(registered(&eval, index, view.modify_index, "")))
+}
+
+/// What follows a change of a job, in Nomad's words.
+pub(super) fn registered(eval: &str, index: u64, modify_index: u64, warnings: &str) -> Value {
+    json!({
+        "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": modify_index, "Warnings": warnings,
         "Index": index, "LastContact": 0, "KnownLeader": true,
-    })))
+    })
 }
 
 /// What to evaluate, in Nomad's words.

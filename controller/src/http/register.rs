@@ -11,7 +11,7 @@ use axum::{
 };
 use herdlet_api_types::{job::Job, nomad, nomad::Updates, view::JobView};
 use herdlet_plan::{
-    event::{Command, Reply},
+    event::Command,
     job::{same_work, scale},
 };
 use serde::Deserialize;
@@ -19,8 +19,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Shared, body,
-    error::{ApiError, ApiResult, unexpected},
+    error::{ApiError, ApiResult},
     evaluations::Trigger,
+    jobs::registered,
 };
 use crate::desired::{
     manifests::{self, Loaded},
@@ -78,20 +79,9 @@ async fn accept(shared: &Shared, request: Request, id: Option<String>) -> ApiRes
     } else {
         Command::Apply { jobs: vec![job], volumes: Vec::new() }
     };
-    match shared.request(command).await? {
-        Reply::Applied { index, .. } => {
-            let eval = shared.evaluations.note(&key, Trigger::JobRegister, index);
-            Ok(Json(json!({
-                "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": index, "Warnings": warnings,
-                "Index": index, "LastContact": 0, "KnownLeader": true,
-            })))
-        }
-        other @ (Reply::Accepted { .. }
-        | Reply::DeploymentFailed { .. }
-        | Reply::Dispatched { .. }
-        | Reply::Explanation(_)
-        | Reply::Refused(_)) => Err(unexpected(other)),
-    }
+    let index = shared.applied(command).await?;
+    let eval = shared.evaluations.note(&key, Trigger::JobRegister, index);
+    Ok(Json(registered(&eval, index, index, &warnings)))
 }
 
 /// The text of a job file, in Nomad's words.

@@ -10,14 +10,15 @@ use axum::{
     response::Response,
 };
 use herdlet_api_types::{nomad, scaling::ScalingNote};
-use herdlet_plan::event::{Command, Refusal, Reply};
+use herdlet_plan::event::Command;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{
     Shared, body,
-    error::{ApiError, ApiResult, unexpected},
+    error::{ApiError, ApiResult},
     evaluations::Trigger,
+    jobs::registered,
     query::{Params, Read},
 };
 
@@ -81,16 +82,7 @@ pub(super) async fn scale(
 ) -> ApiResult<Json<Value>> {
     let job = read.job(id);
     let (group, count, note) = scale.read()?;
-    match shared.request(Command::Scale { job: job.clone(), group, count, note }).await {
-        Ok(Reply::Applied { index, .. }) => {
-            let eval = count.map(|_| shared.evaluations.note(&job, Trigger::JobScaling, index));
-            Ok(Json(json!({
-                "EvalID": eval.unwrap_or_default(), "EvalCreateIndex": index, "JobModifyIndex": index,
-                "Warnings": "", "Index": index, "LastContact": 0, "KnownLeader": true,
-            })))
-        }
-        Ok(Reply::Refused(Refusal::Conflict(why))) => Err(ApiError::BadRequest(why)),
-        Ok(other) => Err(unexpected(other)),
-        Err(error) => Err(error),
-    }
+    let index = shared.applied(Command::Scale { job: job.clone(), group, count, note }).await?;
+    let eval = count.map(|_| shared.evaluations.note(&job, Trigger::JobScaling, index));
+    Ok(Json(registered(&eval.unwrap_or_default(), index, index, "")))
 }

@@ -10,7 +10,7 @@ use herdlet_plan::event::{Command, Reply};
 
 use super::{
     Shared,
-    error::{ApiError, ApiResult},
+    error::{ApiError, ApiResult, unexpected},
 };
 use crate::drivers::task::{AttemptId, TaskDriver};
 
@@ -56,26 +56,22 @@ impl Shared {
 
     /// Asks the planner, and waits until its answer is durable; not for long while it can't become so.
     pub(super) async fn request(&self, command: Command) -> ApiResult<Reply> {
-        match self.requests.ask(command).await?.reply {
-            Reply::Refused(refusal) => Err(refusal.into()),
-            reply @ (Reply::Accepted { .. }
-            | Reply::Applied { .. }
-            | Reply::DeploymentFailed { .. }
-            | Reply::Dispatched { .. }
-            | Reply::Explanation(_)) => Ok(reply),
-        }
+        let reply = self.requests.ask(command).await?.reply;
+        if let Reply::Refused(refusal) = reply { Err(refusal.into()) } else { Ok(reply) }
     }
 
     /// The same for a request whose answer is just that it was accepted: the index of its commit.
     pub(super) async fn accepted(&self, command: Command) -> ApiResult<u64> {
-        match self.request(command).await? {
-            Reply::Accepted { index } => Ok(index),
-            other @ (Reply::Applied { .. }
-            | Reply::DeploymentFailed { .. }
-            | Reply::Dispatched { .. }
-            | Reply::Explanation(_)
-            | Reply::Refused(_)) => Err(super::error::unexpected(other)),
-        }
+        let reply = self.request(command).await?;
+        let Reply::Accepted { index } = reply else { return Err(unexpected(reply)) };
+        Ok(index)
+    }
+
+    /// The same for a change of jobs.
+    pub(super) async fn applied(&self, command: Command) -> ApiResult<u64> {
+        let reply = self.request(command).await?;
+        let Reply::Applied { index, .. } = reply else { return Err(unexpected(reply)) };
+        Ok(index)
     }
 }
 

@@ -66,14 +66,9 @@ async fn body(State(shared): State<Arc<Shared>>) -> Response {
 /// What an allocation waits for: a page of its own, and what a row opens.
 async fn explain(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> ApiResult<Response> {
     let view = shared.alloc(&id)?;
-    match shared.request(Command::Explain { alloc: view.spec.id }).await? {
-        Reply::Explanation(explanation) => Ok(guarded(Html(explained(&view, &explanation)))),
-        other @ (Reply::Accepted { .. }
-        | Reply::Applied { .. }
-        | Reply::DeploymentFailed { .. }
-        | Reply::Dispatched { .. }
-        | Reply::Refused(_)) => Err(unexpected(other)),
-    }
+    let reply = shared.request(Command::Explain { alloc: view.spec.id }).await?;
+    let Reply::Explanation(explanation) = reply else { return Err(unexpected(reply)) };
+    Ok(guarded(Html(explained(&view, &explanation))))
 }
 
 fn asset(kind: &'static str, text: &'static str) -> Response {

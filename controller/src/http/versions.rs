@@ -11,14 +11,15 @@ use herdlet_api_types::{
     nomad,
     view::{JobVersion, JobView},
 };
-use herdlet_plan::event::{Command, Reply};
+use herdlet_plan::event::Command;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
     Shared, body,
-    error::{ApiResult, unexpected},
+    error::ApiResult,
     evaluations::Trigger,
+    jobs::registered,
     query::{Params, Read},
 };
 
@@ -66,20 +67,9 @@ pub(super) async fn revert(
 ) -> ApiResult<Json<Value>> {
     let Revert { job_version: to, enforce_prior_version: prior } = revert;
     let job = read.job(id);
-    match shared.request(Command::Revert { job: job.clone(), to, prior }).await? {
-        Reply::Applied { index, .. } => {
-            let eval = shared.evaluations.note(&job, Trigger::JobRegister, index);
-            Ok(Json(json!({
-                "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": index, "Warnings": "",
-                "Index": index, "LastContact": 0, "KnownLeader": true,
-            })))
-        }
-        other @ (Reply::Accepted { .. }
-        | Reply::DeploymentFailed { .. }
-        | Reply::Dispatched { .. }
-        | Reply::Explanation(_)
-        | Reply::Refused(_)) => Err(unexpected(other)),
-    }
+    let index = shared.applied(Command::Revert { job: job.clone(), to, prior }).await?;
+    let eval = shared.evaluations.note(&job, Trigger::JobRegister, index);
+    Ok(Json(registered(&eval, index, index, "")))
 }
 
 fn newest_first(view: &JobView) -> Vec<JobVersion> {

@@ -3,18 +3,14 @@
 //! In: the parent's text and what was asked for. Out: the child's text and its id, or why there is none. Whether a child of that id
 //! exists already is seen by others.
 
-use std_alloc::{
-    collections::BTreeMap,
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use herdlet_api_types::{
     InstanceId, JobKey, UnixNanos,
     job::{Child, Job, Origin, Parameterized, PayloadRule},
 };
-use sha2::{Digest, Sha256};
+
+use crate::hash::Fields;
 
 /// What somebody dispatches a job with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -66,15 +62,12 @@ pub fn dispatch_id(
     index: u64,
     wall: UnixNanos,
 ) -> String {
-    let mut hash = Sha256::new();
+    let mut fields = Fields::default();
     for text in [&*instance.0, &*parent.namespace, &*parent.id] {
-        hash.update(text.len().to_string().as_bytes());
-        hash.update(b":");
-        hash.update(text.as_bytes());
+        fields.text(text);
     }
-    hash.update(index.to_le_bytes());
-    let digest = hash.finalize();
-    let unique: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    fields.number(index);
+    let unique = fields.hex::<4>();
     let dash = if prefix.is_empty() { "" } else { "-" };
     let seconds = wall.0.div_euclid(1_000_000_000);
     format!("{}/dispatch-{prefix}{dash}{seconds}-{unique}", parent.id)
@@ -86,7 +79,7 @@ fn made_of(parent: &Job, id: String, origin: Origin) -> Job {
 
 #[cfg(test)]
 mod tests {
-    use std_alloc::vec;
+    use std_alloc::{string::ToString as _, vec};
 
     use herdlet_api_types::{fixture, job::JobType};
 

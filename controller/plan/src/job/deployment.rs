@@ -32,9 +32,9 @@ use herdlet_api_types::{
     deployment::{Deployment, DeploymentGroup, DeploymentStatus},
     job::{Group, Job, JobType, Update},
 };
-use sha2::{Digest, Sha256};
 
 use crate::{
+    hash::Fields,
     job::{
         JobState,
         rollout::{Placed, is_bad},
@@ -176,18 +176,13 @@ fn new_group(update: &Update, desired_total: u32, desired_canaries: u32) -> Depl
 
 /// A hash of everything that tells it from all others.
 fn deployment_id(instance: &str, state: &JobState) -> DeploymentId {
-    let mut hash = Sha256::new();
+    let mut fields = Fields::default();
     for text in ["deployment", instance, &state.key.namespace, &state.key.id] {
-        hash.update(text.len().to_string().as_bytes());
-        hash.update(b":");
-        hash.update(text.as_bytes());
+        fields.text(text);
     }
-    hash.update(state.create_index.to_le_bytes());
-    hash.update(state.version.to_le_bytes());
-    let digest = hash.finalize();
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&digest[..16]);
-    DeploymentId::from_hash(bytes)
+    fields.number(state.create_index);
+    fields.number(state.version);
+    DeploymentId::from_hash(fields.start())
 }
 
 fn running(deployment: &Deployment) -> &'static str {

@@ -3,7 +3,6 @@
 //! In: a check and the service it belongs to. Out: a [`RegisteredCheck`] whose id changes with all that defines it. Must not know
 //! how checks are made.
 
-use core::fmt::Write as _;
 use std_alloc::{
     format,
     string::{String, ToString},
@@ -13,13 +12,12 @@ use herdlet_api_types::{
     job::{AddressMode, Check, CheckKind, Provider},
     service::RegisteredCheck,
 };
-use sha2::{Digest, Sha256};
 
 use super::{
     Invalid, Workload,
     address::{self, Address, AddressError},
 };
-use crate::env::TaskEnv;
+use crate::{env::TaskEnv, hash::Fields};
 
 /// The service that checks belong to.
 pub(super) struct Of<'a> {
@@ -98,7 +96,7 @@ fn kind(kind: &CheckKind, env: &TaskEnv) -> CheckKind {
 fn hash(service: &str, check: &RegisteredCheck) -> String {
     // Destructured so that a new field can't be forgotten.
     let RegisteredCheck { id: _, name, kind, address, port, interval, timeout } = check;
-    let mut fields = Fields(Sha256::new());
+    let mut fields = Fields::default();
     fields.text(service);
     fields.text(name);
     match kind {
@@ -122,28 +120,5 @@ fn hash(service: &str, check: &RegisteredCheck) -> String {
     fields.number(u64::from(*port));
     fields.number(interval.as_nanos().cast_unsigned());
     fields.number(timeout.as_nanos().cast_unsigned());
-    fields.hex()
-}
-
-/// Fields on their way into a hash, each with its length, so that no two lists of fields look the same.
-struct Fields(Sha256);
-
-impl Fields {
-    fn text(&mut self, text: &str) {
-        self.number(text.len() as u64);
-        self.0.update(text.as_bytes());
-    }
-
-    fn number(&mut self, number: u64) {
-        self.0.update(number.to_le_bytes());
-    }
-
-    fn hex(self) -> String {
-        let mut hex = String::with_capacity(64);
-        for byte in self.0.finalize() {
-            // Writing to a String can't fail.
-            let _ = write!(hex, "{byte:02x}");
-        }
-        hex
-    }
+    fields.hex::<32>()
 }

@@ -3,7 +3,7 @@
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
-    string::{String, ToString},
+    string::String,
     sync::Arc,
     vec::Vec,
 };
@@ -14,11 +14,11 @@ use herdlet_api_types::{
     job::Job,
     view::{Convergence, ConvergenceState, JobView, Reason},
 };
-use sha2::{Digest, Sha256};
 
 use crate::{
     alloc::apply::{judge_anew, serve_anew},
     event::JobChange,
+    hash::Fields,
     job::{
         JobState, Slot, Submission,
         ports::{self, NoPorts},
@@ -427,17 +427,12 @@ impl JobEntry {
 
 /// The id of a slot's next allocation: a hash of everything that tells it from all others.
 fn alloc_id(instance: &str, key: &JobKey, create_index: u64, group: &str, index: u32, had: u32) -> AllocId {
-    let mut hash = Sha256::new();
+    let mut fields = Fields::default();
     for text in [instance, &key.namespace, &key.id, group] {
-        hash.update(text.len().to_string().as_bytes());
-        hash.update(b":");
-        hash.update(text.as_bytes());
+        fields.text(text);
     }
-    hash.update(create_index.to_le_bytes());
-    hash.update(index.to_le_bytes());
-    hash.update(had.to_le_bytes());
-    let digest = hash.finalize();
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&digest[..16]);
-    AllocId::from_hash(bytes)
+    fields.number(create_index);
+    fields.number(u64::from(index));
+    fields.number(u64::from(had));
+    AllocId::from_hash(fields.start())
 }

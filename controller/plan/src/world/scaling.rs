@@ -41,7 +41,7 @@ impl World {
                 "job \"{key}\" can't be scaled while its deployment {} goes on; wait for it, or: herdlet deployment fail {key}",
                 id.short()
             );
-            return Err(Refusal::Conflict(message));
+            return Err(Refusal::Invalid(message));
         }
         let (version, change) = match count {
             Some(_) => self.accept_job(now, scaled, dirty),

@@ -77,7 +77,7 @@ fn a_group_that_is_rolled_out_is_not_scaled() {
         stagger: herdlet_api_types::Duration::from_secs(30),
     });
     bench.apply(jobs, Vec::new());
-    let Reply::Refused(Refusal::Conflict(why)) = scale(&mut bench, Some(3)) else { panic!("it goes on") };
+    let Reply::Refused(Refusal::Invalid(why)) = scale(&mut bench, Some(3)) else { panic!("it goes on") };
     assert!(
         why.contains("can't be scaled while its deployment") && why.to_string().contains("deployment fail j"),
         "{why}"
