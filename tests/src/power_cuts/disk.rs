@@ -19,6 +19,17 @@ pub struct Disk {
     written: Vec<(u64, Box<[u8]>)>,
     /// Where in `written` the newest bytes of a sector are.
     newest: BTreeMap<u64, usize>,
+    /// How many writes and flushes it still does before its power fails; none while that is not foreseen.
+    left: Option<u64>,
+}
+
+/// What a disk is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// To tell what is on it.
+    Read,
+    /// To change it, or to keep what was changed.
+    Change,
 }
 
 /// What became of the sectors that no flush had covered.
@@ -38,7 +49,7 @@ impl Disk {
     pub fn open(file: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(file)?;
         let len = file.metadata()?.len();
-        Ok(Self { file, len, written: Vec::new(), newest: BTreeMap::new() })
+        Ok(Self { file, len, written: Vec::new(), newest: BTreeMap::new(), left: None })
     }
 
     /// Its size in bytes.
@@ -49,6 +60,28 @@ impl Disk {
     /// Whether it has no room at all.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Its power fails after so many more writes and flushes.
+    pub fn fail_after(&mut self, changes: u64) {
+        self.left = Some(changes);
+    }
+
+    /// Whether it still does what it is asked for.
+    pub fn is_on(&self) -> bool {
+        self.left != Some(0)
+    }
+
+    /// Whether it does this, too, before its power fails.
+    pub fn does(&mut self, ask: Ask) -> bool {
+        match &mut self.left {
+            Some(0) => false,
+            Some(left) if ask == Ask::Change => {
+                *left -= 1;
+                true
+            }
+            Some(_) | None => true,
+        }
     }
 
     /// Reads what was written last.
@@ -92,11 +125,12 @@ impl Disk {
         self.keep(|_| true).map(drop)
     }
 
-    /// The power fails. Of what no flush has covered the first few are kept, or any, or none.
+    /// The power fails, and comes back. Of what no flush has covered the first few are kept, or any, or none.
     ///
     /// # Errors
     /// Of its file.
     pub fn cut(&mut self, dice: &mut Dice) -> io::Result<Cut> {
+        self.left = None;
         let all = self.written.len() as u64;
         match dice.below(3) {
             0 => self.keep(|_| false),
@@ -179,6 +213,21 @@ mod tests {
             seen.insert(kept);
         }
         assert_eq!(seen.len(), 6, "each of them: {seen:?}");
+    }
+
+    #[test]
+    fn power_fails_after_so_many_changes_and_comes_back() {
+        let (mut disk, _file) = disk();
+        disk.fail_after(2);
+        assert!(
+            [Ask::Read, Ask::Change, Ask::Read, Ask::Change]
+                .map(|ask| disk.does(ask))
+                .iter()
+                .all(|done| *done)
+        );
+        assert!(!disk.is_on() && !disk.does(Ask::Read) && !disk.does(Ask::Change));
+        disk.cut(&mut Dice::new(1)).unwrap();
+        assert!(disk.is_on() && disk.does(Ask::Change));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
+    disk::Cut,
     guest,
     machine::{Boot, Components, Machine},
 };
@@ -31,6 +32,10 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(300);
 /// How long an operation is given before the cut, at most: about what its work takes in an emulated machine.
 const MOMENT_MS_MAX: u64 = 3_000;
+/// How many writes and flushes an operation is given at most, as a power of two: what it and its work take in all.
+const CHANGES_BITS_MAX: u64 = 8;
+/// How long they are waited for; some operations take fewer.
+const CHANGES_LIMIT: Duration = Duration::from_secs(10);
 
 /// A place and a word: see [`crate::crashes::work`].
 type Task = (String, String);
@@ -122,18 +127,24 @@ impl Life {
         Ok((self.next(), None))
     }
 
-    /// Cuts the power while the agent works on it.
-    fn interrupt(&mut self, boot: Boot, operation: &Operation) -> (Fate, super::disk::Cut) {
+    /// Cuts the power while the agent works on it: at one of its first writes and flushes, or at any moment.
+    fn interrupt(&mut self, boot: Boot, operation: &Operation) -> (Fate, Cut) {
         let request = self.request(&boot.agent, operation);
+        let at_change = self.dice.below(4) != 0;
+        if at_change {
+            let changes = 1 << self.dice.below(CHANGES_BITS_MAX);
+            self.machine.fail_after(1 + self.dice.below(changes));
+        }
         let peer = boot.agent.clone();
         let asked = std::thread::spawn(move || request.and_then(|request| ask(&peer, &request)));
-        if self.dice.one_in(2) {
-            let deadline = Instant::now() + wait::PATIENCE;
-            while !asked.is_finished() && Instant::now() < deadline {
+        if at_change {
+            let deadline = Instant::now() + CHANGES_LIMIT;
+            while !self.machine.has_failed() && Instant::now() < deadline {
                 wait::pause(Duration::from_millis(1));
             }
+        } else {
+            wait::pause(Duration::from_millis(self.dice.below(MOMENT_MS_MAX)));
         }
-        wait::pause(Duration::from_millis(self.dice.below(MOMENT_MS_MAX)));
         let cut = self.machine.cut(boot, &mut self.dice);
         (fate(asked.join().ok().flatten().as_ref()), cut)
     }

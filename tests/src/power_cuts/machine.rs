@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -108,6 +108,20 @@ impl Machine {
         Boot { qemu, agent: Peer::Guarded(agent, TOKEN), facts, log }
     }
 
+    /// Lets the disk's power fail after so many more writes and flushes.
+    pub fn fail_after(&mut self, changes: u64) {
+        self.disk().fail_after(changes);
+    }
+
+    /// Whether the disk's power has failed.
+    pub fn has_failed(&self) -> bool {
+        !self.disk().is_on()
+    }
+
+    fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Cuts the power: what the disk has not flushed may be lost.
     ///
     /// # Panics
@@ -115,8 +129,7 @@ impl Machine {
     pub fn cut(&mut self, boot: Boot, dice: &mut Dice) -> Cut {
         drop(boot);
         wait::until_true("the disk is left alone", || self.gone.load(Ordering::SeqCst) == self.boots);
-        let mut disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
-        disk.cut(dice).expect("the disk can be written")
+        self.disk().cut(dice).expect("the disk can be written")
     }
 
     /// Keeps its directory for whoever looks for what went wrong.

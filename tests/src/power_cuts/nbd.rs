@@ -2,7 +2,8 @@
 //! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>).
 //!
 //! In: a listening socket and a disk. Out: one client at a time is served until it goes away, and then counted. Requests are
-//! answered in the order in which they come; a flush covers all that was written before it.
+//! answered in the order in which they come; a flush covers all that was written before it. A disk whose power has failed does
+//! not answer.
 
 use std::{
     io::{self, Read, Write},
@@ -13,7 +14,7 @@ use std::{
     },
 };
 
-use super::disk::Disk;
+use super::disk::{Ask, Disk};
 
 /// `NBD_FLAG_FIXED_NEWSTYLE` and `NBD_FLAG_NO_ZEROES`.
 const HANDSHAKE_FLAGS: u16 = 3;
@@ -27,6 +28,10 @@ const REPLY_INFO: u32 = 3;
 const REPLY_UNSUPPORTED: u32 = 0x8000_0001;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const DISCONNECT: u16 = 2;
+const FLUSH: u16 = 3;
 /// Longest that is read or written at once.
 const LEN_MAX: usize = 64 << 20;
 
@@ -58,24 +63,27 @@ fn talk(client: &mut UnixStream, disk: &Mutex<Disk>) -> io::Result<()> {
             return Err(io::Error::other(format!("no request: magic {magic:x}, {len} bytes")));
         }
         bytes.clear();
-        let lock = || disk.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = match command {
-            0 => {
-                bytes.resize(len, 0);
-                lock().read(offset, &mut bytes)
-            }
-            1 => {
-                bytes.resize(len, 0);
-                client.read_exact(&mut bytes)?;
-                let done = lock().write(offset, &bytes);
+        if matches!(command, READ | WRITE) {
+            bytes.resize(len, 0);
+        }
+        if command == WRITE {
+            client.read_exact(&mut bytes)?;
+        }
+        let mut disk = disk.lock().unwrap_or_else(PoisonError::into_inner);
+        if !disk.does(if command == READ { Ask::Read } else { Ask::Change }) {
+            continue;
+        }
+        match command {
+            READ => disk.read(offset, &mut bytes)?,
+            WRITE => {
+                disk.write(offset, &bytes)?;
                 bytes.clear();
-                done
             }
-            2 => return Ok(()),
-            3 => lock().flush(),
-            other => Err(io::Error::other(format!("command {other} was not offered"))),
-        };
-        done?;
+            DISCONNECT => return Ok(()),
+            FLUSH => disk.flush()?,
+            other => return Err(io::Error::other(format!("command {other} was not offered"))),
+        }
+        drop(disk);
         let mut reply = REPLY_MAGIC.to_be_bytes().to_vec();
         reply.extend(0_u32.to_be_bytes());
         reply.extend(handle);
