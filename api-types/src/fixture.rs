@@ -7,6 +7,7 @@ use std_alloc::{borrow::ToOwned, collections::BTreeMap, vec, vec::Vec};
 use crate::{
     Duration,
     job::{Group, Job, JobType, Lifecycle, LogMode, Logs, Resources, RestartMode, RestartPolicy, Task},
+    manifest::defaults::NODE_POOL,
 };
 
 /// A main task of the driver `mock` that may be restarted twice a minute, a second after its end.
@@ -37,6 +38,8 @@ pub fn task(name: &str) -> Task {
         kill_signal: None,
         kill_timeout: Duration::from_secs(5),
         shutdown_delay: Duration::ZERO,
+        constraints: Vec::new(),
+        affinities: Vec::new(),
     }
 }
 
@@ -55,6 +58,8 @@ pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
         disk_mib: 300,
         scaling: None,
         reschedule: crate::job::ReschedulePolicy::default(),
+        constraints: Vec::new(),
+        affinities: Vec::new(),
     }
 }
 
@@ -69,6 +74,9 @@ pub fn job(id: &str, kind: JobType, groups: Vec<Group>) -> Job {
         priority: 50,
         region: "global".to_owned(),
         datacenters: vec!["*".to_owned()],
+        node_pool: NODE_POOL.to_owned(),
+        constraints: Vec::new(),
+        affinities: Vec::new(),
         meta: BTreeMap::new(),
         parameterized: None,
         child: None,

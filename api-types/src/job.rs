@@ -8,7 +8,11 @@ use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Duration, JobKey};
+use crate::{
+    Duration, JobKey,
+    constraint::{Affinity, Constraint},
+    manifest::defaults::NODE_POOL,
+};
 
 mod children;
 
@@ -34,6 +38,15 @@ pub struct Job {
     pub region: String,
     /// Datacenters this job may run in; `["*"]` unless written.
     pub datacenters: Vec<String>,
+    /// Node pool this job may run in, `default` unless written.
+    #[serde(default = "default_pool", skip_serializing_if = "is_default_pool")]
+    pub node_pool: String,
+    /// What must hold on the node for all groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub constraints: Vec<Constraint>,
+    /// What is preferred of the node for all groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub affinities: Vec<Affinity>,
     /// Job meta, the lowest layer of `NOMAD_META_*`.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
@@ -100,6 +113,14 @@ impl Job {
             Origin::Dispatch { payload, idempotency_token } => Some((payload, idempotency_token)),
         }
     }
+}
+
+fn default_pool() -> String {
+    String::from(NODE_POOL)
+}
+
+fn is_default_pool(pool: &str) -> bool {
+    pool == NODE_POOL
 }
 
 /// What ending means for a job, and whether its copies are counted.
@@ -178,6 +199,12 @@ pub struct Group {
     pub meta: BTreeMap<String, String>,
     /// `ephemeral_disk.size` in MiB; a scheduling number, not enforced.
     pub disk_mib: u64,
+    /// What must hold on the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub constraints: Vec<Constraint>,
+    /// What is preferred of the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub affinities: Vec<Affinity>,
 }
 
 impl Group {
@@ -384,6 +411,12 @@ pub struct Task {
     /// Wait between deregistering the task's services and the kill signal.
     #[serde(default)]
     pub shutdown_delay: Duration,
+    /// What must hold on the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub constraints: Vec<Constraint>,
+    /// What is preferred of the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub affinities: Vec<Affinity>,
 }
 
 /// When a task runs.

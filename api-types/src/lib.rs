@@ -25,6 +25,7 @@ extern crate alloc as std_alloc;
 
 pub mod alloc;
 pub mod api;
+pub mod constraint;
 pub mod deployment;
 #[cfg(feature = "fixture")]
 pub mod fixture;

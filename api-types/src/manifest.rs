@@ -33,6 +33,7 @@ macro_rules! block {
     };
 }
 
+pub mod constraint;
 pub mod defaults;
 pub mod driver;
 pub mod group;
@@ -49,6 +50,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use constraint::{Affinity, Constraint};
 pub use group::{
     EphemeralDisk, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart, Scaling, Update,
     VolumeRequest, VolumeType,

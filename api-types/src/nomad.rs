@@ -17,7 +17,7 @@ use crate::{
     alloc::{Allocation as Spec, Desired, RescheduleEvent},
     job::Lifecycle,
     task::{TaskEvent as Event, TaskEventKind as Kind},
-    view::{AllocView, TaskView},
+    view::{AllocView, TaskView, Unplaced},
 };
 
 mod children;
@@ -143,6 +143,27 @@ impl AllocMetric {
     /// The one node was looked at, and taken.
     fn one_node() -> Self {
         Self { nodes_evaluated: 1, nodes_in_pool: 1, node_pool: "default".to_owned(), ..Self::default() }
+    }
+
+    /// The one node was looked at, and would not do for so many allocations.
+    pub fn unplaced(why: &Unplaced, allocations: u64) -> Self {
+        let once = |what: &String| (what.clone(), 1);
+        let coalesced_failures = allocations.saturating_sub(1);
+        match (&why.filtered_by, why.exhausted.as_slice()) {
+            (None, []) => Self { coalesced_failures, ..Self::default() },
+            (None, exhausted) => Self {
+                nodes_exhausted: 1,
+                dimension_exhausted: Some(exhausted.iter().map(once).collect()),
+                coalesced_failures,
+                ..Self::one_node()
+            },
+            (Some(constraint), _) => Self {
+                nodes_filtered: 1,
+                constraint_filtered: Some([once(constraint)].into()),
+                coalesced_failures,
+                ..Self::one_node()
+            },
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Views are made from committed state; they never claim more than is so.
 
-use std_alloc::{borrow::Cow, string::String, sync::Arc, vec::Vec};
+use std_alloc::{borrow::Cow, collections::BTreeMap, format, string::String, sync::Arc, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
@@ -41,12 +41,36 @@ pub struct JobView {
     /// Its deployments, newest first.
     #[serde(default)]
     pub deployments: Vec<Arc<Deployment>>,
+    /// Why groups have allocations that can't be placed now, by group.
+    #[serde(default)]
+    pub unplaced: BTreeMap<String, Unplaced>,
     /// The versions that can be gone back to, oldest first. They have an endpoint of their own.
     #[serde(skip)]
     pub past: Vec<Arc<JobVersion>>,
     /// Who has scaled it. It has an endpoint of its own.
     #[serde(skip)]
     pub scaled: Arc<ScalingEvents>,
+}
+
+/// Why an allocation can't be placed on this node now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unplaced {
+    /// The same in a word.
+    pub reason: Reason,
+    /// In a sentence: what the node has, and what would be right.
+    pub message: String,
+    /// The constraint that the node does not meet, as Nomad writes it.
+    pub filtered_by: Option<String>,
+    /// What of the node is used up, in Nomad's words.
+    pub exhausted: Vec<String>,
+}
+
+impl Unplaced {
+    /// The same, said of this.
+    #[must_use]
+    pub fn of(self, subject: &str) -> Self {
+        Self { message: format!("{subject} {}", self.message), ..self }
+    }
 }
 
 /// A version of a job.
@@ -178,6 +202,8 @@ pub enum Reason {
     Dependency,
     /// Room on this machine.
     Capacity,
+    /// A machine that meets its constraints.
+    Constraint,
     /// A port that another allocation holds.
     Port,
     /// The delay before the next try.
@@ -202,6 +228,7 @@ impl Reason {
         match self {
             Self::Dependency => "dependency",
             Self::Capacity => "capacity",
+            Self::Constraint => "constraint",
             Self::Port => "port",
             Self::Backoff => "backoff",
             Self::Health => "health",

@@ -8,14 +8,15 @@
 mod eyes;
 mod orphans;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream::BoxStream};
-use herdlet_api_types::{InstanceId, volume::Volume};
+use herdlet_api_types::{InstanceId, manifest::defaults::NODE_POOL, volume::Volume};
 use herdlet_plan::{
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Noticed, Refusal, Reply},
+    job::capacity::Room,
     op::{Part, TaskPart},
     time::Now,
     turn::Note,
@@ -37,6 +38,7 @@ use crate::{
         self, Executor,
         services::{Services, sweep_consul, task_index},
     },
+    fingerprint,
     instance::{Instance, boot_id},
     memory,
     planner::{Answer, Input, NoteSink, Planner},
@@ -104,7 +106,9 @@ impl Agent {
     /// # Errors
     /// When keys or catalogues can't be prepared.
     pub async fn start(parts: Parts) -> anyhow::Result<Self> {
-        let Parts { instance, state, node, settings, volumes, consul, notes } = parts;
+        let Parts { instance, state, node, mut settings, volumes, consul, notes } = parts;
+        let node = with_fingerprints(node, &instance.drivers).await;
+        settings.node = node.clone();
         let Opened { store, records, damaged, rebuilt: _, incomplete, forgotten } = state;
         for damaged in &damaged {
             tracing::error!(what = damaged.what, why = damaged.why, kept = %damaged.path.display(), "damaged state set aside");
@@ -119,7 +123,6 @@ impl Agent {
         let (found, orphans) = reconcile_found(&instance, &memory).await;
         let signer = Signer::load_or_create(&instance.paths.keys()).context("load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
-        let node = with_fingerprints(node, &instance.drivers).await;
         let (services, news) = Services::new(instance.id.clone(), &consul)?;
         let context = Arc::new(executor::Context {
             instance: instance.id.clone(),
@@ -246,8 +249,9 @@ fn wanted_volume(volume: Volume) -> Event {
     Event::Desired(DesiredChange::Volume(Box::new(volume)))
 }
 
-/// What the drivers say of themselves at start becomes attributes of the node.
+/// What the machine is, and what the drivers say of themselves at start, becomes attributes of the node.
 async fn with_fingerprints(mut node: NodeFacts, drivers: &Registry) -> NodeFacts {
+    node.attributes.extend(fingerprint::attributes());
     for (name, driver) in drivers.iter() {
         // A driver answers at once with its present state; one that doesn't must not hold up the agent.
         let first = tokio::time::timeout(FINGERPRINT_MAX, driver.fingerprint().into_future()).await;
@@ -332,12 +336,22 @@ pub fn planner_settings(instance: InstanceId) -> Settings {
         max_kill_timeout: herdlet_api_types::Duration::from_secs(30),
         dynamic_ports: herdlet_plan::limits::DYNAMIC_PORTS,
         host_ip: "127.0.0.1".to_owned(),
+        node: NodeFacts::default(),
+        room: Room::ENDLESS,
+        reserved_ports: BTreeSet::new(),
     }
 }
 
 /// The id by which this machine is known, where no server has given it another: the instance's.
 pub fn node_facts(instance: &InstanceId, name: String, datacenter: String, region: String) -> NodeFacts {
-    NodeFacts { id: instance.0.clone(), name, datacenter, region, ..NodeFacts::default() }
+    NodeFacts {
+        id: instance.0.clone(),
+        name,
+        datacenter,
+        region,
+        pool: NODE_POOL.to_owned(),
+        ..NodeFacts::default()
+    }
 }
 
 /// Where the environment says that a Consul agent is.

@@ -11,23 +11,31 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, fmt, io, net::IpAddr, ops::RangeInclusive, path::PathBuf, str::FromStr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
+    net::IpAddr,
+    ops::RangeInclusive,
+    path::PathBuf,
+    str::FromStr,
+};
 
 use herdlet_api_types::{
     Duration, InstanceId,
+    manifest::defaults::NODE_POOL,
     volume::{Volume, VolumeKind},
 };
-use herdlet_plan::{env::NodeFacts, limits::DYNAMIC_PORTS, world::Settings};
+use herdlet_plan::{env::NodeFacts, job::capacity::Room, limits::DYNAMIC_PORTS, world::Settings};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
-pub use file::{Consul, File, HostVolume, PortRange, RawExec};
+pub use file::{Consul, File, HostVolume, PortRange, RawExec, Reserved};
 pub use flags::Flags;
 pub use places::{Surroundings, default_socket, default_state_dir, host_name};
 pub use view::{Setting, Source, settings};
 
-use crate::{desired::yaml::Problems, instance::Availability, paths::Paths, telemetry::logs};
+use crate::{desired::yaml::Problems, fingerprint, instance::Availability, paths::Paths, telemetry::logs};
 
 /// Topmost cgroup unless another is named: beside, never below, the agent's own.
 pub const CGROUP_PARENT: &str = "herdlet";
@@ -46,6 +54,8 @@ pub struct Config {
     pub region: String,
     /// Its class; empty for none.
     pub node_class: String,
+    /// Its node pool.
+    pub node_pool: String,
     /// Its meta.
     pub meta: BTreeMap<String, String>,
     /// Where state is kept.
@@ -74,10 +84,27 @@ pub struct Config {
     pub consul: Consul,
     /// Ports for tasks that ask for any.
     pub dynamic_ports: RangeInclusive<u16>,
+    /// What of the machine is kept from allocations.
+    pub reserved: Room,
+    /// The same of ports.
+    pub reserved_ports: BTreeSet<u16>,
+    /// What the machine has, where its own word is not right.
+    pub total: Total,
     /// What is logged, as a filter of `tracing`.
     pub log_level: String,
     /// How it is logged.
     pub log_format: LogFormat,
+}
+
+/// What a machine has, as far as somebody says so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Total {
+    /// What all processors do together.
+    pub cpu_mhz: Option<u64>,
+    /// Memory.
+    pub memory_mib: Option<u64>,
+    /// Disk.
+    pub disk_mib: Option<u64>,
 }
 
 /// How log lines look.
@@ -199,6 +226,7 @@ impl Config {
             datacenter: or(file.datacenter.map(|text| text.0), "dc1"),
             region: or(file.region.map(|text| text.0), "global"),
             node_class: or(file.node_class.map(|text| text.0), ""),
+            node_pool: or(file.node_pool.map(|text| text.0), NODE_POOL),
             meta: file.meta.into_iter().map(|(key, text)| (key, text.0)).collect(),
             runtime_parent: flags
                 .runtime_dir
@@ -216,6 +244,18 @@ impl Config {
             raw_exec: if file.raw_exec.enabled { Availability::Enabled } else { Availability::Disabled },
             consul: file.consul,
             dynamic_ports: file.dynamic_ports.map_or(DYNAMIC_PORTS, |ports| ports.min..=ports.max),
+            reserved: Room {
+                cpu_mhz: file.reserved.cpu,
+                memory_mib: file.reserved.memory,
+                disk_mib: file.reserved.disk,
+            },
+            // What is no port was told with the rest of the file.
+            reserved_ports: file.reserved.ports().unwrap_or_default(),
+            total: Total {
+                cpu_mhz: file.cpu_total_compute,
+                memory_mib: file.memory_total_mb,
+                disk_mib: file.disk_total_mb,
+            },
             log_level,
             log_format,
         })
@@ -237,6 +277,20 @@ impl Config {
             max_kill_timeout: self.max_kill_timeout,
             dynamic_ports: self.dynamic_ports.clone(),
             host_ip: self.host_ip.to_string(),
+            node: NodeFacts::default(),
+            room: self.total().minus(self.reserved),
+            reserved_ports: self.reserved_ports.clone(),
+        }
+    }
+
+    /// What this machine has: as the config says, else as it says itself.
+    pub fn total(&self) -> Room {
+        let found = fingerprint::room(&self.state_dir);
+        let Total { cpu_mhz, memory_mib, disk_mib } = self.total;
+        Room {
+            cpu_mhz: cpu_mhz.unwrap_or(found.cpu_mhz),
+            memory_mib: memory_mib.unwrap_or(found.memory_mib),
+            disk_mib: disk_mib.unwrap_or(found.disk_mib),
         }
     }
 
@@ -258,7 +312,7 @@ impl Config {
             datacenter: self.datacenter.clone(),
             region: self.region.clone(),
             class: self.node_class.clone(),
-            pool: "default".to_owned(),
+            pool: self.node_pool.clone(),
             attributes: BTreeMap::new(),
             meta: self.meta.clone(),
         }

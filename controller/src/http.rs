@@ -55,7 +55,7 @@ use axum::{
     routing::{delete, get, post},
 };
 use herdlet_api_types::UnixNanos;
-use herdlet_plan::env::NodeFacts;
+use herdlet_plan::{env::NodeFacts, job::capacity::Room};
 use tokio_util::sync::CancellationToken;
 
 pub use auth::{Token, TokenError};
@@ -117,6 +117,10 @@ pub struct Facts {
     pub started_at: UnixNanos,
     /// The first and the last dynamic port.
     pub dynamic_ports: (u16, u16),
+    /// Ports that no allocation gets, as Nomad writes them.
+    pub reserved_ports: String,
+    /// What the machine has, and what of it is kept from allocations.
+    pub room: (Room, Room),
 }
 
 /// How the agent is.

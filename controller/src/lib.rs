@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod drivers;
 pub mod durable;
 pub mod executor;
+pub mod fingerprint;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod guard;

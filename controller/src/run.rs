@@ -20,10 +20,14 @@ use herdlet_api_types::{
     JobKey,
     api::VariableTexts,
     job::{Job, ReschedulePolicy},
+    manifest::defaults::NODE_POOL,
     task::TaskStatus,
     view::{AllocView, ConvergenceState},
 };
-use herdlet_plan::event::{Command, Reply};
+use herdlet_plan::{
+    event::{Command, Reply},
+    job::feasibility,
+};
 
 use crate::{
     agent::{self, Agent},
@@ -105,7 +109,12 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         tracing::info!(why, "isolation: none; tasks are held by their process tree only");
     }
     let mut agent = start_agent(state, instance).await?;
-    let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| tried_once(loaded.object)).collect();
+    let jobs = set.jobs.into_iter().map(|loaded| anywhere(tried_once(loaded.object)));
+    let jobs: Vec<Job> = jobs.collect();
+    for (job, group) in jobs.iter().flat_map(|job| job.groups.iter().map(move |group| (job, group))) {
+        feasibility::check(job, group, &agent.context.node)
+            .map_err(|unplaced| anyhow::anyhow!("place {}.{}: {}", job.id, group.name, unplaced.message))?;
+    }
     let volumes = set.volumes.into_iter().map(|loaded| loaded.object).collect();
     forget_others(&agent, &jobs).await?;
     let work = Work::of(&jobs);
@@ -148,6 +157,13 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         () = interrupted() => return Ok(INTERRUPTED),
     }
     Ok(code)
+}
+
+/// The job as a private agent runs it: in whatever datacenter and pool it names.
+fn anywhere(mut job: Job) -> Job {
+    job.datacenters = vec!["*".to_owned()];
+    job.node_pool = NODE_POOL.to_owned();
+    job
 }
 
 /// Takes a state directory with a guard over it.

@@ -7,6 +7,7 @@
 mod readiness;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -89,6 +90,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
         instance: id.0.clone(),
         isolation,
         started_at: agent::now().wall,
+        reserved_ports: comma_list(&config.reserved_ports),
+        room: (config.total(), config.reserved),
         dynamic_ports: (*config.dynamic_ports.start(), *config.dynamic_ports.end()),
     };
     let telemetry = Telemetry::new();
@@ -330,4 +333,10 @@ fn describe(isolation: &Isolation) -> String {
         Isolation::Cgroups(cgroups) => format!("cgroups; no limits: {}", cgroups.unlimited().join("; ")),
         Isolation::None { why } => format!("none ({why})"),
     }
+}
+
+/// Ports as Nomad's API writes them.
+fn comma_list(ports: &BTreeSet<u16>) -> String {
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    ports.join(",")
 }

@@ -53,6 +53,7 @@ pub(crate) fn job_view(job: &Arc<Job>, version: u64) -> JobView {
         allocs: Vec::new(),
         convergence: converged(),
         deployments: Vec::new(),
+        unplaced: Default::default(),
         past: Vec::new(),
         scaled: Arc::default(),
     }

@@ -14,6 +14,7 @@
 //! - [`jobs`]: the jobs that lives are made of.
 //! - [`tale`]: the log.
 //! - [`rollouts`]: what a roll-out may do.
+//! - [`rooms`]: who may have what of the machine.
 //! - [`seeds`]: many lives.
 
 pub mod clock;
@@ -26,6 +27,7 @@ pub mod oracle;
 pub mod people;
 pub mod promises;
 pub mod rollouts;
+pub mod rooms;
 pub mod seeds;
 pub mod tale;
 

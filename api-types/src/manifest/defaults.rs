@@ -21,6 +21,8 @@ pub const DEFAULT_IDENTITY: &str = "default";
 pub const PRIORITY: u8 = 50;
 /// `region` where none is written.
 pub const REGION: &str = "global";
+/// `node_pool` where none is written.
+pub const NODE_POOL: &str = "default";
 /// `ephemeral_disk.size` in MiB where none is written.
 pub const DISK_MIB: u64 = 300;
 /// `kill_timeout` where none is written.

@@ -4,14 +4,13 @@ use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Service, Span, TaskSpec, Text};
+use super::{Affinity, Constraint, Service, Span, TaskSpec, Text};
 use crate::job::{DelayFunction, HealthCheck, RestartMode};
 
 block! {
     /// A group: its tasks start, run and stop together; each of its `count` copies is an allocation.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "affinities", "affinity", "constraint", "constraints", "consul", "disconnect", "max_client_disconnect",
-        "migrate", "prevent_reschedule_on_lost", "spread", "spreads",
+        "consul", "disconnect", "max_client_disconnect", "migrate", "prevent_reschedule_on_lost", "spread", "spreads",
         "stop_after_client_disconnect", "vault",
     ], "x-misplaced" = {
         "replicas": "did you mean `count`?",
@@ -47,6 +46,10 @@ block! {
         pub meta: BTreeMap<String, Text>,
         /// The disk this group is expected to need.
         pub ephemeral_disk: EphemeralDisk,
+        /// What must hold on the machine for this group to run there.
+        pub constraints: Vec<Constraint>,
+        /// What is preferred of the machine.
+        pub affinities: Vec<Affinity>,
     }
 }
 

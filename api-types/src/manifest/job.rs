@@ -2,14 +2,13 @@
 
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
-use super::{GroupSpec, Reschedule, Text, Update};
+use super::{Affinity, Constraint, GroupSpec, Reschedule, Text, Update};
 use crate::job::{JobType, PayloadRule};
 
 block! {
     /// A job: groups of tasks, and how they are rolled out.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "affinities", "affinity", "all_at_once", "constraint", "constraints", "consul", "consul_namespace",
-        "migrate", "multiregion", "node_pool", "periodic", "spread", "spreads",
+        "all_at_once", "consul", "consul_namespace", "migrate", "multiregion", "periodic", "spread", "spreads",
         "ui", "vault", "vault_namespace",
     ])))]
     pub struct JobSpec {
@@ -19,13 +18,19 @@ block! {
         pub kind: JobType,
         /// The name that is shown; `metadata.name` unless written.
         pub name: String,
-        /// 1 to 100; default 50. Stored for Nomad's sake: one machine has nothing to rank.
+        /// 1 to 100; default 50. Of jobs that wait for room or a port the highest comes first.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
         pub priority: u8,
         /// `NOMAD_REGION`; default `global`.
         pub region: String,
-        /// Datacenters this job may run in; default `["*"]`.
+        /// Datacenters this job may run in; `*` stands for anything; default `["*"]`.
         pub datacenters: Vec<String>,
+        /// The node pool this job may run in, or `all`; default `default`.
+        pub node_pool: String,
+        /// What must hold on the machine for this job to run there.
+        pub constraints: Vec<Constraint>,
+        /// What is preferred of the machine.
+        pub affinities: Vec<Affinity>,
         /// Values for `NOMAD_META_<key>`; groups and tasks may override them.
         pub meta: BTreeMap<String, Text>,
         /// Makes this a job that runs nothing by itself: each `herdlet dispatch` makes a child of it, a job of its own.

@@ -7,11 +7,11 @@
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec, vec::Vec};
 
 use super::{
-    CheckType, Dependency, GroupSpec, Hook, JobManifest, Lifecycle, Reschedule, Restart, Scaling, Span,
-    TaskSpec, Text, Update, VolumeManifest,
+    Affinity, CheckType, Constraint, Dependency, GroupSpec, Hook, JobManifest, Lifecycle, Reschedule,
+    Restart, Scaling, Span, TaskSpec, Text, Update, VolumeManifest,
     defaults::{
-        DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, PRESTOP_TIMEOUT,
-        PRIORITY, REGION, UPDATE, check_name, default_reschedule, default_restart,
+        DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, NODE_POOL,
+        PRESTOP_TIMEOUT, PRIORITY, REGION, UPDATE, check_name, default_reschedule, default_restart,
     },
     service, strings,
 };
@@ -116,6 +116,9 @@ impl JobManifest {
             priority: spec.priority.unwrap_or(PRIORITY),
             region: spec.region.clone().unwrap_or_else(|| REGION.to_owned()),
             datacenters: spec.datacenters.clone().unwrap_or_else(|| vec!["*".to_owned()]),
+            node_pool: spec.node_pool.clone().unwrap_or_else(|| NODE_POOL.to_owned()),
+            constraints: to_constraints(spec.constraints.as_deref()),
+            affinities: to_affinities(spec.affinities.as_deref()),
             meta: strings(spec.meta.as_ref()),
             parameterized: spec.parameterized.as_ref().map(to_parameterized),
             child: None,
@@ -192,6 +195,8 @@ fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
         shutdown_delay: length(spec.shutdown_delay, Duration::ZERO),
         meta: strings(spec.meta.as_ref()),
         disk_mib: spec.ephemeral_disk.as_ref().and_then(|disk| disk.size).unwrap_or(DISK_MIB),
+        constraints: to_constraints(spec.constraints.as_deref()),
+        affinities: to_affinities(spec.affinities.as_deref()),
         name,
     }
 }
@@ -202,6 +207,14 @@ fn to_parameterized(spec: &super::Parameterized) -> job::Parameterized {
         meta_required: spec.meta_required.clone().unwrap_or_default(),
         meta_optional: spec.meta_optional.clone().unwrap_or_default(),
     }
+}
+
+fn to_constraints(specs: Option<&[Constraint]>) -> Vec<crate::constraint::Constraint> {
+    specs.into_iter().flatten().map(Constraint::to_constraint).collect()
+}
+
+fn to_affinities(specs: Option<&[Affinity]>) -> Vec<crate::constraint::Affinity> {
+    specs.into_iter().flatten().map(Affinity::to_affinity).collect()
 }
 
 fn to_network(spec: &super::Network) -> Network {
@@ -244,6 +257,8 @@ fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolicy) -> Task 
         kill_signal: spec.kill_signal.clone().map(|signal| signal.0),
         kill_timeout: length(spec.kill_timeout, KILL_TIMEOUT),
         shutdown_delay: length(spec.shutdown_delay, Duration::ZERO),
+        constraints: to_constraints(spec.constraints.as_deref()),
+        affinities: to_affinities(spec.affinities.as_deref()),
         name,
     }
 }

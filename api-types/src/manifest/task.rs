@@ -8,15 +8,14 @@ use serde::{
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use super::{Restart, Service, Signal, Span, Text};
+use super::{Affinity, Constraint, Restart, Service, Signal, Span, Text};
 use crate::job::{ChangeMode, DependencyCondition, LogMode};
 
 block! {
     /// A task: one program.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "action", "actions", "affinities", "affinity", "artifact", "artifacts", "constraint", "constraints", "consul",
-        "csi_plugin", "kind", "scaling", "scalings", "schedule", "secret", "secrets",
-        "template", "templates", "vault",
+        "action", "actions", "artifact", "artifacts", "consul", "csi_plugin", "kind", "scaling", "scalings", "schedule",
+        "secret", "secrets", "template", "templates", "vault",
     ], "x-misplaced" = {
         "args": "it belongs to `config`",
         "command": "it belongs to `config`",
@@ -69,6 +68,10 @@ block! {
         pub kill_timeout: Span,
         /// Wait between taking back this task's services and the kill signal.
         pub shutdown_delay: Span,
+        /// What must hold on the machine for the group to run there.
+        pub constraints: Vec<Constraint>,
+        /// What is preferred of the machine.
+        pub affinities: Vec<Affinity>,
     }
 }
 

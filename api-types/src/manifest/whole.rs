@@ -1,10 +1,11 @@
 //! A manifest with its defaults written out: what holds where it says nothing.
 
-use std_alloc::{borrow::ToOwned, format};
+use std_alloc::{borrow::ToOwned, format, vec::Vec};
 
 use super::{
-    Check, Dependency, EphemeralDisk, GroupSpec, Identity, JobManifest, Logs, Prestop, Reschedule, Restart,
-    Service, Span, TaskSpec, Update, VolumeManifest, VolumeMount, VolumeRequest,
+    Affinity, Check, Constraint, Dependency, EphemeralDisk, GroupSpec, Identity, JobManifest, Logs, Prestop,
+    Reschedule, Restart, Service, Span, TaskSpec, Update, VolumeManifest, VolumeMount, VolumeRequest,
+    constraint::{OperatorName, WEIGHT},
     defaults::{DEFAULT_NAMESPACE, MKDIR_MODE},
     service::Protocol,
 };
@@ -26,6 +27,8 @@ impl JobManifest {
         spec.priority.get_or_insert(job.priority);
         spec.region.get_or_insert_with(|| job.region.clone());
         spec.datacenters.get_or_insert_with(|| job.datacenters.clone());
+        spec.node_pool.get_or_insert_with(|| job.node_pool.clone());
+        fill_placement(&mut spec.constraints, &mut spec.affinities);
         if let (Some(written), Some(parameterized)) = (&mut spec.parameterized, &job.parameterized) {
             written.payload.get_or_insert(parameterized.payload);
         }
@@ -55,6 +58,7 @@ fn fill_group(written: &mut GroupSpec, group: &Group, job: &Job) {
         written.enabled.get_or_insert(scaling.enabled);
         written.min.get_or_insert(scaling.min);
     }
+    fill_placement(&mut written.constraints, &mut written.affinities);
     if let (Some(written), Some(update)) = (&mut written.update, &group.update) {
         fill_update(written, update);
     }
@@ -79,6 +83,16 @@ fn fill_group(written: &mut GroupSpec, group: &Group, job: &Job) {
     written.ephemeral_disk.get_or_insert(EphemeralDisk { size: Some(group.disk_mib) });
     for (written, task) in written.tasks.iter_mut().flatten().zip(&group.tasks) {
         fill_task(written, task);
+    }
+}
+
+fn fill_placement(constraints: &mut Option<Vec<Constraint>>, affinities: &mut Option<Vec<Affinity>>) {
+    for constraint in constraints.iter_mut().flatten() {
+        constraint.operator.get_or_insert(OperatorName::Equal);
+    }
+    for affinity in affinities.iter_mut().flatten() {
+        affinity.operator.get_or_insert(OperatorName::Equal);
+        affinity.weight.get_or_insert(WEIGHT);
     }
 }
 
@@ -132,6 +146,7 @@ fn fill_check(written: &mut Check, check: &crate::job::Check) {
 
 fn fill_task(written: &mut TaskSpec, task: &Task) {
     written.leader.get_or_insert(task.leader);
+    fill_placement(&mut written.constraints, &mut written.affinities);
     if let Some(lifecycle) = &mut written.lifecycle {
         lifecycle.sidecar.get_or_insert(false);
     }

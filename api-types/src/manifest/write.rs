@@ -5,14 +5,14 @@
 use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use super::{
-    ApiVersion, Check, CheckType, Dependency, DispatchPayload, EphemeralDisk, GroupSpec, Hook, Identity,
-    JobKind, JobManifest, JobSpec, Lifecycle, Logs, Metadata, MkdirParameters, Network, Parameterized, Port,
-    Prestop, Reschedule, Resources, Restart, Scaling, Service, Signal, Span, TaskSpec, Text, Update,
-    VolumeKindName, VolumeManifest, VolumeMetadata, VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec,
-    VolumeType,
+    Affinity, ApiVersion, Check, CheckType, Constraint, Dependency, DispatchPayload, EphemeralDisk,
+    GroupSpec, Hook, Identity, JobKind, JobManifest, JobSpec, Lifecycle, Logs, Metadata, MkdirParameters,
+    Network, Parameterized, Port, Prestop, Reschedule, Resources, Restart, Scaling, Service, Signal, Span,
+    TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata, VolumeMount, VolumePlugin,
+    VolumeRequest, VolumeSpec, VolumeType,
     defaults::{
-        DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, PRESTOP_TIMEOUT,
-        PRIORITY, REGION, UPDATE, check_name, default_reschedule, default_restart,
+        DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, NODE_POOL,
+        PRESTOP_TIMEOUT, PRIORITY, REGION, UPDATE, check_name, default_reschedule, default_restart,
     },
     non_empty, non_empty_map,
     resolve::Names,
@@ -46,6 +46,9 @@ impl JobManifest {
                 priority: (job.priority != PRIORITY).then_some(job.priority),
                 region: unless(&job.region, REGION),
                 datacenters: (job.datacenters != ["*"]).then(|| job.datacenters.clone()),
+                node_pool: unless(&job.node_pool, NODE_POOL),
+                constraints: from_constraints(&job.constraints),
+                affinities: from_affinities(&job.affinities),
                 meta: texts(&job.meta),
                 // A manifest of a child describes what it runs.
                 parameterized: job
@@ -119,6 +122,8 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         tasks: Some(tasks.collect()),
         shutdown_delay: from_length(group.shutdown_delay, Duration::ZERO),
         meta: texts(&group.meta),
+        constraints: from_constraints(&group.constraints),
+        affinities: from_affinities(&group.affinities),
         ephemeral_disk: (group.disk_mib != DISK_MIB).then_some(EphemeralDisk { size: Some(group.disk_mib) }),
     }
 }
@@ -129,6 +134,14 @@ fn from_scaling(scaling: &job::Scaling, count: u32) -> Scaling {
         min: (scaling.min != count).then_some(scaling.min),
         max: Some(scaling.max),
     }
+}
+
+fn from_constraints(constraints: &[crate::constraint::Constraint]) -> Option<Vec<Constraint>> {
+    non_empty(constraints.iter().map(Constraint::from_constraint).collect())
+}
+
+fn from_affinities(affinities: &[crate::constraint::Affinity]) -> Option<Vec<Affinity>> {
+    non_empty(affinities.iter().map(Affinity::from_affinity).collect())
 }
 
 fn from_update(update: &job::Update) -> Update {
@@ -216,6 +229,8 @@ fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPolicy) -> Ta
         kill_signal: task.kill_signal.clone().map(Signal),
         kill_timeout: from_length(task.kill_timeout, KILL_TIMEOUT),
         shutdown_delay: from_length(task.shutdown_delay, Duration::ZERO),
+        constraints: from_constraints(&task.constraints),
+        affinities: from_affinities(&task.affinities),
     }
 }
 

@@ -1,6 +1,10 @@
 //! Evaluations: what became of a change of a job, as `GET /v1/evaluation/ID` has it.
 
-use serde_json::{Value, json};
+use std_alloc::string::String;
+
+use serde_json::{Map, Value, json};
+
+use super::AllocMetric;
 
 use crate::{JobKey, UnixNanos, view::JobView};
 
@@ -28,10 +32,23 @@ pub fn evaluation(of: &Evaluated<'_>) -> Value {
         "Type": of.view.map(|view| view.job.kind.as_str()), "TriggeredBy": of.trigger, "JobID": of.job.id,
         "JobModifyIndex": of.view.map(|view| view.modify_index), "NodeID": "", "NodeModifyIndex": 0,
         "DeploymentID": "", "Status": "complete", "StatusDescription": "", "Wait": 0, "WaitUntil": null,
-        "NextEval": "", "PreviousEval": "", "BlockedEval": "", "RelatedEvals": null, "FailedTGAllocs": null,
+        "NextEval": "", "PreviousEval": "", "BlockedEval": "", "RelatedEvals": null, "FailedTGAllocs": of.view.map(failed_groups),
         "PlanAnnotations": null, "ClassEligibility": null, "QuotaLimitReached": "",
         "MissingNonNodeResources": null, "EscapedComputedClass": false, "AnnotatePlan": false,
         "QueuedAllocations": null, "SnapshotIndex": of.index, "CreateIndex": of.index, "ModifyIndex": of.index,
         "CreateTime": of.at.0, "ModifyTime": of.at.0,
     })
+}
+
+/// Why allocations of groups were not placed, by group; null where all were.
+fn failed_groups(view: &JobView) -> Value {
+    let failed: Map<String, Value> = view
+        .unplaced
+        .iter()
+        .map(|(group, why)| {
+            let wanted = view.job.group(group).map_or(1, |group| u64::from(group.count));
+            (group.clone(), json!(AllocMetric::unplaced(why, wanted)))
+        })
+        .collect();
+    if failed.is_empty() { Value::Null } else { Value::Object(failed) }
 }

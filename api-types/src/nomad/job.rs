@@ -5,6 +5,7 @@ use std_alloc::{string::String, sync::Arc, vec::Vec};
 use serde_json::{Map, Value, json};
 
 use crate::{
+    constraint::{Affinity, Constraint},
     deployment::DeploymentStatus,
     job::{
         AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, Provider,
@@ -21,8 +22,8 @@ pub fn job(job: &Job, version: u64) -> Value {
         "ID": job.id, "Name": job.name, "Namespace": job.namespace, "Type": job.kind.as_str(),
         "Priority": job.priority, "Region": job.region, "Datacenters": job.datacenters, "Version": version,
         "Meta": map(&job.meta), "Stop": false, "AllAtOnce": false, "ParentID": job.parent_id().unwrap_or_default(),
-        "NodePool": "default",
-        "Constraints": null, "Affinities": null, "Spreads": null, "Periodic": null,
+        "NodePool": job.node_pool,
+        "Constraints": constraints(&job.constraints), "Affinities": affinities(&job.affinities), "Spreads": null, "Periodic": null,
         "ParameterizedJob": job.parameterized.as_ref().map(children::parameterized),
         "Dispatched": job.dispatched().is_some(), "Payload": null,
         "Multiregion": null, "Update": null,
@@ -69,7 +70,7 @@ pub fn job_version(view: &JobView, version: &JobVersion) -> Value {
 pub fn job_stub(view: &JobView, allocs: &[Arc<AllocView>], children: &Children) -> Value {
     json!({
         "ID": view.key.id, "ParentID": view.job.parent_id().unwrap_or_default(), "Name": view.job.name, "Namespace": view.key.namespace,
-        "Datacenters": view.job.datacenters, "NodePool": "default", "Multiregion": null,
+        "Datacenters": view.job.datacenters, "NodePool": view.job.node_pool, "Multiregion": null,
         "Type": view.job.kind.as_str(), "Priority": view.job.priority, "Periodic": false,
         "ParameterizedJob": view.job.takes_dispatches(), "Stop": view.deleting, "Status": job_status(view),
         "StatusDescription": view.convergence.message, "JobSummary": job_summary(view, allocs, children),
@@ -95,6 +96,24 @@ pub fn job_status(view: &JobView) -> &'static str {
 /// Nomad writes an empty list as null.
 fn list(items: Vec<Value>) -> Value {
     if items.is_empty() { Value::Null } else { Value::Array(items) }
+}
+
+fn constraint(constraint: &Constraint) -> Value {
+    let Constraint { attribute, operator, value } = constraint;
+    json!({ "LTarget": attribute, "Operand": operator.as_str(), "RTarget": value })
+}
+
+fn constraints(constraints: &[Constraint]) -> Value {
+    list(constraints.iter().map(constraint).collect())
+}
+
+fn affinities(affinities: &[Affinity]) -> Value {
+    let shown = affinities.iter().map(|affinity| {
+        let mut shown = constraint(&affinity.wanted);
+        shown["Weight"] = affinity.weight.into();
+        shown
+    });
+    list(shown.collect())
 }
 
 fn group(group: &Group) -> Value {
@@ -125,7 +144,8 @@ fn group(group: &Group) -> Value {
         "EphemeralDisk": { "SizeMB": group.disk_mib, "Sticky": false, "Migrate": false },
         "ShutdownDelay": group.shutdown_delay,
         "Tasks": group.tasks.iter().map(task).collect::<Vec<_>>(),
-        "Constraints": null, "Affinities": null, "Spreads": null, "ReschedulePolicy": reschedule(&group.reschedule),
+        "Constraints": constraints(&group.constraints), "Affinities": affinities(&group.affinities), "Spreads": null,
+        "ReschedulePolicy": reschedule(&group.reschedule),
         "Migrate": null, "Consul": null,
     })
 }
@@ -235,8 +255,9 @@ fn task(task: &Task) -> Value {
         },
         "KillSignal": task.kill_signal.clone().unwrap_or_default(), "KillTimeout": task.kill_timeout,
         "ShutdownDelay": task.shutdown_delay,
-        "Templates": null, "Artifacts": null, "Vault": null, "Consul": null, "Constraints": null,
-        "Affinities": null, "DispatchPayload": task.dispatch_payload.as_ref().map(|file| json!({ "File": file })), "CSIPluginConfig": null,
+        "Templates": null, "Artifacts": null, "Vault": null, "Consul": null,
+        "Constraints": constraints(&task.constraints), "Affinities": affinities(&task.affinities),
+        "DispatchPayload": task.dispatch_payload.as_ref().map(|file| json!({ "File": file })), "CSIPluginConfig": null,
     })
 }
 

@@ -47,6 +47,8 @@ pub struct Machine {
     pub started_at: UnixNanos,
     /// Dynamic ports are taken from here.
     pub dynamic_ports: (u16, u16),
+    /// Ports that no allocation gets, as Nomad writes them.
+    pub reserved_ports: String,
     /// Processors and memory.
     pub capacity: Option<Capacity>,
 }
@@ -56,10 +58,14 @@ pub struct Machine {
 pub struct Capacity {
     /// Processors that this process may use.
     pub cores: u64,
+    /// What they do together, in MHz.
+    pub cpu_mhz: u64,
     /// Memory in MiB.
     pub memory_mib: u64,
     /// Room where allocations lie, in MiB.
     pub disk_mib: u64,
+    /// Of the three amounts what is kept from allocations.
+    pub reserved: [u64; 3],
 }
 
 /// A node.
@@ -72,7 +78,7 @@ pub fn node(machine: &Machine) -> Value {
         "StatusUpdatedAt": machine.started_at.0 / 1_000_000_000, "Events": null,
         "CSIControllerPlugins": null, "CSINodePlugins": null, "HostNetworks": null, "GCVolumesOnNodeGC": false,
         "NodeMaxAllocs": 0, "IdentitySigningKeyID": "", "LastMissedHeartbeatIndex": 0, "LastAllocUpdateIndex": 0,
-        "NodeResources": resources(machine), "ReservedResources": reserved(),
+        "NodeResources": resources(machine), "ReservedResources": reserved(machine),
     })));
     Value::Object(shown)
 }
@@ -88,7 +94,7 @@ pub fn node_stub(machine: &Machine, os: Wanted, with_resources: Wanted) -> Value
         Wanted::No => Value::Null,
     };
     let (resources, reserved) = match with_resources {
-        Wanted::Yes => (resources(machine), reserved()),
+        Wanted::Yes => (resources(machine), reserved(machine)),
         Wanted::No => (Value::Null, Value::Null),
     };
     shown.extend(object(json!({
@@ -156,20 +162,23 @@ fn driver(machine: &Machine, name: &str) -> Value {
 
 /// Null where the machine could not be measured.
 fn resources(machine: &Machine) -> Value {
-    let Some(Capacity { cores, memory_mib, disk_mib }) = machine.capacity else { return Value::Null };
+    let Some(Capacity { cores, cpu_mhz, memory_mib, disk_mib, .. }) = machine.capacity else {
+        return Value::Null;
+    };
     let (first, last) = machine.dynamic_ports;
     json!({
-        "Cpu": { "CpuShares": cores * 1_000, "TotalCpuCores": cores, "ReservableCpuCores": null },
+        "Cpu": { "CpuShares": cpu_mhz, "TotalCpuCores": cores, "ReservableCpuCores": null },
         "Processors": null, "Memory": { "MemoryMB": memory_mib }, "Disk": { "DiskMB": disk_mib },
         "Devices": null, "NodeNetworks": null, "Networks": null, "MinDynamicPort": first, "MaxDynamicPort": last,
     })
 }
 
-/// Nothing is kept back.
-fn reserved() -> Value {
+/// What is kept from allocations.
+fn reserved(machine: &Machine) -> Value {
+    let [cpu, memory, disk] = machine.capacity.map(|capacity| capacity.reserved).unwrap_or_default();
     json!({
-        "Cpu": { "CpuShares": 0, "ReservedCpuCores": null }, "Memory": { "MemoryMB": 0 },
-        "Disk": { "DiskMB": 0 }, "Networks": { "ReservedHostPorts": "" },
+        "Cpu": { "CpuShares": cpu, "ReservedCpuCores": null }, "Memory": { "MemoryMB": memory },
+        "Disk": { "DiskMB": disk }, "Networks": { "ReservedHostPorts": machine.reserved_ports },
     })
 }
 

@@ -1,6 +1,13 @@
 //! Small specifications and states for the tests of this crate.
 
-use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, sync::Arc, vec, vec::Vec};
+use std_alloc::{
+    borrow::ToOwned,
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    sync::Arc,
+    vec,
+    vec::Vec,
+};
 
 use herdlet_api_types::{
     AllocId, Duration, InstanceId, JobKey, UnixNanos,
@@ -11,6 +18,8 @@ use herdlet_api_types::{
 };
 
 use crate::{
+    env::NodeFacts,
+    job::capacity::Room,
     state::{Run, TaskState},
     time::{BootId, Deadline, Now},
     world::Settings,
@@ -28,6 +37,9 @@ pub(crate) fn settings() -> Settings {
         max_kill_timeout: Duration::from_secs(30),
         dynamic_ports: 20_000..=32_000,
         host_ip: "127.0.0.1".to_owned(),
+        node: NodeFacts::default(),
+        room: Room::ENDLESS,
+        reserved_ports: BTreeSet::new(),
     }
 }
 

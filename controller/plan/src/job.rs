@@ -3,9 +3,11 @@
 //! Goes in: a job's current version, its slots and what became of their allocations. Comes out: allocations to make, to stop
 //! and to remove. It never touches a task: that is the allocations' own plan.
 
+pub mod capacity;
 pub mod children;
 pub mod deployment;
 pub mod difference;
+pub mod feasibility;
 pub mod ports;
 pub mod reschedule;
 pub mod rollout;

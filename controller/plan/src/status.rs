@@ -114,6 +114,7 @@ pub fn convergence(
         Reason::Dependency
         | Reason::Promotion
         | Reason::Capacity
+        | Reason::Constraint
         | Reason::Port
         | Reason::Backoff
         | Reason::Manifest

@@ -9,6 +9,7 @@ pub mod deployments;
 mod jobs;
 mod quarantine;
 mod restore;
+mod room;
 mod scaling;
 mod verdict;
 mod versions;
@@ -25,7 +26,7 @@ use herdlet_api_types::{
     AllocId, Duration, InstanceId, JobKey, Moment,
     alloc::Allocation,
     job::Job,
-    view::{Convergence, ConvergenceState, JobVersion, JobView},
+    view::{Convergence, ConvergenceState, JobVersion, JobView, Unplaced},
 };
 
 use crate::{
@@ -36,8 +37,12 @@ use crate::{
         show,
         volumes::volume_name,
     },
+    env::NodeFacts,
     event::{DesiredChange, Event},
-    job::JobState,
+    job::{
+        JobState,
+        capacity::{Line, Room},
+    },
     limits::ROUNDS_MAX,
     op::{Key, Op, Part, Subject, Target, TaskPart},
     plan::{Change, Plan},
@@ -65,6 +70,12 @@ pub struct Settings {
     pub dynamic_ports: core::ops::RangeInclusive<u16>,
     /// Address that ports are given on.
     pub host_ip: String,
+    /// What this machine is: what constraints are about.
+    pub node: NodeFacts,
+    /// What allocations may take of this machine.
+    pub room: Room,
+    /// Ports that no allocation gets.
+    pub reserved_ports: BTreeSet<u16>,
 }
 
 /// What every plan may read.
@@ -126,8 +137,10 @@ pub struct World {
     pub(crate) meta: Tracked<Meta>,
     pub(crate) jobs: BTreeMap<JobKey, JobEntry>,
     pub(crate) allocs: Allocs,
-    /// Jobs that wait for a host port which another allocation holds.
-    pub(crate) short_of_ports: BTreeSet<JobKey>,
+    /// Jobs that wait for ports or room which other allocations hold.
+    pub(crate) short: BTreeSet<JobKey>,
+    /// Jobs that may take what is free, in their order.
+    pub(crate) line: Line,
     pub(crate) generation: u64,
     /// What operations are noted in before they are handed out; kept for its memory.
     issued: Vec<Issued>,
@@ -143,8 +156,8 @@ pub(crate) struct JobEntry {
     pub past: BTreeMap<u64, Arc<JobVersion>>,
     /// The newest version whose text was given out to be stored.
     pub written: Option<u64>,
-    /// Why a slot can't be filled now.
-    pub blocked: Option<(herdlet_api_types::view::Reason, String)>,
+    /// Why slots can't be filled now, by group.
+    pub unplaced: BTreeMap<String, Unplaced>,
     /// When the first of its failed allocations is followed by another one.
     pub retry: Option<Deadline>,
     pub since: Moment,
@@ -163,12 +176,14 @@ pub(crate) struct JobEntry {
 impl World {
     /// An empty world.
     pub fn new(settings: Settings) -> Self {
+        let allocs = Allocs::beside(settings.reserved_ports.clone());
         Self {
             ctx: Context { settings, volumes: BTreeMap::new(), complete: false },
             meta: Tracked::stored(Meta::default()),
             jobs: BTreeMap::new(),
-            allocs: Allocs::default(),
-            short_of_ports: BTreeSet::new(),
+            allocs,
+            short: BTreeSet::new(),
+            line: Line::default(),
             generation: 0,
             issued: Vec::new(),
             plan: Plan::default(),
@@ -288,7 +303,7 @@ impl World {
         self.ctx.issue(&entry.spec, &mut issued, turn);
         self.issued = issued;
         if self.allocs.review(id) {
-            self.ports_are_free(dirty);
+            self.room_is_free(id, dirty);
         }
         dirty.insert(Key::Alloc(id));
         Some(result)
@@ -327,7 +342,7 @@ impl World {
             return self.forget_alloc(id, dirty, turn);
         }
         if rounds > 0 && self.allocs.review(id) {
-            self.ports_are_free(dirty);
+            self.room_is_free(id, dirty);
         }
         if let Some(at) = plan.wake_ns {
             turn.wakes.push((Key::Alloc(id), at));
@@ -380,15 +395,8 @@ impl World {
         turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
         turn.records.push(Record::Delete(RecordKey::AllocState(id)));
         turn.views.push(View::AllocGone(id));
-        self.ports_are_free(dirty);
+        self.stir_short(dirty);
         dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
-    }
-
-    /// Whoever waits for one may have it now.
-    fn ports_are_free(&mut self, dirty: &mut BTreeSet<Key>) {
-        for key in core::mem::take(&mut self.short_of_ports) {
-            self.stir_job(key, dirty);
-        }
     }
 
     fn flush_meta(&mut self, turn: &mut Turn) {

@@ -212,6 +212,13 @@ impl Client {
         self.get(&format!("/v1/herdlet/explain/{alloc}")).await
     }
 
+    /// The machine, as Nomad shows a node.
+    pub async fn node(&self) -> Result<serde_json::Value> {
+        let all: Vec<serde_json::Value> = self.get("/v1/nodes").await?;
+        let id = all.first().and_then(|stub| stub["ID"].as_str()).unwrap_or_default();
+        self.get(&format!("/v1/node/{id}")).await
+    }
+
     /// An allocation in Nomad's JSON.
     pub async fn allocation(&self, alloc: AllocId) -> Result<nomad::Allocation> {
         self.get(&format!("/v1/allocation/{alloc}")).await

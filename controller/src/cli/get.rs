@@ -1,5 +1,7 @@
 //! `herdlet get`: lists, for people and for scripts.
 
+mod node;
+
 use clap::{Args, ValueEnum};
 use herdlet_api_types::{
     alloc::ClientStatus,
@@ -88,6 +90,9 @@ enum Kind {
     /// Of one job
     #[value(alias = "version")]
     Versions,
+    /// What constraints can name of this machine
+    #[value(alias = "nodes")]
+    Node,
 }
 
 pub(super) async fn run(args: GetArgs) -> Result<u8, Failure> {
@@ -104,6 +109,7 @@ pub(super) async fn run(args: GetArgs) -> Result<u8, Failure> {
         Kind::Volumes => volumes(&client, &args.targets, printer).await?,
         Kind::Deployments => list_deployments(&client, &args.targets, printer).await?,
         Kind::Versions => versions(&client, &args.targets, printer).await?,
+        Kind::Node => machine(&client, printer).await?,
     }
     Ok(0)
 }
@@ -207,6 +213,27 @@ async fn versions(client: &Client, targets: &[String], printer: Printer) -> Resu
                 table.row([version.version.to_string(), show::age(version.submit_time), current.to_owned()]);
             }
             printer.table(&table, "there are no versions");
+            Ok(())
+        }
+    }
+}
+
+async fn machine(client: &Client, printer: Printer) -> Result<(), Failure> {
+    let node = client.node().await?;
+    let attributes = node::attributes(&node);
+    match printer.form {
+        Form::Json => show::json(&node),
+        Form::Yaml => show::yaml(&attributes),
+        Form::Name => {
+            Printer::names(attributes.into_keys());
+            Ok(())
+        }
+        Form::Table | Form::Wide => {
+            let mut table = Table::new(&["ATTRIBUTE", "VALUE"]);
+            for (name, value) in attributes {
+                table.row([name, value]);
+            }
+            printer.table(&table, "the agent knows nothing of this machine");
             Ok(())
         }
     }

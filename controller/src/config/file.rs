@@ -3,7 +3,7 @@
 //! In: a name and bytes. Out: [`File`], whose every value makes sense by itself, or [`Problems`].
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -27,6 +27,8 @@ pub struct File {
     pub region: Option<Text>,
     /// Its class.
     pub node_class: Option<Text>,
+    /// Its node pool.
+    pub node_pool: Option<Text>,
     /// Its meta.
     pub meta: BTreeMap<String, Text>,
     /// Where state is kept.
@@ -62,6 +64,14 @@ pub struct File {
     pub consul: Consul,
     /// Ports for tasks that ask for any.
     pub dynamic_ports: Option<PortRange>,
+    /// What of this machine is kept from allocations.
+    pub reserved: Reserved,
+    /// What all processors do together in MHz, where the machine's own word is not right.
+    pub cpu_total_compute: Option<u64>,
+    /// Memory in MiB, likewise.
+    pub memory_total_mb: Option<u64>,
+    /// Disk in MiB, likewise.
+    pub disk_total_mb: Option<u64>,
     /// What is logged.
     pub log_level: Option<String>,
     /// How it is logged.
@@ -105,6 +115,38 @@ pub struct Consul {
     /// File with our token.
     #[schemars(with = "Option<String>")]
     pub token_file: Option<PathBuf>,
+}
+
+/// What of this machine is kept from allocations.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Reserved {
+    /// In MHz.
+    pub cpu: u64,
+    /// In MiB.
+    pub memory: u64,
+    /// In MiB.
+    pub disk: u64,
+    /// Ports and ranges of ports such as `22,80,8500-8600`.
+    pub reserved_ports: String,
+}
+
+impl Reserved {
+    /// Its ports.
+    ///
+    /// # Errors
+    /// What of the text is no port.
+    pub fn ports(&self) -> Result<BTreeSet<u16>, String> {
+        let mut ports = BTreeSet::new();
+        for part in self.reserved_ports.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
+                (Ok(first), Ok(last)) if 0 < first && first <= last => ports.extend(first..=last),
+                _ => return Err(format!("expected ports such as 22,80,8500-8600, found \"{part}\"")),
+            }
+        }
+        Ok(ports)
+    }
 }
 
 /// A range of ports, both ends included.
@@ -198,6 +240,9 @@ impl File {
             && min > max
         {
             tell("dynamic_ports", format!("has no port in it: min {min} is above max {max}"));
+        }
+        if let Err(message) = self.reserved.ports() {
+            tell("reserved.reserved_ports", message);
         }
         let mut first: BTreeMap<&str, usize> = BTreeMap::new();
         for (index, volume) in self.host_volumes.iter().enumerate() {

@@ -18,8 +18,9 @@ use herdlet_api_types::{
     volume::{Volume, VolumeKind},
 };
 use herdlet_plan::{
+    env::NodeFacts,
     event::{Command, DesiredChange, Event},
-    job::JobState,
+    job::{JobState, capacity::Room},
     op::Key,
     record::{Meta, Record, RecordKey, RecordValue},
     shared::volume::VolumeState,
@@ -56,6 +57,9 @@ pub(super) fn settings() -> Settings {
         max_kill_timeout: Duration::from_secs(30),
         dynamic_ports: 20_000..=32_000,
         host_ip: "127.0.0.1".to_owned(),
+        node: NodeFacts::default(),
+        room: Room::ENDLESS,
+        reserved_ports: BTreeSet::new(),
     }
 }
 

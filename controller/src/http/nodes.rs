@@ -107,18 +107,19 @@ pub(super) fn machine(shared: &Shared) -> Machine {
         wrong: vitals.not_ready.or(vitals.degraded),
         started_at: facts.started_at,
         dynamic_ports: facts.dynamic_ports,
+        reserved_ports: facts.reserved_ports.clone(),
         capacity: capacity(shared),
     }
 }
 
 fn capacity(shared: &Shared) -> Option<Capacity> {
-    const MIB: u64 = 1024 * 1024;
-    let memory = rustix::system::sysinfo();
-    let disk = rustix::fs::statvfs(&shared.paths.state).ok()?;
+    let (total, reserved) = shared.facts.room;
     Some(Capacity {
         cores: u64::try_from(std::thread::available_parallelism().ok()?.get()).ok()?,
-        memory_mib: memory.totalram.checked_mul(u64::from(memory.mem_unit))? / MIB,
-        disk_mib: disk.f_blocks.checked_mul(disk.f_frsize)? / MIB,
+        cpu_mhz: total.cpu_mhz,
+        memory_mib: total.memory_mib,
+        disk_mib: total.disk_mib,
+        reserved: [reserved.cpu_mhz, reserved.memory_mib, reserved.disk_mib],
     })
 }
 

@@ -9,10 +9,15 @@ use axum::{
     Json,
     extract::{Path, State},
 };
-use herdlet_api_types::{job::Job, nomad, nomad::Updates, view::JobView};
+use herdlet_api_types::{
+    job::Job,
+    nomad,
+    nomad::Updates,
+    view::{AllocView, JobView},
+};
 use herdlet_plan::{
     event::Command,
-    job::{same_work, scale},
+    job::{capacity::Room, feasibility, same_work, scale},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -132,10 +137,50 @@ pub(super) async fn plan(
         .map(|group| (group.to_owned(), updates(&shared, &job, group).shown()))
         .collect();
     Ok(Json(json!({
-        "Annotations": { "DesiredTGUpdates": updates, "PreemptedAllocs": null }, "FailedTGAllocs": null,
+        "Annotations": { "DesiredTGUpdates": updates, "PreemptedAllocs": null }, "FailedTGAllocs": failed(&shared, &job),
         "JobModifyIndex": known.map_or(0, |view| view.modify_index), "CreatedEvals": null, "Diff": diff,
         "NextPeriodicLaunch": null, "Warnings": warnings, "Index": shared.model.index(),
     })))
+}
+
+/// Groups that can't be placed on this node now, by name, and why; null where there are none. Of a job that is dispatched this is
+/// so of its next child.
+fn failed(shared: &Shared, job: &Job) -> Value {
+    let (total, reserved) = shared.facts.room;
+    let all = total.minus(reserved);
+    let mut taken = taken_by_others(shared, job);
+    let mut failed = Map::new();
+    for group in &job.groups {
+        let Updates { place, destructive_update, in_place_update, .. } = updates(shared, job, &group.name);
+        let missing = place + destructive_update;
+        let changed = missing + in_place_update;
+        if changed == 0 {
+            continue;
+        }
+        let wants = Room::of(group).times(missing);
+        let fits = feasibility::check(job, group, &shared.facts.node)
+            .and_then(|()| wants.check(all.minus(taken), all));
+        match fits {
+            Ok(()) => taken = taken.plus(wants),
+            Err(why) => {
+                failed.insert(group.name.clone(), json!(nomad::AllocMetric::unplaced(&why, changed)));
+            }
+        }
+    }
+    if failed.is_empty() { Value::Null } else { Value::Object(failed) }
+}
+
+/// What live allocations hold, but for those of this job that will be stopped or replaced for it.
+fn taken_by_others(shared: &Shared, job: &Job) -> Room {
+    let key = job.key();
+    let stays = |view: &AllocView| {
+        let count = job.group(&view.spec.group).map_or(0, |group| group.count);
+        view.spec.job_key != key
+            || view.spec.index < count && same_work(&view.spec.job, job, &view.spec.group)
+    };
+    let allocs = shared.model.allocs();
+    let live = allocs.iter().filter(|view| !view.status.is_terminal() && stays(view));
+    live.filter_map(|view| view.spec.group()).map(Room::of).fold(Room::default(), Room::plus)
 }
 
 /// Groups of the job, and those that it had.

@@ -21,9 +21,10 @@ const STATES: [ConvergenceState; 4] = [
     ConvergenceState::Failed,
 ];
 
-const REASONS: [Reason; 10] = [
+const REASONS: [Reason; 11] = [
     Reason::Dependency,
     Reason::Capacity,
+    Reason::Constraint,
     Reason::Port,
     Reason::Backoff,
     Reason::Health,

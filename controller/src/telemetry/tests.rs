@@ -99,6 +99,7 @@ fn job(version: u64, convergence: Convergence) -> View {
             convergence,
             deployments: Vec::new(),
             scaled: Arc::default(),
+            unplaced: Default::default(),
             past: Vec::new(),
         }
         .into(),

@@ -12,7 +12,9 @@ use herdlet_api_types::{
 use herdlet_plan::{
     action::{Action, Outcome, Recovered, Verb},
     alloc,
+    env::NodeFacts,
     event::{Command, DesiredChange, Event},
+    job::capacity::Room,
     op::{Key, Subject},
     record::{Record, RecordKey, RecordValue},
     time::{BootId, Now},
@@ -101,6 +103,9 @@ fn settings() -> Settings {
         max_kill_timeout: Duration::from_secs(30),
         dynamic_ports: 20_000..=32_000,
         host_ip: "127.0.0.1".to_owned(),
+        node: NodeFacts::default(),
+        room: Room::ENDLESS,
+        reserved_ports: BTreeSet::new(),
     }
 }
 

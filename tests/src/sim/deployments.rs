@@ -40,7 +40,10 @@ pub fn went_back(job: &JobView) -> Option<u64> {
 
 /// The deployment of a settled job that is neither over nor waits for anybody.
 pub fn stuck(job: &JobView) -> Option<&Arc<Deployment>> {
-    let waits = matches!(job.convergence.reason, Some(Reason::Promotion | Reason::Port));
+    let waits = matches!(
+        job.convergence.reason,
+        Some(Reason::Promotion | Reason::Port | Reason::Constraint | Reason::Capacity)
+    );
     job.deployments.iter().find(|one| one.is_running() && !waits)
 }
 

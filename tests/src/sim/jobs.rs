@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 pub use herdlet_api_types::fixture::{group, job};
 use herdlet_api_types::{
-    Duration, fixture,
+    Duration,
+    constraint::{Constraint, Operator},
+    fixture,
     job::*,
     volume::{Volume, VolumeKind},
 };
+use herdlet_plan::job::capacity::Room;
 use serde_json::json;
 
 use super::Dice;
@@ -43,6 +46,17 @@ pub const VOLUMES: [&str; 4] = ["data", "data[0]", "data[1]", "data[2]"];
 
 /// Fixed ports that [`random`] jobs ask for.
 const PORTS: [u16; 2] = [8_080, 8_081];
+
+/// `${meta.color}` of the one node.
+pub const COLOR: &str = "red";
+
+/// What allocations may take of it.
+pub const ROOM: Room = Room { cpu_mhz: 1_000, memory_mib: 1_000, disk_mib: 1_000 };
+
+/// Whether none of the job's groups may run on that node.
+pub fn is_unfit(job: &Job) -> bool {
+    job.groups.iter().flat_map(|group| &group.constraints).any(|constraint| constraint.value != COLOR)
+}
 
 /// All of [`VOLUMES`].
 pub fn volumes() -> Vec<Volume> {
@@ -165,6 +179,16 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
             stagger: Duration::from_secs(30),
         });
     }
+    if group.shutdown_delay > Duration::ZERO && group.tasks.len() == 4 {
+        group.constraints.push(Constraint {
+            attribute: "${meta.color}".to_owned(),
+            operator: Operator::Equal,
+            value: if code == 0 { COLOR } else { "blue" }.to_owned(),
+        });
+    }
+    if group.tasks.len() == 2 {
+        group.tasks[0].resources.memory_mib = Some(if code == 0 { 150 } else { 300 });
+    }
     // What has one allocation and nothing to roll out may as well be of the kind that has one on each machine.
     let kind = match kind {
         JobType::Service if count == 1 && group.update.is_none() => JobType::System,
@@ -184,6 +208,11 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         };
     }
     let mut job = job(id, kind, vec![group]);
+    job.priority = match id {
+        "a" => 20,
+        "b" => 80,
+        _ => 50,
+    };
     job.parameterized = (kind.completes() && dice.one_in(4)).then(Parameterized::default);
     job
 }

@@ -16,6 +16,7 @@ use herdlet_api_types::{
 };
 use herdlet_plan::{
     action::{Action, Outcome, Verb},
+    env::NodeFacts,
     event::{Command, DesiredChange, Event},
     op::{Key, Part, TaskPart},
     record::{RecordKey, RecordValue},
@@ -33,6 +34,7 @@ use super::{
     met::{Kind, Met},
     promises::Promises,
     rollouts::Rollouts,
+    rooms::Rooms,
     tale::Tale,
 };
 
@@ -96,6 +98,7 @@ pub struct Life {
     pub(super) world: World,
     promises: Promises,
     rollouts: Rollouts,
+    rooms: Rooms,
     pub(super) stored: BTreeMap<RecordKey, RecordValue>,
     pub(super) flights: Vec<Flight>,
     /// Starts that a dead agent asked for and that have not happened yet.
@@ -136,6 +139,12 @@ fn settings() -> Settings {
         max_kill_timeout: Duration::from_secs(30),
         dynamic_ports: 20_000..=32_000,
         host_ip: "127.0.0.1".to_owned(),
+        node: NodeFacts {
+            meta: [("color".to_owned(), jobs::COLOR.to_owned())].into(),
+            ..NodeFacts::default()
+        },
+        room: jobs::ROOM,
+        reserved_ports: BTreeSet::new(),
     }
 }
 
@@ -156,6 +165,7 @@ impl Life {
             world: World::new(settings()),
             promises: Promises::default(),
             rollouts: Rollouts::default(),
+            rooms: Rooms::default(),
             stored: BTreeMap::new(),
             flights: Vec::new(),
             ghosts: Vec::new(),

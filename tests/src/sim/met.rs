@@ -23,6 +23,8 @@ kinds! {
     FailDeployment = "deployments failed by people",
     AutoRevert = "jobs taken back by a failed deployment",
     Canary = "canaries",
+    Crowded = "jobs that wait for room",
+    Unfit = "constraints that are not met",
     InPlace = "allocations that outlived a change of their job",
     Reschedule = "failed allocations that were followed by others",
     Delete = "jobs deleted",

@@ -10,6 +10,7 @@ use herdlet_api_types::{
 };
 use herdlet_plan::{
     event::{Command, Event, Noticed},
+    job::capacity::Room,
     op::Part,
     record::RecordKey,
     state::PartState,
@@ -18,8 +19,10 @@ use herdlet_plan::{
 
 use super::{
     deployments,
+    jobs::is_unfit,
     life::{Faults, Life, SECOND},
     machine::{Phase, Thing},
+    rooms,
 };
 
 /// A broken promise.
@@ -140,6 +143,12 @@ impl Life {
             ConvergenceState::Converged | ConvergenceState::Failed => false,
             ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Port) => {
                 !self.is_beaten(view)
+            }
+            ConvergenceState::Waiting if rooms::waits(view) => {
+                !rooms::lacks_room(view, Room::default(), &self.jobs, &self.allocs)
+            }
+            ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Constraint) => {
+                !is_unfit(&view.job)
             }
             // Nobody comes to promote it any more.
             ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Promotion) => false,

@@ -16,7 +16,10 @@ use herdlet_plan::{
     time::BootId,
 };
 
-use super::machine::{AttemptKey, Machine, spec_of};
+use super::{
+    jobs::is_unfit,
+    machine::{AttemptKey, Machine, spec_of},
+};
 
 /// What was let out so far.
 #[derive(Debug, Default)]
@@ -65,6 +68,9 @@ impl Promises {
     /// A view is published.
     pub fn show(&mut self, view: &AllocView) -> Result<(), String> {
         let (id, name) = (view.spec.id, || view.spec.name());
+        if is_unfit(&view.spec.job) {
+            return Err(format!("{} was made although this node does not meet its constraint", name()));
+        }
         if self.gone.contains(&id) {
             return Err(format!("{} comes back although it was gone", name()));
         }

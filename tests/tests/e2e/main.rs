@@ -21,6 +21,7 @@ mod in_place;
 mod metrics;
 mod nobody;
 mod page;
+mod placement;
 mod processes;
 mod reschedule;
 mod run;

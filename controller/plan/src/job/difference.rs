@@ -6,6 +6,8 @@
 //!
 //! The fields are Nomad's (`scheduler/util.go`, `tasksUpdated`), and of ours what a process has been started with. Unlike Nomad's
 //! client, which reads it only when it makes an allocation, `lifecycle` asks for another one, as does another order of the tasks.
+//! `constraints`, `datacenters` and `node_pool` do not; where they don't hold any more, the roll-out keeps the allocation under the
+//! version that it has.
 
 use std_alloc::{
     borrow::ToOwned,
@@ -35,6 +37,9 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         priority: _,
         region,
         datacenters: _,
+        node_pool: _,
+        constraints: _,
+        affinities,
         // Compared as tasks see it.
         meta: _,
         // What runs nothing by itself has no allocation; a child stays one.
@@ -42,7 +47,11 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         child: _,
         groups: _,
     } = old;
-    let mut found = differing(&[("spec.type", *kind != new.kind), ("spec.region", *region != new.region)]);
+    let mut found = differing(&[
+        ("spec.type", *kind != new.kind),
+        ("spec.region", *region != new.region),
+        ("spec.affinities", *affinities != new.affinities),
+    ]);
     let Group {
         name: _,
         count: _,
@@ -56,11 +65,14 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         shutdown_delay: _,
         meta: _,
         disk_mib,
+        constraints: _,
+        affinities,
     } = old_group;
     found.extend(differing(&[
         ("network", *network != new_group.network),
         ("volumes", *volumes != new_group.volumes),
         ("ephemeral_disk", *disk_mib != new_group.disk_mib),
+        ("affinities", *affinities != new_group.affinities),
     ]));
     let names = |group: &Group| group.tasks.iter().map(|task| task.name.clone()).collect::<Vec<_>>();
     if !tasks.iter().map(|task| &task.name).eq(new_group.tasks.iter().map(|task| &task.name)) {
@@ -111,6 +123,8 @@ fn of_task(old: &Task, new: &Task, found: &mut Vec<String>) {
         kill_signal: _,
         kill_timeout: _,
         shutdown_delay: _,
+        constraints: _,
+        affinities,
     } = old;
     let fields = differing(&[
         ("driver", *driver != new.driver),
@@ -123,6 +137,7 @@ fn of_task(old: &Task, new: &Task, found: &mut Vec<String>) {
         ("identities", *identities != new.identities),
         ("resources", *resources != new.resources),
         ("logs.disabled", *disabled != new.logs.disabled),
+        ("affinities", *affinities != new.affinities),
     ]);
     found.extend(fields.iter().map(|field| format!("tasks[{name}].{field}")));
 }

@@ -2,13 +2,16 @@
 
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
+    format,
     string::String,
+    vec::Vec,
 };
 
 use herdlet_api_types::{
     AllocId,
     alloc::{Allocation, AssignedPort},
     job::Group,
+    view::{Reason, Unplaced},
 };
 
 use crate::backoff::fraction;
@@ -18,38 +21,87 @@ use crate::backoff::fraction;
 pub enum NoPorts {
     /// Another allocation holds this port.
     Taken(u16),
+    /// The agent's config keeps this port for the machine.
+    Reserved(u16),
     /// No dynamic port is free.
     Exhausted,
 }
 
+impl NoPorts {
+    /// The same in words.
+    pub fn unplaced(&self) -> Unplaced {
+        let (message, dimension) = match self {
+            Self::Taken(port) => (
+                format!("wants port {port}, which another allocation holds"),
+                format!("network: reserved port collision {port}"),
+            ),
+            Self::Reserved(port) => (
+                format!("wants port {port}, which `reserved` of the agent's config keeps for the machine"),
+                format!("network: reserved port collision {port}"),
+            ),
+            Self::Exhausted => (
+                String::from("wants a dynamic port, and none is free"),
+                String::from("network: dynamic port selection failed"),
+            ),
+        };
+        Unplaced { reason: Reason::Port, message, filtered_by: None, exhausted: Vec::from([dimension]) }
+    }
+}
+
 /// Host ports that allocations hold, each with how many do: an operator's fixed port may be held twice for a while.
 #[derive(Debug, Default)]
-pub struct Held(BTreeMap<u16, u32>);
+pub struct Held {
+    by: BTreeMap<u16, u32>,
+    /// Nobody gets these.
+    reserved: BTreeSet<u16>,
+}
 
 impl Held {
+    /// Nobody holds anything; the machine keeps these for itself.
+    pub fn beside(reserved: BTreeSet<u16>) -> Self {
+        Self { by: BTreeMap::new(), reserved }
+    }
+
     /// The allocation holds its ports from now on.
     pub fn take(&mut self, alloc: &Allocation) {
         for port in alloc.ports.values() {
-            *self.0.entry(port.value).or_default() += 1;
+            *self.by.entry(port.value).or_default() += 1;
         }
     }
 
     /// The allocation holds its ports no longer.
     pub fn release(&mut self, alloc: &Allocation) {
         for port in alloc.ports.values() {
-            match self.0.get_mut(&port.value) {
+            match self.by.get_mut(&port.value) {
                 Some(holders) if *holders > 1 => *holders -= 1,
                 Some(_) | None => {
-                    self.0.remove(&port.value);
+                    self.by.remove(&port.value);
                 }
             }
         }
     }
 
-    /// Whether anybody holds it.
+    /// Whether anybody holds it, or it is kept for the machine.
     pub fn contains(&self, port: u16) -> bool {
-        self.0.contains_key(&port)
+        self.by.contains_key(&port) || self.reserved.contains(&port)
     }
+}
+
+/// Whether nobody holds the group's fixed ports but those who have `own`.
+///
+/// # Errors
+/// The first that can't be given.
+pub fn check_fixed(group: &Group, held: &Held, own: &BTreeSet<u16>) -> Result<(), NoPorts> {
+    let requests = group.network.iter().flat_map(|network| network.ports.values());
+    for port in requests.filter_map(|request| request.fixed) {
+        if held.reserved.contains(&port) {
+            return Err(NoPorts::Reserved(port));
+        }
+        if held.contains(port) && !own.contains(&port) {
+            return Err(NoPorts::Taken(port));
+        }
+    }
+    Ok(())
 }
 
 /// Gives a new allocation its ports. The choice of dynamic ports is a hash of the allocation's id, so that it differs
@@ -67,6 +119,9 @@ pub fn assign(
     let fixed =
         network.ports.iter().filter_map(|(label, request)| request.fixed.map(|port| (label, request, port)));
     for (label, request, port) in fixed {
+        if held.reserved.contains(&port) {
+            return Err(NoPorts::Reserved(port));
+        }
         if held.contains(port) || !own.insert(port) {
             return Err(NoPorts::Taken(port));
         }
@@ -160,5 +215,10 @@ mod tests {
         assert_eq!(given(&group(&[("a", http), ("b", http)]), 1, &held), Err(NoPorts::Taken(80)));
         held.take(&holding(&[80]));
         assert_eq!(given(&group(&[("http", http)]), 1, &held), Err(NoPorts::Taken(80)));
+        let mut held = Held::beside([80, 20_000, 20_001, 20_003].into());
+        assert_eq!(given(&group(&[("http", http)]), 1, &held), Err(NoPorts::Reserved(80)));
+        assert_eq!(given(&group(&[("a", DYNAMIC)]), 1, &held), Ok(vec![20_002]));
+        held.take(&holding(&[20_002]));
+        assert_eq!(given(&group(&[("a", DYNAMIC)]), 1, &held), Err(NoPorts::Exhausted));
     }
 }

@@ -66,6 +66,13 @@ pub enum Step {
     },
     /// The allocation stands for the job's current version from now on, as it is.
     TakeOver(AllocId),
+    /// Stop an allocation so that one of a newer version can take its slot.
+    Replace(AllocId),
+    /// The group may not run on this node: nothing of it is made or replaced.
+    Hold {
+        /// Group name.
+        group: String,
+    },
     /// Remember what follows an allocation that has failed.
     Follow {
         /// Which.
@@ -86,13 +93,24 @@ pub enum Step {
     Forget,
 }
 
-/// The next steps. `allocs` are all allocations of the job; `find` knows them by id.
+impl Step {
+    /// Brings the current version onto this node.
+    fn places(&self) -> bool {
+        match self {
+            Self::Create { .. } | Self::Canary { .. } | Self::TakeOver(_) | Self::Replace(_) => true,
+            Self::Follow { .. } | Self::Hold { .. } | Self::Want { .. } | Self::Forget => false,
+        }
+    }
+}
+
+/// The next steps. `allocs` are all allocations of the job; `find` knows them by id, `fits` says whether a group may run here.
 pub fn plan<'a>(
     now: Now,
     job: &Job,
     state: &JobState,
     allocs: &[AllocId],
     find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
+    fits: &dyn Fn(&Group) -> bool,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     if state.deleting {
@@ -111,8 +129,15 @@ pub fn plan<'a>(
         return steps;
     }
     for group in &job.groups {
-        plan_group(now, &mut steps, job, group, state, find);
-        plan_canaries(&mut steps, job, group, state, find);
+        let mut own = Vec::new();
+        plan_group(now, &mut own, job, group, state, find);
+        plan_canaries(&mut own, job, group, state, find);
+        // What runs runs on: nobody stops it for a version that can't take its place.
+        if own.iter().any(Step::places) && !fits(group) {
+            own.retain(|step| !step.places());
+            own.push(Step::Hold { group: group.name.clone() });
+        }
+        steps.append(&mut own);
     }
     for (group, slots) in &state.slots {
         if job.group(group).is_none() {
@@ -214,7 +239,7 @@ fn plan_group<'a>(
         let room = group.update.as_ref().is_none_or(|update| changing < update.max_parallel && !halted);
         if room {
             changing += 1;
-            want(steps, alloc, find, Desired::Stop, "replaced by a newer version of the job");
+            steps.push(Step::Replace(alloc));
         }
     }
 }

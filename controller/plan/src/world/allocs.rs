@@ -13,12 +13,15 @@ use std_alloc::{
 use herdlet_api_types::{
     AllocId, JobKey, Moment,
     alloc::{Allocation, Desired},
-    view::Convergence,
+    job::{Group, Job},
+    view::{Convergence, Unplaced},
 };
 
 use crate::{
     alloc::volumes::volume_name,
     job::{
+        capacity::Room,
+        feasibility,
         ports::Held,
         rollout::{Placed, has_ended, is_bad},
     },
@@ -37,6 +40,8 @@ pub(crate) struct Allocs {
     by_job: BTreeMap<JobKey, BTreeMap<Place, AllocId>>,
     by_volume: BTreeMap<String, BTreeSet<AllocId>>,
     ports: Held,
+    /// What live allocations have taken of the machine.
+    taken: Room,
 }
 
 /// Group, index, commit in which it was made.
@@ -55,8 +60,8 @@ pub(crate) struct AllocEntry {
     pub verdict: Option<Convergence>,
     /// What its job has last been planned with.
     pub standing: Option<Standing>,
-    /// It is not over: its ports are its own.
-    holds_ports: bool,
+    /// It is not over, and this much of the machine is its own, with its ports; what follows it may have been promised more.
+    holds: Option<Room>,
 }
 
 /// All that a job's plan depends on and that its allocation's tasks can change.
@@ -70,6 +75,16 @@ pub(crate) struct Standing {
 }
 
 impl Allocs {
+    /// None yet, on a machine that keeps these ports for itself.
+    pub(crate) fn beside(reserved_ports: BTreeSet<u16>) -> Self {
+        Self { ports: Held::beside(reserved_ports), ..Self::default() }
+    }
+
+    /// What live allocations have taken of the machine.
+    pub(crate) fn taken(&self) -> Room {
+        self.taken
+    }
+
     /// The allocation.
     pub(crate) fn get(&self, id: AllocId) -> Option<&AllocEntry> {
         self.by_id.get(&id)
@@ -122,6 +137,18 @@ impl Allocs {
         &self.ports
     }
 
+    /// Whether one more allocation of the group may live beside the others on this node.
+    ///
+    /// # Errors
+    /// The constraint that forbids it.
+    pub(crate) fn check_distinct(&self, job: &Job, group: &Group) -> Result<(), Unplaced> {
+        let key = job.key();
+        let live = || self.of_job(&key).filter(|(_, alloc)| !has_ended(&alloc.state.durable));
+        let count = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
+        let of_group = live().filter(|(_, alloc)| alloc.spec.group == group.name).count();
+        feasibility::check_distinct(job, group, count(live().count()), count(of_group))
+    }
+
     /// A new allocation, or what is wanted of one that is known.
     pub(crate) fn want(&mut self, spec: Arc<Allocation>, now: Now) {
         let entry = match self.remove(spec.id) {
@@ -148,7 +175,7 @@ impl Allocs {
                 }
             }
         }
-        entry.holds_ports = false;
+        entry.holds = None;
         let id = spec.id;
         self.by_id.insert(id, entry);
         self.review(id);
@@ -156,8 +183,9 @@ impl Allocs {
 
     pub(crate) fn remove(&mut self, id: AllocId) -> Option<AllocEntry> {
         let entry = self.by_id.remove(&id)?;
-        if entry.holds_ports {
+        if let Some(room) = entry.holds {
             self.ports.release(&entry.spec);
+            self.taken = self.taken.minus(room);
         }
         if let Some(of_job) = self.by_job.get_mut(&entry.spec.job_key) {
             of_job.remove(&place(&entry.spec));
@@ -176,20 +204,34 @@ impl Allocs {
         Some(entry)
     }
 
-    /// The allocation's state was written to. Whether ports became free by that.
+    /// What follows this allocation, which is on its way out, will want so much: until then it holds that for it.
+    pub(crate) fn promise(&mut self, id: AllocId, wants: Room) {
+        let Some(entry) = self.by_id.get_mut(&id) else { return };
+        if let Some(holds) = entry.holds {
+            entry.holds = Some(holds.most(wants));
+            self.taken = self.taken.plus(wants.minus(holds));
+        }
+    }
+
+    /// The allocation's state was written to. Whether ports or room became free by that.
     pub(crate) fn review(&mut self, id: AllocId) -> bool {
         let Some(entry) = self.by_id.get_mut(&id) else { return false };
-        let holds = !entry.spec.ports.is_empty() && !has_ended(&entry.state.durable);
-        if holds == entry.holds_ports {
-            return false;
+        match (entry.holds, has_ended(&entry.state.durable)) {
+            (None, true) | (Some(_), false) => false,
+            (None, false) => {
+                let room = entry.spec.group().map(Room::of).unwrap_or_default();
+                entry.holds = Some(room);
+                self.ports.take(&entry.spec);
+                self.taken = self.taken.plus(room);
+                false
+            }
+            (Some(room), true) => {
+                entry.holds = None;
+                self.ports.release(&entry.spec);
+                self.taken = self.taken.minus(room);
+                !entry.spec.ports.is_empty() || !room.is_empty()
+            }
         }
-        entry.holds_ports = holds;
-        if holds {
-            self.ports.take(&entry.spec);
-        } else {
-            self.ports.release(&entry.spec);
-        }
-        !holds
     }
 }
 
@@ -211,15 +253,12 @@ impl AllocEntry {
 
     /// An allocation of which something is known.
     pub(crate) fn known(spec: Tracked<Arc<Allocation>>, state: AllocState, now: Now) -> Self {
-        Self {
-            spec,
-            state,
-            changed: true,
-            since: now.moment(),
-            verdict: None,
-            standing: None,
-            holds_ports: false,
-        }
+        Self { spec, state, changed: true, since: now.moment(), verdict: None, standing: None, holds: None }
+    }
+
+    /// What it holds of the machine; none once it has ended.
+    pub(crate) fn room(&self) -> Option<Room> {
+        self.holds
     }
 
     /// What its job should know of it.

@@ -11,8 +11,8 @@ use std_alloc::{
 use herdlet_api_types::{
     AllocId, JobKey,
     alloc::{AllocDeployment, Allocation, Desired, RescheduleEvent},
-    job::Job,
-    view::{Convergence, ConvergenceState, JobView, Reason},
+    job::{Group, Job},
+    view::{Convergence, ConvergenceState, JobView, Reason, Unplaced},
 };
 
 use crate::{
@@ -21,8 +21,8 @@ use crate::{
     hash::Fields,
     job::{
         JobState, Slot, Submission,
-        ports::{self, NoPorts},
-        reschedule,
+        capacity::Room,
+        feasibility, ports, reschedule,
         rollout::{self, Step},
     },
     limits::ROUNDS_MAX,
@@ -59,6 +59,7 @@ impl World {
                 let state = &mut *entry.state;
                 state.deleting = false;
                 state.modify_index = index;
+                self.line.join(&key, entry.current.priority, entry.state.create_index, false);
                 self.meta.index = index;
                 (entry.state.version, JobChange::Updated)
             }
@@ -83,7 +84,7 @@ impl World {
                     current: Arc::new(job),
                     past: BTreeMap::new(),
                     written: None,
-                    blocked: None,
+                    unplaced: BTreeMap::new(),
                     retry: None,
                     since: now.moment(),
                     quarantine: None,
@@ -92,6 +93,7 @@ impl World {
                     stale: true,
                     open: Open::default(),
                 };
+                self.line.join(&key, entry.current.priority, index, false);
                 self.jobs.insert(key, entry);
                 (0, JobChange::Created)
             }
@@ -145,7 +147,7 @@ impl World {
             }
             let steps = self.plan_job(now, key, &allocs);
             if steps.contains(&Step::Forget) {
-                self.forget_job(key, turn);
+                self.forget_job(key, dirty, turn);
                 return;
             }
             let mut moved = false;
@@ -158,7 +160,7 @@ impl World {
             result = "changed";
         }
         let Some(entry) = self.jobs.get_mut(key) else { return };
-        if entry.blocked.is_some() {
+        if !entry.unplaced.is_empty() {
             result = "waiting";
         }
         turn.notes.push(Note::Reconciled { kind: "job", result });
@@ -175,30 +177,27 @@ impl World {
             entry.retry.map(|retry| retry.due_ns(now)),
         ];
         turn.wakes.extend(wakes.into_iter().flatten().map(|at| (Key::Job(key.clone()), at)));
+        for next in self.line.planned(key) {
+            self.stir_job(next, dirty);
+        }
     }
 
     fn plan_job(&mut self, now: Now, key: &JobKey, allocs: &[AllocId]) -> Vec<Step> {
         let Some(entry) = self.jobs.get_mut(key) else { return Vec::new() };
-        entry.blocked = None;
+        entry.unplaced.clear();
         let Some(entry) = self.jobs.get(key) else { return Vec::new() };
         if !self.ctx.complete && entry.state.deleting {
             return Vec::new();
         }
-        rollout::plan(now, &entry.current, &entry.state, allocs, &|id| self.allocs.placed(id))
+        let fits = |group: &Group| feasibility::check(&entry.current, group, &self.ctx.settings.node).is_ok();
+        rollout::plan(now, &entry.current, &entry.state, allocs, &|id| self.allocs.placed(id), &fits)
     }
 
     /// Carries out one step. Whether anything moved.
     fn step(&mut self, now: Now, key: &JobKey, step: Step, dirty: &mut BTreeSet<Key>) -> bool {
         match step {
-            Step::Want { alloc, desired, why } => {
-                let Some(entry) = self.allocs.get_mut(alloc) else { return false };
-                let spec = Arc::make_mut(&mut entry.spec);
-                spec.desired = desired;
-                spec.desired_description = why;
-                entry.changed = true;
-                dirty.insert(Key::Alloc(alloc));
-                true
-            }
+            Step::Want { alloc, desired, why } => self.want_of(alloc, desired, why, dirty),
+            Step::Replace(alloc) => self.replace(key, alloc, dirty),
             Step::Create { group, index, previous } => {
                 let place = NewAlloc { group: &group, index, previous, canary: false };
                 self.create_alloc(now, key, place, dirty)
@@ -217,8 +216,33 @@ impl World {
                 true
             }
             Step::TakeOver(alloc) => self.take_over(now, key, alloc, dirty),
+            Step::Hold { group } => {
+                let Some(entry) = self.jobs.get_mut(key) else { return false };
+                let current = Arc::clone(&entry.current);
+                let Some(spec) = current.group(&group) else { return false };
+                if let Err(why) = feasibility::check(&current, spec, &self.ctx.settings.node) {
+                    entry.hold(&group, why.of(&format!("{}.{group}:", key.id)));
+                }
+                false
+            }
             Step::Forget => false,
         }
+    }
+
+    pub(super) fn want_of(
+        &mut self,
+        id: AllocId,
+        desired: Desired,
+        why: String,
+        dirty: &mut BTreeSet<Key>,
+    ) -> bool {
+        let Some(entry) = self.allocs.get_mut(id) else { return false };
+        let spec = Arc::make_mut(&mut entry.spec);
+        spec.desired = desired;
+        spec.desired_description = why;
+        entry.changed = true;
+        dirty.insert(Key::Alloc(id));
+        true
     }
 
     fn create_alloc(
@@ -235,21 +259,28 @@ impl World {
         let Some(spec) = job.group(group) else { return false };
         let at = usize::try_from(index).unwrap_or(usize::MAX);
         let had = entry.state.slots.get(group).and_then(|slots| slots.get(at)).map_or(0, |slot| slot.had);
+        if feasibility::is_distinct(&job, spec)
+            && let Err(why) = self.allocs.check_distinct(&job, spec)
+        {
+            entry.hold(group, why.of(&format!("{}.{group}:", key.id)));
+            return false;
+        }
         let settings = &self.ctx.settings;
+        let wants = Room::of(spec);
+        if (!wants.is_empty() || has_fixed_port(spec)) && self.line.is_anothers_turn(key) {
+            return false;
+        }
+        let name = || format!("{}.{group}[{index}]", key.id);
+        if let Err(why) = wants.check(settings.room.minus(self.allocs.taken()), settings.room) {
+            self.wait_for_room(key, group, why.of(&name()));
+            return false;
+        }
         let id = alloc_id(&settings.instance.0, key, entry.state.create_index, group, index, had);
         let ports =
             match ports::assign(spec, id, self.allocs.ports(), &settings.dynamic_ports, &settings.host_ip) {
                 Ok(ports) => ports,
-                Err(NoPorts::Taken(port)) => {
-                    let message =
-                        format!("port {port} for {}.{group}[{index}] is held by another allocation", key.id);
-                    entry.blocked = Some((Reason::Port, message));
-                    self.short_of_ports.insert(key.clone());
-                    return false;
-                }
-                Err(NoPorts::Exhausted) => {
-                    entry.blocked = Some((Reason::Port, String::from("no dynamic port is free")));
-                    self.short_of_ports.insert(key.clone());
+                Err(why) => {
+                    self.wait_for_room(key, group, why.unplaced().of(&name()));
                     return false;
                 }
             };
@@ -337,15 +368,20 @@ impl World {
         true
     }
 
-    fn forget_job(&mut self, key: &JobKey, turn: &mut Turn) {
+    fn forget_job(&mut self, key: &JobKey, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         let Some(entry) = self.jobs.remove(key) else { return };
-        self.short_of_ports.remove(key);
+        self.short.remove(key);
+        self.let_others_in(key, dirty);
         for version in &entry.state.versions {
             turn.records.push(Record::Delete(RecordKey::JobVersion(key.clone(), *version)));
         }
         turn.records.push(Record::Delete(RecordKey::Job(key.clone())));
         turn.views.push(View::JobGone(key.clone()));
     }
+}
+
+fn has_fixed_port(group: &Group) -> bool {
+    group.network.iter().flat_map(|network| network.ports.values()).any(|port| port.fixed.is_some())
 }
 
 /// Where a new allocation goes.
@@ -358,6 +394,11 @@ struct NewAlloc<'a> {
 }
 
 impl JobEntry {
+    /// The group's allocations can't be placed now. Of several the first tells why.
+    pub(super) fn hold(&mut self, group: &str, unplaced: Unplaced) {
+        self.unplaced.entry(String::from(group)).or_insert(unplaced);
+    }
+
     /// An allocation's part in the deployment that is running, where there is one.
     fn join(&mut self, now: Now, group: &str, id: AllocId, canary: bool) -> Option<AllocDeployment> {
         let version = self.state.version;
@@ -398,6 +439,7 @@ impl JobEntry {
         let same = shown.is_some_and(|shown| {
             shown.modify_index == state.modify_index
                 && shown.convergence == convergence
+                && shown.unplaced == self.unplaced
                 && shown.past.len() == self.past.len()
                 && shown.scaled == state.scaled
                 && shown.deployments.iter().eq(state.deployments.iter().rev().map(|known| &known.deployment))
@@ -417,6 +459,7 @@ impl JobEntry {
             allocs: allocs.of_job(key).map(|(id, _)| id).collect(),
             convergence,
             deployments: state.deployments.iter().rev().map(|known| Arc::clone(&known.deployment)).collect(),
+            unplaced: self.unplaced.clone(),
             past: self.past.values().map(Arc::clone).collect(),
             scaled: Arc::clone(&state.scaled),
         });

@@ -29,6 +29,7 @@ impl World {
                 let Some(entry) = self.jobs.get_mut(job) else { return };
                 entry.quarantine = Some(String::from(why));
                 entry.flush(now, job, &self.allocs, turn);
+                self.let_others_in(job, dirty);
             }
             Key::Volume(name) => {
                 let Some(entry) = self.ctx.volumes.get_mut(name) else { return };

@@ -71,7 +71,7 @@ impl World {
                         current: Arc::clone(current),
                         past: BTreeMap::new(),
                         written: Some(version),
-                        blocked: None,
+                        unplaced: BTreeMap::new(),
                         retry: None,
                         since: now.moment(),
                         quarantine: None,
@@ -98,6 +98,10 @@ impl World {
             world.allocs.insert(restored(spec, durable, now));
         }
         unusable.extend(states.into_keys().map(Unusable::Alloc));
+        for (key, entry) in &world.jobs {
+            world.line.join(key, entry.current.priority, entry.state.create_index, false);
+        }
+        world.promise_again();
         (world, unusable)
     }
 

@@ -15,7 +15,7 @@ use herdlet_api_types::{
     alloc::Desired,
     deployment::DeploymentStatus,
     job::Group,
-    view::{Convergence, ConvergenceState, Reason},
+    view::{Convergence, ConvergenceState, Reason, Unplaced},
 };
 
 use crate::{
@@ -107,7 +107,7 @@ impl JobEntry {
                 });
             }
         }
-        if let Some((reason, message)) = &self.blocked {
+        if let Some(Unplaced { reason, message, .. }) = self.unplaced.values().next() {
             worst.weigh(ConvergenceState::Waiting, || plain(*reason, message));
         }
         self.weigh_deployment(key, allocs, &mut worst);

@@ -16,6 +16,7 @@ use crate::desired::yaml::Trail;
 
 mod bounds;
 mod children;
+mod constraint;
 mod depends;
 mod identity;
 mod lifecycle;
@@ -56,6 +57,13 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
     if manifest.spec.datacenters.as_ref().is_some_and(Vec::is_empty) {
         findings.problem(&spec.field("datacenters"), "needs at least one; remove it to allow all");
     }
+    constraint::of(
+        manifest.spec.constraints.as_deref(),
+        manifest.spec.affinities.as_deref(),
+        (constraint::Level::Job, job.kind),
+        &spec,
+        findings,
+    );
     if let Some(update) = &manifest.spec.update {
         policy::update(update, None, job.kind, &spec.field("update"), findings);
     }
@@ -103,6 +111,8 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     if let Some(restart) = &spec.restart {
         policy::restart(&policy::of_group(restart, job.kind), &trail.field("restart"), findings);
     }
+    let level = (constraint::Level::Group, job.kind);
+    constraint::of(spec.constraints.as_deref(), spec.affinities.as_deref(), level, trail, findings);
     text::meta(spec.meta.as_ref(), &trail.field("meta"), findings);
     network::ports(spec, trail, findings);
     mount::requests(spec, group, trail, findings);

@@ -15,7 +15,9 @@ use herdlet_api_types::{
     volume::{Volume, VolumeKind},
 };
 use herdlet_plan::{
+    env::NodeFacts,
     event::{Command, Event, VolumeData},
+    job::capacity::Room,
     op::Key,
     record::{Record, RecordKey, RecordValue},
     shared::volume::Fate,
@@ -173,6 +175,9 @@ impl Life {
             max_kill_timeout: Duration::from_secs(30),
             dynamic_ports: 20_000..=32_000,
             host_ip: "127.0.0.1".to_owned(),
+            node: NodeFacts::default(),
+            room: Room::ENDLESS,
+            reserved_ports: BTreeSet::new(),
         };
         let (mut world, unusable) = World::restore(settings, NOW, opened.records);
         assert!(unusable.is_empty(), "{unusable:?}");

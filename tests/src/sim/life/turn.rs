@@ -161,6 +161,7 @@ impl Life {
             self.show(view)?;
         }
         self.rollouts.end_turn(&self.jobs, &self.allocs)?;
+        self.rooms.end_turn(&self.jobs, &self.allocs, &self.machine.forgotten)?;
         for (request, reply) in turn.replies.drain(..) {
             self.answer(request, &reply)?;
         }
@@ -253,8 +254,14 @@ impl Life {
             }
             View::Job(view) => {
                 self.job_views += 1;
-                if view.convergence.reason == Some(Reason::Port) {
-                    self.met.note(Kind::PortTaken);
+                for (reason, kind) in [
+                    (Reason::Port, Kind::PortTaken),
+                    (Reason::Capacity, Kind::Crowded),
+                    (Reason::Constraint, Kind::Unfit),
+                ] {
+                    if view.convergence.reason == Some(reason) {
+                        self.met.note(kind);
+                    }
                 }
                 self.tale.job(self.now_ns, &view);
                 let was = self.jobs.insert(view.key.clone(), Arc::clone(&view));

@@ -2,6 +2,7 @@
 
 use herdlet_api_types::{
     Duration,
+    constraint::{Affinity, Constraint, Operator},
     fixture::{group, job, task},
     job::{
         ChangeMode, Dependency, DependencyCondition, HealthCheck, Identity, JobType, Lifecycle, LogMode,
@@ -19,6 +20,14 @@ fn first(job: &mut Job) -> &mut Task {
     &mut job.groups[0].tasks[0]
 }
 
+fn constraint() -> Constraint {
+    Constraint { attribute: "${attr.x}".to_owned(), operator: Operator::IsSet, value: String::new() }
+}
+
+fn affinity() -> Affinity {
+    Affinity { wanted: constraint(), weight: 50 }
+}
+
 fn old() -> Job {
     job("j", JobType::Service, vec![group("g", 1, vec![task("a"), task("b")])])
 }
@@ -26,12 +35,16 @@ fn old() -> Job {
 /// What asks for another allocation when one field of a job is changed; nothing where it goes on.
 #[test]
 fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
-    let in_place: [(&str, Change); 24] = [
+    let in_place: [(&str, Change); 28] = [
         ("nothing", |_| {}),
         ("name", |job| job.name.push('2')),
         ("labels", |job| drop(job.labels.insert("team".to_owned(), "a".to_owned()))),
         ("priority", |job| job.priority = 80),
         ("datacenters", |job| job.datacenters.clear()),
+        ("node_pool", |job| job.node_pool.push('2')),
+        ("constraints", |job| job.constraints.push(constraint())),
+        ("group constraints", |job| job.groups[0].constraints.push(constraint())),
+        ("task constraints", |job| first(job).constraints.push(constraint())),
         ("another group", |job| job.groups.push(group("other", 1, vec![task("b")]))),
         ("count", |job| job.groups[0].count = 7),
         ("scaling", |job| job.groups[0].scaling = Some(Scaling { enabled: true, min: 1, max: 9 })),
@@ -78,9 +91,12 @@ fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
             job.groups[0].meta = meta;
         }),
     ];
-    let replacing: [(&str, Change); 21] = [
+    let replacing: [(&str, Change); 24] = [
         ("spec.type", |job| job.kind = JobType::Batch),
         ("spec.region", |job| job.region.push('2')),
+        ("spec.affinities", |job| job.affinities.push(affinity())),
+        ("affinities", |job| job.groups[0].affinities.push(affinity())),
+        ("tasks[a].affinities", |job| first(job).affinities.push(affinity())),
         ("spec.meta.a", |job| drop(job.meta.insert("a".to_owned(), "b".to_owned()))),
         ("meta.a", |job| drop(job.groups[0].meta.insert("a".to_owned(), "b".to_owned()))),
         ("tasks[a].meta.a", |job| drop(first(job).meta.insert("a".to_owned(), "b".to_owned()))),

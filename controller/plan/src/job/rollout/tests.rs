@@ -91,7 +91,7 @@ fn steps_in(
     if let Some(instance) = deploys {
         state.deployments.extend(deployment::begin(&new, &state, instance, &ids, &find));
     }
-    let steps = plan(at(0), &new, &state, &ids, &find);
+    let steps = plan(at(0), &new, &state, &ids, &find, &|_| true);
     (ids, steps)
 }
 
@@ -104,9 +104,15 @@ fn moves((ids, steps): (Vec<AllocId>, Vec<Step>)) -> (Vec<usize>, Vec<u32>) {
     let (mut stops, mut creates) = (Vec::new(), Vec::new());
     for step in steps {
         match step {
-            Step::Want { alloc, .. } => stops.extend(ids.iter().position(|id| *id == alloc)),
+            Step::Want { alloc, .. } | Step::Replace(alloc) => {
+                stops.extend(ids.iter().position(|id| *id == alloc))
+            }
             Step::Create { index, .. } => creates.push(index),
-            Step::Canary { .. } | Step::Follow { .. } | Step::TakeOver(_) | Step::Forget => {}
+            Step::Canary { .. }
+            | Step::Follow { .. }
+            | Step::TakeOver(_)
+            | Step::Hold { .. }
+            | Step::Forget => {}
         }
     }
     (stops, creates)

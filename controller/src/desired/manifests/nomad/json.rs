@@ -49,9 +49,8 @@ const ZERO_IS_NOTHING: [&str; 8] =
 
 /// Blocks that servers write out with Nomad's defaults although nobody wrote them: what isn't built is passed over if it is
 /// no more than that.
-const DEFAULTS: [(&str, &str); 8] = [
+const DEFAULTS: [(&str, &str); 7] = [
     ("Type", r#""horizontal""#),
-    ("NodePool", r#""default""#),
     ("HostNetwork", r#""default""#),
     ("Cluster", r#""default""#),
     ("OnUpdate", r#""require_healthy""#),

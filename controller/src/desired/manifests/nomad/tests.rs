@@ -87,8 +87,8 @@ fn unbuilt_blocks_are_named_with_their_place() {
     };
     for (inner, place) in [
         (
-            "  constraint {\n    attribute = \"${attr.kernel.name}\"\n  }",
-            "a.hcl:10:3: spec.constraint: `constraint` is known from Nomad",
+            "  spread {\n    attribute = \"${attr.kernel.name}\"\n  }",
+            "a.hcl:10:3: spec.spread: `spread` is known from Nomad",
         ),
         (
             "  periodic {\n    cron = \"@daily\"\n  }",
@@ -154,8 +154,12 @@ fn slips_in_json_are_told_by_the_paths_of_the_api() {
         (job(&format!("\"Count\": \"two\", {task}")), "Job.TaskGroups[0].Count: "),
         (job(&format!("\"Cuont\": 2, {task}")), "Job.TaskGroups[0].Cuont: "),
         (
+            job(&format!("\"Spreads\": [{{\"Attribute\": \"x\"}}], {task}")),
+            "Job.TaskGroups[0].Spreads: `spreads` is known from Nomad",
+        ),
+        (
             job(&format!("\"Constraints\": [{{\"LTarget\": \"x\"}}], {task}")),
-            "Job.TaskGroups[0].Constraints: `constraints` is known from Nomad",
+            "Job.TaskGroups[0].Constraints[0].RTarget: `=` needs a value",
         ),
         (
             job(&format!("\"RestartPolicy\": {{\"Mode\": \"never\"}}, {task}")),

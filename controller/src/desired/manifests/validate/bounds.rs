@@ -25,6 +25,8 @@ pub(super) fn hold(
 ) -> bool {
     let mut bounds = Bounds { findings, hold: true };
     bounds.list("groups", job.groups.len(), GROUPS_MAX, groups);
+    bounds.list("constraints", job.constraints.len(), ITEMS_MAX, groups);
+    bounds.list("affinities", job.affinities.len(), ITEMS_MAX, groups);
     bounds.counts(job, groups);
     if bounds.hold {
         for (index, group) in manifest.spec.groups.iter().flatten().enumerate() {
@@ -52,6 +54,8 @@ impl Bounds<'_, '_> {
         let ports = group.network.iter().filter_map(|network| network.ports.as_ref()).flatten().count();
         self.list("ports", ports, ITEMS_MAX, &network.field("ports"));
         self.list("volumes", length(group.volumes.as_ref()), ITEMS_MAX, &trail.field("volumes"));
+        self.list("constraints", length(group.constraints.as_ref()), ITEMS_MAX, &trail.field("constraints"));
+        self.list("affinities", length(group.affinities.as_ref()), ITEMS_MAX, &trail.field("affinities"));
         self.services(group.services.as_deref(), &trail.field("services"));
         let tasks = trail.field("tasks");
         self.list("tasks", length(group.tasks.as_ref()), TASKS_MAX, &tasks);
@@ -62,6 +66,8 @@ impl Bounds<'_, '_> {
 
     fn task(&mut self, task: &TaskSpec, trail: &Trail<'_>) {
         self.list("tasks", length(task.depends_on.as_ref()), TASKS_MAX, &trail.field("depends_on"));
+        self.list("constraints", length(task.constraints.as_ref()), ITEMS_MAX, &trail.field("constraints"));
+        self.list("affinities", length(task.affinities.as_ref()), ITEMS_MAX, &trail.field("affinities"));
         self.list("mounts", length(task.volume_mounts.as_ref()), ITEMS_MAX, &trail.field("volume_mounts"));
         self.list("identities", length(task.identities.as_ref()), ITEMS_MAX, &trail.field("identities"));
         self.services(task.services.as_deref(), &trail.field("services"));

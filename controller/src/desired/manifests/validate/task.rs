@@ -3,7 +3,9 @@
 use herdlet_api_types::job::Task;
 use herdlet_api_types::manifest::TaskSpec;
 
-use super::{Findings, GroupContext, children, identity, mount, policy, service, text, variables};
+use super::{
+    Findings, GroupContext, children, constraint, identity, mount, policy, service, text, variables,
+};
 use crate::desired::yaml::Trail;
 
 /// Validates a task.
@@ -24,6 +26,8 @@ pub(super) fn validate(
             findings.problem(&trail.field("user"), "must be the name or number of one user");
         }
     }
+    let level = (constraint::Level::Task, context.job.kind);
+    constraint::of(spec.constraints.as_deref(), spec.affinities.as_deref(), level, trail, findings);
     text::meta(spec.meta.as_ref(), &trail.field("meta"), findings);
     resources(task, &trail.field("resources"), findings);
     if spec.restart.is_some() {

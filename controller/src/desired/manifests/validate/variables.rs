@@ -110,6 +110,9 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEn
         region: region.clone(),
         labels: BTreeMap::new(),
         datacenters: Vec::new(),
+        node_pool: String::new(),
+        constraints: Vec::new(),
+        affinities: Vec::new(),
         // What a dispatch may bring is known as `parameterized`; what it must bring stands here.
         meta: required
             .map(|key| (key.clone(), String::new()))

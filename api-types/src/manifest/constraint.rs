@@ -1,0 +1,261 @@
+//! `constraints[]` and `affinities[]` of jobs, groups and tasks.
+
+use std_alloc::{
+    borrow::ToOwned,
+    string::{String, ToString},
+    vec::Vec,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::Text;
+use crate::constraint::{self, Operator};
+
+/// `weight` of an affinity where none is written.
+pub const WEIGHT: i8 = 50;
+
+block! {
+    /// What must hold on the node: `attribute`, `operator` and `value`, or one of the short forms.
+    pub struct Constraint {
+        /// What is looked at: `${attr.kernel.name}`, `${node.datacenter}`, `${meta.rack}`; `herdlet get node` lists them.
+        pub attribute: Text,
+        /// How it is compared with `value`; default `=`.
+        pub operator: OperatorName,
+        /// What it is compared with.
+        pub value: Text,
+        /// Short for `operator: version`: a list such as `>= 1.2, < 2.0`.
+        pub version: Text,
+        /// Short for `operator: semver`.
+        pub semver: Text,
+        /// Short for `operator: regexp`.
+        pub regexp: Text,
+        /// Short for `operator: set_contains`: all of these, separated by commas.
+        pub set_contains: Text,
+        /// Short for `operator: set_contains_any`: any of these, separated by commas.
+        pub set_contains_any: Text,
+        /// Short for `operator: distinct_hosts`: no two allocations on one machine.
+        pub distinct_hosts: bool,
+        /// Short for `operator: distinct_property`: the attribute of which `value` allocations (default 1) may share one value.
+        pub distinct_property: Text,
+    }
+}
+
+block! {
+    /// What is preferred of the node, with a weight. On one machine it only counts for the scores that are shown.
+    pub struct Affinity {
+        /// What is looked at, as in a constraint.
+        pub attribute: Text,
+        /// How it is compared with `value`; default `=`.
+        pub operator: OperatorName,
+        /// What it is compared with.
+        pub value: Text,
+        /// Short for `operator: version`.
+        pub version: Text,
+        /// Short for `operator: semver`.
+        pub semver: Text,
+        /// Short for `operator: regexp`.
+        pub regexp: Text,
+        /// Short for `operator: set_contains`.
+        pub set_contains: Text,
+        /// Short for `operator: set_contains_any`.
+        pub set_contains_any: Text,
+        /// How much it is preferred, -100 to 100 without 0; default 50. Below 0 it is avoided.
+        #[cfg_attr(feature = "schema", schemars(range(min = -100, max = 100)))]
+        pub weight: i8,
+    }
+}
+
+/// `operator`, in all of Nomad's spellings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented with `Operator`")]
+pub enum OperatorName {
+    #[serde(rename = "=")]
+    Equal,
+    #[serde(rename = "==")]
+    DoubleEqual,
+    #[serde(rename = "is")]
+    Is,
+    #[serde(rename = "!=")]
+    NotEqual,
+    #[serde(rename = "not")]
+    Not,
+    #[serde(rename = "<")]
+    Less,
+    #[serde(rename = "<=")]
+    LessOrEqual,
+    #[serde(rename = ">")]
+    Greater,
+    #[serde(rename = ">=")]
+    GreaterOrEqual,
+    #[serde(rename = "regexp")]
+    Regexp,
+    #[serde(rename = "version")]
+    Version,
+    #[serde(rename = "semver")]
+    Semver,
+    #[serde(rename = "set_contains")]
+    SetContains,
+    #[serde(rename = "set_contains_all")]
+    SetContainsAll,
+    #[serde(rename = "set_contains_any")]
+    SetContainsAny,
+    #[serde(rename = "is_set")]
+    IsSet,
+    #[serde(rename = "is_not_set")]
+    IsNotSet,
+    #[serde(rename = "distinct_hosts")]
+    DistinctHosts,
+    #[serde(rename = "distinct_property")]
+    DistinctProperty,
+}
+
+impl OperatorName {
+    fn operator(self) -> Operator {
+        match self {
+            Self::Equal | Self::DoubleEqual | Self::Is => Operator::Equal,
+            Self::NotEqual | Self::Not => Operator::NotEqual,
+            Self::Less => Operator::Less,
+            Self::LessOrEqual => Operator::LessOrEqual,
+            Self::Greater => Operator::Greater,
+            Self::GreaterOrEqual => Operator::GreaterOrEqual,
+            Self::Regexp => Operator::Regexp,
+            Self::Version => Operator::Version,
+            Self::Semver => Operator::Semver,
+            Self::SetContains | Self::SetContainsAll => Operator::SetContains,
+            Self::SetContainsAny => Operator::SetContainsAny,
+            Self::IsSet => Operator::IsSet,
+            Self::IsNotSet => Operator::IsNotSet,
+            Self::DistinctHosts => Operator::DistinctHosts,
+            Self::DistinctProperty => Operator::DistinctProperty,
+        }
+    }
+
+    fn of(operator: Operator) -> Self {
+        match operator {
+            Operator::Equal => Self::Equal,
+            Operator::NotEqual => Self::NotEqual,
+            Operator::Less => Self::Less,
+            Operator::LessOrEqual => Self::LessOrEqual,
+            Operator::Greater => Self::Greater,
+            Operator::GreaterOrEqual => Self::GreaterOrEqual,
+            Operator::Regexp => Self::Regexp,
+            Operator::Version => Self::Version,
+            Operator::Semver => Self::Semver,
+            Operator::SetContains => Self::SetContains,
+            Operator::SetContainsAny => Self::SetContainsAny,
+            Operator::IsSet => Self::IsSet,
+            Operator::IsNotSet => Self::IsNotSet,
+            Operator::DistinctHosts => Self::DistinctHosts,
+            Operator::DistinctProperty => Self::DistinctProperty,
+        }
+    }
+}
+
+impl Constraint {
+    /// The short forms that are written, each with its value.
+    pub fn short_forms(&self) -> Vec<(&'static str, Operator, &str)> {
+        let texts = [
+            ("version", Operator::Version, &self.version),
+            ("semver", Operator::Semver, &self.semver),
+            ("regexp", Operator::Regexp, &self.regexp),
+            ("set_contains", Operator::SetContains, &self.set_contains),
+            ("set_contains_any", Operator::SetContainsAny, &self.set_contains_any),
+            ("distinct_property", Operator::DistinctProperty, &self.distinct_property),
+        ];
+        let written = texts
+            .into_iter()
+            .filter_map(|(name, operator, text)| Some((name, operator, text.as_ref()?.0.as_str())));
+        let hosts =
+            (self.distinct_hosts == Some(true)).then_some(("distinct_hosts", Operator::DistinctHosts, ""));
+        written.chain(hosts).collect()
+    }
+
+    /// The constraint that this says.
+    pub fn to_constraint(&self) -> constraint::Constraint {
+        let attribute = plain(self.attribute.as_ref());
+        let value = plain(self.value.as_ref());
+        match self.short_forms().first() {
+            Some((_, operator @ Operator::DistinctProperty, text)) => {
+                constraint::Constraint { attribute: (*text).to_owned(), operator: *operator, value }
+            }
+            Some((_, operator, text)) => {
+                constraint::Constraint { attribute, operator: *operator, value: (*text).to_owned() }
+            }
+            None => {
+                let operator = self.operator.map_or(Operator::Equal, OperatorName::operator);
+                // Nomad's API writes `true` here.
+                let says_yes = operator == Operator::DistinctHosts && value == "true";
+                constraint::Constraint {
+                    attribute,
+                    operator,
+                    value: if says_yes { String::new() } else { value },
+                }
+            }
+        }
+    }
+
+    /// What says this constraint.
+    pub fn from_constraint(constraint: &constraint::Constraint) -> Self {
+        Self {
+            attribute: written(&constraint.attribute),
+            operator: (constraint.operator != Operator::Equal).then(|| OperatorName::of(constraint.operator)),
+            value: written(&constraint.value),
+            ..Self::default()
+        }
+    }
+}
+
+impl Affinity {
+    /// The same as a constraint.
+    pub fn wanted(&self) -> Constraint {
+        let Self {
+            attribute,
+            operator,
+            value,
+            version,
+            semver,
+            regexp,
+            set_contains,
+            set_contains_any,
+            weight: _,
+        } = self.clone();
+        Constraint {
+            attribute,
+            operator,
+            value,
+            version,
+            semver,
+            regexp,
+            set_contains,
+            set_contains_any,
+            ..Constraint::default()
+        }
+    }
+
+    /// The affinity that this says.
+    pub fn to_affinity(&self) -> constraint::Affinity {
+        let weight = self.weight.unwrap_or(WEIGHT);
+        constraint::Affinity { wanted: self.wanted().to_constraint(), weight }
+    }
+
+    /// What says this affinity.
+    pub fn from_affinity(affinity: &constraint::Affinity) -> Self {
+        let Constraint { attribute, operator, value, .. } = Constraint::from_constraint(&affinity.wanted);
+        Self {
+            attribute,
+            operator,
+            value,
+            weight: (affinity.weight != WEIGHT).then_some(affinity.weight),
+            ..Self::default()
+        }
+    }
+}
+
+fn plain(text: Option<&Text>) -> String {
+    text.map_or_else(String::new, |text| text.0.clone())
+}
+
+fn written(text: &str) -> Option<Text> {
+    (!text.is_empty()).then(|| Text(text.to_string()))
+}

@@ -1,0 +1,258 @@
+//! The machine's room: what a group asks of it, and whether that is there.
+//!
+//! Only what is written is asked for: a task without `resources` takes nothing, as it has no limit. `ephemeral_disk` counts from
+//! what differs from Nomad's default, which its servers write into every job. Ports are given elsewhere.
+
+use core::cmp::Reverse;
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
+
+use herdlet_api_types::{
+    JobKey,
+    job::{Group, Lifecycle, Task},
+    manifest::defaults::DISK_MIB,
+    view::{Reason, Unplaced},
+};
+
+/// An amount of each dimension.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Processors, in MHz.
+    pub cpu_mhz: u64,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Disk in MiB.
+    pub disk_mib: u64,
+}
+
+impl Room {
+    /// More than anybody asks for.
+    pub const ENDLESS: Self = Self { cpu_mhz: u64::MAX, memory_mib: u64::MAX, disk_mib: u64::MAX };
+
+    /// What one allocation of the group asks for, at the time at which its tasks ask for most.
+    pub fn of(group: &Group) -> Self {
+        let sum = |belongs: fn(Lifecycle) -> bool| {
+            let tasks = group.tasks.iter().filter(|task| belongs(task.lifecycle));
+            tasks.map(of_task).fold(Self::default(), Self::plus)
+        };
+        let sidecars = sum(Lifecycle::is_sidecar);
+        let before = sum(|stage| stage == Lifecycle::Prestart);
+        let main = sum(|stage| matches!(stage, Lifecycle::Main | Lifecycle::Poststart));
+        let after = sum(|stage| stage == Lifecycle::Poststop);
+        let disk_mib = if group.disk_mib == DISK_MIB { 0 } else { group.disk_mib };
+        Self { disk_mib, ..sidecars.plus(before.most(main)).most(after) }
+    }
+
+    /// Both together.
+    pub fn plus(self, other: Self) -> Self {
+        self.each(other, u64::saturating_add)
+    }
+
+    /// What is left without the other.
+    pub fn minus(self, other: Self) -> Self {
+        self.each(other, u64::saturating_sub)
+    }
+
+    /// So many of it.
+    pub fn times(self, count: u64) -> Self {
+        self.each(Self { cpu_mhz: count, memory_mib: count, disk_mib: count }, u64::saturating_mul)
+    }
+
+    /// In each dimension the larger of both.
+    pub fn most(self, other: Self) -> Self {
+        self.each(other, u64::max)
+    }
+
+    fn each(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            cpu_mhz: of(self.cpu_mhz, other.cpu_mhz),
+            memory_mib: of(self.memory_mib, other.memory_mib),
+            disk_mib: of(self.disk_mib, other.disk_mib),
+        }
+    }
+
+    /// Whether it is nothing.
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Whether this fits into what is free of all there is.
+    ///
+    /// # Errors
+    /// What is used up, with what is wanted and what is free.
+    pub fn check(self, free: Self, all: Self) -> Result<(), Unplaced> {
+        let dimensions = [
+            ("cpu", "MHz", self.cpu_mhz, free.cpu_mhz, all.cpu_mhz),
+            ("memory", "MiB", self.memory_mib, free.memory_mib, all.memory_mib),
+            ("disk", "MiB", self.disk_mib, free.disk_mib, all.disk_mib),
+        ];
+        let lacking = || dimensions.iter().filter(|(_, _, wants, free, _)| *wants > 0 && wants > free);
+        if lacking().next().is_none() {
+            return Ok(());
+        }
+        let told: Vec<String> = lacking()
+            .map(|(name, unit, wants, free, all)| {
+                format!("{wants} {unit} of {name} ({free} of {all} {unit} are free)")
+            })
+            .collect();
+        Err(Unplaced {
+            reason: Reason::Capacity,
+            message: format!("wants {}", told.join(" and ")),
+            filtered_by: None,
+            exhausted: lacking().map(|(name, ..)| String::from(*name)).collect(),
+        })
+    }
+}
+
+fn of_task(task: &Task) -> Room {
+    Room {
+        cpu_mhz: task.resources.cpu_mhz.unwrap_or(0),
+        memory_mib: task.resources.memory_mib.unwrap_or(0),
+        disk_mib: 0,
+    }
+}
+
+/// A job's place among those that may take what is free: the one whose allocation has just made room for its own successor, then
+/// higher priorities, then older jobs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    waits_for_another: bool,
+    priority: Reverse<u8>,
+    create_index: u64,
+    key: JobKey,
+}
+
+/// Who may take what is free, before others do.
+#[derive(Debug, Default)]
+pub struct Line {
+    ranks: BTreeSet<Rank>,
+    of: BTreeMap<JobKey, Rank>,
+    /// Jobs that came although it was another's turn.
+    early: BTreeSet<JobKey>,
+}
+
+impl Line {
+    /// The job will be planned in this turn, and may take room. `has_made_room`: by an allocation of its own that has ended.
+    pub fn join(&mut self, key: &JobKey, priority: u8, create_index: u64, has_made_room: bool) {
+        let waits_for_another = !has_made_room;
+        let rank = Rank { waits_for_another, priority: Reverse(priority), create_index, key: key.clone() };
+        match self.of.get(key) {
+            Some(known) if known.priority == rank.priority && *known <= rank => {}
+            Some(_) | None => {
+                self.remove(key);
+                self.ranks.insert(rank.clone());
+                self.of.insert(key.clone(), rank);
+            }
+        }
+    }
+
+    /// Whether another comes first. If so, the job is named once it is its turn. Who is not in line comes behind all that are.
+    pub fn is_anothers_turn(&mut self, key: &JobKey) -> bool {
+        let is_first = self.ranks.first().is_none_or(|first| first.key == *key);
+        if !is_first {
+            self.early.insert(key.clone());
+        }
+        !is_first
+    }
+
+    /// The job was planned. Unless it came early it is through; then those are named that came early and whose turn it is now.
+    pub fn planned(&mut self, key: &JobKey) -> Vec<JobKey> {
+        if self.early.contains(key) { Vec::new() } else { self.leave(key) }
+    }
+
+    /// The job takes nothing any more; named are those that came early and whose turn it is now.
+    pub fn leave(&mut self, key: &JobKey) -> Vec<JobKey> {
+        self.remove(key);
+        self.early.remove(key);
+        match self.ranks.first() {
+            Some(first) => self.early.take(&first.key).into_iter().collect(),
+            None => core::mem::take(&mut self.early).into_iter().collect(),
+        }
+    }
+
+    fn remove(&mut self, key: &JobKey) {
+        if let Some(rank) = self.of.remove(key) {
+            self.ranks.remove(&rank);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std_alloc::{vec, vec::Vec};
+
+    use herdlet_api_types::fixture;
+
+    use super::*;
+
+    fn task(lifecycle: Lifecycle, cpu_mhz: u64, memory_mib: u64) -> Task {
+        let mut task = fixture::task("t");
+        task.lifecycle = lifecycle;
+        (task.resources.cpu_mhz, task.resources.memory_mib) = (Some(cpu_mhz), Some(memory_mib));
+        task
+    }
+
+    #[test]
+    fn a_group_asks_for_what_it_needs_at_its_largest() {
+        let group = fixture::group(
+            "g",
+            1,
+            vec![
+                task(Lifecycle::Prestart, 500, 10),
+                task(Lifecycle::PrestartSidecar, 50, 20),
+                task(Lifecycle::Main, 100, 200),
+                task(Lifecycle::Poststart, 10, 20),
+                task(Lifecycle::Poststop, 600, 10),
+            ],
+        );
+        assert_eq!(Room::of(&group), Room { cpu_mhz: 600, memory_mib: 240, disk_mib: 0 });
+        let mut silent = fixture::group("g", 1, vec![fixture::task("t")]);
+        assert!(Room::of(&silent).is_empty(), "what is not written is not asked for");
+        silent.disk_mib = 1_000;
+        assert_eq!(Room::of(&silent).disk_mib, 1_000);
+    }
+
+    #[test]
+    fn what_is_used_up_is_told_with_what_is_wanted_and_free() {
+        let all = Room { cpu_mhz: 2_000, memory_mib: 1_000, disk_mib: 1_000 };
+        let used = Room { cpu_mhz: 2_500, memory_mib: 600, disk_mib: 0 };
+        let wants = Room { cpu_mhz: 0, memory_mib: 500, disk_mib: 0 };
+        let why = wants.check(all.minus(used), all).expect_err("no memory is left");
+        assert_eq!(why.message, "wants 500 MiB of memory (400 of 1000 MiB are free)");
+        assert_eq!(why.exhausted, ["memory"]);
+        assert_eq!(Room { memory_mib: 400, ..wants }.check(all.minus(used), all), Ok(()));
+        let both = Room { cpu_mhz: 1, ..wants };
+        let why = both.check(all.minus(used), all).expect_err("nor a processor");
+        assert_eq!(why.exhausted, ["cpu", "memory"]);
+        let told =
+            "wants 1 MHz of cpu (0 of 2000 MHz are free) and 500 MiB of memory (400 of 1000 MiB are free)";
+        assert_eq!(why.message, told);
+    }
+
+    #[test]
+    fn who_made_room_comes_first_then_priority_then_age() {
+        let key = |id: &str| JobKey { namespace: "default".into(), id: id.into() };
+        let mut line = Line::default();
+        line.join(&key("old"), 50, 1, false);
+        line.join(&key("new"), 50, 2, false);
+        line.join(&key("dear"), 90, 3, false);
+        line.join(&key("rolling"), 10, 4, true);
+        let mut order: Vec<String> = Vec::new();
+        // All come in the order of their names; each is named when it is its turn.
+        let mut come: Vec<JobKey> = ["dear", "new", "old", "rolling", "stranger"].map(key).into();
+        while !come.is_empty() {
+            for job in core::mem::take(&mut come) {
+                if !line.is_anothers_turn(&job) {
+                    order.push(String::from(&*job.id));
+                }
+                come.extend(line.planned(&job));
+            }
+        }
+        assert_eq!(order, ["rolling", "dear", "old", "new", "stranger"]);
+        assert!(!line.is_anothers_turn(&key("stranger")), "nobody is in line");
+    }
+}

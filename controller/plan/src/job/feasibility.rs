@@ -1,0 +1,165 @@
+//! Whether a group may run on this node: datacenters, node pool, and the constraints of its job, itself and its tasks.
+//!
+//! In: the job, the node, and how many allocations live. Out: nothing, or why not, in a sentence that says what the node has and
+//! what would be right. What a group gets of the machine's room is decided elsewhere.
+
+pub mod compare;
+pub mod version;
+
+use std_alloc::{
+    format,
+    string::{String, ToString},
+};
+
+use herdlet_api_types::{
+    constraint::{Constraint, Operator},
+    job::{Group, Job},
+    manifest::defaults::NODE_POOL,
+    view::{Reason, Unplaced},
+};
+
+use crate::env::NodeFacts;
+
+/// The pool that every node is in.
+const ALL_POOLS: &str = "all";
+
+/// Whether the node itself will do.
+///
+/// # Errors
+/// The first thing that keeps the group from this node.
+pub fn check(job: &Job, group: &Group, node: &NodeFacts) -> Result<(), Unplaced> {
+    if !job.datacenters.iter().any(|pattern| compare::fits_pattern(&node.datacenter, pattern)) {
+        let wanted = job.datacenters.join(", ");
+        return Err(absent(format!(
+            "this node is in datacenter \"{}\", and must be in one of: {wanted}; \
+             change `datacenters` of the job, or `datacenter` in the agent's config",
+            node.datacenter
+        )));
+    }
+    let pool = if node.pool.is_empty() { NODE_POOL } else { node.pool.as_str() };
+    if job.node_pool != pool && job.node_pool != ALL_POOLS {
+        return Err(absent(format!(
+            "this node is in node pool \"{}\", and must be in \"{}\"; \
+             change `node_pool` of the job, or in the agent's config",
+            pool, job.node_pool
+        )));
+    }
+    let of_tasks = group
+        .tasks
+        .iter()
+        .flat_map(|task| task.constraints.iter().map(move |constraint| (constraint, Some(&task.name))));
+    let outer = job.constraints.iter().chain(&group.constraints).map(|constraint| (constraint, None));
+    for (constraint, task) in outer.chain(of_tasks) {
+        let has = node.value_of(&constraint.attribute);
+        let is_known = !constraint.operator.is_distinct() || constraint.operator == Operator::DistinctHosts;
+        let holds = if is_known {
+            compare::holds(constraint.operator, has, node.value_of(&constraint.value))
+        } else {
+            has.is_some()
+        };
+        if !holds {
+            let of_task = task.map(|task| format!(" (constraint of task {task})")).unwrap_or_default();
+            return Err(filtered(constraint, format!("{}{of_task}", sentence(constraint, has))));
+        }
+    }
+    Ok(())
+}
+
+/// Whether one more allocation may join those that live: `of_job` of the job, of them `of_group` of the group.
+///
+/// # Errors
+/// The constraint that keeps it away.
+pub fn check_distinct(job: &Job, group: &Group, of_job: u32, of_group: u32) -> Result<(), Unplaced> {
+    let of_job = job.constraints.iter().map(|constraint| (constraint, of_job, "job"));
+    let of_group = group.constraints.iter().map(|constraint| (constraint, of_group, "group"));
+    for (constraint, live, of) in of_job.chain(of_group) {
+        let most = match constraint.operator {
+            // A system job has one of each group on a machine anyway.
+            Operator::DistinctHosts if !job.kind.is_on_each_machine() => 1,
+            Operator::DistinctProperty => constraint.value.parse().unwrap_or(1),
+            _ => continue,
+        };
+        if live >= most {
+            let sentence = format!(
+                "{constraint} allows {most} of this {of} on one machine, and {live} {} there",
+                if live == 1 { "is" } else { "are" }
+            );
+            return Err(filtered(constraint, sentence));
+        }
+    }
+    Ok(())
+}
+
+/// Whether anything is to be asked of [`check_distinct`].
+pub fn is_distinct(job: &Job, group: &Group) -> bool {
+    job.constraints.iter().chain(&group.constraints).any(|constraint| constraint.operator.is_distinct())
+}
+
+/// What Nomad's scores would say of this node: the weights of the affinities that hold, as a part of all weights.
+pub fn affinity_score(job: &Job, group: &Group, node: &NodeFacts) -> Option<f64> {
+    let of_tasks = group.tasks.iter().flat_map(|task| &task.affinities);
+    let all = || job.affinities.iter().chain(&group.affinities).chain(of_tasks.clone());
+    let total: f64 = all().map(|affinity| f64::from(affinity.weight).abs()).sum();
+    let held = all().filter(|affinity| {
+        let Constraint { attribute, operator, value } = &affinity.wanted;
+        compare::holds(*operator, node.value_of(attribute), node.value_of(value))
+    });
+    (total > 0.0).then(|| held.map(|affinity| f64::from(affinity.weight)).sum::<f64>() / total)
+}
+
+/// The node is not among those that are looked at.
+fn absent(message: String) -> Unplaced {
+    Unplaced { reason: Reason::Constraint, message, filtered_by: None, exhausted: Default::default() }
+}
+
+fn filtered(constraint: &Constraint, message: String) -> Unplaced {
+    let filtered_by = Some(constraint.to_string());
+    Unplaced { reason: Reason::Constraint, message, filtered_by, exhausted: Default::default() }
+}
+
+fn sentence(constraint: &Constraint, has: Option<&str>) -> String {
+    let Constraint { attribute, operator, value } = constraint;
+    let must = match operator {
+        Operator::Equal => format!("must be \"{value}\""),
+        Operator::NotEqual => format!("must not be \"{value}\""),
+        Operator::Less => format!("must be below \"{value}\""),
+        Operator::LessOrEqual => format!("must be at most \"{value}\""),
+        Operator::Greater => format!("must be above \"{value}\""),
+        Operator::GreaterOrEqual => format!("must be at least \"{value}\""),
+        Operator::Regexp => format!("must match the regular expression \"{value}\""),
+        Operator::Version | Operator::Semver => format!("must be a version \"{value}\""),
+        Operator::SetContains => format!("must contain all of \"{value}\""),
+        Operator::SetContainsAny => format!("must contain any of \"{value}\""),
+        Operator::IsSet | Operator::DistinctProperty => String::from("must be set"),
+        Operator::IsNotSet => String::from("must not be set"),
+        Operator::DistinctHosts => String::from("must be another node"),
+    };
+    match has {
+        Some(has) => format!("{attribute} is \"{has}\" on this node, and {must}"),
+        None => format!("{attribute} is not set on this node, and {must}"),
+    }
+}
+
+impl NodeFacts {
+    /// What `${attr.…}`, `${meta.…}` or `${node.…}` says of this node; any other text stands for itself.
+    pub fn value_of<'n>(&'n self, text: &'n str) -> Option<&'n str> {
+        let Some(name) = text.strip_prefix("${").and_then(|name| name.strip_suffix('}')) else {
+            return Some(text);
+        };
+        let of_map = |root: &str, map: &'n std_alloc::collections::BTreeMap<String, String>| {
+            map.get(name.strip_prefix(root)?).map(String::as_str)
+        };
+        match name {
+            "node.unique.id" => Some(&self.id),
+            "node.unique.name" => Some(&self.name),
+            "node.datacenter" => Some(&self.datacenter),
+            "node.region" => Some(&self.region),
+            "node.class" => Some(&self.class),
+            "node.pool" => Some(&self.pool),
+            _ => of_map("attr.", &self.attributes).or_else(|| of_map("meta.", &self.meta)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

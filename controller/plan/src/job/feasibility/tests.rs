@@ -1,0 +1,92 @@
+//! Which node a group may run on, and what is said where it may not.
+
+use std_alloc::{borrow::ToOwned, vec};
+
+use herdlet_api_types::{constraint::Affinity, fixture, job::JobType};
+
+use super::*;
+
+fn node() -> NodeFacts {
+    NodeFacts {
+        datacenter: "dc1".to_owned(),
+        pool: "default".to_owned(),
+        attributes: [("kernel.name".to_owned(), "linux".to_owned())].into(),
+        meta: [("rack".to_owned(), "r1".to_owned())].into(),
+        ..NodeFacts::default()
+    }
+}
+
+fn job() -> Job {
+    fixture::job("j", JobType::Service, vec![fixture::group("g", 2, vec![fixture::task("t")])])
+}
+
+fn constraint(attribute: &str, operator: Operator, value: &str) -> Constraint {
+    Constraint { attribute: attribute.to_owned(), operator, value: value.to_owned() }
+}
+
+/// Why the group may not run there; empty where it may.
+fn told(change: impl FnOnce(&mut Job)) -> String {
+    let mut job = job();
+    change(&mut job);
+    check(&job, &job.groups[0], &node()).err().map(|unplaced| unplaced.message).unwrap_or_default()
+}
+
+#[test]
+fn every_level_has_constraints_that_must_hold() {
+    let linux = constraint("${attr.kernel.name}", Operator::Equal, "linux");
+    let windows = constraint("${attr.kernel.name}", Operator::Equal, "windows");
+    let gpu = constraint("${attr.gpu}", Operator::IsSet, "");
+    assert_eq!(told(|job| job.constraints.push(linux)), "");
+    assert_eq!(
+        told(|job| job.groups[0].constraints.push(windows)),
+        "${attr.kernel.name} is \"linux\" on this node, and must be \"windows\""
+    );
+    assert_eq!(
+        told(|job| job.groups[0].tasks[0].constraints.push(gpu)),
+        "${attr.gpu} is not set on this node, and must be set (constraint of task t)"
+    );
+    let both = constraint("${meta.rack}", Operator::NotEqual, "${node.datacenter}");
+    assert_eq!(told(|job| job.constraints.push(both)), "", "the value may be an attribute too");
+}
+
+#[test]
+fn datacenters_and_node_pool_are_names_of_the_node() {
+    assert_eq!(told(|job| job.datacenters = vec!["eu-*".to_owned(), "dc*".to_owned()]), "");
+    assert!(told(|job| job.datacenters = vec!["eu-*".to_owned()]).contains("datacenter \"dc1\""));
+    assert_eq!(told(|job| job.node_pool = "all".to_owned()), "");
+    assert!(told(|job| job.node_pool = "gpu".to_owned()).contains("must be in \"gpu\""));
+}
+
+#[test]
+fn what_is_distinct_looks_at_other_allocations() {
+    let may = |change: &dyn Fn(&mut Job), of_job, of_group| {
+        let mut job = job();
+        change(&mut job);
+        assert!(is_distinct(&job, &job.groups[0]));
+        check_distinct(&job, &job.groups[0], of_job, of_group).is_ok()
+    };
+    let hosts = constraint("", Operator::DistinctHosts, "");
+    let of_group = |job: &mut Job| job.groups[0].constraints.push(hosts.clone());
+    assert!(may(&of_group, 5, 0) && !may(&of_group, 5, 1));
+    let system = |job: &mut Job| {
+        job.kind = JobType::System;
+        job.constraints.push(hosts.clone());
+    };
+    assert!(may(&system, 1, 0));
+    let three = constraint("${meta.rack}", Operator::DistinctProperty, "3");
+    let of_job = |job: &mut Job| job.constraints.push(three.clone());
+    assert!(may(&of_job, 2, 0) && !may(&of_job, 3, 0));
+    let nobody = constraint("${meta.shelf}", Operator::DistinctProperty, "");
+    assert!(told(|job| job.constraints.push(nobody)).contains("${meta.shelf} is not set"));
+}
+
+#[test]
+fn affinities_are_scores() {
+    let mut job = job();
+    assert_eq!(affinity_score(&job, &job.groups[0], &node()), None);
+    for (value, weight) in [("linux", 50), ("windows", -25), ("plan9", 25)] {
+        let wanted = constraint("${attr.kernel.name}", Operator::Equal, value);
+        job.affinities.push(Affinity { wanted, weight });
+    }
+    assert_eq!(affinity_score(&job, &job.groups[0], &node()), Some(0.5));
+}

@@ -1,0 +1,150 @@
+//! The machine has only so much: what does not fit waits, says what is wanted and free, and starts once something ends.
+
+use std_alloc::borrow::ToOwned;
+
+use herdlet_api_types::{
+    Duration,
+    job::{DelayFunction, Network, PortRequest, ReschedulePolicy},
+    view::{ConvergenceState, Reason},
+};
+
+use super::*;
+use crate::job::capacity::Room;
+
+/// A machine with 1,000 MiB.
+fn bench() -> Bench {
+    let mut bench = Bench::new();
+    bench.world.ctx.settings.room = Room { cpu_mhz: 1_000, memory_mib: 1_000, disk_mib: 1_000 };
+    bench
+}
+
+fn wanting(id: &str, memory_mib: u64, priority: u8) -> Job {
+    let mut wanted = job(id, JobType::Service, vec![group("g", 1, vec![task("main")])]);
+    wanted.groups[0].tasks[0].resources.memory_mib = Some(memory_mib);
+    wanted.priority = priority;
+    wanted
+}
+
+fn key(id: &str) -> JobKey {
+    JobKey { namespace: "default".into(), id: id.into() }
+}
+
+fn runs(bench: &Bench, id: &str) -> bool {
+    bench.world.allocs.of_job(&key(id)).any(|(_, alloc)| alloc.spec.desired == Desired::Run)
+}
+
+#[test]
+fn what_does_not_fit_waits_until_something_has_ended() {
+    let mut bench = bench();
+    bench.apply(vec![wanting("first", 600, 50)], Vec::new());
+    bench.apply(vec![wanting("second", 500, 50)], Vec::new());
+    let verdict = bench.convergence(&key("second"));
+    assert_eq!((verdict.state, verdict.reason), (ConvergenceState::Waiting, Some(Reason::Capacity)));
+    let told = "second.g[0] wants 500 MiB of memory (400 of 1000 MiB are free)";
+    assert_eq!(verdict.message, told);
+    bench.ask(Command::Delete { job: key("first") });
+    bench.settle();
+    assert!(runs(&bench, "second"));
+}
+
+#[test]
+fn of_those_that_wait_the_highest_priority_comes_first() {
+    let mut bench = bench();
+    bench.apply(vec![wanting("holder", 900, 50)], Vec::new());
+    bench.apply(vec![wanting("a-low", 800, 10), wanting("b-high", 800, 90)], Vec::new());
+    bench.ask(Command::Delete { job: key("holder") });
+    bench.settle();
+    assert!(runs(&bench, "b-high") && !runs(&bench, "a-low"));
+}
+
+#[test]
+fn a_successor_gets_the_room_that_its_predecessor_made_and_nothing_is_stopped_for_one_that_never_fits() {
+    let mut bench = bench();
+    bench.apply(vec![wanting("web", 600, 10)], Vec::new());
+    bench.apply(vec![wanting("dear", 600, 90)], Vec::new());
+    bench.apply(vec![wanting("web", 700, 10)], Vec::new());
+    bench.settle();
+    assert!(runs(&bench, "web") && !runs(&bench, "dear"), "who is rolled out is not starved");
+    bench.apply(vec![wanting("web", 2_000, 10)], Vec::new());
+    bench.settle();
+    let kept = bench.world.allocs.of_job(&key("web")).find(|(_, alloc)| alloc.spec.desired == Desired::Run);
+    assert_eq!(kept.map(|(_, alloc)| alloc.spec.job_version), Some(1));
+    let verdict = bench.convergence(&key("web"));
+    assert_eq!(verdict.reason, Some(Reason::Capacity));
+    let told = "web.g[0] is not replaced: its successor wants 2000 MiB of memory (1000 of 1000 MiB are free)";
+    assert_eq!(verdict.message, told);
+}
+
+#[test]
+fn what_was_promised_to_a_successor_is_given_to_nobody_else() {
+    let mut bench = bench();
+    bench.apply(vec![wanting("web", 600, 50)], Vec::new());
+    bench.settle();
+    // Nothing has ended yet, and 400 MiB are free.
+    bench.apply(vec![wanting("web", 900, 50)], Vec::new());
+    bench.apply(vec![wanting("other", 300, 90)], Vec::new());
+    assert!(!runs(&bench, "web") && !runs(&bench, "other"), "the first one is on its way out");
+    bench.settle();
+    assert!(runs(&bench, "web") && !runs(&bench, "other"));
+    let told = "other.g[0] wants 300 MiB of memory (100 of 1000 MiB are free)";
+    assert_eq!(bench.convergence(&key("other")).message, told);
+}
+
+#[test]
+fn nothing_is_stopped_for_a_port_that_another_job_holds() {
+    let mut bench = bench();
+    let on = |id: &str, port: u16| {
+        let mut job = wanting(id, 100, 50);
+        let request = PortRequest { fixed: Some(port), to: None };
+        job.groups[0].network = Some(Network { ports: [("http".to_owned(), request)].into() });
+        job
+    };
+    bench.apply(vec![on("a", 80), on("b", 81)], Vec::new());
+    bench.settle();
+    bench.apply(vec![on("a", 81)], Vec::new());
+    bench.settle();
+    assert!(runs(&bench, "a"));
+    let told = "a.g[0] is not replaced: its successor wants port 81, which another allocation holds";
+    assert_eq!(bench.convergence(&key("a")).message, told);
+    bench.ask(Command::Delete { job: key("b") });
+    bench.settle();
+    let a = key("a");
+    let live = bench.world.allocs.of_job(&a).filter(|(_, alloc)| alloc.spec.desired == Desired::Run);
+    let ports: Vec<u16> =
+        live.flat_map(|(_, alloc)| alloc.spec.ports.values().map(|port| port.value)).collect();
+    assert_eq!(ports, [81]);
+}
+
+#[test]
+fn what_follows_a_failed_allocation_waits_for_room_and_still_follows_it() {
+    let mut bench = bench();
+    let mut web = wanting("web", 600, 50);
+    web.groups[0].tasks[0].restart.attempts = 0;
+    web.groups[0].reschedule = ReschedulePolicy {
+        attempts: 1,
+        interval: Duration::from_secs(3600),
+        delay: Duration::from_secs(5),
+        delay_function: DelayFunction::Constant,
+        max_delay: Duration::ZERO,
+        unlimited: false,
+    };
+    bench.apply(vec![web], Vec::new());
+    bench.settle();
+    let first = bench.id();
+    bench.fail(first);
+    bench.settle();
+    bench.apply(vec![wanting("other", 600, 10)], Vec::new());
+    bench.settle();
+    assert!(runs(&bench, "other"), "what has failed takes no room");
+    bench.now = at(6);
+    bench.dirty.insert(Key::Job(key("web")));
+    bench.plan();
+    bench.settle();
+    assert!(!runs(&bench, "web"));
+    assert_eq!(bench.convergence(&key("web")).reason, Some(Reason::Capacity));
+    bench.ask(Command::Delete { job: key("other") });
+    bench.settle();
+    let of_web = bench.world.allocs.of_job(&key("web")).find(|(id, _)| *id != first);
+    let (_, second) = of_web.expect("it follows");
+    assert_eq!((second.spec.previous, second.spec.rescheduled.len()), (Some(first), 1));
+}

@@ -1,0 +1,101 @@
+//! What does not fit on this node waits and says why, and what runs runs on.
+
+use std_alloc::{borrow::ToOwned, string::String};
+
+use herdlet_api_types::{
+    constraint::{Constraint, Operator},
+    view::{ConvergenceState, Reason},
+};
+
+use super::*;
+
+fn constrained(kernel: &str) -> Job {
+    let mut job = one_task().remove(0);
+    job.groups[0].constraints.push(Constraint {
+        attribute: "${attr.kernel.name}".to_owned(),
+        operator: Operator::Equal,
+        value: kernel.to_owned(),
+    });
+    job
+}
+
+fn bench() -> Bench {
+    let mut bench = Bench::new();
+    let node = &mut bench.world.ctx.settings.node;
+    node.attributes.insert("kernel.name".to_owned(), "linux".to_owned());
+    bench
+}
+
+/// Why the job waits, and the constraint that Nomad would name.
+fn told(bench: &Bench) -> (Option<Reason>, String, Option<String>) {
+    let view = bench.job();
+    let why = view.unplaced.get("g").expect("the group waits");
+    (view.convergence.reason, view.convergence.message.clone(), why.filtered_by.clone())
+}
+
+#[test]
+fn a_group_waits_for_a_node_that_meets_its_constraint() {
+    let mut bench = bench();
+    bench.apply(vec![constrained("windows")], Vec::new());
+    let message = "j.g: ${attr.kernel.name} is \"linux\" on this node, and must be \"windows\"";
+    let filter = "${attr.kernel.name} = windows";
+    assert_eq!(told(&bench), (Some(Reason::Constraint), message.to_owned(), Some(filter.to_owned())));
+    assert_eq!(bench.job().convergence.state, ConvergenceState::Waiting);
+    assert_eq!(bench.world.allocations().count(), 0);
+    bench.apply(vec![constrained("linux")], Vec::new());
+    assert_eq!((bench.world.allocations().count(), bench.job().unplaced.len()), (1, 0));
+}
+
+#[test]
+fn nothing_is_stopped_for_a_version_that_may_not_run_here() {
+    let mut bench = bench();
+    bench.apply(one_task(), Vec::new());
+    let id = bench.world.allocations().next().expect("it was made").0.id;
+    let mut next = constrained("windows");
+    next.groups[0].tasks[0].env.insert("COLOR".to_owned(), "green".to_owned());
+    bench.apply(vec![next], Vec::new());
+    let (alloc, _) = bench.world.allocation(id).expect("it is kept");
+    assert_eq!((alloc.desired, alloc.job_version), (Desired::Run, 0));
+    assert_eq!(told(&bench).0, Some(Reason::Constraint));
+}
+
+#[test]
+fn only_one_of_a_group_with_distinct_hosts_is_placed() {
+    let mut bench = bench();
+    let mut job = one_task().remove(0);
+    job.groups[0].count = 2;
+    let constraint =
+        Constraint { attribute: String::new(), operator: Operator::DistinctHosts, value: String::new() };
+    job.groups[0].constraints.push(constraint);
+    bench.apply(vec![job], Vec::new());
+    assert_eq!(bench.world.allocations().count(), 1);
+    assert_eq!(told(&bench).2.as_deref(), Some("distinct_hosts"));
+}
+
+#[test]
+fn a_version_that_may_not_run_here_takes_nothing_over() {
+    let mut bench = bench();
+    bench.apply(one_task(), Vec::new());
+    bench.settle();
+    let id = bench.id();
+    let stands = |bench: &Bench| {
+        let (alloc, _) = bench.world.allocation(id).expect("it is kept");
+        (alloc.desired, alloc.job_version, bench.world.allocations().count())
+    };
+    bench.apply(vec![constrained("windows")], Vec::new());
+    assert_eq!(stands(&bench), (Desired::Run, 0, 1));
+    assert_eq!(told(&bench).0, Some(Reason::Constraint));
+    bench.apply(vec![constrained("linux")], Vec::new());
+    bench.settle();
+    assert_eq!((stands(&bench), bench.job().unplaced.len()), ((Desired::Run, 2, 1), 0));
+    assert_eq!(bench.job().convergence.state, ConvergenceState::Converged);
+}
+
+#[test]
+fn what_runs_nothing_by_itself_waits_for_no_node() {
+    let mut bench = bench();
+    let mut job = constrained("windows");
+    job.parameterized = Some(Default::default());
+    bench.apply(vec![job], Vec::new());
+    assert_eq!((bench.job().convergence.state, bench.job().unplaced.len()), (ConvergenceState::Converged, 0));
+}

@@ -1,0 +1,42 @@
+//! `herdlet get node`: what this machine is, in the words of constraints.
+//!
+//! In: the node in Nomad's JSON. Out: what may stand in `attribute`, and what it is here.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// What constraints can name, with this machine's values.
+pub(super) fn attributes(node: &Value) -> BTreeMap<String, String> {
+    let named = [
+        ("node.unique.id", "ID"),
+        ("node.unique.name", "Name"),
+        ("node.datacenter", "Datacenter"),
+        ("node.class", "NodeClass"),
+        ("node.pool", "NodePool"),
+    ];
+    let own = named.iter().map(|(name, field)| ((*name).to_owned(), &node[*field]));
+    let fields = |field: &str| node[field].as_object().into_iter().flat_map(Map::iter);
+    let attributes = fields("Attributes").map(|(name, value)| (format!("attr.{name}"), value));
+    let meta = fields("Meta").map(|(name, value)| (format!("meta.{name}"), value));
+    own.chain(attributes)
+        .chain(meta)
+        .filter_map(|(name, value)| Some((format!("${{{name}}}"), value.as_str()?.to_owned())))
+        .filter(|(_, value)| !value.is_empty())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_machine_is_told_in_the_words_of_constraints() {
+        let node = json!({ "Datacenter": "dc1", "NodeClass": "", "Attributes": { "cpu.arch": "amd64" }, "Meta": { "rack": "r1" } });
+        let told: Vec<String> =
+            attributes(&node).into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(told, ["${attr.cpu.arch}=amd64", "${meta.rack}=r1", "${node.datacenter}=dc1"]);
+    }
+}

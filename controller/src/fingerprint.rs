@@ -1,0 +1,138 @@
+//! What this machine is, under Nomad's names: the attributes that constraints and `${attr.…}` name.
+//!
+//! In: the kernel's word and the files that say what runs here, read once. Out: texts by name. What can't be found out is not there.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use herdlet_plan::job::capacity::Room;
+
+/// Attributes by name, without `attr.`.
+pub type Attributes = BTreeMap<String, String>;
+
+/// Looks at the machine.
+pub fn attributes() -> Attributes {
+    let mut found = Attributes::new();
+    let mut set = |name: &str, value: Option<String>| {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            found.insert(name.to_owned(), value);
+        }
+    };
+    let uname = rustix::system::uname();
+    let text = |text: &std::ffi::CStr| Some(text.to_string_lossy().into_owned());
+    set("kernel.name", text(uname.sysname()).map(|name| name.to_lowercase()));
+    set("kernel.version", text(uname.release()));
+    set("kernel.arch", text(uname.machine()));
+    set("unique.hostname", text(uname.nodename()));
+    set("cpu.arch", Some(architecture(std::env::consts::ARCH).to_owned()));
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    set("os.name", field(&release, '=', "ID"));
+    set("os.version", field(&release, '=', "VERSION_ID"));
+    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    set("cpu.modelname", field(&processors, ':', "model name"));
+    let cores = cores();
+    set("cpu.numcores", cores.map(|cores| cores.to_string()));
+    set("cpu.frequency", frequency_mhz(&processors).map(|mhz| mhz.to_string()));
+    set("cpu.totalcompute", Some(total_compute_mhz().to_string()));
+    let memory = rustix::system::sysinfo();
+    let bytes = memory.totalram.checked_mul(u64::from(memory.mem_unit));
+    set("memory.totalbytes", bytes.map(|bytes| bytes.to_string()));
+    set("os.signals", Some(SIGNALS.join(",")));
+    set(
+        "os.cgroups.version",
+        Path::new("/sys/fs/cgroup/cgroup.controllers").exists().then(|| "2".to_owned()),
+    );
+    set("nomad.service_discovery", Some("true".to_owned()));
+    found
+}
+
+/// What the machine has; endless where it doesn't tell. The disk is the one on which state is kept.
+pub fn room(state_dir: &Path) -> Room {
+    let memory = rustix::system::sysinfo();
+    let bytes = memory.totalram.checked_mul(u64::from(memory.mem_unit));
+    let disk = rustix::fs::statvfs(state_dir).ok().and_then(|disk| disk.f_blocks.checked_mul(disk.f_frsize));
+    let mib = |bytes: Option<u64>| bytes.map_or(u64::MAX, |bytes| bytes / MIB);
+    Room { cpu_mhz: total_compute_mhz(), memory_mib: mib(bytes), disk_mib: mib(disk) }
+}
+
+const MIB: u64 = 1024 * 1024;
+
+/// What all processors do together in MHz, as Nomad counts a machine's work.
+fn total_compute_mhz() -> u64 {
+    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    cores().unwrap_or(1).saturating_mul(frequency_mhz(&processors).unwrap_or(FREQUENCY_MHZ))
+}
+
+/// Of a processor that doesn't tell.
+const FREQUENCY_MHZ: u64 = 1_000;
+
+/// Signals that a task may be sent.
+const SIGNALS: [&str; 14] = [
+    "SIGABRT", "SIGALRM", "SIGCONT", "SIGHUP", "SIGINT", "SIGKILL", "SIGPIPE", "SIGQUIT", "SIGSTOP",
+    "SIGTERM", "SIGTSTP", "SIGUSR1", "SIGUSR2", "SIGWINCH",
+];
+
+/// Processors that this process may use.
+fn cores() -> Option<u64> {
+    u64::try_from(std::thread::available_parallelism().ok()?.get()).ok()
+}
+
+/// The highest frequency of the first processor, where the kernel says it, else its present one.
+fn frequency_mhz(processors: &str) -> Option<u64> {
+    let highest = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").ok();
+    let highest = highest.and_then(|text| text.trim().parse::<u64>().ok()).map(|khz| khz / 1_000);
+    let present = || field(processors, ':', "cpu MHz")?.split('.').next()?.parse().ok();
+    highest.or_else(present).filter(|mhz| *mhz > 0)
+}
+
+/// Go's name for a processor's architecture, which Nomad uses.
+fn architecture(name: &str) -> &str {
+    match name {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        "powerpc64" => "ppc64le",
+        "loongarch64" => "loong64",
+        other => other,
+    }
+}
+
+/// The first value of a key in lines of keys and values.
+fn field(text: &str, separator: char, key: &str) -> Option<String> {
+    let fields = text.lines().filter_map(|line| line.split_once(separator));
+    let (_, value) = fields.into_iter().find(|(name, _)| name.trim() == key)?;
+    Some(value.trim().trim_matches('"').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_what_jobs_ask_for() {
+        let found = attributes();
+        for name in [
+            "kernel.name",
+            "kernel.version",
+            "cpu.arch",
+            "cpu.numcores",
+            "cpu.totalcompute",
+            "memory.totalbytes",
+        ] {
+            assert!(found.contains_key(name), "{name}: {found:?}");
+        }
+        assert_eq!(found["kernel.name"], "linux");
+    }
+
+    #[test]
+    fn fields_are_read_as_they_are_written() {
+        let release = "NAME=\"Debian GNU/Linux\"\nID=debian\nVERSION_ID=\"12\"\n";
+        assert_eq!(field(release, '=', "ID").as_deref(), Some("debian"));
+        assert_eq!(field(release, '=', "VERSION_ID").as_deref(), Some("12"));
+        assert_eq!(
+            field("processor\t: 0\ncpu MHz\t\t: 2450.000\n", ':', "cpu MHz").as_deref(),
+            Some("2450.000")
+        );
+        assert_eq!(frequency_mhz("no processor"), frequency_mhz(""));
+        assert_eq!(field(release, '=', "NOPE"), None);
+    }
+}

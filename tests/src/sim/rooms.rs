@@ -1,0 +1,133 @@
+//! Who may have what of the machine, seen from outside: by the views that are published.
+//!
+//! In: the views after each turn. Out: the first broken promise. Never more is given than there is, and nobody is given what
+//! another waits for who comes first and whom it would do.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use herdlet_api_types::{
+    AllocId, JobKey,
+    alloc::Desired,
+    job::Group,
+    task::TaskStatus,
+    view::{AllocView, JobView, Reason},
+};
+use herdlet_plan::job::capacity::Room;
+
+use super::jobs::ROOM;
+
+type Allocs = BTreeMap<AllocId, Arc<AllocView>>;
+type Jobs = BTreeMap<JobKey, Arc<JobView>>;
+
+/// What was seen until now.
+#[derive(Debug, Default)]
+pub struct Rooms {
+    live: BTreeMap<AllocId, JobKey>,
+    /// Jobs that waited for room.
+    waiting: BTreeSet<JobKey>,
+    /// Jobs whose allocations have made room, for their own successors first, in the last turn and the one before.
+    makers: [BTreeSet<JobKey>; 2],
+}
+
+impl Rooms {
+    /// A turn was published. Of allocations in `forgotten` an agent may believe again that they live.
+    pub fn end_turn(
+        &mut self,
+        jobs: &Jobs,
+        allocs: &Allocs,
+        forgotten: &BTreeSet<AllocId>,
+    ) -> Result<(), String> {
+        let known = allocs.iter().filter(|(id, _)| !forgotten.contains(id));
+        let total = known.map(|(_, view)| held(view)).fold(Room::default(), Room::plus);
+        if total.check(ROOM, ROOM).is_err() {
+            return Err(format!("more was given than there is: {total:?}"));
+        }
+        let live: BTreeMap<AllocId, JobKey> = allocs
+            .iter()
+            .filter(|(_, view)| is_live(view))
+            .map(|(id, view)| (*id, view.spec.job_key.clone()))
+            .collect();
+        let ended = self.live.iter().filter(|(id, _)| !live.contains_key(id)).map(|(_, key)| key.clone());
+        let [newest, _] = std::mem::take(&mut self.makers);
+        self.makers = [ended.collect(), newest];
+        let placed = live.iter().filter(|(id, _)| !self.live.contains_key(id));
+        let placed: Vec<&AllocView> =
+            placed.filter_map(|(id, _)| allocs.get(id)).map(|view| &**view).collect();
+        let waiting: BTreeSet<JobKey> =
+            jobs.values().filter(|job| waits(job)).map(|job| job.key.clone()).collect();
+        for first in self.waiting.intersection(&waiting).filter_map(|key| jobs.get(key)) {
+            self.was_passed_over(first, &placed, jobs, allocs)?;
+        }
+        (self.live, self.waiting) = (live, waiting);
+        Ok(())
+    }
+
+    /// Whether those that come later have been given what `first` waits for.
+    fn was_passed_over(
+        &self,
+        first: &JobView,
+        placed: &[&AllocView],
+        jobs: &Jobs,
+        allocs: &Allocs,
+    ) -> Result<(), String> {
+        let rank = |job: &JobView| (Reverse(job.job.priority), job.create_index);
+        let comes_later = |view: &&&AllocView| {
+            let key = &view.spec.job_key;
+            let later = jobs.get(key).is_some_and(|job| rank(job) > rank(first));
+            later && !self.makers.iter().any(|makers| makers.contains(key))
+        };
+        let taken =
+            placed.iter().filter(comes_later).map(|view| held(view)).fold(Room::default(), Room::plus);
+        if taken.is_empty() || lacks_room(first, taken, jobs, allocs) {
+            return Ok(());
+        }
+        Err(format!("{} waits for room, and others that come later were given {taken:?}", first.key))
+    }
+}
+
+/// Whether the job waits for room.
+pub fn waits(job: &JobView) -> bool {
+    job.convergence.reason == Some(Reason::Capacity)
+}
+
+/// Whether there is a group of the job for which too little is left, had it `more`.
+pub fn lacks_room(job: &JobView, more: Room, jobs: &Jobs, allocs: &Allocs) -> bool {
+    let taken = allocs.values().map(|view| held(view).most(promised(view, jobs)));
+    let free = ROOM.minus(taken.fold(Room::default(), Room::plus)).plus(more);
+    job.job.groups.iter().any(|group| {
+        let wants = Room::of(group);
+        let has = to_be_replaced(job, group, allocs);
+        wants.check(has.map_or(free, |has| free.plus(has)), ROOM).is_err()
+    })
+}
+
+/// Where each slot of the group holds something, and something older than the job's version is among it: the least that one of
+/// those makes room for. Canaries stand beside them.
+fn to_be_replaced(job: &JobView, group: &Group, allocs: &Allocs) -> Option<Room> {
+    let canaries = group.update.as_ref().is_some_and(|update| update.canary > 0);
+    let own = allocs.values().filter(|view| view.spec.job_key == job.key && view.spec.group == group.name);
+    let own = own.filter(|view| is_live(view) && view.spec.desired == Desired::Run);
+    let is_full = own.clone().count() >= usize::try_from(group.count).unwrap_or(usize::MAX);
+    let old = own.filter(|view| view.spec.job_version != job.version).map(|view| held(view));
+    old.min_by_key(|room| room.memory_mib).filter(|_| is_full && !canaries)
+}
+
+/// What the allocation holds.
+fn held(view: &AllocView) -> Room {
+    view.spec.group().filter(|_| is_live(view)).map(Room::of).unwrap_or_default()
+}
+
+/// What it holds for the one that follows it.
+fn promised(view: &AllocView, jobs: &Jobs) -> Room {
+    let is_leaving = is_live(view) && view.spec.desired == Desired::Stop;
+    let job = jobs.get(&view.spec.job_key).filter(|_| is_leaving);
+    job.and_then(|job| job.job.group(&view.spec.group)).map(Room::of).unwrap_or_default()
+}
+
+fn is_live(view: &AllocView) -> bool {
+    !view.status.is_terminal() || view.tasks.iter().any(|task| task.state != TaskStatus::Dead)
+}

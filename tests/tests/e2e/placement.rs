@@ -1,0 +1,99 @@
+//! What may not run on this machine at a real agent: it waits and says why, in Nomad's words too, and starts once it may.
+
+use std::fs;
+
+use herdlet_tests::e2e::{agent::Agent, http, program::example, wait::until_true};
+use serde_json::{Value, json};
+
+use crate::common::{is_root, job, sleeper};
+
+fn wanting(attribute: &str, value: &str) -> String {
+    let constraint = format!("constraints: [{{attribute: \"{attribute}\", value: \"{value}\"}}]\n");
+    job("picky", "service", &constraint, &[sleeper("t", "")])
+}
+
+fn get(agent: &Agent, path: &str) -> Value {
+    http::get(&agent.peer(), path).unwrap().json()
+}
+
+#[test]
+fn a_group_waits_for_what_this_machine_is_not() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply(&wanting("${attr.kernel.name}", "plan9"));
+    let why = "picky.g: ${attr.kernel.name} is \"linux\" on this node, and must be \"plan9\"";
+    until_true("it says why", || agent.cli(&["status"]).stdout.contains("${attr.kernel.name}"));
+    let explained = agent.cli(&["explain", "picky"]).success().stdout;
+    assert!(explained.contains(why), "{explained}");
+    assert_eq!(get(&agent, "/v1/job/picky")["Status"], "pending");
+    let evaluations = get(&agent, "/v1/job/picky/evaluations");
+    let failed = &evaluations[0]["FailedTGAllocs"]["g"];
+    assert_eq!(
+        (&failed["NodesFiltered"], &failed["ConstraintFiltered"]),
+        (&1.into(), &json!({ "${attr.kernel.name} = plan9": 1 })),
+        "{evaluations}"
+    );
+
+    let node = &get(&agent, "/v1/nodes")[0]["ID"];
+    let node = get(&agent, &format!("/v1/node/{}", node.as_str().unwrap()));
+    let arch = node["Attributes"]["cpu.arch"].as_str().unwrap();
+    agent.apply_and_wait(&wanting("${attr.cpu.arch}", arch));
+    let pid = agent.cli(&["get", "allocs", "picky", "-o", "name"]).success().stdout;
+
+    agent.apply(&wanting("${attr.kernel.name}", "plan9"));
+    until_true("it says why again", || agent.cli(&["status"]).stdout.contains("${attr.kernel.name}"));
+    assert_eq!(
+        agent.cli(&["get", "allocs", "picky", "-o", "name"]).success().stdout,
+        pid,
+        "what runs runs on"
+    );
+    agent.cli(&["delete", "picky", "--wait"]).success();
+    agent.finish();
+}
+
+#[test]
+fn the_example_runs_where_what_it_names_is_so() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let named = agent.cli(&["get", "node", "-o", "yaml"]).success().stdout;
+    for line in ["${attr.kernel.name}: linux", "${node.datacenter}: dc1", "${node.pool}: default"] {
+        assert!(named.replace(['\'', '"'], "").contains(line), "{line} in {named}");
+    }
+    agent.apply_and_wait(&fs::read_to_string(example("placement")).unwrap());
+    let asked_for = fs::read_to_string(example("placement")).unwrap().replace(">= 4.18", ">= 99");
+    agent.apply(&asked_for);
+    let why = "must be a version \">= 99\"";
+    until_true("it says why", || agent.cli(&["explain", "placement"]).stdout.contains(why));
+    agent.cli(&["delete", "placement", "--wait"]).success();
+    agent.finish();
+}
+
+fn hungry(name: &str, memory: u64) -> String {
+    job(name, "service", "", &[sleeper("t", &format!("resources: {{memory: {memory}}}"))])
+}
+
+#[test]
+fn what_does_not_fit_waits_for_what_ends() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let id = get(&agent, "/v1/nodes")[0]["ID"].as_str().unwrap().to_owned();
+    let node = get(&agent, &format!("/v1/node/{id}"));
+    let all = node["NodeResources"]["Memory"]["MemoryMB"].as_u64().unwrap();
+    let most = all * 2 / 3;
+    agent.apply_and_wait(&hungry("first", most));
+    agent.apply(&hungry("second", most));
+    let why = format!("second.g[0] wants {most} MiB of memory ({} of {all} MiB are free)", all - most);
+    until_true("it says why", || agent.cli(&["explain", "second"]).stdout.contains(&why));
+    let failed = &get(&agent, "/v1/job/second/evaluations")[0]["FailedTGAllocs"]["g"];
+    assert_eq!(failed["DimensionExhausted"], json!({ "memory": 1 }), "{failed}");
+    agent.cli(&["delete", "first", "--wait"]).success();
+    agent.cli(&["wait", "second", "--timeout", "30s"]).success();
+    agent.cli(&["delete", "second", "--wait"]).success();
+    agent.finish();
+}
