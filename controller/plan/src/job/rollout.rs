@@ -225,7 +225,7 @@ fn plan_group<'a>(
                 }
             }
             Some((alloc, placed)) if has_ended(placed.known) && placed.desired != Desired::Run => {
-                if !canarying {
+                if !canarying && !is_lingering(&placed, find) {
                     steps.push(create(Some(alloc)));
                 }
             }
@@ -342,6 +342,12 @@ fn is_of_deployment<'a>(
 ) -> bool {
     let of = find(alloc).and_then(|placed| placed.deployment);
     of.is_some_and(|of| deployment.is_some_and(|known| known.deployment.id == of.id))
+}
+
+/// Something before it in its slot lives still: a canary that was promoted has stood beside what it replaced.
+fn is_lingering<'a>(placed: &Placed<'a>, find: &dyn Fn(AllocId) -> Option<Placed<'a>>) -> bool {
+    let before = placed.previous.and_then(find);
+    before.is_some_and(|before| !has_ended(before.known) || is_lingering(&before, find))
 }
 
 /// All its tasks have ended, or it never had any.

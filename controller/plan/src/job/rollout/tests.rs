@@ -20,13 +20,15 @@ struct Slotted {
     outdated: bool,
     desired: Desired,
     known: Durable,
+    /// The slot of what it replaced.
+    previous: Option<usize>,
 }
 
 fn slotted(outdated: bool, desired: Desired, task: TaskState, healthy: Option<bool>) -> Slotted {
     let status = if task.failed { ClientStatus::Failed } else { ClientStatus::Running };
     let health = healthy.map(|healthy| Health { healthy, at: at(0).wall });
     let known = Durable { adopted: true, tasks: vec![task], status, health, ..Durable::default() };
-    Slotted { outdated, desired, known }
+    Slotted { outdated, desired, known, previous: None }
 }
 
 /// The next steps of a job in these slots, of which so many may be between versions.
@@ -86,7 +88,8 @@ fn steps_in(
         let job = if slot.outdated { &*old } else { &*new };
         let version = u64::from(!slot.outdated);
         let (desired, known) = (slot.desired, &slot.known);
-        Some(Placed { job, version, group: "g", deployment: None, desired, previous: None, known })
+        let previous = slot.previous.and_then(|at| ids.get(at).copied());
+        Some(Placed { job, version, group: "g", deployment: None, desired, previous, known })
     };
     if let Some(instance) = deploys {
         state.deployments.extend(deployment::begin(&new, &state, instance, &ids, &find));
@@ -120,6 +123,14 @@ fn moves((ids, steps): (Vec<AllocId>, Vec<Step>)) -> (Vec<usize>, Vec<u32>) {
 
 fn next(slots: &[Slotted]) -> (Vec<usize>, Vec<u32>) {
     next_of(1, slots)
+}
+
+#[test]
+fn nothing_follows_a_promoted_canary_before_what_it_stood_beside_has_ended() {
+    let canary = || Slotted { previous: Some(1), ..slotted(false, Desired::Stop, failed(), None) };
+    let beside = |task| slotted(true, Desired::Stop, task, None);
+    assert_eq!(next(&[canary(), beside(running())]), (vec![], vec![]));
+    assert_eq!(next(&[canary(), beside(dead())]), (vec![], vec![0, 1]));
 }
 
 #[test]
