@@ -73,11 +73,13 @@ pub fn check_distinct(job: &Job, group: &Group, of_job: u32, of_group: u32) -> R
     let of_job = job.constraints.iter().map(|constraint| (constraint, of_job, "job"));
     let of_group = group.constraints.iter().map(|constraint| (constraint, of_group, "group"));
     for (constraint, live, of) in of_job.chain(of_group) {
-        let most = match constraint.operator {
-            // A system job has one of each group on a machine anyway.
-            Operator::DistinctHosts if !job.kind.is_on_each_machine() => 1,
-            Operator::DistinctProperty => constraint.value.parse().unwrap_or(1),
-            _ => continue,
+        // A system job has one of each group on a machine anyway.
+        let most = if constraint.operator == Operator::DistinctHosts && !job.kind.is_on_each_machine() {
+            1
+        } else if constraint.operator == Operator::DistinctProperty {
+            constraint.value.parse().unwrap_or(1)
+        } else {
+            continue;
         };
         if live >= most {
             let sentence = format!(
