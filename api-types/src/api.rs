@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AllocId, JobKey, UnixNanos,
-    view::{AllocView, Convergence, JobView, VolumeView},
+    view::{AllocView, Convergence, JobView, Unplaced, VolumeView},
 };
 
 /// Body of `POST /v1/herdlet/apply`.
@@ -18,6 +18,22 @@ pub struct ApplyRequest {
     /// Values for the variables of HCL job files.
     #[serde(default)]
     pub variables: VariableTexts,
+}
+
+/// Answer of `POST /v1/herdlet/plan`: what would come of an apply of these manifests. Nothing is changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanReply {
+    /// Each job.
+    pub jobs: Vec<PlannedJob>,
+}
+
+/// What would come of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedJob {
+    /// Which.
+    pub job: JobKey,
+    /// Groups of which allocations would wait, and why.
+    pub unplaced: BTreeMap<String, Unplaced>,
 }
 
 /// Values for the variables of HCL job files, as they were given; of several for one variable the last holds.

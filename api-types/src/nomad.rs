@@ -140,6 +140,12 @@ pub struct AllocMetric {
 }
 
 impl AllocMetric {
+    /// How well the node suited, as far as anybody had a preference: the weights of the affinities that hold, as a part of all.
+    pub fn set_affinity_score(&mut self, node: &str, score: f64) {
+        self.score_meta_data =
+            Some(json!([{ "NodeID": node, "Scores": { "node-affinity": score }, "NormScore": score }]));
+    }
+
     /// The one node was looked at, and taken.
     fn one_node() -> Self {
         Self { nodes_evaluated: 1, nodes_in_pool: 1, node_pool: "default".to_owned(), ..Self::default() }

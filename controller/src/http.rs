@@ -145,6 +145,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub fn router(shared: Arc<Shared>) -> Router {
     let routes = Router::new()
         .route("/v1/herdlet/apply", post(apply::apply).put(apply::apply))
+        .route("/v1/herdlet/plan", post(apply::plan).put(apply::plan))
         .route("/v1/herdlet/jobs", get(jobs::views))
         .route("/v1/herdlet/job/{job}/versions", get(versions::views))
         .route("/v1/herdlet/allocs", get(allocs::views))

@@ -85,13 +85,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
     sweep(&instance);
     let state = StateDb::open(dir, &instance.paths, agent::now()).context("open the state database")?;
     let node = config.node_facts(&id);
+    let room = (config.total(), config.reserved);
     let facts = Facts {
         node: node.clone(),
         instance: id.0.clone(),
         isolation,
         started_at: agent::now().wall,
         reserved_ports: comma_list(&config.reserved_ports),
-        room: (config.total(), config.reserved),
+        room,
         dynamic_ports: (*config.dynamic_ports.start(), *config.dynamic_ports.end()),
     };
     let telemetry = Telemetry::new();
@@ -113,7 +114,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let mut faces = JoinSet::new();
     telemetry.orphans(agent.orphans);
-    let scrape = telemetry.scrape(&mut agent, problems.clone());
+    let scrape = telemetry.scrape(&mut agent, problems.clone(), room);
     let vitals = vitals(readiness.clone(), agent.requests.clone(), agent.orphans, problems);
     let shared = shared(&config, &agent, facts, vitals, scrape, closing.clone());
     // Before anything that may wait, so that whoever wonders can ask.

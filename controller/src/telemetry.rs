@@ -27,7 +27,7 @@ use std::{
 };
 
 use herdlet_api_types::{JobKey, view::JobView};
-use herdlet_plan::turn::Note;
+use herdlet_plan::{job::capacity::Room, turn::Note};
 use herdlet_runtime::{BootClock, Clock as _, Metrics, StoreHealth, metrics::HistogramReading};
 use prometheus_client::{
     collector::Collector,
@@ -67,6 +67,8 @@ pub struct Sources {
     pub state_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
     /// How many manifest files are refused now.
     pub manifest_errors: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// What the machine has, and what of it is kept from allocations.
+    pub room: (Room, Room),
     /// Reads the boot clock, in nanoseconds.
     pub boot_ns: Box<dyn Fn() -> u64 + Send + Sync>,
 }
@@ -120,6 +122,7 @@ impl Telemetry {
         self,
         agent: &mut Agent,
         folders: Vec<Arc<FolderStatus>>,
+        room: (Room, Room),
     ) -> impl Fn(Format) -> String + Send + Sync + 'static {
         let operations = agent.operations.clone();
         let isolation = match agent.isolation {
@@ -139,6 +142,7 @@ impl Telemetry {
             isolation,
             state_bytes: Box::new(move || std::fs::metadata(&database).map_or(0, |metadata| metadata.len())),
             manifest_errors: Box::new(move || refused_files(&folders)),
+            room,
             boot_ns: Box::new(|| BootClock.now().boot_ns),
         });
         agent.watch(self.clone().follow(Arc::downgrade(&agent.model)));
@@ -260,6 +264,7 @@ impl Shared {
             gauges.allocations.iter().map(|(status, n)| ([*status], number(*n))),
         )?;
         page.gauges(&names::TASKS, gauges.tasks.iter().map(|(state, n)| ([*state], number(*n))))?;
+        write_room(page, sources.room, gauges.allocated)?;
         page.gauges(
             &names::CHECK_STATE,
             gauges.checks.iter().map(|((namespace, job, service, check, state), n)| {
@@ -309,6 +314,19 @@ impl Shared {
             counts.starts.iter().map(|(driver, took)| ([driver.as_str()], took.read())),
         )
     }
+}
+
+/// How much of each dimension is in which hands; together they are what the machine has.
+fn write_room(page: &mut Page<'_>, (total, reserved): (Room, Room), allocated: Room) -> fmt::Result {
+    const HERTZ: f64 = 1e6;
+    const BYTES: f64 = 1024.0 * 1024.0;
+    let free = total.minus(reserved).minus(allocated);
+    let hands = [("allocated", allocated), ("free", free), ("reserved", reserved)];
+    let samples =
+        |of: fn(Room) -> u64, unit: f64| hands.map(|(state, room)| ([state], number(of(room)) * unit));
+    page.gauges(&names::NODE_CPU, samples(|room| room.cpu_mhz, HERTZ))?;
+    page.gauges(&names::NODE_MEMORY, samples(|room| room.memory_mib, BYTES))?;
+    page.gauges(&names::NODE_DISK, samples(|room| room.disk_mib, BYTES))
 }
 
 fn write_loop(page: &mut Page<'_>, runtime: &Metrics) -> fmt::Result {

@@ -11,7 +11,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::{Stream, TryStreamExt};
 use herdlet_api_types::{
     AllocId, DeploymentId, JobKey,
-    api::{AgentStatus, ApplyReply, ApplyRequest, Change},
+    api::{AgentStatus, ApplyReply, ApplyRequest, Change, PlanReply},
     nomad,
     overview::Overview,
     service::Registration,
@@ -177,6 +177,14 @@ impl Client {
     /// [`ClientError::Problems`] where they are wrong; then nothing was changed.
     pub async fn apply(&self, manifests: &ApplyRequest) -> Result<ApplyReply> {
         self.ask(self.to(Method::POST, "/v1/herdlet/apply").json(manifests)).await
+    }
+
+    /// What would come of an apply of these manifests.
+    ///
+    /// # Errors
+    /// See [`Client::apply`].
+    pub async fn plan(&self, manifests: &ApplyRequest) -> Result<PlanReply> {
+        self.ask(self.to(Method::POST, "/v1/herdlet/plan").json(manifests)).await
     }
 
     /// All jobs.

@@ -4,8 +4,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
 use herdlet_api_types::{
+    api::{ApplyRequest, ManifestText},
     job::Job,
     manifest::{JobManifest, VolumeManifest},
+    view::Unplaced,
 };
 use herdlet_plan::job::difference::replacing;
 use serde::Serialize;
@@ -20,7 +22,10 @@ use super::{
     table::plain,
     variables::VariableArgs,
 };
-use crate::desired::manifests::{self, Drivers};
+use crate::desired::{
+    manifests::{self, Drivers, Set},
+    yaml::WriteError,
+};
 
 /// Arguments of `herdlet diff`.
 #[derive(Debug, Clone, Args)]
@@ -43,7 +48,7 @@ struct Report {
 }
 
 /// What would become of one object.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, Default, PartialEq, Serialize)]
 struct Change {
     /// `job/NAME` or `volume/NAME`.
     object: String,
@@ -53,6 +58,9 @@ struct Change {
     /// Of a job that is updated, what becomes of the allocations of each group.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<GroupChange>,
+    /// Of a job, groups of which allocations would wait, and why.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    unplaced: BTreeMap<String, Unplaced>,
 }
 
 /// What becomes of the allocations of a group.
@@ -91,9 +99,10 @@ impl GroupKind {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
+    #[default]
     Create,
     Update,
 }
@@ -113,7 +122,8 @@ pub(super) async fn run(args: DiffArgs) -> Result<u8, Failure> {
     let set = manifests::load(&args.files, &Drivers::built_in(), &args.variables.read()?);
     let set = set.map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
     let client = args.connection.client()?;
-    let (jobs, volumes) = tokio::try_join!(client.jobs(), client.volumes())?;
+    let wanted = documents(&set)?;
+    let (jobs, volumes, planned) = tokio::try_join!(client.jobs(), client.volumes(), client.plan(&wanted))?;
     let mut changes = Vec::new();
     for loaded in &set.volumes {
         let wanted = &loaded.object;
@@ -129,7 +139,9 @@ pub(super) async fn run(args: DiffArgs) -> Result<u8, Failure> {
         let wanted = value(&JobManifest::from_job(&loaded.object));
         changes.extend(change(format!("job/{key}"), known.as_ref(), &wanted).map(|change| {
             let groups = view.map(|view| groups(&view.job, &loaded.object, &change.fields));
-            Change { groups: groups.unwrap_or_default(), ..change }
+            let planned = planned.jobs.iter().find(|planned| planned.job == key);
+            let unplaced = planned.map(|planned| planned.unplaced.clone()).unwrap_or_default();
+            Change { groups: groups.unwrap_or_default(), unplaced, ..change }
         }));
     }
     let code = if changes.is_empty() { 0 } else { FAILED };
@@ -140,6 +152,17 @@ pub(super) async fn run(args: DiffArgs) -> Result<u8, Failure> {
     Ok(code)
 }
 
+/// The jobs of a set as the agent reads them.
+fn documents(set: &Set) -> Result<ApplyRequest, Failure> {
+    let texts = set.jobs.iter().map(|loaded| {
+        let text = manifests::job_to_yaml(&loaded.object)?;
+        Ok(ManifestText { name: loaded.object.id.clone(), text })
+    });
+    let files: Result<Vec<ManifestText>, _> = texts.collect();
+    let files = files.map_err(|error: WriteError| Failure::new(format!("failed to {error}")))?;
+    Ok(ApplyRequest { files, ..ApplyRequest::default() })
+}
+
 fn value<T: Serialize>(object: &T) -> Value {
     serde_json::to_value(object).unwrap_or_default()
 }
@@ -147,7 +170,7 @@ fn value<T: Serialize>(object: &T) -> Value {
 /// What changes of one object; nothing where nothing does.
 fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Change> {
     let Some(known) = known else {
-        return Some(Change { object, change: Kind::Create, fields: Vec::new(), groups: Vec::new() });
+        return Some(Change { object, change: Kind::Create, ..Change::default() });
     };
     let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
     flatten("", known, &mut before);
@@ -164,7 +187,7 @@ fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Chang
         })
         .filter(|field| field.before != field.after)
         .collect();
-    (!fields.is_empty()).then_some(Change { object, change: Kind::Update, fields, groups: Vec::new() })
+    (!fields.is_empty()).then(|| Change { object, change: Kind::Update, fields, ..Change::default() })
 }
 
 /// What becomes of each group when `known` becomes `wanted`, which differ in `fields`.
@@ -226,6 +249,11 @@ fn lines(change: &Change) -> String {
         let because =
             if because.is_empty() { String::new() } else { format!(", because of {}", because.join(", ")) };
         lines.push_str(&format!("  group {group}: {}{because}\n", change.as_str()));
+    }
+    for (group, why) in &change.unplaced {
+        let line = format!("  group {group} would wait: {}", plain(&why.message));
+        lines.push_str(&styled(style::WARNING, line));
+        lines.push('\n');
     }
     lines
 }

@@ -1,6 +1,6 @@
 //! `herdlet explain` and `describe`: what something is waiting for, and what comes next.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use clap::Args;
 use herdlet_api_types::{
@@ -8,7 +8,7 @@ use herdlet_api_types::{
     alloc::ClientStatus,
     deployment::Deployment,
     nomad,
-    view::{AllocView, Convergence, Explanation, JobView, Wait},
+    view::{AllocView, Convergence, Explanation, JobView, Unplaced, Wait},
 };
 use serde::Serialize;
 
@@ -47,6 +47,8 @@ struct JobReport {
     version: u64,
     deleting: bool,
     convergence: Convergence,
+    /// Why groups have allocations that can't be placed now.
+    unplaced: BTreeMap<String, Unplaced>,
     /// Its newest one.
     deployment: Option<Arc<Deployment>>,
 }
@@ -127,6 +129,7 @@ fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: D
             version: view.version,
             deleting: view.deleting,
             convergence: view.convergence,
+            unplaced: view.unplaced,
             deployment: view.deployments.into_iter().next(),
         }),
         allocs: allocs.into_iter().map(of_alloc).collect(),
@@ -139,6 +142,9 @@ fn show_job(view: &JobView) {
     let since = show::age(view.convergence.since.wall);
     let name = styled(style::HEADING, &view.key);
     show::out(&format!("{name} version {}: {verdict} (for {since})\n", view.version));
+    for why in view.unplaced.values().filter(|why| why.message != view.convergence.message) {
+        show::out(&format!("  {} [{}]\n", plain(&why.message), why.reason.as_str()));
+    }
     deployments::show(view);
 }
 

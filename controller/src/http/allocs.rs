@@ -11,7 +11,10 @@ use herdlet_api_types::{
     nomad,
     view::{AllocView, Explanation},
 };
-use herdlet_plan::event::{Command, Reply, RestartScope};
+use herdlet_plan::{
+    event::{Command, Reply, RestartScope},
+    job::feasibility,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -87,7 +90,18 @@ pub(super) async fn read(
     Path(id): Path<String>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.answer(&read, |shared| Ok(nomad::allocation(&*shared.known_alloc(&id)?, &shared.node()))).await
+    shared.answer(&read, |shared| Ok(whole(shared, &*shared.known_alloc(&id)?))).await
+}
+
+/// An allocation with all that is known of it.
+pub(super) fn whole(shared: &Shared, view: &AllocView) -> nomad::Allocation {
+    let node = &shared.facts.node;
+    let mut shown = nomad::allocation(view, &shared.node());
+    let score = view.spec.group().and_then(|group| feasibility::affinity_score(&view.spec.job, group, node));
+    if let Some(score) = score {
+        shown.metrics.set_affinity_score(&node.id, score);
+    }
+    shown
 }
 
 /// How to stop, in Nomad's words.

@@ -1,10 +1,10 @@
-//! `POST /v1/herdlet/apply`: manifests become desired state, all or nothing.
+//! `POST /v1/herdlet/apply`: manifests become desired state, all or nothing; `…/plan`: what would come of that.
 
 use std::sync::Arc;
 
 use axum::{Json, extract::State};
 use herdlet_api_types::{
-    api::{AppliedJob, ApplyReply, ApplyRequest, JobChange},
+    api::{AppliedJob, ApplyReply, ApplyRequest, JobChange, PlanReply, PlannedJob},
     job::Job,
     volume::Volume,
 };
@@ -13,6 +13,7 @@ use herdlet_plan::event::{self, Command, Reply};
 use super::{
     Shared, body,
     error::{ApiError, ApiResult, unexpected},
+    register,
 };
 use crate::desired::{
     hcl::Variables,
@@ -39,6 +40,19 @@ pub(super) async fn apply(
         volumes,
         warnings: set.warnings.iter().map(ToString::to_string).collect(),
     }))
+}
+
+/// `POST /v1/herdlet/plan`: what would come of an apply.
+pub(super) async fn plan(
+    State(shared): State<Arc<Shared>>,
+    body::Json(request): body::Json<ApplyRequest>,
+) -> ApiResult<Json<PlanReply>> {
+    let set = read(request, shared.manifests.clone()).await?.map_err(ApiError::Problems)?;
+    let planned = |job: &Job| {
+        let unplaced = register::unplaced(&shared, job).into_iter();
+        PlannedJob { job: job.key(), unplaced: unplaced.map(|(group, (why, _))| (group, why)).collect() }
+    };
+    Ok(Json(PlanReply { jobs: set.jobs.iter().map(|loaded| planned(&loaded.object)).collect() }))
 }
 
 fn nothing(names: &[String]) -> Problem {

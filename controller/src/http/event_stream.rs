@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::{
-    Shared,
+    Shared, allocs,
     error::{ApiError, ApiResult},
     query::{Params, Read},
     stream::{Gone, Pieces, streamed},
@@ -182,7 +182,7 @@ impl Telling {
                     self.read.covers(&job.namespace) && self.topics.want("Allocation", &[&key, &job.id]);
                 wanted.then(|| {
                     // Without its job, as Nomad does.
-                    let payload = nomad::Allocation { job: None, ..nomad::allocation(&view, &shared.node()) };
+                    let payload = nomad::Allocation { job: None, ..allocs::whole(shared, &view) };
                     json!({
                         "Topic": "Allocation", "Type": "AllocationUpdated", "Key": key,
                         "Namespace": job.namespace, "FilterKeys": [job.id], "Index": change.index,

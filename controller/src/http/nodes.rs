@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Shared, VERSION,
+    Shared, VERSION, allocs,
     error::{ApiError, ApiResult},
     list::Listed,
     query::{Params, Read, flag},
@@ -79,7 +79,7 @@ pub(super) async fn allocations(
         check(shared, &id)?;
         Ok(shared.model.allocs())
     };
-    let whole = |shared: &Shared, view: &Arc<AllocView>| json!(nomad::allocation(view, &shared.node()));
+    let whole = |shared: &Shared, view: &Arc<AllocView>| json!(allocs::whole(shared, view));
     shared.list(&read, allocs, whole).await
 }
 

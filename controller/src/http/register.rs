@@ -3,7 +3,7 @@
 //! In: `{"Job": …}` as Nomad's clients send it, or the text of a job file. Out: what was accepted, the job in Nomad's JSON, or what
 //! a registration would change. What is wrong with a job comes back as problems with the path of each.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Json,
@@ -13,7 +13,7 @@ use herdlet_api_types::{
     job::Job,
     nomad,
     nomad::Updates,
-    view::{AllocView, JobView},
+    view::{AllocView, JobView, Unplaced},
 };
 use herdlet_plan::{
     event::Command,
@@ -143,13 +143,22 @@ pub(super) async fn plan(
     })))
 }
 
-/// Groups that can't be placed on this node now, by name, and why; null where there are none. Of a job that is dispatched this is
-/// so of its next child.
+/// Groups that can't be placed on this node now, by name, and why; null where there are none.
 fn failed(shared: &Shared, job: &Job) -> Value {
+    let unplaced = unplaced(shared, job).into_iter();
+    let failed: Map<String, Value> = unplaced
+        .map(|(group, (why, count))| (group, json!(nomad::AllocMetric::unplaced(&why, count))))
+        .collect();
+    if failed.is_empty() { Value::Null } else { Value::Object(failed) }
+}
+
+/// Groups that can't be placed on this node now, by name: why, and how many of their allocations wait for it. Of a job that is
+/// dispatched this is so of its next child.
+pub(super) fn unplaced(shared: &Shared, job: &Job) -> BTreeMap<String, (Unplaced, u64)> {
     let (total, reserved) = shared.facts.room;
     let all = total.minus(reserved);
     let mut taken = taken_by_others(shared, job);
-    let mut failed = Map::new();
+    let mut unplaced = BTreeMap::new();
     for group in &job.groups {
         let Updates { place, destructive_update, in_place_update, .. } = updates(shared, job, &group.name);
         let missing = place + destructive_update;
@@ -163,11 +172,11 @@ fn failed(shared: &Shared, job: &Job) -> Value {
         match fits {
             Ok(()) => taken = taken.plus(wants),
             Err(why) => {
-                failed.insert(group.name.clone(), json!(nomad::AllocMetric::unplaced(&why, changed)));
+                unplaced.insert(group.name.clone(), (why, changed));
             }
         }
     }
-    if failed.is_empty() { Value::Null } else { Value::Object(failed) }
+    unplaced
 }
 
 /// What live allocations hold, but for those of this job that will be stopped or replaced for it.

@@ -12,6 +12,8 @@ use herdlet_api_types::{
     volume::VolumeStatus,
 };
 
+use herdlet_plan::job::capacity::Room;
+
 use crate::publish::ReadModel;
 
 const STATES: [ConvergenceState; 4] = [
@@ -49,6 +51,8 @@ pub(crate) struct Gauges {
     pub(super) versions: BTreeMap<(String, String), u64>,
     pub(super) allocations: BTreeMap<&'static str, u64>,
     pub(super) tasks: BTreeMap<&'static str, u64>,
+    /// What live allocations have taken of the machine.
+    pub(super) allocated: Room,
     pub(super) checks: BTreeMap<(String, String, String, String, &'static str), u64>,
 }
 
@@ -82,6 +86,9 @@ impl Gauges {
                 gauges.count("alloc", &alloc.convergence, now_ns);
             }
             *gauges.allocations.entry(alloc.status.as_str()).or_default() += 1;
+            if let Some(group) = alloc.spec.group().filter(|_| !alloc.status.is_terminal()) {
+                gauges.allocated = gauges.allocated.plus(Room::of(group));
+            }
             for task in &alloc.tasks {
                 *gauges.tasks.entry(task.state.as_str()).or_default() += 1;
             }

@@ -105,6 +105,14 @@ metrics! {
     CHECK_STATE = Gauge Number "check_state" ["namespace", "job", "service", "check", "state"]
         "Checks of the built-in catalogue by their last result (pending, success, failure).";
 
+    // The machine's room.
+    NODE_CPU = Gauge Number "node_cpu_hertz" ["state"]
+        "What this machine's processors do together: allocated to allocations, free for more, reserved by the agent's config.";
+    NODE_MEMORY = Gauge Bytes "node_memory_bytes" ["state"]
+        "Memory of this machine: allocated to allocations, free for more, reserved by the agent's config.";
+    NODE_DISK = Gauge Bytes "node_disk_bytes" ["state"]
+        "Disk on which state is kept: allocated to allocations, free for more, reserved by the agent's config.";
+
     // The loop.
     RECONCILE = Counter Number "reconcile_total" ["kind", "result"]
         "Objects planned, by what came of it (unchanged, changed, waiting).";

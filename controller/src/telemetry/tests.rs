@@ -14,7 +14,7 @@ use herdlet_api_types::{
     task::{ExitResult, TaskPhase, TaskStatus},
     view::{AllocView, Convergence, ConvergenceState, JobView, Reason, TaskView},
 };
-use herdlet_plan::{event::Noticed, turn::View};
+use herdlet_plan::{event::Noticed, job::capacity::Room, turn::View};
 use herdlet_runtime::{CommitIndex, Publisher};
 
 use super::{names::Kind, *};
@@ -49,6 +49,10 @@ fn node() -> Node {
         isolation: "cgroup",
         state_bytes: Box::new(|| 4096),
         manifest_errors: Box::new(|| 2),
+        room: (
+            Room { cpu_mhz: 4_000, memory_mib: 1_024, disk_mib: 2_048 },
+            Room { memory_mib: 256, ..Room::default() },
+        ),
         boot_ns: Box::new(move || clock.load(Ordering::Relaxed)),
     });
     Node { telemetry, model, runtime, health, now }

@@ -71,6 +71,9 @@ fn the_example_runs_where_what_it_names_is_so() {
         assert!(named.replace(['\'', '"'], "").contains(line), "{line} in {named}");
     }
     agent.apply_and_wait(&fs::read_to_string(example("placement")).unwrap());
+    let id = agent.alloc("placement.work[0]").unwrap().id();
+    let scores = &get(&agent, &format!("/v1/allocation/{id}"))["Metrics"]["ScoreMetaData"][0]["Scores"];
+    assert_eq!(scores, &json!({ "node-affinity": 1.0 }));
     let asked_for = fs::read_to_string(example("placement")).unwrap().replace("value: 1}", "value: 9999}");
     agent.apply(&asked_for);
     let why = "must be at least \"9999\"";
@@ -94,11 +97,18 @@ fn what_does_not_fit_waits_for_what_ends() {
     let all = node["NodeResources"]["Memory"]["MemoryMB"].as_u64().unwrap();
     let most = all * 2 / 3;
     agent.apply_and_wait(&hungry("first", most));
+    let manifest = agent.home.write("second.yaml", &hungry("second", most));
+    let planned = agent.cli(&["plan", "-f", manifest.to_str().unwrap()]).stdout;
+    let lacking = format!("wants {most} MiB of memory ({} of {all} MiB are free)", all - most);
+    assert!(planned.contains(&format!("group g would wait: {lacking}")), "{planned}");
     agent.apply(&hungry("second", most));
     let why = format!("second.g[0] wants {most} MiB of memory ({} of {all} MiB are free)", all - most);
     until_true("it says why", || agent.cli(&["explain", "second"]).stdout.contains(&why));
     let failed = failed(&agent, "second");
     assert_eq!(failed["DimensionExhausted"], json!({ "memory": 1 }), "{failed}");
+    let metrics = http::get(&agent.peer(), "/v1/metrics?format=prometheus").unwrap().body;
+    let allocated = format!("herdlet_node_memory_bytes{{state=\"allocated\"}} {}", most * 1024 * 1024);
+    assert!(metrics.contains(&allocated), "{allocated} in {metrics}");
     agent.cli(&["delete", "first", "--wait"]).success();
     agent.cli(&["wait", "second", "--timeout", "30s"]).success();
     agent.cli(&["delete", "second", "--wait"]).success();
