@@ -13,8 +13,8 @@ use crate::{
 };
 
 impl World {
-    /// Makes a child of a parameterized job. Whoever asks again with the same token gets the child that was made then, as long as it
-    /// is known.
+    /// Makes a child of a parameterized job. Whoever asks again with the same token gets the child that was made then, unless that
+    /// is being deleted.
     pub(crate) fn dispatch_job(
         &mut self,
         now: Now,
@@ -35,7 +35,9 @@ impl World {
             return Err(Refusal::Invalid(format!("job \"{key}\" can't be dispatched so: {complaint}")));
         }
         let token = &dispatch.idempotency_token;
-        let is_same = |child: &JobEntry| child.current.dispatched().is_some_and(|(_, of)| of == token);
+        let is_same = |child: &JobEntry| {
+            !child.state.deleting && child.current.dispatched().is_some_and(|(_, of)| of == token)
+        };
         if !token.is_empty()
             && let Some((child, _)) = self.children(key).find(|(_, child)| is_same(child))
         {

@@ -85,6 +85,17 @@ fn a_dispatch_that_was_answered_is_neither_lost_nor_doubled() {
 }
 
 #[test]
+fn a_child_that_is_being_deleted_answers_for_no_dispatch() {
+    let mut bench = accepted();
+    let first = made(dispatch(&mut bench, "once"));
+    bench.ask(Command::Delete { job: first.clone() });
+    let second = made(dispatch(&mut bench, "once"));
+    assert_ne!(second, first);
+    bench.settle();
+    assert_eq!(bench.world.children(&import().key()).map(|(key, _)| key).collect::<Vec<_>>(), [&second]);
+}
+
+#[test]
 fn children_go_on_without_their_parent() {
     let mut bench = accepted();
     let child = made(dispatch(&mut bench, ""));
