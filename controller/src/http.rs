@@ -32,6 +32,7 @@ mod nodes;
 mod not_built;
 mod query;
 mod register;
+mod restoring;
 mod scale;
 mod search;
 mod serve;
@@ -56,6 +57,7 @@ use axum::{
 };
 use herdlet_api_types::UnixNanos;
 use herdlet_plan::{env::NodeFacts, job::capacity::Room};
+use herdlet_runtime::Gate;
 use tokio_util::sync::CancellationToken;
 
 pub use auth::{Token, TokenError};
@@ -82,6 +84,8 @@ pub struct Shared {
     pub requests: Requests,
     /// What is shown.
     pub model: Arc<ReadModel>,
+    /// Opens once what was stored is shown.
+    pub restored: Gate,
     /// Task drivers: commands executed in tasks, and statistics.
     pub drivers: Registry,
     /// What manifests must obey.
@@ -225,6 +229,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .fallback(not_built::answer)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(DefaultBodyLimit::max(body::BODY_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), restoring::wait))
         .with_state(shared);
     // Outside of the routes: what it makes of a path is what they see.
     Router::new().fallback_service(routes).layer(middleware::map_request(child_paths::join))

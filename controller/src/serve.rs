@@ -228,6 +228,7 @@ fn shared(
     Arc::new(Shared {
         requests: agent.requests.clone(),
         model: Arc::clone(&agent.model),
+        restored: agent.handle.first_turn.clone(),
         drivers: agent.context.drivers.clone(),
         manifests: manifest_rules(config),
         paths: agent.context.paths.clone(),

@@ -156,6 +156,8 @@ pub(crate) struct JobEntry {
     pub past: BTreeMap<u64, Arc<JobVersion>>,
     /// The newest version whose text was given out to be stored.
     pub written: Option<u64>,
+    /// Groups of the current version that may not run on this node; none while nobody has looked.
+    pub infeasible: Option<BTreeMap<String, Unplaced>>,
     /// Why slots can't be filled now, by group.
     pub unplaced: BTreeMap<String, Unplaced>,
     /// When the first of its failed allocations is followed by another one.

@@ -85,6 +85,14 @@ impl Gate {
         (GateOpener { open: sender }, Self { open: receiver })
     }
 
+    /// A gate that has been open ever since.
+    #[must_use]
+    pub fn opened_before() -> Self {
+        let (opener, gate) = Self::closed();
+        opener.open();
+        gate
+    }
+
     /// Whether the gate is open.
     #[must_use]
     pub fn is_open(&self) -> bool {

@@ -15,7 +15,7 @@ use herdlet_api_types::{
     JobKey,
     alloc::ClientStatus,
     api::Change,
-    view::{AllocView, ConvergenceState},
+    view::{AllocView, ConvergenceState, JobView},
 };
 use serde::Serialize;
 use tokio::time::Instant;
@@ -250,19 +250,23 @@ impl Waiting {
                     if shown.apply(change?) == Told::Part || shown.index < self.index {
                         continue;
                     }
-                    progress.show(&self.allocs(&shown));
+                    progress.show(&self.jobs(&shown), &self.allocs(&shown));
                     if let Some(waited) = self.verdict(&shown) {
                         break waited;
                     }
                 }
                 () = limit.reached() => break Waited::TimedOut,
                 _ = &mut interrupt => break Waited::Interrupted,
-                () = progress.tick() => progress.show(&self.allocs(&shown)),
+                () = progress.tick() => progress.show(&self.jobs(&shown), &self.allocs(&shown)),
             }
         };
         progress.end();
         self.tell(&waited, &shown, began.elapsed());
         Ok(waited)
+    }
+
+    fn jobs<'s>(&self, shown: &'s Shown) -> Vec<&'s JobView> {
+        self.wanted.iter().filter_map(|wanted| Some(&**shown.jobs.get(&wanted.job)?)).collect()
     }
 
     fn allocs<'s>(&self, shown: &'s Shown) -> Vec<&'s AllocView> {
@@ -375,7 +379,6 @@ mod tests {
 
     use super::*;
     use crate::test_views::{alloc_view, ended, job, job_view, verdict};
-    use herdlet_api_types::view::JobView;
 
     fn waited(
         goal: Goal,

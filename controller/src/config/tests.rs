@@ -204,3 +204,13 @@ fn volumes_and_facts_reach_the_planner() {
     let volume = &config.volumes()[0];
     assert!(volume.read_only && matches!(&volume.kind, VolumeKind::HostPath { path } if path == "/etc/ssl"));
 }
+
+#[test]
+fn a_view_leaves_out_no_key() {
+    let shown = view::settings(Flags::default(), &surroundings(true, &|_| None)).unwrap();
+    let schema = serde_json::to_value(schemars::schema_for!(File)).unwrap();
+    for key in schema["properties"].as_object().unwrap().keys() {
+        let is_shown = shown.iter().any(|setting| setting.key.split('.').next() == Some(key));
+        assert!(is_shown, "{key}");
+    }
+}

@@ -60,11 +60,16 @@ pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Set
     };
     // Without an address there is nobody to send a token to, but somebody who set one wants to see it.
     let token_file = flags.token_file.clone().or_else(|| file.token_file.clone());
+    let reserved_ports = Some(file.reserved.reserved_ports.clone()).filter(|ports| !ports.is_empty());
     let config = Config::merge(flags, file, surroundings)?;
     let setting = |(key, value): (&'static str, Value)| Setting { key, value, source: source(key) };
     let mut settings: Vec<Setting> = values(&config).into_iter().map(setting).collect();
-    if let Some(entry) = settings.iter_mut().find(|setting| setting.key == "token_file") {
-        entry.value = json!(token_file);
+    for (key, value) in
+        [("token_file", json!(token_file)), ("reserved.reserved_ports", json!(reserved_ports))]
+    {
+        if let Some(entry) = settings.iter_mut().find(|setting| setting.key == key) {
+            entry.value = value;
+        }
     }
     Ok(settings)
 }
@@ -106,11 +111,13 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
     let volume = |volume: &super::HostVolume| json!({ "name": volume.name.0, "path": volume.path, "read_only": volume.read_only });
     let (listen, token_file) = config.listen.clone().unzip();
     let address = |address: &super::HostPort| address.to_string();
+    let total = config.total();
     Vec::from([
         ("name", json!(config.name)),
         ("datacenter", json!(config.datacenter)),
         ("region", json!(config.region)),
         ("node_class", json!((!config.node_class.is_empty()).then_some(&config.node_class))),
+        ("node_pool", json!(config.node_pool)),
         ("meta", json!(config.meta)),
         ("state_dir", json!(config.state_dir)),
         ("runtime_dir", json!(config.runtime_parent)),
@@ -122,6 +129,13 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("cgroup_parent", json!(config.cgroup_parent)),
         ("host_ip", json!(config.host_ip.to_string())),
         ("dynamic_ports", json!({ "min": config.dynamic_ports.start(), "max": config.dynamic_ports.end() })),
+        ("reserved.cpu", json!(config.reserved.cpu_mhz)),
+        ("reserved.memory", json!(config.reserved.memory_mib)),
+        ("reserved.disk", json!(config.reserved.disk_mib)),
+        ("reserved.reserved_ports", json!(config.reserved_ports)),
+        ("cpu_total_compute", json!(total.cpu_mhz)),
+        ("memory_total_mb", json!(total.memory_mib)),
+        ("disk_total_mb", json!(total.disk_mib)),
         ("max_kill_timeout", json!(config.max_kill_timeout.to_string())),
         ("raw_exec.enabled", json!(config.raw_exec == Availability::Enabled)),
         ("host_volumes", config.host_volumes.iter().map(volume).collect()),

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use herdlet_api_types::UnixNanos;
 use herdlet_plan::turn::View;
-use herdlet_runtime::{CommitIndex, Inbox, Publisher, StoreHealth};
+use herdlet_runtime::{CommitIndex, Gate, Inbox, Publisher, StoreHealth};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::watch,
@@ -123,6 +123,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
     Shared {
         requests: Requests::to(inbox, store.subscribe(), nowhere.clone()),
         model: Arc::new(ReadModel::default()),
+        restored: Gate::opened_before(),
         drivers: Registry::new(),
         manifests: Drivers::built_in(),
         paths: Paths { state: nowhere.clone(), runtime: nowhere },

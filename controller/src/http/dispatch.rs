@@ -90,6 +90,10 @@ fn checked(request: Request, idempotency_token: String) -> ApiResult<Dispatch> {
     if idempotency_token.len() > TEXT_BYTES_MAX {
         return Err(ApiError::bad(format!("idempotency_token must have at most {TEXT_BYTES_MAX} bytes")));
     }
+    // What is not UTF-8 has been read as this: two tokens would be one.
+    if idempotency_token.contains(char::REPLACEMENT_CHARACTER) {
+        return Err(ApiError::bad("idempotency_token must be UTF-8"));
+    }
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if id_prefix.len() > PREFIX_BYTES_MAX || !id_prefix.bytes().all(fits) {
         return Err(ApiError::bad(format!(

@@ -134,7 +134,11 @@ pub(super) async fn plan(
         nomad::job_diff(old.as_ref(), &nomad::job(&job, 0))
     });
     let updates: Map<String, Value> = group_names(&job, known.as_deref())
-        .map(|group| (group.to_owned(), updates(&shared, &job, group).shown()))
+        .map(|group| {
+            // What makes children runs nothing by itself.
+            let own = if job.makes_children() { Updates::default() } else { updates(&shared, &job, group) };
+            (group.to_owned(), own.shown())
+        })
         .collect();
     Ok(Json(json!({
         "Annotations": { "DesiredTGUpdates": updates, "PreemptedAllocs": null }, "FailedTGAllocs": failed(&shared, &job),

@@ -8,7 +8,7 @@ mod shapes;
 mod streams;
 mod ui;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use axum::Router;
 use herdlet_api_types::{
@@ -16,7 +16,7 @@ use herdlet_api_types::{
     view::{AllocView, JobView},
 };
 use herdlet_plan::{env::NodeFacts, turn::View};
-use herdlet_runtime::{CommitIndex, Inbox, Publisher, StoreHealth};
+use herdlet_runtime::{CommitIndex, Gate, Inbox, Publisher, StoreHealth};
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -48,6 +48,7 @@ impl Ground {
         let shared = Shared {
             requests: Requests::to(inbox, store.subscribe(), dir.path().join("state")),
             model: Arc::new(ReadModel::default()),
+            restored: Gate::opened_before(),
             drivers: Registry::new(),
             manifests: Drivers::built_in(),
             paths: Paths { state: dir.path().join("state"), runtime: dir.path().join("run") },
@@ -102,4 +103,18 @@ impl Ground {
         let answer = self.http().get(format!("http://localhost{path}")).send().await.unwrap();
         (answer.status().as_u16(), answer.text().await.unwrap())
     }
+}
+
+#[tokio::test]
+async fn nobody_is_told_that_there_is_nothing_before_the_state_is_restored() {
+    let mut agent = Ground::new();
+    let (opener, gate) = Gate::closed();
+    Arc::get_mut(&mut agent.shared).unwrap().restored = gate;
+    let _client = agent.unix(Limits::default()).await;
+    assert_eq!(agent.get("/healthz").await.0, 200);
+    let asked = agent.get("/v1/jobs");
+    tokio::pin!(asked);
+    assert!(tokio::time::timeout(Duration::from_millis(200), &mut asked).await.is_err());
+    opener.open();
+    assert_eq!(asked.await.0, 200);
 }

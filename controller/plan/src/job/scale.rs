@@ -38,11 +38,16 @@ pub fn with_counts_of(mut job: Job, current: &Job) -> Result<Job, Refusal> {
 fn check(job: &Job) -> Result<(), Refusal> {
     let of_group = |group: &Group| {
         let refused = group.scaling.and_then(|scaling| scaling.refuses(group.count));
-        let why = refused.or_else(|| fixed_port(group))?;
+        let why = refused.or_else(|| fixed_port(group)).or_else(|| one_on_each(job, group))?;
         Some(format!("group \"{}\" of job \"{}\": {why}", group.name, job.key()))
     };
     let refused = job.groups.iter().find_map(of_group).or_else(|| job.too_many());
-    refused.map_or(Ok(()), |why| Err(Refusal::Conflict(why)))
+    refused.map_or(Ok(()), |why| Err(Refusal::Invalid(why)))
+}
+
+fn one_on_each(job: &Job, group: &Group) -> Option<String> {
+    let is_more = job.kind.is_on_each_machine() && group.count > 1;
+    is_more.then(|| format!("a {} job has one allocation of a group on a machine", job.kind.as_str()))
 }
 
 fn fixed_port(group: &Group) -> Option<String> {
@@ -84,7 +89,7 @@ mod tests {
             ("b", 2, "port 80 exists once"),
             ("c", 1, "has no group \"c\"; it has: a, b"),
         ] {
-            let Err(Refusal::Conflict(told) | Refusal::NotFound(told)) = scaled(&job, group, count) else {
+            let Err(Refusal::Invalid(told) | Refusal::NotFound(told)) = scaled(&job, group, count) else {
                 panic!("{group} {count}")
             };
             assert!(told.contains(why), "{told}");
@@ -93,6 +98,17 @@ mod tests {
         assert!(scaled(&web(), "b", most - 2).is_ok());
         assert!(scaled(&web(), "b", most - 1).is_err());
         assert!(scaled(&web(), "b", u32::MAX).is_err());
+    }
+
+    #[test]
+    fn a_system_job_is_not_scaled_beyond_one() {
+        let system = job("each", JobType::System, vec![group("a", 1, vec![task("t")])]);
+        assert!(scaled(&system, "a", 0).is_ok() && scaled(&system, "a", 1).is_ok());
+        let refused = scaled(&system, "a", 2);
+        assert!(
+            matches!(&refused, Err(Refusal::Invalid(why)) if why.contains("a system job has one")),
+            "{refused:?}"
+        );
     }
 
     #[test]

@@ -84,6 +84,7 @@ impl World {
                     current: Arc::new(job),
                     past: BTreeMap::new(),
                     written: None,
+                    infeasible: None,
                     unplaced: BTreeMap::new(),
                     retry: None,
                     since: now.moment(),
@@ -185,11 +186,20 @@ impl World {
     fn plan_job(&mut self, now: Now, key: &JobKey, allocs: &[AllocId]) -> Vec<Step> {
         let Some(entry) = self.jobs.get_mut(key) else { return Vec::new() };
         entry.unplaced.clear();
+        // Neither a version nor this node changes: regular expressions are not compiled at each plan.
+        let (job, node) = (&entry.current, &self.ctx.settings.node);
+        entry.infeasible.get_or_insert_with(|| {
+            let groups = job.groups.iter();
+            let held = groups.filter_map(|group| Some((group, feasibility::check(job, group, node).err()?)));
+            held.map(|(group, why)| (group.name.clone(), why.of(&format!("{}.{}:", key.id, group.name))))
+                .collect()
+        });
         let Some(entry) = self.jobs.get(key) else { return Vec::new() };
+        let infeasible = entry.infeasible.as_ref();
         if !self.ctx.complete && entry.state.deleting {
             return Vec::new();
         }
-        let fits = |group: &Group| feasibility::check(&entry.current, group, &self.ctx.settings.node).is_ok();
+        let fits = |group: &Group| infeasible.is_none_or(|held| !held.contains_key(&group.name));
         rollout::plan(now, &entry.current, &entry.state, allocs, &|id| self.allocs.placed(id), &fits)
     }
 
@@ -218,10 +228,9 @@ impl World {
             Step::TakeOver(alloc) => self.take_over(now, key, alloc, dirty),
             Step::Hold { group } => {
                 let Some(entry) = self.jobs.get_mut(key) else { return false };
-                let current = Arc::clone(&entry.current);
-                let Some(spec) = current.group(&group) else { return false };
-                if let Err(why) = feasibility::check(&current, spec, &self.ctx.settings.node) {
-                    entry.hold(&group, why.of(&format!("{}.{group}:", key.id)));
+                let why = entry.infeasible.as_ref().and_then(|held| held.get(&group)).cloned();
+                if let Some(why) = why {
+                    entry.hold(&group, why);
                 }
                 false
             }

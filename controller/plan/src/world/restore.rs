@@ -71,6 +71,7 @@ impl World {
                         current: Arc::clone(current),
                         past: BTreeMap::new(),
                         written: Some(version),
+                        infeasible: None,
                         unplaced: BTreeMap::new(),
                         retry: None,
                         since: now.moment(),

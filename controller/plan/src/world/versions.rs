@@ -57,6 +57,7 @@ impl JobEntry {
     pub(super) fn begin_version(&mut self, job: Arc<Job>, submitted: Submission) {
         let old = self.state.version;
         let text = core::mem::replace(&mut self.current, job);
+        self.infeasible = None;
         self.keep(old, text);
         let state = &mut *self.state;
         state.version += 1;

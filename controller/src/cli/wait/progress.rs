@@ -9,7 +9,7 @@ use std::{
 use herdlet_api_types::{
     AllocId,
     task::TaskPhase,
-    view::{AllocView, TaskView},
+    view::{AllocView, ConvergenceState, JobView, Reason, TaskView},
 };
 use tokio::time::Instant;
 
@@ -33,8 +33,8 @@ pub(super) struct Progress {
     drawn: usize,
 }
 
-/// Allocation, name of the task: an allocation and its successor have the same name.
-type Line = (AllocId, String);
+/// Allocation, name of the task: an allocation and its successor have the same name. Of a job just its name.
+type Line = (Option<AllocId>, String);
 
 enum Place {
     Terminal { columns: usize },
@@ -62,20 +62,20 @@ impl Progress {
         }
     }
 
-    pub(super) fn show(&mut self, allocs: &[&AllocView]) {
+    pub(super) fn show(&mut self, jobs: &[&JobView], allocs: &[&AllocView]) {
         let tasks = allocs.iter().flat_map(|view| view.tasks.iter().map(move |task| (*view, task)));
-        let states: Vec<(Line, String)> = tasks
-            .map(|(view, task)| {
-                let (name, state) = state_of(view, task);
-                ((view.spec.id, name), state)
-            })
-            .collect();
+        let of_tasks = tasks.map(|(view, task)| {
+            let (name, state) = state_of(view, task);
+            ((Some(view.spec.id), name), state)
+        });
+        let of_jobs = jobs.iter().filter_map(|view| Some(((None, view.key.to_string()), waits_for(view)?)));
+        let states: Vec<(Line, String)> = of_tasks.chain(of_jobs).collect();
         let mut changed = Vec::new();
         for (line, state) in &states {
             let said = self.said.get(line);
             if said.is_none_or(|(said, _)| said != state) {
                 // What had ended before we looked is no news once its successor is there.
-                let stale = said.is_none() && is_replaced(allocs, line.0);
+                let stale = said.is_none() && line.0.is_some_and(|id| is_replaced(allocs, id));
                 self.said.insert(line.clone(), (state.clone(), Instant::now()));
                 if !stale {
                     changed.push(format!("{}: {state}", line.1));
@@ -125,6 +125,14 @@ impl Progress {
 /// Ended, with a newer allocation in its place.
 fn is_replaced(allocs: &[&AllocView], id: AllocId) -> bool {
     allocs.iter().any(|view| view.spec.id == id && show::is_replaced(view, allocs.iter().copied()))
+}
+
+/// What a job waits for that none of its tasks tells.
+fn waits_for(view: &JobView) -> Option<String> {
+    let verdict = &view.convergence;
+    let is_of_job = verdict.reason == Some(Reason::Promotion) || !view.unplaced.is_empty();
+    let waits = verdict.state == ConvergenceState::Waiting && is_of_job;
+    waits.then(|| format!("waiting, {}", plain(&verdict.message)))
 }
 
 fn state_of(view: &AllocView, task: &TaskView) -> (String, String) {

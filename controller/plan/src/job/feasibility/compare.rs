@@ -14,7 +14,7 @@ use super::version::{Conditions, Rules};
 /// Longest value of a constraint in bytes; a regular expression of that length compiles at once.
 pub const VALUE_BYTES_MAX: usize = 1_024;
 /// Memory that a compiled regular expression may take, in bytes.
-const REGEX_BYTES_MAX: usize = 1 << 20;
+const REGEX_BYTES_MAX: usize = 1 << 16;
 /// How deep its brackets may lie in each other.
 const REGEX_DEPTH_MAX: u32 = 50;
 

@@ -23,6 +23,8 @@ use crate::{
 pub(super) struct HttpApi {
     client: Client,
     base: String,
+    /// The same for people.
+    address: String,
     permits: Permits<Kind>,
 }
 
@@ -71,17 +73,18 @@ impl HttpApi {
             value.set_sensitive(true);
             headers.insert("x-consul-token", value);
         }
-        let (builder, base) = match &config.address {
-            Address::Http(url) => (http_client::builder(Tls::of(url)), url.clone()),
+        let (builder, base, address) = match &config.address {
+            Address::Http(url) => (http_client::builder(Tls::of(url)), url.clone(), url.clone()),
             Address::Unix(path) => {
-                (http_client::builder(Tls::None).unix_socket(path.as_path()), "http://localhost".to_owned())
+                let builder = http_client::builder(Tls::None).unix_socket(path.as_path());
+                (builder, "http://localhost".to_owned(), format!("unix://{}", path.display()))
             }
         };
         let builder = builder
             .default_headers(headers)
             .connect_timeout(CONNECT_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none());
-        Ok(Self { client: builder.build()?, base, permits: Permits::new(limit_of) })
+        Ok(Self { client: builder.build()?, base, address, permits: Permits::new(limit_of) })
     }
 
     pub(super) async fn get<T: DeserializeOwned>(
@@ -135,7 +138,10 @@ impl HttpApi {
         let _permit = self.permits.acquire(kind).await;
         let response = match request.timeout(timeout).send().await {
             Ok(response) => response,
-            Err(error) => return Err(unanswered(format!("{}: {}", doing(), in_full(&error.without_url())))),
+            Err(error) => {
+                let why = in_full(&error.without_url());
+                return Err(unanswered(format!("{}: no answer from {}: {why}", doing(), self.address)));
+            }
         };
         let status = response.status();
         if status.is_success() {
