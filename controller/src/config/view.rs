@@ -112,6 +112,8 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
     let (listen, token_file) = config.listen.clone().unzip();
     let address = |address: &super::HostPort| address.to_string();
     let total = config.total();
+    // What the machine does not tell is without end.
+    let told = |amount: u64| (amount != u64::MAX).then_some(amount);
     Vec::from([
         ("name", json!(config.name)),
         ("datacenter", json!(config.datacenter)),
@@ -133,9 +135,9 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("reserved.memory", json!(config.reserved.memory_mib)),
         ("reserved.disk", json!(config.reserved.disk_mib)),
         ("reserved.reserved_ports", json!(config.reserved_ports)),
-        ("cpu_total_compute", json!(total.cpu_mhz)),
-        ("memory_total_mb", json!(total.memory_mib)),
-        ("disk_total_mb", json!(total.disk_mib)),
+        ("cpu_total_compute", json!(told(total.cpu_mhz))),
+        ("memory_total_mb", json!(told(total.memory_mib))),
+        ("disk_total_mb", json!(told(total.disk_mib))),
         ("max_kill_timeout", json!(config.max_kill_timeout.to_string())),
         ("raw_exec.enabled", json!(config.raw_exec == Availability::Enabled)),
         ("host_volumes", config.host_volumes.iter().map(volume).collect()),
