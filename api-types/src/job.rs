@@ -15,8 +15,12 @@ use crate::{
 };
 
 mod children;
+mod policy;
+mod service;
 
 pub use children::{Child, Origin, Parameterized, PayloadRule};
+pub use policy::{DelayFunction, HealthCheck, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Update};
+pub use service::{AddressMode, Check, CheckKind, Provider, Service};
 
 /// A job: what its author wants to run, with all defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -213,121 +217,18 @@ impl Group {
         self.tasks.iter().find(|task| task.name == name)
     }
 
+    /// The host ports that each of its allocations takes.
+    pub fn fixed_ports(&self) -> impl Iterator<Item = u16> {
+        let requests = self.network.iter().flat_map(|network| network.ports.values());
+        requests.filter_map(|request| request.fixed)
+    }
+
     /// Group services and the services of all tasks, each with the task it belongs to.
     pub fn all_services(&self) -> impl Iterator<Item = (Option<&Task>, &Service)> {
         let of_tasks =
             self.tasks.iter().flat_map(|task| task.services.iter().map(move |service| (Some(task), service)));
         self.services.iter().map(|service| (None, service)).chain(of_tasks)
     }
-}
-
-/// `scaling`: between which counts a group may be scaled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Scaling {
-    /// Whether an autoscaler should act; for its eyes only.
-    pub enabled: bool,
-    /// The least count.
-    pub min: u32,
-    /// The greatest count.
-    pub max: u32,
-}
-
-impl Scaling {
-    /// Why the group may not have this count; none where it may.
-    pub fn refuses(&self, count: u32) -> Option<String> {
-        if count < self.min {
-            Some(format!("count {count} is less than scaling.min, which is {}", self.min))
-        } else if count > self.max {
-            Some(format!("count {count} is greater than scaling.max, which is {}", self.max))
-        } else {
-            None
-        }
-    }
-}
-
-/// `reschedule`: when another allocation follows one that has failed. Its default is never.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReschedulePolicy {
-    /// So many follow within `interval`.
-    pub attempts: u32,
-    /// How long each of them counts.
-    pub interval: Duration,
-    /// How long the first one waits.
-    pub delay: Duration,
-    /// How the delay grows from one to the next.
-    pub delay_function: DelayFunction,
-    /// The longest delay; 0 for any.
-    pub max_delay: Duration,
-    /// They are not counted.
-    pub unlimited: bool,
-}
-
-impl ReschedulePolicy {
-    /// Whether any follows.
-    pub fn is_enabled(&self) -> bool {
-        self.unlimited || self.attempts > 0
-    }
-}
-
-/// How the delay grows from one allocation to the next.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum DelayFunction {
-    /// It doesn't.
-    #[default]
-    Constant,
-    /// It doubles.
-    Exponential,
-    /// It is the sum of the two before.
-    Fibonacci,
-}
-
-impl DelayFunction {
-    /// Nomad's word for it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Constant => "constant",
-            Self::Exponential => "exponential",
-            Self::Fibonacci => "fibonacci",
-        }
-    }
-}
-
-/// `update`: how a new version replaces the old one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Update {
-    /// Allocations replaced at the same time, at least 1.
-    pub max_parallel: u32,
-    /// How long an allocation must be healthy without a break to count as healthy.
-    pub min_healthy_time: Duration,
-    /// How long it may take to become healthy.
-    pub healthy_deadline: Duration,
-    /// How long a deployment may take until one more allocation is healthy; with 0 the first unhealthy one fails it.
-    pub progress_deadline: Duration,
-    /// What health means.
-    pub health_check: HealthCheck,
-    /// A deployment that fails takes the job back to its last stable version.
-    pub auto_revert: bool,
-    /// Canaries are promoted once all of them are healthy.
-    pub auto_promote: bool,
-    /// Allocations of the new version that stand beside the old ones until they are promoted.
-    pub canary: u32,
-    /// Stored; acts in a later release.
-    pub stagger: Duration,
-}
-
-/// What makes an allocation healthy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum HealthCheck {
-    /// All tasks run and all checks pass.
-    Checks,
-    /// All tasks run.
-    TaskStates,
-    /// Somebody says so through the API.
-    Manual,
 }
 
 /// `network` of a group, in mode `host`.
@@ -476,118 +377,6 @@ pub struct Prestop {
     pub args: Vec<String>,
     /// After this the stop goes on without it.
     pub timeout: Duration,
-}
-
-/// `restart`: what happens when a task ends.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RestartPolicy {
-    /// Restarts allowed within `interval`.
-    pub attempts: u32,
-    /// Length of the window in which attempts are counted.
-    pub interval: Duration,
-    /// Wait before a restart; up to a quarter is added as jitter.
-    pub delay: Duration,
-    /// What follows the last attempt.
-    pub mode: RestartMode,
-}
-
-/// What happens when the attempts of a restart policy are used up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum RestartMode {
-    /// The task fails.
-    Fail,
-    /// It waits for the next window.
-    Delay,
-}
-
-/// A service to register in a catalogue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Service {
-    /// Name after default and before interpolation.
-    pub name: String,
-    /// Catalogue.
-    pub provider: Provider,
-    /// Port label or number; none where the service has no port.
-    pub port: Option<String>,
-    /// Literal address; only with [`AddressMode::Auto`].
-    pub address: Option<String>,
-    /// Whose address is registered.
-    pub address_mode: AddressMode,
-    /// Tags.
-    #[serde(default)]
-    pub tags: Vec<String>,
-    /// Meta.
-    #[serde(default)]
-    pub meta: BTreeMap<String, String>,
-    /// Health checks; names are unique in the service.
-    #[serde(default)]
-    pub checks: Vec<Check>,
-}
-
-/// A service catalogue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Provider {
-    /// The built-in catalogue, as Nomad's own.
-    Nomad,
-    /// A Consul agent.
-    Consul,
-}
-
-/// Whose address a service or check uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum AddressMode {
-    /// The literal address, else the driver's where it asks for it, else the host's.
-    Auto,
-    /// The host's.
-    Host,
-    /// The driver network's.
-    Driver,
-    /// The allocation network's.
-    Alloc,
-}
-
-/// A health check of a service.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Check {
-    /// Unique in its service.
-    pub name: String,
-    /// How it is made.
-    pub kind: CheckKind,
-    /// Port label or number; the service's where absent.
-    pub port: Option<String>,
-    /// Time between two checks, at least 1 s.
-    pub interval: Duration,
-    /// Time one check may take, at least 1 s.
-    pub timeout: Duration,
-}
-
-/// How a check is made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CheckKind {
-    /// An HTTP request; below 400 passes.
-    Http {
-        /// Path with optional query, beginning with `/`.
-        path: String,
-        /// Method, `GET` unless written.
-        method: String,
-        /// `http` or `https`.
-        protocol: String,
-        /// Request header fields.
-        header: BTreeMap<String, Vec<String>>,
-        /// Request body.
-        body: String,
-        /// Accept any certificate.
-        tls_skip_verify: bool,
-    },
-    /// A TCP connection.
-    Tcp,
 }
 
 /// `volume_mounts[]` of a task.

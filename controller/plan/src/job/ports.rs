@@ -81,9 +81,13 @@ impl Held {
         }
     }
 
-    /// Whether anybody holds it, or it is kept for the machine.
-    pub fn contains(&self, port: u16) -> bool {
-        self.by.contains_key(&port) || self.reserved.contains(&port)
+    /// Why nobody else gets it: it is kept for the machine, or somebody holds it.
+    pub fn refuses(&self, port: u16) -> Option<NoPorts> {
+        if self.reserved.contains(&port) {
+            Some(NoPorts::Reserved(port))
+        } else {
+            self.by.contains_key(&port).then_some(NoPorts::Taken(port))
+        }
     }
 }
 
@@ -92,16 +96,9 @@ impl Held {
 /// # Errors
 /// The first that can't be given.
 pub fn check_fixed(group: &Group, held: &Held, own: &BTreeSet<u16>) -> Result<(), NoPorts> {
-    let requests = group.network.iter().flat_map(|network| network.ports.values());
-    for port in requests.filter_map(|request| request.fixed) {
-        if held.reserved.contains(&port) {
-            return Err(NoPorts::Reserved(port));
-        }
-        if held.contains(port) && !own.contains(&port) {
-            return Err(NoPorts::Taken(port));
-        }
-    }
-    Ok(())
+    let mut refused = group.fixed_ports().filter_map(|port| held.refuses(port));
+    let is_own = |why: &NoPorts| matches!(why, NoPorts::Taken(port) if own.contains(port));
+    refused.find(|why| !is_own(why)).map_or(Ok(()), Err)
 }
 
 /// Gives a new allocation its ports. The choice of dynamic ports is a hash of the allocation's id, so that it differs
@@ -119,10 +116,10 @@ pub fn assign(
     let fixed =
         network.ports.iter().filter_map(|(label, request)| request.fixed.map(|port| (label, request, port)));
     for (label, request, port) in fixed {
-        if held.reserved.contains(&port) {
-            return Err(NoPorts::Reserved(port));
+        if let Some(why) = held.refuses(port) {
+            return Err(why);
         }
-        if held.contains(port) || !own.insert(port) {
+        if !own.insert(port) {
             return Err(NoPorts::Taken(port));
         }
         ports.insert(label.clone(), port_of(host_ip, port, request.to));
@@ -132,7 +129,7 @@ pub fn assign(
         let first = fraction(i64::from(count), (id, label.as_str()));
         let free = (0..count)
             .map(|step| *range.start() + ((i64::from(step) + first) % i64::from(count)) as u16)
-            .find(|port| !held.contains(*port) && !own.contains(port))
+            .find(|port| held.refuses(*port).is_none() && !own.contains(port))
             .ok_or(NoPorts::Exhausted)?;
         own.insert(free);
         ports.insert(label.clone(), port_of(host_ip, free, request.to));
@@ -184,7 +181,7 @@ mod tests {
         held.take(&alloc);
         for left in [true, true, false] {
             held.release(&alloc);
-            assert_eq!(held.contains(8080), left);
+            assert_eq!(held.refuses(8080).is_some(), left);
         }
     }
 

@@ -2,11 +2,7 @@
 //!
 //! In: a job, a group's name, a count. Out: the job with that count, or why it can't have it.
 
-use std_alloc::{
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use std_alloc::{format, string::String, vec::Vec};
 
 use herdlet_api_types::job::{Group, Job};
 
@@ -51,8 +47,7 @@ fn one_on_each(job: &Job, group: &Group) -> Option<String> {
 }
 
 fn fixed_port(group: &Group) -> Option<String> {
-    let mut ports = group.network.iter().flat_map(|network| network.ports.values());
-    let port = ports.find_map(|port| port.fixed).filter(|_| group.count > 1)?.to_string();
+    let port = group.fixed_ports().next().filter(|_| group.count > 1)?;
     Some(format!("port {port} exists once on this machine, so its count is 1 at most"))
 }
 

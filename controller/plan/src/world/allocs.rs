@@ -207,9 +207,10 @@ impl Allocs {
     /// What follows this allocation, which is on its way out, will want so much: until then it holds that for it.
     pub(crate) fn promise(&mut self, id: AllocId, wants: Room) {
         let Some(entry) = self.by_id.get_mut(&id) else { return };
-        if let Some(holds) = entry.holds {
-            entry.holds = Some(holds.most(wants));
-            self.taken = self.taken.plus(wants.minus(holds));
+        if let Some(holds) = &mut entry.holds {
+            let own = entry.spec.group().map(Room::of).unwrap_or_default();
+            let before = core::mem::replace(holds, own.most(wants));
+            self.taken = self.taken.minus(before).plus(*holds);
         }
     }
 

@@ -61,7 +61,11 @@ impl World {
                 state.modify_index = index;
                 self.line.join(&key, entry.current.priority, entry.state.create_index, false);
                 self.meta.index = index;
-                (entry.state.version, JobChange::Updated)
+                let version = entry.state.version;
+                if self.promise_anew(&key) {
+                    self.stir_short(dirty);
+                }
+                (version, JobChange::Updated)
             }
             None => {
                 let state = JobState {
@@ -114,6 +118,9 @@ impl World {
             entry.since = now.moment();
             self.meta.index = index;
             dirty.insert(Key::Job(key.clone()));
+            if self.promise_anew(key) {
+                self.stir_short(dirty);
+            }
         }
     }
 
@@ -186,20 +193,18 @@ impl World {
     fn plan_job(&mut self, now: Now, key: &JobKey, allocs: &[AllocId]) -> Vec<Step> {
         let Some(entry) = self.jobs.get_mut(key) else { return Vec::new() };
         entry.unplaced.clear();
+        if !self.ctx.complete && entry.state.deleting {
+            return Vec::new();
+        }
         // Neither a version nor this node changes: regular expressions are not compiled at each plan.
         let (job, node) = (&entry.current, &self.ctx.settings.node);
-        entry.infeasible.get_or_insert_with(|| {
+        let infeasible = entry.infeasible.get_or_insert_with(|| {
             let groups = job.groups.iter();
             let held = groups.filter_map(|group| Some((group, feasibility::check(job, group, node).err()?)));
             held.map(|(group, why)| (group.name.clone(), why.of(&format!("{}.{}:", key.id, group.name))))
                 .collect()
         });
-        let Some(entry) = self.jobs.get(key) else { return Vec::new() };
-        let infeasible = entry.infeasible.as_ref();
-        if !self.ctx.complete && entry.state.deleting {
-            return Vec::new();
-        }
-        let fits = |group: &Group| infeasible.is_none_or(|held| !held.contains_key(&group.name));
+        let fits = |group: &Group| !infeasible.contains_key(&group.name);
         rollout::plan(now, &entry.current, &entry.state, allocs, &|id| self.allocs.placed(id), &fits)
     }
 
@@ -276,7 +281,7 @@ impl World {
         }
         let settings = &self.ctx.settings;
         let wants = Room::of(spec);
-        if (!wants.is_empty() || has_fixed_port(spec)) && self.line.is_anothers_turn(key) {
+        if (!wants.is_empty() || spec.fixed_ports().next().is_some()) && self.line.is_anothers_turn(key) {
             return false;
         }
         let name = || format!("{}.{group}[{index}]", key.id);
@@ -387,10 +392,6 @@ impl World {
         turn.records.push(Record::Delete(RecordKey::Job(key.clone())));
         turn.views.push(View::JobGone(key.clone()));
     }
-}
-
-fn has_fixed_port(group: &Group) -> bool {
-    group.network.iter().flat_map(|network| network.ports.values()).any(|port| port.fixed.is_some())
 }
 
 /// Where a new allocation goes.

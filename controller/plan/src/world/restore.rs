@@ -102,7 +102,10 @@ impl World {
         for (key, entry) in &world.jobs {
             world.line.join(key, entry.current.priority, entry.state.create_index, false);
         }
-        world.promise_again();
+        let keys: Vec<JobKey> = world.jobs.keys().cloned().collect();
+        for key in keys {
+            world.promise_anew(&key);
+        }
         (world, unusable)
     }
 

@@ -4,12 +4,17 @@
 
 use std_alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
-use herdlet_api_types::{AllocId, JobKey, alloc::Desired, job::Group, view::Unplaced};
+use herdlet_api_types::{
+    AllocId, JobKey,
+    alloc::{Allocation, Desired},
+    job::Group,
+    view::Unplaced,
+};
 
 use crate::{
     job::{capacity::Room, ports},
     op::Key,
-    world::{World, allocs::AllocEntry},
+    world::{JobEntry, World, allocs::AllocEntry},
 };
 
 impl World {
@@ -72,23 +77,26 @@ impl World {
         self.want_of(id, Desired::Stop, String::from("replaced by a newer version of the job"), dirty)
     }
 
-    /// After a restart: what is on its way out holds what follows it wants, if there is so much.
-    pub(super) fn promise_again(&mut self) {
-        let mut leaving = Vec::new();
-        for entry in self.jobs.values() {
-            for group in &entry.current.groups {
-                let slots = entry.state.slots.get(&group.name).into_iter().flatten();
-                let wanted = (0..group.count).zip(slots).filter_map(|(_, slot)| slot.alloc);
-                leaving.extend(wanted.map(|id| (id, Room::of(group))));
-            }
+    /// What of the job is on its way out holds what follows it wants, if there is so much, and no more: after a restart, and once
+    /// something else is wanted of the job. Whether room became free by that.
+    pub(super) fn promise_anew(&mut self, key: &JobKey) -> bool {
+        let Some(entry) = self.jobs.get(key) else { return false };
+        let before = self.allocs.taken();
+        let leaving = self.allocs.of_job(key).filter(|(_, old)| old.spec.desired == Desired::Stop);
+        let leaving: Vec<(AllocId, Option<Room>)> =
+            leaving.map(|(id, old)| (id, entry.follower_of(&old.spec).map(Room::of))).collect();
+        for (id, _) in &leaving {
+            self.allocs.promise(*id, Room::default());
         }
         for (id, wants) in leaving {
-            let stopping = self.allocs.get(id).filter(|old| old.spec.desired == Desired::Stop);
-            let holds = stopping.and_then(AllocEntry::room);
-            if holds.is_some_and(|holds| self.check_in_place_of(holds, wants).is_ok()) {
+            let holds = self.allocs.get(id).and_then(AllocEntry::room);
+            if let (Some(holds), Some(wants)) = (holds, wants)
+                && self.check_in_place_of(holds, wants).is_ok()
+            {
                 self.allocs.promise(id, wants);
             }
         }
+        !before.minus(self.allocs.taken()).is_empty()
     }
 
     /// Whether so much is there once what holds this much has ended.
@@ -105,5 +113,15 @@ impl World {
         let own = self.allocs.of_job(key).filter(|(_, alloc)| alloc.room().is_some());
         let own = own.flat_map(|(_, alloc)| alloc.spec.ports.values()).map(|port| port.value).collect();
         ports::check_fixed(group, self.allocs.ports(), &own).map_err(|why| why.unplaced())
+    }
+}
+
+impl JobEntry {
+    /// What is to follow the allocation once it has ended.
+    fn follower_of(&self, old: &Allocation) -> Option<&Group> {
+        let group = self.current.group(&old.group).filter(|group| old.index < group.count)?;
+        let at = usize::try_from(old.index).ok()?;
+        let slot = self.state.slots.get(&group.name)?.get(at)?;
+        (slot.alloc == Some(old.id) && !self.state.deleting).then_some(group)
     }
 }
