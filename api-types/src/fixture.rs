@@ -6,7 +6,10 @@ use std_alloc::{borrow::ToOwned, collections::BTreeMap, vec, vec::Vec};
 
 use crate::{
     Duration,
-    job::{Group, Job, JobType, Lifecycle, LogMode, Logs, Resources, RestartMode, RestartPolicy, Task},
+    job::{
+        DelayFunction, Group, HealthCheck, Job, JobType, Lifecycle, LogMode, Logs, ReschedulePolicy,
+        Resources, RestartMode, RestartPolicy, Task, Update,
+    },
     manifest::defaults::NODE_POOL,
 };
 
@@ -57,9 +60,36 @@ pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
         meta: BTreeMap::new(),
         disk_mib: 300,
         scaling: None,
-        reschedule: crate::job::ReschedulePolicy::default(),
+        reschedule: ReschedulePolicy::default(),
         constraints: Vec::new(),
         affinities: Vec::new(),
+    }
+}
+
+/// One at a time, healthy after a second; a deployment that stands still for a minute has failed.
+pub fn update() -> Update {
+    Update {
+        max_parallel: 1,
+        min_healthy_time: Duration::from_secs(1),
+        healthy_deadline: Duration::from_secs(20),
+        progress_deadline: Duration::from_secs(60),
+        health_check: HealthCheck::Checks,
+        auto_revert: false,
+        auto_promote: false,
+        canary: 0,
+        stagger: Duration::from_secs(30),
+    }
+}
+
+/// One new attempt within an hour, five seconds after the first.
+pub fn reschedule() -> ReschedulePolicy {
+    ReschedulePolicy {
+        attempts: 1,
+        interval: Duration::from_secs(3600),
+        delay: Duration::from_secs(5),
+        delay_function: DelayFunction::Constant,
+        max_delay: Duration::ZERO,
+        unlimited: false,
     }
 }
 

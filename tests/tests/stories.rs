@@ -5,10 +5,8 @@ use std::{path::Path, sync::Arc};
 use herdlet_api_types::{
     Duration,
     alloc::ClientStatus,
-    job::{
-        Dependency, DependencyCondition, HealthCheck, Job, JobType, Lifecycle, Network, PortRequest, Prestop,
-        Update,
-    },
+    fixture,
+    job::{Dependency, DependencyCondition, Job, JobType, Lifecycle, Network, PortRequest, Prestop, Update},
     view::{AllocView, ConvergenceState},
 };
 use herdlet_plan::{
@@ -166,17 +164,7 @@ fn a_bad_version_halts_its_roll_out() {
 
 /// One at a time, healthy after 2s; a deployment that stands still for a minute has failed.
 fn update() -> Update {
-    Update {
-        max_parallel: 1,
-        min_healthy_time: Duration::from_secs(2),
-        healthy_deadline: Duration::from_secs(20),
-        progress_deadline: Duration::from_secs(60),
-        health_check: HealthCheck::Checks,
-        auto_revert: false,
-        auto_promote: false,
-        canary: 0,
-        stagger: Duration::from_secs(30),
-    }
+    Update { min_healthy_time: Duration::from_secs(2), ..fixture::update() }
 }
 
 /// A service of two in this colour, whose task runs for ever, or fails at once.

@@ -169,14 +169,11 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         let canary = if !alone && dice.one_in(2) { 1 + dice.below(3) as u32 } else { 0 };
         group.update = Some(Update {
             max_parallel: 1 + dice.below(2) as u32,
-            min_healthy_time: Duration::from_secs(1),
-            healthy_deadline: Duration::from_secs(20),
             progress_deadline: Duration::from_secs(if dice.one_in(4) { 0 } else { 60 }),
-            health_check: HealthCheck::Checks,
             auto_revert: dice.one_in(2),
             auto_promote: canary > 0 && dice.one_in(2),
             canary,
-            stagger: Duration::from_secs(30),
+            ..fixture::update()
         });
     }
     if group.shutdown_delay > Duration::ZERO && group.tasks.len() == 4 {
@@ -201,10 +198,9 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         group.reschedule = ReschedulePolicy {
             attempts: 1 + dice.below(3) as u32,
             interval: Duration::from_secs(24 * 3600),
-            delay: Duration::from_secs(5),
             delay_function: function[dice.below(3) as usize],
             max_delay: Duration::from_secs(10),
-            unlimited: false,
+            ..fixture::reschedule()
         };
     }
     let mut job = job(id, kind, vec![group]);

@@ -29,40 +29,41 @@ pub struct Rooms {
     live: BTreeMap<AllocId, JobKey>,
     /// Jobs that waited for room.
     waiting: BTreeSet<JobKey>,
-    /// Jobs whose allocations have made room, for their own successors first, in the last turn and the one before.
+    /// Jobs whose allocations have made room, for their own successors first, in the last turn that showed something and the
+    /// one before.
     makers: [BTreeSet<JobKey>; 2],
 }
 
 impl Rooms {
-    /// A turn was published. Of allocations in `forgotten` an agent may believe again that they live.
+    /// A turn has shown something. Of allocations in `forgotten` an agent may believe again that they live.
     pub fn end_turn(
         &mut self,
         jobs: &Jobs,
         allocs: &Allocs,
         forgotten: &BTreeSet<AllocId>,
     ) -> Result<(), String> {
-        let known = allocs.iter().filter(|(id, _)| !forgotten.contains(id));
-        let total = known.map(|(_, view)| held(view)).fold(Room::default(), Room::plus);
+        let live: BTreeMap<AllocId, &Arc<AllocView>> =
+            allocs.iter().filter(|(_, view)| is_live(view)).map(|(id, view)| (*id, view)).collect();
+        let counted = live.iter().filter(|(id, _)| !forgotten.contains(id));
+        let total = counted.map(|(_, view)| held(view)).fold(Room::default(), Room::plus);
         if total.check(ROOM, ROOM).is_err() {
             return Err(format!("more was given than there is: {total:?}"));
         }
-        let live: BTreeMap<AllocId, JobKey> = allocs
-            .iter()
-            .filter(|(_, view)| is_live(view))
-            .map(|(id, view)| (*id, view.spec.job_key.clone()))
-            .collect();
         let ended = self.live.iter().filter(|(id, _)| !live.contains_key(id)).map(|(_, key)| key.clone());
         let [newest, _] = std::mem::take(&mut self.makers);
         self.makers = [ended.collect(), newest];
-        let placed = live.iter().filter(|(id, _)| !self.live.contains_key(id));
         let placed: Vec<&AllocView> =
-            placed.filter_map(|(id, _)| allocs.get(id)).map(|view| &**view).collect();
+            live.iter().filter(|(id, _)| !self.live.contains_key(id)).map(|(_, view)| &***view).collect();
         let waiting: BTreeSet<JobKey> =
             jobs.values().filter(|job| waits(job)).map(|job| job.key.clone()).collect();
         for first in self.waiting.intersection(&waiting).filter_map(|key| jobs.get(key)) {
             self.was_passed_over(first, &placed, jobs, allocs)?;
         }
-        (self.live, self.waiting) = (live, waiting);
+        self.live.retain(|id, _| live.contains_key(id));
+        for view in placed {
+            self.live.insert(view.spec.id, view.spec.job_key.clone());
+        }
+        self.waiting = waiting;
         Ok(())
     }
 

@@ -14,7 +14,7 @@ mod volumes;
 
 use herdlet_api_types::{
     alloc::Desired,
-    fixture::{group, job, task},
+    fixture::{self, group, job, task},
     job::{JobType, VolumeMount, VolumeRequest},
     view::AllocView,
     volume::{Volume, VolumeKind, VolumeStatus},

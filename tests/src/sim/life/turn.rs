@@ -157,11 +157,13 @@ impl Life {
     /// The turn's records are durable, what it decided is let out.
     pub(super) fn store(&mut self, mut turn: Turn, release: Release) -> Result<(), String> {
         self.write(&mut turn);
-        for view in turn.views.drain(..) {
-            self.show(view)?;
+        if !turn.views.is_empty() {
+            for view in turn.views.drain(..) {
+                self.show(view)?;
+            }
+            self.rollouts.end_turn(&self.jobs, &self.allocs)?;
+            self.rooms.end_turn(&self.jobs, &self.allocs, &self.machine.forgotten)?;
         }
-        self.rollouts.end_turn(&self.jobs, &self.allocs)?;
-        self.rooms.end_turn(&self.jobs, &self.allocs, &self.machine.forgotten)?;
         for (request, reply) in turn.replies.drain(..) {
             self.answer(request, &reply)?;
         }

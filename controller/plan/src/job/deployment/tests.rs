@@ -2,7 +2,7 @@
 
 use std_alloc::{borrow::ToOwned, vec};
 
-use herdlet_api_types::{Duration, JobKey, alloc::AllocDeployment, fixture, job::HealthCheck};
+use herdlet_api_types::{Duration, JobKey, alloc::AllocDeployment, fixture};
 
 use super::*;
 use crate::{
@@ -35,17 +35,7 @@ fn known(healthy: Option<bool>) -> Durable {
 
 impl Bench {
     fn new(change: impl FnOnce(&mut Update)) -> Self {
-        let mut update = Update {
-            max_parallel: 1,
-            min_healthy_time: Duration::from_secs(1),
-            healthy_deadline: Duration::from_secs(20),
-            progress_deadline: Duration::from_secs(60),
-            health_check: HealthCheck::Checks,
-            auto_revert: false,
-            auto_promote: false,
-            canary: 0,
-            stagger: Duration::from_secs(30),
-        };
+        let mut update = fixture::update();
         change(&mut update);
         let mut old =
             fixture::job("j", JobType::Service, vec![fixture::group("g", 2, vec![fixture::task("a")])]);

@@ -3,10 +3,10 @@
 use herdlet_api_types::{
     Duration,
     constraint::{Affinity, Constraint, Operator},
-    fixture::{group, job, task},
+    fixture::{self, group, job, task},
     job::{
-        ChangeMode, Dependency, DependencyCondition, HealthCheck, Identity, JobType, Lifecycle, LogMode,
-        Network, Prestop, Scaling, Update, VolumeMount, VolumeRequest,
+        ChangeMode, Dependency, DependencyCondition, Identity, JobType, Lifecycle, LogMode, Network, Prestop,
+        Scaling, VolumeMount, VolumeRequest,
     },
 };
 use std_alloc::vec;
@@ -49,17 +49,7 @@ fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
         ("count", |job| job.groups[0].count = 7),
         ("scaling", |job| job.groups[0].scaling = Some(Scaling { enabled: true, min: 1, max: 9 })),
         ("update", |job| {
-            job.groups[0].update = Some(Update {
-                max_parallel: 1,
-                min_healthy_time: Duration::ZERO,
-                healthy_deadline: Duration::ZERO,
-                progress_deadline: Duration::ZERO,
-                health_check: HealthCheck::Checks,
-                auto_revert: true,
-                auto_promote: false,
-                canary: 0,
-                stagger: Duration::ZERO,
-            });
+            job.groups[0].update = Some(fixture::update());
         }),
         ("services", |job| job.groups[0].services.push(service("web"))),
         ("shutdown_delay", |job| job.groups[0].shutdown_delay = Duration::from_secs(1)),

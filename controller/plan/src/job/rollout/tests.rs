@@ -3,9 +3,10 @@
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::ToString, sync::Arc, vec, vec::Vec};
 
 use herdlet_api_types::{
-    Duration, JobKey, UnixNanos,
+    JobKey, UnixNanos,
     alloc::ClientStatus,
-    job::{HealthCheck, Lifecycle, Update},
+    fixture,
+    job::{Lifecycle, Update},
 };
 
 use super::*;
@@ -49,17 +50,7 @@ fn steps_in(
 ) -> (Vec<AllocId>, Vec<Step>) {
     let mut old = (*alloc(vec![task("main", Lifecycle::Main)]).job).clone();
     old.groups[0].count = u32::try_from(slots.len()).expect("a few");
-    old.groups[0].update = Some(Update {
-        max_parallel,
-        min_healthy_time: Duration::from_secs(1),
-        healthy_deadline: Duration::from_secs(20),
-        progress_deadline: Duration::from_secs(60),
-        health_check: HealthCheck::Checks,
-        auto_revert: false,
-        auto_promote: false,
-        canary: 0,
-        stagger: Duration::from_secs(30),
-    });
+    old.groups[0].update = Some(Update { max_parallel, ..fixture::update() });
     let mut new = old.clone();
     new.groups[0].tasks[0].env.insert("COLOR".to_string(), "green".to_string());
     let ids: Vec<AllocId> = (0..slots.len()).map(|at| AllocId::from_hash([at as u8; 16])).collect();

@@ -3,8 +3,7 @@
 use std_alloc::borrow::ToOwned;
 
 use herdlet_api_types::{
-    Duration,
-    job::{DelayFunction, Network, PortRequest, ReschedulePolicy},
+    job::{Network, PortRequest},
     view::{ConvergenceState, Reason},
 };
 
@@ -135,14 +134,7 @@ fn what_follows_a_failed_allocation_waits_for_room_and_still_follows_it() {
     let mut bench = bench();
     let mut web = wanting("web", 600, 50);
     web.groups[0].tasks[0].restart.attempts = 0;
-    web.groups[0].reschedule = ReschedulePolicy {
-        attempts: 1,
-        interval: Duration::from_secs(3600),
-        delay: Duration::from_secs(5),
-        delay_function: DelayFunction::Constant,
-        max_delay: Duration::ZERO,
-        unlimited: false,
-    };
+    web.groups[0].reschedule = fixture::reschedule();
     bench.apply(vec![web], Vec::new());
     bench.settle();
     let first = bench.id();

@@ -1,10 +1,6 @@
 //! Allocations that fail for good, and what follows them.
 
-use herdlet_api_types::{
-    Duration,
-    job::{DelayFunction, ReschedulePolicy},
-    view::Reason,
-};
+use herdlet_api_types::{Duration, view::Reason};
 
 use super::*;
 
@@ -12,14 +8,7 @@ use super::*;
 fn fragile() -> Job {
     let mut job = one_task().remove(0);
     job.groups[0].tasks[0].restart.attempts = 0;
-    job.groups[0].reschedule = ReschedulePolicy {
-        attempts: 1,
-        interval: Duration::from_secs(3600),
-        delay: Duration::from_secs(5),
-        delay_function: DelayFunction::Constant,
-        max_delay: Duration::ZERO,
-        unlimited: false,
-    };
+    job.groups[0].reschedule = fixture::reschedule();
     job
 }
 

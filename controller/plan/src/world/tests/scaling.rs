@@ -1,6 +1,6 @@
 //! Groups that are scaled: a new version, what is remembered, and what is refused.
 
-use herdlet_api_types::{job::Update, scaling::ScalingNote};
+use herdlet_api_types::scaling::ScalingNote;
 use std_alloc::string::ToString;
 
 use super::*;
@@ -65,17 +65,7 @@ fn what_is_remembered_of_scaling_is_bounded() {
 fn a_group_that_is_rolled_out_is_not_scaled() {
     let mut bench = Bench::new();
     let mut jobs = one_task();
-    jobs[0].groups[0].update = Some(Update {
-        max_parallel: 1,
-        min_healthy_time: herdlet_api_types::Duration::from_secs(10),
-        healthy_deadline: herdlet_api_types::Duration::from_secs(60),
-        progress_deadline: herdlet_api_types::Duration::from_secs(600),
-        health_check: herdlet_api_types::job::HealthCheck::Checks,
-        auto_revert: false,
-        auto_promote: false,
-        canary: 0,
-        stagger: herdlet_api_types::Duration::from_secs(30),
-    });
+    jobs[0].groups[0].update = Some(fixture::update());
     bench.apply(jobs, Vec::new());
     let Reply::Refused(Refusal::Invalid(why)) = scale(&mut bench, Some(3)) else { panic!("it goes on") };
     assert!(
