@@ -34,7 +34,7 @@ mod time;
 pub use children::Children;
 pub use deployment::deployment;
 pub use diff::{Updates, job_diff};
-pub use evaluation::{Evaluated, evaluation};
+pub use evaluation::{Evaluated, evaluation, failed_groups};
 pub use file::FileInfo;
 pub use job::{job, job_status, job_stub, job_version, whole_job};
 pub use node::{Capacity, Machine, Wanted, node, node_stub};

@@ -249,9 +249,8 @@ fn wanted_volume(volume: Volume) -> Event {
     Event::Desired(DesiredChange::Volume(Box::new(volume)))
 }
 
-/// What the machine is, and what the drivers say of themselves at start, becomes attributes of the node.
+/// What the drivers say of themselves at start becomes attributes of the node.
 async fn with_fingerprints(mut node: NodeFacts, drivers: &Registry) -> NodeFacts {
-    node.attributes.extend(fingerprint::attributes());
     for (name, driver) in drivers.iter() {
         // A driver answers at once with its present state; one that doesn't must not hold up the agent.
         let first = tokio::time::timeout(FINGERPRINT_MAX, driver.fingerprint().into_future()).await;
@@ -342,14 +341,15 @@ pub fn planner_settings(instance: InstanceId) -> Settings {
     }
 }
 
-/// The id by which this machine is known, where no server has given it another: the instance's.
-pub fn node_facts(instance: &InstanceId, name: String, datacenter: String, region: String) -> NodeFacts {
+/// What this machine is to a job that somebody runs here and now. Its id is the instance's.
+pub fn node_facts(instance: &Instance) -> NodeFacts {
     NodeFacts {
-        id: instance.0.clone(),
-        name,
-        datacenter,
-        region,
+        id: instance.id.0.clone(),
+        name: "local".to_owned(),
+        datacenter: "dc1".to_owned(),
+        region: "global".to_owned(),
         pool: NODE_POOL.to_owned(),
+        attributes: fingerprint::attributes(fingerprint::room(&instance.paths.state)),
         ..NodeFacts::default()
     }
 }

@@ -270,15 +270,15 @@ impl Config {
         Paths { state: self.state_dir.clone(), runtime }
     }
 
-    /// The planner's settings.
-    pub fn planner_settings(&self, instance: InstanceId) -> Settings {
+    /// The planner's settings on a machine that has this much.
+    pub fn planner_settings(&self, instance: InstanceId, total: Room) -> Settings {
         Settings {
             instance,
             max_kill_timeout: self.max_kill_timeout,
             dynamic_ports: self.dynamic_ports.clone(),
             host_ip: self.host_ip.to_string(),
             node: NodeFacts::default(),
-            room: self.total().minus(self.reserved),
+            room: total.minus(self.reserved),
             reserved_ports: self.reserved_ports.clone(),
         }
     }
@@ -304,8 +304,8 @@ impl Config {
         self.host_volumes.iter().map(volume).collect()
     }
 
-    /// What this machine is, as far as the config says.
-    pub fn node_facts(&self, instance: &InstanceId) -> NodeFacts {
+    /// What this machine is: as the config says, and what it says itself.
+    pub fn node_facts(&self, instance: &InstanceId, total: Room) -> NodeFacts {
         NodeFacts {
             id: instance.0.clone(),
             name: self.name.clone(),
@@ -313,7 +313,7 @@ impl Config {
             region: self.region.clone(),
             class: self.node_class.clone(),
             pool: self.node_pool.clone(),
-            attributes: BTreeMap::new(),
+            attributes: fingerprint::attributes(total),
             meta: self.meta.clone(),
         }
     }

@@ -9,8 +9,8 @@ use herdlet_plan::job::capacity::Room;
 /// Attributes by name, without `attr.`.
 pub type Attributes = BTreeMap<String, String>;
 
-/// Looks at the machine.
-pub fn attributes() -> Attributes {
+/// Looks at the machine, which has this much.
+pub fn attributes(total: Room) -> Attributes {
     let mut found = Attributes::new();
     let mut set = |name: &str, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
@@ -29,13 +29,11 @@ pub fn attributes() -> Attributes {
     set("os.version", field(&release, '=', "VERSION_ID"));
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     set("cpu.modelname", field(&processors, ':', "model name"));
-    let cores = cores();
-    set("cpu.numcores", cores.map(|cores| cores.to_string()));
-    set("cpu.frequency", frequency_mhz(&processors).map(|mhz| mhz.to_string()));
-    set("cpu.totalcompute", Some(total_compute_mhz().to_string()));
-    let memory = rustix::system::sysinfo();
-    let bytes = memory.totalram.checked_mul(u64::from(memory.mem_unit));
-    set("memory.totalbytes", bytes.map(|bytes| bytes.to_string()));
+    set("cpu.numcores", cores().map(|cores| cores.to_string()));
+    set("cpu.frequency", frequency_mhz(&highest_khz(), &processors).map(|mhz| mhz.to_string()));
+    let told = |amount: u64| (amount != u64::MAX).then_some(amount);
+    set("cpu.totalcompute", told(total.cpu_mhz).map(|mhz| mhz.to_string()));
+    set("memory.totalbytes", told(total.memory_mib).map(|mib| (mib * MIB).to_string()));
     set("os.signals", Some(SIGNALS.join(",")));
     set(
         "os.cgroups.version",
@@ -59,7 +57,8 @@ const MIB: u64 = 1024 * 1024;
 /// What all processors do together in MHz, as Nomad counts a machine's work.
 fn total_compute_mhz() -> u64 {
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    cores().unwrap_or(1).saturating_mul(frequency_mhz(&processors).unwrap_or(FREQUENCY_MHZ))
+    let frequency = frequency_mhz(&highest_khz(), &processors).unwrap_or(FREQUENCY_MHZ);
+    cores().unwrap_or(1).saturating_mul(frequency)
 }
 
 /// Of a processor that doesn't tell.
@@ -76,10 +75,14 @@ fn cores() -> Option<u64> {
     u64::try_from(std::thread::available_parallelism().ok()?.get()).ok()
 }
 
-/// The highest frequency of the first processor, where the kernel says it, else its present one.
-fn frequency_mhz(processors: &str) -> Option<u64> {
-    let highest = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").ok();
-    let highest = highest.and_then(|text| text.trim().parse::<u64>().ok()).map(|khz| khz / 1_000);
+/// What the kernel says of the highest frequency of the first processor; virtual machines often don't know it.
+fn highest_khz() -> String {
+    fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").unwrap_or_default()
+}
+
+/// The first processor's highest frequency, else its present one.
+fn frequency_mhz(highest_khz: &str, processors: &str) -> Option<u64> {
+    let highest = highest_khz.trim().parse::<u64>().ok().map(|khz| khz / 1_000);
     let present = || field(processors, ':', "cpu MHz")?.split('.').next()?.parse().ok();
     highest.or_else(present).filter(|mhz| *mhz > 0)
 }
@@ -109,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_machine_has_what_jobs_ask_for() {
-        let found = attributes();
+        let found = attributes(room(Path::new("/")));
         for name in [
             "kernel.name",
             "kernel.version",
@@ -128,11 +131,21 @@ mod tests {
         let release = "NAME=\"Debian GNU/Linux\"\nID=debian\nVERSION_ID=\"12\"\n";
         assert_eq!(field(release, '=', "ID").as_deref(), Some("debian"));
         assert_eq!(field(release, '=', "VERSION_ID").as_deref(), Some("12"));
-        assert_eq!(
-            field("processor\t: 0\ncpu MHz\t\t: 2450.000\n", ':', "cpu MHz").as_deref(),
-            Some("2450.000")
-        );
-        assert_eq!(frequency_mhz("no processor"), frequency_mhz(""));
         assert_eq!(field(release, '=', "NOPE"), None);
+    }
+
+    #[test]
+    fn the_highest_frequency_counts_where_it_is_known() {
+        let processors = "processor\t: 0\ncpu MHz\t\t: 2450.750\n";
+        assert_eq!(frequency_mhz("3700000\n", processors), Some(3_700));
+        assert_eq!(frequency_mhz("", processors), Some(2_450));
+        assert_eq!(frequency_mhz("", "processor\t: 0\n"), None);
+        assert_eq!(frequency_mhz("0\n", ""), None);
+    }
+
+    #[test]
+    fn what_nobody_knows_is_no_attribute() {
+        let found = attributes(Room::ENDLESS);
+        assert!(!found.contains_key("cpu.totalcompute") && !found.contains_key("memory.totalbytes"));
     }
 }

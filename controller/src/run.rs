@@ -215,7 +215,7 @@ fn claim_private(path: &Path) -> anyhow::Result<()> {
 
 async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agent> {
     let state = StateDb::open(state, &instance.paths, agent::now()).context("open the state database")?;
-    let node = agent::node_facts(&instance.id, "local".to_owned(), "dc1".to_owned(), "global".to_owned());
+    let node = agent::node_facts(&instance);
     let settings = agent::planner_settings(instance.id.clone());
     let mut agent = Agent::start(agent::Parts {
         instance,

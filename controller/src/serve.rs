@@ -84,8 +84,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
     tracing::info!(instance = %id, state = %config.state_dir.display(), isolation, "agent starts");
     sweep(&instance);
     let state = StateDb::open(dir, &instance.paths, agent::now()).context("open the state database")?;
-    let node = config.node_facts(&id);
-    let room = (config.total(), config.reserved);
+    let total = config.total();
+    let room = (total, config.reserved);
+    let node = config.node_facts(&id, total);
     let facts = Facts {
         node: node.clone(),
         instance: id.0.clone(),
@@ -100,7 +101,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         instance,
         state,
         node,
-        settings: config.planner_settings(id),
+        settings: config.planner_settings(id, total),
         volumes: config.volumes(),
         consul,
         notes: telemetry.sink(),

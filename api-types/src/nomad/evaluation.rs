@@ -6,7 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::AllocMetric;
 
-use crate::{JobKey, UnixNanos, view::JobView};
+use crate::{
+    JobKey, UnixNanos,
+    view::{JobView, Unplaced},
+};
 
 /// A change that was accepted and planned.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +35,7 @@ pub fn evaluation(of: &Evaluated<'_>) -> Value {
         "Type": of.view.map(|view| view.job.kind.as_str()), "TriggeredBy": of.trigger, "JobID": of.job.id,
         "JobModifyIndex": of.view.map(|view| view.modify_index), "NodeID": "", "NodeModifyIndex": 0,
         "DeploymentID": "", "Status": "complete", "StatusDescription": "", "Wait": 0, "WaitUntil": null,
-        "NextEval": "", "PreviousEval": "", "BlockedEval": "", "RelatedEvals": null, "FailedTGAllocs": of.view.map(failed_groups),
+        "NextEval": "", "PreviousEval": "", "BlockedEval": "", "RelatedEvals": null, "FailedTGAllocs": of.view.map(of_job),
         "PlanAnnotations": null, "ClassEligibility": null, "QuotaLimitReached": "",
         "MissingNonNodeResources": null, "EscapedComputedClass": false, "AnnotatePlan": false,
         "QueuedAllocations": null, "SnapshotIndex": of.index, "CreateIndex": of.index, "ModifyIndex": of.index,
@@ -40,15 +43,18 @@ pub fn evaluation(of: &Evaluated<'_>) -> Value {
     })
 }
 
-/// Why allocations of groups were not placed, by group; null where all were.
-fn failed_groups(view: &JobView) -> Value {
-    let failed: Map<String, Value> = view
-        .unplaced
-        .iter()
-        .map(|(group, why)| {
-            let wanted = view.job.group(group).map_or(1, |group| u64::from(group.count));
-            (group.clone(), json!(AllocMetric::unplaced(why, wanted)))
-        })
+/// Why allocations of groups were not placed and how many, as `FailedTGAllocs`: by group; null where all were.
+pub fn failed_groups<'u>(unplaced: impl IntoIterator<Item = (&'u String, &'u Unplaced, u64)>) -> Value {
+    let unplaced = unplaced.into_iter();
+    let failed: Map<String, Value> = unplaced
+        .map(|(group, why, count)| (group.clone(), json!(AllocMetric::unplaced(why, count))))
         .collect();
     if failed.is_empty() { Value::Null } else { Value::Object(failed) }
+}
+
+fn of_job(view: &JobView) -> Value {
+    failed_groups(view.unplaced.iter().map(|(group, why)| {
+        let wanted = view.job.group(group).map_or(1, |group| u64::from(group.count));
+        (group, why, wanted)
+    }))
 }

@@ -198,9 +198,9 @@ fn volumes_and_facts_reach_the_planner() {
     let file = read("meta: {rack: 017, on: yes}\nhost_volumes: [{name: certs, path: /etc/ssl, read_only: true}]\nmax_kill_timeout: 5m").unwrap();
     let config = Config::merge(Flags::default(), file, &surroundings(true, &|_| None)).unwrap();
     let instance = InstanceId("0123456789abcdef".to_owned());
-    assert_eq!(config.node_facts(&instance).meta["rack"], "017");
-    assert_eq!(config.node_facts(&instance).meta["on"], "yes");
-    assert_eq!(config.planner_settings(instance).max_kill_timeout, Duration::from_secs(300));
+    assert_eq!(config.node_facts(&instance, Room::ENDLESS).meta["rack"], "017");
+    assert_eq!(config.node_facts(&instance, Room::ENDLESS).meta["on"], "yes");
+    assert_eq!(config.planner_settings(instance, Room::ENDLESS).max_kill_timeout, Duration::from_secs(300));
     let volume = &config.volumes()[0];
     assert!(volume.read_only && matches!(&volume.kind, VolumeKind::HostPath { path } if path == "/etc/ssl"));
 }

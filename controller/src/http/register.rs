@@ -140,20 +140,13 @@ pub(super) async fn plan(
             (group.to_owned(), own.shown())
         })
         .collect();
+    let unplaced = unplaced(&shared, &job);
+    let failed = unplaced.iter().map(|(group, (why, count))| (group, why, *count));
     Ok(Json(json!({
-        "Annotations": { "DesiredTGUpdates": updates, "PreemptedAllocs": null }, "FailedTGAllocs": failed(&shared, &job),
+        "Annotations": { "DesiredTGUpdates": updates, "PreemptedAllocs": null }, "FailedTGAllocs": nomad::failed_groups(failed),
         "JobModifyIndex": known.map_or(0, |view| view.modify_index), "CreatedEvals": null, "Diff": diff,
         "NextPeriodicLaunch": null, "Warnings": warnings, "Index": shared.model.index(),
     })))
-}
-
-/// Groups that can't be placed on this node now, by name, and why; null where there are none.
-fn failed(shared: &Shared, job: &Job) -> Value {
-    let unplaced = unplaced(shared, job).into_iter();
-    let failed: Map<String, Value> = unplaced
-        .map(|(group, (why, count))| (group, json!(nomad::AllocMetric::unplaced(&why, count))))
-        .collect();
-    if failed.is_empty() { Value::Null } else { Value::Object(failed) }
 }
 
 /// Groups that can't be placed on this node now, by name: why, and how many of their allocations wait for it. Of a job that is
