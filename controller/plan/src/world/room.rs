@@ -119,9 +119,10 @@ impl World {
 impl JobEntry {
     /// What is to follow the allocation once it has ended.
     fn follower_of(&self, old: &Allocation) -> Option<&Group> {
-        let group = self.current.group(&old.group).filter(|group| old.index < group.count)?;
+        let runs = !self.state.deleting && !self.current.makes_children();
+        let group = self.current.group(&old.group).filter(|group| runs && old.index < group.count)?;
         let at = usize::try_from(old.index).ok()?;
         let slot = self.state.slots.get(&group.name)?.get(at)?;
-        (slot.alloc == Some(old.id) && !self.state.deleting).then_some(group)
+        (slot.alloc == Some(old.id)).then_some(group)
     }
 }
