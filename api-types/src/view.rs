@@ -107,6 +107,9 @@ pub struct AllocView {
     /// When another one takes its place, since it has failed.
     #[serde(default)]
     pub reschedule_at: Option<UnixNanos>,
+    /// It has ended, and its directory was given up to make room: its logs and files are gone.
+    #[serde(default)]
+    pub collected: bool,
     /// Commit in which it last changed.
     pub modify_index: u64,
     /// When it last changed.

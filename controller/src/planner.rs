@@ -179,6 +179,7 @@ impl runtime::Reply for PendingReply {
             | Reply::Accepted { .. }
             | Reply::DeploymentFailed { .. }
             | Reply::Dispatched { .. }
+            | Reply::Collected { .. }
             | Reply::Refused(_) => runtime::Release::AfterCommit,
         }
     }

@@ -148,6 +148,7 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::Scale { .. }
         | Command::DeleteVolume { .. }
         | Command::StopAlloc { .. }
+        | Command::Collect { .. }
         | Command::Restart { .. }
         | Command::Signal { .. }
         | Command::PromoteDeployment { .. }

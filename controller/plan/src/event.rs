@@ -173,6 +173,13 @@ pub enum Command {
         /// Which.
         alloc: AllocId,
     },
+    /// Give up what has ended: jobs with all they have, and directories of allocations. What has not ended stays.
+    Collect {
+        /// Jobs.
+        jobs: Vec<JobKey>,
+        /// Allocations.
+        allocs: Vec<AllocId>,
+    },
     /// Restart tasks of an allocation.
     Restart {
         /// Which.
@@ -246,6 +253,15 @@ pub enum Reply {
         index: u64,
         /// The version whose text is the newest version now; none where the job stays as it is.
         reverted: Option<u64>,
+    },
+    /// Answer to `Collect`: what had ended.
+    Collected {
+        /// The commit's index.
+        index: u64,
+        /// Jobs that are being forgotten.
+        jobs: Vec<JobKey>,
+        /// Allocations whose directory goes.
+        allocs: Vec<AllocId>,
     },
     /// Answer to `Explain`.
     Explanation(Box<Explanation>),

@@ -83,6 +83,9 @@ pub struct Durable {
     /// What follows it, once it has failed and that was decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub followed: Option<Followed>,
+    /// It has ended, and its directory was given up to make room.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub collected: bool,
     /// Services of an older version of the job, where this one has none: they are taken back.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub retired: BTreeSet<Part>,

@@ -4,6 +4,7 @@
 
 mod allocs;
 mod children;
+mod collect;
 pub mod command;
 pub mod deployments;
 mod jobs;

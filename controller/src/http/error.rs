@@ -122,6 +122,7 @@ pub(super) fn unexpected(reply: Reply) -> ApiError {
         | Reply::Applied { .. }
         | Reply::DeploymentFailed { .. }
         | Reply::Dispatched { .. }
+        | Reply::Collected { .. }
         | Reply::Explanation(_) => ApiError::Failed("understand the planner's answer".to_owned()),
     }
 }

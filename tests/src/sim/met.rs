@@ -32,6 +32,8 @@ kinds! {
     DispatchAgain = "jobs dispatched once more with the same token",
     Restart = "restarts asked for",
     Stop = "allocations stopped by request",
+    CollectJob = "jobs that were over collected",
+    CollectAlloc = "allocations that had ended collected",
     VolumeDelete = "volumes deleted",
     PortTaken = "ports taken by others",
     Failure = "failed operations",

@@ -56,6 +56,13 @@ impl Life {
                 let Some(alloc) = self.some_alloc() else { return };
                 self.request(Command::StopAlloc { alloc });
             }
+            7 if self.dice.one_in(2) => {
+                // As the agent does: by what is shown, which may have changed meanwhile.
+                let jobs = if self.dice.one_in(2) { self.jobs.keys().cloned().collect() } else { Vec::new() };
+                let ended = self.allocs.iter().filter(|(_, view)| view.status.is_terminal());
+                let allocs = ended.map(|(id, _)| *id).filter(|_| self.dice.one_in(2)).collect();
+                self.request(Command::Collect { jobs, allocs });
+            }
             8 if self.dice.one_in(2) => {
                 // Whoever does not know whether he was heard asks once more.
                 let token =

@@ -71,6 +71,11 @@ impl Tale {
             Command::PromoteDeployment { id, .. } => format!("promote deployment {}", id.short()),
             Command::FailDeployment { id } => format!("fail deployment {}", id.short()),
             Command::StopAlloc { alloc } => format!("stop {}", self.name_of(*alloc)),
+            Command::Collect { jobs, allocs } => {
+                let jobs = jobs.iter().map(|key| key.id.to_string());
+                let all: Vec<String> = jobs.chain(allocs.iter().map(|id| self.name_of(*id))).collect();
+                format!("collect {}", all.join(", "))
+            }
             Command::DeleteVolume { name, data } => format!("delete volume {name} ({data:?})"),
             Command::Restart { alloc, scope } => {
                 let scope = match scope {

@@ -1,5 +1,5 @@
 //! The allocation directory: first to come, last to go. It stays after the tasks ended, with their logs, until the
-//! allocation is forgotten.
+//! allocation is collected or forgotten.
 
 use herdlet_api_types::alloc::Desired;
 
@@ -24,8 +24,8 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
 /// Removes it with all that is mounted below, once nothing of the allocation is left that could use it.
 pub fn down(pass: &mut Pass<'_>, above_gone: bool) -> bool {
     match pass.spec.desired {
-        Desired::Run | Desired::Stop => true,
-        Desired::Gone => {
+        Desired::Run | Desired::Stop if !pass.state.durable.collected => true,
+        Desired::Run | Desired::Stop | Desired::Gone => {
             above_gone && nothing_under_way(pass) && pass.want_down(Part::Dir, Verb::Down, OPERATION_TIMEOUT)
         }
     }

@@ -32,6 +32,7 @@ pub fn view(spec: &Arc<Allocation>, state: &AllocState, convergence: Convergence
         healthy: state.durable.health.map(|health| health.healthy),
         healthy_at: state.durable.health.map(|health| health.at).unwrap_or_default(),
         reschedule_at: state.durable.reschedule().map(|due| due.wall),
+        collected: state.durable.collected,
         modify_index: state.durable.modify_index,
         modify_time: state.durable.modify_time,
         convergence,

@@ -56,6 +56,7 @@ impl World {
             Command::FailDeployment { id } => self.fail_deployment(now, id, dirty),
             Command::DeleteVolume { name, data } => self.delete_volume(name, data, dirty),
             Command::StopAlloc { alloc } => self.stop_alloc(alloc, dirty),
+            Command::Collect { jobs, allocs } => Ok(self.collect(now, jobs, allocs, dirty)),
             Command::Restart { alloc, scope } => {
                 let done = self.write(now, alloc, dirty, turn, |writer| writer.restart(&scope));
                 self.answer(alloc, done)

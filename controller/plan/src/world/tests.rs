@@ -1,6 +1,7 @@
 //! The world by example; this page has what all of them share: a bench on which whatever is asked for is done.
 
 mod capacity;
+mod collect;
 mod in_place;
 mod placement;
 mod quarantine;

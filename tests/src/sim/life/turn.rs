@@ -334,8 +334,33 @@ impl Life {
             Command::FailDeployment { .. } => self.met.note(Kind::FailDeployment),
             Command::DeleteVolume { .. } => self.met.note(Kind::VolumeDelete),
             Command::StopAlloc { .. } => self.met.note(Kind::Stop),
+            Command::Collect { .. } => self.collected(reply)?,
             Command::Restart { .. } => self.met.note(Kind::Restart),
             Command::Signal { .. } | Command::Explain { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// What was over was given up: it is not wanted any more. What runs, or will, stays.
+    fn collected(&mut self, reply: &Reply) -> Result<(), String> {
+        let Reply::Collected { jobs, allocs, .. } = reply else {
+            return Err(format!("a collection is answered with {reply:?}"));
+        };
+        for key in jobs {
+            self.met.note(Kind::CollectJob);
+            let wanted = self.wanted.remove(&*key.id);
+            if wanted.is_some_and(|job| !job.kind.completes() || job.makes_children()) {
+                return Err(format!("{key} is not over and was collected"));
+            }
+        }
+        for id in allocs {
+            self.met.note(Kind::CollectAlloc);
+            if let Some(((_, index, attempt), _)) = self.machine.live().find(|((of, ..), _)| of == id)
+                && self.allocs.get(id).is_some_and(|view| !view.status.is_terminal())
+            {
+                let name = self.tale.name_of(*id);
+                return Err(format!("{name} was collected while attempt {attempt} of task {index} lives"));
+            }
         }
         Ok(())
     }

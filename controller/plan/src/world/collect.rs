@@ -1,0 +1,90 @@
+//! Garbage collection: what has ended is given up, where nothing depends on it any more.
+//!
+//! In: what somebody outside chose, by age, number or the disk's room. Out: jobs that are over are forgotten with all they have; of
+//! an allocation that has ended the directory goes, and what is remembered of it too where it is not the newest in its slot. What
+//! is not over, any more or yet, stays: whoever chose may have seen an older state.
+
+use std_alloc::{collections::BTreeSet, string::String, vec::Vec};
+
+use herdlet_api_types::{
+    AllocId, JobKey,
+    alloc::{Allocation, Desired},
+    view::ConvergenceState,
+};
+
+use crate::{
+    event::Reply,
+    job::rollout::has_ended,
+    op::Key,
+    time::Now,
+    world::{World, allocs::AllocEntry},
+};
+
+impl World {
+    /// Collects what of this is over, and says what that was.
+    pub(super) fn collect(
+        &mut self,
+        now: Now,
+        jobs: Vec<JobKey>,
+        allocs: Vec<AllocId>,
+        dirty: &mut BTreeSet<Key>,
+    ) -> Reply {
+        let jobs: Vec<JobKey> = jobs.into_iter().filter(|key| self.is_over(key)).collect();
+        for key in &jobs {
+            self.delete_job(now, key, dirty);
+        }
+        let mut collected = Vec::new();
+        for id in allocs {
+            if self.collect_alloc(id, dirty) {
+                collected.push(id);
+            }
+        }
+        if !collected.is_empty() {
+            self.meta.index += 1;
+        }
+        Reply::Collected { index: self.meta.index, jobs, allocs: collected }
+    }
+
+    /// Whether the job has done all that it ever will. One that is to run for ever is never over, nor is one that makes children.
+    fn is_over(&self, key: &JobKey) -> bool {
+        let Some(entry) = self.jobs.get(key) else { return false };
+        let is_sound = entry.quarantine.is_none() && !entry.stale && !entry.state.deleting;
+        let ends = entry.current.kind.completes() && !entry.current.makes_children();
+        is_sound
+            && ends
+            && self.allocs.of_job(key).all(|(_, alloc)| can_be_collected(alloc))
+            && match entry.convergence(key, &self.allocs).state {
+                ConvergenceState::Converged | ConvergenceState::Failed => true,
+                ConvergenceState::Progressing | ConvergenceState::Waiting => false,
+            }
+    }
+
+    fn collect_alloc(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) -> bool {
+        let Some(entry) = self.allocs.get(id) else { return false };
+        if !can_be_collected(entry) || entry.state.durable.collected || entry.spec.desired == Desired::Gone {
+            return false;
+        }
+        if !self.fills_a_slot(&entry.spec) {
+            return self.want_of(id, Desired::Gone, String::from("collected"), dirty);
+        }
+        let Some(entry) = self.allocs.get_mut(id) else { return false };
+        entry.state.durable.collected = true;
+        entry.changed = true;
+        dirty.insert(Key::Alloc(id))
+    }
+
+    /// Whether its job would make another in its place, were it not remembered.
+    fn fills_a_slot(&self, spec: &Allocation) -> bool {
+        let Some(job) = self.jobs.get(&spec.job_key) else { return false };
+        let Some(group) = job.current.group(&spec.group) else { return false };
+        let at = usize::try_from(spec.index).unwrap_or(usize::MAX);
+        let slot = job.state.slots.get(&spec.group).and_then(|slots| slots.get(at));
+        slot.is_some_and(|slot| {
+            slot.canary == Some(spec.id) || (slot.alloc == Some(spec.id) && spec.index < group.count)
+        })
+    }
+}
+
+fn can_be_collected(entry: &AllocEntry) -> bool {
+    has_ended(&entry.state.durable) && entry.state.durable.quarantine.is_none()
+}

@@ -1,0 +1,100 @@
+//! Garbage collection: what has ended can be given up, and nothing else.
+
+use herdlet_api_types::job::RestartMode;
+
+use super::*;
+
+fn key() -> JobKey {
+    JobKey { namespace: "default".into(), id: "j".into() }
+}
+
+/// What of the job and of all its allocations was collected.
+fn collect(bench: &mut Bench) -> (usize, Vec<AllocId>) {
+    let all = bench.world.allocs.iter().map(|(id, _)| id).collect();
+    let Reply::Collected { jobs, allocs, .. } =
+        bench.ask(Command::Collect { jobs: vec![key()], allocs: all }).0
+    else {
+        panic!("nothing is refused");
+    };
+    (jobs.len(), allocs)
+}
+
+fn collect_allocs(bench: &mut Bench) -> Vec<AllocId> {
+    let all = bench.world.allocs.iter().map(|(id, _)| id).collect();
+    let Reply::Collected { allocs, .. } = bench.ask(Command::Collect { jobs: Vec::new(), allocs: all }).0
+    else {
+        panic!("nothing is refused");
+    };
+    allocs
+}
+
+fn batch() -> Vec<Job> {
+    let mut task = task("main");
+    (task.restart.attempts, task.restart.mode) = (0, RestartMode::Fail);
+    vec![job("j", JobType::Batch, vec![group("g", 1, vec![task])])]
+}
+
+/// A batch job whose task has ended so.
+fn ended(code: i32) -> Bench {
+    let mut bench = Bench::new();
+    bench.apply(batch(), Vec::new());
+    bench.settle();
+    let (alloc, task, result) = (bench.id(), "main".to_owned(), crate::fixture::exit(code));
+    bench.see(Event::Exited { alloc, task, attempt: 1, result });
+    bench.settle();
+    bench
+}
+
+#[test]
+fn what_runs_is_never_collected() {
+    let mut bench = running();
+    assert_eq!(collect(&mut bench), (0, Vec::new()));
+    let mut bench = Bench::new();
+    bench.apply(batch(), Vec::new());
+    assert_eq!(collect(&mut bench), (0, Vec::new()), "it has not begun");
+    bench.settle();
+    assert_eq!(collect(&mut bench), (0, Vec::new()), "it runs");
+    let parent = Job { parameterized: Some(Default::default()), ..batch().remove(0) };
+    let mut bench = Bench::new();
+    bench.apply(vec![parent], Vec::new());
+    assert_eq!(collect(&mut bench), (0, Vec::new()), "it is there to make children");
+}
+
+#[test]
+fn a_job_that_is_over_is_forgotten_with_all_it_has() {
+    for code in [0, 1] {
+        let mut bench = ended(code);
+        assert_eq!(collect(&mut bench).0, 1);
+        bench.settle();
+        assert!(!bench.world.jobs.contains_key(&key()) && bench.world.allocs.iter().next().is_none());
+    }
+}
+
+#[test]
+fn an_allocation_that_is_collected_is_not_made_again() {
+    let mut bench = ended(0);
+    let id = bench.id();
+    assert_eq!(collect_allocs(&mut bench), [id]);
+    let asked = bench.settle();
+    let removes = asked.iter().filter(|action| action.op.target == Target::Alloc(id, Part::Dir));
+    assert_eq!(removes.map(|action| action.verb.clone()).collect::<Vec<_>>(), [Verb::Down]);
+    assert!(bench.shown().is_some_and(|view| view.collected && view.status.is_terminal()));
+    assert_eq!(bench.convergence(&key()).state, ConvergenceState::Converged);
+    assert_eq!(collect_allocs(&mut bench), [], "once is enough");
+    bench.restart(at(60));
+    assert_eq!(bench.id(), id);
+    assert!(!bench.settle().iter().any(|action| matches!(action.verb, Verb::Start { .. } | Verb::Up)));
+}
+
+#[test]
+fn what_was_replaced_is_forgotten_once_it_is_collected() {
+    let mut bench = running();
+    let old = bench.id();
+    bench.ask(Command::StopAlloc { alloc: old });
+    bench.settle();
+    assert_eq!(collect_allocs(&mut bench), [old]);
+    bench.settle();
+    assert!(bench.world.allocs.get(old).is_none());
+    let left: Vec<Desired> = bench.world.allocs.iter().map(|(_, entry)| entry.spec.desired).collect();
+    assert_eq!(left, [Desired::Run]);
+}
