@@ -29,6 +29,7 @@ pub mod constraint;
 pub mod deployment;
 #[cfg(feature = "fixture")]
 pub mod fixture;
+pub mod gc;
 pub mod ids;
 pub mod job;
 pub mod manifest;

@@ -19,6 +19,7 @@ mod exec;
 mod explain;
 mod failure;
 mod fs;
+mod gc;
 mod get;
 mod job;
 mod logs;
@@ -237,6 +238,11 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet wait web --timeout 1m\n  herdlet wait --for=complete backup\n  herdlet wait --for=deleted web"
     )]
     Wait(wait::WaitArgs),
+    /// Give up what has ended: jobs that are over, and directories of allocations
+    #[command(
+        after_help = "Examples:\n  herdlet gc --dry-run    what has ended, and when and why the agent collects it by itself\n  herdlet gc\n\nWhat runs, and what a folder of manifests wants, stays."
+    )]
+    Gc(gc::GcArgs),
     /// Show what an apply would change
     #[command(
         visible_alias = "plan",
@@ -349,6 +355,7 @@ impl ClientCommand {
             Self::Wait(args) => Some(&mut args.connection),
             Self::Promote(args) => Some(&mut args.connection),
             Self::Deployment(args) => Some(args.verb.connection()),
+            Self::Gc(args) => Some(&mut args.connection),
             Self::Diff(args) => Some(&mut args.connection),
             Self::Validate(_)
             | Self::Convert(_)
@@ -397,6 +404,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Wait(args) => wait::run(args).await,
         ClientCommand::Promote(args) => deployments::promote(args).await,
         ClientCommand::Deployment(args) => deployments::run(args).await,
+        ClientCommand::Gc(args) => gc::run(args).await,
         ClientCommand::Diff(args) => diff::run(args).await.map_err(|failure| failure.code(failure::USAGE)),
         ClientCommand::Validate(args) => offline::validate(&args),
         ClientCommand::Convert(args) => convert::convert(&args),

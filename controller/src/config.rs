@@ -35,7 +35,9 @@ pub use flags::Flags;
 pub use places::{Surroundings, default_socket, default_state_dir, host_name};
 pub use view::{Setting, Source, settings};
 
-use crate::{desired::yaml::Problems, fingerprint, instance::Availability, paths::Paths, telemetry::logs};
+use crate::{
+    desired::yaml::Problems, fingerprint, gc::Rules, instance::Availability, paths::Paths, telemetry::logs,
+};
 
 /// Topmost cgroup unless another is named: beside, never below, the agent's own.
 pub const CGROUP_PARENT: &str = "herdlet";
@@ -78,6 +80,8 @@ pub struct Config {
     pub host_volumes: Vec<HostVolume>,
     /// Longest `kill_timeout` that a task gets.
     pub max_kill_timeout: Duration,
+    /// When what has ended is collected.
+    pub gc: Rules,
     /// Whether `raw_exec` tasks may be run.
     pub raw_exec: Availability,
     /// The Consul agent of this machine.
@@ -187,6 +191,7 @@ impl Config {
     }
 
     fn merge(flags: Flags, file: File, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
+        let gc = gc_rules(&file);
         let state_dir = match flags.state_dir.or(file.state_dir) {
             Some(path) => path,
             None => default_state_dir(surroundings).ok_or(ConfigError::NoHome)?,
@@ -241,6 +246,7 @@ impl Config {
             host_ip,
             host_volumes: file.host_volumes,
             max_kill_timeout: file.max_kill_timeout.map_or(MAX_KILL_TIMEOUT, |span| span.0),
+            gc,
             raw_exec: if file.raw_exec.enabled { Availability::Enabled } else { Availability::Disabled },
             consul: file.consul,
             dynamic_ports: file.dynamic_ports.map_or(DYNAMIC_PORTS, |ports| ports.min..=ports.max),
@@ -316,6 +322,18 @@ impl Config {
             attributes: fingerprint::attributes(total),
             meta: self.meta.clone(),
         }
+    }
+}
+
+/// When what has ended is collected: as the file says, else as by default.
+fn gc_rules(file: &File) -> Rules {
+    let default = Rules::default();
+    Rules {
+        job_gc_threshold: file.job_gc_threshold.map_or(default.job_gc_threshold, |span| span.0),
+        gc_max_allocs: file.gc_max_allocs.unwrap_or(default.gc_max_allocs),
+        gc_disk_usage_threshold: file.gc_disk_usage_threshold.unwrap_or(default.gc_disk_usage_threshold),
+        gc_inode_usage_threshold: file.gc_inode_usage_threshold.unwrap_or(default.gc_inode_usage_threshold),
+        gc_interval: file.gc_interval.map_or(default.gc_interval, |span| span.0),
     }
 }
 

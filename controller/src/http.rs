@@ -23,6 +23,7 @@ mod events;
 mod exec;
 mod filter;
 mod fs;
+mod gc;
 mod jobs;
 mod list;
 mod logs;
@@ -53,7 +54,7 @@ use axum::{
     Router,
     extract::DefaultBodyLimit,
     middleware,
-    routing::{delete, get, post},
+    routing::{delete, get, post, put},
 };
 use herdlet_api_types::UnixNanos;
 use herdlet_plan::{env::NodeFacts, job::capacity::Room};
@@ -72,6 +73,7 @@ pub use serve::{Limits, Listener, ServeError, serve};
 use crate::{
     desired::{manifests::Drivers, yaml::Problem},
     drivers::{catalog::BuiltIn, task::Registry},
+    gc::Collector,
     paths::Paths,
     publish::ReadModel,
     requests::Requests,
@@ -96,6 +98,8 @@ pub struct Shared {
     pub catalog: Arc<BuiltIn>,
     /// What became of changes, for those who look after them.
     pub evaluations: Evaluations,
+    /// Collects what has ended.
+    pub gc: Arc<Collector>,
     /// What is said of the agent itself.
     pub facts: Facts,
     /// How the agent is, asked anew for each answer.
@@ -160,6 +164,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/overview", get(agent::overview))
         .route("/v1/herdlet/explain/{alloc}", get(allocs::explain))
         .route("/v1/herdlet/events", get(events::follow))
+        .route("/v1/herdlet/gc", get(gc::ended).post(gc::collect).put(gc::collect))
         .route("/v1/jobs", get(jobs::list).post(register::register).put(register::register))
         .route("/v1/jobs/parse", post(register::parse).put(register::parse))
         .route(
@@ -197,9 +202,11 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/allocation/{alloc}/services", get(services::of_alloc))
         .route("/v1/client/allocation/{alloc}/restart", post(allocs::restart).put(allocs::restart))
         .route("/v1/client/allocation/{alloc}/signal", post(allocs::signal).put(allocs::signal))
+        .route("/v1/client/allocation/{alloc}/gc", get(gc::alloc).put(gc::alloc))
         .route("/v1/client/allocation/{alloc}/checks", get(allocs::checks))
         .route("/v1/client/allocation/{alloc}/stats", get(stats::read))
         .route("/v1/client/allocation/{alloc}/exec", get(exec::open))
+        .route("/v1/client/gc", get(gc::client).put(gc::client))
         .route("/v1/client/fs/logs/{alloc}", get(logs::read))
         .route("/v1/client/fs/ls/{alloc}", get(fs::ls))
         .route("/v1/client/fs/stat/{alloc}", get(fs::stat))
@@ -220,6 +227,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/agent/monitor", get(monitor::follow))
         .route("/v1/agent/self", get(agent::this))
         .route("/v1/agent/health", get(agent::health))
+        .route("/v1/system/gc", put(gc::system))
         .route("/v1/status/leader", get(nodes::leader))
         .route("/v1/status/peers", get(nodes::peers))
         .route("/v1/metrics", get(agent::metrics))

@@ -13,6 +13,7 @@ pub mod executor;
 pub mod fingerprint;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod gc;
 pub mod guard;
 pub mod history;
 pub mod http;

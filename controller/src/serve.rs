@@ -29,6 +29,7 @@ use crate::{
         manifests::{DriverRules, Drivers},
     },
     drivers::{alloc_dir, catalog::ConsulConfig, cgroup::Isolation, task::in_full, volume::HostVolumes},
+    gc::Collector,
     http::{self, Evaluations, Facts, Limits, Listener, Shared, Token, Vitals},
     instance::{Availability, Instance, Options},
     planner::Input,
@@ -115,15 +116,30 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let mut faces = JoinSet::new();
     telemetry.orphans(agent.orphans);
+    let collector = Arc::new(Collector {
+        rules: config.gc,
+        model: Arc::clone(&agent.model),
+        requests: agent.requests.clone(),
+        alloc_dirs: agent.context.paths.allocs(),
+        telemetry: telemetry.clone(),
+    });
     let scrape = telemetry.scrape(&mut agent, problems.clone(), room);
     let vitals = vitals(readiness.clone(), agent.requests.clone(), agent.orphans, problems);
-    let shared = shared(&config, &agent, facts, vitals, scrape, closing.clone());
+    let shared = shared(&config, &agent, facts, vitals, scrape, Arc::clone(&collector), closing.clone());
     // Before anything that may wait, so that whoever wonders can ask.
     listen(&config, doors, &shared, &mut faces, &closing).await?;
     for folder in folders {
         agent.watch(folder.follow());
     }
     agent.complete_after(readiness.clone().all_said());
+    // What folders own must be known before: forgotten, it would run again.
+    agent.watch({
+        let ready = readiness.clone().reached();
+        async move {
+            ready.await;
+            collector.run().await;
+        }
+    });
     agent.watch(readiness.tell_service_manager(agent.requests.clone(), config.socket.clone()));
     agent.watch(pet_watchdog(agent.inbox.clone(), Arc::clone(&agent.handle.metrics)));
     let ended = tokio::select! {
@@ -224,6 +240,7 @@ fn shared(
     facts: Facts,
     vitals: impl Fn() -> Vitals + Send + Sync + 'static,
     scrape: impl Fn(Format) -> String + Send + Sync + 'static,
+    gc: Arc<Collector>,
     closing: CancellationToken,
 ) -> Arc<Shared> {
     Arc::new(Shared {
@@ -235,6 +252,7 @@ fn shared(
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
         evaluations: Evaluations::default(),
+        gc,
         // With what the drivers have said of themselves meanwhile.
         facts: Facts { node: agent.context.node.clone(), ..facts },
         vitals: Box::new(vitals),

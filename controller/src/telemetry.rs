@@ -26,7 +26,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
 };
 
-use herdlet_api_types::{JobKey, view::JobView};
+use herdlet_api_types::{
+    JobKey,
+    gc::{Due, EndedKind},
+    view::JobView,
+};
 use herdlet_plan::{job::capacity::Room, turn::Note};
 use herdlet_runtime::{BootClock, Clock as _, Metrics, StoreHealth, metrics::HistogramReading};
 use prometheus_client::{
@@ -202,6 +206,11 @@ impl Telemetry {
         }
     }
 
+    /// Something that had ended was collected.
+    pub fn collected(&self, kind: EndedKind, why: Due) {
+        *self.0.counts().collected.entry((kind.as_str(), why.as_str())).or_default() += 1;
+    }
+
     /// The page of metrics.
     pub fn page(&self, format: Format) -> String {
         let mut page = String::new();
@@ -294,6 +303,10 @@ impl Shared {
         )?;
         page.gauges(&names::ORPHANS, counts.orphans.iter().map(|(kind, n)| ([*kind], number(*n))))?;
         page.counters(&names::ORPHANS_REMOVED, counts.orphans_removed.iter().map(|(kind, n)| ([*kind], *n)))?;
+        page.counters(
+            &names::COLLECTED,
+            counts.collected.iter().map(|((kind, why), n)| ([*kind, *why], *n)),
+        )?;
         page.counters(
             &names::DISRUPTIONS,
             counts.disruptions.iter().map(|((job, cause), n)| ([&*job.namespace, &*job.id, cause], *n)),

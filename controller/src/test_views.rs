@@ -108,6 +108,7 @@ pub(crate) fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         healthy: Some(true),
         healthy_at: THEN,
         reschedule_at: None,
+        collected: false,
         modify_index: 5,
         modify_time: THEN,
         convergence: converged(),

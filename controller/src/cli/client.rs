@@ -12,6 +12,7 @@ use futures_util::{Stream, TryStreamExt};
 use herdlet_api_types::{
     AllocId, DeploymentId, JobKey,
     api::{AgentStatus, ApplyReply, ApplyRequest, Change, PlanReply},
+    gc::Ended,
     nomad,
     overview::Overview,
     service::Registration,
@@ -287,6 +288,16 @@ impl Client {
         let request = self.to(Method::PUT, &format!("/v1/deployment/fail/{id}")).json(&body);
         let failed: FailedDeployment = self.ask(request).await?;
         Ok(failed.reverted_job_version)
+    }
+
+    /// What has ended and can be collected.
+    pub async fn ended(&self) -> Result<Vec<Ended>> {
+        self.get("/v1/herdlet/gc").await
+    }
+
+    /// Collects it: what was collected.
+    pub async fn collect(&self) -> Result<Vec<Ended>> {
+        self.ask(self.to(Method::PUT, "/v1/herdlet/gc")).await
     }
 
     /// Forgets a volume, and removes its data if `purge` says so.

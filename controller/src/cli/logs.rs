@@ -74,6 +74,10 @@ pub(super) async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let target = target::find(&client, &args.target).await?.only(args.task.clone())?;
     let sources: Vec<Source> = sources(&target.allocs, &target.task).collect();
+    if sources.is_empty() && target.allocs.iter().any(|view| view.collected) {
+        return Err(Failure::new(format!("the logs of {} are gone: it ended, and was collected", args.target))
+            .hint("see what goes when: herdlet gc --dry-run; how long logs stay is gc_max_allocs in the agent's config"));
+    }
     if sources.is_empty() && !args.follow {
         return Err(Failure::new(format!("no task of {} has been started yet", args.target))
             .hint(format!("see why: herdlet explain {}", args.target)));
@@ -111,9 +115,9 @@ struct Source {
     name: String,
 }
 
-/// Started tasks of these allocations.
+/// Started tasks of these allocations whose logs are there.
 fn sources(allocs: &[AllocView], task: &Option<String>) -> impl Iterator<Item = Source> {
-    allocs.iter().flat_map(move |view| {
+    allocs.iter().filter(|view| !view.collected).flat_map(move |view| {
         let meant = |name: &str| task.as_deref().is_none_or(|task| task == name);
         let started = view.tasks.iter().filter(move |task| task.attempt > 0 && meant(&task.name));
         started.map(|task| Source {

@@ -72,6 +72,18 @@ pub struct File {
     pub memory_total_mb: Option<u64>,
     /// Disk in MiB, likewise.
     pub disk_total_mb: Option<u64>,
+    /// So long a job stays that is over.
+    pub job_gc_threshold: Option<Span>,
+    /// So many allocations that have ended keep their directories.
+    pub gc_max_allocs: Option<u32>,
+    /// Above so many percent of the disk, directories of allocations that have ended go.
+    #[schemars(range(max = 100))]
+    pub gc_disk_usage_threshold: Option<u8>,
+    /// Above so many percent of the disk's inodes, likewise.
+    #[schemars(range(max = 100))]
+    pub gc_inode_usage_threshold: Option<u8>,
+    /// So often the disk is looked at while there is something to collect.
+    pub gc_interval: Option<Span>,
     /// What is logged.
     pub log_level: Option<String>,
     /// How it is logged.

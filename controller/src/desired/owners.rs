@@ -64,6 +64,11 @@ impl Owners {
         found.filter(|owner| owner.file.exists()).map_or(Ok(()), Err)
     }
 
+    /// Whether a folder says that the job is wanted, or did so when it was last read.
+    pub fn owns(&self, job: &JobKey) -> bool {
+        self.file_of(job).is_some()
+    }
+
     fn file_of(&self, job: &JobKey) -> Option<PathBuf> {
         let folders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         folders.iter().find_map(|(folder, owned)| {

@@ -16,10 +16,12 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     desired::manifests::Drivers,
     drivers::{catalog::BuiltIn, task::Registry},
+    gc::{Collector, Rules},
     http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router},
     paths::Paths,
     publish::ReadModel,
     requests::Requests,
+    telemetry::Telemetry,
     test_views::{alloc_view, job, job_view},
 };
 
@@ -120,9 +122,19 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
     // Nobody answers requests: each is told that the agent shuts down.
     let (inbox, _) = Inbox::with_capacity(1);
     let nowhere = std::path::PathBuf::from("/nonexistent");
+    let requests = Requests::to(inbox, store.subscribe(), nowhere.clone());
+    let model = Arc::new(ReadModel::default());
+    let gc = Collector {
+        rules: Rules::default(),
+        model: Arc::clone(&model),
+        requests: requests.clone(),
+        alloc_dirs: nowhere.clone(),
+        telemetry: Telemetry::new(),
+    };
     Shared {
-        requests: Requests::to(inbox, store.subscribe(), nowhere.clone()),
-        model: Arc::new(ReadModel::default()),
+        requests,
+        model,
+        gc: Arc::new(gc),
         restored: Gate::opened_before(),
         drivers: Registry::new(),
         manifests: Drivers::built_in(),

@@ -58,7 +58,7 @@ pub(super) async fn ls(
     Path(id): Path<String>,
     Params(wanted): Params<Wanted>,
 ) -> ApiResult<Json<Vec<FileInfo>>> {
-    let alloc = shared.alloc(&id)?;
+    let alloc = shared.alloc_with_files(&id)?;
     let place = Place::of(&shared, &alloc, &wanted)?;
     work(move || place.list()).await.map(Json)
 }
@@ -68,7 +68,7 @@ pub(super) async fn stat(
     Path(id): Path<String>,
     Params(wanted): Params<Wanted>,
 ) -> ApiResult<Json<FileInfo>> {
-    let alloc = shared.alloc(&id)?;
+    let alloc = shared.alloc_with_files(&id)?;
     let place = Place::of(&shared, &alloc, &wanted)?;
     work(move || place.info()).await.map(Json)
 }
@@ -113,7 +113,7 @@ pub(super) async fn stream(
 }
 
 async fn open(shared: &Shared, id: &str, wanted: &Wanted) -> ApiResult<Reading> {
-    let alloc = shared.alloc(id)?;
+    let alloc = shared.alloc_with_files(id)?;
     if wanted.path.is_empty() {
         return Err(ApiError::bad("must provide a file path"));
     }

@@ -50,7 +50,7 @@ pub(super) async fn read(
     Path(id): Path<String>,
     Params(wanted): Params<Wanted>,
 ) -> ApiResult<Response> {
-    let alloc = shared.alloc(&id)?;
+    let alloc = shared.alloc_with_files(&id)?;
     let stream = check(&alloc, &wanted)?;
     let files = LogFiles::new(shared.paths.logs(&alloc.spec.id), &wanted.task, stream);
     let place = if wanted.follow { Some(follow()?) } else { None };

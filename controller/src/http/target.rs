@@ -28,6 +28,18 @@ impl Shared {
         self.model.alloc(&alloc_id(id).ok_or_else(unknown)?).ok_or_else(unknown)
     }
 
+    /// The same, whose logs and files are there.
+    pub(super) fn alloc_with_files(&self, id: &str) -> ApiResult<Arc<AllocView>> {
+        let alloc = self.alloc(id)?;
+        if alloc.collected {
+            let name = alloc.spec.name();
+            return Err(ApiError::NotFound(format!(
+                "allocation {name} was collected: its logs and files are gone"
+            )));
+        }
+        Ok(alloc)
+    }
+
     /// The same, as Nomad's servers say that there is none.
     pub(super) fn known_alloc(&self, id: &str) -> ApiResult<Arc<AllocView>> {
         self.alloc(id).map_err(|_| ApiError::NotFound("alloc not found".to_owned()))

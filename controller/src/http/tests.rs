@@ -25,9 +25,11 @@ use crate::{
     cli::{Address, Client},
     desired::manifests::Drivers,
     drivers::{catalog::BuiltIn, task::Registry},
+    gc::{Collector, Rules},
     paths::Paths,
     publish::ReadModel,
     requests::Requests,
+    telemetry::Telemetry,
 };
 
 /// An API in front of a read model.
@@ -45,9 +47,19 @@ impl Ground {
         // Nobody answers requests: each is told that the agent shuts down.
         let (inbox, _) = Inbox::with_capacity(1);
         let store = watch::Sender::new(StoreHealth::Ok);
+        let requests = Requests::to(inbox, store.subscribe(), dir.path().join("state"));
+        let model = Arc::new(ReadModel::default());
+        let gc = Collector {
+            rules: Rules::default(),
+            model: Arc::clone(&model),
+            requests: requests.clone(),
+            alloc_dirs: dir.path().join("state/alloc"),
+            telemetry: Telemetry::new(),
+        };
         let shared = Shared {
-            requests: Requests::to(inbox, store.subscribe(), dir.path().join("state")),
-            model: Arc::new(ReadModel::default()),
+            requests,
+            model,
+            gc: Arc::new(gc),
             restored: Gate::opened_before(),
             drivers: Registry::new(),
             manifests: Drivers::built_in(),

@@ -50,7 +50,8 @@ impl Readiness {
         }
     }
 
-    async fn reached(self) {
+    /// Resolves when the agent is ready.
+    pub(super) async fn reached(self) {
         if self.restored.opened().await.is_err() {
             std::future::pending::<()>().await;
         }

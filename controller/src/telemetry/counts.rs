@@ -9,6 +9,7 @@ use std::{
 
 use herdlet_api_types::{
     AllocId, JobKey,
+    gc::{Due, EndedKind},
     task::TaskPhase,
     view::{AllocView, ConvergenceState, JobView},
 };
@@ -37,6 +38,7 @@ pub(super) struct Counts {
     pub(super) starts: BTreeMap<String, Histogram>,
     pub(super) orphans: BTreeMap<&'static str, u64>,
     pub(super) orphans_removed: BTreeMap<&'static str, u64>,
+    pub(super) collected: BTreeMap<(&'static str, &'static str), u64>,
     pub(super) converged_versions: BTreeMap<JobKey, u64>,
     starting: BTreeMap<(AllocId, String), Starting>,
 }
@@ -62,6 +64,12 @@ impl Default for Counts {
                 drift_detected.insert((kind, by), 0);
             }
         }
+        let mut collected = BTreeMap::new();
+        for kind in [EndedKind::Job, EndedKind::Alloc] {
+            for why in Due::ALL {
+                collected.insert((kind.as_str(), why.as_str()), 0);
+            }
+        }
         Self {
             reconciled,
             drift_detected,
@@ -74,6 +82,7 @@ impl Default for Counts {
             starts: BTreeMap::new(),
             orphans: BTreeMap::new(),
             orphans_removed: BTreeMap::new(),
+            collected,
             converged_versions: BTreeMap::new(),
             starting: BTreeMap::new(),
         }

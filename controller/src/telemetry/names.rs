@@ -90,6 +90,8 @@ metrics! {
         "Things of this instance that belong to nothing that is known and were left alone.";
     ORPHANS_REMOVED = Counter Number "orphans_removed_total" ["kind"]
         "Things of this instance that belonged to nothing and were removed.";
+    COLLECTED = Counter Number "collected_total" ["kind", "reason"]
+        "Jobs that were over and allocations that had ended whose data was given up, by why (age, count, disk, inodes, request).";
 
     // What runs.
     ALLOCATIONS = Gauge Number "allocations" ["status"]

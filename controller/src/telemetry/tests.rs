@@ -160,6 +160,7 @@ fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckS
             healthy: None,
             healthy_at: UnixNanos::default(),
             reschedule_at: None,
+            collected: false,
             modify_index: 1,
             modify_time: UnixNanos(0),
             convergence: convergence(ConvergenceState::Waiting, Some(Reason::Health), 940, Some(999)),

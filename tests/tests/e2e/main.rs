@@ -7,6 +7,7 @@
 
 mod agent;
 mod clients;
+mod collect;
 mod common;
 mod crash;
 mod deployments;
