@@ -155,7 +155,8 @@ fn is_bad(view: &AllocView) -> bool {
     view.status == ClientStatus::Failed || view.healthy == Some(false)
 }
 
-/// What stands for a slot. A canary does from its promotion on, which its job shows; its own view says so a turn later.
+/// What stands for a slot. A canary does from its promotion on, which its job shows; its own view says so a turn later. One that
+/// was stopped before never does.
 fn newest<'a>(
     allocs: &'a BTreeMap<AllocId, Arc<AllocView>>,
     job: &JobView,
@@ -167,7 +168,9 @@ fn newest<'a>(
         deployment.and_then(|deployment| deployment.groups.get(group)).is_some_and(|group| group.promoted)
     };
     let of_slot = |view: &&AllocView| {
-        let is_canary = view.spec.deployment.is_some_and(|part| part.canary && !is_promoted(part.id));
+        let is_stopped = view.spec.desired != Desired::Run;
+        let is_canary =
+            view.spec.deployment.is_some_and(|part| part.canary && (is_stopped || !is_promoted(part.id)));
         view.spec.index == index && view.spec.group == group && view.spec.job_key == job.key && !is_canary
     };
     allocs.values().map(|view| &**view).filter(of_slot).max_by_key(|view| view.spec.create_index)

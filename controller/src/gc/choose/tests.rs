@@ -41,7 +41,10 @@ fn a_job_stays_for_as_long_as_the_rules_say_and_goes_with_its_allocations() {
     let (job, allocs) = batch("backup", &[(0, false), (1, false)]);
     let early = chosen(Rules::default(), &[Arc::clone(&job)], &allocs, 2);
     assert_eq!(told(&early), [("backup", None), ("backup.g[0]", None), ("backup.g[1]", None)]);
-    assert_eq!(early[0].message, "stays for 3h0m0s more (job_gc_threshold is 4h0m0s)", "its last task ended at one");
+    assert_eq!(
+        early[0].message, "stays for 3h0m0s more (job_gc_threshold is 4h0m0s)",
+        "its last task ended at one"
+    );
     let late = chosen(Rules::default(), &[job], &allocs, 5);
     assert_eq!(told(&late), [("backup", Some(Due::Age))]);
     assert_eq!(late[0].message, "is over for longer than job_gc_threshold (4h0m0s)");
