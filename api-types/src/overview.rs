@@ -76,6 +76,8 @@ impl JobRow {
 pub struct Transition {
     /// When.
     pub at: UnixNanos,
+    /// Whose allocation it is.
+    pub job: JobKey,
     /// `job.group[index]`.
     pub name: String,
     /// Its id.

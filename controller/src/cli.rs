@@ -144,9 +144,9 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet delete web --wait              volumes and their data stay\n  herdlet delete web --purge             with the volumes that only it used, and their data\n  herdlet delete volume site             forget a volume, keep its data\n  herdlet delete volume site --purge     remove its data, also of one that was forgotten before"
     )]
     Delete(delete::DeleteArgs),
-    /// List jobs, allocs, tasks, services, volumes, deployments or the versions of a job
+    /// List jobs, allocs, tasks, services, volumes, deployments, events or the versions of a job
     #[command(
-        after_help = "Examples:\n  herdlet get jobs\n  herdlet get allocs web -o wide\n  herdlet get tasks -o name | xargs -n 1 herdlet describe\n  herdlet get jobs web -o yaml           as a manifest that can be applied"
+        after_help = "Examples:\n  herdlet get jobs\n  herdlet get allocs web -o wide\n  herdlet get allocs --watch             each change as it comes\n  herdlet get events web                 what has happened lately, and why\n  herdlet get tasks -o name | xargs -n 1 herdlet describe\n  herdlet get jobs web -o yaml           as a manifest that can be applied"
     )]
     Get(get::GetArgs),
     /// List allocations: get allocs

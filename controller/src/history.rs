@@ -14,8 +14,8 @@ use herdlet_api_types::{
     view::{AllocView, Convergence, ConvergenceState, JobView},
 };
 
-/// So many changes of verdicts are kept.
-const TRANSITIONS_MAX: usize = 50;
+/// So many changes of verdicts are kept: a few hundred bytes each.
+const TRANSITIONS_MAX: usize = 256;
 /// So many times in which a job was not as wanted are kept.
 const SPANS_MAX: usize = 1_024;
 
@@ -59,12 +59,12 @@ impl History {
             "" => last_event().map(|event| event.message.clone()).unwrap_or_default(),
             message => message.to_owned(),
         };
-        let (name, alloc) = (after.spec.name(), after.spec.id);
+        let (job, name, alloc) = (after.spec.job_key.clone(), after.spec.name(), after.spec.id);
         let mut inner = self.inner();
         if inner.transitions.len() == TRANSITIONS_MAX {
             inner.transitions.pop_front();
         }
-        inner.transitions.push_back(Transition { at, name, alloc, state: *state, cause });
+        inner.transitions.push_back(Transition { at, job, name, alloc, state: *state, cause });
     }
 
     /// A job is shown so.

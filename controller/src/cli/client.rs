@@ -14,7 +14,7 @@ use herdlet_api_types::{
     api::{AgentStatus, ApplyReply, ApplyRequest, Change, PlanReply},
     gc::Ended,
     nomad,
-    overview::Overview,
+    overview::{Overview, Transition},
     service::Registration,
     view::{AllocView, Explanation, JobVersion, JobView, VolumeView},
 };
@@ -37,6 +37,10 @@ use crate::{
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// An agent that works begins to answer a question at once, and a stream as well.
 const HEAD_MAX: Duration = Duration::from_secs(5);
+/// How long a reader waits for a change before it asks again whether the agent is still there, as it is written in a query.
+const CHANGE_WAIT: &str = "15s";
+/// It may be up to a sixteenth more by chance; then the answer begins as any other.
+const CHANGE_WAIT_MAX: Duration = Duration::from_secs(16 + HEAD_MAX.as_secs());
 /// What changes something waits for the disk, and is answered within about 5 s also where that hangs.
 const CHANGE_HEAD_MAX: Duration = Duration::from_secs(10);
 
@@ -397,6 +401,23 @@ impl Client {
         self.get("/v1/herdlet/overview").await
     }
 
+    /// The last changes of verdicts on allocations, newest first.
+    pub async fn transitions(&self) -> Result<Vec<Transition>> {
+        self.get("/v1/herdlet/transitions").await
+    }
+
+    /// Waits until something that is shown has changed after `index`: the index then. With 0, the present one at once.
+    pub async fn changed(&self, index: u64) -> Result<u64> {
+        loop {
+            let request = self.to(Method::GET, "/v1/herdlet/index").query(&[("index", index)]);
+            let request = request.query(&[("wait", CHANGE_WAIT)]).timeout(CHANGE_WAIT_MAX);
+            let now: Done = understood(self.send_within(request, CHANGE_WAIT_MAX).await?).await?;
+            if now.index != index {
+                return Ok(now.index);
+            }
+        }
+    }
+
     /// What the running tasks of an allocation use.
     pub async fn usage(&self, alloc: AllocId) -> Result<Usage> {
         self.get(&format!("/v1/client/allocation/{alloc}/stats")).await
@@ -420,12 +441,7 @@ impl Client {
     }
 
     async fn ask<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T> {
-        let answer = self.send(request.timeout(ANSWER_MAX)).await?;
-        let what = answer.url().path().to_owned();
-        let bytes = answer.bytes().await;
-        let bytes =
-            bytes.map_err(|source| ClientError::Transfer { what: "read the agent's answer", source })?;
-        serde_json::from_slice(&bytes).map_err(|error| ClientError::Answer { what, why: error.to_string() })
+        understood(self.send(request.timeout(ANSWER_MAX)).await?).await
     }
 
     /// Sends a request; a refusal is an error.
@@ -433,6 +449,13 @@ impl Client {
         let (http, request) = request.build_split();
         let request = request.map_err(ClientError::Setup)?;
         let within = if *request.method() == Method::GET { HEAD_MAX } else { CHANGE_HEAD_MAX };
+        self.send_within(RequestBuilder::from_parts(http, request), within).await
+    }
+
+    /// The same; the answer must begin within this.
+    async fn send_within(&self, request: RequestBuilder, within: Duration) -> Result<Response> {
+        let (http, request) = request.build_split();
+        let request = request.map_err(ClientError::Setup)?;
         let answer = tokio::time::timeout(within, http.execute(request)).await;
         let answer = answer.map_err(|_| ClientError::Silent { address: self.address.clone(), within })?;
         let answer = answer.map_err(|source| {
@@ -457,6 +480,14 @@ impl Client {
         let message = if text.trim().is_empty() { status.to_string() } else { text.trim().to_owned() };
         Err(ClientError::Status { status: status.as_u16(), message })
     }
+}
+
+/// The answer in full.
+async fn understood<T: DeserializeOwned>(answer: Response) -> Result<T> {
+    let what = answer.url().path().to_owned();
+    let bytes = answer.bytes().await;
+    let bytes = bytes.map_err(|source| ClientError::Transfer { what: "read the agent's answer", source })?;
+    serde_json::from_slice(&bytes).map_err(|error| ClientError::Answer { what, why: error.to_string() })
 }
 
 fn innermost(error: &dyn std::error::Error) -> String {

@@ -52,7 +52,7 @@ impl Output {
 
     /// Prints the document for programs, an object with `apiVersion`; people have been told in lines.
     pub(super) fn document<T: Serialize>(self, data: &T) -> Result<(), Failure> {
-        let document = Document { api_version: API_VERSION, data };
+        let document = versioned(data);
         match self.form {
             Form::Text => Ok(()),
             Form::Json => show::json(&document),
@@ -63,6 +63,11 @@ impl Output {
 
 /// The version of all shapes, the manifests' own.
 const API_VERSION: &str = "herdlet/v1";
+
+/// An object with `apiVersion`.
+pub(super) fn versioned<T: Serialize>(data: &T) -> impl Serialize {
+    Document { api_version: API_VERSION, data }
+}
 
 #[derive(Serialize)]
 struct Document<'d, T> {
@@ -78,8 +83,7 @@ mod tests {
 
     #[test]
     fn documents_are_objects_with_a_version() {
-        let document = Document { api_version: API_VERSION, data: &serde_json::json!({ "jobs": [] }) };
-        let text = serde_json::to_string(&document).unwrap();
+        let text = serde_json::to_string(&versioned(&serde_json::json!({ "jobs": [] }))).unwrap();
         assert_eq!(text, r#"{"apiVersion":"herdlet/v1","jobs":[]}"#);
     }
 }

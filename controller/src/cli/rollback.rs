@@ -62,7 +62,12 @@ pub(super) async fn run(args: RollbackArgs) -> Result<u8, Failure> {
 
 /// The job of that name.
 pub(super) async fn find(client: &Client, name: &str) -> Result<JobView, Failure> {
-    let found = client.jobs().await?.into_iter().find(|view| view.key.to_string() == name);
+    known(client.jobs().await?, name)
+}
+
+/// The one of that name.
+pub(super) fn known(jobs: Vec<JobView>, name: &str) -> Result<JobView, Failure> {
+    let found = jobs.into_iter().find(|view| view.key.to_string() == name);
     found.ok_or_else(|| Failure::new(format!("there is no job {name:?}")).hint("list them: herdlet get jobs"))
 }
 

@@ -135,7 +135,7 @@ fn laid_out(rows: &[Vec<Cell>], columns: Option<usize>) -> String {
 }
 
 /// As much of a text as fits.
-fn cut(text: &str, columns: Option<usize>) -> String {
+pub(super) fn cut(text: &str, columns: Option<usize>) -> String {
     match columns {
         Some(columns) if text.chars().count() > columns => {
             let kept: String = text.chars().take(columns.saturating_sub(1)).collect();

@@ -30,8 +30,13 @@ pub(super) fn yaml<T: Serialize>(data: &T) -> Result<(), Failure> {
 
 /// Prints data. A reader that has had enough (`| head`) is no failure.
 pub(super) fn out(text: &str) {
+    let _ = try_out(text);
+}
+
+/// Prints data; fails once nobody reads it any more.
+pub(super) fn try_out(text: &str) -> std::io::Result<()> {
     use std::io::Write as _;
-    let _ = anstream::stdout().write_all(text.as_bytes());
+    anstream::stdout().write_all(text.as_bytes())
 }
 
 /// Now, in nanoseconds.

@@ -12,9 +12,10 @@ impl Table {
     }
 
     /// Adds a row; control characters, which could play with a terminal, are made visible.
-    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let cells: Vec<String> = cells.into_iter().map(|cell| plain(&cell)).collect();
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(cells.into_iter().map(|cell| plain(&cell)).collect());
+        self.rows.push(cells);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -23,17 +24,23 @@ impl Table {
 
     /// The table as text; the heading is optional.
     pub(super) fn render(&self, heading: Heading) -> String {
+        self.render_below(heading, &mut Vec::new())
+    }
+
+    /// The same below another one whose columns were so `wide`; then they are as wide as both need.
+    pub(super) fn render_below(&self, heading: Heading, wide: &mut Vec<usize>) -> String {
         let heading: Option<Vec<String>> = match heading {
             Heading::Shown => Some(self.columns.iter().map(|&name| name.to_owned()).collect()),
             Heading::Hidden => None,
         };
         let rows: Vec<&Vec<String>> = heading.iter().chain(&self.rows).collect();
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        wide.resize(self.columns.len(), 0);
+        wide.iter_mut().enumerate().for_each(|(column, wide)| *wide = width(column).max(*wide));
         let mut text = String::new();
         for row in rows {
             let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
+            for (cell, width) in row.iter().zip(wide.iter()) {
                 let padding = width - cell.chars().count();
                 line.push_str(cell);
                 line.push_str(&" ".repeat(padding + 2));
@@ -74,5 +81,18 @@ mod tests {
         table.row(["ünterwegs".to_owned(), String::new()]);
         assert_eq!(table.render(Heading::Shown), "NAME       STATE\nweb        run [31m ning\nünterwegs\n");
         assert_eq!(table.render(Heading::Hidden), "web        run [31m ning\nünterwegs\n");
+    }
+
+    #[test]
+    fn what_is_told_later_stands_below_what_was_told_before() {
+        let row = |name: &str| {
+            let mut table = Table::new(&["NAME", "STATE"]);
+            table.row([name.to_owned(), "up".to_owned()]);
+            table
+        };
+        let mut wide = Vec::new();
+        assert_eq!(row("web").render_below(Heading::Shown, &mut wide), "NAME  STATE\nweb   up\n");
+        assert_eq!(row("database").render_below(Heading::Hidden, &mut wide), "database  up\n");
+        assert_eq!(row("a").render_below(Heading::Hidden, &mut wide), "a         up\n");
     }
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::{
     Shared, VERSION,
     error::ApiResult,
-    query::{Params, Read},
+    query::{Params, Read, Source},
 };
 use crate::{desired::yaml::Problem, telemetry::Format};
 
@@ -38,6 +38,23 @@ pub(super) async fn overview(
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     shared.answer(&read, |shared| Ok(crate::overview::overview(&shared.model, BootClock.now().boot_ns))).await
+}
+
+/// The last changes of verdicts on allocations, newest first.
+pub(super) async fn transitions(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    shared.answer(&read, |shared| Ok(shared.model.history().transitions())).await
+}
+
+/// The index that everything shown has come to, services included: with `index`, word of the next change and nothing else.
+pub(super) async fn index(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    let look = |shared: &Shared| Ok(json!({ "Index": shared.index(Source::Services) }));
+    shared.answer_from(Source::Services, &read, look).await
 }
 
 fn status_of(shared: &Shared) -> AgentStatus {

@@ -82,7 +82,7 @@ pub(super) enum Source {
 
 impl Shared {
     /// The index of what is read now; grows with every change. Never 0: a query with index 0 would not block.
-    fn index(&self, source: Source) -> u64 {
+    pub(super) fn index(&self, source: Source) -> u64 {
         let index = match source {
             Source::Model => self.model.version(),
             Source::Services => self.model.version() + self.catalog.version(),

@@ -30,6 +30,8 @@ use crate::{history::LAG_MINUTES, overview::overview};
 const ROWS_MAX: usize = 500;
 /// So many allocations of a job are listed below it.
 const ALLOCS_MAX: usize = 100;
+/// So many of the last transitions are listed.
+const TRANSITIONS_MAX: usize = 50;
 
 const STYLE: &str = include_str!("ui/page.css");
 const SCRIPT: &str = include_str!("ui/page.js");
@@ -207,7 +209,7 @@ fn transitions(html: &mut String, transitions: &[Transition]) {
         return;
     }
     html.push_str("<table><tbody>\n");
-    for Transition { at, name, alloc: _, state, cause } in transitions {
+    for Transition { at, job: _, name, alloc: _, state, cause } in transitions.iter().take(TRANSITIONS_MAX) {
         let state = state.as_str();
         put(
             html,

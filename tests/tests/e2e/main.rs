@@ -36,3 +36,4 @@ mod upgrade;
 mod versions;
 mod victims;
 mod volumes;
+mod watch;

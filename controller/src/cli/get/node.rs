@@ -6,8 +6,34 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::{Form, Kind, Wanted};
+use crate::cli::{failure::Failure, show, table::Table};
+
+pub(super) async fn print(wanted: &Wanted<'_>) -> Result<(), Failure> {
+    let node = wanted.client.node().await?;
+    let attributes = attributes(&node);
+    match wanted.form {
+        Form::Json => show::json(&node),
+        Form::Yaml => show::yaml(&attributes),
+        Form::Name => {
+            attributes.into_keys().for_each(|name| show::out(&format!("{name}\n")));
+            Ok(())
+        }
+        Form::Table | Form::Wide if attributes.is_empty() => {
+            anstream::eprintln!("{}", Kind::Node.none());
+            Ok(())
+        }
+        Form::Table | Form::Wide => {
+            let mut table = Table::new(&["ATTRIBUTE", "VALUE"]);
+            attributes.into_iter().for_each(|(name, value)| table.row([name, value]));
+            show::out(&table.render(wanted.heading));
+            Ok(())
+        }
+    }
+}
+
 /// What constraints can name, with this machine's values.
-pub(super) fn attributes(node: &Value) -> BTreeMap<String, String> {
+fn attributes(node: &Value) -> BTreeMap<String, String> {
     let named = [
         ("node.unique.id", "ID"),
         ("node.unique.name", "Name"),

@@ -1,9 +1,10 @@
 //! What is answered, and how what can't be answered is refused.
 
+use herdlet_api_types::view::ConvergenceState;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::test_views::{alloc_view, job, job_view};
+use crate::test_views::{alloc_view, job, job_view, verdict};
 
 #[tokio::test]
 async fn an_allocation_has_nomads_shape() {
@@ -43,6 +44,26 @@ async fn lists_are_filtered_and_name_their_index() {
     assert_eq!(whole["TaskGroups"][0]["Tasks"][0]["Driver"], "mock");
     let of_job: Vec<Value> = serde_json::from_str(&ground.get("/v1/job/web/allocations").await.1).unwrap();
     assert_eq!(of_job.len(), 2);
+}
+
+#[tokio::test]
+async fn word_of_a_change_comes_with_the_change_and_what_it_was_is_kept() {
+    let ground = Ground::new();
+    let client = ground.unix(Limits::default()).await;
+    let web = job("web", "front", "httpd");
+    ground.show(4, &[job_view(&web, 0)], &[alloc_view(&web, 0, 7)]);
+    let index = client.changed(0).await.unwrap();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.changed(index).await.unwrap() }
+    });
+    let mut late = alloc_view(&web, 0, 7);
+    late.convergence = verdict(ConvergenceState::Waiting, "task httpd: waits");
+    ground.show(6, &[], &[late]);
+    assert!(waiting.await.unwrap() > index);
+    let transitions = client.transitions().await.unwrap();
+    let told: Vec<_> = transitions.iter().map(|one| (&*one.job.id, &*one.cause)).collect();
+    assert_eq!(told, [("web", "task httpd: waits"), ("web", "Task started by client")]);
 }
 
 #[tokio::test]

@@ -1,0 +1,190 @@
+//! What `get` has found: a row for each object, which is also a name and a document. Printed once.
+
+use herdlet_api_types::{
+    AllocId, UnixNanos,
+    deployment::Deployment,
+    nomad,
+    overview::Transition,
+    service::Registration,
+    view::{AllocView, JobVersion, JobView, TaskView, VolumeView},
+};
+use serde::Serialize;
+
+use super::{Form, Kind, Wanted};
+use crate::{
+    cli::{
+        client::Client,
+        failure::Failure,
+        show,
+        table::{Heading, Table},
+    },
+    desired::manifests,
+};
+
+/// Everything that was found.
+pub(super) struct Listing {
+    pub(super) columns: Vec<&'static str>,
+    pub(super) rows: Vec<Row>,
+}
+
+/// One object.
+pub(super) struct Row {
+    /// What tells it from all others of its kind.
+    pub(super) key: String,
+    /// What `-o name` prints.
+    pub(super) name: String,
+    pub(super) cells: Vec<Cell>,
+    pub(super) document: Document,
+}
+
+/// A cell of a table. It differs from another where something has happened, not because time goes by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Cell {
+    Text(String),
+    /// How long ago that was.
+    Age(UnixNanos),
+}
+
+impl Cell {
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Age(at) => show::age(*at),
+        }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+/// What `-o json` and `-o yaml` print of an object.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Document {
+    Job(Box<JobView>),
+    /// As it is shown; printed in Nomad's form.
+    Alloc(Box<AllocView>),
+    Allocation(Box<nomad::Allocation>),
+    Task {
+        alloc: AllocId,
+        name: String,
+        task: Box<TaskView>,
+    },
+    Service(Box<Registration>),
+    Volume(Box<VolumeView>),
+    Deployment(Box<Deployment>),
+    Version(JobVersion),
+    Event(Transition),
+}
+
+impl Document {
+    /// The same as it is printed.
+    pub(super) async fn printed(self, client: &Client) -> Result<Self, Failure> {
+        match self {
+            Self::Alloc(view) => Ok(Self::Allocation(Box::new(client.allocation(view.spec.id).await?))),
+            Self::Job(_)
+            | Self::Allocation(_)
+            | Self::Task { .. }
+            | Self::Service(_)
+            | Self::Volume(_)
+            | Self::Deployment(_)
+            | Self::Version(_)
+            | Self::Event(_) => Ok(self),
+        }
+    }
+
+    /// What can be applied as a manifest, as one.
+    pub(super) fn manifest(&self) -> Result<Option<String>, Failure> {
+        let text = match self {
+            Self::Job(view) => manifests::job_to_yaml(&view.job),
+            Self::Version(version) => manifests::job_to_yaml(&version.job),
+            Self::Volume(view) => manifests::volume_to_yaml(&view.spec),
+            Self::Alloc(_)
+            | Self::Allocation(_)
+            | Self::Task { .. }
+            | Self::Service(_)
+            | Self::Deployment(_)
+            | Self::Event(_) => return Ok(None),
+        };
+        text.map(Some).map_err(|error| Failure::new(format!("failed to {error}")))
+    }
+}
+
+impl Listing {
+    pub(super) fn new(columns: &[&'static str]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    pub(super) async fn print(self, wanted: &Wanted<'_>) -> Result<(), Failure> {
+        match wanted.form {
+            Form::Table | Form::Wide if self.rows.is_empty() => {
+                anstream::eprintln!("{}", wanted.kind.none());
+                Ok(())
+            }
+            Form::Table | Form::Wide => {
+                show::out(&self.whole(wanted.kind, wanted.heading));
+                Ok(())
+            }
+            Form::Name => {
+                self.rows.iter().for_each(|row| show::out(&format!("{}\n", row.name)));
+                Ok(())
+            }
+            Form::Json => show::json(&self.documents(wanted.client).await?),
+            Form::Yaml if wanted.kind.has_manifests() => {
+                let texts: Result<Vec<_>, _> = self.rows.iter().map(|row| row.document.manifest()).collect();
+                let texts: Vec<String> = texts?.into_iter().flatten().collect();
+                show::out(&texts.join("---\n"));
+                Ok(())
+            }
+            Form::Yaml => show::yaml(&self.documents(wanted.client).await?),
+        }
+    }
+
+    async fn documents(self, client: &Client) -> Result<Vec<Document>, Failure> {
+        let mut documents = Vec::with_capacity(self.rows.len());
+        for row in self.rows {
+            documents.push(row.document.printed(client).await?);
+        }
+        Ok(documents)
+    }
+
+    /// The table, or what is said where it is empty.
+    pub(super) fn whole(&self, kind: Kind, heading: Heading) -> String {
+        if self.rows.is_empty() {
+            return format!("{}\n", kind.none());
+        }
+        let mut table = Table::new(&self.columns);
+        self.rows.iter().for_each(|row| table.row(row.cells.iter().map(Cell::text)));
+        table.render(heading)
+    }
+}
+
+impl Kind {
+    /// What is said where there is none.
+    pub(super) fn none(self) -> &'static str {
+        match self {
+            Self::Jobs => "there are no jobs",
+            Self::Allocs => "there are no allocations",
+            Self::Tasks => "there are no tasks",
+            Self::Services => "there are no services in the built-in catalogue",
+            Self::Volumes => "there are no volumes",
+            Self::Deployments => "there are no deployments",
+            Self::Versions => "there are no versions",
+            Self::Events => "nothing has happened since the agent started",
+            Self::Node => "the agent knows nothing of this machine",
+        }
+    }
+
+    /// Whether `-o yaml` prints manifests.
+    pub(super) fn has_manifests(self) -> bool {
+        match self {
+            Self::Jobs | Self::Versions | Self::Volumes => true,
+            Self::Allocs | Self::Tasks | Self::Services | Self::Deployments | Self::Events | Self::Node => {
+                false
+            }
+        }
+    }
+}

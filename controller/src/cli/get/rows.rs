@@ -1,0 +1,282 @@
+//! What `get` lists of each kind, a row for each object.
+//!
+//! In: what the agent shows, and targets. Out: rows, in the order in which they are printed.
+
+use herdlet_api_types::{
+    alloc::ClientStatus,
+    job::Provider,
+    service::Registration,
+    view::{AllocView, JobView, TaskView, VolumeView},
+    volume::{VolumeKind, VolumeStatus},
+};
+
+use super::{
+    Form, Kind, Missing, Wanted, events,
+    listing::{Cell, Document, Listing, Row},
+};
+use crate::cli::{
+    children,
+    client::Client,
+    deployments,
+    failure::{Failure, USAGE},
+    rollback, show, target,
+};
+
+pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listing, Failure> {
+    let Wanted { client, targets, form, .. } = *wanted;
+    match wanted.kind {
+        Kind::Jobs => jobs(client, targets, missing).await,
+        Kind::Allocs => allocs(client, targets, form, missing).await,
+        Kind::Tasks => tasks(client, targets, missing).await,
+        Kind::Services => services(client, targets).await,
+        Kind::Volumes => volumes(client, targets).await,
+        Kind::Deployments => list_deployments(client, targets, form, missing).await,
+        Kind::Versions => versions(client, targets, missing).await,
+        Kind::Events => Ok(events::list(client.transitions().await?, targets, form)),
+        Kind::Node => Ok(Listing::new(&[])),
+    }
+}
+
+/// The jobs of these names, or all.
+fn chosen_jobs(
+    mut jobs: Vec<JobView>,
+    targets: &[String],
+    missing: Missing,
+) -> Result<Vec<JobView>, Failure> {
+    if targets.is_empty() {
+        return Ok(jobs);
+    }
+    let is_there = |name: &String| jobs.iter().any(|view| view.key.to_string() == *name);
+    if let (Some(name), Missing::IsWrong) = (targets.iter().find(|name| !is_there(name)), missing) {
+        return Err(Failure::new(format!("there is no job {name:?}")));
+    }
+    jobs.retain(|view| targets.contains(&view.key.to_string()));
+    Ok(jobs)
+}
+
+async fn jobs(client: &Client, targets: &[String], missing: Missing) -> Result<Listing, Failure> {
+    let (all, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let mut listing = Listing::new(&["JOB", "TYPE", "VERSION", "RUNNING", "STATE", "AGE", "MESSAGE"]);
+    for view in chosen_jobs(all.clone(), targets, missing)? {
+        let name = view.key.to_string();
+        let cells = job_cells(&view, &allocs, &all).into();
+        listing.rows.push(Row { key: name.clone(), name, cells, document: Document::Job(Box::new(view)) });
+    }
+    Ok(listing)
+}
+
+/// A job in a table; `jobs` are all there are.
+fn job_cells(view: &JobView, allocs: &[AllocView], jobs: &[JobView]) -> [Cell; 7] {
+    let of_job = || allocs.iter().filter(|alloc| alloc.spec.job_key == view.key);
+    let running = of_job().filter(|alloc| alloc.status == ClientStatus::Running).count();
+    let wanted: u32 = view.job.groups.iter().map(|group| group.count).sum();
+    let mut kind = view.job.kind.as_str();
+    let count = if view.job.makes_children() {
+        let children = children::of(view, jobs);
+        let all = children.pending + children.running + children.dead;
+        kind = children::kind(&view.job);
+        format!("{} ({}/{all} done)", children.running, children.dead)
+    } else if view.job.kind.completes() {
+        let done = of_job().filter(|alloc| alloc.status == ClientStatus::Complete).count();
+        format!("{running} ({done}/{wanted} done)")
+    } else {
+        format!("{running}/{wanted}")
+    };
+    let state = if view.deleting { "deleting" } else { view.convergence.state.as_str() };
+    [
+        view.key.to_string().into(),
+        kind.to_owned().into(),
+        view.version.to_string().into(),
+        count.into(),
+        state.to_owned().into(),
+        Cell::Age(view.submit_time),
+        view.convergence.message.clone().into(),
+    ]
+}
+
+/// The allocations that targets name, or all; of each the task that is named.
+async fn chosen(
+    client: &Client,
+    targets: &[String],
+    missing: Missing,
+) -> Result<Vec<(AllocView, Option<String>)>, Failure> {
+    if targets.is_empty() {
+        let mut allocs = client.allocs().await?;
+        allocs.sort_by_key(|view| {
+            (view.spec.job_key.clone(), view.spec.group.clone(), view.spec.index, view.spec.create_index)
+        });
+        return Ok(allocs.into_iter().map(|view| (view, None)).collect());
+    }
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let mut chosen = Vec::new();
+    for text in targets {
+        match (target::resolve(text, &jobs, &allocs), missing) {
+            (Ok(target), _) => {
+                chosen.extend(target.allocs.into_iter().map(|view| (view, target.task.clone())));
+            }
+            (Err(failure), Missing::IsWrong) => return Err(failure),
+            (Err(_), Missing::IsGone) => {}
+        }
+    }
+    Ok(chosen)
+}
+
+async fn allocs(
+    client: &Client,
+    targets: &[String],
+    form: Form,
+    missing: Missing,
+) -> Result<Listing, Failure> {
+    let mut columns = vec!["ID", "NAME", "VERSION", "STATUS", "HEALTHY", "STATE", "AGE"];
+    if form == Form::Wide {
+        columns.extend(["PORTS", "MESSAGE"]);
+    }
+    let mut listing = Listing::new(&columns);
+    for (view, _) in chosen(client, targets, missing).await? {
+        let id = view.spec.id.to_string();
+        let shown = if form == Form::Wide { id.clone() } else { view.spec.id.short() };
+        let mut cells: Vec<Cell> = alloc_cells(&view, shown).into();
+        if form == Form::Wide {
+            cells.extend([ports(&view).into(), view.convergence.message.clone().into()]);
+        }
+        let document = Document::Alloc(Box::new(view));
+        listing.rows.push(Row { key: id.clone(), name: id, cells, document });
+    }
+    Ok(listing)
+}
+
+fn alloc_cells(view: &AllocView, id: String) -> [Cell; 7] {
+    let healthy = match view.healthy {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "-",
+    };
+    [
+        id.into(),
+        view.spec.name().into(),
+        view.spec.job_version.to_string().into(),
+        view.status.as_str().to_owned().into(),
+        healthy.to_owned().into(),
+        view.convergence.state.as_str().to_owned().into(),
+        Cell::Age(view.spec.create_time),
+    ]
+}
+
+fn ports(view: &AllocView) -> String {
+    let ports =
+        view.spec.ports.iter().map(|(label, port)| format!("{label}={}:{}", port.host_ip, port.value));
+    ports.collect::<Vec<_>>().join(",")
+}
+
+async fn tasks(client: &Client, targets: &[String], missing: Missing) -> Result<Listing, Failure> {
+    let mut listing = Listing::new(&["TASK", "ALLOC", "STATE", "PHASE", "RESTARTS", "AGE"]);
+    for (view, wanted) in chosen(client, targets, missing).await? {
+        let is_meant = |task: &&TaskView| wanted.as_deref().is_none_or(|wanted| *wanted == *task.name);
+        listing.rows.extend(view.tasks.iter().filter(is_meant).map(|task| task_row(&view, task)));
+    }
+    Ok(listing)
+}
+
+fn task_row(view: &AllocView, task: &TaskView) -> Row {
+    let alloc = view.spec.id;
+    let name = format!("{}/{}", view.spec.name(), task.name);
+    let cells = [
+        name.clone().into(),
+        alloc.short().into(),
+        task.state.as_str().to_owned().into(),
+        show::phase(task).into(),
+        task.restarts.to_string().into(),
+        Cell::Age(task.started_at),
+    ];
+    let document = Document::Task { alloc, name: name.clone(), task: Box::new(task.clone()) };
+    Row { key: format!("{alloc}/{}", task.name), name, cells: cells.into(), document }
+}
+
+async fn services(client: &Client, names: &[String]) -> Result<Listing, Failure> {
+    let mut listing = Listing::new(&["SERVICE", "ADDRESS", "PROVIDER", "ALLOC", "TASK", "TAGS"]);
+    let mut services = client.services().await?;
+    services.retain(|one| names.is_empty() || names.contains(&one.name));
+    for one in services {
+        let cells = service_cells(&one).map(Cell::Text).into();
+        let (key, name) = (one.id.clone(), one.name.clone());
+        listing.rows.push(Row { key, name, cells, document: Document::Service(Box::new(one)) });
+    }
+    Ok(listing)
+}
+
+fn service_cells(one: &Registration) -> [String; 6] {
+    let provider = match one.provider {
+        Provider::Nomad => "nomad",
+        Provider::Consul => "consul",
+    };
+    [
+        one.name.clone(),
+        format!("{}:{}", one.address, one.port),
+        provider.to_owned(),
+        one.alloc.short(),
+        one.task.clone().unwrap_or_else(|| "-".to_owned()),
+        one.tags.join(","),
+    ]
+}
+
+async fn volumes(client: &Client, names: &[String]) -> Result<Listing, Failure> {
+    let mut listing = Listing::new(&["VOLUME", "KIND", "STATUS", "CLAIMS", "PATH"]);
+    let mut volumes = client.volumes().await?;
+    volumes.retain(|view| names.is_empty() || names.contains(&view.spec.name));
+    for view in volumes {
+        let name = view.spec.name.clone();
+        let cells = volume_cells(&view).map(Cell::Text).into();
+        listing.rows.push(Row { key: name.clone(), name, cells, document: Document::Volume(Box::new(view)) });
+    }
+    Ok(listing)
+}
+
+fn volume_cells(view: &VolumeView) -> [String; 5] {
+    let kind = match view.spec.kind {
+        VolumeKind::HostPath { .. } => "host path",
+        VolumeKind::Mkdir { .. } => "mkdir",
+    };
+    let (status, path) = match &view.status {
+        VolumeStatus::Pending => ("pending".to_owned(), String::new()),
+        VolumeStatus::Ready { path } => ("ready".to_owned(), path.clone()),
+        VolumeStatus::Failed { why } => (format!("failed: {why}"), String::new()),
+    };
+    [view.spec.name.clone(), kind.to_owned(), status, view.claims.len().to_string(), path]
+}
+
+async fn list_deployments(
+    client: &Client,
+    targets: &[String],
+    form: Form,
+    missing: Missing,
+) -> Result<Listing, Failure> {
+    let mut listing = Listing::new(&deployments::COLUMNS);
+    let jobs = chosen_jobs(client.jobs().await?, targets, missing)?;
+    for one in deployments::all(&jobs) {
+        let id = one.id.to_string();
+        let shown = if form == Form::Wide { id.clone() } else { one.id.short() };
+        let cells = deployments::row(one, shown).map(Cell::Text).into();
+        let document = Document::Deployment(Box::new(one.clone()));
+        listing.rows.push(Row { key: id.clone(), name: id, cells, document });
+    }
+    Ok(listing)
+}
+
+async fn versions(client: &Client, targets: &[String], missing: Missing) -> Result<Listing, Failure> {
+    let [name] = targets else {
+        return Err(Failure::new("versions are those of one job: herdlet get versions JOB").code(USAGE));
+    };
+    let mut listing = Listing::new(&["VERSION", "AGE", ""]);
+    let job = match rollback::known(client.jobs().await?, name) {
+        Ok(view) => view.key,
+        Err(failure) if missing == Missing::IsWrong => return Err(failure),
+        Err(_) => return Ok(listing),
+    };
+    for (at, version) in client.versions(&job).await?.into_iter().enumerate() {
+        let current = if at == 0 { "current" } else { "" };
+        let name = version.version.to_string();
+        let cells = vec![name.clone().into(), Cell::Age(version.submit_time), current.to_owned().into()];
+        listing.rows.push(Row { key: name.clone(), name, cells, document: Document::Version(version) });
+    }
+    Ok(listing)
+}
