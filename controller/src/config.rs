@@ -36,7 +36,8 @@ pub use places::{Surroundings, default_socket, default_state_dir, host_name};
 pub use view::{Setting, Source, settings};
 
 use crate::{
-    desired::yaml::Problems, fingerprint, gc::Rules, instance::Availability, paths::Paths, telemetry::logs,
+    desired::yaml::Problems, fingerprint, gc::Rules, http::TlsFiles, instance::Availability, paths::Paths,
+    telemetry::logs,
 };
 
 /// Topmost cgroup unless another is named: beside, never below, the agent's own.
@@ -70,6 +71,8 @@ pub struct Config {
     pub listen: Option<(HostPort, PathBuf)>,
     /// Where /metrics, /healthz and /readyz are served.
     pub metrics_listen: Option<HostPort>,
+    /// Certificates of the API on TCP, where it speaks TLS.
+    pub tls: Option<TlsFiles>,
     /// Folders of manifests to keep true.
     pub manifests: Vec<PathBuf>,
     /// Topmost cgroup of all tasks.
@@ -240,6 +243,7 @@ impl Config {
             state_dir,
             socket,
             listen,
+            tls: file.tls.files(),
             metrics_listen: host_port("metrics-listen", flags.metrics_listen.or(file.metrics_listen))?,
             manifests: if flags.manifests.is_empty() { file.manifests } else { flags.manifests },
             cgroup_parent,

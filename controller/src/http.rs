@@ -41,6 +41,7 @@ mod services;
 mod stats;
 mod stream;
 mod target;
+mod tls;
 mod ui;
 mod versions;
 mod volumes;
@@ -69,6 +70,7 @@ pub(crate) use exec::input_frames as exec_input_frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) use serve::connection;
 pub use serve::{Limits, Listener, ServeError, serve};
+pub use tls::{Tls, TlsError, TlsFiles};
 
 use crate::{
     desired::{manifests::Drivers, yaml::Problem},

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use reqwest::ClientBuilder;
+use reqwest::{Certificate, ClientBuilder, Identity};
+use zeroize::Zeroizing;
 
 /// How long to wait for a connection, unless the caller knows better.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,6 +30,32 @@ impl Tls {
         } else {
             Self::None
         }
+    }
+}
+
+/// Whom a client trusts instead of the system's authorities, and what it shows of itself.
+#[derive(Default)]
+pub struct Credentials {
+    /// Authorities, in PEM; the system's where absent.
+    pub authorities: Option<Vec<u8>>,
+    /// A certificate and its key, in PEM.
+    pub identity: Option<Zeroizing<Vec<u8>>>,
+}
+
+impl Credentials {
+    /// A client that has them.
+    ///
+    /// # Errors
+    /// When one of them makes no sense.
+    pub fn give(&self, builder: ClientBuilder) -> reqwest::Result<ClientBuilder> {
+        let builder = match &self.authorities {
+            Some(pem) => builder.tls_certs_only(Certificate::from_pem_bundle(pem)?),
+            None => builder,
+        };
+        Ok(match &self.identity {
+            Some(pem) => builder.identity(Identity::from_pem(pem)?),
+            None => builder,
+        })
     }
 }
 

@@ -30,7 +30,7 @@ use crate::{
     },
     drivers::{alloc_dir, catalog::ConsulConfig, cgroup::Isolation, task::in_full, volume::HostVolumes},
     gc::Collector,
-    http::{self, Evaluations, Facts, Limits, Listener, Shared, Token, Vitals},
+    http::{self, Evaluations, Facts, Limits, Listener, Shared, Tls, Token, Vitals},
     instance::{Availability, Instance, Options},
     planner::Input,
     requests::Requests,
@@ -274,7 +274,13 @@ impl Doors {
         let api = match &config.listen {
             Some((address, token_file)) => {
                 let token = Token::read(token_file)?;
-                Some((Listener::tcp(&address.to_string()).await?, token))
+                let tls = config.tls.clone().map(Tls::read).transpose()?;
+                let listener = Listener::tcp(&address.to_string()).await?;
+                let listener = match tls {
+                    Some(tls) => listener.with_tls(tls),
+                    None => listener,
+                };
+                Some((listener, token))
             }
             None => None,
         };
@@ -306,7 +312,7 @@ async fn listen(
         closing.clone(),
     ));
     if let (Some((listener, token)), Some((address, _))) = (doors.api, &config.listen) {
-        tracing::info!(%address, "listening on TCP");
+        tracing::info!(%address, tls = config.tls.is_some(), "listening on TCP");
         let router = http::router(Arc::clone(shared));
         faces.spawn(http::serve(listener, router, Some(token), Limits::default(), closing.clone()));
     }

@@ -10,7 +10,10 @@ use super::{
     client::Client,
     failure::{Failure, USAGE},
 };
-use crate::config::{Surroundings, default_socket, default_state_dir};
+use crate::{
+    config::{Surroundings, default_socket, default_state_dir},
+    http_client::Credentials,
+};
 
 /// Which agent to talk to.
 #[derive(Debug, Clone, Default, Args)]
@@ -21,6 +24,15 @@ pub struct Connection {
     /// File with the token for TCP [also: HERDLET_TOKEN, NOMAD_TOKEN]
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     pub token_file: Option<PathBuf>,
+    /// Authorities to trust instead of the system's, in PEM [also: HERDLET_CACERT, NOMAD_CACERT]
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    pub ca_cert: Option<PathBuf>,
+    /// Certificate to show, in PEM [also: HERDLET_CLIENT_CERT, NOMAD_CLIENT_CERT]
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    pub client_cert: Option<PathBuf>,
+    /// Its key [also: HERDLET_CLIENT_KEY, NOMAD_CLIENT_KEY]
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    pub client_key: Option<PathBuf>,
 }
 
 /// Where an agent listens.
@@ -90,18 +102,32 @@ impl fmt::Display for Address {
 impl Connection {
     /// A client for it.
     pub(super) fn client(&self) -> Result<Client, Failure> {
-        Ok(Client::new(self.address()?, self.token()?)?)
+        let address = self.address()?;
+        if address.is_local() {
+            return Ok(Client::new(address, self.token()?)?);
+        }
+        Ok(Client::trusting(address, self.token()?, &self.credentials()?)?)
     }
 
     /// What this leaves open is taken from flags given before the command.
     pub(super) fn inherit(&mut self, outer: Self) {
         self.addr = self.addr.take().or(outer.addr);
         self.token_file = self.token_file.take().or(outer.token_file);
+        self.ca_cert = self.ca_cert.take().or(outer.ca_cert);
+        self.client_cert = self.client_cert.take().or(outer.client_cert);
+        self.client_key = self.client_key.take().or(outer.client_key);
     }
 
     /// The first of its flags that is given.
     pub(super) fn given(&self) -> Option<&'static str> {
-        self.addr.as_ref().map(|_| "--addr").or(self.token_file.as_ref().map(|_| "--token-file"))
+        let files = [
+            ("--token-file", &self.token_file),
+            ("--ca-cert", &self.ca_cert),
+            ("--client-cert", &self.client_cert),
+            ("--client-key", &self.client_key),
+        ];
+        let file = files.into_iter().find_map(|(name, file)| file.as_ref().map(|_| name));
+        self.addr.as_ref().map(|_| "--addr").or(file)
     }
 
     fn address(&self) -> Result<Address, Failure> {
@@ -122,6 +148,43 @@ impl Connection {
             });
         }
         text.parse().map_err(|error| Failure::new(format!("HERDLET_ADDR is {text:?}: {error}")).code(USAGE))
+    }
+
+    /// Certificates from the files, which the environment may name.
+    fn credentials(&self) -> Result<Credentials, Failure> {
+        let named = |flag: &Option<PathBuf>, name: &str| {
+            let variable =
+                |prefix| std::env::var_os(format!("{prefix}_{name}")).filter(|path| !path.is_empty());
+            flag.clone().or_else(|| variable("HERDLET").or_else(|| variable("NOMAD")).map(PathBuf::from))
+        };
+        let read = |path: PathBuf| {
+            let bytes = std::fs::read(&path).map(Zeroizing::new);
+            bytes.map_err(|error| Failure::new(format!("failed to read {}: {error}", path.display())))
+        };
+        let authorities = named(&self.ca_cert, "CACERT").map(|path| {
+            let pem = read(path.clone())?;
+            let has_some = reqwest::Certificate::from_pem_bundle(&pem).is_ok_and(|found| !found.is_empty());
+            let none = || Failure::new(format!("there is no certificate in {} (PEM)", path.display()));
+            if has_some { Ok(pem) } else { Err(none().code(USAGE)) }
+        });
+        let authorities = authorities.transpose()?;
+        let certificate = named(&self.client_cert, "CLIENT_CERT").map(read).transpose()?;
+        let key = named(&self.client_key, "CLIENT_KEY").map(read).transpose()?;
+        let identity = match (certificate, key) {
+            (Some(mut pem), Some(key)) => {
+                pem.push(b'\n');
+                pem.extend_from_slice(&key);
+                Some(pem)
+            }
+            (None, None) => None,
+            (Some(_), None) => {
+                return Err(Failure::new("a client's certificate needs its key: --client-key").code(USAGE));
+            }
+            (None, Some(_)) => {
+                return Err(Failure::new("a client's key needs its certificate: --client-cert").code(USAGE));
+            }
+        };
+        Ok(Credentials { authorities: authorities.map(|pem| pem.to_vec()), identity })
     }
 
     /// A token from the file, else from the environment. Arguments are no place for it: everybody can read them.

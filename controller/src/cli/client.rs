@@ -29,7 +29,7 @@ use super::Address;
 use crate::{
     desired::yaml::Problems,
     http::{EFFECT_HEADER, EFFECT_OPEN},
-    http_client::{self, Tls},
+    http_client::{self, Credentials, Tls},
     paths::encode,
 };
 
@@ -166,11 +166,26 @@ impl Client {
     /// # Errors
     /// When the platform's certificates can't be used.
     pub fn new(address: Address, token: Option<Zeroizing<String>>) -> Result<Self> {
+        Self::trusting(address, token, &Credentials::default())
+    }
+
+    /// The same, which trusts others than the system does, or shows who it is.
+    ///
+    /// # Errors
+    /// When certificates can't be used.
+    pub fn trusting(
+        address: Address,
+        token: Option<Zeroizing<String>>,
+        credentials: &Credentials,
+    ) -> Result<Self> {
         let (builder, base) = match &address {
             Address::Unix(path) => {
                 (http_client::builder(Tls::None).unix_socket(path.clone()), "http://localhost".to_owned())
             }
-            Address::Url(url) => (http_client::builder(Tls::of(url)), url.clone()),
+            Address::Url(url) => {
+                let builder = credentials.give(http_client::builder(Tls::of(url)));
+                (builder.map_err(ClientError::Setup)?, url.clone())
+            }
         };
         let http = builder.build().map_err(ClientError::Setup)?;
         Ok(Self { http, address, base, token })

@@ -62,6 +62,17 @@ impl std::fmt::Display for Failure {
     }
 }
 
+/// What to do where certificates are why nobody talks, by TLS's own words for it.
+fn distrust(failure: &str) -> Option<&'static str> {
+    if failure.contains("invalid peer certificate") {
+        Some("name the authority that signed the agent's certificate: --ca-cert FILE, or set HERDLET_CACERT")
+    } else if failure.contains("fatal alert: CertificateRequired") {
+        Some("the agent asks for a certificate: --client-cert FILE --client-key FILE")
+    } else {
+        None
+    }
+}
+
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let hint = match &error {
@@ -94,7 +105,9 @@ impl From<ClientError> for Failure {
             | ClientError::Answer { .. } => FAILED,
         };
         // With all its causes, as one line.
-        let failure = Self::new(format!("{:#}", anyhow::Error::new(error))).code(code);
+        let told = format!("{:#}", anyhow::Error::new(error));
+        let hint = distrust(&told).or(hint);
+        let failure = Self::new(told).code(code);
         match hint {
             Some(hint) => failure.hint(hint),
             None => failure,

@@ -13,7 +13,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{ConfigError, HostPort, LogFormat, cgroup_parent_problem, filter_problem};
-use crate::desired::yaml::{self, Document, Problem, Problems};
+use crate::{
+    desired::yaml::{self, Document, Problem, Problems},
+    http::TlsFiles,
+};
 
 /// What a config file may say.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -45,6 +48,8 @@ pub struct File {
     /// File with the token that TCP clients must send.
     #[schemars(with = "Option<String>")]
     pub token_file: Option<PathBuf>,
+    /// TLS of the API on TCP.
+    pub tls: Tls,
     /// TCP address of the metrics.
     pub metrics_listen: Option<String>,
     /// Folders of manifests.
@@ -127,6 +132,53 @@ pub struct Consul {
     /// File with our token.
     #[schemars(with = "Option<String>")]
     pub token_file: Option<PathBuf>,
+}
+
+/// TLS of the API on TCP.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tls {
+    /// The agent's certificate, with those between it and its authority behind it (PEM).
+    #[schemars(with = "Option<String>")]
+    pub cert_file: Option<PathBuf>,
+    /// Its key (PEM).
+    #[schemars(with = "Option<String>")]
+    pub key_file: Option<PathBuf>,
+    /// Authorities that sign certificates of clients (PEM).
+    #[schemars(with = "Option<String>")]
+    pub ca_file: Option<PathBuf>,
+    /// Whether clients must show one.
+    pub verify_https_client: bool,
+}
+
+impl Tls {
+    /// What has to be there together and is not, by its field.
+    fn problem(&self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self { cert_file: Some(_), key_file: None, .. } => {
+                Some(("cert_file", "needs key_file beside it"))
+            }
+            Self { cert_file: None, key_file: Some(_), .. } => {
+                Some(("key_file", "needs cert_file beside it"))
+            }
+            Self { cert_file: None, ca_file: Some(_), .. } => {
+                Some(("ca_file", "needs cert_file and key_file beside it"))
+            }
+            Self { ca_file: None, verify_https_client: true, .. } => {
+                Some(("verify_https_client", "needs ca_file beside it, which says whose certificates count"))
+            }
+            Self { ca_file: Some(_), verify_https_client: false, .. } => {
+                Some(("ca_file", "is for certificates of clients: set verify_https_client too"))
+            }
+            Self { .. } => None,
+        }
+    }
+
+    /// Its files, where there is TLS.
+    pub(super) fn files(&self) -> Option<TlsFiles> {
+        let (certificate, key) = (self.cert_file.clone()?, self.key_file.clone()?);
+        Some(TlsFiles { certificate, key, clients: self.ca_file.clone() })
+    }
 }
 
 /// What of this machine is kept from allocations.
@@ -222,6 +274,9 @@ impl File {
             ("socket", &self.socket),
             ("token_file", &self.token_file),
             ("consul.token_file", &self.consul.token_file),
+            ("tls.cert_file", &self.tls.cert_file),
+            ("tls.key_file", &self.tls.key_file),
+            ("tls.ca_file", &self.tls.ca_file),
         ];
         for (at, path) in paths {
             path.iter().filter_map(|path| not_absolute(path)).for_each(|message| tell(at, message));
@@ -252,6 +307,9 @@ impl File {
             && min > max
         {
             tell("dynamic_ports", format!("has no port in it: min {min} is above max {max}"));
+        }
+        if let Some((field, message)) = self.tls.problem() {
+            tell(&format!("tls.{field}"), message.to_owned());
         }
         if let Err(message) = self.reserved.ports() {
             tell("reserved.reserved_ports", message);

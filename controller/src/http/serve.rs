@@ -29,7 +29,10 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::place::Place;
-use super::auth::{Token, require_token};
+use super::{
+    auth::{Token, require_token},
+    tls::Tls,
+};
 
 /// Bounds of a listener.
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +84,8 @@ pub enum Listener {
     },
     /// TCP.
     Tcp(TcpListener),
+    /// TCP with TLS.
+    Tls(TcpListener, Arc<Tls>),
 }
 
 /// Why the API can't listen. Reads after "failed to".
@@ -153,11 +158,20 @@ impl Listener {
         Ok(Self::Tcp(TcpListener::bind(address).await.map_err(failed)?))
     }
 
+    /// The same, speaking TLS; the unix socket stays as it is.
+    #[must_use]
+    pub fn with_tls(self, tls: Tls) -> Self {
+        match self {
+            Self::Tcp(listener) | Self::Tls(listener, _) => Self::Tls(listener, Arc::new(tls)),
+            Self::Unix { .. } => self,
+        }
+    }
+
     /// The address of a TCP listener.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Unix { .. } => None,
-            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Tcp(listener) | Self::Tls(listener, _) => listener.local_addr().ok(),
         }
     }
 }
@@ -184,7 +198,7 @@ pub async fn serve(
     let places = Arc::new(Semaphore::new(limits.connections_max));
     let mut place = match &listener {
         Listener::Unix { path, .. } => Some(Place::new(path)),
-        Listener::Tcp(_) => None,
+        Listener::Tcp(_) | Listener::Tls(..) => None,
     };
     loop {
         let accepted = tokio::select! {
@@ -210,6 +224,7 @@ pub async fn serve(
         match peer {
             Peer::Unix(stream) => server.take(stream, place),
             Peer::Tcp(stream) => server.take(stream, place),
+            Peer::Tls(stream, tls) => server.take_tls(stream, tls, place),
             Peer::Stranger(stream) => server.refuse(stream, FORBIDDEN),
         }
     }
@@ -239,6 +254,7 @@ async fn again(place: &mut Option<Place>) -> Option<Listener> {
 enum Peer {
     Unix(tokio::net::UnixStream),
     Tcp(tokio::net::TcpStream),
+    Tls(tokio::net::TcpStream, Arc<Tls>),
     Stranger(tokio::net::UnixStream),
 }
 
@@ -254,6 +270,11 @@ async fn accept(listener: &Listener) -> io::Result<Peer> {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
             Ok(Peer::Tcp(stream))
+        }
+        Listener::Tls(listener, tls) => {
+            let (stream, _) = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            Ok(Peer::Tls(stream, Arc::clone(tls)))
         }
     }
 }
@@ -308,6 +329,25 @@ impl Server {
         self.connections.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection ended early");
+            }
+            drop(place);
+        });
+    }
+
+    /// A handshake takes no longer than a request's header may. Who finds all places taken is hung up on: nothing can be said
+    /// before the handshake.
+    fn take_tls(&self, stream: tokio::net::TcpStream, tls: Arc<Tls>, place: Option<OwnedSemaphorePermit>) {
+        let Some(place) = place else { return };
+        let (router, limits, closing) = (self.router.clone(), self.limits, self.closing.clone());
+        self.connections.spawn(async move {
+            match tokio::time::timeout(limits.header_max, tls.accept(stream)).await {
+                Ok(Ok(stream)) => {
+                    if let Err(error) = connection(stream, router, limits, closing).await {
+                        tracing::debug!(%error, "a connection ended early");
+                    }
+                }
+                Ok(Err(error)) => tracing::debug!(%error, "a handshake failed"),
+                Err(_) => tracing::debug!("a handshake took too long"),
             }
             drop(place);
         });

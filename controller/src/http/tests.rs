@@ -6,6 +6,7 @@ mod lists;
 mod reads;
 mod shapes;
 mod streams;
+mod tls;
 mod ui;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};

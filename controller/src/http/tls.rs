@@ -1,0 +1,192 @@
+//! TLS of the API's TCP listener.
+//!
+//! In: files of certificates and a key in PEM, read anew once they have changed. Out: encrypted connections, where asked for only of
+//! clients that show a certificate of ours; whoever speaks plain HTTP is told so.
+
+use std::{
+    io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::{CryptoProvider, aws_lc_rs},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+/// Where certificates are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Our certificate, with those between it and its authority behind it.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Authorities one of which must have signed a client's certificate; clients need none where absent.
+    pub clients: Option<PathBuf>,
+}
+
+/// Why certificates can't be used. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file can't be read.
+    #[error("read {path}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is not what it should be.
+    #[error("use {path}: {why}")]
+    Unfit {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+}
+
+/// TLS with what the files said when they last made sense.
+#[derive(Debug)]
+pub struct Tls {
+    files: TlsFiles,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    stamps: Vec<Stamp>,
+    config: Arc<ServerConfig>,
+}
+
+/// What changes with a file: its inode, and when it was written.
+type Stamp = Option<(u64, i64, i64)>;
+
+impl Tls {
+    /// Reads certificates and key.
+    ///
+    /// # Errors
+    /// When one of them can't be read or used, or everybody may read the key.
+    pub fn read(files: TlsFiles) -> Result<Self, TlsError> {
+        let stamps = stamps(&files);
+        let config = Arc::new(config(&files)?);
+        Ok(Self { files, known: Mutex::new(Known { stamps, config }) })
+    }
+
+    /// Shakes hands with a client. How long that takes is bounded by the caller.
+    ///
+    /// # Errors
+    /// When the client does not speak TLS, or nothing that we accept.
+    pub(super) async fn accept(&self, mut stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        const HANDSHAKE: u8 = 0x16;
+        let mut first = [0];
+        if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
+            stream.write_all(PLAIN.as_bytes()).await?;
+            stream.shutdown().await?;
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not speak TLS"));
+        }
+        TlsAcceptor::from(self.config()).accept(stream).await
+    }
+
+    /// As the files say now, or said when they last made sense.
+    fn config(&self) -> Arc<ServerConfig> {
+        let stamps = stamps(&self.files);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.stamps != stamps {
+            known.stamps = stamps;
+            match config(&self.files) {
+                Ok(config) => {
+                    tracing::info!(certificate = %self.files.certificate.display(), "certificates were read anew");
+                    known.config = Arc::new(config);
+                }
+                Err(error) => {
+                    let error = crate::drivers::task::in_full(&error);
+                    tracing::error!(error, "failed to read changed certificates; those of before are used");
+                }
+            }
+        }
+        Arc::clone(&known.config)
+    }
+}
+
+/// What is said to whoever speaks plain HTTP.
+const PLAIN: &str = "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: 32\r\n\r\n\
+                     this port speaks TLS: use https\n";
+
+fn stamps(files: &TlsFiles) -> Vec<Stamp> {
+    let stamp = |path: &PathBuf| {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
+    };
+    [&files.certificate, &files.key].into_iter().chain(&files.clients).map(stamp).collect()
+}
+
+fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let unfit = |path: &Path| {
+        let path = path.to_owned();
+        move |error: rustls::Error| TlsError::Unfit { path, why: error.to_string() }
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(unfit(&files.certificate))?;
+    let builder = match &files.clients {
+        None => builder.with_no_client_auth(),
+        Some(path) => builder.with_client_cert_verifier(verifier(path, provider)?),
+    };
+    let mut config = builder
+        .with_single_cert(certificates(&files.certificate)?, key(&files.key)?)
+        .map_err(unfit(&files.certificate))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn verifier(
+    path: &Path,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots
+            .add(certificate)
+            .map_err(|error| TlsError::Unfit { path: path.to_owned(), why: error.to_string() })?;
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| TlsError::Unfit { path: path.to_owned(), why: error.to_string() })
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let unfit = |why: String| TlsError::Unfit { path: path.to_owned(), why };
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+    let found = found.map_err(|error| unfit(format!("it is no PEM: {error}")))?;
+    if found.is_empty() { Err(unfit("there is no certificate in it (PEM)".to_owned())) } else { Ok(found) }
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let unfit = |why: String| TlsError::Unfit { path: path.to_owned(), why };
+    let mode =
+        std::fs::metadata(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })?.mode();
+    if mode & 0o007 != 0 {
+        return Err(unfit(format!("everybody may read it; chmod 600 {}", path.display())));
+    }
+    let text = zeroize::Zeroizing::new(read(path)?);
+    PrivateKeyDer::from_pem_slice(&text).map_err(|_| unfit("there is no private key in it (PEM)".to_owned()))
+}
+
+/// More is no file of certificates.
+const BYTES_MAX: u64 = 1024 * 1024;
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    use std::io::Read as _;
+    let failed = |source| TlsError::Read { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).map_err(failed)?.take(BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}
