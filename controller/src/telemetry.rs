@@ -15,6 +15,7 @@ mod gauges;
 pub mod logs;
 pub mod monitor;
 pub mod names;
+pub mod nomad;
 mod page;
 
 #[cfg(test)]
@@ -31,7 +32,7 @@ use herdlet_api_types::{
     gc::{Due, EndedKind},
     view::JobView,
 };
-use herdlet_plan::{job::capacity::Room, turn::Note};
+use herdlet_plan::{env::NodeFacts, job::capacity::Room, turn::Note};
 use herdlet_runtime::{BootClock, Clock as _, Metrics, StoreHealth, metrics::HistogramReading};
 use prometheus_client::{
     collector::Collector,
@@ -41,6 +42,7 @@ use prometheus_client::{
 use tokio::sync::{broadcast::error::RecvError, watch};
 
 pub use herdlet_runtime::operation::KindFigures;
+pub use nomad::Host;
 pub use page::Format;
 
 use crate::{
@@ -73,6 +75,10 @@ pub struct Sources {
     pub manifest_errors: Box<dyn Fn() -> u64 + Send + Sync>,
     /// What the machine has, and what of it is kept from allocations.
     pub room: (Room, Room),
+    /// This machine, for labels of Nomad's metrics.
+    pub node: NodeFacts,
+    /// Asks the kernel about it.
+    pub host: Box<dyn Fn() -> Host + Send + Sync>,
     /// Reads the boot clock, in nanoseconds.
     pub boot_ns: Box<dyn Fn() -> u64 + Send + Sync>,
 }
@@ -147,6 +153,8 @@ impl Telemetry {
             state_bytes: Box::new(move || std::fs::metadata(&database).map_or(0, |metadata| metadata.len())),
             manifest_errors: Box::new(move || refused_files(&folders)),
             room,
+            node: agent.context.node.clone(),
+            host: Box::new(Host::now),
             boot_ns: Box::new(|| BootClock.now().boot_ns),
         });
         agent.watch(self.clone().follow(Arc::downgrade(&agent.model)));
@@ -274,6 +282,8 @@ impl Shared {
         )?;
         page.gauges(&names::TASKS, gauges.tasks.iter().map(|(state, n)| ([*state], number(*n))))?;
         write_room(page, sources.room, gauges.allocated)?;
+        let (total, reserved) = sources.room;
+        nomad::write(page, &sources.node, &gauges, total.minus(reserved), (sources.host)())?;
         page.gauges(
             &names::CHECK_STATE,
             gauges.checks.iter().map(|((namespace, job, service, check, state), n)| {

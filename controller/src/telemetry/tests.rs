@@ -53,6 +53,13 @@ fn node() -> Node {
             Room { cpu_mhz: 4_000, memory_mib: 1_024, disk_mib: 2_048 },
             Room { memory_mib: 256, ..Room::default() },
         ),
+        node: NodeFacts {
+            id: "n1".to_owned(),
+            datacenter: "dc1".to_owned(),
+            pool: "default".to_owned(),
+            ..NodeFacts::default()
+        },
+        host: Box::new(|| Host { uptime: 60, total: 4_096, available: 2_048, free: 1_024 }),
         boot_ns: Box::new(move || clock.load(Ordering::Relaxed)),
     });
     Node { telemetry, model, runtime, health, now }
@@ -236,6 +243,7 @@ fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
     for (name, kind) in &typed {
         let metric = names::ALL
             .iter()
+            .chain(nomad::ALL)
             .find(|metric| metric.name == *name)
             .unwrap_or_else(|| panic!("{name} is not listed"));
         let listed = match metric.kind {
@@ -245,8 +253,8 @@ fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
         };
         assert_eq!(listed, *kind, "{name}");
     }
-    let absent: Vec<&str> =
-        names::ALL.iter().map(|metric| metric.name).filter(|name| !typed.contains_key(name)).collect();
+    let all = names::ALL.iter().chain(nomad::ALL);
+    let absent: Vec<&str> = all.map(|metric| metric.name).filter(|name| !typed.contains_key(name)).collect();
     // These have no series before something happened.
     assert_eq!(absent, ["herdlet_task_oom_total", "herdlet_task_start_seconds"]);
     // Names of people can't break out of their label.

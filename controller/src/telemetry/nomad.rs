@@ -1,0 +1,142 @@
+//! Metrics of a Nomad client under its own names and in its units (MHz, MiB), for dashboards and alerts that were made for it: those
+//! that can be told from what is published, and from the kernel at once. All are computed when somebody looks. `host_memory_total` is not among them: by
+//! Prometheus' rules only a counter may be called so.
+
+use std::fmt;
+
+use herdlet_plan::{env::NodeFacts, job::capacity::Room};
+
+use super::{
+    gauges::Gauges,
+    names::{Kind, Measure, Metric},
+    number,
+    page::Page,
+};
+
+const LABELS: [&str; 4] = ["node_id", "datacenter", "node_class", "node_pool"];
+
+const fn gauge(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, help, kind: Kind::Gauge, measure: Measure::Number, labels: &LABELS }
+}
+
+const PENDING: Metric = gauge("nomad_client_allocations_pending", "Allocations that wait to run.");
+const RUNNING: Metric = gauge("nomad_client_allocations_running", "Allocations that run.");
+const TERMINAL: Metric = gauge("nomad_client_allocations_terminal", "Allocations that have ended.");
+const TASKS_PENDING: Metric = gauge("nomad_client_tasks_pending", "Tasks that wait to run.");
+const TASKS_RUNNING: Metric = gauge("nomad_client_tasks_running", "Tasks that run.");
+const TASKS_DEAD: Metric = gauge("nomad_client_tasks_dead", "Tasks that have ended.");
+const ALLOCATED_CPU: Metric = gauge("nomad_client_allocated_cpu", "MHz that live allocations ask for.");
+const ALLOCATED_MEMORY: Metric = gauge("nomad_client_allocated_memory", "MiB that live allocations ask for.");
+const ALLOCATED_DISK: Metric =
+    gauge("nomad_client_allocated_disk", "MiB of disk that live allocations ask for.");
+const UNALLOCATED_CPU: Metric = gauge("nomad_client_unallocated_cpu", "MHz that are left for others.");
+const UNALLOCATED_MEMORY: Metric = gauge("nomad_client_unallocated_memory", "MiB that are left for others.");
+const UNALLOCATED_DISK: Metric =
+    gauge("nomad_client_unallocated_disk", "MiB of disk that are left for others.");
+const UPTIME: Metric = gauge("nomad_client_uptime", "Seconds since this machine was started.");
+const MEMORY_USED: Metric =
+    gauge("nomad_client_host_memory_used", "Bytes of memory that can't be had without swapping.");
+const MEMORY_AVAILABLE: Metric =
+    gauge("nomad_client_host_memory_available", "Bytes of memory that can be had without swapping.");
+const MEMORY_FREE: Metric = gauge("nomad_client_host_memory_free", "Bytes of memory that nobody uses.");
+
+/// All of them.
+pub const ALL: &[Metric] = &[
+    PENDING,
+    RUNNING,
+    TERMINAL,
+    TASKS_PENDING,
+    TASKS_RUNNING,
+    TASKS_DEAD,
+    ALLOCATED_CPU,
+    ALLOCATED_MEMORY,
+    ALLOCATED_DISK,
+    UNALLOCATED_CPU,
+    UNALLOCATED_MEMORY,
+    UNALLOCATED_DISK,
+    UPTIME,
+    MEMORY_USED,
+    MEMORY_AVAILABLE,
+    MEMORY_FREE,
+];
+
+/// What the kernel says of the machine now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Host {
+    /// Seconds since it was started.
+    pub uptime: u64,
+    /// Bytes of memory.
+    pub total: u64,
+    /// Bytes that can be had without swapping.
+    pub available: u64,
+    /// Bytes that nobody uses.
+    pub free: u64,
+}
+
+impl Host {
+    /// Asks the kernel; what it does not tell is 0.
+    pub fn now() -> Self {
+        let uptime = u64::try_from(rustix::system::sysinfo().uptime).unwrap_or_default();
+        Self { uptime, ..Self::of(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()) }
+    }
+
+    /// As `/proc/meminfo` has it.
+    fn of(meminfo: &str) -> Self {
+        let bytes = |name: &str| {
+            let value = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let kib = value.and_then(|value| value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+            kib.unwrap_or_default().saturating_mul(1024)
+        };
+        Self { uptime: 0, total: bytes("MemTotal"), available: bytes("MemAvailable"), free: bytes("MemFree") }
+    }
+}
+
+/// Writes all of them.
+pub(super) fn write(
+    page: &mut Page<'_>,
+    node: &NodeFacts,
+    gauges: &Gauges,
+    room: Room,
+    host: Host,
+) -> fmt::Result {
+    let allocations = |status| gauges.allocations.get(status).copied().unwrap_or_default();
+    let tasks = |state| gauges.tasks.get(state).copied().unwrap_or_default();
+    let (taken, left) = (gauges.allocated, room.minus(gauges.allocated));
+    let labels = [&*node.id, &node.datacenter, &node.class, &node.pool];
+    for (metric, value) in [
+        (&PENDING, allocations("pending")),
+        (&RUNNING, allocations("running")),
+        (&TERMINAL, allocations("complete") + allocations("failed")),
+        (&TASKS_PENDING, tasks("pending")),
+        (&TASKS_RUNNING, tasks("running")),
+        (&TASKS_DEAD, tasks("dead")),
+        (&ALLOCATED_CPU, taken.cpu_mhz),
+        (&ALLOCATED_MEMORY, taken.memory_mib),
+        (&ALLOCATED_DISK, taken.disk_mib),
+        (&UNALLOCATED_CPU, left.cpu_mhz),
+        (&UNALLOCATED_MEMORY, left.memory_mib),
+        (&UNALLOCATED_DISK, left.disk_mib),
+        (&UPTIME, host.uptime),
+        (&MEMORY_USED, host.total.saturating_sub(host.available)),
+        (&MEMORY_AVAILABLE, host.available),
+        (&MEMORY_FREE, host.free),
+    ] {
+        page.gauges(metric, [(labels, number(value))])?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_as_the_kernel_writes_it() {
+        let meminfo =
+            "MemTotal:       24590736 kB\nMemFree:          100 kB\nMemAvailable:   200 kB\nBuffers: 1 kB\n";
+        let host = Host::of(meminfo);
+        assert_eq!((host.total, host.free, host.available), (24_590_736 * 1024, 102_400, 204_800));
+        assert_eq!(Host::of("nothing"), Host::default());
+        assert!(Host::now().total > 0);
+    }
+}
