@@ -103,6 +103,7 @@ fn no_job() -> Arc<Job> {
         affinities: Default::default(),
         meta: BTreeMap::new(),
         parameterized: None,
+        periodic: None,
         child: None,
         groups: Default::default(),
     })

@@ -34,6 +34,9 @@ pub struct PlannedJob {
     pub job: JobKey,
     /// Groups of which allocations would wait, and why.
     pub unplaced: BTreeMap<String, Unplaced>,
+    /// When it would be launched first, were it applied now; none where it is not periodic.
+    #[serde(default)]
+    pub next_launch: Option<UnixNanos>,
 }
 
 /// Values for the variables of HCL job files, as they were given; of several for one variable the last holds.
@@ -80,6 +83,9 @@ pub struct AppliedJob {
     pub version: u64,
     /// What happened.
     pub change: JobChange,
+    /// When it is launched next; none where it is not periodic.
+    #[serde(default)]
+    pub next_launch: Option<UnixNanos>,
 }
 
 /// What an apply did to one job.

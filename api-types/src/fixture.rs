@@ -109,6 +109,7 @@ pub fn job(id: &str, kind: JobType, groups: Vec<Group>) -> Job {
         affinities: Vec::new(),
         meta: BTreeMap::new(),
         parameterized: None,
+        periodic: None,
         child: None,
         groups,
     }

@@ -18,7 +18,7 @@ mod children;
 mod policy;
 mod service;
 
-pub use children::{Child, Origin, Parameterized, PayloadRule};
+pub use children::{Child, Origin, Parameterized, PayloadRule, Periodic};
 pub use policy::{DelayFunction, HealthCheck, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Update};
 pub use service::{AddressMode, Check, CheckKind, Provider, Service};
 
@@ -57,6 +57,9 @@ pub struct Job {
     /// It runs nothing by itself; each dispatch makes a child of it. A child keeps it, for the names of its meta.
     #[serde(default)]
     pub parameterized: Option<Parameterized>,
+    /// It runs nothing by itself; at moments that it names a child of it is made.
+    #[serde(default)]
+    pub periodic: Option<Periodic>,
     /// It was made of another job.
     #[serde(default)]
     pub child: Option<Child>,
@@ -103,7 +106,12 @@ impl Job {
 
     /// It runs nothing by itself: its children do.
     pub fn makes_children(&self) -> bool {
-        self.takes_dispatches()
+        self.takes_dispatches() || self.periodic.is_some()
+    }
+
+    /// What launches it; nothing of a parameterized job, whose dispatched children are launched.
+    pub fn launches(&self) -> Option<&Periodic> {
+        self.periodic.as_ref().filter(|_| !self.takes_dispatches())
     }
 
     /// Id of the job that it was made of.
@@ -115,6 +123,7 @@ impl Job {
     pub fn dispatched(&self) -> Option<(&str, &str)> {
         match &self.child.as_ref()?.origin {
             Origin::Dispatch { payload, idempotency_token } => Some((payload, idempotency_token)),
+            Origin::Launch => None,
         }
     }
 }

@@ -55,7 +55,7 @@ pub use group::{
     EphemeralDisk, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart, Scaling, Update,
     VolumeRequest, VolumeType,
 };
-pub use job::{JobSpec, Parameterized};
+pub use job::{JobSpec, Parameterized, Periodic};
 pub use scalar::{Signal, Span, Text};
 pub use service::{Check, CheckType, Service};
 pub use task::{

@@ -44,6 +44,9 @@ pub struct JobView {
     /// Why groups have allocations that can't be placed now, by group.
     #[serde(default)]
     pub unplaced: BTreeMap<String, Unplaced>,
+    /// When a periodic job is launched next; none of others.
+    #[serde(default)]
+    pub next_launch: Option<UnixNanos>,
     /// The versions that can be gone back to, oldest first. They have an endpoint of their own.
     #[serde(skip)]
     pub past: Vec<Arc<JobVersion>>,

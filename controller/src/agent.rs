@@ -45,7 +45,7 @@ use crate::{
     publish::ReadModel,
     requests::Requests,
     state_db::Opened,
-    watch::drift,
+    watch::{clock, drift},
 };
 use eyes::Eyes;
 use orphans::{Extent, Memory, reconcile_found};
@@ -165,6 +165,7 @@ impl Agent {
         }
         eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        eyes.open(clock::watch(inbox.clone()));
         eyes.open(memory::give_back_after_changes(Arc::clone(&model)));
         Ok(Self {
             inbox,

@@ -206,7 +206,9 @@ pub enum ClientCommand {
     )]
     Dispatch(dispatch::DispatchArgs),
     /// Commands under the names that Nomad has for them
-    #[command(after_help = "Example:\n  herdlet job dispatch import rows.csv")]
+    #[command(
+        after_help = "Examples:\n  herdlet job dispatch import rows.csv\n  herdlet job periodic force backup"
+    )]
     Job(job::JobArgs),
     /// Go back to an older version of a job
     #[command(

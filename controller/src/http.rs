@@ -183,6 +183,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/job/{job}/evaluations", get(evaluations::of_job))
         .route("/v1/job/{job}/evaluate", post(jobs::evaluate).put(jobs::evaluate))
         .route("/v1/job/{job}/scale", get(scale::read).post(scale::scale).put(scale::scale))
+        .route("/v1/job/{job}/periodic/force", post(dispatch::force).put(dispatch::force))
         .route("/v1/job/{job}/dispatch", post(dispatch::dispatch).put(dispatch::dispatch))
         .route("/v1/evaluations", get(evaluations::list))
         .route("/v1/evaluation/{eval}", get(evaluations::read))

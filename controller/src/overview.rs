@@ -5,6 +5,7 @@
 use herdlet_api_types::{
     Duration,
     alloc::Desired,
+    nomad::rfc3339,
     overview::{JobRow, Overview},
     view::{AllocView, Convergence, ConvergenceState, JobView},
 };
@@ -29,6 +30,15 @@ pub fn overview(model: &ReadModel, now_ns: u64) -> Overview {
     }
 }
 
+/// What is said of the job itself; of one that has converged, when it is launched next.
+pub fn message(job: &JobView) -> String {
+    let said = &job.convergence.message;
+    match job.next_launch.and_then(rfc3339) {
+        Some(at) if said.is_empty() => format!("launched next at {at}"),
+        Some(_) | None => said.clone(),
+    }
+}
+
 fn row(job: &JobView, allocs: &[std::sync::Arc<AllocView>]) -> JobRow {
     let state = job.convergence.state;
     let is_open = |convergence: &Convergence| convergence.state != ConvergenceState::Converged;
@@ -42,7 +52,7 @@ fn row(job: &JobView, allocs: &[std::sync::Arc<AllocView>]) -> JobRow {
             let Convergence { message, overdue_at, .. } = &alloc.convergence;
             (format!("{}: {message}", alloc.spec.name()), Some(alloc.spec.id), overdue_at)
         }
-        None => (job.convergence.message.clone(), None, &job.convergence.overdue_at),
+        None => (message(job), None, &job.convergence.overdue_at),
     };
     let older =
         allocs.iter().filter(|alloc| !alloc.status.is_terminal()).map(|alloc| alloc.spec.job_version).min();

@@ -143,6 +143,7 @@ fn waits_for_nothing(command: &Command) -> bool {
         Command::Apply { .. }
         | Command::Delete { .. }
         | Command::Dispatch { .. }
+        | Command::ForceLaunch { .. }
         | Command::Revert { .. }
         | Command::ApplyWithCounts { .. }
         | Command::Scale { .. }

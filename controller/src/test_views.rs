@@ -54,6 +54,7 @@ pub(crate) fn job_view(job: &Arc<Job>, version: u64) -> JobView {
         convergence: converged(),
         deployments: Vec::new(),
         unplaced: Default::default(),
+        next_launch: None,
         past: Vec::new(),
         scaled: Arc::default(),
     }

@@ -15,11 +15,13 @@
 //! - [`tale`]: the log.
 //! - [`rollouts`]: what a roll-out may do.
 //! - [`rooms`]: who may have what of the machine.
+//! - [`launches`]: what launches of periodic jobs must keep.
 //! - [`seeds`]: many lives.
 
 pub mod clock;
 pub mod deployments;
 pub mod jobs;
+pub mod launches;
 pub mod life;
 pub mod machine;
 pub mod met;

@@ -9,8 +9,8 @@ use std::{
 };
 
 /// What the planner may depend on: all without std, none with IO.
-const PLAN_DEPENDENCIES: [&str; 6] =
-    ["herdlet-api-types", "regex", "serde", "serde_json", "sha2", "thiserror"];
+const PLAN_DEPENDENCIES: [&str; 7] =
+    ["herdlet-api-types", "jiff", "regex", "serde", "serde_json", "sha2", "thiserror"];
 
 /// Lines of code past which a file must be split.
 const LINES_MAX: usize = 600;

@@ -6,7 +6,10 @@ use herdlet_api_types::{
     Duration,
     alloc::ClientStatus,
     fixture,
-    job::{Dependency, DependencyCondition, Job, JobType, Lifecycle, Network, PortRequest, Prestop, Update},
+    job::{
+        Dependency, DependencyCondition, Job, JobType, Lifecycle, Network, Periodic, PortRequest, Prestop,
+        Update,
+    },
     view::{AllocView, ConvergenceState},
 };
 use herdlet_plan::{
@@ -458,6 +461,36 @@ fn a_port_is_held_by_another_job() {
         life.delete("first");
         life.pass(10)?;
         assert_eq!(life.alloc("second.g[0]").map(|view| view.status), Some(ClientStatus::Running));
+        Ok(life)
+    });
+}
+
+#[test]
+fn launched_once_over_a_kill_and_a_clock_that_is_set() {
+    tell("launches", || {
+        let mut life = life();
+        life.chapter("A job is due each minute. The agent is killed as soon as it has launched it.");
+        let periodic = Periodic {
+            crons: vec!["* * * * *".to_owned()],
+            time_zone: "UTC".to_owned(),
+            prohibit_overlap: false,
+            enabled: true,
+        };
+        let group = group("g", 1, vec![task("dump", Some(100), 0)]);
+        life.apply(vec![Job { periodic: Some(periodic), ..job("backup", JobType::Batch, vec![group]) }]);
+        life.until("dump start 1")?;
+        life.crash()?;
+        life.pass(5)?;
+        life.chapter("Somebody sets the clock forth by ten minutes: one launch makes up for all of them.");
+        life.set_clock_by(600_000_000_000);
+        life.pass(5)?;
+        life.chapter("And back: nothing is launched again, until the clock is where it was.");
+        life.set_clock_by(-300_000_000_000);
+        life.pass(420)?;
+        let launched: Vec<&str> = life.jobs.keys().skip(1).map(|key| &*key.id).collect();
+        let expected =
+            [40, 645, 700, 760].map(|seconds| format!("backup/periodic-{}", 1_700_000_000 + seconds));
+        assert_eq!(launched, expected);
         Ok(life)
     });
 }

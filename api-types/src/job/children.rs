@@ -45,6 +45,19 @@ impl PayloadRule {
     }
 }
 
+/// `periodic`: a child is made at each moment that an expression names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Periodic {
+    /// Cron expressions; at least one.
+    pub crons: Vec<String>,
+    /// Name in the IANA database by whose clocks they are read; `UTC` unless written.
+    pub time_zone: String,
+    /// No child is made while one runs.
+    pub prohibit_overlap: bool,
+    /// Without it nothing is launched, nor by request.
+    pub enabled: bool,
+}
+
 /// What a child remembers of its making.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Child {
@@ -65,4 +78,6 @@ pub enum Origin {
         /// Whoever asks again with the same token gets the same child; empty where none was given.
         idempotency_token: String,
     },
+    /// It was due, or somebody asked for it.
+    Launch,
 }

@@ -23,6 +23,8 @@ pub const PRIORITY: u8 = 50;
 pub const REGION: &str = "global";
 /// `node_pool` where none is written.
 pub const NODE_POOL: &str = "default";
+/// `periodic.time_zone` where none is written.
+pub const TIME_ZONE: &str = "UTC";
 /// `ephemeral_disk.size` in MiB where none is written.
 pub const DISK_MIB: u64 = 300;
 /// `kill_timeout` where none is written.

@@ -8,7 +8,7 @@ use crate::job::{JobType, PayloadRule};
 block! {
     /// A job: groups of tasks, and how they are rolled out.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "all_at_once", "consul", "consul_namespace", "migrate", "multiregion", "periodic", "spread", "spreads",
+        "all_at_once", "consul", "consul_namespace", "migrate", "multiregion", "spread", "spreads",
         "ui", "vault", "vault_namespace",
     ])))]
     pub struct JobSpec {
@@ -35,6 +35,8 @@ block! {
         pub meta: BTreeMap<String, Text>,
         /// Makes this a job that runs nothing by itself: each `herdlet dispatch` makes a child of it, a job of its own.
         pub parameterized: Parameterized,
+        /// Makes this a job that runs nothing by itself: at moments that cron expressions name a child of it is made.
+        pub periodic: Periodic,
         /// How a new version replaces the old one; groups may override single fields. Without it all changes at once.
         pub update: Update,
         /// When another allocation follows one that has failed for good; groups may override single fields.
@@ -54,5 +56,21 @@ block! {
         pub meta_required: Vec<String>,
         /// Keys of meta that it may bring; as variables they are empty where it doesn't.
         pub meta_optional: Vec<String>,
+    }
+}
+
+block! {
+    /// When a job is launched.
+    pub struct Periodic {
+        /// A cron expression: minute, hour, day of month, month, day of week; `@daily` and the like. Either this or `crons`.
+        pub cron: String,
+        /// Several of them: each moment that one of them names.
+        pub crons: Vec<String>,
+        /// By whose clocks, for instance `Europe/Berlin`; default `UTC`.
+        pub time_zone: String,
+        /// Skip a moment while an earlier launch still runs.
+        pub prohibit_overlap: bool,
+        /// `false` launches nothing, nor does `herdlet job periodic force`. Default `true`.
+        pub enabled: bool,
     }
 }

@@ -11,7 +11,8 @@ use super::{
     Restart, Scaling, Span, TaskSpec, Text, Update, VolumeManifest,
     defaults::{
         DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, NODE_POOL,
-        PRESTOP_TIMEOUT, PRIORITY, REGION, UPDATE, check_name, default_reschedule, default_restart,
+        PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name, default_reschedule,
+        default_restart,
     },
     service, strings,
 };
@@ -121,6 +122,7 @@ impl JobManifest {
             affinities: to_affinities(spec.affinities.as_deref()),
             meta: strings(spec.meta.as_ref()),
             parameterized: spec.parameterized.as_ref().map(to_parameterized),
+            periodic: spec.periodic.as_ref().map(to_periodic),
             child: None,
             groups,
             id,
@@ -215,6 +217,15 @@ fn to_constraints(specs: Option<&[Constraint]>) -> Vec<crate::constraint::Constr
 
 fn to_affinities(specs: Option<&[Affinity]>) -> Vec<crate::constraint::Affinity> {
     specs.into_iter().flatten().map(Affinity::to_affinity).collect()
+}
+
+fn to_periodic(spec: &super::Periodic) -> job::Periodic {
+    job::Periodic {
+        crons: spec.cron.iter().chain(spec.crons.iter().flatten()).cloned().collect(),
+        time_zone: spec.time_zone.clone().unwrap_or_else(|| TIME_ZONE.to_owned()),
+        prohibit_overlap: spec.prohibit_overlap.unwrap_or(false),
+        enabled: spec.enabled.unwrap_or(true),
+    }
 }
 
 fn to_network(spec: &super::Network) -> Network {

@@ -32,6 +32,11 @@ impl JobManifest {
         if let (Some(written), Some(parameterized)) = (&mut spec.parameterized, &job.parameterized) {
             written.payload.get_or_insert(parameterized.payload);
         }
+        if let (Some(written), Some(periodic)) = (&mut spec.periodic, &job.periodic) {
+            written.time_zone.get_or_insert_with(|| periodic.time_zone.clone());
+            written.prohibit_overlap.get_or_insert(periodic.prohibit_overlap);
+            written.enabled.get_or_insert(periodic.enabled);
+        }
         for (written, group) in spec.groups.iter_mut().flatten().zip(&job.groups) {
             fill_group(written, group, job);
         }

@@ -7,12 +7,13 @@ use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use super::{
     Affinity, ApiVersion, Check, CheckType, Constraint, Dependency, DispatchPayload, EphemeralDisk,
     GroupSpec, Hook, Identity, JobKind, JobManifest, JobSpec, Lifecycle, Logs, Metadata, MkdirParameters,
-    Network, Parameterized, Port, Prestop, Reschedule, Resources, Restart, Scaling, Service, Signal, Span,
-    TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata, VolumeMount, VolumePlugin,
-    VolumeRequest, VolumeSpec, VolumeType,
+    Network, Parameterized, Periodic, Port, Prestop, Reschedule, Resources, Restart, Scaling, Service,
+    Signal, Span, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata, VolumeMount,
+    VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
     defaults::{
         DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, NODE_POOL,
-        PRESTOP_TIMEOUT, PRIORITY, REGION, UPDATE, check_name, default_reschedule, default_restart,
+        PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name, default_reschedule,
+        default_restart,
     },
     non_empty, non_empty_map,
     resolve::Names,
@@ -56,6 +57,7 @@ impl JobManifest {
                     .as_ref()
                     .filter(|_| job.takes_dispatches())
                     .map(from_parameterized),
+                periodic: job.periodic.as_ref().map(from_periodic),
                 update: None,
                 reschedule: None,
                 groups: Some(job.groups.iter().map(|group| from_group(group, job)).collect()),
@@ -95,6 +97,20 @@ fn from_parameterized(parameterized: &job::Parameterized) -> Parameterized {
         payload: (parameterized.payload != PayloadRule::default()).then_some(parameterized.payload),
         meta_required: keys(&parameterized.meta_required),
         meta_optional: keys(&parameterized.meta_optional),
+    }
+}
+
+fn from_periodic(periodic: &job::Periodic) -> Periodic {
+    let (cron, crons) = match periodic.crons.as_slice() {
+        [one] => (Some(one.clone()), None),
+        several => (None, Some(several.to_vec())),
+    };
+    Periodic {
+        cron,
+        crons,
+        time_zone: unless(&periodic.time_zone, TIME_ZONE),
+        prohibit_overlap: yes(periodic.prohibit_overlap),
+        enabled: (!periodic.enabled).then_some(false),
     }
 }
 

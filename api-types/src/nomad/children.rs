@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use super::job_status;
-use crate::{job::Parameterized, view::JobView};
+use crate::{
+    job::{Parameterized, Periodic},
+    view::JobView,
+};
 
 /// How many children of a job are in which state: `JobChildrenSummary`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,4 +38,16 @@ impl Children {
 pub(super) fn parameterized(block: &Parameterized) -> Value {
     let Parameterized { payload, meta_required, meta_optional } = block;
     json!({ "Payload": payload.as_str(), "MetaRequired": meta_required, "MetaOptional": meta_optional })
+}
+
+/// `Periodic`.
+pub(super) fn periodic(block: &Periodic) -> Value {
+    let (spec, specs) = match block.crons.as_slice() {
+        [one] => (one.as_str(), None),
+        several => ("", Some(several)),
+    };
+    json!({
+        "Enabled": block.enabled, "Spec": spec, "Specs": specs, "SpecType": "cron",
+        "ProhibitOverlap": block.prohibit_overlap, "TimeZone": block.time_zone,
+    })
 }

@@ -23,7 +23,7 @@ pub fn job(job: &Job, version: u64) -> Value {
         "Priority": job.priority, "Region": job.region, "Datacenters": job.datacenters, "Version": version,
         "Meta": map(&job.meta), "Stop": false, "AllAtOnce": false, "ParentID": job.parent_id().unwrap_or_default(),
         "NodePool": job.node_pool,
-        "Constraints": constraints(&job.constraints), "Affinities": affinities(&job.affinities), "Spreads": null, "Periodic": null,
+        "Constraints": constraints(&job.constraints), "Affinities": affinities(&job.affinities), "Spreads": null, "Periodic": job.periodic.as_ref().map(children::periodic),
         "ParameterizedJob": job.parameterized.as_ref().map(children::parameterized),
         "Dispatched": job.dispatched().is_some(), "Payload": null,
         "Multiregion": null, "Update": null,
@@ -71,7 +71,7 @@ pub fn job_stub(view: &JobView, allocs: &[Arc<AllocView>], children: &Children) 
     json!({
         "ID": view.key.id, "ParentID": view.job.parent_id().unwrap_or_default(), "Name": view.job.name, "Namespace": view.key.namespace,
         "Datacenters": view.job.datacenters, "NodePool": view.job.node_pool, "Multiregion": null,
-        "Type": view.job.kind.as_str(), "Priority": view.job.priority, "Periodic": false,
+        "Type": view.job.kind.as_str(), "Priority": view.job.priority, "Periodic": view.job.launches().is_some(),
         "ParameterizedJob": view.job.takes_dispatches(), "Stop": view.deleting, "Status": job_status(view),
         "StatusDescription": view.convergence.message, "JobSummary": job_summary(view, allocs, children),
         "Version": view.version, "Meta": map(&view.job.meta),

@@ -58,6 +58,8 @@ pub enum Event {
         /// Message.
         message: String,
     },
+    /// Somebody has set the wall clock: what waits for a time of day waits differently long.
+    ClockSet,
     /// Somebody asks for something; answered after the turn's commit.
     Command {
         /// Under which the reply comes back.
@@ -123,6 +125,11 @@ pub enum Command {
         job: JobKey,
         /// With what.
         dispatch: Box<Dispatch>,
+    },
+    /// Make a child of a periodic job now.
+    ForceLaunch {
+        /// Of which job.
+        job: JobKey,
     },
     /// Make the text of an older version the newest version.
     Revert {
@@ -240,7 +247,7 @@ pub enum Reply {
         /// Names of volumes that were made or changed.
         volumes: Vec<String>,
     },
-    /// Answer to `Dispatch`.
+    /// Answer to `Dispatch` and `ForceLaunch`.
     Dispatched {
         /// The commit's index.
         index: u64,

@@ -8,6 +8,7 @@ pub mod children;
 pub mod deployment;
 pub mod difference;
 pub mod feasibility;
+pub mod periodic;
 pub mod ports;
 pub mod reschedule;
 pub mod rollout;
@@ -24,7 +25,7 @@ use herdlet_api_types::{AllocId, JobKey, UnixNanos, scaling::ScalingEvents};
 use serde::{Deserialize, Serialize};
 
 pub use self::difference::same_work;
-use crate::job::{deployment::DeploymentState, reschedule::Rescheduled};
+use crate::job::{deployment::DeploymentState, periodic::Launches, reschedule::Rescheduled};
 
 /// What is remembered of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +53,9 @@ pub struct JobState {
     /// Its newest deployments, oldest first; at most one of a version.
     #[serde(default)]
     pub deployments: Vec<DeploymentState>,
+    /// What is remembered of its launches, where it is periodic.
+    #[serde(default)]
+    pub launches: Option<Launches>,
     /// Versions that a deployment has found good.
     #[serde(default)]
     pub stable: BTreeSet<u64>,

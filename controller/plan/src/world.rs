@@ -8,6 +8,7 @@ mod collect;
 pub mod command;
 pub mod deployments;
 mod jobs;
+mod launches;
 mod quarantine;
 mod restore;
 mod room;
@@ -24,7 +25,7 @@ use std_alloc::{
 };
 
 use herdlet_api_types::{
-    AllocId, Duration, InstanceId, JobKey, Moment,
+    AllocId, Duration, InstanceId, JobKey, Moment, UnixNanos,
     alloc::Allocation,
     job::Job,
     view::{Convergence, ConvergenceState, JobVersion, JobView, Unplaced},
@@ -174,6 +175,8 @@ pub(crate) struct JobEntry {
     pub stale: bool,
     /// What has not converged.
     pub open: Open,
+    /// When it is launched next.
+    pub next_launch: Option<UnixNanos>,
 }
 
 impl World {
@@ -197,6 +200,7 @@ impl World {
     pub fn apply(&mut self, now: Now, event: Event, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         match event {
             Event::Desired(change) => self.desired(now, change, dirty),
+            Event::ClockSet => self.clock_set(dirty),
             Event::Outcome(Op { target: Target::Alloc(id, part), generation }, outcome) => {
                 self.write(now, id, dirty, turn, |writer| writer.outcome(part, generation, outcome));
             }

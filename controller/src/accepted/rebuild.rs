@@ -113,6 +113,7 @@ pub(crate) fn fill(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope) ->
                 slots: slots(key, &loaded.specs, sources.now),
                 deployments: Vec::new(),
                 scaled: Arc::default(),
+                launches: None,
                 stable: BTreeSet::new(),
             };
             loaded.jobs.insert(key.clone(), state);

@@ -6,6 +6,7 @@ use clap::Args;
 use herdlet_api_types::{
     JobKey,
     api::{ApplyReply, ApplyRequest, JobChange, ManifestText},
+    nomad,
 };
 
 use super::{
@@ -72,7 +73,9 @@ fn tell(reply: &ApplyReply, output: Output) {
     }
     for applied in &reply.jobs {
         let (job, change, version) = (&applied.job, applied.change.as_str(), applied.version);
-        output.line(&format!("job/{job} {change} (version {version})"));
+        let next = applied.next_launch.and_then(nomad::rfc3339);
+        let next = next.map(|at| format!(", launched next at {at}")).unwrap_or_default();
+        output.line(&format!("job/{job} {change} (version {version}){next}"));
     }
 }
 

@@ -1,12 +1,16 @@
 //! Jobs that run nothing by themselves, and what was made of them, for people.
 
-use herdlet_api_types::{job::Job, nomad::Children, view::JobView};
+use herdlet_api_types::{
+    job::Job,
+    nomad::{self, Children},
+    view::JobView,
+};
 
 use super::show;
 
 /// What kind of job it is, in a word.
-pub(super) fn kind(_job: &Job) -> &'static str {
-    "parameterized"
+pub(super) fn kind(job: &Job) -> &'static str {
+    if job.takes_dispatches() { "parameterized" } else { "periodic" }
 }
 
 /// How its children are.
@@ -31,6 +35,15 @@ fn lines(view: &JobView, jobs: &[JobView]) -> Vec<String> {
     if view.job.makes_children() {
         let Children { pending, running, dead } = of(view, jobs);
         lines.push(format!("children: {pending} pending, {running} running, {dead} dead"));
+    }
+    if let Some(periodic) = view.job.launches().filter(|_| !view.deleting) {
+        lines.push(match view.next_launch.and_then(nomad::rfc3339) {
+            Some(at) => {
+                format!("launched next at {at} ({}, {})", periodic.crons.join(", "), periodic.time_zone)
+            }
+            None if !periodic.enabled => "not enabled: nothing is launched".to_owned(),
+            None => "never launched again".to_owned(),
+        });
     }
     if view.job.takes_dispatches() && !view.deleting {
         lines.push(format!("runs when it is dispatched: herdlet dispatch {}", view.key));

@@ -151,6 +151,13 @@ struct Dispatched {
     index: u64,
 }
 
+/// The child that was made.
+#[derive(Deserialize)]
+struct Launched {
+    #[serde(rename = "LaunchedJobID")]
+    id: String,
+}
+
 /// What became of a deployment that was marked as failed.
 #[derive(Deserialize)]
 struct FailedDeployment {
@@ -269,6 +276,14 @@ impl Client {
         let request = self.to(Method::PUT, &path).query(&[("namespace", &*job.namespace)]).json(&body);
         let made: Dispatched = self.ask(request.query(&[("idempotency_token", token)])).await?;
         Ok((JobKey { namespace: job.namespace.clone(), id: made.id.into() }, made.index))
+    }
+
+    /// Launches a periodic job now: the child's key.
+    pub async fn force_launch(&self, job: &JobKey) -> Result<JobKey> {
+        let path = format!("/v1/job/{}/periodic/force", encode(&job.id));
+        let made: Launched =
+            self.ask(self.to(Method::PUT, &path).query(&[("namespace", &*job.namespace)])).await?;
+        Ok(JobKey { namespace: job.namespace.clone(), id: made.id.into() })
     }
 
     /// The versions of a job that are kept, newest first.

@@ -7,6 +7,7 @@ use herdlet_api_types::{
     api::{ApplyRequest, ManifestText},
     job::Job,
     manifest::{JobManifest, VolumeManifest},
+    nomad,
     view::Unplaced,
 };
 use herdlet_plan::job::difference::replacing;
@@ -61,6 +62,9 @@ struct Change {
     /// Of a job, groups of which allocations would wait, and why.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     unplaced: BTreeMap<String, Unplaced>,
+    /// Of a periodic job, when it would be launched first, were this applied now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_launch: Option<String>,
 }
 
 /// What becomes of the allocations of a group.
@@ -140,8 +144,12 @@ pub(super) async fn run(args: DiffArgs) -> Result<u8, Failure> {
         changes.extend(change(format!("job/{key}"), known.as_ref(), &wanted).map(|change| {
             let groups = view.map(|view| groups(&view.job, &loaded.object, &change.fields));
             let planned = planned.jobs.iter().find(|planned| planned.job == key);
-            let unplaced = planned.map(|planned| planned.unplaced.clone()).unwrap_or_default();
-            Change { groups: groups.unwrap_or_default(), unplaced, ..change }
+            Change {
+                groups: groups.unwrap_or_default(),
+                unplaced: planned.map(|planned| planned.unplaced.clone()).unwrap_or_default(),
+                next_launch: planned.and_then(|planned| planned.next_launch).and_then(nomad::rfc3339),
+                ..change
+            }
         }));
     }
     let code = if changes.is_empty() { 0 } else { FAILED };
@@ -254,6 +262,9 @@ fn lines(change: &Change) -> String {
         let line = format!("  group {group} would wait: {}", plain(&why.message));
         lines.push_str(&styled(style::WARNING, line));
         lines.push('\n');
+    }
+    if let Some(at) = &change.next_launch {
+        lines.push_str(&format!("  would be launched next at {at}\n"));
     }
     lines
 }

@@ -1,11 +1,15 @@
 //! `herdlet job …`: commands under the names that Nomad has for them.
 
 use clap::{Args, Subcommand};
+use herdlet_api_types::JobKey;
+use serde::Serialize;
 
 use super::{
     Connection,
     dispatch::{self, DispatchArgs},
     failure::Failure,
+    output::Output,
+    rollback::find,
 };
 
 /// Arguments of `herdlet job`.
@@ -20,12 +24,48 @@ pub struct JobArgs {
 pub(super) enum JobVerb {
     /// Run a child of a parameterized job: herdlet dispatch
     Dispatch(DispatchArgs),
+    /// Periodic jobs
+    Periodic(PeriodicArgs),
+}
+
+/// Arguments of `herdlet job periodic`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct PeriodicArgs {
+    #[command(subcommand)]
+    verb: PeriodicVerb,
+}
+
+/// What to do with a periodic job.
+#[derive(Debug, Clone, Subcommand)]
+enum PeriodicVerb {
+    /// Launch a periodic job now, whatever its time, and also where it prohibits overlap and a child of it runs
+    Force(ForceArgs),
+}
+
+/// Arguments of `herdlet job periodic force`.
+#[derive(Debug, Clone, Args)]
+struct ForceArgs {
+    /// A periodic job
+    job: String,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report {
+    /// The child.
+    job: JobKey,
+    parent: JobKey,
 }
 
 impl JobVerb {
     pub(super) fn connection(&mut self) -> &mut Connection {
         match self {
             Self::Dispatch(args) => &mut args.connection,
+            Self::Periodic(PeriodicArgs { verb: PeriodicVerb::Force(args) }) => &mut args.connection,
         }
     }
 }
@@ -33,5 +73,15 @@ impl JobVerb {
 pub(super) async fn run(args: JobArgs) -> Result<u8, Failure> {
     match args.verb {
         JobVerb::Dispatch(args) => dispatch::run(args).await,
+        JobVerb::Periodic(PeriodicArgs { verb: PeriodicVerb::Force(args) }) => force(args).await,
     }
+}
+
+async fn force(args: ForceArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let parent = find(&client, &args.job).await?.key;
+    let job = client.force_launch(&parent).await?;
+    args.output.line(&format!("job/{parent} launched as job/{job}"));
+    args.output.document(&Report { job, parent })?;
+    Ok(0)
 }

@@ -1,8 +1,10 @@
 //! Commands that need no agent: `validate`, `completions`, `version`.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
+use herdlet_api_types::nomad;
+use herdlet_plan::job::periodic;
 use serde::Serialize;
 
 use super::{
@@ -38,6 +40,8 @@ struct Validation {
     /// The exit code is 0.
     good: bool,
     jobs: Vec<String>,
+    /// When periodic jobs would be launched first, were they applied now.
+    launches: BTreeMap<String, String>,
     volumes: Vec<String>,
     problems: Vec<Problem>,
     /// Problems that are not listed.
@@ -93,6 +97,7 @@ pub(super) fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
         Reader::Program => args.output.document(&Validation {
             good,
             jobs: set.jobs.iter().map(|loaded| loaded.object.key().to_string()).collect(),
+            launches: launches(&set),
             volumes: set.volumes.iter().map(|loaded| loaded.object.name.clone()).collect(),
             more_problems: problems.more(),
             problems: problems.into_vec(),
@@ -102,6 +107,15 @@ pub(super) fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
     Ok(code)
 }
 
+fn launches(set: &Set) -> BTreeMap<String, String> {
+    let now = crate::agent::now().wall;
+    let first = set.jobs.iter().filter_map(|loaded| {
+        let at = periodic::first_launch(&loaded.object, now).and_then(nomad::rfc3339)?;
+        Some((loaded.object.key().to_string(), at))
+    });
+    first.collect()
+}
+
 fn say_validation(set: &Set, problems: &Problems) {
     for warning in &set.warnings {
         anstream::eprintln!("{} {warning}", styled(style::WARNING, "warning:"));
@@ -109,6 +123,9 @@ fn say_validation(set: &Set, problems: &Problems) {
     if problems.is_empty() {
         let (jobs, volumes) = (counted(set.jobs.len(), "job"), counted(set.volumes.len(), "volume"));
         show::out(&format!("good: {jobs}, {volumes}\n"));
+        for (job, at) in launches(set) {
+            show::out(&format!("  {job} would be launched first at {at}\n"));
+        }
     } else {
         anstream::eprintln!("{problems}");
     }

@@ -52,6 +52,7 @@ impl Owners {
             // What is done to a job that stays as it is defined.
             Command::Explain { .. }
             | Command::Dispatch { .. }
+            | Command::ForceLaunch { .. }
             | Command::Revert { .. }
             | Command::DeleteVolume { .. }
             | Command::StopAlloc { .. }

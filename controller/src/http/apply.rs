@@ -8,7 +8,10 @@ use herdlet_api_types::{
     job::Job,
     volume::Volume,
 };
-use herdlet_plan::event::{self, Command, Reply};
+use herdlet_plan::{
+    event::{self, Command, Reply},
+    job::periodic::first_launch,
+};
 
 use super::{
     Shared, body,
@@ -36,7 +39,7 @@ pub(super) async fn apply(
     let Reply::Applied { index, jobs, volumes } = reply else { return Err(unexpected(reply)) };
     Ok(Json(ApplyReply {
         index,
-        jobs: jobs.into_iter().map(applied_job).collect(),
+        jobs: jobs.into_iter().map(|job| applied_job(&shared, job)).collect(),
         volumes,
         warnings: set.warnings.iter().map(ToString::to_string).collect(),
     }))
@@ -50,7 +53,11 @@ pub(super) async fn plan(
     let set = read(request, shared.manifests.clone()).await?.map_err(ApiError::Problems)?;
     let planned = |job: &Job| {
         let unplaced = register::unplaced(&shared, job).into_iter();
-        PlannedJob { job: job.key(), unplaced: unplaced.map(|(group, (why, _))| (group, why)).collect() }
+        PlannedJob {
+            job: job.key(),
+            unplaced: unplaced.map(|(group, (why, _))| (group, why)).collect(),
+            next_launch: first_launch(job, crate::agent::now().wall),
+        }
     };
     Ok(Json(PlanReply { jobs: set.jobs.iter().map(|loaded| planned(&loaded.object)).collect() }))
 }
@@ -71,11 +78,12 @@ async fn read(request: ApplyRequest, drivers: Drivers) -> ApiResult<Result<Set, 
     reading.await.map_err(|error| ApiError::Failed(format!("read the manifests: {error}")))
 }
 
-fn applied_job(applied: event::AppliedJob) -> AppliedJob {
+fn applied_job(shared: &Shared, applied: event::AppliedJob) -> AppliedJob {
     let change = match applied.change {
         event::JobChange::Created => JobChange::Created,
         event::JobChange::Updated => JobChange::Updated,
         event::JobChange::Unchanged => JobChange::Unchanged,
     };
-    AppliedJob { job: applied.job, version: applied.version, change }
+    let next_launch = shared.model.job(&applied.job).and_then(|view| view.next_launch);
+    AppliedJob { job: applied.job, version: applied.version, change, next_launch }
 }

@@ -1,4 +1,4 @@
-//! Dispatching parameterized jobs, and what was made of a job.
+//! Dispatching parameterized jobs, launching periodic ones at once, and what was made of a job.
 //!
 //! In: payload and meta in Nomad's JSON. Out: the child's id, once it is durable.
 
@@ -65,6 +65,21 @@ pub(super) async fn dispatch(
     Ok(Json(json!({
         "DispatchedJobID": job.id, "EvalID": eval, "EvalCreateIndex": index, "JobCreateIndex": created,
         "Index": index, "LastContact": 0, "KnownLeader": true,
+    })))
+}
+
+/// `POST /v1/job/ID/periodic/force`: a launch now. The child's id is beside what Nomad answers.
+pub(super) async fn force(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+) -> ApiResult<Json<Value>> {
+    let reply = shared.request(Command::ForceLaunch { job: read.job(id) }).await?;
+    let Reply::Dispatched { index, job } = reply else { return Err(unexpected(reply)) };
+    let eval = shared.evaluations.note(&job, Trigger::PeriodicJob, index);
+    Ok(Json(json!({
+        "LaunchedJobID": job.id, "EvalID": eval, "EvalCreateIndex": index, "Index": index, "LastContact": 0,
+        "KnownLeader": true,
     })))
 }
 

@@ -36,6 +36,8 @@ pub(super) enum Trigger {
     JobDeregister,
     /// A group has another count.
     JobScaling,
+    /// A periodic job was launched by request.
+    PeriodicJob,
     /// An allocation is to be stopped and replaced.
     AllocStop,
 }
@@ -46,6 +48,7 @@ impl Trigger {
             Self::JobRegister => "job-register",
             Self::JobDeregister => "job-deregister",
             Self::JobScaling => "job-scaling",
+            Self::PeriodicJob => "periodic-job",
             Self::AllocStop => "alloc-stop",
         }
     }

@@ -25,7 +25,6 @@ const FEATURES: &[(&str, &str)] = &[
     ("/v1/evaluations/count", "counting evaluations"),
     ("/v1/job/*/action", "actions of jobs"),
     ("/v1/job/*/actions", "actions of jobs"),
-    ("/v1/job/*/periodic", "periodic jobs"),
     ("/v1/job/*/stable", "marking versions as stable"),
     ("/v1/job/*/submission", "the source text of jobs"),
     ("/v1/job/*/versions/*/tag", "tags of versions"),

@@ -17,7 +17,7 @@ use herdlet_api_types::{
 };
 use herdlet_plan::{
     event::Command,
-    job::{capacity::Room, feasibility, same_work, scale},
+    job::{capacity::Room, feasibility, periodic::first_launch, same_work, scale},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -145,7 +145,7 @@ pub(super) async fn plan(
     Ok(Json(json!({
         "Annotations": { "DesiredTGUpdates": updates, "PreemptedAllocs": null }, "FailedTGAllocs": nomad::failed_groups(failed),
         "JobModifyIndex": known.map_or(0, |view| view.modify_index), "CreatedEvals": null, "Diff": diff,
-        "NextPeriodicLaunch": null, "Warnings": warnings, "Index": shared.model.index(),
+        "NextPeriodicLaunch": first_launch(&job, crate::agent::now().wall).and_then(nomad::rfc3339), "Warnings": warnings, "Index": shared.model.index(),
     })))
 }
 

@@ -111,6 +111,7 @@ fn job(version: u64, convergence: Convergence) -> View {
             deployments: Vec::new(),
             scaled: Arc::default(),
             unplaced: Default::default(),
+            next_launch: None,
             past: Vec::new(),
         }
         .into(),

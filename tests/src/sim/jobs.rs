@@ -13,7 +13,7 @@ use herdlet_api_types::{
 use herdlet_plan::job::capacity::Room;
 use serde_json::json;
 
-use super::Dice;
+use super::{Dice, launches};
 
 /// A task whose process runs for `run_for_ms` (for ever where absent) and ends with `exit_code`.
 pub fn task(name: &str, run_for_ms: Option<u64>, exit_code: i32) -> Task {
@@ -210,6 +210,7 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         _ => 50,
     };
     job.parameterized = (kind.completes() && dice.one_in(4)).then(Parameterized::default);
+    job.periodic = (kind.completes() && dice.one_in(4)).then(|| launches::each_minute(dice));
     job
 }
 

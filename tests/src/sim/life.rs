@@ -30,6 +30,7 @@ use super::{
     Dice,
     clock::Clock,
     jobs,
+    launches::Launches,
     machine::{Machine, Phase, Thing, spec_of},
     met::{Kind, Met},
     promises::Promises,
@@ -99,6 +100,7 @@ pub struct Life {
     promises: Promises,
     rollouts: Rollouts,
     rooms: Rooms,
+    pub(super) launches: Launches,
     pub(super) stored: BTreeMap<RecordKey, RecordValue>,
     pub(super) flights: Vec<Flight>,
     /// Starts that a dead agent asked for and that have not happened yet.
@@ -166,6 +168,7 @@ impl Life {
             promises: Promises::default(),
             rollouts: Rollouts::default(),
             rooms: Rooms::default(),
+            launches: Launches::default(),
             stored: BTreeMap::new(),
             flights: Vec::new(),
             ghosts: Vec::new(),

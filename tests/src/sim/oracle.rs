@@ -1,11 +1,11 @@
 //! The oracle: what must never be, at each step of a life, and what a life must come to once its faults stop. All settles; a
 //! settled world rests; what is there does not depend on how it came about; deleting everything leaves nothing.
 
-use std::{collections::BTreeSet, fmt};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use herdlet_api_types::{
     AllocId, JobKey,
-    job::ChangeMode,
+    job::{ChangeMode, Job, Periodic},
     view::{ConvergenceState, JobView, Reason},
 };
 use herdlet_plan::{
@@ -20,6 +20,7 @@ use herdlet_plan::{
 use super::{
     deployments,
     jobs::is_unfit,
+    launches::{PERIOD, is_free},
     life::{Faults, Life, SECOND},
     machine::{Phase, Thing},
     rooms,
@@ -74,6 +75,7 @@ impl Life {
         let faults = self.faults;
         self.try_everything(moments, Self::act)?;
         self.end_faults();
+        self.check_launches()?;
         self.settle("after the faults stopped")?;
         self.check_wanted()?;
         if self.dice.one_in(3) {
@@ -166,6 +168,86 @@ impl Life {
             let holds = view.spec.ports.values().any(|port| fixed.contains(&port.value));
             holds && view.spec.job_key != job.key && !view.status.is_terminal()
         })
+    }
+
+    /// Each moment is launched, also after a kill; of those that a clock leaps over one is, and none again that it goes back to. Then
+    /// nothing is launched any more.
+    fn check_launches(&mut self) -> Result<(), Violation> {
+        self.pass(1)?;
+        if self.launching().next().is_some() {
+            let behind = self.launches.behind(self.now().wall).max(0);
+            self.leap(behind + 3 * PERIOD)?;
+            self.check_moments(2)?;
+            self.crash()?;
+            self.check_moments(2)?;
+            let before = self.count_launches();
+            self.leap(10 * PERIOD)?;
+            self.expect_launches("a clock that leaps", &before, 1)?;
+            let before = self.count_launches();
+            self.leap(-5 * PERIOD)?;
+            self.pass(4 * PERIOD.unsigned_abs())?;
+            self.expect_launches("a clock that goes back", &before, 0)?;
+            self.leap(5 * PERIOD)?;
+        }
+        let off = |job: &Job| Job {
+            periodic: job.periodic.clone().map(|periodic| Periodic { enabled: false, ..periodic }),
+            ..job.clone()
+        };
+        let jobs: Vec<Job> = self.wanted.values().filter(|job| job.launches().is_some()).map(off).collect();
+        self.apply(jobs);
+        Ok(())
+    }
+
+    /// Jobs that are launched.
+    fn launching(&self) -> impl Iterator<Item = &Arc<JobView>> {
+        let enabled = |view: &&Arc<JobView>| {
+            !view.deleting && view.job.launches().is_some_and(|periodic| periodic.enabled)
+        };
+        self.jobs.values().filter(enabled)
+    }
+
+    /// Sets the clock, and lets a second pass.
+    fn leap(&mut self, seconds: i64) -> Result<(), Violation> {
+        self.set_clock_by(seconds * SECOND as i64);
+        Ok(self.pass(1)?)
+    }
+
+    /// Goes on over so many moments, and sees each launched of what nothing stands against.
+    fn check_moments(&mut self, moments: u32) -> Result<(), Violation> {
+        for _ in 0..moments {
+            let wall = self.now().wall.0.div_euclid(SECOND as i64);
+            let due = wall - wall.rem_euclid(PERIOD) + PERIOD;
+            self.pass((due - wall - 1).unsigned_abs())?;
+            let free = self.launching().filter(|view| is_free(view, &self.jobs, &self.allocs));
+            let free: Vec<JobKey> = free.map(|view| view.key.clone()).collect();
+            self.pass(3)?;
+            if let Some(job) = free.iter().find(|job| !self.launches.has(job, due)) {
+                return never_comes(format!("the launch of {job} at {due}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// How often each of them was launched so far that nothing stands against.
+    fn count_launches(&self) -> Vec<(JobKey, usize)> {
+        let free = self.launching().filter(|view| is_free(view, &self.jobs, &self.allocs));
+        free.map(|view| (view.key.clone(), self.launches.count(&view.key))).collect()
+    }
+
+    fn expect_launches(
+        &self,
+        when: &str,
+        before: &[(JobKey, usize)],
+        expected: usize,
+    ) -> Result<(), Violation> {
+        let since = |(job, before): &(JobKey, usize)| self.launches.count(job) - before;
+        match before.iter().find(|known| since(known) != expected) {
+            Some(known) => {
+                let (job, since) = (&known.0, since(known));
+                Err(Violation::Safety(format!("{when}: {job} is launched {since} times, not {expected}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Exactly the jobs exist that people were told are wanted.

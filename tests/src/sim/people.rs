@@ -70,6 +70,7 @@ impl Life {
                 let dispatch = Dispatch { idempotency_token: token, ..Dispatch::default() };
                 self.request(Command::Dispatch { job: job_key(id), dispatch: Box::new(dispatch) });
             }
+            9 if self.dice.one_in(3) => self.request(Command::ForceLaunch { job: job_key(id) }),
             8 => {
                 let children: Vec<String> = self
                     .jobs

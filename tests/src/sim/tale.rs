@@ -66,6 +66,7 @@ impl Tale {
             }
             Command::Scale { job, group, count, .. } => format!("scale {}.{group} to {count:?}", job.id),
             Command::Delete { job } => format!("delete {}", job.id),
+            Command::ForceLaunch { job } => format!("launch {}", job.id),
             Command::Dispatch { job, .. } => format!("dispatch {}", job.id),
             Command::Revert { job, to, .. } => format!("revert {} to version {to}", job.id),
             Command::PromoteDeployment { id, .. } => format!("promote deployment {}", id.short()),

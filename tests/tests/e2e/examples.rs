@@ -16,8 +16,8 @@ use rustix::process::Signal;
 use crate::common::{is_root, start_run};
 
 /// The examples that have a test below, or in `run.rs`.
-const TOLD: [&str; 8] =
-    ["dispatch", "hello", "identity", "placement", "sidecar", "volume", "web", "web-consul"];
+const TOLD: [&str; 9] =
+    ["dispatch", "hello", "identity", "periodic", "placement", "sidecar", "volume", "web", "web-consul"];
 
 #[test]
 fn every_example_has_its_story_and_is_valid() {

@@ -22,6 +22,7 @@ mod in_place;
 mod metrics;
 mod nobody;
 mod page;
+mod periodic;
 mod placement;
 mod processes;
 mod reschedule;

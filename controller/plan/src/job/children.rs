@@ -73,6 +73,13 @@ pub fn dispatch_id(
     format!("{}/dispatch-{prefix}{dash}{seconds}-{unique}", parent.id)
 }
 
+/// The child of a periodic job for a moment: `JOB/periodic-UNIX`. That of a dispatched one has its payload.
+pub fn launched(parent: &Job, moment: UnixNanos) -> Job {
+    let seconds = moment.0.div_euclid(1_000_000_000);
+    let origin = parent.child.as_ref().map_or(Origin::Launch, |child| child.origin.clone());
+    Job { periodic: None, ..made_of(parent, format!("{}/periodic-{seconds}", parent.id), origin) }
+}
+
 fn made_of(parent: &Job, id: String, origin: Origin) -> Job {
     Job { name: id.clone(), id, child: Some(Child { parent: parent.id.clone(), origin }), ..parent.clone() }
 }

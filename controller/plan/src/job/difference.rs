@@ -44,6 +44,7 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         meta: _,
         // What runs nothing by itself has no allocation; a child stays one.
         parameterized: _,
+        periodic: _,
         child: _,
         groups: _,
     } = old;

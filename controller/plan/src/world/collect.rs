@@ -9,15 +9,14 @@ use std_alloc::{collections::BTreeSet, string::String, vec::Vec};
 use herdlet_api_types::{
     AllocId, JobKey,
     alloc::{Allocation, Desired},
-    view::ConvergenceState,
 };
 
 use crate::{
     event::Reply,
-    job::rollout::has_ended,
+    job::rollout::{self, has_ended},
     op::Key,
     time::Now,
-    world::{World, allocs::AllocEntry},
+    world::{JobEntry, World, allocs::AllocEntry},
 };
 
 impl World {
@@ -29,7 +28,7 @@ impl World {
         allocs: Vec<AllocId>,
         dirty: &mut BTreeSet<Key>,
     ) -> Reply {
-        let jobs: Vec<JobKey> = jobs.into_iter().filter(|key| self.is_over(key)).collect();
+        let jobs: Vec<JobKey> = jobs.into_iter().filter(|key| self.is_over(now, key)).collect();
         for key in &jobs {
             self.delete_job(now, key, dirty);
         }
@@ -46,17 +45,29 @@ impl World {
     }
 
     /// Whether the job has done all that it ever will. One that is to run for ever is never over, nor is one that makes children.
-    fn is_over(&self, key: &JobKey) -> bool {
+    fn is_over(&self, now: Now, key: &JobKey) -> bool {
         let Some(entry) = self.jobs.get(key) else { return false };
         let is_sound = entry.quarantine.is_none() && !entry.stale && !entry.state.deleting;
         let ends = entry.current.kind.completes() && !entry.current.makes_children();
         is_sound
             && ends
             && self.allocs.of_job(key).all(|(_, alloc)| can_be_collected(alloc))
-            && match entry.convergence(key, &self.allocs).state {
-                ConvergenceState::Converged | ConvergenceState::Failed => true,
-                ConvergenceState::Progressing | ConvergenceState::Waiting => false,
-            }
+            && self.has_finished(now, key, entry)
+    }
+
+    /// Whether nothing of the job runs or will. Told by what is remembered, so that it is known at once after a start.
+    pub(super) fn has_finished(&self, now: Now, key: &JobKey, job: &JobEntry) -> bool {
+        if !self.allocs.of_job(key).all(|(_, alloc)| has_ended(&alloc.state.durable)) {
+            return false;
+        }
+        if job.state.deleting || job.quarantine.is_some() {
+            return true;
+        }
+        let allocs: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
+        let placed = |id| self.allocs.placed(id);
+        // What may not run here now, or waits for room, is still to come.
+        self.allocs.next_retry(key, now).is_none()
+            && rollout::plan(now, &job.current, &job.state, &allocs, &placed, &|_| true).is_empty()
     }
 
     fn collect_alloc(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) -> bool {

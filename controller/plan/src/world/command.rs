@@ -47,6 +47,7 @@ impl World {
                 Ok(Reply::Accepted { index: self.meta.index })
             }
             Command::Dispatch { job, dispatch } => self.dispatch_job(now, &job, *dispatch, dirty),
+            Command::ForceLaunch { job } => self.force_launch(now, &job, dirty),
             Command::Revert { job, to, prior } => self.revert_job(now, &job, to, prior, dirty),
             Command::ApplyWithCounts { job } => self.apply_with_counts(now, *job, dirty),
             Command::Scale { job, group, count, note } => {

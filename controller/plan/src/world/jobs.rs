@@ -55,6 +55,7 @@ impl World {
             Some(entry) => {
                 entry.since = now.moment();
                 entry.cause = "apply";
+                entry.change_launches(now, &job);
                 entry.begin_version(Arc::new(job), Submission { index, time: now.wall });
                 let state = &mut *entry.state;
                 state.deleting = false;
@@ -79,6 +80,7 @@ impl World {
                     deleting: false,
                     slots: BTreeMap::new(),
                     deployments: Vec::new(),
+                    launches: None,
                     stable: BTreeSet::new(),
                     scaled: Arc::default(),
                 };
@@ -97,6 +99,7 @@ impl World {
                     shown: None,
                     stale: true,
                     open: Open::default(),
+                    next_launch: None,
                 };
                 self.line.join(&key, entry.current.priority, index, false);
                 self.jobs.insert(key, entry);
@@ -139,6 +142,7 @@ impl World {
         dirty: &mut BTreeSet<Key>,
         turn: &mut Turn,
     ) {
+        let launch_ns = self.launch_due(now, key, dirty);
         let mut result = "unchanged";
         // What only changes how an allocation is doing changes nothing of what the job is to do.
         let is_stale = |entry: &JobEntry| {
@@ -183,6 +187,7 @@ impl World {
         let wakes = [
             entry.state.deployment().and_then(|known| known.wake_ns(now)),
             entry.retry.map(|retry| retry.due_ns(now)),
+            launch_ns,
         ];
         turn.wakes.extend(wakes.into_iter().flatten().map(|at| (Key::Job(key.clone()), at)));
         for next in self.line.planned(key) {
@@ -452,6 +457,7 @@ impl JobEntry {
                 && shown.unplaced == self.unplaced
                 && shown.past.len() == self.past.len()
                 && shown.scaled == state.scaled
+                && shown.next_launch == self.next_launch
                 && shown.deployments.iter().eq(state.deployments.iter().rev().map(|known| &known.deployment))
                 && (!stale || shown.allocs.iter().copied().eq(allocs.of_job(key).map(|(id, _)| id)))
         });
@@ -472,6 +478,7 @@ impl JobEntry {
             unplaced: self.unplaced.clone(),
             past: self.past.values().map(Arc::clone).collect(),
             scaled: Arc::clone(&state.scaled),
+            next_launch: self.next_launch,
         });
         self.shown = Some(Arc::clone(&view));
         turn.views.push(View::Job(view));

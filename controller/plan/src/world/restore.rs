@@ -80,6 +80,7 @@ impl World {
                         shown: None,
                         stale: true,
                         open: Open::default(),
+                        next_launch: None,
                     };
                     for ((_, version), job) in versions.range((key.clone(), 0)..(key.clone(), version)) {
                         entry.keep(*version, Arc::clone(job));

@@ -38,7 +38,7 @@ pub(super) struct Bench {
     dirty: BTreeSet<Key>,
     stored: BTreeMap<RecordKey, RecordValue>,
     /// What was handed out since the test last looked.
-    turn: Turn,
+    pub(super) turn: Turn,
 }
 
 impl Bench {

@@ -14,12 +14,15 @@ use super::{
     Form, Kind, Missing, Wanted, events,
     listing::{Cell, Document, Listing, Row},
 };
-use crate::cli::{
-    children,
-    client::Client,
-    deployments,
-    failure::{Failure, USAGE},
-    rollback, show, target,
+use crate::{
+    cli::{
+        children,
+        client::Client,
+        deployments,
+        failure::{Failure, USAGE},
+        rollback, show, target,
+    },
+    overview,
 };
 
 pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listing, Failure> {
@@ -90,7 +93,7 @@ fn job_cells(view: &JobView, allocs: &[AllocView], jobs: &[JobView]) -> [Cell; 7
         count.into(),
         state.to_owned().into(),
         Cell::Age(view.submit_time),
-        view.convergence.message.clone().into(),
+        overview::message(view).into(),
     ]
 }
 

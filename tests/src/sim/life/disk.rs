@@ -5,6 +5,7 @@
 
 use herdlet_api_types::{AllocId, job::Task};
 use herdlet_plan::{
+    event::Event,
     op::{Part, Target, TaskPart},
     record::{RecordKey, RecordValue},
     state::Durable,
@@ -102,9 +103,15 @@ impl Life {
     pub(super) fn set_clock(&mut self) {
         let by = self.dice.below(JUMP_MAX) as i64;
         let (by, kind) = if self.dice.one_in(2) { (by, Kind::ClockForth) } else { (-by, Kind::ClockBack) };
-        self.tale.note(self.now_ns, || format!("the clock is set by {}s", by / SECOND as i64));
         self.met.note(kind);
+        self.set_clock_by(by);
+    }
+
+    /// Somebody sets the clock by so many nanoseconds, and the agent hears of it.
+    pub fn set_clock_by(&mut self, by: i64) {
+        self.tale.note(self.now_ns, || format!("the clock is set by {}s", by / SECOND as i64));
         self.clock.jump(self.now_ns, by);
+        self.events.push(Event::ClockSet);
     }
 
     /// The record of some attempt is damaged.

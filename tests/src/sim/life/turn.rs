@@ -107,6 +107,7 @@ impl Life {
     /// One turn of the agent, with its commit.
     pub(super) fn turn(&mut self) -> Result<(), String> {
         let now = self.now();
+        self.launches.see_clock(now.wall);
         let mut turn = std::mem::take(&mut self.sheet);
         self.idle_turns = if self.events.is_empty() { self.idle_turns + 1 } else { 0 };
         for event in self.events.drain(..) {
@@ -166,6 +167,9 @@ impl Life {
         }
         for (request, reply) in turn.replies.drain(..) {
             self.answer(request, &reply)?;
+        }
+        for kind in self.launches.end_turn(&self.jobs, &self.allocs)? {
+            self.met.note(kind);
         }
         for action in turn.actions.drain(..) {
             self.release(action, release)?;
@@ -276,12 +280,18 @@ impl Life {
                         *wanted = Job::clone(&view.job);
                     }
                 }
-                if let Some(was) = was {
-                    self.rollouts.show_job(was);
+                match was {
+                    Some(was) => self.rollouts.show_job(was),
+                    // Nobody asked for it by its name, and it is wanted from now on.
+                    None if self.launches.show_new(&view) => {
+                        self.wanted.insert(view.key.id.to_string(), Job::clone(&view.job));
+                    }
+                    None => {}
                 }
             }
             View::JobGone(key) => {
                 self.tale.note(self.now_ns, || format!("job {} is forgotten", key.id));
+                self.launches.forget(&key);
                 self.jobs.remove(&key);
             }
             View::Volume(_) | View::VolumeGone(_) => {}
@@ -312,6 +322,7 @@ impl Life {
                 if jobs.iter().any(|job| self.wanted.contains_key(&job.id)) {
                     self.met.note(Kind::Update);
                 }
+                jobs.iter().for_each(|job| self.launches.apply(job));
                 self.wanted.extend(jobs.into_iter().map(|job| (job.id.clone(), job)));
             }
             Command::Delete { job } => {
@@ -325,6 +336,12 @@ impl Life {
             }
             Command::Dispatch { job, dispatch } => {
                 self.dispatched(&job, &dispatch.idempotency_token, reply)?;
+            }
+            Command::ForceLaunch { job } => {
+                let Reply::Dispatched { job: child, .. } = reply else {
+                    return Err(format!("a launch of {} is answered with {reply:?}", job.id));
+                };
+                self.launches.force(child.clone());
             }
             Command::Revert { job, .. } => {
                 self.met.note(Kind::Revert);

@@ -53,6 +53,7 @@ impl Bench {
             deleting: false,
             slots: [("g".to_owned(), vec![slot(1), slot(2)])].into(),
             deployments: Vec::new(),
+            launches: None,
             scaled: std_alloc::sync::Arc::default(),
             stable: [0].into(),
         };

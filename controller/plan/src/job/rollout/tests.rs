@@ -70,6 +70,7 @@ fn steps_in(
                 .collect(),
         )]),
         deployments: Vec::new(),
+        launches: None,
         scaled: std_alloc::sync::Arc::default(),
         stable: [].into(),
     };

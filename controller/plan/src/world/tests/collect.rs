@@ -61,6 +61,22 @@ fn what_runs_is_never_collected() {
 }
 
 #[test]
+fn a_job_of_which_a_failed_allocation_will_be_followed_is_not_over() {
+    let mut job = batch().remove(0);
+    let mut again = job.groups[0].clone();
+    (again.name, again.reschedule) = ("again".to_owned(), fixture::reschedule());
+    job.groups.push(again);
+    let mut bench = Bench::new();
+    bench.apply(vec![job], Vec::new());
+    bench.settle();
+    let all: Vec<AllocId> = bench.world.allocs.iter().map(|(id, _)| id).collect();
+    all.into_iter().for_each(|id| bench.fail(id));
+    bench.settle();
+    assert_eq!(bench.convergence(&key()).state, ConvergenceState::Failed, "the other group has failed");
+    assert_eq!(collect(&mut bench).0, 0);
+}
+
+#[test]
 fn a_job_that_is_over_is_forgotten_with_all_it_has() {
     for code in [0, 1] {
         let mut bench = ended(code);

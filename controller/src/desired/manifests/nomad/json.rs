@@ -49,8 +49,9 @@ const ZERO_IS_NOTHING: [&str; 8] =
 
 /// Blocks that servers write out with Nomad's defaults although nobody wrote them: what isn't built is passed over if it is
 /// no more than that.
-const DEFAULTS: [(&str, &str); 7] = [
+const DEFAULTS: [(&str, &str); 8] = [
     ("Type", r#""horizontal""#),
+    ("SpecType", r#""cron""#),
     ("HostNetwork", r#""default""#),
     ("Cluster", r#""default""#),
     ("OnUpdate", r#""require_healthy""#),

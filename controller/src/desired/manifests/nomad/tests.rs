@@ -90,10 +90,7 @@ fn unbuilt_blocks_are_named_with_their_place() {
             "  spread {\n    attribute = \"${attr.kernel.name}\"\n  }",
             "a.hcl:10:3: spec.spread: `spread` is known from Nomad",
         ),
-        (
-            "  periodic {\n    cron = \"@daily\"\n  }",
-            "a.hcl:10:3: spec.periodic: `periodic` is known from Nomad",
-        ),
+        ("  migrate {\n    max_parallel = 1\n  }", "a.hcl:10:3: spec.migrate: `migrate` is known from Nomad"),
     ] {
         let told = wrong("a.hcl", &job(inner));
         // Where a later release builds them, they are no longer told.

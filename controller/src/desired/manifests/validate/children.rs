@@ -1,9 +1,13 @@
-//! Jobs that run nothing by themselves: `parameterized`, and what of a dispatch reaches a task.
+//! Jobs that run nothing by themselves: `parameterized` and `periodic`, and what of a dispatch reaches a task.
 
 use std::collections::BTreeSet;
 
 use herdlet_api_types::job::{Job, PayloadRule};
-use herdlet_api_types::manifest::{JobManifest, TaskSpec};
+use herdlet_api_types::manifest::{JobManifest, Periodic, TaskSpec};
+use herdlet_plan::job::periodic::{
+    calendar::{EXPRESSIONS_LEN_MAX, zone},
+    cron::Cron,
+};
 
 use super::mount::normal;
 use super::{Findings, GroupContext};
@@ -12,8 +16,11 @@ use crate::desired::yaml::Trail;
 /// As many keys of meta as anybody will name; more is a slip.
 const KEYS_LEN_MAX: usize = 256;
 
-/// Validates `parameterized`.
+/// Validates `parameterized` and `periodic`.
 pub(super) fn of_job(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findings: &mut Findings<'_>) {
+    if let Some(written) = &manifest.spec.periodic {
+        periodic(written, job, &spec.field("periodic"), findings);
+    }
     let (Some(written), Some(block)) = (&manifest.spec.parameterized, &job.parameterized) else { return };
     let trail = spec.field("parameterized");
     if !job.kind.completes() {
@@ -47,6 +54,43 @@ pub(super) fn of_job(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findin
         let message =
             "a payload is required, but no task says where it goes; write `dispatch_payload` in one";
         findings.problem(&trail.field("payload"), message);
+    }
+}
+
+fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    if !job.kind.completes() {
+        let message = format!(
+            "only a batch or sysbatch job can be periodic, this is a {} job; write `type: batch`",
+            job.kind.as_str()
+        );
+        return findings.problem(trail, message);
+    }
+    let crons = written.crons.as_deref().unwrap_or_default();
+    match (&written.cron, crons) {
+        (None, []) => findings.problem(trail, "needs `cron`, for instance \"0 3 * * *\" or \"@hourly\""),
+        (Some(_), [_, ..]) => {
+            findings.problem(&trail.field("crons"), "is beside `cron`; write all in `crons`")
+        }
+        (Some(cron), []) => expression(cron, &trail.field("cron"), findings),
+        (None, crons) if crons.len() > EXPRESSIONS_LEN_MAX => {
+            let found = crons.len();
+            let message = format!("must have at most {EXPRESSIONS_LEN_MAX} expressions, found {found}");
+            findings.problem(&trail.field("crons"), message);
+        }
+        (None, crons) => {
+            for (index, cron) in crons.iter().enumerate() {
+                expression(cron, &trail.field("crons").item(index), findings);
+            }
+        }
+    }
+    if let Some(Err(complaint)) = written.time_zone.as_deref().map(zone) {
+        findings.problem(&trail.field("time_zone"), complaint);
+    }
+}
+
+fn expression(cron: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    if let Err(complaint) = Cron::parse(cron) {
+        findings.problem(trail, complaint);
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use herdlet_api_types::{
     AllocId, UnixNanos,
     alloc::{Allocation, AssignedPort, Desired},
-    job::{Job, Task},
+    job::{Child, Job, Origin, Task},
 };
 use herdlet_plan::{
     env::{self, Inputs, NodeFacts, TaskDirs, TaskEnv, Variables},
@@ -120,7 +120,9 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEn
             .chain(context.group.meta.clone())
             .collect(),
         parameterized: context.job.parameterized.clone(),
-        child: None,
+        periodic: None,
+        // Its tasks run in children.
+        child: context.job.makes_children().then(|| Child { parent: id.clone(), origin: Origin::Launch }),
         groups: Vec::new(),
     };
     let ports = context.group.network.iter().flat_map(|network| network.ports.keys());

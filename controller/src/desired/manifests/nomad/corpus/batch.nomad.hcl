@@ -26,6 +26,12 @@ job "nightly" {
     retry = 3
   }
 
+  periodic {
+    cron             = "30 3 * * *"
+    time_zone        = "Europe/Berlin"
+    prohibit_overlap = true
+  }
+
   group "work" {
     restart {
       attempts = 5

@@ -1,0 +1,121 @@
+//! Launches of periodic jobs: a child for each moment, made in the commit that remembers the moment.
+
+use std_alloc::{collections::BTreeSet, format};
+
+use herdlet_api_types::{JobKey, UnixNanos, job::Job};
+
+use crate::{
+    event::{Refusal, Reply},
+    job::{
+        children::launched,
+        periodic::{Launches, Next},
+    },
+    op::Key,
+    time::Now,
+    world::{JobEntry, World},
+};
+
+impl World {
+    /// Launches a periodic job if it is due. When it is to be looked at again, by the boot clock.
+    pub(crate) fn launch_due(&mut self, now: Now, key: &JobKey, dirty: &mut BTreeSet<Key>) -> Option<u64> {
+        let complete = self.ctx.complete;
+        let entry = self.jobs.get_mut(key)?;
+        entry.next_launch = None;
+        let periodic = entry.current.launches()?;
+        if entry.state.deleting || entry.quarantine.is_some() {
+            return None;
+        }
+        let known = entry.state.launches;
+        let launches = known.map_or_else(|| Launches::until(now.wall), |known| known.seen(now.wall));
+        let mut next = launches.next(periodic, now.wall);
+        if known != Some(launches) {
+            entry.state.launches = Some(launches);
+        }
+        // Until every source has spoken, this job may not be wanted any more.
+        if let Next::Launch(moment) = next
+            && complete
+        {
+            self.launch(now, key, moment, dirty);
+            let entry = self.jobs.get_mut(key)?;
+            let launches = Launches::until(moment);
+            entry.state.launches = Some(launches);
+            next = launches.next(entry.current.launches()?, now.wall);
+        }
+        let Next::At(at) = next else { return None };
+        self.jobs.get_mut(key)?.next_launch = Some(at);
+        let ahead = at.0.saturating_sub(now.wall.0).max(0);
+        Some(now.boot_ns.saturating_add(ahead.unsigned_abs()))
+    }
+
+    /// Makes the child of a moment, unless there is one, or none may be made beside one that runs.
+    fn launch(&mut self, now: Now, key: &JobKey, moment: UnixNanos, dirty: &mut BTreeSet<Key>) {
+        let Some(entry) = self.jobs.get(key) else { return };
+        let child = launched(&entry.current, moment);
+        if self.jobs.contains_key(&child.key()) || self.overlaps(now, key).is_some() {
+            return;
+        }
+        self.accept_job(now, child, dirty);
+    }
+
+    /// Makes a child of a periodic job now, whatever the time and whatever runs. Asked again within the second it answers with the same
+    /// child.
+    pub(crate) fn force_launch(
+        &mut self,
+        now: Now,
+        key: &JobKey,
+        dirty: &mut BTreeSet<Key>,
+    ) -> Result<Reply, Refusal> {
+        let entry =
+            self.jobs.get(key).ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
+        if entry.state.deleting {
+            return Err(Refusal::Conflict(format!("job \"{key}\" is being deleted")));
+        }
+        match entry.current.launches() {
+            Some(periodic) if periodic.enabled => {}
+            Some(_) => {
+                return Err(Refusal::Conflict(format!(
+                    "job \"{key}\" is not enabled; write `enabled: true` in its `periodic`"
+                )));
+            }
+            None => return Err(Refusal::Invalid(format!("job \"{key}\" is not a periodic job"))),
+        }
+        let child = launched(&entry.current, now.wall);
+        let job = child.key();
+        let known = self.jobs.get(&job);
+        if known.is_some_and(|known| known.state.deleting) {
+            return Err(Refusal::Conflict(format!("job \"{job}\" is being deleted; launch it again")));
+        }
+        if known.is_none() {
+            self.accept_job(now, child, dirty);
+        }
+        Ok(Reply::Dispatched { index: self.meta.index, job })
+    }
+
+    /// The wall clock was set: every job that waits for a time of day is looked at again.
+    pub(crate) fn clock_set(&mut self, dirty: &mut BTreeSet<Key>) {
+        let periodic = self.jobs.iter().filter(|(_, entry)| entry.current.launches().is_some());
+        dirty.extend(periodic.map(|(key, _)| Key::Job(key.clone())));
+    }
+
+    /// A child that has not ended, where a job lets none begin beside it.
+    fn overlaps<'w>(&'w self, now: Now, parent: &'w JobKey) -> Option<&'w JobKey> {
+        let job = &self.jobs.get(parent)?.current;
+        job.launches().filter(|periodic| periodic.prohibit_overlap)?;
+        self.children(parent).find(|(key, child)| !self.has_finished(now, key, child)).map(|(key, _)| key)
+    }
+}
+
+impl JobEntry {
+    /// The job will have this text: where it says something else of its launches, or was being deleted, nothing before the present
+    /// was missed.
+    pub(super) fn change_launches(&mut self, now: Now, job: &Job) {
+        if (job.periodic != self.current.periodic || self.state.deleting)
+            && let Some(launches) = self.state.launches
+        {
+            self.state.launches = Some(Launches { until: launches.until.max(now.wall), ..launches });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
