@@ -13,7 +13,8 @@ use herdlet_api_types::{
     view::{AllocView, ConvergenceState, JobView},
 };
 
-/// When what has ended is collected, under Nomad's names and with its defaults.
+/// When what has ended is collected, under Nomad's names. Its defaults for the disk, 80 and 70 %, would take the logs of all that has just
+/// ended from whoever has a disk that is well used; when it is nearly full, they go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// So long a job stays that is over.
@@ -33,8 +34,8 @@ impl Default for Rules {
         Self {
             job_gc_threshold: Duration::from_secs(4 * 3_600),
             gc_max_allocs: 50,
-            gc_disk_usage_threshold: 80,
-            gc_inode_usage_threshold: 70,
+            gc_disk_usage_threshold: 95,
+            gc_inode_usage_threshold: 95,
             gc_interval: Duration::from_secs(60),
         }
     }

@@ -93,10 +93,10 @@ fn a_disk_that_fills_takes_one_after_the_other() {
         let due = first.iter().filter(|choice| choice.ended.due.is_some());
         due.map(|choice| (choice.ended.name.clone(), choice.ended.message.clone())).collect::<Vec<_>>()
     };
-    assert_eq!(due(80, 70), []);
+    assert_eq!(due(95, 95), []);
     let told = |message: &str| vec![("j.g[0]".to_owned(), message.to_owned())];
-    assert_eq!(due(81, 99), told("81 % of the disk are used, gc_disk_usage_threshold is 80"));
-    assert_eq!(due(10, 71), told("71 % of the disk's inodes are used, gc_inode_usage_threshold is 70"));
+    assert_eq!(due(96, 99), told("96 % of the disk are used, gc_disk_usage_threshold is 95"));
+    assert_eq!(due(10, 96), told("96 % of the disk's inodes are used, gc_inode_usage_threshold is 95"));
 }
 
 #[test]
