@@ -7,7 +7,8 @@ use clap::ValueEnum as _;
 use super::style::When;
 
 /// Flags before the command that take a value.
-const WITH_VALUE: [&str; 3] = ["--addr", "--token-file", "--color"];
+const WITH_VALUE: [&str; 6] =
+    ["--addr", "--token-file", "--ca-cert", "--client-cert", "--client-key", "--color"];
 
 /// The command: the first word that is no flag and no flag's value.
 pub(super) fn verb(args: &[OsString]) -> Option<&str> {
