@@ -38,6 +38,8 @@ pub enum Operation {
     Delete(String),
     /// Tasks of a job are to be started anew.
     Restart(String),
+    /// Directories of what has ended are given up.
+    Collect,
     /// A file is laid into the folder, or changed.
     Lay(Work),
     /// A file is taken out of the folder.
@@ -53,6 +55,7 @@ impl Operation {
             Self::Scale(_) => "scale",
             Self::Delete(_) => "delete",
             Self::Restart(_) => "restart",
+            Self::Collect => "collect",
             Self::Lay(_) => "folder: lay",
             Self::Take(_) => "folder: take",
         }
@@ -75,13 +78,17 @@ impl Operation {
                 let path = format!("/v1/client/allocation/{}/restart", alloc.id());
                 Some(Request { method: "POST", path, body: "{}".to_owned(), restarts: Some(alloc.name()) })
             }
+            Self::Collect => {
+                let path = "/v1/client/gc".to_owned();
+                Some(Request { method: "PUT", path, body: String::new(), restarts: None })
+            }
             Self::Lay(_) | Self::Take(_) => None,
         }
     }
 
     /// All names that it may be about.
-    pub fn names() -> [&'static str; 7] {
-        ["apply", "update", "scale", "delete", "restart", "folder: lay", "folder: take"]
+    pub fn names() -> [&'static str; 8] {
+        ["apply", "update", "scale", "delete", "restart", "collect", "folder: lay", "folder: take"]
     }
 }
 
@@ -132,7 +139,8 @@ impl Wanted {
         let Some(known) = self.asked.get(name) else {
             return Operation::Apply(Work::random(dice, name, word));
         };
-        match dice.below(8) {
+        match dice.below(9) {
+            8 => Operation::Collect,
             0 | 1 => Operation::Delete(name.to_owned()),
             2 | 3 => Operation::Restart(name.to_owned()),
             4 => Operation::Scale(known.scaled(dice)),
@@ -177,7 +185,8 @@ impl Begun {
             | Operation::Update(_)
             | Operation::Scale(_)
             | Operation::Delete(_)
-            | Operation::Restart(_) => {}
+            | Operation::Restart(_)
+            | Operation::Collect => {}
         }
         let request = operation.request(&agent.peer(), program, journal);
         restarted.extend(request.as_ref().and_then(|request| request.restarts.clone()));
@@ -229,7 +238,7 @@ pub fn settle(wanted: &mut Wanted, operation: &Operation, fate: &Fate, peer: &Pe
             (work.name.clone(), Some(work.clone()))
         }
         Operation::Delete(name) => (name.clone(), None),
-        Operation::Restart(_) => return Ok(()),
+        Operation::Restart(_) | Operation::Collect => return Ok(()),
         Operation::Lay(work) => {
             wanted.laid.insert(work.name.clone(), work.clone());
             return Ok(());
