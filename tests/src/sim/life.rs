@@ -400,7 +400,7 @@ impl Life {
         let until = self.now_ns + seconds * SECOND;
         loop {
             if self.events.is_empty() && self.dirty.is_empty() && self.next().is_none_or(|at| at > until) {
-                self.now_ns = until;
+                self.now_ns = self.now_ns.max(until);
                 return Ok(());
             }
             self.moment()?;
