@@ -162,6 +162,20 @@ fn a_token_that_the_task_never_sees_is_said() {
 }
 
 #[test]
+fn an_expression_that_launches_nothing_is_said() {
+    let set = read(
+        "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {type: batch,
+          periodic: {crons: [\"0 0 30 2 *\", \"0 0 28 2 *\"]}, groups: [{name: g, tasks: [{name: t, driver: mock}]}]}}",
+    )
+    .unwrap_or_else(|all| panic!("{all}"));
+    let warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        ["test.yaml:2:30: spec.periodic.crons[0]: names a day that no month has: nothing is launched by it"]
+    );
+}
+
+#[test]
 fn a_driver_with_files_of_its_own_takes_mounts_anywhere() {
     let mut drivers = Drivers::built_in();
     let mut rules = drivers.get("mock").unwrap().clone();

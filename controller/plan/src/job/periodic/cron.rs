@@ -129,6 +129,11 @@ impl Cron {
         })
     }
 
+    /// Whether there is any time that it names.
+    pub fn names_any(&self) -> bool {
+        self.next(date(*YEARS.start(), 1, 1).at(0, 0, 0, 0)).is_some()
+    }
+
     /// The first civil time at `from` or after it; none where there is none until the last year that can be named.
     pub(super) fn next(&self, from: DateTime) -> Option<DateTime> {
         let from = whole_second(from)?;
@@ -462,7 +467,9 @@ mod tests {
     fn what_never_comes_ends() {
         let from = datetime(2026, 11, 22, 10, 7, 30, 0);
         for text in ["0 0 31 2 *", "0 0 30 FEB *", "0 0 * * * 1999", "0 0 31 4,6,9,11 *"] {
-            assert_eq!(Cron::parse(text).unwrap().next(from), None, "{text}");
+            let cron = Cron::parse(text).unwrap();
+            assert_eq!(cron.next(from), None, "{text}");
+            assert_eq!(cron.names_any(), text.ends_with("1999"), "{text}");
         }
     }
 

@@ -89,8 +89,10 @@ fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Fin
 }
 
 fn expression(cron: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    if let Err(complaint) = Cron::parse(cron) {
-        findings.problem(trail, complaint);
+    match Cron::parse(cron) {
+        Ok(cron) if cron.names_any() => {}
+        Ok(_) => findings.warning(trail, "names a day that no month has: nothing is launched by it"),
+        Err(complaint) => findings.problem(trail, complaint),
     }
 }
 
