@@ -7,7 +7,7 @@
 use std::{
     borrow::Cow,
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use axum::{
@@ -16,6 +16,7 @@ use axum::{
 };
 use herdlet_api_types::{JobKey, UnixNanos, nomad};
 use serde_json::Value;
+use tokio::sync::watch;
 
 use super::{
     Shared, allocs,
@@ -68,11 +69,23 @@ impl Evaluation {
     pub(super) fn id(&self) -> &str {
         &self.id
     }
+
+    pub(super) fn job(&self) -> &JobKey {
+        &self.job
+    }
+
+    pub(super) fn index(&self) -> u64 {
+        self.index
+    }
 }
 
 /// The newest evaluations.
 #[derive(Debug, Default)]
-pub struct Evaluations(Mutex<VecDeque<Arc<Evaluation>>>);
+pub struct Evaluations {
+    kept: Mutex<VecDeque<Arc<Evaluation>>>,
+    /// How many there have been. Changed while `kept` is held.
+    made: watch::Sender<u64>,
+}
 
 impl Evaluations {
     /// A change of the job was accepted at `index`. The id of its evaluation.
@@ -80,16 +93,46 @@ impl Evaluations {
         let id = uuid::Uuid::new_v4().to_string();
         let at = crate::agent::now().wall;
         let one = Evaluation { id: id.clone(), job: job.clone(), trigger, index, at };
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept();
         if kept.len() == KEPT_LEN {
             kept.pop_front();
         }
         kept.push_back(Arc::new(one));
+        self.made.send_modify(|made| *made += 1);
         id
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Evaluation>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.kept().iter().cloned().collect()
+    }
+
+    /// How many there have been.
+    pub(super) fn made(&self) -> u64 {
+        *self.made.borrow()
+    }
+
+    /// How many there were before a commit, as far as they are kept.
+    pub(super) fn made_before(&self, index: u64) -> u64 {
+        let kept = self.kept();
+        self.made() - kept.iter().filter(|one| one.index >= index).count() as u64
+    }
+
+    /// How many there have been, and which of those that are kept came after the first `seen`.
+    pub(super) fn after(&self, seen: u64) -> (u64, Vec<Arc<Evaluation>>) {
+        let kept = self.kept();
+        let made = self.made();
+        let new = usize::try_from(made.saturating_sub(seen)).unwrap_or(usize::MAX);
+        (made, kept.iter().skip(kept.len().saturating_sub(new)).cloned().collect())
+    }
+
+    /// Waits until there have been more than `made`.
+    pub(super) async fn changed(&self, made: u64) {
+        // Ends without one only with the evaluations.
+        let _ = self.made.subscribe().wait_for(|now| *now > made).await;
+    }
+
+    fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<Evaluation>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -151,7 +194,7 @@ fn find(shared: &Shared, id: &str) -> ApiResult<Arc<Evaluation>> {
     found.ok_or_else(|| ApiError::NotFound("eval not found".to_owned()))
 }
 
-fn shown(shared: &Shared, one: &Arc<Evaluation>) -> Value {
+pub(super) fn shown(shared: &Shared, one: &Arc<Evaluation>) -> Value {
     let view = shared.model.job(&one.job);
     nomad::evaluation(&nomad::Evaluated {
         id: &one.id,
@@ -177,5 +220,19 @@ mod tests {
         evaluations.note(&key, Trigger::JobRegister, 999);
         let all = evaluations.all();
         assert_eq!((all.len(), all[0].index), (KEPT_LEN, 2));
+    }
+
+    #[test]
+    fn what_came_after_is_told_as_far_as_it_is_kept() {
+        let evaluations = Evaluations::default();
+        let key = JobKey { namespace: "default".into(), id: "web".into() };
+        for index in 1..=KEPT_LEN as u64 + 5 {
+            evaluations.note(&key, Trigger::JobRegister, index);
+        }
+        let made = KEPT_LEN as u64 + 5;
+        let after = |seen| evaluations.after(seen).1.iter().map(|one| one.index).collect::<Vec<_>>();
+        assert_eq!((evaluations.made(), evaluations.made_before(made - 1)), (made, made - 2));
+        assert_eq!(after(made - 2), [made - 1, made]);
+        assert_eq!((after(made), after(0).len()), (vec![], KEPT_LEN));
     }
 }

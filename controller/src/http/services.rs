@@ -127,7 +127,7 @@ fn stub(namespace: &str, services: BTreeMap<String, Vec<String>>) -> Value {
     json!({ "Namespace": namespace, "Services": services })
 }
 
-fn instance(shared: &Shared, registration: &Registration) -> Value {
+pub(super) fn instance(shared: &Shared, registration: &Registration) -> Value {
     let index = shared.model.alloc(&registration.alloc).map_or(0, |view| view.spec.create_index);
     let provider = match registration.provider {
         Provider::Nomad => "nomad",

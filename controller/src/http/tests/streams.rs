@@ -3,11 +3,19 @@
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
-use herdlet_api_types::api::Change;
+use herdlet_api_types::{
+    AllocId, DeploymentId,
+    api::Change,
+    deployment::{Deployment, DeploymentStatus},
+    job::Provider,
+    service::Registration,
+};
 
 use super::*;
 use crate::{
     cli::{ClientError, client::LogRequest},
+    drivers::catalog::ServiceOwner,
+    http::evaluations,
     test_views::{alloc_view, ended, job, job_view},
 };
 
@@ -152,7 +160,8 @@ async fn nomads_events_tell_what_changes_and_what_was_missed() {
     };
     let mut jobs = follow("topic=Job").await;
     let mut of_web = follow("topic=Allocation:web&namespace=*").await;
-    ground.show(6, &[job_view(&db, 0)], &[alloc_view(&db, 0, 8), alloc_view(&web, 0, 7)]);
+    let new = |view: JobView, index| JobView { modify_index: index, ..view };
+    ground.show(6, &[new(job_view(&db, 0), 6)], &[alloc_view(&db, 0, 8), alloc_view(&web, 0, 7)]);
     let told = line(&mut jobs).await;
     let event = &told["Events"][0];
     assert_eq!(
@@ -163,16 +172,85 @@ async fn nomads_events_tell_what_changes_and_what_was_missed() {
     let event = line(&mut of_web).await["Events"][0].clone();
     assert_eq!((&event["Topic"], &event["FilterKeys"][0]), (&"Allocation".into(), &"web".into()));
     assert_eq!(event["Payload"]["Allocation"]["Job"], serde_json::Value::Null);
-    ground.shared.model.publisher().offer(CommitIndex(7), vec![View::JobGone(db.key())]);
-    assert_eq!(line(&mut jobs).await["Events"][0]["Type"], "JobDeregistered");
+    // That its allocations come and go is no news of a job; that it is being deleted is.
+    ground.show(7, &[new(job_view(&db, 0), 6)], &[]);
+    ground.show(8, &[JobView { deleting: true, ..new(job_view(&db, 0), 8) }], &[]);
+    let event = line(&mut jobs).await["Events"][0].clone();
+    assert_eq!((&event["Type"], &event["Payload"]["Job"]["Stop"]), (&"JobDeregistered".into(), &true.into()));
+    ground.shared.model.publisher().offer(CommitIndex(9), vec![View::JobGone(db.key())]);
+    assert_eq!(line(&mut jobs).await["Events"][0]["Index"], 9);
     // Whoever comes back hears of the changes since, or, from before what is known, of everything.
-    let mut resumed = follow("topic=Job&index=7").await;
+    let mut resumed = follow("topic=Job&index=9").await;
     assert_eq!(line(&mut resumed).await["Events"][0]["Type"], "JobDeregistered");
     let mut from_before = follow("topic=*&index=1").await;
+    assert_eq!(line(&mut from_before).await["Events"][0]["Type"], "NodeRegistration");
     assert_eq!(line(&mut from_before).await["Events"][0]["Key"], "web");
-    for (query, status) in [("topic=Node", 501), ("topic=Jobs", 400), ("index=x", 400)] {
+    for (query, status) in [("topic=NodePool", 501), ("topic=Jobs", 400), ("index=x", 400)] {
         assert_eq!(follow(query).await.status().as_u16(), status, "{query}");
     }
+}
+
+#[tokio::test]
+async fn deployments_services_and_evaluations_have_topics_of_their_own() {
+    let ground = Ground::new();
+    let web = job("web", "front", "httpd");
+    ground.show(5, &[job_view(&web, 0)], &[alloc_view(&web, 0, 7)]);
+    ground.unix(Limits::default()).await;
+    let follow = async |query: &str| {
+        let url = format!("http://localhost/v1/event/stream?{query}");
+        ground.http().get(url).send().await.unwrap()
+    };
+    let mut deployments = follow("topic=Deployment:web").await;
+    let mut services = follow("topic=Service:http").await;
+    let mut evaluations = follow("topic=Evaluation").await;
+    let deployment = |index| Deployment {
+        id: DeploymentId::from_hash([7; 16]),
+        job_key: web.key(),
+        job_version: 0,
+        status: DeploymentStatus::Running,
+        description: "Deployment is running".to_owned(),
+        groups: Default::default(),
+        reverted_to: None,
+        create_index: 6,
+        modify_index: index,
+        create_time: UnixNanos(0),
+        modify_time: UnixNanos(0),
+    };
+    for index in [6, 7] {
+        let view = JobView { deployments: vec![Arc::new(deployment(index))], ..job_view(&web, 0) };
+        ground.show(index, std::slice::from_ref(&view), &[]);
+        let event = line(&mut deployments).await["Events"][0].clone();
+        let told = &event["Payload"]["Deployment"];
+        assert_eq!((&event["Type"], &told["JobID"]), (&"DeploymentStatusUpdate".into(), &"web".into()));
+        assert_eq!(told["ModifyIndex"], index);
+        // What is no news of it is told by nobody.
+        ground.show(index, &[view], &[]);
+    }
+    let id = ground.shared.evaluations.note(&web.key(), evaluations::Trigger::JobRegister, 7);
+    assert_eq!(line(&mut evaluations).await["Events"][0]["Payload"]["Evaluation"]["ID"], id);
+    let owner = ServiceOwner { alloc: AllocId::from_hash([7; 16]), task: None };
+    let registration = Registration {
+        id: "_herdlet-1".to_owned(),
+        provider: Provider::Nomad,
+        name: "http".to_owned(),
+        tags: Vec::new(),
+        meta: Default::default(),
+        address: "127.0.0.1".to_owned(),
+        port: 80,
+        job: web.key(),
+        alloc: owner.alloc,
+        task: None,
+        checks: Vec::new(),
+    };
+    ground.shared.catalog.up(&owner, vec![registration]);
+    let event = line(&mut services).await["Events"][0].clone();
+    assert_eq!(event["FilterKeys"], serde_json::json!(["web", "http"]));
+    assert_eq!(
+        (&event["Type"], &event["Payload"]["Service"]["Port"]),
+        (&"ServiceRegistration".into(), &80.into())
+    );
+    ground.shared.catalog.down(&owner);
+    assert_eq!(line(&mut services).await["Events"][0]["Type"], "ServiceDeregistration");
 }
 
 #[tokio::test]

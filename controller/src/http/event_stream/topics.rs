@@ -1,0 +1,101 @@
+//! `topic=TOPIC:KEY` of the event stream: what a reader wants to hear of.
+
+use axum::{extract::Query, http::Uri};
+
+use crate::http::error::{ApiError, ApiResult};
+
+/// More choices are a slip.
+const TOPICS_LEN_MAX: usize = 64;
+
+/// What is told of.
+const BUILT: [&str; 6] = ["Allocation", "Deployment", "Evaluation", "Job", "Node", "Service"];
+
+/// Topics of Nomad about what is not there.
+const NOT_BUILT: [&str; 9] = [
+    "ACLPolicy",
+    "ACLRole",
+    "ACLToken",
+    "CSIPlugin",
+    "CSIVolume",
+    "HostVolume",
+    "NodeDrain",
+    "NodePool",
+    "Operator",
+];
+
+/// What a reader wants to hear of.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Topics(Vec<(String, String)>);
+
+impl Topics {
+    /// Reads every `topic` of a query.
+    pub(super) fn read(query: &str) -> ApiResult<Self> {
+        let mut topics = Vec::new();
+        for (name, value) in pairs(query)? {
+            if name != "topic" {
+                continue;
+            }
+            let (topic, key) = value.split_once(':').unwrap_or((&value, "*"));
+            match topic {
+                topic if topic == "*" || BUILT.contains(&topic) => {
+                    topics.push((topic.to_owned(), key.to_owned()));
+                }
+                topic if NOT_BUILT.contains(&topic) => {
+                    return Err(ApiError::NotBuilt(format!(
+                        "topic {topic}: its events are not built; those of {} are",
+                        BUILT.join(", ")
+                    )));
+                }
+                topic => {
+                    return Err(ApiError::bad(format!(
+                        "topic: {topic:?} is none; {} and * are",
+                        BUILT.join(", ")
+                    )));
+                }
+            }
+            if topics.len() > TOPICS_LEN_MAX {
+                return Err(ApiError::bad(format!("there are more than {TOPICS_LEN_MAX} topics")));
+            }
+        }
+        if topics.is_empty() {
+            topics.push(("*".to_owned(), "*".to_owned()));
+        }
+        Ok(Self(topics))
+    }
+
+    pub(super) fn want(&self, topic: &str, keys: &[&str]) -> bool {
+        self.0.iter().any(|(wanted, key)| {
+            (wanted == "*" || wanted == topic) && (key == "*" || keys.contains(&key.as_str()))
+        })
+    }
+}
+
+/// Names and values of a query, in which a name may stand several times.
+fn pairs(query: &str) -> ApiResult<Vec<(String, String)>> {
+    let uri = Uri::try_from(format!("/?{query}"))
+        .map_err(|error| ApiError::bad(format!("query parameters: {error}")))?;
+    match Query::try_from_uri(&uri) {
+        Ok(Query(pairs)) => Ok(pairs),
+        Err(error) => Err(ApiError::bad(format!("query parameters: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_choose_by_kind_and_key() {
+        let wants = |query: &str, topic, keys: &[&str]| Topics::read(query).unwrap().want(topic, keys);
+        assert!(wants("", "Job", &["web"]));
+        assert!(wants("topic=*", "Allocation", &["1"]));
+        assert!(wants("topic=Job:web&topic=Allocation", "Job", &["web"]));
+        assert!(!wants("topic=Job:web", "Job", &["db"]));
+        assert!(!wants("topic=Job", "Allocation", &["1"]));
+        assert!(wants("index=4&topic=*%3Aweb", "Allocation", &["1", "web"]));
+        for (query, status) in [("topic=NodePool", 501), ("topic=job", 400)] {
+            assert_eq!(Topics::read(query).unwrap_err().status().as_u16(), status);
+        }
+        assert!(Topics::read(&"topic=Job&".repeat(TOPICS_LEN_MAX + 1)).is_err());
+    }
+}
