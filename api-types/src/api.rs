@@ -18,6 +18,9 @@ pub struct ApplyRequest {
     /// Values for the variables of HCL job files.
     #[serde(default)]
     pub variables: VariableTexts,
+    /// The set that the jobs belong to from then on; none where empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub set: String,
 }
 
 /// Answer of `POST /v1/herdlet/plan`: what would come of an apply of these manifests. Nothing is changed.

@@ -6,4 +6,5 @@ pub mod folder;
 pub mod hcl;
 pub mod manifests;
 pub mod owners;
+pub mod sets;
 pub mod yaml;

@@ -9,8 +9,11 @@ use herdlet_api_types::{
     nomad,
 };
 
+use serde::Serialize;
+
 use super::{
     Connection,
+    client::{Client, ClientError},
     failure::{Failure, USAGE},
     output::Output,
     show::styled,
@@ -20,6 +23,7 @@ use super::{
 };
 use crate::desired::{
     manifests::{self, Drivers},
+    sets,
     yaml::Problems,
 };
 
@@ -31,6 +35,9 @@ pub struct ApplyArgs {
     files: Vec<PathBuf>,
     #[command(flatten)]
     wait: WaitFlags,
+    /// Delete jobs that an earlier apply with the same SET has brought in and these files don't have; volumes stay
+    #[arg(long, value_name = "SET", value_parser = sets::name)]
+    prune: Option<String>,
     /// Say by the exit code whether anything changed: 10 nothing, 11 something
     #[arg(long, conflicts_with = "wait")]
     detailed_exitcode: bool,
@@ -42,6 +49,16 @@ pub struct ApplyArgs {
     pub(super) connection: Connection,
 }
 
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    reply: ApplyReply,
+    /// Jobs that are deleted since they are no longer in the set.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pruned: Vec<JobKey>,
+}
+
 /// Nothing was changed.
 const UNCHANGED: u8 = 10;
 /// Something was.
@@ -49,19 +66,52 @@ const CHANGED: u8 = 11;
 
 pub(super) async fn run(args: ApplyArgs) -> Result<u8, Failure> {
     let limit = args.wait.limit();
-    let request = ApplyRequest { files: read(&args.files)?, variables: args.variables.texts()? };
+    let set = args.prune.clone().unwrap_or_default();
+    let request = ApplyRequest { files: read(&args.files)?, variables: args.variables.texts()?, set };
     let client = args.connection.client()?;
     let reply = limit.within("apply it", client.apply(&request)).await?;
     tell(&reply, args.output);
+    let pruned = match &args.prune {
+        Some(set) => limit.within("prune", prune(&client, set, &reply, args.output)).await?,
+        None => Vec::new(),
+    };
+    let report = Report { reply, pruned };
+    let Report { reply, pruned } = &report;
     if args.detailed_exitcode {
-        let unchanged =
-            reply.volumes.is_empty() && reply.jobs.iter().all(|job| job.change == JobChange::Unchanged);
-        args.output.document(&reply)?;
+        let unchanged = reply.volumes.is_empty()
+            && pruned.is_empty()
+            && reply.jobs.iter().all(|job| job.change == JobChange::Unchanged);
+        args.output.document(&report)?;
         return Ok(if unchanged { UNCHANGED } else { CHANGED });
     }
     let jobs: Vec<(JobKey, u64)> = reply.jobs.iter().map(|job| (job.job.clone(), job.version)).collect();
     let applied = Applied { client: &client, jobs: &jobs, index: reply.index, goal: Goal::Converged };
-    args.wait.finish(limit, applied, &reply, args.output).await
+    args.wait.finish(limit, applied, &report, args.output).await
+}
+
+/// Deletes what is no longer in the set. What a folder of manifests owns stays, and that is told.
+async fn prune(
+    client: &Client,
+    set: &str,
+    reply: &ApplyReply,
+    output: Output,
+) -> Result<Vec<JobKey>, Failure> {
+    let jobs = client.jobs().await?;
+    let is_kept = |key: &JobKey| reply.jobs.iter().any(|applied| applied.job == *key);
+    let mut pruned = Vec::new();
+    for key in sets::left(&jobs, set, is_kept) {
+        match client.delete_job(key).await {
+            Ok(_) => {
+                output.line(&format!("job/{key} deleting: it is no longer in set {set}"));
+                pruned.push(key.clone());
+            }
+            Err(ClientError::Status { status: 409, message }) => {
+                anstream::eprintln!("{} {message}", styled(style::WARNING, "kept:"));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(pruned)
 }
 
 fn tell(reply: &ApplyReply, output: Output) {

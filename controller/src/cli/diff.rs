@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
 use herdlet_api_types::{
+    JobKey,
     api::{ApplyRequest, ManifestText},
     job::Job,
     manifest::{JobManifest, VolumeManifest},
     nomad,
-    view::Unplaced,
+    view::{JobView, Unplaced},
 };
 use herdlet_plan::job::difference::replacing;
 use serde::Serialize;
@@ -25,6 +26,7 @@ use super::{
 };
 use crate::desired::{
     manifests::{self, Drivers, Set},
+    sets,
     yaml::WriteError,
 };
 
@@ -34,6 +36,9 @@ pub struct DiffArgs {
     /// Manifests: files, folders, or - for standard input
     #[arg(short = 'f', long = "file", required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// As an apply with --prune SET
+    #[arg(long, value_name = "SET", value_parser = sets::name)]
+    prune: Option<String>,
     #[command(flatten)]
     variables: VariableArgs,
     #[command(flatten)]
@@ -72,6 +77,9 @@ struct Change {
 struct GroupChange {
     group: String,
     change: GroupKind,
+    /// Of those that are replaced, how many at a time; all at once where it is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_a_time: Option<u32>,
     /// Paths of the fields that ask for it.
     because: Vec<String>,
 }
@@ -109,6 +117,7 @@ enum Kind {
     #[default]
     Create,
     Update,
+    Delete,
 }
 
 /// Values as manifests write them; one that is missing is the default.
@@ -124,10 +133,13 @@ struct FieldChange {
 /// 0 where nothing would change, 1 where something would, 2 for errors.
 pub(super) async fn run(args: DiffArgs) -> Result<u8, Failure> {
     let set = manifests::load(&args.files, &Drivers::built_in(), &args.variables.read()?);
-    let set = set.map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
+    let mut set = set.map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
     let client = args.connection.client()?;
     let wanted = documents(&set)?;
     let (jobs, volumes, planned) = tokio::try_join!(client.jobs(), client.volumes(), client.plan(&wanted))?;
+    if let Some(name) = &args.prune {
+        join(&mut set, name, &jobs)?;
+    }
     let mut changes = Vec::new();
     for loaded in &set.volumes {
         let wanted = &loaded.object;
@@ -152,12 +164,32 @@ pub(super) async fn run(args: DiffArgs) -> Result<u8, Failure> {
             }
         }));
     }
+    if let Some(name) = &args.prune {
+        changes.extend(pruned(&set, name, &jobs));
+    }
     let code = if changes.is_empty() { 0 } else { FAILED };
     match args.output.reader() {
         Reader::Person => changes.iter().for_each(|change| show::out(&lines(change))),
         Reader::Program => args.output.document(&Report { changes })?,
     }
     Ok(code)
+}
+
+/// Puts the jobs that are read into the set that they would belong to.
+fn join(read: &mut Set, name: &str, jobs: &[JobView]) -> Result<(), Failure> {
+    let known = |key: &JobKey| jobs.iter().find(|view| view.key == *key && !view.deleting);
+    let read = read.jobs.iter_mut().map(|loaded| &mut loaded.object);
+    sets::join(read, name, known).map_err(|error| Failure::new(error.to_string()))
+}
+
+/// The jobs of the set that are not among those that are read.
+fn pruned<'j>(read: &'j Set, name: &'j str, jobs: &'j [JobView]) -> impl Iterator<Item = Change> + 'j {
+    let is_kept = |key: &JobKey| read.jobs.iter().any(|loaded| loaded.object.key() == *key);
+    sets::left(jobs, name, is_kept).map(|key| Change {
+        object: format!("job/{key}"),
+        change: Kind::Delete,
+        ..Change::default()
+    })
 }
 
 /// The jobs of a set as the agent reads them.
@@ -218,7 +250,9 @@ fn groups(known: &Job, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange>
             (Some(_), Some(_)) if because.is_empty() => (GroupKind::Nothing, Vec::new()),
             (Some(_), Some(_)) => (GroupKind::InPlace, because),
         };
-        GroupChange { group: group.to_owned(), change, because }
+        let update = wanted.group(group).and_then(|group| group.update.as_ref());
+        let at_a_time = update.map(|update| update.max_parallel).filter(|_| change == GroupKind::Replace);
+        GroupChange { group: group.to_owned(), change, at_a_time, because }
     };
     names.map(change).collect()
 }
@@ -239,6 +273,7 @@ fn lines(change: &Change) -> String {
     let mut lines = match change.change {
         Kind::Create => styled(style::GOOD, format!("+ {object}")),
         Kind::Update => styled(style::WARNING, format!("~ {object}")),
+        Kind::Delete => styled(style::ERROR, format!("- {object}")),
     };
     lines.push('\n');
     for FieldChange { path, before, after } in &change.fields {
@@ -253,10 +288,17 @@ fn lines(change: &Change) -> String {
         lines.push_str(&line);
         lines.push('\n');
     }
-    for GroupChange { group, change, because } in &change.groups {
+    for GroupChange { group, change, at_a_time, because } in &change.groups {
+        let pace = match (change, at_a_time) {
+            (GroupKind::Replace, Some(count)) => format!(", {count} at a time"),
+            (GroupKind::Replace, None) => ", all at once (it has no `update`)".to_owned(),
+            (GroupKind::Nothing | GroupKind::InPlace | GroupKind::Create | GroupKind::Stop, _) => {
+                String::new()
+            }
+        };
         let because =
             if because.is_empty() { String::new() } else { format!(", because of {}", because.join(", ")) };
-        lines.push_str(&format!("  group {group}: {}{because}\n", change.as_str()));
+        lines.push_str(&format!("  group {group}: {}{pace}{because}\n", change.as_str()));
     }
     for (group, why) in &change.unplaced {
         let line = format!("  group {group} would wait: {}", plain(&why.message));
@@ -357,7 +399,12 @@ mod tests {
         assert_eq!(told[4], ("new", GroupKind::Create, String::new()));
         assert_eq!(told[5], ("old", GroupKind::Stop, String::new()));
         let change = Change { groups: groups(&known, &wanted, &change.fields), ..change };
-        assert!(plain(&lines(&change)).contains("  group work: replace, because of tasks[httpd].env.A\n"));
+        let replaced =
+            "  group work: replace, all at once (it has no `update`), because of tasks[httpd].env.A\n";
+        assert!(plain(&lines(&change)).contains(replaced));
+        wanted.groups[3].update = wanted.groups[2].update.clone();
+        let change = Change { groups: groups(&known, &wanted, &change.fields), ..change };
+        assert!(plain(&lines(&change)).contains("  group work: replace, 2 at a time, because of "));
     }
 
     #[test]

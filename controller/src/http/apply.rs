@@ -21,6 +21,7 @@ use super::{
 use crate::desired::{
     hcl::Variables,
     manifests::{self, Drivers, Set},
+    sets,
     yaml::{Problem, Problems},
 };
 
@@ -28,12 +29,17 @@ pub(super) async fn apply(
     State(shared): State<Arc<Shared>>,
     body::Json(request): body::Json<ApplyRequest>,
 ) -> ApiResult<Json<ApplyReply>> {
+    let set_name = request.set.clone();
     let names: Vec<String> = request.files.iter().map(|file| file.name.clone()).collect();
     let set = read(request, shared.manifests.clone()).await?.map_err(ApiError::Problems)?;
-    let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
+    let mut jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
     let volumes: Vec<Volume> = set.volumes.into_iter().map(|loaded| loaded.object).collect();
     if jobs.is_empty() && volumes.is_empty() {
         return Err(ApiError::Problems(nothing(&names).into()));
+    }
+    if !set_name.is_empty() {
+        let name = sets::name(&set_name)?;
+        sets::join(&mut jobs, &name, |key| shared.model.job(key).filter(|view| !view.deleting))?;
     }
     let reply = shared.request(Command::Apply { jobs, volumes }).await?;
     let Reply::Applied { index, jobs, volumes } = reply else { return Err(unexpected(reply)) };

@@ -6,7 +6,10 @@ use axum::{
 };
 use herdlet_plan::event::{Refusal, Reply};
 
-use crate::{desired::yaml::Problems, requests::RequestError};
+use crate::{
+    desired::{sets::SetError, yaml::Problems},
+    requests::RequestError,
+};
 
 /// Of a request that was answered 503: whether it may still take effect.
 pub(crate) const EFFECT_HEADER: &str = "herdlet-effect";
@@ -83,6 +86,16 @@ impl From<Refusal> for ApiError {
             Refusal::NotFound(why) => Self::NotFound(why),
             Refusal::Conflict(why) => Self::Conflict(why),
             Refusal::Invalid(why) => Self::BadRequest(why),
+        }
+    }
+}
+
+impl From<SetError> for ApiError {
+    fn from(error: SetError) -> Self {
+        let message = error.to_string();
+        match error {
+            SetError::Name(_) | SetError::Empty(_) => Self::BadRequest(message),
+            SetError::OfAnother { .. } => Self::Conflict(message),
         }
     }
 }

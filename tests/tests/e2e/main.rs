@@ -25,6 +25,7 @@ mod page;
 mod periodic;
 mod placement;
 mod processes;
+mod prune;
 mod reschedule;
 mod run;
 mod scale;
