@@ -24,6 +24,7 @@ mod get;
 mod job;
 mod logs;
 mod man;
+mod nomad;
 mod offline;
 mod output;
 mod restart;
@@ -48,12 +49,16 @@ mod tests;
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, Parser, Subcommand,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 pub use address::{Address, AddressError, Connection};
 pub use client::{Client, ClientError};
 
 use failure::Failure;
+use nomad::Said;
 pub use variables::VariableArgs;
 
 /// Keeps jobs true on this machine: tasks run, services registered, volumes mounted, tokens derived.
@@ -135,7 +140,7 @@ pub enum ClientCommand {
     /// Make manifests the desired state
     #[command(
         visible_alias = "up",
-        after_help = "Examples:\n  herdlet apply -f web.yaml --wait\n  herdlet apply -f jobs.d -f extra.yaml\n  generate | herdlet apply -f -"
+        after_help = "Examples:\n  herdlet apply -f web.yaml --wait\n  herdlet apply -f jobs.d -f extra.yaml\n  herdlet apply -f shop.d --prune shop   and delete what an earlier one had beside them\n  generate | herdlet apply -f -"
     )]
     Apply(apply::ApplyArgs),
     /// Stop jobs and forget them; remove volumes
@@ -207,7 +212,7 @@ pub enum ClientCommand {
     Dispatch(dispatch::DispatchArgs),
     /// Commands under the names that Nomad has for them
     #[command(
-        after_help = "Examples:\n  herdlet job dispatch import rows.csv\n  herdlet job periodic force backup"
+        after_help = "Example:\n  herdlet job periodic force backup\n\nAll that Nomad has and is known here: herdlet job"
     )]
     Job(job::JobArgs),
     /// Go back to an older version of a job
@@ -296,12 +301,26 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
     let args: Vec<OsString> = args.into_iter().collect();
     // Before anything is understood: what is wrong is told in colours too, or without.
     style::choose(words::color(&args));
+    let args = match nomad::translate(&args) {
+        Said::Ours => args,
+        Said::Translated(ours) => ours,
+        Said::Unknown(known) => {
+            anstream::eprintln!("Of Nomad's verbs these are known here:\n{known}");
+            return Err(failure::USAGE);
+        }
+    };
     let usage = match words::verb(&args) {
         Some("run" | "exec") => failure::AGENT_FAILED,
         Some(_) | None => failure::USAGE,
     };
     let cli = Cli::try_parse_from(&args).map_err(|error| {
         let _ = error.print();
+        if let (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) =
+            (error.kind(), error.get(ContextKind::InvalidArg))
+            && let Some(tip) = words::tip(&args, unknown)
+        {
+            anstream::eprintln!("\n{tip}");
+        }
         if error.use_stderr() { usage } else { 0 }
     })?;
     cli.settle().map_err(|failure| {

@@ -94,7 +94,7 @@ async fn tell(args: ExplainArgs, depth: Depth) -> Result<u8, Failure> {
     match args.output.reader() {
         Reader::Person => {
             if let Some(view) = &job {
-                show_job(view);
+                show_job(view, &target.allocs);
                 children::show(view, &jobs);
             }
             for (view, explanation) in &allocs {
@@ -137,8 +137,10 @@ fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: D
 }
 
 /// The job's own verdict: what its allocations don't know, for instance that a port can't be had.
-fn show_job(view: &JobView) {
-    let verdict = styled(style::of(view.convergence.state), show::convergence(&view.convergence));
+fn show_job(view: &JobView, allocs: &[AllocView]) {
+    // What is told below of an allocation is not told twice.
+    let said = allocs.iter().map(|view| format!("{}: {}", view.spec.name(), view.convergence.message));
+    let verdict = verdict(&view.convergence, said);
     let since = show::age(view.convergence.since.wall);
     let name = styled(style::HEADING, &view.key);
     show::out(&format!("{name} version {}: {verdict} (for {since})\n", view.version));
@@ -149,7 +151,8 @@ fn show_job(view: &JobView) {
 }
 
 fn show_explanation(view: &AllocView, explanation: &Explanation) {
-    let verdict = styled(style::of(view.convergence.state), show::convergence(&view.convergence));
+    let said = explanation.waits.iter().map(|wait| format!("{}: {}", wait.part, wait.message));
+    let verdict = verdict(&view.convergence, said);
     let goal = &explanation.goal;
     show::out(&format!("{} {}: goal {goal}, {verdict}\n", explanation.name, view.spec.id.short()));
     for wait in &explanation.waits {
@@ -160,6 +163,16 @@ fn show_explanation(view: &AllocView, explanation: &Explanation) {
         None if explanation.waits.is_empty() => show::out("  nothing to do until something changes\n"),
         None => show::out("  next look when one of these ends\n"),
     }
+}
+
+/// A verdict, in a word where its reason is `said` elsewhere.
+fn verdict(convergence: &Convergence, mut said: impl Iterator<Item = String>) -> String {
+    let text = if said.any(|said| said == convergence.message) {
+        convergence.state.as_str().to_owned()
+    } else {
+        show::convergence(convergence)
+    };
+    styled(style::of(convergence.state), text)
 }
 
 fn wait_line(wait: &Wait) -> String {
@@ -213,4 +226,22 @@ fn show_task(task: &herdlet_api_types::view::TaskView) {
 fn time(at: UnixNanos) -> String {
     const MILLISECOND: i64 = 1_000_000;
     nomad::rfc3339(UnixNanos(at.0 - at.0.rem_euclid(MILLISECOND))).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::view::ConvergenceState;
+
+    use super::*;
+
+    #[test]
+    fn a_reason_is_told_once() {
+        let convergence = crate::test_views::verdict(ConvergenceState::Waiting, "task t: waits");
+        let told = |said: &[&str]| {
+            let told = verdict(&convergence, said.iter().map(|said| (*said).to_owned()));
+            anstream::adapter::strip_str(&told).to_string()
+        };
+        assert_eq!(told(&["task t: waits"]), "waiting");
+        assert_eq!(told(&["task u: waits"]), "waiting: task t: waits");
+    }
 }

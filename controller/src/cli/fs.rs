@@ -7,7 +7,7 @@ use std::io::Write as _;
 
 use clap::{Args, Subcommand};
 use futures_util::StreamExt as _;
-use herdlet_api_types::{AllocId, nomad::FileInfo};
+use herdlet_api_types::{AllocId, alloc::ClientStatus, nomad::FileInfo, view::AllocView};
 use serde::Serialize;
 
 use super::{
@@ -42,7 +42,7 @@ enum What {
 /// A directory or file, and how to tell of it.
 #[derive(Debug, Clone, Args)]
 struct Place {
-    /// An allocation, or a task
+    /// A job or group of which one allocation runs, an allocation, or a task
     target: String,
     /// Below the allocation's directory (alloc, TASK), or below the task's (local, tmp)
     #[arg(default_value = "")]
@@ -53,7 +53,7 @@ struct Place {
 
 #[derive(Debug, Clone, Args)]
 struct File {
-    /// An allocation, or a task
+    /// A job or group of which one allocation runs, an allocation, or a task
     target: String,
     /// Below the allocation's directory (alloc, TASK), or below the task's (local, tmp)
     path: String,
@@ -99,10 +99,18 @@ async fn find(client: &Client, text: &str, path: &str) -> Result<(AllocId, Strin
         Some(task) => format!("{task}/{path}"),
         None => path.to_owned(),
     };
-    match target.allocs.as_slice() {
-        [one] => Ok((one.spec.id, path)),
-        [] => Err(Failure::new(format!("{text} has no allocation yet"))),
-        several => {
+    Ok((one_of(&target.allocs, text)?, path))
+}
+
+/// The one that is there, or the only one that runs.
+fn one_of(allocs: &[AllocView], text: &str) -> Result<AllocId, Failure> {
+    let running: Vec<&AllocView> =
+        allocs.iter().filter(|view| view.status == ClientStatus::Running).collect();
+    match (allocs, running.as_slice()) {
+        ([one], _) => Ok(one.spec.id),
+        (_, [one]) => Ok(one.spec.id),
+        ([], _) => Err(Failure::new(format!("{text} has no allocation yet"))),
+        (several, _) => {
             let names: Vec<String> = several.iter().map(|view| view.spec.name()).collect();
             let failure = Failure::new(format!("{text} has {} allocations; name one", names.len()));
             Err(failure.code(super::failure::USAGE).hint(format!("there is: {}", names.join(", "))))
@@ -140,6 +148,19 @@ fn table(files: &[FileInfo]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_views::{alloc_view, ended, job};
+
+    #[test]
+    fn of_several_allocations_the_only_one_that_runs_is_meant() {
+        let web = job("web", "front", "httpd");
+        let (running, over) = (alloc_view(&web, 0, 1), ended(alloc_view(&web, 1, 2)));
+        let id = running.spec.id;
+        assert_eq!(one_of(&[running.clone(), over.clone()], "web").unwrap(), id);
+        assert_eq!(one_of(std::slice::from_ref(&over), "web").unwrap(), over.spec.id);
+        let several = one_of(&[running, alloc_view(&web, 1, 3)], "web").unwrap_err();
+        assert!(several.to_string().contains("web has 2 allocations; name one"), "{several}");
+        assert!(one_of(&[], "web").is_err());
+    }
 
     #[test]
     fn directories_are_told_from_files() {

@@ -1,16 +1,10 @@
-//! `herdlet job …`: commands under the names that Nomad has for them.
+//! `herdlet job …`: what has no command of its own here. Nomad's other verbs are in [`super::nomad`].
 
 use clap::{Args, Subcommand};
 use herdlet_api_types::JobKey;
 use serde::Serialize;
 
-use super::{
-    Connection,
-    dispatch::{self, DispatchArgs},
-    failure::Failure,
-    output::Output,
-    rollback::find,
-};
+use super::{Connection, failure::Failure, output::Output, rollback::find};
 
 /// Arguments of `herdlet job`.
 #[derive(Debug, Clone, Args)]
@@ -22,8 +16,6 @@ pub struct JobArgs {
 /// What to do with a job.
 #[derive(Debug, Clone, Subcommand)]
 pub(super) enum JobVerb {
-    /// Run a child of a parameterized job: herdlet dispatch
-    Dispatch(DispatchArgs),
     /// Periodic jobs
     Periodic(PeriodicArgs),
 }
@@ -64,7 +56,6 @@ struct Report {
 impl JobVerb {
     pub(super) fn connection(&mut self) -> &mut Connection {
         match self {
-            Self::Dispatch(args) => &mut args.connection,
             Self::Periodic(PeriodicArgs { verb: PeriodicVerb::Force(args) }) => &mut args.connection,
         }
     }
@@ -72,7 +63,6 @@ impl JobVerb {
 
 pub(super) async fn run(args: JobArgs) -> Result<u8, Failure> {
     match args.verb {
-        JobVerb::Dispatch(args) => dispatch::run(args).await,
         JobVerb::Periodic(PeriodicArgs { verb: PeriodicVerb::Force(args) }) => force(args).await,
     }
 }

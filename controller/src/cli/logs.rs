@@ -35,7 +35,7 @@ pub struct LogsArgs {
     #[arg(long)]
     task: Option<String>,
     /// Only the last lines of each stream
-    #[arg(long, value_name = "LINES")]
+    #[arg(short = 'n', long, value_name = "LINES")]
     tail: Option<u64>,
     /// No task names before the lines [default where there is one task]
     #[arg(long)]

@@ -13,6 +13,7 @@ use super::{
     failure::{Failure, USAGE},
     show::{self, styled},
     style,
+    table::{Heading, Table},
 };
 use crate::desired::manifests;
 use fields::{Field, Found, example_of, fields};
@@ -85,7 +86,7 @@ fn explained(field: &Field, all: &[Field]) -> String {
     let inner: Vec<&Field> = all.iter().filter(|other| other.is_directly_in(&field.path)).collect();
     if !inner.is_empty() {
         text.push_str("  Fields:\n");
-        let width = inner.iter().map(|field| field.name().len()).max().unwrap_or_default();
+        let mut table = Table::new(&["", "", ""]);
         for field in inner {
             let first = field.description().unwrap_or_default();
             let first = first
@@ -93,8 +94,9 @@ fn explained(field: &Field, all: &[Field]) -> String {
                 .next()
                 .unwrap_or_default()
                 .trim_end_matches([';', ':', '.']);
-            text.push_str(&format!("    {:width$}  {} {first}\n", field.name(), field.kind()));
+            table.row([format!("    {}", field.name()), field.kind(), first.to_owned()]);
         }
+        text.push_str(&table.render(Heading::Hidden));
     }
     if let Some(example) = example_of(&field.path) {
         text.push_str("  Example:\n");
@@ -137,6 +139,8 @@ mod tests {
             assert!(told.contains(part), "{part}: {told}");
         }
         let told = explain("spec.groups.restart.mode");
+        let columns = "\n    attempts  integer   Restarts allowed within `interval`\n    delay     duration  Wait before";
+        assert!(explain("spec.groups.restart").contains(columns), "{}", explain("spec.groups.restart"));
         assert!(told.contains("Default: fail") && told.contains("Allowed: delay, fail"), "{told}");
         assert!(explain("spec.groups.tasks.kill_timeout").contains("Default: 5s"));
         assert!(explain("metadata.name").contains("Required: yes"));

@@ -12,12 +12,17 @@ const WITH_VALUE: [&str; 6] =
 
 /// The command: the first word that is no flag and no flag's value.
 pub(super) fn verb(args: &[OsString]) -> Option<&str> {
-    let mut words = args.iter().skip(1).filter_map(|arg| arg.to_str());
-    while let Some(word) = words.next() {
+    place_of_verb(args).and_then(|at| args[at].to_str())
+}
+
+/// Which argument that is.
+pub(super) fn place_of_verb(args: &[OsString]) -> Option<usize> {
+    let mut words = args.iter().enumerate().skip(1).filter_map(|(at, arg)| Some((at, arg.to_str()?)));
+    while let Some((at, word)) = words.next() {
         if WITH_VALUE.contains(&word) {
             words.next();
         } else if !word.starts_with('-') {
-            return Some(word);
+            return Some(at);
         }
     }
     None
@@ -37,6 +42,19 @@ pub(super) fn color(args: &[OsString]) -> When {
     value.and_then(|value| When::from_str(value, false).ok()).unwrap_or_default()
 }
 
+/// What to do about an argument that is known from elsewhere, and not as `unknown` here.
+pub(super) fn tip(args: &[OsString], unknown: &str) -> Option<String> {
+    let mut words = args.iter().map_while(|arg| arg.to_str().filter(|word| *word != "--"));
+    if unknown == "--since" {
+        return Some("what tasks have written bears no time; the last lines: --tail LINES".to_owned());
+    }
+    let long = words.find_map(|word| {
+        let name = word.strip_prefix('-').filter(|name| name.len() > 1 && !name.starts_with('-'))?;
+        word.starts_with(unknown).then_some(name)
+    })?;
+    Some(format!("long flags begin with two dashes, also those that Nomad has: --{long}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +72,14 @@ mod tests {
         assert_eq!(color(&args("herdlet --color=always status")), When::Always);
         assert_eq!(color(&args("herdlet exec web -- ls --color=always")), When::Auto);
         assert_eq!(color(&args("herdlet --color=blue")), When::Auto);
+    }
+
+    #[test]
+    fn flags_as_others_write_them_are_answered_with_ours() {
+        let said = |line: &str, unknown: &str| tip(&args(line), unknown).unwrap_or_default();
+        assert!(said("herdlet dispatch x -meta a=b", "-m").ends_with(": --meta"));
+        assert!(said("herdlet logs web --since 5m", "--since").contains("--tail LINES"));
+        assert_eq!(said("herdlet logs web --sinc", "--sinc"), "");
+        assert_eq!(said("herdlet exec web -- ls -meta", "-m"), "");
     }
 }

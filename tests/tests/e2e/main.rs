@@ -35,6 +35,7 @@ mod services;
 mod shapes;
 mod system;
 mod upgrade;
+mod verbs;
 mod versions;
 mod victims;
 mod volumes;

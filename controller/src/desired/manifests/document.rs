@@ -55,9 +55,22 @@ pub(super) fn read(document: &mut Document, drivers: &Drivers) -> Outcome {
     match kind(document) {
         Some(Kind::Job) => read_job(document, drivers),
         Some(Kind::Volume) => read_volume(document),
-        None => Outcome { problems: yaml::check(&document.root(), &HEAD), ..Outcome::default() },
+        None => Outcome { problems: no_kind(document), ..Outcome::default() },
     }
 }
+
+/// What to say of a document that says neither that it is a job nor that it is a volume.
+fn no_kind(document: &Document) -> Problems {
+    let is_compose = document.at("kind").is_none() && document.at("apiVersion").is_none();
+    match document.at("services").filter(|_| is_compose) {
+        Some(services) => services.problem(COMPOSE.to_owned()).into(),
+        None => yaml::check(&document.root(), &HEAD),
+    }
+}
+
+/// What to do with a Compose file.
+const COMPOSE: &str = "this is a Compose file, and those are not read: write a job (`kind: Job`) in which each of these services is a \
+                       task or a group; herdlet schema spec.groups.tasks lists what one can have";
 
 /// The part of a document that says what the rest is.
 #[derive(Deserialize, JsonSchema)]
