@@ -243,7 +243,7 @@ impl Config {
             state_dir,
             socket,
             listen,
-            tls: file.tls.files(),
+            tls: file.tls.and_then(|tls| tls.files()),
             metrics_listen: host_port("metrics-listen", flags.metrics_listen.or(file.metrics_listen))?,
             manifests: if flags.manifests.is_empty() { file.manifests } else { flags.manifests },
             cgroup_parent,

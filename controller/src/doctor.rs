@@ -24,6 +24,7 @@ use crate::{
         privileges::{Mounting, Ownership, Privileges},
         task::in_full,
     },
+    http::{Tls, Token},
 };
 
 /// Below it tasks can hardly be started.
@@ -99,6 +100,7 @@ pub async fn examine(config: &Config) -> Vec<Finding> {
     ];
     findings.extend(config.manifests.iter().map(|folder| manifests(folder)));
     findings.extend(config.host_volumes.iter().map(|volume| host_volume(&volume.name.0, &volume.path)));
+    findings.extend(listener(config));
     findings.extend(consul(config).await);
     findings
 }
@@ -330,6 +332,32 @@ fn host_volume(name: &str, path: &Path) -> Finding {
         format!("host volume {name}: {} is not a directory", path.display()),
         "jobs that mount it wait until it is",
     )
+}
+
+/// The token and the certificates of the API on TCP, as an agent would read them.
+fn listener(config: &Config) -> Option<Finding> {
+    let (address, token_file) = config.listen.as_ref()?;
+    let token = Token::read(token_file).map_err(|error| in_full(&error));
+    let tls = config.tls.clone().map(Tls::read).transpose().map_err(|error| in_full(&error));
+    Some(match (token, tls) {
+        (Err(why), _) | (_, Err(why)) => {
+            let hint = "see `token_file` and `tls` of the config; an agent does not start like this";
+            Finding::failure("listen", format!("{address}: failed to {why}"), hint)
+        }
+        (Ok(_), Ok(None)) if !is_loopback(&address.host) => Finding::warning(
+            "listen",
+            format!("{address}: the token is sent as it is, for all between to read"),
+            "set `tls` in the config",
+        ),
+        (Ok(_), Ok(tls)) => Finding::ok(
+            "listen",
+            format!("{address}, {}", if tls.is_some() { "with TLS" } else { "without TLS" }),
+        ),
+    })
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Nothing where nobody says that there is a Consul.

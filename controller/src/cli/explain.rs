@@ -158,6 +158,9 @@ fn show_explanation(view: &AllocView, explanation: &Explanation) {
     for wait in &explanation.waits {
         show::out(&format!("  {}\n", wait_line(wait)));
     }
+    if view.collected {
+        show::out("  was collected: its logs and files are gone\n");
+    }
     match explanation.wake_at {
         Some(at) => show::out(&format!("  next look in {}\n", show::ahead(at))),
         None if explanation.waits.is_empty() => show::out("  nothing to do until something changes\n"),

@@ -64,7 +64,9 @@ impl std::fmt::Display for Failure {
 
 /// What to do where certificates are why nobody talks, by TLS's own words for it.
 fn distrust(failure: &str) -> Option<&'static str> {
-    if failure.contains("invalid peer certificate") {
+    if failure.contains("invalid peer certificate: Expired") {
+        Some("the agent's certificate has run out: it needs a new one, `tls.cert_file` of its config")
+    } else if failure.contains("invalid peer certificate") {
         Some("name the authority that signed the agent's certificate: --ca-cert FILE, or set HERDLET_CACERT")
     } else if failure.contains("fatal alert: CertificateRequired") {
         Some("the agent asks for a certificate: --client-cert FILE --client-key FILE")

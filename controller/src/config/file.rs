@@ -49,7 +49,7 @@ pub struct File {
     #[schemars(with = "Option<String>")]
     pub token_file: Option<PathBuf>,
     /// TLS of the API on TCP.
-    pub tls: Tls,
+    pub tls: Option<Tls>,
     /// TCP address of the metrics.
     pub metrics_listen: Option<String>,
     /// Folders of manifests.
@@ -161,9 +161,7 @@ impl Tls {
             Self { cert_file: None, key_file: Some(_), .. } => {
                 Some(("key_file", "needs cert_file beside it"))
             }
-            Self { cert_file: None, ca_file: Some(_), .. } => {
-                Some(("ca_file", "needs cert_file and key_file beside it"))
-            }
+            Self { cert_file: None, .. } => Some(("cert_file", "is missing, and key_file")),
             Self { ca_file: None, verify_https_client: true, .. } => {
                 Some(("verify_https_client", "needs ca_file beside it, which says whose certificates count"))
             }
@@ -274,9 +272,6 @@ impl File {
             ("socket", &self.socket),
             ("token_file", &self.token_file),
             ("consul.token_file", &self.consul.token_file),
-            ("tls.cert_file", &self.tls.cert_file),
-            ("tls.key_file", &self.tls.key_file),
-            ("tls.ca_file", &self.tls.ca_file),
         ];
         for (at, path) in paths {
             path.iter().filter_map(|path| not_absolute(path)).for_each(|message| tell(at, message));
@@ -308,8 +303,17 @@ impl File {
         {
             tell("dynamic_ports", format!("has no port in it: min {min} is above max {max}"));
         }
-        if let Some((field, message)) = self.tls.problem() {
-            tell(&format!("tls.{field}"), message.to_owned());
+        if let Some(tls) = &self.tls {
+            for (at, path) in [
+                ("tls.cert_file", &tls.cert_file),
+                ("tls.key_file", &tls.key_file),
+                ("tls.ca_file", &tls.ca_file),
+            ] {
+                path.iter().filter_map(|path| not_absolute(path)).for_each(|message| tell(at, message));
+            }
+            if let Some((field, message)) = tls.problem() {
+                tell(&format!("tls.{field}"), message.to_owned());
+            }
         }
         if let Err(message) = self.reserved.ports() {
             tell("reserved.reserved_ports", message);

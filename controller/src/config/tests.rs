@@ -162,7 +162,7 @@ fn everything_wrong_with_a_file_is_told_at_once_with_its_place() {
     let text = "state_dir: var/lib\nlisten: 4680\nhost_ip: eth0\nlog_level: info,a=b=c\ncgroup_parent: /\n\
                 dynamic_ports: {min: 5, max: 4}\nmanifests: [/a, b]\n\
                 host_volumes: [{name: a, path: /a}, {name: a, path: a}]\nconsul: {token_file: t}\n\
-                tls: {cert_file: /c, verify_https_client: true}\n";
+                tls: {cert_file: c, verify_https_client: true}\n";
     let problems = read(&text.replace("listen: 4680", "listen: \"4680\"")).unwrap_err();
     for expected in [
         "agent.yaml:1:12: state_dir: must be an absolute path",
@@ -176,9 +176,11 @@ fn everything_wrong_with_a_file_is_told_at_once_with_its_place() {
         "host_volumes[1].name: \"a\" is the name of host_volumes[0] already",
         "consul.token_file: must be an absolute path",
         "tls.cert_file: needs key_file beside it",
+        "tls.cert_file: must be an absolute path",
     ] {
         assert!(problems.contains(expected), "{expected} in\n{problems}");
     }
+    assert!(read("tls: {}").unwrap_err().contains("tls.cert_file: is missing, and key_file"));
     assert!(read("a: 1\n---\nb: 2\n").unwrap_err().contains("second document"));
     assert!(read("- a\n").is_err());
     assert_eq!(read("").unwrap(), File::default());

@@ -129,7 +129,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("tls.cert_file", json!(config.tls.as_ref().map(|tls| &tls.certificate))),
         ("tls.key_file", json!(config.tls.as_ref().map(|tls| &tls.key))),
         ("tls.ca_file", json!(config.tls.as_ref().map(|tls| &tls.clients))),
-        ("tls.verify_https_client", json!(config.tls.as_ref().is_some_and(|tls| tls.clients.is_some()))),
+        ("tls.verify_https_client", json!(config.tls.as_ref().map(|tls| tls.clients.is_some()))),
         ("metrics_listen", json!(config.metrics_listen.as_ref().map(address))),
         ("manifests", json!(config.manifests)),
         ("cgroup_parent", json!(config.cgroup_parent)),

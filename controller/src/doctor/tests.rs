@@ -82,3 +82,23 @@ async fn consul_is_asked_only_where_somebody_named_it() {
     let named = Config { consul: file.consul, ..config };
     assert_eq!(consul(&named).await.map(|finding| finding.verdict), Some(Verdict::Warning));
 }
+
+#[test]
+fn the_token_and_certificates_are_read_as_an_agent_would() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let ground = tempfile::tempdir().unwrap();
+    let token = ground.path().join("token");
+    let on = |address: &str| {
+        config(|flags| (flags.listen, flags.token_file) = (Some(address.to_owned()), Some(token.clone())))
+    };
+    let judged = |address: &str| listener(&on(address)).map(|finding| finding.verdict);
+    assert_eq!(judged("127.0.0.1:1"), Some(Verdict::Failure), "no token");
+    std::fs::write(&token, "0123456789abcdef").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(judged("127.0.0.1:1"), Some(Verdict::Ok));
+    assert_eq!(judged("0.0.0.0:1"), Some(Verdict::Warning), "in plain text to others");
+    let files = crate::http::TlsFiles { certificate: token.clone(), key: token.clone(), clients: None };
+    let finding = listener(&Config { tls: Some(files), ..on("0.0.0.0:1") }).unwrap();
+    assert!(finding.verdict == Verdict::Failure && finding.message.contains("there is no certificate in it"));
+    assert!(listener(&config(|_| {})).is_none());
+}

@@ -140,9 +140,14 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
         None => builder.with_no_client_auth(),
         Some(path) => builder.with_client_cert_verifier(verifier(path, provider)?),
     };
-    let mut config = builder
-        .with_single_cert(certificates(&files.certificate)?, key(&files.key)?)
-        .map_err(unfit(&files.certificate))?;
+    let config = builder.with_single_cert(certificates(&files.certificate)?, key(&files.key)?);
+    let mut config = config.map_err(|error| {
+        if !matches!(error, rustls::Error::InconsistentKeys(_)) {
+            return unfit(&files.certificate)(error);
+        }
+        let why = format!("it is not the key of the certificate in {}", files.certificate.display());
+        TlsError::Unfit { path: files.key.clone(), why }
+    })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -186,6 +191,9 @@ const BYTES_MAX: u64 = 1024 * 1024;
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     use std::io::Read as _;
     let failed = |source| TlsError::Read { path: path.to_owned(), source };
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(TlsError::Unfit { path: path.to_owned(), why: "it is no file".to_owned() });
+    }
     let mut bytes = Vec::new();
     std::fs::File::open(path).map_err(failed)?.take(BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)

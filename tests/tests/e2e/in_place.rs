@@ -56,7 +56,10 @@ fn policies_and_services_change_under_a_task_that_runs_on() {
     let replaced = manifest("", "restart: {attempts: 1}\nenv: {A: \"1\"}");
     let file = agent.manifest(&replaced).display().to_string();
     let told = agent.cli(&["diff", "-f", &file]).stdout;
-    assert!(told.contains("group g: replace, all at once (it has no `update`), because of tasks[t].env.A"), "{told}");
+    assert!(
+        told.contains("group g: replace, all at once (it has no `update`), because of tasks[t].env.A"),
+        "{told}"
+    );
     agent.apply_and_wait(&replaced);
     assert_ne!(agent.single("kept.g[0]", "t"), first);
     agent.cli(&["delete", "kept", "--wait"]).success();
