@@ -121,6 +121,13 @@ pub struct AllocView {
     pub convergence: Convergence,
 }
 
+impl AllocView {
+    /// What became of its logs and files, where they were given up.
+    pub fn loss(&self) -> Option<&'static str> {
+        self.collected.then_some("was collected: its logs and files are gone")
+    }
+}
+
 /// A task as shown.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TaskView {

@@ -2,8 +2,10 @@
 //!
 //! In: an [`Address`] and perhaps a token. Out: one method per endpoint. Used by the command line and by tests.
 
+mod error;
 mod exec;
 mod lines;
+mod usage;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,7 +25,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 use zeroize::Zeroizing;
 
+pub use error::ClientError;
 pub use exec::{ExecFrame, ExecInput, ExecOutput, ExecSocket};
+pub use usage::Usage;
 
 use super::Address;
 use crate::{
@@ -43,61 +47,6 @@ const CHANGE_WAIT: &str = "15s";
 const CHANGE_WAIT_MAX: Duration = Duration::from_secs(16 + HEAD_MAX.as_secs());
 /// What changes something waits for the disk, and is answered within about 5 s also where that hangs.
 const CHANGE_HEAD_MAX: Duration = Duration::from_secs(10);
-
-/// Why a request failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The client itself could not be made.
-    #[error("failed to prepare the connection")]
-    Setup(#[source] reqwest::Error),
-    /// Nobody answers there.
-    #[error("cannot reach the agent at {address}: {why}")]
-    Unreachable {
-        /// Where.
-        address: Address,
-        /// Why: the innermost cause, the others only repeat the address.
-        why: String,
-    },
-    /// Somebody listens there and says nothing: it is stopped, or can't keep up.
-    #[error("the agent at {address} did not answer within {} s", within.as_secs())]
-    Silent {
-        /// Where.
-        address: Address,
-        /// How long it was given.
-        within: Duration,
-    },
-    /// The agent refused.
-    #[error("{message}")]
-    Status {
-        /// HTTP status code.
-        status: u16,
-        /// What the agent said.
-        message: String,
-    },
-    /// The agent could not make it durable in time: it may still take effect.
-    #[error("{0}")]
-    Open(String),
-    /// The manifests are wrong.
-    #[error("{0}")]
-    Problems(Problems),
-    /// The connection broke.
-    #[error("failed to {what}")]
-    Transfer {
-        /// What was being done.
-        what: &'static str,
-        /// Why.
-        #[source]
-        source: reqwest::Error,
-    },
-    /// The answer is none that we understand.
-    #[error("failed to understand the agent's answer to {what}: {why}")]
-    Answer {
-        /// What was asked.
-        what: String,
-        /// Why.
-        why: String,
-    },
-}
 
 /// A client of one agent; cheap to clone.
 #[derive(Debug, Clone)]
@@ -522,43 +471,6 @@ async fn understood<T: DeserializeOwned>(answer: Response) -> Result<T> {
 
 fn innermost(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), innermost)
-}
-
-/// What the tasks of an allocation use, as far as the command line shows it.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub struct Usage {
-    /// All of them together.
-    pub resource_usage: ResourceUsage,
-}
-
-/// Memory and processor time.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub struct ResourceUsage {
-    /// Memory.
-    pub memory_stats: MemoryStats,
-    /// Processor time.
-    pub cpu_stats: CpuStats,
-}
-
-/// Memory in bytes.
-#[derive(Debug, Clone, Deserialize)]
-pub struct MemoryStats {
-    /// Resident.
-    #[serde(rename = "RSS")]
-    pub rss: u64,
-    /// All that counts against the limit; 0 where that is not known.
-    #[serde(rename = "Usage")]
-    pub usage: u64,
-}
-
-/// Processor time.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub struct CpuStats {
-    /// Of one core.
-    pub percent: f64,
 }
 
 /// What becomes of a removed volume's data.

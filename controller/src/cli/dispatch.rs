@@ -46,10 +46,10 @@ pub struct DispatchArgs {
 
 /// What `-o json` prints.
 #[derive(Serialize)]
-struct Report {
+pub(super) struct Report {
     /// The child.
-    job: JobKey,
-    parent: JobKey,
+    pub(super) job: JobKey,
+    pub(super) parent: JobKey,
 }
 
 /// More than any agent takes: what is too large is told by the agent, in its words.

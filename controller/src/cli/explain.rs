@@ -158,8 +158,8 @@ fn show_explanation(view: &AllocView, explanation: &Explanation) {
     for wait in &explanation.waits {
         show::out(&format!("  {}\n", wait_line(wait)));
     }
-    if view.collected {
-        show::out("  was collected: its logs and files are gone\n");
+    if let Some(loss) = view.loss() {
+        show::out(&format!("  {loss}\n"));
     }
     match explanation.wake_at {
         Some(at) => show::out(&format!("  next look in {}\n", show::ahead(at))),

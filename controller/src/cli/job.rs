@@ -1,10 +1,8 @@
 //! `herdlet job …`: what has no command of its own here. Nomad's other verbs are in [`super::nomad`].
 
 use clap::{Args, Subcommand};
-use herdlet_api_types::JobKey;
-use serde::Serialize;
 
-use super::{Connection, failure::Failure, output::Output, rollback::find};
+use super::{Connection, dispatch::Report, failure::Failure, output::Output, rollback::find};
 
 /// Arguments of `herdlet job`.
 #[derive(Debug, Clone, Args)]
@@ -43,14 +41,6 @@ struct ForceArgs {
     output: Output,
     #[command(flatten)]
     connection: Connection,
-}
-
-/// What `-o json` prints.
-#[derive(Serialize)]
-struct Report {
-    /// The child.
-    job: JobKey,
-    parent: JobKey,
 }
 
 impl JobVerb {

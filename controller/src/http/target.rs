@@ -31,11 +31,8 @@ impl Shared {
     /// The same, whose logs and files are there.
     pub(super) fn alloc_with_files(&self, id: &str) -> ApiResult<Arc<AllocView>> {
         let alloc = self.alloc(id)?;
-        if alloc.collected {
-            let name = alloc.spec.name();
-            return Err(ApiError::NotFound(format!(
-                "allocation {name} was collected: its logs and files are gone"
-            )));
+        if let Some(loss) = alloc.loss() {
+            return Err(ApiError::NotFound(format!("allocation {} {loss}", alloc.spec.name())));
         }
         Ok(alloc)
     }

@@ -4,8 +4,9 @@
 //! clients that show a certificate of ours; whoever speaks plain HTTP is told so.
 
 use std::{
-    io,
-    os::unix::fs::MetadataExt,
+    fs::File,
+    io::{self, Read as _},
+    os::unix::fs::{MetadataExt, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -18,6 +19,7 @@ use rustls::{
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use zeroize::Zeroizing;
 
 /// Where certificates are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,32 +171,34 @@ fn verifier(
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let unfit = |why: String| TlsError::Unfit { path: path.to_owned(), why };
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+    let (text, _) = read(path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let found = found.map_err(|error| unfit(format!("it is no PEM: {error}")))?;
     if found.is_empty() { Err(unfit("there is no certificate in it (PEM)".to_owned())) } else { Ok(found) }
 }
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let unfit = |why: String| TlsError::Unfit { path: path.to_owned(), why };
-    let mode =
-        std::fs::metadata(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })?.mode();
+    let (text, mode) = read(path)?;
     if mode & 0o007 != 0 {
         return Err(unfit(format!("everybody may read it; chmod 600 {}", path.display())));
     }
-    let text = zeroize::Zeroizing::new(read(path)?);
     PrivateKeyDer::from_pem_slice(&text).map_err(|_| unfit("there is no private key in it (PEM)".to_owned()))
 }
 
 /// More is no file of certificates.
 const BYTES_MAX: u64 = 1024 * 1024;
 
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    use std::io::Read as _;
+/// A file and its mode. What is no file, such as a fifo, is not waited for.
+fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, u32), TlsError> {
     let failed = |source| TlsError::Read { path: path.to_owned(), source };
-    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+    let mut options = File::options();
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
         return Err(TlsError::Unfit { path: path.to_owned(), why: "it is no file".to_owned() });
     }
-    let mut bytes = Vec::new();
-    std::fs::File::open(path).map_err(failed)?.take(BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
-    Ok(bytes)
+    let mut bytes = Zeroizing::new(Vec::new());
+    file.take(BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    Ok((bytes, metadata.mode()))
 }

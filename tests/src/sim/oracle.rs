@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use herdlet_api_types::{
     AllocId, JobKey,
-    job::{ChangeMode, Job, Periodic},
+    job::{ChangeMode, Group, Job, Periodic},
     view::{ConvergenceState, JobView, Reason},
 };
 use herdlet_plan::{
@@ -161,9 +161,7 @@ impl Life {
 
     /// Whether a live allocation of another job has a port that this one asks for.
     fn is_beaten(&self, job: &JobView) -> bool {
-        let groups = job.job.groups.iter().filter_map(|group| group.network.as_ref());
-        let fixed: Vec<u16> =
-            groups.flat_map(|network| network.ports.values()).filter_map(|port| port.fixed).collect();
+        let fixed: Vec<u16> = job.job.groups.iter().flat_map(Group::fixed_ports).collect();
         self.allocs.values().any(|view| {
             let holds = view.spec.ports.values().any(|port| fixed.contains(&port.value));
             holds && view.spec.job_key != job.key && !view.status.is_terminal()

@@ -22,11 +22,7 @@ impl World {
         dispatch: Dispatch,
         dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
-        let entry =
-            self.jobs.get(key).ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
-        if entry.state.deleting {
-            return Err(Refusal::Conflict(format!("job \"{key}\" is being deleted")));
-        }
+        let entry = self.parent(key)?;
         let block = entry.current.parameterized.as_ref().filter(|_| entry.current.takes_dispatches());
         let Some(block) = block else {
             return Err(Refusal::Invalid(format!("job \"{key}\" is not a parameterized job")));
@@ -52,6 +48,16 @@ impl World {
         }
         self.accept_job(now, child, dirty);
         Ok(Reply::Dispatched { index: self.meta.index, job })
+    }
+
+    /// The job of which somebody wants a child.
+    pub(super) fn parent(&self, key: &JobKey) -> Result<&JobEntry, Refusal> {
+        let known = self.jobs.get(key);
+        let entry = known.ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
+        if entry.state.deleting {
+            return Err(Refusal::Conflict(format!("job \"{key}\" is being deleted")));
+        }
+        Ok(entry)
     }
 
     /// The children of a job, by their ids. Ids of children begin with that of their parent.

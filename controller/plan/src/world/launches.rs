@@ -65,11 +65,7 @@ impl World {
         key: &JobKey,
         dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
-        let entry =
-            self.jobs.get(key).ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
-        if entry.state.deleting {
-            return Err(Refusal::Conflict(format!("job \"{key}\" is being deleted")));
-        }
+        let entry = self.parent(key)?;
         match entry.current.launches() {
             Some(periodic) if periodic.enabled => {}
             Some(_) => {

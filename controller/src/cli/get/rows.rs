@@ -140,9 +140,9 @@ async fn allocs(
         let shown = if form == Form::Wide { id.clone() } else { view.spec.id.short() };
         let mut cells: Vec<Cell> = alloc_cells(&view, shown).into();
         if form == Form::Wide {
-            let collected = view.collected.then(|| "was collected: its logs and files are gone".to_owned());
-            let message = Some(view.convergence.message.clone()).filter(|message| !message.is_empty());
-            cells.extend([ports(&view).into(), message.or(collected).unwrap_or_default().into()]);
+            let verdict = Some(&*view.convergence.message).filter(|message| !message.is_empty());
+            let message = verdict.or(view.loss()).unwrap_or_default().to_owned();
+            cells.extend([ports(&view).into(), message.into()]);
         }
         let document = Document::Alloc(Box::new(view));
         listing.rows.push(Row { key: id.clone(), name: id, cells, document });
