@@ -117,8 +117,15 @@ impl runtime::World for Planner {
         let (mut keys, mut made) = (BTreeSet::new(), Turn::default());
         self.world.apply(self.now(now), event, &mut keys, &mut made);
         for key in keys {
+            if asked.is_none() {
+                dirty.mark(key);
+                continue;
+            }
             // What somebody asks for may mend what made its object panic.
-            if asked.is_some() { dirty.release(key) } else { dirty.mark(key) }
+            if let Key::Job(job) = &key {
+                dirty.release(Key::Waiting(job.clone()));
+            }
+            dirty.release(key);
         }
         self.hand_over(made, turn, asked);
     }

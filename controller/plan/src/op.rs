@@ -14,6 +14,8 @@ pub enum Key {
     Volume(String),
     /// An allocation.
     Alloc(AllocId),
+    /// A job that waits for what has become free: planned once all else is, so that all that ends in a turn is known to have ended.
+    Waiting(JobKey),
 }
 
 /// Index of a task in its group's list.

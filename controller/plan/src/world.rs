@@ -233,6 +233,10 @@ impl World {
     pub fn reconcile(&mut self, now: Now, key: &Key, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         match key {
             Key::Job(job) => self.reconcile_job(now, job, dirty, turn),
+            Key::Waiting(job) => {
+                self.open_line(job, dirty);
+                self.reconcile_job(now, job, dirty, turn);
+            }
             Key::Volume(name) => self.reconcile_volume(now, name, turn),
             Key::Alloc(id) => self.reconcile_alloc(now, *id, dirty, turn),
         }

@@ -99,12 +99,12 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         tasks[0].services.push(service("inner"));
     }
     if dice.one_in(3) {
-        // A task that restarts with its token does so more rarely than a life takes to settle.
+        // Tasks that restart with their tokens, each hour, leave a life time to settle in between.
         let (ttl, change_mode) = match dice.below(4) {
             0 => (None, ChangeMode::Restart),
             1 => (Some(Duration::from_secs(60)), ChangeMode::Noop),
             2 => (Some(Duration::from_secs(60)), ChangeMode::Signal),
-            _ => (Some(Duration::from_secs(1_800)), ChangeMode::Restart),
+            _ => (Some(Duration::from_secs(7_200)), ChangeMode::Restart),
         };
         tasks[0].identities.push(Identity {
             name: "api".to_owned(),

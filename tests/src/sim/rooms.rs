@@ -86,7 +86,9 @@ impl Rooms {
         if taken.is_empty() || lacks_room(first, taken, jobs, allocs) {
             return Ok(());
         }
-        Err(format!("{} waits for room, and others that come later were given {taken:?}", first.key))
+        let given: Vec<String> = placed.iter().filter(comes_later).map(|view| view.spec.name()).collect();
+        let (first, why) = (&first.key, &first.convergence.message);
+        Err(format!("{first} waits for room ({why}), and {} were given {taken:?}", given.join(", ")))
     }
 }
 

@@ -133,6 +133,8 @@ pub struct Line {
     of: BTreeMap<JobKey, Rank>,
     /// Jobs that came although it was another's turn.
     early: BTreeSet<JobKey>,
+    /// It is not known yet all that becomes free: only those that have made room themselves may take it.
+    is_closed: bool,
 }
 
 impl Line {
@@ -153,14 +155,35 @@ impl Line {
     /// Whether another comes first. If so, the job is named once it is its turn. Who is not in line comes behind all that are.
     pub fn is_anothers_turn(&mut self, key: &JobKey) -> bool {
         let is_first = self.ranks.first().is_none_or(|first| first.key == *key);
-        if !is_first {
+        let may_take = is_first && !self.must_wait(key);
+        if !may_take {
             self.early.insert(key.clone());
         }
-        !is_first
+        !may_take
+    }
+
+    /// Whether the line is closed to the job.
+    fn must_wait(&self, key: &JobKey) -> bool {
+        self.is_closed && self.of.get(key).is_none_or(|rank| rank.waits_for_another)
+    }
+
+    /// Something has become free, and more may: nobody but those that made room takes anything until the line is opened.
+    pub fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// All that becomes free is known, and `key` comes now. Named are those that came early and whose turn it is.
+    pub fn open(&mut self, key: &JobKey) -> Vec<JobKey> {
+        self.is_closed = false;
+        self.early.remove(key);
+        self.next()
     }
 
     /// The job was planned. Unless it came early it is through; then those are named that came early and whose turn it is now.
     pub fn planned(&mut self, key: &JobKey) -> Vec<JobKey> {
+        if self.of.contains_key(key) && self.must_wait(key) {
+            self.early.insert(key.clone());
+        }
         if self.early.contains(key) { Vec::new() } else { self.leave(key) }
     }
 
@@ -168,6 +191,11 @@ impl Line {
     pub fn leave(&mut self, key: &JobKey) -> Vec<JobKey> {
         self.remove(key);
         self.early.remove(key);
+        if self.is_closed { Vec::new() } else { self.next() }
+    }
+
+    /// Those that came early and whose turn it is now.
+    fn next(&mut self) -> Vec<JobKey> {
         match self.ranks.first() {
             Some(first) => self.early.take(&first.key).into_iter().collect(),
             None => core::mem::take(&mut self.early).into_iter().collect(),

@@ -190,9 +190,7 @@ impl World {
             launch_ns,
         ];
         turn.wakes.extend(wakes.into_iter().flatten().map(|at| (Key::Job(key.clone()), at)));
-        for next in self.line.planned(key) {
-            self.stir_job(next, dirty);
-        }
+        dirty.extend(self.line.planned(key).into_iter().map(Key::Waiting));
     }
 
     fn plan_job(&mut self, now: Now, key: &JobKey, allocs: &[AllocId]) -> Vec<Step> {

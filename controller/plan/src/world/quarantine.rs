@@ -25,7 +25,7 @@ impl World {
                 // Nothing is planned any more: it is stored and shown.
                 self.reconcile(now, key, dirty, turn);
             }
-            Key::Job(job) => {
+            Key::Job(job) | Key::Waiting(job) => {
                 let Some(entry) = self.jobs.get_mut(job) else { return };
                 entry.quarantine = Some(String::from(why));
                 entry.flush(now, job, &self.allocs, turn);

@@ -27,15 +27,27 @@ impl World {
         self.stir_short(dirty);
     }
 
-    /// Whoever waits for ports or room may have them now.
+    /// Whoever waits for ports or room may have them, once it is known what else becomes free in this turn.
     pub(super) fn stir_short(&mut self, dirty: &mut BTreeSet<Key>) {
         for key in core::mem::take(&mut self.short) {
-            self.join_line(&key, false);
-            self.stir_job(key, dirty);
+            // What is left alone is not planned, and must not be waited for.
+            if self.jobs.get(&key).is_some_and(|entry| entry.quarantine.is_none()) {
+                self.join_line(&key, false);
+                self.line.close();
+                dirty.insert(Key::Waiting(key));
+            }
         }
     }
 
-    /// What is left alone is not planned, and must not be waited for.
+    /// All that becomes free in this turn is free.
+    pub(super) fn open_line(&mut self, key: &JobKey, dirty: &mut BTreeSet<Key>) {
+        dirty.extend(self.line.open(key).into_iter().map(Key::Waiting));
+        // It may have been planned in this turn, and have found the line closed.
+        if let Some(entry) = self.jobs.get_mut(key) {
+            entry.stale = true;
+        }
+    }
+
     fn join_line(&mut self, key: &JobKey, has_made_room: bool) {
         if let Some(entry) = self.jobs.get(key).filter(|entry| entry.quarantine.is_none()) {
             self.line.join(key, entry.current.priority, entry.state.create_index, has_made_room);
@@ -44,9 +56,7 @@ impl World {
 
     /// The job takes nothing now: whose turn it is next may try again.
     pub(super) fn let_others_in(&mut self, key: &JobKey, dirty: &mut BTreeSet<Key>) {
-        for next in self.line.leave(key) {
-            self.stir_job(next, dirty);
-        }
+        dirty.extend(self.line.leave(key).into_iter().map(Key::Waiting));
     }
 
     /// The group's allocation can't be placed for lack of ports or room: its job waits for either.

@@ -157,3 +157,24 @@ fn what_follows_a_failed_allocation_waits_for_room_and_still_follows_it() {
     let (_, second) = of_web.expect("it follows");
     assert_eq!((second.spec.previous, second.spec.rescheduled.len()), (Some(first), 1));
 }
+
+#[test]
+fn who_comes_first_is_given_all_that_becomes_free_in_a_turn() {
+    let mut bench = bench();
+    let held = ["one", "two"].map(|id| Job { kind: JobType::Batch, ..wanting(id, 400, 50) });
+    bench.apply(held.into(), Vec::new());
+    bench.settle();
+    bench.apply(vec![wanting("large", 900, 80), wanting("small", 400, 10)], Vec::new());
+    bench.settle();
+    assert!(!runs(&bench, "large") && !runs(&bench, "small"));
+    // One makes room for the small one, both together for the large one.
+    let ids: Vec<AllocId> = bench.world.allocs.iter().map(|(id, _)| id).collect();
+    for id in ids {
+        let exited =
+            Event::Exited { alloc: id, task: "main".to_owned(), attempt: 1, result: crate::fixture::exit(0) };
+        bench.world.apply(bench.now, exited, &mut bench.dirty, &mut bench.turn);
+    }
+    bench.plan();
+    bench.settle();
+    assert!(runs(&bench, "large") && !runs(&bench, "small"));
+}
