@@ -71,6 +71,52 @@ impl JobRow {
     }
 }
 
+/// Something that was not as it was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drift {
+    /// When that was found.
+    pub at: UnixNanos,
+    /// Whose it is.
+    pub job: JobKey,
+    /// Its allocation, as `job.group[index]`.
+    pub name: String,
+    /// The allocation's id.
+    pub alloc: AllocId,
+    /// Its task; none where it is the allocation's own.
+    pub task: Option<String>,
+    /// What it is: `alloc_dir`, `task_dir`, `mount`, `process`, `identity`, `service`, `check`, `cgroup`, `record`.
+    pub kind: String,
+    /// How it was noticed: `event`, `look`.
+    pub by: String,
+    /// What has become of it.
+    pub state: DriftState,
+    /// How long it took until it was repaired; none where it was not.
+    pub took: Option<Duration>,
+}
+
+/// What has become of a difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DriftState {
+    /// It is there.
+    Open,
+    /// It was repaired.
+    Repaired,
+    /// What differed is no longer wanted.
+    Dropped,
+}
+
+impl DriftState {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Repaired => "repaired",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
 /// An allocation whose verdict has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transition {

@@ -12,14 +12,14 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream::BoxStream};
-use herdlet_api_types::{InstanceId, manifest::defaults::NODE_POOL, volume::Volume};
+use herdlet_api_types::{InstanceId, UnixNanos, manifest::defaults::NODE_POOL, volume::Volume};
 use herdlet_plan::{
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Noticed, Refusal, Reply},
     job::capacity::Room,
     op::{Part, TaskPart},
     time::Now,
-    turn::Note,
+    turn::{Drifted, Note},
     world::{Settings, World},
 };
 use herdlet_runtime::{self as runtime, BootClock, Clock as _, Inbox, Runtime, Shell};
@@ -279,12 +279,26 @@ async fn follow_driver(mut notices: BoxStream<'static, TaskNotice>, inbox: Inbox
     }
 }
 
-/// Repairs are shown for a while, beside being counted.
+/// Differences and what became of them are shown for a while, beside being counted.
 fn remembered(notes: NoteSink, model: &Arc<ReadModel>) -> NoteSink {
     let model = Arc::clone(model);
     Arc::new(move |note| {
-        if let Note::DriftRepaired { .. } = note {
-            model.history().repaired(BootClock.now().boot_ns);
+        let now = BootClock.now();
+        match note {
+            Note::DriftDetected { of, by } => {
+                if let Some(view) = model.alloc(&of.alloc) {
+                    model.history().drift_found(UnixNanos(now.wall_ns), &view, of, *by);
+                }
+            }
+            Note::DriftRepaired { of, took_ns } => {
+                model.history().drift_repaired(now.boot_ns, of, took_ns.unwrap_or_default());
+            }
+            Note::DriftDropped { of } => model.history().drift_dropped(of),
+            Note::TaskRestart { .. }
+            | Note::OutOfMemory { .. }
+            | Note::Disruption { .. }
+            | Note::Converged { .. }
+            | Note::Reconciled { .. } => {}
         }
         notes(note);
     })
@@ -304,8 +318,9 @@ async fn follow_attempts(
             }
             Notice::Repaired { id, kind, what } => {
                 tracing::info!(attempt = %id, what, "repaired without touching the task");
-                notes(&Note::DriftDetected { kind, by: Noticed::Event });
-                notes(&Note::DriftRepaired { kind, took_ns: None });
+                let of = Drifted { alloc: id.alloc, task: Some(id.task), kind };
+                notes(&Note::DriftDetected { of: of.clone(), by: Noticed::Event });
+                notes(&Note::DriftRepaired { of, took_ns: None });
                 continue;
             }
             Notice::Drift { id } => {
@@ -326,7 +341,7 @@ async fn follow_attempts(
 /// The present, by the machine's clocks.
 pub fn now() -> Now {
     let now = BootClock.now();
-    Now { boot: boot_id(), boot_ns: now.boot_ns, wall: herdlet_api_types::UnixNanos(now.wall_ns) }
+    Now { boot: boot_id(), boot_ns: now.boot_ns, wall: UnixNanos(now.wall_ns) }
 }
 
 /// The planner's settings where the config says nothing.

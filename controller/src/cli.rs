@@ -156,7 +156,10 @@ pub enum ClientCommand {
     Get(get::GetArgs),
     /// List allocations: get allocs
     #[command(after_help = "Example:\n  herdlet ps web")]
-    Ps(get::PsArgs),
+    Ps(get::OfKindArgs),
+    /// List what was not as the agent had made it, and what became of that: get drift
+    #[command(after_help = "Examples:\n  herdlet drift\n  herdlet drift web -o json")]
+    Drift(get::OfKindArgs),
     /// Say how far everything is, and what is not as it should be
     #[command(
         after_help = "Examples:\n  herdlet status\n  herdlet status --watch                 anew whenever something changes\n  herdlet status web --check             for scripts: only the exit code counts"
@@ -358,7 +361,7 @@ impl ClientCommand {
             Self::Apply(args) => Some(&mut args.connection),
             Self::Delete(args) => Some(&mut args.connection),
             Self::Get(args) => Some(&mut args.connection),
-            Self::Ps(args) => Some(&mut args.connection),
+            Self::Ps(args) | Self::Drift(args) => Some(&mut args.connection),
             Self::Status(args) => Some(&mut args.connection),
             Self::Explain(args) | Self::Describe(args) => Some(&mut args.connection),
             Self::Logs(args) => Some(&mut args.connection),
@@ -406,7 +409,8 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Apply(args) => apply::run(args).await,
         ClientCommand::Delete(args) => delete::run(args).await,
         ClientCommand::Get(args) => get::run(args).await,
-        ClientCommand::Ps(args) => get::run(args.into()).await,
+        ClientCommand::Ps(args) => get::run(args.allocs()).await,
+        ClientCommand::Drift(args) => get::run(args.drift()).await,
         ClientCommand::Status(args) => status::run(args).await,
         ClientCommand::Explain(args) => explain::explain(args).await,
         ClientCommand::Describe(args) => explain::describe(args).await,

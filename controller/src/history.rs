@@ -9,13 +9,16 @@ use std::{
 };
 
 use herdlet_api_types::{
-    JobKey, UnixNanos,
-    overview::Transition,
+    Duration, JobKey, UnixNanos,
+    overview::{Drift, DriftState, Transition},
     view::{AllocView, Convergence, ConvergenceState, JobView},
 };
+use herdlet_plan::{event::Noticed, turn::Drifted};
 
 /// So many changes of verdicts are kept: a few hundred bytes each.
 const TRANSITIONS_MAX: usize = 256;
+/// So many differences from what was made are kept.
+const DRIFTS_MAX: usize = 256;
 /// So many times in which a job was not as wanted are kept.
 const SPANS_MAX: usize = 1_024;
 
@@ -35,6 +38,7 @@ struct Inner {
     /// Since when jobs are not as wanted.
     open: BTreeMap<JobKey, u64>,
     closed: VecDeque<Span>,
+    drifts: VecDeque<Drift>,
     /// Repairs by hour of the boot clock.
     repairs: BTreeMap<u64, u64>,
 }
@@ -89,10 +93,36 @@ impl History {
         self.inner().close(key, now_ns);
     }
 
+    /// A difference was found in something of `view`, `by` whom.
+    pub fn drift_found(&self, at: UnixNanos, view: &AllocView, of: &Drifted, by: Noticed) {
+        let mut inner = self.inner();
+        if inner.drifts.len() == DRIFTS_MAX {
+            inner.drifts.pop_front();
+        }
+        inner.drifts.push_back(Drift {
+            at,
+            job: view.spec.job_key.clone(),
+            name: view.spec.name(),
+            alloc: of.alloc,
+            task: of.task.clone(),
+            kind: of.kind.to_owned(),
+            by: by.as_str().to_owned(),
+            state: DriftState::Open,
+            took: None,
+        });
+    }
+
+    /// What differed is no longer wanted.
+    pub fn drift_dropped(&self, of: &Drifted) {
+        self.inner().end_drift(of, DriftState::Dropped, None);
+    }
+
     /// A difference was repaired.
-    pub fn repaired(&self, now_ns: u64) {
+    pub fn drift_repaired(&self, now_ns: u64, of: &Drifted, took_ns: u64) {
         let hour = now_ns / HOUR_NS;
         let mut inner = self.inner();
+        let took = Duration(i64::try_from(took_ns).unwrap_or(i64::MAX));
+        inner.end_drift(of, DriftState::Repaired, Some(took));
         *inner.repairs.entry(hour).or_default() += 1;
         inner.repairs.retain(|known, _| known + HOURS_OF_DAY > hour);
     }
@@ -101,6 +131,11 @@ impl History {
     pub fn repairs(&self, now_ns: u64) -> u64 {
         let first = (now_ns / HOUR_NS).saturating_sub(HOURS_OF_DAY - 1);
         self.inner().repairs.range(first..).map(|(_, count)| count).sum()
+    }
+
+    /// The last differences, newest first.
+    pub fn drifts(&self) -> Vec<Drift> {
+        self.inner().drifts.iter().rev().cloned().collect()
     }
 
     /// The last changes of verdicts, newest first.
@@ -130,6 +165,16 @@ impl History {
 }
 
 impl Inner {
+    fn end_drift(&mut self, of: &Drifted, state: DriftState, took: Option<Duration>) {
+        let is_it = |drift: &&mut Drift| {
+            drift.state == DriftState::Open
+                && (drift.alloc, &drift.task, &*drift.kind) == (of.alloc, &of.task, of.kind)
+        };
+        if let Some(drift) = self.drifts.iter_mut().rev().find(is_it) {
+            (drift.state, drift.took) = (state, took);
+        }
+    }
+
     fn close(&mut self, key: &JobKey, to_ns: u64) {
         let Some(from_ns) = self.open.remove(key) else { return };
         if self.closed.len() == SPANS_MAX {
@@ -141,7 +186,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::Moment;
+    use herdlet_api_types::{AllocId, Moment};
 
     use super::*;
     use crate::test_views::{alloc_view, job, job_view, verdict};
@@ -177,10 +222,39 @@ mod tests {
     fn repairs_are_forgotten_after_a_day() {
         let history = History::default();
         for hour in [0, 10, 10, 30] {
-            history.repaired(hour * HOUR_NS);
+            history.drift_repaired(hour * HOUR_NS, &mount(), 0);
         }
         assert_eq!(history.repairs(30 * HOUR_NS), 3);
         assert_eq!(history.repairs(34 * HOUR_NS), 1);
+    }
+
+    fn mount() -> Drifted {
+        Drifted { alloc: AllocId::from_hash([7; 16]), task: Some("t".to_owned()), kind: "mount" }
+    }
+
+    #[test]
+    fn what_has_become_of_a_difference_is_kept() {
+        let history = History::default();
+        let view = alloc_view(&job("web", "g", "t"), 0, 7);
+        let dir = Drifted { task: None, kind: "alloc_dir", ..mount() };
+        for of in [&mount(), &dir, &mount()] {
+            history.drift_found(UnixNanos(1), &view, of, Noticed::Look);
+        }
+        history.drift_repaired(5, &mount(), 3);
+        history.drift_dropped(&dir);
+        let found: Vec<_> = history.drifts().into_iter().map(|one| (one.kind, one.state, one.took)).collect();
+        assert_eq!(
+            found,
+            [
+                ("mount".to_owned(), DriftState::Repaired, Some(Duration(3))),
+                ("alloc_dir".to_owned(), DriftState::Dropped, None),
+                ("mount".to_owned(), DriftState::Open, None),
+            ]
+        );
+        for _ in 0..DRIFTS_MAX {
+            history.drift_found(UnixNanos(1), &view, &dir, Noticed::Event);
+        }
+        assert_eq!(history.drifts().len(), DRIFTS_MAX);
     }
 
     #[test]

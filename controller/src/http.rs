@@ -166,6 +166,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/overview", get(agent::overview))
         .route("/v1/herdlet/explain/{alloc}", get(allocs::explain))
         .route("/v1/herdlet/transitions", get(agent::transitions))
+        .route("/v1/herdlet/drift", get(agent::drift))
         .route("/v1/herdlet/index", get(agent::index))
         .route("/v1/herdlet/events", get(events::follow))
         .route("/v1/herdlet/gc", get(gc::ended).post(gc::collect).put(gc::collect))

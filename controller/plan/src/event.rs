@@ -87,6 +87,16 @@ pub enum Noticed {
     Look,
 }
 
+impl Noticed {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::Look => "look",
+        }
+    }
+}
+
 /// A change of desired state from a source.
 #[derive(Debug, Clone)]
 pub enum DesiredChange {

@@ -43,22 +43,38 @@ pub enum View {
     VolumeGone(String),
 }
 
+/// What is not as it was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drifted {
+    /// Of which allocation.
+    pub alloc: AllocId,
+    /// Of which of its tasks; none where it is the allocation's own.
+    pub task: Option<String>,
+    /// Part name, for instance `mount`.
+    pub kind: &'static str,
+}
+
 /// Something worth a counter; never a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
     /// A look found a difference.
     DriftDetected {
-        /// Part name, for instance `mounts`.
-        kind: &'static str,
+        /// In what.
+        of: Drifted,
         /// How it was noticed.
         by: crate::event::Noticed,
     },
     /// The difference is gone.
     DriftRepaired {
-        /// Part name.
-        kind: &'static str,
+        /// In what.
+        of: Drifted,
         /// Time since it was found; none where it was repaired in the same breath.
         took_ns: Option<u64>,
+    },
+    /// What differed is no longer wanted.
+    DriftDropped {
+        /// In what.
+        of: Drifted,
     },
     /// A task starts again.
     TaskRestart {

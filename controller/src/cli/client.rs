@@ -16,7 +16,7 @@ use herdlet_api_types::{
     api::{AgentStatus, ApplyReply, ApplyRequest, Change, PlanReply},
     gc::Ended,
     nomad,
-    overview::{Overview, Transition},
+    overview::{Drift, Overview, Transition},
     service::Registration,
     view::{AllocView, Explanation, JobVersion, JobView, VolumeView},
 };
@@ -383,6 +383,11 @@ impl Client {
     /// The last changes of verdicts on allocations, newest first.
     pub async fn transitions(&self) -> Result<Vec<Transition>> {
         self.get("/v1/herdlet/transitions").await
+    }
+
+    /// The last differences from what was made, newest first.
+    pub async fn drifts(&self) -> Result<Vec<Drift>> {
+        self.get("/v1/herdlet/drift").await
     }
 
     /// Waits until something that is shown has changed after `index`: the index then. With 0, the present one at once.

@@ -3,6 +3,7 @@
 //! In: a kind and targets. Out: rows of a table, names, or documents. What is in a row is in [`rows`], how rows are printed
 //! in [`listing`], what `--watch` makes of them in [`follow`].
 
+mod drift;
 mod events;
 mod follow;
 mod listing;
@@ -34,9 +35,9 @@ pub struct GetArgs {
     pub(super) connection: Connection,
 }
 
-/// Arguments of `herdlet ps`.
+/// Arguments of `herdlet ps` and `herdlet drift`, which list one kind.
 #[derive(Debug, Clone, Args)]
-pub struct PsArgs {
+pub struct OfKindArgs {
     /// Only these targets
     targets: Vec<String>,
     #[command(flatten)]
@@ -45,9 +46,20 @@ pub struct PsArgs {
     pub(super) connection: Connection,
 }
 
-impl From<PsArgs> for GetArgs {
-    fn from(args: PsArgs) -> Self {
-        Self { kind: Kind::Allocs, targets: args.targets, output: args.output, connection: args.connection }
+impl OfKindArgs {
+    fn of(self, kind: Kind) -> GetArgs {
+        let Self { targets, output, connection } = self;
+        GetArgs { kind, targets, output, connection }
+    }
+
+    /// `herdlet get allocs`.
+    pub(super) fn allocs(self) -> GetArgs {
+        self.of(Kind::Allocs)
+    }
+
+    /// `herdlet get drift`.
+    pub(super) fn drift(self) -> GetArgs {
+        self.of(Kind::Drift)
     }
 }
 
@@ -93,6 +105,8 @@ enum Kind {
     /// What has happened lately to allocations, and why; the newest first
     #[value(alias = "event")]
     Events,
+    /// What was not as the agent had made it, and what became of that; the newest first
+    Drift,
     /// What constraints can name of this machine
     #[value(alias = "nodes")]
     Node,

@@ -48,6 +48,14 @@ pub(super) async fn transitions(
     shared.answer(&read, |shared| Ok(shared.model.history().transitions())).await
 }
 
+/// The last differences from what was made, newest first.
+pub(super) async fn drift(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    shared.answer(&read, |shared| Ok(shared.model.history().drifts())).await
+}
+
 /// The index that everything shown has come to, services included: with `index`, word of the next change and nothing else.
 pub(super) async fn index(
     State(shared): State<Arc<Shared>>,

@@ -13,7 +13,7 @@ use herdlet_api_types::{
     task::TaskPhase,
     view::{AllocView, ConvergenceState, JobView},
 };
-use herdlet_plan::{event::Noticed, turn::Note};
+use herdlet_plan::turn::{Drifted, Note};
 use herdlet_runtime::metrics::Histogram;
 
 /// So many series of jobs are kept whether or not the jobs are still known; beyond that those of forgotten jobs go.
@@ -93,14 +93,11 @@ impl Counts {
     /// Counts what the planner noted.
     pub(super) fn note(&mut self, note: &Note) {
         match note {
-            Note::DriftDetected { kind, by } => {
-                let by = match by {
-                    Noticed::Event => "event",
-                    Noticed::Look => "look",
-                };
-                *self.drift_detected.entry((kind, by)).or_default() += 1;
+            Note::DriftDetected { of: Drifted { kind, .. }, by } => {
+                *self.drift_detected.entry((kind, by.as_str())).or_default() += 1;
             }
-            Note::DriftRepaired { kind, took_ns } => {
+            Note::DriftDropped { .. } => {}
+            Note::DriftRepaired { of: Drifted { kind, .. }, took_ns } => {
                 *self.drift_repaired.entry(kind).or_default() += 1;
                 if let Some(took_ns) = took_ns {
                     self.drift_repair.entry(kind).or_default().observe(Duration::from_nanos(*took_ns));

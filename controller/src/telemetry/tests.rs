@@ -14,7 +14,11 @@ use herdlet_api_types::{
     task::{ExitResult, TaskPhase, TaskStatus},
     view::{AllocView, Convergence, ConvergenceState, JobView, Reason, TaskView},
 };
-use herdlet_plan::{event::Noticed, job::capacity::Room, turn::View};
+use herdlet_plan::{
+    event::Noticed,
+    job::capacity::Room,
+    turn::{Drifted, View},
+};
 use herdlet_runtime::{CommitIndex, Publisher};
 
 use super::{names::Kind, *};
@@ -321,12 +325,13 @@ fn notes_are_counted() {
         "zero from the start"
     );
     let sink = node.telemetry.sink();
+    let mount = || Drifted { alloc: AllocId::from_hash([3; 16]), task: None, kind: "mount" };
     for _ in 0..2 {
-        sink(&Note::DriftDetected { kind: "mount", by: Noticed::Look });
+        sink(&Note::DriftDetected { of: mount(), by: Noticed::Look });
         sink(&Note::Reconciled { kind: "alloc", result: "unchanged" });
     }
-    sink(&Note::DriftRepaired { kind: "mount", took_ns: Some(SECOND as u64) });
-    sink(&Note::DriftRepaired { kind: "mount", took_ns: None });
+    sink(&Note::DriftRepaired { of: mount(), took_ns: Some(SECOND as u64) });
+    sink(&Note::DriftRepaired { of: mount(), took_ns: None });
     sink(&Note::OutOfMemory { job: key(), task: "main".to_owned() });
     sink(&Note::Converged { kind: "job", took_ns: 2 * SECOND as u64, cause: "apply" });
     node.runtime.turns.add(7);

@@ -52,6 +52,12 @@ fn an_unmounted_volume_is_mounted_again_without_touching_the_task() {
     assert_eq!(agent.single("drift.g[0]", "t"), member);
     wait::until_true("it is counted", || agent.metric("herdlet_drift_detected_total", "mount") > detected);
     assert!(agent.metric("herdlet_drift_repaired_total", "mount") >= 1.0);
+    let told = agent.cli(&["drift", "drift.g"]).stdout;
+    let line = told.lines().find(|line| line.contains(" mount "));
+    assert!(
+        line.is_some_and(|line| line.contains("drift.g[0]") && line.contains("repaired after")),
+        "{told}"
+    );
     assert_eq!(agent.alloc("drift.g[0]").unwrap().restarts("t"), 0);
     // The same while nobody looks.
     agent.kill();

@@ -38,7 +38,7 @@ use crate::{
     state::{AllocState, Doing, Ended, PartState, Run, Stage, Stop, TaskState},
     status,
     time::{Deadline, Now},
-    turn::Note,
+    turn::{Drifted, Note},
     world::Settings,
 };
 
@@ -267,12 +267,20 @@ impl Writer<'_> {
         self.state.parts.learn(part, PartState::Up);
         if let Some(since_ns) = self.state.parts.clear_drifted(part) {
             let took_ns = Some(self.now.boot_ns.saturating_sub(since_ns));
-            self.notes.push(Note::DriftRepaired { kind: kind_of(part), took_ns });
+            self.notes.push(Note::DriftRepaired { of: self.drifted(part), took_ns });
             // Where `secrets` had to be mounted anew, no token lies in it any more.
             if let Part::Task(index, TaskPart::Dir) = part {
                 self.drift(Part::Task(index, TaskPart::Identity), Noticed::Event);
             }
         }
+    }
+
+    fn drifted(&self, part: Part) -> Drifted {
+        let task = match part {
+            Part::Task(index, _) => self.task(index).map(|task| task.name.clone()),
+            Part::Dir | Part::Services | Part::Checks => None,
+        };
+        Drifted { alloc: self.spec.id, task, kind: kind_of(part) }
     }
 
     /// Something is in its place that is not as wanted: brought up it is repaired, and taken down there is something to do.
@@ -281,7 +289,7 @@ impl Writer<'_> {
             Doing::Look(Some(by)) => by,
             Doing::Look(None) | Doing::Up | Doing::Renew | Doing::Down => Noticed::Look,
         };
-        self.notes.push(Note::DriftDetected { kind: kind_of(part), by });
+        self.notes.push(Note::DriftDetected { of: self.drifted(part), by });
         self.state.parts.mark_drifted(part, self.now.boot_ns);
         let doing = Doing::Look(Some(by));
         self.state
@@ -292,7 +300,9 @@ impl Writer<'_> {
     /// It was taken down: whatever it told is no longer so.
     fn part_is_gone(&mut self, part: Part) {
         self.state.parts.learn(part, PartState::Absent);
-        self.state.parts.clear_drifted(part);
+        if self.state.parts.clear_drifted(part).is_some() {
+            self.notes.push(Note::DriftDropped { of: self.drifted(part) });
+        }
         if self.state.durable.retired.contains(&part) {
             self.state.durable.retired.remove(&part);
         }
@@ -309,7 +319,7 @@ impl Writer<'_> {
     fn part_is_missing(&mut self, part: Part, doing: Doing) {
         self.state.parts.learn(part, PartState::Absent);
         if let Doing::Look(Some(by)) = doing {
-            self.notes.push(Note::DriftDetected { kind: kind_of(part), by });
+            self.notes.push(Note::DriftDetected { of: self.drifted(part), by });
             self.state.parts.mark_drifted(part, self.now.boot_ns);
         }
         match part {

@@ -35,7 +35,7 @@ use crate::{
         TaskState, Tracked,
     },
     time::BootId,
-    turn::Note,
+    turn::{Drifted, Note},
     world::{Context, World},
 };
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 //! In: the changes of verdicts that the agent keeps, newest first. Out: rows in that order. What they are about may be gone, so
 //! targets are compared with their names.
 
-use herdlet_api_types::{UnixNanos, nomad, overview::Transition};
+use herdlet_api_types::{AllocId, JobKey, UnixNanos, nomad, overview::Transition};
 
 use super::{
     Form,
@@ -13,7 +13,7 @@ use super::{
 pub(super) fn list(events: Vec<Transition>, targets: &[String], form: Form) -> Listing {
     let (time, id) = if form == Form::Wide { ("TIME", "ID") } else { ("AGE", "ALLOC") };
     let mut listing = Listing::new(&[time, id, "NAME", "STATE", "CAUSE"]);
-    let meant = events.into_iter().filter(|event| is_meant(event, targets));
+    let meant = events.into_iter().filter(|event| is_meant(&event.job, &event.name, event.alloc, targets));
     listing.rows = meant.map(|event| row(event, form)).collect();
     listing
 }
@@ -31,17 +31,17 @@ fn row(event: Transition, form: Form) -> Row {
     Row { key, name: name.clone(), cells, document: Document::Event(event) }
 }
 
-fn to_the_second(at: UnixNanos) -> String {
+pub(super) fn to_the_second(at: UnixNanos) -> String {
     const SECOND: i64 = 1_000_000_000;
     nomad::rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND))).unwrap_or_default()
 }
 
-/// Whether a target names its job, group or allocation; all are meant where there is none.
-fn is_meant(event: &Transition, targets: &[String]) -> bool {
-    let (job, name) = (event.job.to_string(), event.name.as_str());
+/// Whether a target names the job, the group or the allocation; all are meant where there is none.
+pub(super) fn is_meant(job: &JobKey, name: &str, alloc: AllocId, targets: &[String]) -> bool {
+    let job = job.to_string();
     let group = name.rsplit_once('[').map_or(name, |(group, _)| group);
     let dotted = name.replace('[', ".").replace(']', "");
-    let id = event.alloc.to_string();
+    let id = alloc.to_string();
     targets.is_empty()
         || targets.iter().any(|target| {
             [&*job, name, group, &*dotted].contains(&target.as_str())
@@ -51,7 +51,7 @@ fn is_meant(event: &Transition, targets: &[String]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::{AllocId, JobKey, view::ConvergenceState};
+    use herdlet_api_types::view::ConvergenceState;
 
     use super::*;
     use crate::{cli::table::Heading, test_views::THEN};

@@ -188,7 +188,7 @@ impl Lines {
         let mut telling = Telling { wanted, table: Table::new(&listing.columns), text: String::new() };
         let mut known = BTreeMap::new();
         let mut rows = listing.rows;
-        if wanted.kind == Kind::Events {
+        if matches!(wanted.kind, Kind::Events | Kind::Drift) {
             rows.reverse();
         }
         for row in rows {
@@ -203,7 +203,7 @@ impl Lines {
         for (_, before) in self.known.iter().filter(|(key, _)| !known.contains_key(*key)) {
             match wanted.kind {
                 // What is no longer kept has happened all the same.
-                Kind::Events => {}
+                Kind::Events | Kind::Drift => {}
                 Kind::Jobs
                 | Kind::Allocs
                 | Kind::Tasks

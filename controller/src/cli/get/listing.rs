@@ -4,7 +4,7 @@ use herdlet_api_types::{
     AllocId, UnixNanos,
     deployment::Deployment,
     nomad,
-    overview::Transition,
+    overview::{Drift, Transition},
     service::Registration,
     view::{AllocView, JobVersion, JobView, TaskView, VolumeView},
 };
@@ -78,6 +78,7 @@ pub(super) enum Document {
     Deployment(Box<Deployment>),
     Version(JobVersion),
     Event(Transition),
+    Drift(Drift),
 }
 
 impl Document {
@@ -92,7 +93,8 @@ impl Document {
             | Self::Volume(_)
             | Self::Deployment(_)
             | Self::Version(_)
-            | Self::Event(_) => Ok(self),
+            | Self::Event(_)
+            | Self::Drift(_) => Ok(self),
         }
     }
 
@@ -107,7 +109,8 @@ impl Document {
             | Self::Task { .. }
             | Self::Service(_)
             | Self::Deployment(_)
-            | Self::Event(_) => return Ok(None),
+            | Self::Event(_)
+            | Self::Drift(_) => return Ok(None),
         };
         text.map(Some).map_err(|error| Failure::new(format!("failed to {error}")))
     }
@@ -174,6 +177,7 @@ impl Kind {
             Self::Deployments => "there are no deployments",
             Self::Versions => "there are no versions",
             Self::Events => "nothing has happened since the agent started",
+            Self::Drift => "nothing was found that was not as the agent had made it since it started",
             Self::Node => "the agent knows nothing of this machine",
         }
     }
@@ -182,9 +186,13 @@ impl Kind {
     pub(super) fn has_manifests(self) -> bool {
         match self {
             Self::Jobs | Self::Versions | Self::Volumes => true,
-            Self::Allocs | Self::Tasks | Self::Services | Self::Deployments | Self::Events | Self::Node => {
-                false
-            }
+            Self::Allocs
+            | Self::Tasks
+            | Self::Services
+            | Self::Deployments
+            | Self::Events
+            | Self::Drift
+            | Self::Node => false,
         }
     }
 }

@@ -11,7 +11,7 @@ use herdlet_api_types::{
 };
 
 use super::{
-    Form, Kind, Missing, Wanted, events,
+    Form, Kind, Missing, Wanted, drift, events,
     listing::{Cell, Document, Listing, Row},
 };
 use crate::{
@@ -36,6 +36,7 @@ pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listin
         Kind::Deployments => list_deployments(client, targets, form, missing).await,
         Kind::Versions => versions(client, targets, missing).await,
         Kind::Events => Ok(events::list(client.transitions().await?, targets, form)),
+        Kind::Drift => Ok(drift::list(client.drifts().await?, targets, form)),
         Kind::Node => Ok(Listing::new(&[])),
     }
 }

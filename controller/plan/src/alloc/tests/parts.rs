@@ -129,11 +129,9 @@ fn what_is_damaged_is_brought_up_again_without_a_pause() {
     life.now = at(103);
     life.outcome(TASK_DIR, Outcome::Done);
     assert_eq!(life.issued, ["Look", "Up"]);
-    let detected = Note::DriftDetected { kind: "task_dir", by: Noticed::Event };
-    assert_eq!(
-        life.notes,
-        [detected, Note::DriftRepaired { kind: "task_dir", took_ns: Some(3_000_000_000) }]
-    );
+    let of = Drifted { alloc: spec.id, task: Some("main".to_string()), kind: "task_dir" };
+    let detected = Note::DriftDetected { of: of.clone(), by: Noticed::Event };
+    assert_eq!(life.notes, [detected, Note::DriftRepaired { of, took_ns: Some(3_000_000_000) }]);
 }
 
 /// A life in which a mount went away while a look at it was under way never learned of it.
