@@ -71,7 +71,8 @@ pub fn is_free(
     };
     let of_parent = |job: &Job| is_child(job, &parent.key);
     !parent.job.periodic.as_ref().is_some_and(|periodic| periodic.prohibit_overlap)
-        || jobs.values().filter(|view| of_parent(&view.job)).all(|view| is_settled(&view.convergence))
+        // A group of one that has failed may still wait for room.
+        || jobs.values().filter(|view| of_parent(&view.job)).all(|view| is_settled(&view.convergence) && view.unplaced.is_empty())
             // What has failed may wait for another one to follow it.
             && allocs.values().filter(|view| of_parent(&view.spec.job)).all(|view| is_settled(&view.convergence))
             && living(&parent.key, allocs).next().is_none()
