@@ -10,6 +10,7 @@
 //! <state>/state.db   tables meta, spec, state, acks, forgotten
 //! <state>/committed  number of the last commit, to notice a database that has fallen back
 //! <state>/accepted/  see [`crate::accepted`]
+//! <state>/reserve    room that is given up once the disk is full
 //! <state>/damaged/   records that could not be read
 //! ```
 
@@ -20,6 +21,7 @@ pub(crate) mod forgotten;
 pub(crate) mod load;
 mod mark;
 mod open;
+mod reserve;
 
 #[cfg(test)]
 mod tests;
@@ -43,6 +45,7 @@ use code::{FORMAT, Table};
 use file::{Broken, META_FORMAT, META_INDEX, META_INSTANCE};
 use forgotten::Forgotten;
 use mark::Mark;
+use reserve::Reserve;
 
 /// The state database of one agent.
 #[derive(Debug)]
@@ -54,6 +57,7 @@ pub struct StateDb {
     forgotten: Forgotten,
     index: u64,
     mark: Mark,
+    reserve: Reserve,
     steps: Steps,
     /// Holds the lock.
     dir: StateDir,
@@ -146,7 +150,13 @@ impl Store for StateDb {
     type Error = CommitError;
 
     fn commit(&mut self, batch: &[Record]) -> Result<CommitIndex, CommitError> {
-        self.index = self.try_commit(batch)?;
+        let index = match self.try_commit(batch) {
+            Err(_) if self.reserve.give_up() => self.try_commit(batch)?,
+            Err(error) => return Err(error),
+            Ok(index) => index,
+        };
+        self.index = index;
+        self.reserve.renew();
         Ok(self.index())
     }
 

@@ -23,6 +23,7 @@ use super::{
     forgotten::{Forgotten, Names},
     load::{Aside, Loaded},
     mark::{self, Mark},
+    reserve::Reserve,
     said, write,
 };
 use crate::{
@@ -148,6 +149,7 @@ impl StateDb {
             forgotten: Forgotten::new(paths, forgotten.clone()),
             index,
             mark,
+            reserve: Reserve::open(&paths.state),
             steps: Steps::default(),
             dir,
         };

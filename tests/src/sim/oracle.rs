@@ -61,12 +61,15 @@ fn never_comes<T>(why: String) -> Result<T, Violation> {
     Err(Violation::Liveness(why))
 }
 
-/// So long a world may take to settle once nothing disturbs it: one that does nothing but stop, wait for deadlines and start needs
-/// minutes.
+/// So long a world of a few jobs may take to settle once nothing disturbs it: one that does nothing but stop, wait for deadlines and
+/// start needs minutes.
 const SETTLED_WITHIN_NS: u64 = 3_600 * SECOND;
 
 /// And so many moments: one that never comes to rest may do so in no time.
-const SETTLED_WITHIN_MOMENTS: u32 = 20_000;
+const SETTLED_WITHIN_MOMENTS: u64 = 20_000;
+
+/// So many jobs are few. Of more, many wait for each other's room.
+const FEW_JOBS: usize = 8;
 
 impl Life {
     /// Lives through `moments` of everything that can happen, then lets the faults stop and holds the oracle: all settles, a
@@ -123,9 +126,9 @@ impl Life {
     /// Goes on until nothing more happens by itself, or nothing but timers of a converged world for eight minutes.
     pub fn settle(&mut self, when: &str) -> Result<(), Violation> {
         let mut calm_since = self.now_ns;
-        let until = self.now_ns + SETTLED_WITHIN_NS;
-        let mut moments = 0;
-        while calm_since < until && moments < SETTLED_WITHIN_MOMENTS {
+        let (began, mut moments, mut times) = (self.now_ns, 0, 1);
+        while calm_since < began + SETTLED_WITHIN_NS * times && moments < SETTLED_WITHIN_MOMENTS * times {
+            times = times.max(self.jobs.len().div_ceil(FEW_JOBS) as u64);
             moments += 1;
             let idle = self.events.is_empty() && self.dirty.is_empty() && self.flights.is_empty();
             if self.unsettled().is_some() {

@@ -14,7 +14,7 @@ use herdlet_tests::e2e::{
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::common::{is_root, job, sleeper};
+use crate::common::{is_root, job, shell, sleeper};
 
 /// Room for the database, the supervisor's program and little more.
 const DISK: &std::ffi::CStr = c"size=24m,mode=0711";
@@ -34,6 +34,12 @@ impl Disk {
 
     fn ballast(&self) -> PathBuf {
         self.at.join("ballast")
+    }
+
+    /// Not one byte is left, nor anything that could be given up.
+    fn exhaust(&self) {
+        let _ = fs::remove_file(self.at.join("reserve"));
+        self.fill();
     }
 
     /// Not one byte is left.
@@ -83,7 +89,7 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     agent.launch();
     agent.apply_and_wait(&job("old", "service", "", &[sleeper("t", "")]));
     let member = agent.single("old.g[0]", "t");
-    disk.fill();
+    disk.exhaust();
     let path = agent.manifest(&job("new", "service", "", &[sleeper("t", "")])).display().to_string();
 
     // The first is taken before anybody knows that the disk is full; what becomes of it is open.
@@ -137,7 +143,7 @@ fn an_agent_that_starts_on_a_full_disk_serves_and_goes_on_when_there_is_room() {
     agent.apply_and_wait(&job("c", "service", "", &[sleeper("t", "")]));
     let ends = agent.single("c.g[0]", "t");
     agent.kill();
-    disk.fill();
+    disk.exhaust();
     // There is something to be written as soon as the next agent looks.
     host::signal(ends.pid, rustix::process::Signal::KILL);
     fs::write(folder.join("b.yaml"), job("b", "service", "", &[sleeper("t", "")])).unwrap();
@@ -169,7 +175,7 @@ fn an_agent_on_a_full_disk_ends_when_it_is_asked_to() {
     agent.launch();
     agent.apply_and_wait(&job("a", "service", "", &[sleeper("t", "")]));
     let member = agent.single("a.g[0]", "t");
-    disk.fill();
+    disk.exhaust();
     let path = agent.manifest(&job("b", "service", "", &[sleeper("t", "")])).display().to_string();
     let asked = agent.spawn(&["apply", "-f", &path]);
     wait::until_true("degraded", || agent.metric("herdlet_state_degraded", "") > 0.0);
@@ -183,5 +189,33 @@ fn an_agent_on_a_full_disk_ends_when_it_is_asked_to() {
     disk.free();
     agent.launch();
     agent.apply_and_wait(&job("b", "service", "", &[sleeper("t", "")]));
+    finish(disk, agent);
+}
+
+#[test]
+fn on_a_full_disk_what_ends_is_stored_and_what_has_ended_makes_room() {
+    if !is_root() {
+        return;
+    }
+    let setup = Setup::default().config("gc_interval: 1s\n");
+    let (disk, mut agent) = on_a_small_disk(setup);
+    agent.launch();
+    agent.apply_and_wait(&job("web", "service", "", &[sleeper("t", "")]));
+    let fills = "dd if=/dev/zero of=local/much bs=1M count=4; sleep 3";
+    agent.apply(&job("dump", "batch", "", &[shell("t", fills, "")]));
+    let dump = agent.until_alloc("dump.g[0]", "running", |alloc| alloc.state("t") == "running");
+    let dir = agent.home.state().join("alloc").join(dump.id());
+    wait::until_true("it has written", || {
+        fs::metadata(dir.join("t/local/much")).is_ok_and(|file| file.len() == 4 << 20)
+    });
+    disk.fill();
+    // Its end is committed, then its directory goes.
+    wait::until_true("there is room", || !dir.exists());
+    assert!(agent.metric("herdlet_collected_total", "") >= 1.0);
+    assert_eq!(agent.metric("herdlet_state_degraded", ""), 0.0);
+    agent.apply_and_wait(&job("new", "service", "", &[sleeper("t", "")]));
+    agent.crash();
+    assert_eq!(agent.alloc("dump.g[0]").unwrap().status(), "complete");
+    disk.free();
     finish(disk, agent);
 }
