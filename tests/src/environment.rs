@@ -24,6 +24,9 @@ pub const PYTHON: &str = "HERDLET_TEST_PYTHON";
 /// The folder of python-nomad and what it needs, for that Python.
 pub const PYTHON_NOMAD: &str = "HERDLET_TEST_PYTHON_NOMAD";
 
+/// The Traefik program.
+pub const TRAEFIK: &str = "HERDLET_TEST_TRAEFIK";
+
 /// A kernel for a virtual machine.
 pub const GUEST_KERNEL: &str = "HERDLET_TEST_GUEST_KERNEL";
 

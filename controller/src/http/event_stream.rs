@@ -15,7 +15,7 @@ use axum::{
     response::Response,
 };
 use serde_json::{Value, json};
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{
     Shared,
@@ -36,18 +36,31 @@ pub(super) async fn follow(
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     let topics = Topics::read(query.as_deref().unwrap_or_default())?;
-    let reader = Reader { shared: Arc::clone(&shared), topics, read, known: Known::default() };
-    Ok(streamed(&shared, "application/json", |pieces| tell(reader, pieces)))
+    // Subscribed before the answer begins: whoever reads a list once it has, is told of all that changes after that. And before
+    // anything is read: what changes meanwhile is told twice rather than not at all.
+    let seen = Seen {
+        changes: shared.model.changes(),
+        services: shared.catalog.version(),
+        evaluations: shared.evaluations.made(),
+    };
+    let known = if read.index == 0 { Known::now(&shared) } else { Known::default() };
+    let reader = Reader { shared: Arc::clone(&shared), topics, read, known };
+    Ok(streamed(&shared, "application/json", |pieces| tell(reader, seen, pieces)))
+}
+
+/// What a reader's news come after.
+struct Seen {
+    changes: broadcast::Receiver<Changed>,
+    services: u64,
+    evaluations: u64,
 }
 
 /// Tells one reader until it goes away.
-async fn tell(mut reader: Reader, pieces: Pieces) -> Result<(), Gone> {
+async fn tell(mut reader: Reader, seen: Seen, pieces: Pieces) -> Result<(), Gone> {
     let shared = Arc::clone(&reader.shared);
-    // Subscribed before anything is read: what changes meanwhile is told twice rather than not at all.
-    let mut changes = shared.model.changes();
-    let (mut services, mut evaluations) = (shared.catalog.version(), shared.evaluations.made());
+    let Seen { mut changes, mut services, mut evaluations } = seen;
     match reader.read.index {
-        0 => reader.known = Known::before(&shared, u64::MAX),
+        0 => {}
         index => match shared.model.since(index) {
             Some(missed) => {
                 reader.known = Known::before(&shared, index);
@@ -101,7 +114,8 @@ fn changed(reader: &mut Reader, change: &Changed) -> Vec<Value> {
     let index = change.index;
     match &change.object {
         Object::Job(key) => reader.job(key, index),
-        Object::Alloc(id) => reader.alloc(*id, index).into_iter().collect(),
+        // What its checks say may have changed.
+        Object::Alloc(id) => reader.alloc(*id, index).into_iter().chain(reader.services()).collect(),
         // The machine offers another one.
         Object::Volume(_) => reader.node(index).into_iter().collect(),
     }

@@ -9,6 +9,7 @@ use axum::{
 use herdlet_api_types::{
     job::Provider,
     service::{CheckStatus, Registration},
+    task::TaskPhase,
     view::AllocView,
 };
 use serde_json::{Value, json};
@@ -61,7 +62,7 @@ pub(super) async fn list(
     shared.answer_from(Source::Services, &read, stubs).await
 }
 
-/// Instances of one service. One with checks is listed only while all of them pass: whoever asks wants to send requests there.
+/// Instances of one service that requests may be sent to.
 pub(super) async fn read(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
@@ -69,9 +70,7 @@ pub(super) async fn read(
 ) -> ApiResult<Response> {
     let instances = |shared: &Shared| {
         let mut found = shared.catalog.all();
-        found.retain(|one| {
-            one.name == name && shared.model.alloc(&one.alloc).is_some_and(|view| passes(one, &view))
-        });
+        found.retain(|one| one.name == name && is_listed(shared, one));
         Ok(found)
     };
     shared.list(&read, instances, instance).await
@@ -108,11 +107,22 @@ pub(super) async fn of_job(
     shared.list(&read, instances, instance).await
 }
 
-/// Whether all checks of an instance have passed when they were last made.
+/// Whether requests may be sent to an instance: one with checks takes them only while all of them pass.
+pub(super) fn is_listed(shared: &Shared, registration: &Registration) -> bool {
+    shared.model.alloc(&registration.alloc).is_some_and(|view| passes(registration, &view))
+}
+
+/// Whether all checks of an instance have passed when they were last made. A task that is being stopped to be restarted may
+/// pass them until its end.
 fn passes(registration: &Registration, view: &AllocView) -> bool {
-    registration.checks.iter().all(|check| {
+    let passed = registration.checks.iter().all(|check| {
         view.checks.iter().any(|result| result.id == check.id && result.status == CheckStatus::Success)
-    })
+    });
+    let is_its = |task: &str| registration.task.as_deref().is_none_or(|name| name == task);
+    let mut tasks = view.tasks.iter();
+    passed
+        && (registration.checks.is_empty()
+            || !tasks.any(|task| is_its(&task.name) && task.phase == TaskPhase::Stopping))
 }
 
 fn stub(namespace: &str, services: BTreeMap<String, Vec<String>>) -> Value {

@@ -1,18 +1,10 @@
 //! Clients that others have written for Nomad, against this agent.
 
-use std::{os::unix::fs::PermissionsExt as _, path::Path, process::Command};
+use std::{path::Path, process::Command};
 
-use herdlet_tests::{
-    e2e::{
-        agent::{Agent, Setup},
-        ports,
-    },
-    environment,
-};
+use herdlet_tests::environment;
 
-use crate::common::{is_root, job, shell};
-
-const TOKEN: &str = "0123456789abcdef0123";
+use crate::common::{TOKEN, is_root, job, on_loopback, shell};
 
 /// Every area of the API as python-nomad, the client of most Python programs, sees it.
 #[test]
@@ -25,16 +17,7 @@ fn python_nomad_finds_what_it_knows_from_nomad() {
     else {
         return;
     };
-    let [port] = ports::free();
-    let setup = Setup::default()
-        .config("token_file: token\n")
-        .argument("--listen")
-        .argument(format!("127.0.0.1:{port}"));
-    let mut agent = Agent::prepare(setup);
-    let token = agent.home.write("token", &format!("{TOKEN}\n"));
-    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
-    agent.home.write("config.yaml", &format!("token_file: {}\n", token.display()));
-    agent.launch();
+    let (mut agent, port) = on_loopback();
     let task = shell("t", "echo hello; exec sleep 100000", "kill_timeout: 5s");
     agent.apply_and_wait(&job("web", "service", "", &[task]));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/python_nomad.py");

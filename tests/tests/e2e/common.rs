@@ -1,11 +1,13 @@
 //! Small manifests and questions that several stories share.
 
-use std::path::Path;
+use std::{os::unix::fs::PermissionsExt as _, path::Path};
 
 use herdlet_tests::{
     e2e::{
+        agent::{Agent, Setup},
         command::{self, Running, User},
         home::Home,
+        ports,
         program::program,
     },
     environment,
@@ -18,6 +20,24 @@ pub(crate) fn is_root() -> bool {
         environment::leave_out("this needs root");
     }
     root
+}
+
+/// What clients on TCP must send.
+pub(crate) const TOKEN: &str = "0123456789abcdef0123";
+
+/// An agent whose API is on this port of loopback too, for whoever sends [`TOKEN`].
+pub(crate) fn on_loopback() -> (Agent, u16) {
+    let [port] = ports::free();
+    let setup = Setup::default()
+        .config("token_file: token\n")
+        .argument("--listen")
+        .argument(format!("127.0.0.1:{port}"));
+    let mut agent = Agent::prepare(setup);
+    let token = agent.home.write("token", &format!("{TOKEN}\n"));
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    agent.home.write("config.yaml", &format!("token_file: {}\n", token.display()));
+    agent.launch();
+    (agent, port)
 }
 
 /// A job with one group `g` and these tasks, each a name and what follows it in its YAML map.

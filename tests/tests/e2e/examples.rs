@@ -15,9 +15,19 @@ use rustix::process::Signal;
 
 use crate::common::{is_root, start_run};
 
-/// The examples that have a test below, or in `run.rs`.
-const TOLD: [&str; 9] =
-    ["dispatch", "hello", "identity", "periodic", "placement", "sidecar", "volume", "web", "web-consul"];
+/// The examples that have a test below, in `run.rs` or in `traefik.rs`.
+const TOLD: [&str; 10] = [
+    "dispatch",
+    "hello",
+    "identity",
+    "periodic",
+    "placement",
+    "sidecar",
+    "volume",
+    "web",
+    "web-consul",
+    "web-traefik",
+];
 
 #[test]
 fn every_example_has_its_story_and_is_valid() {

@@ -34,6 +34,7 @@ mod security;
 mod services;
 mod shapes;
 mod system;
+mod traefik;
 mod upgrade;
 mod verbs;
 mod versions;

@@ -1,7 +1,8 @@
 //! What of a change is news to a reader, as Nomad's events.
 //!
 //! In: objects that may have changed, and what the reader knows of them. Out: events. A job that only looks different (its
-//! allocations come and go) is no news; a version, a deletion, a deployment's next step is.
+//! allocations come and go) is no news; a version, a deletion, a deployment's next step is. Of services that is told which
+//! `/v1/service/NAME` would list: one with checks comes and goes with what they say.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -36,6 +37,13 @@ struct KnownJob {
 }
 
 impl Known {
+    /// All that there is now.
+    pub(super) fn now(shared: &Shared) -> Self {
+        let services = shared.catalog.all().into_iter().filter(|one| services::is_listed(shared, one));
+        let services = services.map(|one| (one.id.clone(), one)).collect();
+        Self { services, ..Self::before(shared, u64::MAX) }
+    }
+
     /// All that there was before a commit, as far as that is still known.
     pub(super) fn before(shared: &Shared, index: u64) -> Self {
         let jobs = shared.model.jobs().into_iter().map(|view| {
@@ -47,7 +55,9 @@ impl Known {
         let made = |one: &Registration| {
             shared.model.alloc(&one.alloc).map_or(u64::MAX, |view| view.spec.create_index)
         };
-        let services = shared.catalog.all().into_iter().filter(|one| made(one) < index);
+        // When checks began to pass stands in no commit.
+        let is_old = |one: &Registration| one.checks.is_empty() && made(one) < index;
+        let services = shared.catalog.all().into_iter().filter(is_old);
         let services = services.map(|one| (one.id.clone(), one)).collect();
         Self { jobs: jobs.collect(), services, evaluations: shared.evaluations.made_before(index) }
     }
@@ -171,10 +181,14 @@ impl Reader {
         new.iter().filter_map(event).collect()
     }
 
-    /// Services that were registered or taken back since.
+    /// Services that have come to be listed since, or are no more.
     pub(super) fn services(&mut self) -> Vec<Value> {
+        if !self.topics.want_any("Service") {
+            return Vec::new();
+        }
+        let listed = |one: &Registration| services::is_listed(&self.shared, one);
         let now: BTreeMap<String, Registration> =
-            self.shared.catalog.all().into_iter().map(|one| (one.id.clone(), one)).collect();
+            self.shared.catalog.all().into_iter().filter(listed).map(|one| (one.id.clone(), one)).collect();
         let before = std::mem::replace(&mut self.known.services, now);
         let gone = before.iter().filter(|(id, _)| !self.known.services.contains_key(*id));
         let new = self.known.services.iter().filter(|(id, one)| before.get(*id) != Some(one));

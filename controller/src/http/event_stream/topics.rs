@@ -63,6 +63,11 @@ impl Topics {
         Ok(Self(topics))
     }
 
+    /// Whether anything of this topic is wanted.
+    pub(super) fn want_any(&self, topic: &str) -> bool {
+        self.0.iter().any(|(wanted, _)| wanted == "*" || wanted == topic)
+    }
+
     pub(super) fn want(&self, topic: &str, keys: &[&str]) -> bool {
         self.0.iter().any(|(wanted, key)| {
             (wanted == "*" || wanted == topic) && (key == "*" || keys.contains(&key.as_str()))
@@ -93,6 +98,8 @@ mod tests {
         assert!(!wants("topic=Job:web", "Job", &["db"]));
         assert!(!wants("topic=Job", "Allocation", &["1"]));
         assert!(wants("index=4&topic=*%3Aweb", "Allocation", &["1", "web"]));
+        let choice = Topics::read("topic=Job:web").unwrap();
+        assert!(choice.want_any("Job") && !choice.want_any("Service"));
         for (query, status) in [("topic=NodePool", 501), ("topic=job", 400)] {
             assert_eq!(Topics::read(query).unwrap_err().status().as_u16(), status);
         }

@@ -3,10 +3,11 @@
 use herdlet_api_types::{
     job::Provider,
     service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
+    task::TaskPhase,
 };
 use serde_json::{Value, json};
 
-use super::*;
+use super::{streams::line, *};
 use crate::{
     drivers::catalog::ServiceOwner,
     test_views::{THEN, alloc_view, job, job_view},
@@ -38,7 +39,7 @@ async fn lists_come_in_pages_in_either_direction() {
         assert!(page("filter=TaskGroup%20==%20%22other%22".to_owned()).await.0.is_empty());
     }
     for (query, status) in [
-        ("filter=Name%20matches%20x", 501),
+        ("filter=any%20Name%20as%20x", 501),
         ("filter=No%20==%20x", 400),
         ("next_token=x", 400),
         ("per_page=-1", 400),
@@ -73,6 +74,18 @@ fn registration(view: &AllocView, id: &str) -> Registration {
     }
 }
 
+fn result(status: CheckStatus) -> CheckResult {
+    CheckResult {
+        id: "c1".to_owned(),
+        service: "front".to_owned(),
+        check: "up".to_owned(),
+        task: None,
+        status,
+        output: String::new(),
+        at: THEN,
+    }
+}
+
 /// Whoever routes requests by this list must hear at once of what comes and goes, whether it was committed or not.
 #[tokio::test]
 async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of_each_change() {
@@ -93,15 +106,6 @@ async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of
             let answer = http.get(format!("http://localhost/v1/service/front?index={index}&wait=1m"));
             answer.send().await.unwrap().json::<Vec<Value>>().await.unwrap().len()
         })
-    };
-    let result = |status| CheckResult {
-        id: "c1".to_owned(),
-        service: "front".to_owned(),
-        check: "up".to_owned(),
-        task: None,
-        status,
-        output: String::new(),
-        at: THEN,
     };
     let (before, none) = index().await;
     assert_eq!(none, 0);
@@ -128,4 +132,36 @@ async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of
     assert_eq!(wait("99999".to_owned()).await.unwrap(), 0, "an index of another life is answered at once");
     let services: Vec<Value> = serde_json::from_str(&ground.get("/v1/services").await.1).unwrap();
     assert_eq!(services[0]["Services"], json!([{ "ServiceName": "front", "Tags": ["a"] }]));
+}
+
+/// A proxy that follows the topic `Service` reads the list with each event: they must say the same.
+#[tokio::test]
+async fn an_instance_comes_and_goes_in_events_as_it_does_in_the_list() {
+    let ground = Ground::new();
+    let web = job("web", "front", "httpd");
+    let mut view = alloc_view(&web, 0, 7);
+    ground.show(5, &[job_view(&web, 0)], std::slice::from_ref(&view));
+    ground.unix(Limits::default()).await;
+    let url = "http://localhost/v1/event/stream?topic=Service";
+    let mut events = ground.http().get(url).send().await.unwrap();
+    let owner = ServiceOwner { alloc: view.spec.id, task: None };
+    ground.shared.catalog.up(&owner, vec![registration(&view, "s1")]);
+    let mut listed = async |index, status, phase| {
+        view.checks = vec![result(status)];
+        view.tasks[0].phase = phase;
+        ground.show(index, &[], std::slice::from_ref(&view));
+        let services: Vec<Value> = serde_json::from_str(&ground.get("/v1/service/front").await.1).unwrap();
+        services.len()
+    };
+    assert_eq!(listed(6, CheckStatus::Pending, TaskPhase::Running).await, 0);
+    for (index, status, phase, told, len) in [
+        (7, CheckStatus::Success, TaskPhase::Running, "ServiceRegistration", 1),
+        (8, CheckStatus::Failure, TaskPhase::Running, "ServiceDeregistration", 0),
+        (9, CheckStatus::Success, TaskPhase::Running, "ServiceRegistration", 1),
+        // To be restarted: it may pass until it ends.
+        (10, CheckStatus::Success, TaskPhase::Stopping, "ServiceDeregistration", 0),
+    ] {
+        assert_eq!(listed(index, status, phase).await, len);
+        assert_eq!(line(&mut events).await["Events"][0]["Type"], told);
+    }
 }

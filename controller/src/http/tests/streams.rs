@@ -136,7 +136,7 @@ async fn a_shutdown_ends_streams_and_waiting_queries() {
 }
 
 /// The next line of an answer that goes on, without the empty objects of an idle one.
-async fn line(answer: &mut reqwest::Response) -> serde_json::Value {
+pub(super) async fn line(answer: &mut reqwest::Response) -> serde_json::Value {
     loop {
         let piece =
             tokio::time::timeout(Duration::from_secs(15), answer.chunk()).await.expect("nothing came");
