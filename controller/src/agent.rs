@@ -22,7 +22,7 @@ use herdlet_plan::{
     turn::{Drifted, Note},
     world::{Settings, World},
 };
-use herdlet_runtime::{self as runtime, BootClock, Clock as _, Inbox, Runtime, Shell};
+use herdlet_runtime::{self as runtime, BootClock, Clock as _, Inbox, Pace, Runtime, Shell};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -35,7 +35,7 @@ use crate::{
         task::{Health, Registry, TaskNotice},
     },
     executor::{
-        self, Executor,
+        self, Executor, pressure,
         services::{Services, sweep_consul, task_index},
     },
     fingerprint,
@@ -72,6 +72,8 @@ pub struct Parts {
     pub volumes: Vec<Volume>,
     /// Where a Consul agent is.
     pub consul: ConsulConfig,
+    /// Above so many percent of pressure, starts of lower priority wait.
+    pub start_pressure_limit: u8,
     /// Counts what the planner notes.
     pub notes: NoteSink,
 }
@@ -106,7 +108,8 @@ impl Agent {
     /// # Errors
     /// When keys or catalogues can't be prepared.
     pub async fn start(parts: Parts) -> anyhow::Result<Self> {
-        let Parts { instance, state, node, mut settings, volumes, consul, notes } = parts;
+        let Parts { instance, state, node, mut settings, volumes, consul, start_pressure_limit, notes } =
+            parts;
         let node = with_fingerprints(node, &instance.drivers).await;
         settings.node = node.clone();
         let Opened { store, records, damaged, rebuilt: _, incomplete, forgotten } = state;
@@ -136,7 +139,8 @@ impl Agent {
         });
         let model = Arc::new(ReadModel::default());
         let notes = remembered(notes, &model);
-        let executor = Executor::new(Arc::clone(&context), inbox.clone());
+        let pace = Pace::new(move || pressure::is_above(start_pressure_limit));
+        let executor = Executor::new(Arc::clone(&context), inbox.clone(), pace);
         let operations = executor.operations();
         let (runtime, handle) = Runtime::new(Shell {
             world: Planner::new(world, now.boot, Arc::clone(&notes)),

@@ -36,8 +36,8 @@ pub use places::{Surroundings, default_socket, default_state_dir, host_name};
 pub use view::{Setting, Source, settings};
 
 use crate::{
-    desired::yaml::Problems, fingerprint, gc::Rules, http::TlsFiles, instance::Availability, paths::Paths,
-    telemetry::logs,
+    desired::yaml::Problems, executor::pressure, fingerprint, gc::Rules, http::TlsFiles,
+    instance::Availability, paths::Paths, telemetry::logs,
 };
 
 /// Topmost cgroup unless another is named: beside, never below, the agent's own.
@@ -83,6 +83,8 @@ pub struct Config {
     pub host_volumes: Vec<HostVolume>,
     /// Longest `kill_timeout` that a task gets.
     pub max_kill_timeout: Duration,
+    /// Above so many percent of pressure on the machine, starts of lower priority wait for those of higher.
+    pub start_pressure_limit: u8,
     /// When what has ended is collected.
     pub gc: Rules,
     /// Whether `raw_exec` tasks may be run.
@@ -250,6 +252,7 @@ impl Config {
             host_ip,
             host_volumes: file.host_volumes,
             max_kill_timeout: file.max_kill_timeout.map_or(MAX_KILL_TIMEOUT, |span| span.0),
+            start_pressure_limit: file.start_pressure_limit.unwrap_or(pressure::DEFAULT_LIMIT),
             gc,
             raw_exec: if file.raw_exec.enabled { Availability::Enabled } else { Availability::Disabled },
             consul: file.consul,

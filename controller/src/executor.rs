@@ -4,14 +4,16 @@
 //! between the planner's words and the drivers', and holds no `if` about *whether* something is done, only about *how*.
 //!
 //! - [`process`]: starts, stops and finds task attempts through their task driver.
+//! - [`pressure`]: whether the machine is under pressure, by which starts are paced.
 //! - [`places`]: directories, mounts, tokens, volumes.
 //! - [`services`]: registrations and checks.
 
 pub mod places;
+pub mod pressure;
 pub mod process;
 pub mod services;
 
-use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 
 use herdlet_api_types::{InstanceId, alloc::Allocation, job::Task};
 use herdlet_plan::{
@@ -20,7 +22,7 @@ use herdlet_plan::{
     event::Event,
     op::{Op, Part, Subject, Target, TaskPart},
 };
-use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Permits, Rate, Report, Request};
+use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
 
 use crate::{
     drivers::{identity::Signer, privileges::Privileges, sight::Class, task::Registry},
@@ -93,9 +95,10 @@ impl Kind {
 }
 
 impl Executor {
-    /// Operations report to `inbox`.
-    pub fn new(context: Arc<Context>, inbox: Inbox<Input>) -> Self {
-        Self { context, operations: Operations::new(inbox, Permits::new(limit_of)) }
+    /// Operations report to `inbox`; starts keep to the pace.
+    pub fn new(context: Arc<Context>, inbox: Inbox<Input>, starts: Pace) -> Self {
+        let permits = Permits::new(limit_of).paced(BTreeMap::from([(Kind::Start, starts)]));
+        Self { context, operations: Operations::new(inbox, permits) }
     }
 
     /// The live operations and figures, to look at.
@@ -105,15 +108,23 @@ impl Executor {
 }
 
 impl runtime::Executor<Do> for Executor {
-    fn start(&mut self, actions: Vec<Do>) {
+    fn start(&mut self, mut actions: Vec<Do>) {
+        // What begins at once begins in this order.
+        actions.sort_by_key(|Do(action)| Reverse(priority_of(&action.subject)));
         for Do(action) in actions {
+            let key = OpKey {
+                target: action.op.target.clone(),
+                signal: matches!(action.verb, Verb::Signal { .. }).then_some(action.op.generation),
+            };
+            if action.verb == Verb::Withdraw {
+                self.operations.cancel(&key);
+                continue;
+            }
             let request = Request {
-                key: OpKey {
-                    target: action.op.target.clone(),
-                    signal: matches!(action.verb, Verb::Signal { .. }).then_some(action.op.generation),
-                },
+                key,
                 generation: action.op.generation,
                 kind: kind_of(&action),
+                priority: priority_of(&action.subject),
                 deadline: duration(action.timeout),
             };
             let context = Arc::clone(&self.context);
@@ -128,7 +139,7 @@ impl From<Report<OpKey, Outcome>> for Input {
             runtime::Outcome::Done(outcome) => outcome,
             runtime::Outcome::Overdue => Outcome::Overdue,
             runtime::Outcome::Panicked(message) => retry(format!("carry it out: it panicked: {message}")),
-            runtime::Outcome::Cancelled => retry("carry it out: it was cancelled".to_owned()),
+            runtime::Outcome::Cancelled => retry("begin: it was taken back".to_owned()),
             runtime::Outcome::Refused => retry("begin: an earlier operation has not ended".to_owned()),
         };
         Self::Event(Event::Outcome(Op { target: report.key.target, generation: report.generation }, outcome))
@@ -210,6 +221,7 @@ impl PlaceVerb {
             Verb::Down => Some(Self::Down),
             Verb::Look => Some(Self::Look),
             Verb::Start { .. }
+            | Verb::Withdraw
             | Verb::Recover { .. }
             | Verb::Stop { .. }
             | Verb::Destroy { .. }
@@ -279,9 +291,18 @@ pub fn inheritable(vars: impl Iterator<Item = (String, String)>) -> Variables {
     vars.filter(|(name, _)| !OWN.iter().any(|own| name.starts_with(own))).collect::<BTreeMap<_, _>>()
 }
 
+/// An allocation's is its job's. Volumes come first: those of any priority may wait for them.
+fn priority_of(subject: &Subject) -> u8 {
+    match subject {
+        Subject::Alloc(alloc, _) => alloc.job.priority,
+        Subject::Volume(_) => u8::MAX,
+    }
+}
+
 fn kind_of(action: &Action) -> Kind {
     match (&action.verb, &action.op.target) {
-        (Verb::Start { .. }, _) => Kind::Start,
+        // Taking back is no operation; it is about a start.
+        (Verb::Start { .. } | Verb::Withdraw, _) => Kind::Start,
         (Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. } | Verb::Signal { .. }, _) => {
             Kind::Stop
         }

@@ -36,6 +36,7 @@ use crate::{
         manifests::{self, Drivers, Set},
     },
     durable,
+    executor::pressure,
     guard::{Charge, Guard},
     instance::{Availability, Instance, Options},
     paths::Paths,
@@ -224,6 +225,7 @@ async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agen
         settings,
         volumes: Vec::new(),
         consul: agent::consul_from_env()?,
+        start_pressure_limit: pressure::DEFAULT_LIMIT,
         notes: Arc::new(|_| {}),
     })
     .await?;

@@ -105,6 +105,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         settings: config.planner_settings(id, total),
         volumes: config.volumes(),
         consul,
+        start_pressure_limit: config.start_pressure_limit,
         notes: telemetry.sink(),
     })
     .await?;

@@ -384,6 +384,8 @@ fn write_operations(page: &mut Page<'_>, figures: &[(&'static str, KindFigures)]
         |read: fn(&KindFigures) -> f64| figures.iter().map(move |(kind, figures)| ([*kind], read(figures)));
     page.gauges(&names::OPERATIONS_RUNNING, each(|figures| number(figures.running as u64)))?;
     page.gauges(&names::OPERATIONS_WAITING, each(|figures| number(figures.waiting as u64)))?;
+    let paced = figures.iter().map(|(kind, figures)| ([*kind], figures.paced_total));
+    page.counters(&names::OPERATIONS_PACED, paced)?;
     page.gauges(&names::OPERATION_OLDEST, each(|figures| figures.oldest.as_secs_f64()))
 }
 

@@ -61,6 +61,8 @@ pub enum Verb {
         /// Attempt number. Committed before this action is released; the first is told by the allocation's own commit.
         attempt: u32,
     },
+    /// Take back the start under way on the same part, where it has not begun; the start's own outcome tells. It has none.
+    Withdraw,
     /// See what became of the attempt.
     Recover {
         /// Attempt number.
@@ -110,7 +112,7 @@ impl Action {
     pub fn release(&self) -> Release {
         match self.verb {
             Verb::Look | Verb::Recover { .. } => Release::AtOnce,
-            Verb::Stop { .. } => Release::Stop,
+            Verb::Stop { .. } | Verb::Withdraw => Release::Stop,
             Verb::Down => match self.op.target {
                 // It comes before the kill, and is made good where the decision was never stored.
                 Target::Alloc(
@@ -232,6 +234,7 @@ mod tests {
             (Verb::Up, Release::AfterCommit),
             (Verb::Look, Release::AtOnce),
             (Verb::Start { attempt }, Release::AfterCommit),
+            (Verb::Withdraw, Release::Stop),
             (Verb::Recover { attempt }, Release::AtOnce),
             (Verb::Destroy { attempt }, Release::AfterCommit),
             (Verb::Prestop { attempt }, Release::AfterCommit),

@@ -17,7 +17,7 @@
 //! - [`queue`]: wakes, one per key, the earliest wins.
 //! - [`inbox`] and [`run`]: the loop around the core.
 //! - [`committer`]: durability first, then effects.
-//! - [`operation`] and [`permit`]: hands, bounded.
+//! - [`operation`], [`permit`] and [`pace`]: hands, bounded.
 //! - [`off_thread`]: work that blocks.
 //! - [`ready`], [`backoff`], [`clock`], [`metrics`]: small things the above (and worlds) need.
 //!
@@ -32,6 +32,7 @@ pub mod inbox;
 pub mod metrics;
 pub mod off_thread;
 pub mod operation;
+pub mod pace;
 pub mod permit;
 pub mod queue;
 pub mod ready;
@@ -48,6 +49,7 @@ pub use inbox::{Arrivals, Inbox, InboxError};
 pub use metrics::Metrics;
 pub use off_thread::{OffThread, off_thread};
 pub use operation::{Operations, Outcome, Report, Request};
+pub use pace::Pace;
 pub use permit::{Limit, Permit, Permits, Rate};
 pub use queue::{Wake, WakeQueue};
 pub use ready::{Gate, GateOpener, Ready};

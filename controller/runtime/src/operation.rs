@@ -41,6 +41,8 @@ pub struct Request<K, N> {
     pub generation: u64,
     /// The kind of work, which decides about permits.
     pub kind: N,
+    /// Of those that wait for a permit the highest comes first.
+    pub priority: u8,
     /// How long it may take once it has its permit.
     pub deadline: Duration,
 }
@@ -161,7 +163,7 @@ where
         }
     }
 
-    /// Asks the operation of `key` to end; `false` when there is none. Its outcome still comes.
+    /// Asks the operation of `key` to end; `false` when there is none. Its outcome still comes; one that has not begun won't.
     pub fn cancel(&self, key: &K) -> bool {
         self.slots().live.get(key).inspect(|slot| slot.token.cancel()).is_some()
     }
@@ -183,7 +185,11 @@ where
     /// The figures of every kind seen so far, in order.
     #[must_use]
     pub fn figures(&self) -> Vec<(N, KindFigures)> {
-        self.slots().figures()
+        let mut figures = self.slots().figures();
+        for (kind, figures) in &mut figures {
+            figures.paced_total = self.permits.paced_total(*kind);
+        }
+        figures
     }
 
     async fn run<F, W>(&self, request: Request<K, N>, token: CancellationToken, work: W)
@@ -194,7 +200,7 @@ where
         let permit = tokio::select! {
             biased;
             () = token.cancelled() => None,
-            permit = self.permits.acquire(request.kind) => Some(permit),
+            permit = self.permits.acquire(request.kind, request.priority) => Some(permit),
         };
         let Some(permit) = permit else {
             self.free_slot(&request, &Outcome::<T>::Cancelled, Duration::ZERO);

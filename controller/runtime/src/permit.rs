@@ -1,12 +1,13 @@
-//! Bounded concurrency and rate per kind of work.
+//! Bounded concurrency, rate and pace per kind of work.
 //!
-//! In goes a kind, out comes a [`Permit`] once there is a place and the rate allows it. Waiters are served in order. It
-//! must not know what the work is.
+//! In go a kind and a priority, out comes a [`Permit`] once there is a place and the rate and the pace allow it. Who waits is served
+//! by priority, the highest first, and then in order. It must not know what the work is.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use governor::clock::Clock;
@@ -14,8 +15,10 @@ use governor::middleware::NoOpMiddleware;
 use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
+
+use crate::pace::Pace;
 
 /// How much of one kind of work may go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,17 +41,18 @@ pub struct Rate {
 /// The permission to work; the place is free again when it is dropped.
 #[derive(Debug)]
 pub struct Permit {
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 /// The permits of all kinds; cheap to clone.
 pub struct Permits<N> {
     limit_of: Arc<dyn Fn(N) -> Limit + Send + Sync>,
     kinds: Arc<Mutex<BTreeMap<N, Arc<Kind>>>>,
+    paces: Arc<BTreeMap<N, Pace>>,
 }
 
 struct Kind {
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
     /// The lock makes those who wait for the rate wait in order.
     rate: Option<tokio::sync::Mutex<Limiter>>,
 }
@@ -57,7 +61,11 @@ type Limiter = RateLimiter<NotKeyed, InMemoryState, TokioTime, NoOpMiddleware<Na
 
 impl<N> Clone for Permits<N> {
     fn clone(&self) -> Self {
-        Self { limit_of: Arc::clone(&self.limit_of), kinds: Arc::clone(&self.kinds) }
+        Self {
+            limit_of: Arc::clone(&self.limit_of),
+            kinds: Arc::clone(&self.kinds),
+            paces: Arc::clone(&self.paces),
+        }
     }
 }
 
@@ -71,17 +79,29 @@ impl<N: Ord + Copy> Permits<N> {
     /// Permits with the limits `limit_of` gives; it is asked once per kind, so that no kind is without a limit.
     #[must_use]
     pub fn new(limit_of: impl Fn(N) -> Limit + Send + Sync + 'static) -> Self {
-        Self { limit_of: Arc::new(limit_of), kinds: Arc::default() }
+        Self { limit_of: Arc::new(limit_of), kinds: Arc::default(), paces: Arc::default() }
     }
 
-    /// Waits for a place, then for the rate. Nothing is used up when it is dropped while waiting.
-    pub async fn acquire(&self, kind: N) -> Permit {
+    /// The same permits, where each kind in `paces` keeps to its pace.
+    #[must_use]
+    pub fn paced(self, paces: BTreeMap<N, Pace>) -> Self {
+        Self { paces: Arc::new(paces), ..self }
+    }
+
+    /// How many of a kind had to wait for its pace so far.
+    #[must_use]
+    pub fn paced_total(&self, kind: N) -> u64 {
+        self.paces.get(&kind).map_or(0, Pace::held_total)
+    }
+
+    /// Waits for its turn, then for a place, then for the rate. Nothing is used up when it is dropped while waiting.
+    pub async fn acquire(&self, kind: N, priority: u8) -> Permit {
+        let turn = self.paces.get(&kind).map(|pace| pace.join(priority));
+        if let Some(turn) = &turn {
+            turn.come().await;
+        }
         let kind = self.kind(kind);
-        let place = match Arc::clone(&kind.places).acquire_owned().await {
-            Ok(place) => place,
-            // Only a closed semaphore fails, and nobody closes these.
-            Err(_) => std::future::pending().await,
-        };
+        let place = Places::take(&kind.places, priority).await;
         if let Some(rate) = &kind.rate {
             let limiter = rate.lock().await;
             while let Err(not_until) = limiter.check() {
@@ -89,6 +109,9 @@ impl<N: Ord + Copy> Permits<N> {
                 let wait = not_until.wait_time_from(limiter.clock().now());
                 tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
             }
+        }
+        if let Some(turn) = turn {
+            turn.begin();
         }
         Permit { _place: place }
     }
@@ -101,13 +124,73 @@ impl<N: Ord + Copy> Permits<N> {
 
 impl Kind {
     fn new(limit: Limit) -> Self {
-        let places =
-            usize::try_from(limit.concurrent.get()).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         let rate = limit.rate.and_then(|rate| {
             let quota = Quota::with_period(rate.period.max(Duration::from_nanos(1)))?.allow_burst(rate.burst);
             Some(tokio::sync::Mutex::new(RateLimiter::direct_with_clock(quota, TokioTime(Instant::now()))))
         });
-        Self { places: Arc::new(Semaphore::new(places)), rate }
+        Self { places: Arc::new(Places::new(limit.concurrent)), rate }
+    }
+}
+
+/// Places for work of one kind.
+#[derive(Debug)]
+struct Places(Mutex<Room>);
+
+#[derive(Debug)]
+struct Room {
+    free: u32,
+    /// Who waits: the highest priority first, then the one that came first.
+    waiting: BTreeMap<(Reverse<u8>, u64), oneshot::Sender<Place>>,
+    /// How many have ever waited.
+    came: u64,
+}
+
+/// One of them, taken until it is dropped.
+#[derive(Debug)]
+struct Place(Option<Arc<Places>>);
+
+impl Places {
+    fn new(count: NonZeroU32) -> Self {
+        Self(Mutex::new(Room { free: count.get(), waiting: BTreeMap::new(), came: 0 }))
+    }
+
+    async fn take(this: &Arc<Self>, priority: u8) -> Place {
+        let waits = {
+            let mut room = this.room();
+            if room.free > 0 {
+                room.free -= 1;
+                return Place(Some(Arc::clone(this)));
+            }
+            room.came += 1;
+            let (sender, waits) = oneshot::channel();
+            let came = room.came;
+            room.waiting.insert((Reverse(priority), came), sender);
+            waits
+        };
+        match waits.await {
+            Ok(place) => place,
+            // Nobody is struck off the list but with a place, and the list lives as long as we do.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(places) = self.0.take() else { return };
+        let mut room = places.room();
+        while let Some((_, next)) = room.waiting.pop_first() {
+            match next.send(Self(Some(Arc::clone(&places)))) {
+                Ok(()) => return,
+                // It has given up, and what it was sent is no place.
+                Err(mut returned) => returned.0 = None,
+            }
+        }
+        room.free += 1;
     }
 }
 
@@ -139,14 +222,14 @@ mod tests {
             .map(|_| {
                 let (permits, now, most) = (permits.clone(), Arc::clone(&now), Arc::clone(&most));
                 tokio::spawn(async move {
-                    let _permit = permits.acquire("mount").await;
+                    let _permit = permits.acquire("mount", 0).await;
                     most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     tokio::time::sleep(Duration::from_secs(10)).await;
                     now.fetch_sub(1, Ordering::SeqCst);
                 })
             })
             .collect();
-        permits.acquire("kill").await;
+        permits.acquire("kill", 0).await;
         assert_eq!(start.elapsed(), Duration::ZERO, "another kind does not wait");
         for work in work {
             assert!(work.await.is_ok());
@@ -161,7 +244,7 @@ mod tests {
         let start = Instant::now();
         let mut began = Vec::new();
         for _ in 0..4 {
-            drop(permits.acquire(()).await);
+            drop(permits.acquire((), 0).await);
             began.push(start.elapsed().as_secs());
         }
         assert_eq!(began, [0, 0, 60, 120]);
@@ -169,7 +252,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(3_600)).await;
         let start = Instant::now();
         for _ in 0..3 {
-            drop(permits.acquire(()).await);
+            drop(permits.acquire((), 0).await);
         }
         assert_eq!(start.elapsed().as_secs(), 60);
     }
@@ -177,9 +260,33 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_waiter_that_gives_up_uses_nothing() {
         let permits = Permits::new(|()| Limit { concurrent: NonZeroU32::MIN, rate: None });
-        let held = permits.acquire(()).await;
-        assert!(tokio::time::timeout(Duration::from_secs(1), permits.acquire(())).await.is_err());
+        let held = permits.acquire((), 0).await;
+        assert!(tokio::time::timeout(Duration::from_secs(1), permits.acquire((), 0)).await.is_err());
         drop(held);
-        assert!(tokio::time::timeout(Duration::from_secs(1), permits.acquire(())).await.is_ok());
+        assert!(tokio::time::timeout(Duration::from_secs(1), permits.acquire((), 0)).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_served_by_priority_and_then_in_order() {
+        let permits = Permits::new(|()| Limit { concurrent: NonZeroU32::MIN, rate: None });
+        let held = permits.acquire((), 50).await;
+        let served = Arc::new(Mutex::new(Vec::new()));
+        let mut work = Vec::new();
+        for (name, priority) in [("a", 50), ("b", 20), ("c", 80), ("d", 50), ("e", 80)] {
+            let (permits, served) = (permits.clone(), Arc::clone(&served));
+            work.push(tokio::spawn(async move {
+                let _permit = permits.acquire((), priority).await;
+                served.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+            }));
+            tokio::task::yield_now().await;
+        }
+        // One that gives up is passed over.
+        work[2].abort();
+        tokio::task::yield_now().await;
+        drop(held);
+        for work in work {
+            let _ = work.await;
+        }
+        assert_eq!(*served.lock().unwrap_or_else(PoisonError::into_inner), ["e", "a", "d", "b"]);
     }
 }

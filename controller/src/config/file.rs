@@ -77,6 +77,9 @@ pub struct File {
     pub memory_total_mb: Option<u64>,
     /// Disk in MiB, likewise.
     pub disk_total_mb: Option<u64>,
+    /// Above so many percent of pressure on the machine, starts of lower priority wait.
+    #[schemars(range(max = 100))]
+    pub start_pressure_limit: Option<u8>,
     /// So long a job stays that is over.
     pub job_gc_threshold: Option<Span>,
     /// So many allocations that have ended keep their directories.

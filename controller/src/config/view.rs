@@ -148,6 +148,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("gc_inode_usage_threshold", json!(config.gc.gc_inode_usage_threshold)),
         ("gc_interval", json!(config.gc.gc_interval.to_string())),
         ("max_kill_timeout", json!(config.max_kill_timeout.to_string())),
+        ("start_pressure_limit", json!(config.start_pressure_limit)),
         ("raw_exec.enabled", json!(config.raw_exec == Availability::Enabled)),
         ("host_volumes", config.host_volumes.iter().map(volume).collect()),
         ("consul.address", json!(config.consul.address)),

@@ -145,7 +145,9 @@ metrics! {
     OPERATIONS_RUNNING = Gauge Number "operations_running" ["operation"]
         "Operations under way, those past their deadline included.";
     OPERATIONS_WAITING = Gauge Number "operations_waiting" ["operation"]
-        "Operations that wait for a permit.";
+        "Operations that wait for a permit, or because the machine is under pressure.";
+    OPERATIONS_PACED = Counter Number "operations_paced_total" ["operation"]
+        "Operations that had to wait because the machine was under pressure and others had a higher priority.";
     OPERATION_OLDEST = Gauge Seconds "operation_oldest_seconds" ["kind"]
         "Age of the oldest operation that has not ended; 0 when there is none.";
 

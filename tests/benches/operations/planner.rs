@@ -163,6 +163,7 @@ fn done(action: &Action) -> Outcome {
             Verb::Up
             | Verb::Down
             | Verb::Start { .. }
+            | Verb::Withdraw
             | Verb::Stop { .. }
             | Verb::Destroy { .. }
             | Verb::Prestop { .. }

@@ -373,7 +373,7 @@ impl Machine {
                 self.read_tokens(alloc.id, index);
                 Ok(Outcome::Done)
             }
-            Verb::Up | Verb::Down | Verb::Look | Verb::Prestop { .. } => {
+            Verb::Up | Verb::Down | Verb::Look | Verb::Withdraw | Verb::Prestop { .. } => {
                 Err(format!("{verb:?} on a process"))
             }
         }
@@ -515,6 +515,7 @@ impl Machine {
                 (false, _) => Outcome::Absent,
             },
             verb @ (Verb::Start { .. }
+            | Verb::Withdraw
             | Verb::Recover { .. }
             | Verb::Stop { .. }
             | Verb::Destroy { .. }

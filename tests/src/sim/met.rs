@@ -40,6 +40,7 @@ kinds! {
     VolumeDelete = "volumes deleted",
     PortTaken = "ports taken by others",
     Failure = "failed operations",
+    WithdrawnStart = "starts taken back before they began",
     LostOutcome = "lost outcomes",
     DoubledOutcome = "doubled outcomes",
     SlowOperation = "slow operations",

@@ -162,6 +162,7 @@ impl Promises {
             }
             Verb::Look
             | Verb::Start { .. }
+            | Verb::Withdraw
             | Verb::Recover { .. }
             | Verb::Stop { .. }
             | Verb::Destroy { .. }

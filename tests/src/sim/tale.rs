@@ -251,6 +251,7 @@ fn verb(verb: &Verb) -> String {
         Verb::Down => "down".to_owned(),
         Verb::Look => "look".to_owned(),
         Verb::Start { attempt } => format!("start {attempt}"),
+        Verb::Withdraw => "take the start back".to_owned(),
         Verb::Recover { attempt } => format!("recover {attempt}"),
         Verb::Stop { attempt, grace, .. } => format!("stop {attempt}, by force after {grace}"),
         Verb::Destroy { attempt } => format!("destroy {attempt}"),

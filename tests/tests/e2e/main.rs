@@ -21,6 +21,7 @@ mod identity;
 mod in_place;
 mod metrics;
 mod nobody;
+mod paced;
 mod page;
 mod periodic;
 mod placement;

@@ -229,6 +229,9 @@ impl Writer<'_> {
         self.note_stop(&stop.reason);
         self.state.durable.restart = None;
         self.state.durable.stop = Some(stop);
+        for index in 0..self.task_count() {
+            self.withdraw_start(index);
+        }
     }
 
     fn issue(&mut self, part: Part, doing: Doing, verb: Verb, timeout: Duration) {

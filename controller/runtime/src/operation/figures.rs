@@ -28,6 +28,8 @@ pub struct KindFigures {
     pub panicked_total: u64,
     /// How many were cancelled before they began so far.
     pub cancelled_total: u64,
+    /// How many had to wait for the pace of their kind so far.
+    pub paced_total: u64,
     /// How many were refused because their key was taken so far.
     pub refused_total: u64,
     /// How long those that ended had run.

@@ -22,7 +22,7 @@ fn working() -> (Running, Work) {
 }
 
 fn request(key: u32, kind: &'static str) -> Request<u32, &'static str> {
-    Request { key, generation: 1, kind, deadline: Duration::from_secs(10) }
+    Request { key, generation: 1, kind, priority: 50, deadline: Duration::from_secs(10) }
 }
 
 fn of(work: &Work, kind: &str) -> KindFigures {

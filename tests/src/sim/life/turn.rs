@@ -208,6 +208,10 @@ impl Life {
                 self.promises.release_late(&action, known, BootId(self.machine.boot))?;
             }
         }
+        if action.verb == Verb::Withdraw {
+            self.withdraw(&action.op);
+            return Ok(());
+        }
         // A signal is sent beside whatever else is done with its process.
         let occupies = |action: &Action| !matches!(action.verb, Verb::Signal { .. });
         let mut others = self.flights.iter().filter(|flight| occupies(&flight.action));
@@ -225,6 +229,20 @@ impl Life {
         let overdue_at = (overdue_at < done_at).then_some(overdue_at);
         self.flights.push(Flight { action, effect_at, done_at, overdue_at, outcome: None });
         Ok(())
+    }
+
+    /// Takes back a start that waits, as some do; one that has begun goes on.
+    fn withdraw(&mut self, start: &Op) {
+        let now_ns = self.now_ns;
+        let waits = |flight: &&mut Flight| flight.action.op == *start && flight.outcome.is_none();
+        if let Some(flight) = self.flights.iter_mut().find(waits)
+            && self.dice.one_in(2)
+        {
+            self.met.note(Kind::WithdrawnStart);
+            let why = "it was taken back".to_owned();
+            flight.outcome = Some(Outcome::Failed { class: FailureClass::Retry, why });
+            flight.done_at = now_ns + 1;
+        }
     }
 
     fn show(&mut self, view: View) -> Result<(), String> {
@@ -454,6 +472,7 @@ impl Life {
             | Verb::Prestop { .. }
             | Verb::Look
             | Verb::Start { .. }
+            | Verb::Withdraw
             | Verb::Recover { .. }
             | Verb::Signal { .. } => outcome,
         });

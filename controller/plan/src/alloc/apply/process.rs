@@ -12,10 +12,11 @@ use herdlet_api_types::{
     task::{ExitResult, TaskEventKind},
 };
 
-use super::Writer;
+use super::{Issued, Writer};
 use crate::{
-    action::{FailureClass, Outcome, Recovered},
+    action::{FailureClass, Outcome, Recovered, Verb},
     event::Noticed,
+    limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
     plan::TaskChange,
     state::{self, AfterStop, Doing, Doom, PartState, Run, Stage, StopStep, TaskState},
@@ -85,6 +86,15 @@ impl Writer<'_> {
                 let doomed = self.known(index).is_some_and(|known| known.doom.is_some());
                 self.die(index, if doomed { Failed::Yes } else { Failed::No });
             }
+        }
+    }
+
+    /// A start that is under way may wait for others: nobody waits for that who wants its task to end.
+    pub(super) fn withdraw_start(&mut self, index: TaskIndex) {
+        let part = Part::Task(index, TaskPart::Process);
+        if let PartState::Busy { generation, doing: Doing::Up, .. } = *self.state.parts.get(part) {
+            let (verb, timeout) = (Verb::Withdraw, OPERATION_TIMEOUT);
+            self.issued.push(Issued { part, generation, verb, timeout });
         }
     }
 

@@ -48,6 +48,28 @@ fn what_can_not_be_restarted_says_so() {
     assert!(!refused(vec![dead(), running()], ClientStatus::Running, RestartScope::Running));
 }
 
+/// A start may wait for those of higher priority: whoever ends its task does not wait with it.
+#[test]
+fn a_start_under_way_is_taken_back_when_its_task_is_to_end() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut unwanted = spec.clone();
+    std_alloc::sync::Arc::make_mut(&mut unwanted).desired = Desired::Stop;
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    life.settle();
+    let start = life.generation;
+    life.spec = &unwanted;
+    life.settle();
+    assert_eq!(life.issued, ["Start { attempt: 1 }", "Withdraw"]);
+    assert_eq!(life.generation, start, "it goes by the number of the start");
+    life.outcome(PROCESS, Outcome::Failed { class: FailureClass::Retry, why: String::new() });
+    life.now = at(101);
+    life.settle();
+    life.outcome(PROCESS, Outcome::Recovered(Recovered::NotStarted));
+    assert_eq!(life.issued[2], "Recover { attempt: 1 }");
+    assert!(life.issued[3].starts_with("Stop"), "{:?}", life.issued);
+    assert_eq!(life.state.durable.tasks[0].restarts, 0);
+}
+
 /// A life in which a task ended while it was being stopped had two operations on its process at once.
 #[test]
 fn an_exit_seen_while_the_task_is_being_stopped_waits_for_the_stop_to_end() {

@@ -135,7 +135,7 @@ impl HttpApi {
         timeout: Duration,
         doing: &(impl Fn() -> String + Sync),
     ) -> Result<reqwest::Response, Refused> {
-        let _permit = self.permits.acquire(kind).await;
+        let _permit = self.permits.acquire(kind, 0).await;
         let response = match request.timeout(timeout).send().await {
             Ok(response) => response,
             Err(error) => {

@@ -1,0 +1,244 @@
+//! Who may begin while the machine is under pressure: what has the highest priority, and the rest a while later.
+//!
+//! In goes a priority, and somebody who can tell whether there is pressure; out comes a [`Turn`] that may be waited for. Without
+//! pressure nobody waits, nor does what has nothing above it, and nobody is asked. It must not know what the work is.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Debug};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+/// So long what has begun is given to get going before anything below it follows. The kernel's shortest average of pressure is over
+/// as much: until then it may still rise from what has just begun.
+const HEAD_START: Duration = Duration::from_secs(10);
+
+/// Nobody waits longer than this for what is above: there may always be something.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// The kernel works its averages out every two seconds.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The line in which work of one kind waits; cheap to clone.
+#[derive(Clone)]
+pub struct Pace {
+    is_pressed: Arc<dyn Fn() -> bool + Send + Sync>,
+    line: Arc<Mutex<Line>>,
+}
+
+#[derive(Default)]
+struct Line {
+    /// How many have not begun, by priority.
+    waiting: BTreeMap<u8, usize>,
+    /// When the last one of a priority began.
+    begun: BTreeMap<u8, Instant>,
+    /// When pressure was last asked for, and the answer.
+    looked: Option<(Instant, bool)>,
+    /// How many had to wait so far.
+    held: u64,
+}
+
+impl Pace {
+    /// A line that asks `is_pressed` while somebody waits in it, once a second at most. It must not block.
+    #[must_use]
+    pub fn new(is_pressed: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { is_pressed: Arc::new(is_pressed), line: Arc::default() }
+    }
+
+    /// How many had to wait so far.
+    #[must_use]
+    pub fn held_total(&self) -> u64 {
+        self.line().held
+    }
+
+    /// Joins the line. What is dropped without having begun leaves it.
+    pub(crate) fn join(&self, priority: u8) -> Turn {
+        *self.line().waiting.entry(priority).or_default() += 1;
+        Turn { pace: self.clone(), priority }
+    }
+
+    fn may_begin(&self, priority: u8) -> bool {
+        let mut line = self.line();
+        let now = Instant::now();
+        if line.is_first(priority, now) {
+            return true;
+        }
+        match line.looked {
+            Some((at, pressed)) if now.duration_since(at) < LOOK_EVERY => !pressed,
+            _ => {
+                let pressed = (self.is_pressed)();
+                line.looked = Some((now, pressed));
+                !pressed
+            }
+        }
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Debug for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pace").finish_non_exhaustive()
+    }
+}
+
+impl Line {
+    /// Whether nothing above waits, and what has begun there has had its head start.
+    fn is_first(&self, priority: u8, now: Instant) -> bool {
+        let above = (Bound::Excluded(priority), Bound::Unbounded);
+        let gets_going = |at: &Instant| now.duration_since(*at) < HEAD_START;
+        self.waiting.range(above).next().is_none() && !self.begun.range(above).any(|(_, at)| gets_going(at))
+    }
+}
+
+/// A place in the line.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pace: Pace,
+    priority: u8,
+}
+
+impl Turn {
+    /// Waits until it may begin.
+    pub(crate) async fn come(&self) {
+        if self.pace.may_begin(self.priority) {
+            return;
+        }
+        self.pace.line().held += 1;
+        let held_at = Instant::now();
+        while held_at.elapsed() < WAIT_MAX && !self.pace.may_begin(self.priority) {
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// It begins, and leaves the line.
+    pub(crate) fn begin(self) {
+        self.pace.line().begun.insert(self.priority, Instant::now());
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut line = self.pace.line();
+        if let Some(waiting) = line.waiting.get_mut(&self.priority) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                line.waiting.remove(&self.priority);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// A machine whose pressure is told, and how often it was asked for.
+    #[derive(Clone, Default)]
+    struct Machine {
+        pressed: Arc<AtomicBool>,
+        asked: Arc<AtomicUsize>,
+    }
+
+    impl Machine {
+        fn pressed() -> Self {
+            let machine = Self::default();
+            machine.pressed.store(true, Ordering::SeqCst);
+            machine
+        }
+
+        fn pace(&self) -> Pace {
+            let machine = self.clone();
+            Pace::new(move || {
+                machine.asked.fetch_add(1, Ordering::SeqCst);
+                machine.pressed.load(Ordering::SeqCst)
+            })
+        }
+    }
+
+    /// After how many seconds it begins.
+    async fn begins_after(pace: &Pace, priority: u8) -> u64 {
+        let joined = Instant::now();
+        let turn = pace.join(priority);
+        turn.come().await;
+        turn.begin();
+        joined.elapsed().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn under_pressure_lower_priorities_follow_one_after_the_other() {
+        let machine = Machine::pressed();
+        let pace = machine.pace();
+        let (high, low, other, middle) = tokio::join!(
+            begins_after(&pace, 80),
+            begins_after(&pace, 20),
+            begins_after(&pace, 80),
+            begins_after(&pace, 50)
+        );
+        assert_eq!((high, other, middle, low), (0, 0, 10, 20));
+        assert_eq!(pace.held_total(), 2);
+        assert!(machine.asked.load(Ordering::SeqCst) <= 21, "once a second for all that wait");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_pressure_and_among_equals_nobody_waits() {
+        let machine = Machine::default();
+        let pace = machine.pace();
+        assert_eq!(tokio::join!(begins_after(&pace, 20), begins_after(&pace, 80)), (0, 0));
+        let machine = Machine::pressed();
+        let pace = machine.pace();
+        for _ in 0..200 {
+            assert_eq!(begins_after(&pace, 50).await, 0);
+        }
+        assert_eq!(machine.asked.load(Ordering::SeqCst), 0, "nobody asks where nobody waits");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_begins_when_the_pressure_is_over() {
+        let machine = Machine::pressed();
+        let pace = machine.pace();
+        assert_eq!(begins_after(&pace, 80).await, 0);
+        let low = tokio::spawn({
+            let pace = pace.clone();
+            async move { begins_after(&pace, 20).await }
+        });
+        sleep(Duration::from_millis(3_500)).await;
+        assert_eq!(pace.held_total(), 1);
+        machine.pressed.store(false, Ordering::SeqCst);
+        assert_eq!(low.await.ok(), Some(4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_ever() {
+        let pace = Machine::pressed().pace();
+        let busy = tokio::spawn({
+            let pace = pace.clone();
+            async move {
+                loop {
+                    begins_after(&pace, 80).await;
+                    sleep(Duration::from_secs(5)).await;
+                }
+            }
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(begins_after(&pace, 20).await, 30);
+        busy.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gives_up_holds_up_nobody() {
+        let pace = Machine::pressed().pace();
+        let above = pace.join(80);
+        let below = tokio::time::timeout(Duration::from_secs(2), begins_after(&pace, 20));
+        assert!(below.await.is_err());
+        assert_eq!(pace.held_total(), 1);
+        drop(above);
+        assert_eq!(begins_after(&pace, 20).await, 0);
+    }
+}

@@ -1,0 +1,78 @@
+//! Starts on a machine under pressure: the highest priority goes first. The pressure is a folder over `/proc/pressure` that only the
+//! agent sees.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
+
+use herdlet_tests::e2e::{
+    agent::{Agent, Setup},
+    program::program,
+    wait,
+};
+
+use crate::common::{is_root, job, sleeper};
+
+/// What the agent takes for the kernel's word.
+struct Pressure(PathBuf);
+
+impl Pressure {
+    /// For an agent that was not started yet.
+    fn for_agent(agent: &mut Agent) -> Self {
+        let dir = agent.home.path().join("pressure");
+        fs::create_dir(&dir).unwrap();
+        let wrapper = agent.home.path().join("under-pressure");
+        let (shown, herdlet) = (dir.display(), program().display());
+        let script = format!(
+            "#!/bin/sh\nexec unshare --mount --propagation private sh -c 'mount --bind {shown} /proc/pressure && exec {herdlet} \"$@\"' herdlet \"$@\"\n"
+        );
+        fs::write(&wrapper, script).unwrap();
+        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+        agent.set_program(wrapper);
+        Self(dir)
+    }
+
+    fn set(&self, percent: u8) {
+        for file in ["cpu", "io", "memory"] {
+            let text = format!("some avg10={percent}.00 avg60=0.00 avg300=0.00 total=1\n");
+            fs::write(self.0.join(file), text).unwrap();
+        }
+    }
+}
+
+fn of_priority(name: &str, priority: u8) -> String {
+    job(name, "service", "", &[sleeper("t", "")])
+        .replace("  type: service\n", &format!("  type: service\n  priority: {priority}\n"))
+}
+
+fn is_running(agent: &Agent, job: &str) -> bool {
+    agent.allocs().iter().any(|alloc| alloc.job() == job && alloc.status() == "running")
+}
+
+fn paced(agent: &Agent) -> f64 {
+    agent.metric("herdlet_operations_paced_total", "start")
+}
+
+#[test]
+fn under_pressure_the_highest_priority_starts_first_and_what_waits_can_be_deleted() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::prepare(Setup::default());
+    let pressure = Pressure::for_agent(&mut agent);
+    pressure.set(90);
+    agent.launch();
+    agent.set_program(program().to_path_buf());
+    agent.apply(&of_priority("high", 80));
+    wait::until_true("the highest runs", || is_running(&agent, "high"));
+    assert_eq!(paced(&agent), 0.0);
+    agent.apply(&[of_priority("low", 20), of_priority("given-up", 10)].join("---\n"));
+    wait::until_true("the others wait", || paced(&agent) >= 2.0);
+
+    // Nobody has to wait for a start that nobody wants any more.
+    let output = agent.cli(&["delete", "--wait", "--timeout", "5s", "given-up"]);
+    assert_eq!(output.code, 0, "{output:?}");
+
+    pressure.set(0);
+    wait::until_true("the rest follows", || is_running(&agent, "low"));
+    assert_eq!(paced(&agent), 2.0);
+    agent.finish();
+}
