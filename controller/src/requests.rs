@@ -153,6 +153,7 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::Restart { .. }
         | Command::Signal { .. }
         | Command::PromoteDeployment { .. }
+        | Command::SetAllocHealth { .. }
         | Command::FailDeployment { .. } => false,
     }
 }

@@ -107,11 +107,11 @@ pub struct Update {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HealthCheck {
-    /// All tasks run and all checks pass.
+    /// All its tasks run and all its checks pass.
     Checks,
-    /// All tasks run.
+    /// All its tasks run; checks don't count.
     TaskStates,
-    /// Somebody says so through the API.
+    /// Somebody says so through the API (`/v1/deployment/allocation-health/ID`), of allocations in a deployment.
     Manual,
 }
 

@@ -178,6 +178,15 @@ pub enum Command {
         /// Which.
         id: DeploymentId,
     },
+    /// Say of allocations of a deployment whether they are healthy. An unhealthy one fails it.
+    SetAllocHealth {
+        /// Of which deployment.
+        id: DeploymentId,
+        /// These are.
+        healthy: Vec<AllocId>,
+        /// These are not.
+        unhealthy: Vec<AllocId>,
+    },
     /// Forget a volume; with `purge` remove its data.
     DeleteVolume {
         /// Which.

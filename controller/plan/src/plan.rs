@@ -3,7 +3,7 @@
 
 use std_alloc::{string::String, vec::Vec};
 
-use herdlet_api_types::{Duration, task::TaskStatus};
+use herdlet_api_types::{DeploymentId, Duration, task::TaskStatus};
 
 use crate::{
     action::Verb,
@@ -107,4 +107,6 @@ pub enum Waiting {
     Task(TaskIndex, TaskStatus),
     /// Passing checks, or time in health.
     Health(Option<Deadline>),
+    /// Somebody's word on its health, for this deployment.
+    Judgement(DeploymentId),
 }

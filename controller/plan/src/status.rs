@@ -239,6 +239,13 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             say(&"health", format_args!("waits for passing checks and time in health"));
             (Reason::Health, None, by.as_ref().and_then(due))
         }
+        Waiting::Judgement(id) => {
+            say(
+                &"health",
+                format_args!("waits for somebody's word at /v1/deployment/allocation-health/{id}"),
+            );
+            (Reason::Promotion, None, None)
+        }
     };
     Told { part, reason, since_ns, until_ns }
 }
@@ -301,7 +308,7 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
         Waiting::Delay(..) => 6,
         Waiting::Exit(..) => 5,
         Waiting::Part(_) => 4,
-        Waiting::Health(_) => 3,
+        Waiting::Health(_) | Waiting::Judgement(_) => 3,
         Waiting::Task(..) => 2,
         Waiting::Gate(_) | Waiting::Dependency(..) | Waiting::StopOrder(_) => 1,
     }

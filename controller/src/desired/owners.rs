@@ -59,6 +59,7 @@ impl Owners {
             | Command::Restart { .. }
             | Command::Signal { .. }
             | Command::PromoteDeployment { .. }
+            | Command::SetAllocHealth { .. }
             | Command::FailDeployment { .. } => return Ok(()),
         };
         let found = jobs.into_iter().find_map(|job| self.file_of(&job).map(|file| Owner { job, file }));

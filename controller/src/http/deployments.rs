@@ -173,9 +173,36 @@ pub(super) async fn pause() -> ApiError {
     ApiError::NotBuilt("deployments can't be paused in this release; promote or fail them".to_owned())
 }
 
-pub(super) async fn set_health() -> ApiError {
-    let message = "the health of allocations can't be set from outside in this release; write checks";
-    ApiError::NotBuilt(message.to_owned())
+/// Which allocations are healthy and which are not.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct SetHealth {
+    #[serde(rename = "HealthyAllocationIDs")]
+    healthy: Option<Vec<String>>,
+    #[serde(rename = "UnhealthyAllocationIDs")]
+    unhealthy: Option<Vec<String>>,
+}
+
+pub(super) async fn set_health(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    body::Json(said): body::Json<SetHealth>,
+) -> ApiResult<Json<Value>> {
+    let ids = |ids: Option<Vec<String>>| {
+        let ids = ids.unwrap_or_default();
+        ids.iter().map(|id| Ok(shared.alloc(id)?.spec.id)).collect::<ApiResult<Vec<_>>>()
+    };
+    let (healthy, unhealthy) = (ids(said.healthy)?, ids(said.unhealthy)?);
+    if healthy.is_empty() && unhealthy.is_empty() {
+        return Err(ApiError::bad("write \"HealthyAllocationIDs\" or \"UnhealthyAllocationIDs\""));
+    }
+    let id = shared.deployment(&id)?.0.id;
+    let (index, reverted) = match shared.request(Command::SetAllocHealth { id, healthy, unhealthy }).await? {
+        Reply::Accepted { index } => (index, None),
+        Reply::DeploymentFailed { index, reverted } => (index, reverted),
+        other => return Err(unexpected(other)),
+    };
+    Ok(Json(updated(index, reverted)))
 }
 
 fn updated(index: u64, reverted: Option<u64>) -> Value {

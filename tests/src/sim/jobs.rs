@@ -173,6 +173,11 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
             auto_revert: dice.one_in(2),
             auto_promote: canary > 0 && dice.one_in(2),
             canary,
+            health_check: match dice.below(4) {
+                0 => HealthCheck::TaskStates,
+                1 => HealthCheck::Manual,
+                _ => HealthCheck::Checks,
+            },
             ..fixture::update()
         });
     }

@@ -21,6 +21,7 @@ kinds! {
     Revert = "jobs gone back to older versions",
     Promote = "deployments promoted by people",
     FailDeployment = "deployments failed by people",
+    Judge = "allocations judged by people",
     AutoRevert = "jobs taken back by a failed deployment",
     Canary = "canaries",
     Crowded = "jobs that wait for room",

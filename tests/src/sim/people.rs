@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use herdlet_api_types::{AllocId, deployment::DeploymentGroup, job::Job, view::JobView};
+use herdlet_api_types::{
+    AllocId,
+    deployment::DeploymentGroup,
+    job::{HealthCheck, Job},
+    view::{AllocView, JobView},
+};
 use herdlet_plan::{
     event::{Command, Event, Noticed, RestartScope, VolumeData},
     job::children::Dispatch,
@@ -104,6 +109,9 @@ impl Life {
 
     /// Somebody decides on a deployment: on one that waits for it where there is one.
     pub(super) fn decide(&mut self) {
+        if self.dice.one_in(2) {
+            return self.judge();
+        }
         let newest = |view: &Arc<JobView>| {
             view.deployments.first().map(|it| (it.id, it.groups.values().any(DeploymentGroup::is_canarying)))
         };
@@ -115,6 +123,23 @@ impl Life {
             Command::PromoteDeployment { id: *id, scope: PromoteScope::All }
         };
         self.request(command);
+    }
+
+    /// Somebody gives his word on an allocation that waits for it.
+    fn judge(&mut self) {
+        let waits = |view: &&Arc<AllocView>| {
+            let group = view.spec.group();
+            let update = group.and_then(|group| group.update.as_ref());
+            view.healthy.is_none() && update.is_some_and(|update| update.health_check == HealthCheck::Manual)
+        };
+        let found =
+            self.allocs.values().find(waits).and_then(|view| Some((view.spec.id, view.spec.deployment?.id)));
+        let Some((alloc, id)) = found else { return };
+        let (healthy, unhealthy) = match self.dice.one_in(20) {
+            false => (vec![alloc], Vec::new()),
+            true => (Vec::new(), vec![alloc]),
+        };
+        self.request(Command::SetAllocHealth { id, healthy, unhealthy });
     }
 
     /// Something happens behind the agent's back; sometimes it is seen at once, sometimes by a look.

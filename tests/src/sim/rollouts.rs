@@ -13,7 +13,7 @@ use herdlet_api_types::{
     AllocId, DeploymentId, JobKey, UnixNanos,
     alloc::{Allocation, ClientStatus, Desired},
     deployment::{Deployment, DeploymentGroup},
-    job::{Group, Update},
+    job::{Group, HealthCheck, Update},
     task::TaskStatus,
     view::{AllocView, JobView},
 };
@@ -48,7 +48,11 @@ impl Rollouts {
         if is_bad(is) && !was.is_some_and(is_bad) {
             self.newly_bad.insert(is.spec.id);
         }
-        let update = is.spec.group().and_then(|group| group.update.as_ref());
+        // What somebody says is no promise of ours.
+        let is_judged =
+            |update: &&Update| update.health_check == HealthCheck::Manual && is.spec.deployment.is_some();
+        let update =
+            is.spec.group().and_then(|group| group.update.as_ref()).filter(|update| !is_judged(update));
         match (was.and_then(|view| view.healthy), is.healthy, update) {
             (None, Some(verdict), Some(update)) => may_judge(is, verdict, update, passed),
             // A deployment that takes it over judges it anew.

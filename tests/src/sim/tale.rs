@@ -71,6 +71,11 @@ impl Tale {
             Command::Revert { job, to, .. } => format!("revert {} to version {to}", job.id),
             Command::PromoteDeployment { id, .. } => format!("promote deployment {}", id.short()),
             Command::FailDeployment { id } => format!("fail deployment {}", id.short()),
+            Command::SetAllocHealth { healthy, unhealthy, .. } => {
+                let names =
+                    |ids: &[AllocId]| ids.iter().map(|id| self.name_of(*id)).collect::<Vec<_>>().join(", ");
+                format!("say healthy: {}; unhealthy: {}", names(healthy), names(unhealthy))
+            }
             Command::StopAlloc { alloc } => format!("stop {}", self.name_of(*alloc)),
             Command::Collect { jobs, allocs } => {
                 let jobs = jobs.iter().map(|key| key.id.to_string());

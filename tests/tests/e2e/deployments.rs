@@ -77,3 +77,48 @@ fn a_canary_waits_to_be_promoted() {
     agent.cli(&["delete", "web", "--wait"]).success();
     agent.finish();
 }
+
+/// What the API answers to somebody's word on allocations.
+fn judge(agent: &Agent, deployment: &str, body: &Value) -> http::Answer {
+    let path = format!("/v1/deployment/allocation-health/{deployment}");
+    http::request(&agent.peer(), "POST", &path, &[], &body.to_string()).unwrap()
+}
+
+#[test]
+fn with_manual_health_somebody_decides_by_the_api() {
+    if !is_root() {
+        return;
+    }
+    let update = "health_check: manual, auto_revert: true, progress_deadline: 1h";
+    let manual = |script: &str| version(script, update).replace("progress_deadline: 3s, ", "");
+    let mut agent = Agent::start();
+    agent.apply(&manual(GOOD));
+    until_true("it says what it waits for", || {
+        let status = agent.cli(&["status", "web"]).success().stdout;
+        status.contains("/v1/deployment/allocation-health/")
+            && newest(&agent)["TaskGroups"]["g"]["HealthyAllocs"] == 0
+    });
+    let (id, alloc) = (newest(&agent)["ID"].as_str().unwrap().to_owned(), agent.allocs()[0].id());
+    let nothing = judge(&agent, &id, &serde_json::json!({}));
+    assert!(nothing.status == 400 && nothing.body.contains("HealthyAllocationIDs"), "{}", nothing.body);
+    let said = judge(&agent, &id, &serde_json::json!({"DeploymentID": id, "HealthyAllocationIDs": [alloc]}));
+    assert_eq!(said.status, 200, "{}", said.body);
+    agent.cli(&["wait", "web", "--timeout", "30s"]).success();
+    assert_eq!(newest(&agent)["Status"], "successful");
+
+    agent.apply(&manual("sleep 0; exec sleep 100000"));
+    until_true("the next one runs", || {
+        agent.allocs().iter().any(|alloc| alloc.status() == "running" && alloc.desired() == "run")
+            && newest(&agent)["Status"] == "running"
+            && newest(&agent)["TaskGroups"]["g"]["PlacedAllocs"] == 1
+    });
+    let id = newest(&agent)["ID"].as_str().unwrap().to_owned();
+    let allocs = get(&agent, &format!("/v1/deployment/allocations/{id}"));
+    let said = judge(&agent, &id, &serde_json::json!({"UnhealthyAllocationIDs": [allocs[0]["ID"]]}));
+    assert_eq!(said.json()["RevertedJobVersion"], 0, "{}", said.body);
+    let failed = get(&agent, &format!("/v1/deployment/{id}"));
+    let told = "Failed due to unhealthy allocations - rolling back to job version 0";
+    assert_eq!((&failed["Status"], &failed["StatusDescription"]), (&"failed".into(), &told.into()));
+    agent.cli(&["delete", "web", "--wait"]).success();
+    agent.finish();
+}

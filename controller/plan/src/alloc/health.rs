@@ -1,11 +1,13 @@
 //! Whether an allocation is healthy, and the roll-out's verdict on it.
 //!
-//! Healthy: all tasks run as they should and all checks pass. The verdict: healthy for `min_healthy_time` without a break
-//! before `healthy_deadline`, or not. Watched only where the group writes `update`; given once.
+//! Healthy: all tasks run as they should and, unless `health_check` says that this is enough, all checks pass. The verdict: healthy
+//! for `min_healthy_time` without a break before `healthy_deadline`, or not. Watched only where the group writes `update`; given
+//! once. With `health_check: manual` the verdict in a deployment is somebody's word.
 
 use std_alloc::{format, string::String};
 
 use herdlet_api_types::{
+    DeploymentId,
     alloc::Desired,
     job::{Group, HealthCheck, Lifecycle},
     service::CheckStatus,
@@ -26,14 +28,18 @@ pub fn watch(pass: &mut Pass<'_>) {
         pass.plan.changes.push(Change::Healthy(healthy));
         return;
     }
-    if !healthy && wants_tasks(pass) && has_any_check(pass.group) {
-        pass.wait(Waiting::Health(pass.state.durable.healthy_by));
+    let judged_for = judged_for(pass);
+    if !healthy && wants_tasks(pass) && counts_checks(pass.group) && has_any_check(pass.group) {
+        pass.wait(Waiting::Health(pass.state.durable.healthy_by.filter(|_| judged_for.is_none())));
     }
     let Some(update) = &pass.group.update else { return };
-    if pass.state.durable.health.is_some()
-        || pass.spec.desired != Desired::Run
-        || update.health_check == HealthCheck::Manual
-    {
+    if pass.state.durable.health.is_some() || pass.spec.desired != Desired::Run {
+        return;
+    }
+    if let Some(deployment) = judged_for {
+        if healthy {
+            pass.wait(Waiting::Judgement(deployment));
+        }
         return;
     }
     let failed = pass.state.durable.tasks.iter().any(|task| task.failed);
@@ -55,11 +61,18 @@ pub fn watch(pass: &mut Pass<'_>) {
     }
 }
 
-/// Whether every task runs as it should and every check passes, now.
+/// The deployment for which somebody judges it. What is made outside one has nobody to judge it.
+fn judged_for(pass: &Pass<'_>) -> Option<DeploymentId> {
+    let update = pass.group.update.as_ref();
+    update.filter(|update| update.health_check == HealthCheck::Manual)?;
+    pass.spec.deployment.map(|of| of.id)
+}
+
+/// Whether every task runs as it should and every check that counts passes, now.
 pub fn is_healthy(group: &Group, state: &AllocState) -> bool {
     let tasks =
         group.tasks.iter().zip(&state.durable.tasks).all(|(task, known)| task_is_well(task.lifecycle, known));
-    tasks && !state.durable.tasks.is_empty() && checks_pass(group, state)
+    tasks && !state.durable.tasks.is_empty() && (!counts_checks(group) || checks_pass(group, state))
 }
 
 fn task_is_well(lifecycle: Lifecycle, known: &TaskState) -> bool {
@@ -79,6 +92,11 @@ fn checks_pass(group: &Group, state: &AllocState) -> bool {
     wanted == 0
         || state.checks.len() >= wanted
             && state.checks.values().all(|result| result.status == CheckStatus::Success)
+}
+
+/// Whether more than the states of tasks is asked for.
+fn counts_checks(group: &Group) -> bool {
+    group.update.as_ref().is_none_or(|update| update.health_check != HealthCheck::TaskStates)
 }
 
 fn has_any_check(group: &Group) -> bool {

@@ -14,10 +14,11 @@ use std_alloc::{
 };
 
 use herdlet_api_types::{
-    Duration,
-    alloc::{ClientStatus, Desired},
+    DeploymentId, Duration,
+    alloc::{AllocDeployment, ClientStatus, Desired},
     job::{
-        ChangeMode, Check, CheckKind, Dependency, DependencyCondition, Identity, Lifecycle, Provider, Service,
+        ChangeMode, Check, CheckKind, Dependency, DependencyCondition, HealthCheck, Identity, Lifecycle,
+        Provider, Service, Update,
     },
     service::{CheckResult, CheckStatus},
     task::TaskEventKind,

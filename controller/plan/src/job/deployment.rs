@@ -152,6 +152,17 @@ pub fn fail_by_request(
     fail(job, state, known, FAILED_BY_USER, reverts, text)
 }
 
+/// The same deployment, failed because somebody says that allocations of it are unhealthy.
+pub fn fail_unhealthy(
+    job: &Job,
+    state: &JobState,
+    known: &DeploymentState,
+    reverts: bool,
+    text: &dyn Fn(u64) -> Option<Arc<Job>>,
+) -> Vec<Turnout> {
+    fail(job, state, known, FAILED_ALLOCATIONS, reverts, text)
+}
+
 /// Canaries of a group that are healthy now.
 pub fn healthy_canaries<'a>(group: &DeploymentGroup, find: &dyn Fn(AllocId) -> Option<Placed<'a>>) -> u32 {
     let healthy = |id: &&AllocId| find(**id).is_some_and(|placed| verdict(&placed) == Some(true));
@@ -204,8 +215,7 @@ fn follow<'a>(
     find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
     text: &dyn Fn(u64) -> Option<Arc<Job>>,
 ) -> Vec<Turnout> {
-    let mut next = known.clone();
-    next.count(now, allocs, find);
+    let mut next = known.counted(now, allocs, find);
     let groups = &next.deployment.groups;
     let at_once = |group: &&DeploymentGroup| group.progress_deadline.is_zero() && group.unhealthy_allocs > 0;
     if let Some(group) = groups.values().find(at_once) {

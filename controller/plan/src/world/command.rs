@@ -55,6 +55,9 @@ impl World {
             }
             Command::PromoteDeployment { id, scope } => self.promote_deployment(now, id, &scope, dirty),
             Command::FailDeployment { id } => self.fail_deployment(now, id, dirty),
+            Command::SetAllocHealth { id, healthy, unhealthy } => {
+                self.set_alloc_health(now, id, &healthy, &unhealthy, dirty, turn)
+            }
             Command::DeleteVolume { name, data } => self.delete_volume(name, data, dirty),
             Command::StopAlloc { alloc } => self.stop_alloc(alloc, dirty),
             Command::Collect { jobs, allocs } => Ok(self.collect(now, jobs, allocs, dirty)),

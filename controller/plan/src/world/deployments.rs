@@ -12,7 +12,10 @@ use crate::{
     job::deployment::{self, DeploymentState, Turnout},
     limits::DEPLOYMENTS_KEPT,
     op::Key,
+    plan::Change,
+    state::Health,
     time::Now,
+    turn::Turn,
     world::{JobEntry, World},
 };
 
@@ -101,13 +104,84 @@ impl World {
         let (key, entry, known) = self.active_deployment(id)?;
         let turnouts =
             deployment::fail_by_request(&entry.current, &entry.state, known, &|version| entry.text(version));
+        let reply = self.turn_out_failed(now, &key, turnouts, dirty);
+        self.stir_job(key, dirty);
+        Ok(reply)
+    }
+
+    /// Gives the verdict on allocations of a deployment. An unhealthy one is its end; where its group says so, the job goes back to
+    /// a stable version.
+    pub(super) fn set_alloc_health(
+        &mut self,
+        now: Now,
+        id: DeploymentId,
+        healthy: &[AllocId],
+        unhealthy: &[AllocId],
+        dirty: &mut BTreeSet<Key>,
+        turn: &mut Turn,
+    ) -> Result<Reply, Refusal> {
+        let (key, ..) = self.active_deployment(id)?;
+        for alloc in healthy.iter().chain(unhealthy) {
+            let entry = self.allocs.get(*alloc);
+            if entry.and_then(|entry| entry.spec.deployment).is_none_or(|of| of.id != id) {
+                let message = format!("allocation {alloc} is not of deployment {id}");
+                return Err(Refusal::NotFound(message));
+            }
+        }
+        if let Some(both) = healthy.iter().find(|alloc| unhealthy.contains(alloc)) {
+            return Err(Refusal::Conflict(format!("allocation {both} is said to be healthy and not to be")));
+        }
+        for (allocs, healthy, why) in [(healthy, true, ""), (unhealthy, false, "Unhealthy by request")] {
+            for alloc in allocs {
+                let verdict = Health { healthy, at: now.wall };
+                let change = Change::Verdict(verdict, String::from(why));
+                self.write(now, *alloc, dirty, turn, |writer| writer.change(change));
+            }
+        }
+        self.meta.index += 1;
+        let reply = if unhealthy.is_empty() {
+            Reply::Accepted { index: self.meta.index }
+        } else {
+            self.fail_unhealthy(now, id, unhealthy, dirty)?
+        };
+        self.stir_job(key, dirty);
+        Ok(reply)
+    }
+
+    fn fail_unhealthy(
+        &mut self,
+        now: Now,
+        id: DeploymentId,
+        unhealthy: &[AllocId],
+        dirty: &mut BTreeSet<Key>,
+    ) -> Result<Reply, Refusal> {
+        let (key, entry, known) = self.active_deployment(id)?;
+        let find = |id| self.allocs.placed(id);
+        let groups = unhealthy.iter().filter_map(|alloc| known.group(find(*alloc)?.group));
+        let reverts = groups.into_iter().any(|group| group.auto_revert);
+        let allocs: Vec<AllocId> = self.allocs.of_job(&key).map(|(id, _)| id).collect();
+        let counted = known.counted(now, &allocs, &find);
+        let turnouts =
+            deployment::fail_unhealthy(&entry.current, &entry.state, &counted, reverts, &|version| {
+                entry.text(version)
+            });
+        Ok(self.turn_out_failed(now, &key, turnouts, dirty))
+    }
+
+    /// Carries out the end of a deployment that somebody has failed.
+    fn turn_out_failed(
+        &mut self,
+        now: Now,
+        key: &JobKey,
+        turnouts: Vec<Turnout>,
+        dirty: &mut BTreeSet<Key>,
+    ) -> Reply {
         let reverted = turnouts.iter().find_map(|turnout| match turnout {
             Turnout::Revert(version) => Some(*version),
             Turnout::Is(_) | Turnout::Promote(_) => None,
         });
-        self.turn_out(now, &key, turnouts, dirty);
-        self.stir_job(key, dirty);
-        Ok(Reply::DeploymentFailed { index: self.meta.index, reverted })
+        self.turn_out(now, key, turnouts, dirty);
+        Reply::DeploymentFailed { index: self.meta.index, reverted }
     }
 
     fn active_deployment(&self, id: DeploymentId) -> Result<(JobKey, &JobEntry, &DeploymentState), Refusal> {

@@ -367,6 +367,7 @@ impl Life {
             }
             Command::PromoteDeployment { .. } => self.met.note(Kind::Promote),
             Command::FailDeployment { .. } => self.met.note(Kind::FailDeployment),
+            Command::SetAllocHealth { .. } => self.met.note(Kind::Judge),
             Command::DeleteVolume { .. } => self.met.note(Kind::VolumeDelete),
             Command::StopAlloc { .. } => self.met.note(Kind::Stop),
             Command::Collect { .. } => self.collected(reply)?,

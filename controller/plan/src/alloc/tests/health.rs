@@ -58,6 +58,53 @@ fn health_is_waited_for_where_there_is_a_check() {
     }
 }
 
+/// An allocation whose task runs and whose check fails, with this `health_check`.
+fn with_a_failing_check(health_check: HealthCheck) -> std_alloc::sync::Arc<Allocation> {
+    let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let spec_mut = std_alloc::sync::Arc::make_mut(&mut spec);
+    let group = &mut std_alloc::sync::Arc::make_mut(&mut spec_mut.job).groups[0];
+    group.services.push(Service { checks: vec![tcp_check()], ..crate::fixture::service("web") });
+    group.update = Some(Update { health_check, ..herdlet_api_types::fixture::update() });
+    spec
+}
+
+#[test]
+fn checks_count_unless_task_states_are_enough() {
+    for (health_check, healthy) in
+        [(HealthCheck::Checks, false), (HealthCheck::Manual, false), (HealthCheck::TaskStates, true)]
+    {
+        let spec = with_a_failing_check(health_check);
+        let state = known(vec![running()], Stage::Main, Parts::absent());
+        let group = spec.group().expect("a group");
+        assert_eq!(crate::alloc::health::is_healthy(group, &state), healthy, "{health_check:?}");
+    }
+}
+
+/// In a deployment somebody's word is waited for, however long it takes; outside one there is nobody to give it.
+#[test]
+fn with_manual_health_the_verdict_is_somebodys_word() {
+    let mut spec = with_a_failing_check(HealthCheck::Manual);
+    std_alloc::sync::Arc::make_mut(&mut std_alloc::sync::Arc::make_mut(&mut spec).job).groups[0]
+        .services
+        .clear();
+    let id = DeploymentId::from_hash([1; 16]);
+    for deployment in [Some(AllocDeployment { id, canary: false }), None] {
+        std_alloc::sync::Arc::make_mut(&mut spec).deployment = deployment;
+        let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+        let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+        life.state.durable.healthy_by = Some(Deadline::after(at(100), Duration::from_secs(60)));
+        life.settle();
+        life.now = at(1_000);
+        life.settle();
+        let plan = super::plan(life.now, &life.ctx, &spec, &life.state);
+        assert_eq!(plan.waits.contains(&Waiting::Judgement(id)), deployment.is_some());
+        assert_eq!(
+            life.state.durable.health.map(|health| health.healthy),
+            deployment.is_none().then_some(true)
+        );
+    }
+}
+
 /// Word of checks counts for the task that has them.
 #[test]
 fn a_task_may_wait_until_another_is_healthy() {

@@ -102,12 +102,7 @@ impl DeploymentState {
     }
 
     /// Counts what its allocations have come to.
-    pub(super) fn count<'a>(
-        &mut self,
-        now: Now,
-        allocs: &[AllocId],
-        find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
-    ) {
+    fn count<'a>(&mut self, now: Now, allocs: &[AllocId], find: &dyn Fn(AllocId) -> Option<Placed<'a>>) {
         self.drop_stopped(now, find);
         let id = self.deployment.id;
         let members = allocs.iter().filter_map(|alloc| Some((*alloc, find(*alloc)?)));
@@ -160,6 +155,18 @@ impl DeploymentState {
             }
             self.extend(now, placed.group);
         }
+    }
+
+    /// The same, with all that its allocations have come to.
+    pub fn counted<'a>(
+        &self,
+        now: Now,
+        allocs: &[AllocId],
+        find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
+    ) -> Self {
+        let mut counted = self.clone();
+        counted.count(now, allocs, find);
+        counted
     }
 
     /// The same, ended.

@@ -1,7 +1,9 @@
 //! `scaling`, `reschedule`, `update` and `restart`: numbers that must fit each other.
 
 use herdlet_api_types::Duration;
-use herdlet_api_types::job::{DelayFunction, Group, JobType, ReschedulePolicy, RestartMode, RestartPolicy};
+use herdlet_api_types::job::{
+    DelayFunction, Group, HealthCheck, JobType, ReschedulePolicy, RestartMode, RestartPolicy,
+};
 use herdlet_api_types::manifest::defaults::{UPDATE, default_restart};
 use herdlet_api_types::manifest::{Restart, Span, Update};
 
@@ -151,12 +153,13 @@ fn deployment_fields(update: &Update) -> Vec<&'static str> {
         ("auto_revert", update.auto_revert.is_some()),
         ("auto_promote", update.auto_promote.is_some()),
         ("canary", update.canary.is_some()),
+        ("health_check", update.health_check == Some(HealthCheck::Manual)),
     ])
 }
 
 /// What is written and only stored.
 fn idle_fields(update: &Update) -> Vec<&'static str> {
-    written([("health_check", update.health_check.is_some()), ("stagger", update.stagger.is_some())])
+    written([("stagger", update.stagger.is_some())])
 }
 
 fn written<const N: usize>(fields: [(&'static str, bool); N]) -> Vec<&'static str> {
