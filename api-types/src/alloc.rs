@@ -76,6 +76,20 @@ impl Allocation {
         std_alloc::format!("{}.{}[{}]", self.job_key.id, self.group, self.index)
     }
 
+    /// Its name as people are shown it: a canary is told from what it stands beside, which has the same name.
+    pub fn title(&self) -> String {
+        std_alloc::format!("{}{}", self.name(), self.mark())
+    }
+
+    /// The same of one of its tasks: `job.group[index]/task`.
+    pub fn task_title(&self, task: &str) -> String {
+        std_alloc::format!("{}/{task}{}", self.name(), self.mark())
+    }
+
+    fn mark(&self) -> &'static str {
+        if self.deployment.is_some_and(|of| of.canary) { " (canary)" } else { "" }
+    }
+
     /// Its group. Every stored allocation has one; a damaged record has not.
     pub fn group(&self) -> Option<&Group> {
         self.job.group(&self.group)

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
+    AllocId,
     alloc::{Allocation as Spec, Desired, RescheduleEvent},
     job::Lifecycle,
     task::{TaskEvent as Event, TaskEventKind as Kind},
@@ -361,7 +362,7 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
         deployment_status: deployment_status(view),
         reschedule_tracker: reschedule_tracker(spec, node),
         network_status: None,
-        followup_eval_id: String::new(),
+        followup_eval_id: followup_eval_id(view).unwrap_or_default(),
         preempted_allocations: None,
         preempted_by_allocation: String::new(),
         signed_identities: None,
@@ -383,6 +384,14 @@ fn deployment_status(view: &AllocView) -> Option<DeploymentStatus> {
         canary,
         modify_index: view.modify_index,
     })
+}
+
+/// The evaluation that makes another allocation in its place, which has failed: its own id, the bytes turned around.
+pub fn followup_eval_id(view: &AllocView) -> Option<String> {
+    view.reschedule_at?;
+    let mut bytes = *view.spec.id.0.as_bytes();
+    bytes.reverse();
+    Some(AllocId::from_hash(bytes).to_string())
 }
 
 /// Within a deployment that goes on it is only replaced where that is said.
@@ -563,7 +572,7 @@ pub fn allocation_stub(view: &AllocView, node: &Node) -> Value {
         "ClientStatus": whole.client_status, "ClientDescription": whole.client_description,
         "DesiredTransition": to_value(&whole.desired_transition), "TaskStates": to_value(&whole.task_states),
         "DeploymentStatus": to_value(&whole.deployment_status),
-        "FollowupEvalID": "", "NextAllocation": whole.next_allocation, "RescheduleTracker": Value::Null,
+        "FollowupEvalID": whole.followup_eval_id, "NextAllocation": whole.next_allocation, "RescheduleTracker": Value::Null,
         "PreemptedAllocations": Value::Null, "PreemptedByAllocation": "",
         "CreateIndex": whole.create_index, "ModifyIndex": whole.modify_index,
         "CreateTime": whole.create_time, "ModifyTime": whole.modify_time,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     AllocId, JobKey, Moment, UnixNanos,
     alloc::{Allocation, ClientStatus},
-    deployment::Deployment,
+    deployment::{Deployment, DeploymentStatus},
     job::Job,
     scaling::ScalingEvents,
     service::CheckResult,
@@ -53,6 +53,14 @@ pub struct JobView {
     /// Who has scaled it. It has an endpoint of its own.
     #[serde(skip)]
     pub scaled: Arc<ScalingEvents>,
+}
+
+impl JobView {
+    /// A deployment of this version was successful: a later one that fails may take the job back to it.
+    pub fn is_stable(&self, version: u64) -> bool {
+        let of_it = self.deployments.iter().filter(|known| known.job_version == version);
+        of_it.into_iter().any(|known| known.status == DeploymentStatus::Successful)
+    }
 }
 
 /// Why an allocation can't be placed on this node now.

@@ -31,6 +31,7 @@ mod monitor;
 mod namespaces;
 mod nodes;
 mod not_built;
+mod payload;
 mod query;
 mod register;
 mod restoring;

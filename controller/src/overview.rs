@@ -50,7 +50,7 @@ fn row(job: &JobView, allocs: &[std::sync::Arc<AllocView>]) -> JobRow {
     let (next, next_alloc, due) = match open {
         Some(alloc) => {
             let Convergence { message, overdue_at, .. } = &alloc.convergence;
-            (format!("{}: {message}", alloc.spec.name()), Some(alloc.spec.id), overdue_at)
+            (format!("{}: {message}", alloc.spec.title()), Some(alloc.spec.id), overdue_at)
         }
         None => (message(job), None, &job.convergence.overdue_at),
     };

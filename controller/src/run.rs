@@ -96,6 +96,13 @@ pub async fn run(options: RunOptions) -> u8 {
 
 async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     let began = Instant::now();
+    if let Some(job) = set.jobs.iter().map(|loaded| &loaded.object).find(|job| job.makes_children()) {
+        let what = if job.takes_dispatches() { "parameterized: dispatches" } else { "periodic: launches" };
+        anyhow::bail!(
+            "job {} is {what} run for it, and nothing of its own, so this would wait for ever; apply it to an agent: herdlet apply -f FILE",
+            job.id
+        );
+    }
     let (paths, state, guard) = settle(options.state_dir, &options.cgroup_parent)?;
     // Held until everything has been removed. Whichever way we end, its hang-up ends the tasks without anybody's help.
     let (leash, _held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("make a pipe")?;

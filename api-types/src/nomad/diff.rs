@@ -31,6 +31,7 @@ pub struct Updates {
     pub place: u64,
     pub in_place_update: u64,
     pub destructive_update: u64,
+    pub canary: u64,
     pub stop: u64,
 }
 
@@ -39,7 +40,7 @@ impl Updates {
     pub fn shown(&self) -> Value {
         json!({
             "Ignore": self.ignore, "Place": self.place, "Migrate": 0, "Stop": self.stop,
-            "InPlaceUpdate": self.in_place_update, "DestructiveUpdate": self.destructive_update, "Canary": 0,
+            "InPlaceUpdate": self.in_place_update, "DestructiveUpdate": self.destructive_update, "Canary": self.canary,
             "Preemptions": 0,
         })
     }

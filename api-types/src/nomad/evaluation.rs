@@ -4,7 +4,7 @@ use std_alloc::string::String;
 
 use serde_json::{Map, Value, json};
 
-use super::AllocMetric;
+use super::{AllocMetric, rfc3339};
 
 use crate::{
     JobKey, UnixNanos,
@@ -26,15 +26,21 @@ pub struct Evaluated<'e> {
     pub index: u64,
     /// When that was.
     pub at: UnixNanos,
+    /// Until when it waits; none of one that is complete.
+    pub waits_until: Option<UnixNanos>,
 }
 
-/// A complete evaluation: whoever waits for it looks at the job next.
+/// An evaluation. Nearly all are complete: whoever waits for one looks at the job next.
 pub fn evaluation(of: &Evaluated<'_>) -> Value {
+    let (status, why) = match of.waits_until {
+        Some(_) => ("pending", "created for delayed rescheduling"),
+        None => ("complete", ""),
+    };
     json!({
         "ID": of.id, "Namespace": of.job.namespace, "Priority": of.view.map(|view| view.job.priority),
         "Type": of.view.map(|view| view.job.kind.as_str()), "TriggeredBy": of.trigger, "JobID": of.job.id,
         "JobModifyIndex": of.view.map(|view| view.modify_index), "NodeID": "", "NodeModifyIndex": 0,
-        "DeploymentID": "", "Status": "complete", "StatusDescription": "", "Wait": 0, "WaitUntil": null,
+        "DeploymentID": "", "Status": status, "StatusDescription": why, "Wait": 0, "WaitUntil": of.waits_until.and_then(rfc3339),
         "NextEval": "", "PreviousEval": "", "BlockedEval": "", "RelatedEvals": null, "FailedTGAllocs": of.view.map(of_job),
         "PlanAnnotations": null, "ClassEligibility": null, "QuotaLimitReached": "",
         "MissingNonNodeResources": null, "EscapedComputedClass": false, "AnnotatePlan": false,

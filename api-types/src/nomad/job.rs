@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     constraint::{Affinity, Constraint},
-    deployment::DeploymentStatus,
     job::{
         AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, Provider,
         ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Service, Task, Update, VolumeRequest,
@@ -54,10 +53,7 @@ pub fn whole_job(view: &JobView) -> Value {
 pub fn job_version(view: &JobView, version: &JobVersion) -> Value {
     let mut whole = job(&version.job, version.version);
     if let Value::Object(whole) = &mut whole {
-        let stable = view.deployments.iter().any(|known| {
-            known.job_version == version.version && known.status == DeploymentStatus::Successful
-        });
-        whole.insert("Stable".into(), stable.into());
+        whole.insert("Stable".into(), view.is_stable(version.version).into());
         whole.insert("SubmitTime".into(), version.submit_time.0.into());
         whole.insert("CreateIndex".into(), view.create_index.into());
         whole.insert("ModifyIndex".into(), version.index.into());

@@ -243,12 +243,15 @@ fn groups(known: &Job, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange>
             .map(|path| path.strip_prefix(&own).unwrap_or(path).to_owned())
             .collect();
         let asking = replacing(known, wanted, group);
-        let (change, because) = match (known.group(group), wanted.group(group)) {
-            (None, _) => (GroupKind::Create, Vec::new()),
-            (_, None) => (GroupKind::Stop, Vec::new()),
-            (Some(_), Some(_)) if !asking.is_empty() => (GroupKind::Replace, written_of(asking, &because)),
-            (Some(_), Some(_)) if because.is_empty() => (GroupKind::Nothing, Vec::new()),
-            (Some(_), Some(_)) => (GroupKind::InPlace, because),
+        // What makes children runs nothing by itself.
+        let runs = |job: &'_ Job| !job.makes_children() && job.group(group).is_some();
+        let (change, because) = match (runs(known), runs(wanted)) {
+            (false, false) => (GroupKind::Nothing, Vec::new()),
+            (false, true) => (GroupKind::Create, Vec::new()),
+            (true, false) => (GroupKind::Stop, Vec::new()),
+            (true, true) if !asking.is_empty() => (GroupKind::Replace, written_of(asking, &because)),
+            (true, true) if because.is_empty() => (GroupKind::Nothing, Vec::new()),
+            (true, true) => (GroupKind::InPlace, because),
         };
         let update = wanted.group(group).and_then(|group| group.update.as_ref());
         let at_a_time = update.map(|update| update.max_parallel).filter(|_| change == GroupKind::Replace);
@@ -405,6 +408,18 @@ mod tests {
         wanted.groups[3].update = wanted.groups[2].update.clone();
         let change = Change { groups: groups(&known, &wanted, &change.fields), ..change };
         assert!(plain(&lines(&change)).contains("  group work: replace, 2 at a time, because of "));
+    }
+
+    /// It was told as changed in place, though nothing of it had run.
+    #[test]
+    fn what_makes_children_runs_nothing_by_itself() {
+        let plain = (*crate::test_views::job("web", "front", "httpd")).clone();
+        let mut periodic = plain.clone();
+        periodic.parameterized = Some(herdlet_api_types::job::Parameterized::default());
+        let told = |known: &Job, wanted: &Job| groups(known, wanted, &[])[0].change;
+        assert_eq!(told(&periodic, &plain), GroupKind::Create);
+        assert_eq!(told(&plain, &periodic), GroupKind::Stop);
+        assert_eq!(told(&periodic, &periodic), GroupKind::Nothing);
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub(super) async fn run(args: ExecArgs) -> Result<u8, Failure> {
     let (view, task) = choose(&target, &jobs, &args.target)?;
     let several = target.tasks().count() > 1;
     if several {
-        anstream::eprintln!("in {}/{} ({})", view.spec.name(), task.name, view.spec.id.short());
+        anstream::eprintln!("in {} ({})", view.spec.task_title(&task.name), view.spec.id.short());
     }
     let raw = match (args.tty, args.interactive) {
         (true, true) => Raw::enter()?,

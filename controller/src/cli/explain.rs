@@ -211,7 +211,7 @@ fn show_alloc(view: &AllocView) {
             format!("{}/{} {}: {}", check.service, check.check, check.status.as_str(), check.output),
         );
     }
-    show::out(&format!("{}\n{}", styled(style::HEADING, view.spec.name()), facts.render(Heading::Hidden)));
+    show::out(&format!("{}\n{}", styled(style::HEADING, view.spec.title()), facts.render(Heading::Hidden)));
 }
 
 fn show_task(task: &herdlet_api_types::view::TaskView) {

@@ -57,7 +57,7 @@ enum Form {
 #[derive(Serialize)]
 struct JsonLine<'l> {
     alloc: AllocId,
-    /// `JOB.GROUP[N]/TASK`.
+    /// `JOB.GROUP[N]/TASK`, and ` (canary)` where it is of one.
     name: &'l str,
     /// `stdout` or `stderr`.
     stream: &'l str,
@@ -108,7 +108,7 @@ pub(super) async fn run(args: LogsArgs) -> Result<u8, Failure> {
 }
 
 /// A task whose output is read.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone)]
 struct Source {
     alloc: AllocId,
     task: String,
@@ -123,7 +123,7 @@ fn sources(allocs: &[AllocView], task: &Option<String>) -> impl Iterator<Item = 
         started.map(|task| Source {
             alloc: view.spec.id,
             task: task.name.to_string(),
-            name: format!("{}/{}", view.spec.name(), task.name),
+            name: view.spec.task_title(&task.name),
         })
     })
 }
@@ -163,10 +163,10 @@ impl Merge {
             target.allocs.iter().map(|view| (view.spec.group.clone(), view.spec.index)).collect();
         let whole = target.task.is_none();
         let mut readers = JoinSet::new();
-        let mut known: BTreeSet<Source> = BTreeSet::new();
+        let mut known: BTreeSet<(AllocId, String)> = BTreeSet::new();
         for source in sources {
             self.read(&mut readers, &source);
-            known.insert(source);
+            known.insert((source.alloc, source.task));
         }
         let mut shown = Shown::default();
         let mut events = self.client.events().await?;
@@ -182,7 +182,7 @@ impl Merge {
                     let allocs: Vec<AllocView> =
                         shown.allocs_of(job).iter().filter(meant).map(|view| (*view).clone()).collect();
                     for source in self::sources(&allocs, &target.task) {
-                        if known.insert(source.clone()) {
+                        if known.insert((source.alloc, source.task.clone())) {
                             self.read(&mut readers, &source);
                         }
                     }

@@ -127,7 +127,7 @@ pub(super) async fn stop(args: StopArgs) -> Result<u8, Failure> {
     let touched = async {
         for view in live {
             client.stop_alloc(view.spec.id).await?;
-            report.add(view, None, "stopping; its job replaces it", args.output);
+            report.add(view, None, "stopping; another takes its place where it can be placed", args.output);
         }
         Ok::<_, Failure>(())
     }

@@ -14,7 +14,7 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
-use herdlet_api_types::{JobKey, UnixNanos, nomad};
+use herdlet_api_types::{JobKey, UnixNanos, alloc::Desired, nomad, view::AllocView};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -41,6 +41,8 @@ pub(super) enum Trigger {
     PeriodicJob,
     /// An allocation is to be stopped and replaced.
     AllocStop,
+    /// An allocation has failed, and another will take its place.
+    AllocFailure,
 }
 
 impl Trigger {
@@ -51,6 +53,7 @@ impl Trigger {
             Self::JobScaling => "job-scaling",
             Self::PeriodicJob => "periodic-job",
             Self::AllocStop => "alloc-stop",
+            Self::AllocFailure => "alloc-failure",
         }
     }
 }
@@ -63,9 +66,24 @@ pub(super) struct Evaluation {
     trigger: Trigger,
     index: u64,
     at: UnixNanos,
+    /// Until when it waits; none of one that is complete.
+    waits_until: Option<UnixNanos>,
 }
 
 impl Evaluation {
+    /// What follows an allocation that has failed. It is remembered with the allocation.
+    fn following(view: &AllocView) -> Option<Self> {
+        let is_open = view.spec.desired == Desired::Run;
+        Some(Self {
+            id: nomad::followup_eval_id(view)?,
+            job: view.spec.job_key.clone(),
+            trigger: Trigger::AllocFailure,
+            index: view.modify_index,
+            at: view.modify_time,
+            waits_until: view.reschedule_at.filter(|_| is_open),
+        })
+    }
+
     pub(super) fn id(&self) -> &str {
         &self.id
     }
@@ -92,7 +110,7 @@ impl Evaluations {
     pub(super) fn note(&self, job: &JobKey, trigger: Trigger, index: u64) -> String {
         let id = uuid::Uuid::new_v4().to_string();
         let at = crate::agent::now().wall;
-        let one = Evaluation { id: id.clone(), job: job.clone(), trigger, index, at };
+        let one = Evaluation { id: id.clone(), job: job.clone(), trigger, index, at, waits_until: None };
         let mut kept = self.kept();
         if kept.len() == KEPT_LEN {
             kept.pop_front();
@@ -136,6 +154,16 @@ impl Evaluations {
     }
 }
 
+impl Shared {
+    /// The newest, and those of allocations that others follow.
+    fn evaluations(&self) -> Vec<Arc<Evaluation>> {
+        let mut all = self.evaluations.all();
+        let allocs = self.model.allocs();
+        all.extend(allocs.iter().filter_map(|view| Evaluation::following(view)).map(Arc::new));
+        all
+    }
+}
+
 impl Listed for Arc<Evaluation> {
     fn namespace(&self) -> Option<&str> {
         Some(&self.job.namespace)
@@ -154,7 +182,7 @@ pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.list(&read, |shared| Ok(shared.evaluations.all()), shown).await
+    shared.list(&read, |shared| Ok(shared.evaluations()), shown).await
 }
 
 pub(super) async fn of_job(
@@ -164,7 +192,7 @@ pub(super) async fn of_job(
 ) -> ApiResult<Response> {
     let key = read.job(id);
     let of_job = |shared: &Shared| {
-        let mut found = shared.evaluations.all();
+        let mut found = shared.evaluations();
         found.retain(|one| one.job == key);
         Ok(found)
     };
@@ -190,7 +218,7 @@ pub(super) async fn allocations(
 }
 
 fn find(shared: &Shared, id: &str) -> ApiResult<Arc<Evaluation>> {
-    let found = shared.evaluations.all().into_iter().find(|one| one.id == id);
+    let found = shared.evaluations().into_iter().find(|one| one.id == id);
     found.ok_or_else(|| ApiError::NotFound("eval not found".to_owned()))
 }
 
@@ -203,6 +231,7 @@ pub(super) fn shown(shared: &Shared, one: &Arc<Evaluation>) -> Value {
         trigger: one.trigger.as_str(),
         index: one.index,
         at: one.at,
+        waits_until: one.waits_until,
     })
 }
 

@@ -19,6 +19,7 @@ use super::{
     Shared, allocs, body,
     error::{ApiError, ApiResult},
     evaluations::Trigger,
+    payload,
     query::{Params, Read},
 };
 
@@ -45,13 +46,20 @@ fn allocs_of(shared: &Shared, view: &JobView) -> Vec<Arc<AllocView>> {
     view.allocs.iter().filter_map(|id| shared.model.alloc(id)).collect()
 }
 
+/// A job with what became of it and, of one that was dispatched, its payload.
+pub(super) fn shown(view: &JobView) -> Value {
+    let mut whole = nomad::whole_job(view);
+    whole["Payload"] = payload::shown(&view.job);
+    whole
+}
+
 pub(super) async fn read(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     let key = read.job(id);
-    shared.answer(&read, |shared| Ok(nomad::whole_job(&*shared.known_job(&key)?))).await
+    shared.answer(&read, |shared| Ok(shown(&*shared.known_job(&key)?))).await
 }
 
 pub(super) async fn allocations(

@@ -10,7 +10,7 @@ use axum::{
     extract::{Path, State},
 };
 use herdlet_api_types::{
-    job::Job,
+    job::{Job, JobType},
     nomad,
     nomad::Updates,
     view::{AllocView, JobView, Unplaced},
@@ -137,7 +137,7 @@ pub(super) async fn plan(
         .map(|group| {
             // What makes children runs nothing by itself.
             let own = if job.makes_children() { Updates::default() } else { updates(&shared, &job, group) };
-            (group.to_owned(), own.shown())
+            (group.to_owned(), with_canaries(own, &job, group).shown())
         })
         .collect();
     let unplaced = unplaced(&shared, &job);
@@ -217,6 +217,22 @@ fn updates(shared: &Shared, job: &Job, group: &str) -> Updates {
     let placed = updates.ignore + updates.in_place_update + updates.destructive_update;
     updates.place = u64::from(count).saturating_sub(placed);
     updates
+}
+
+/// What canaries stand beside is left as it is until they are promoted.
+fn with_canaries(updates: Updates, job: &Job, group: &str) -> Updates {
+    let update =
+        job.group(group).and_then(|group| group.update.as_ref()).filter(|_| job.kind == JobType::Service);
+    match update.map_or(0, |update| u64::from(update.canary)) {
+        0 => updates,
+        _ if updates.destructive_update == 0 => updates,
+        canary => Updates {
+            canary,
+            ignore: updates.ignore + updates.destructive_update,
+            destructive_update: 0,
+            ..updates
+        },
+    }
 }
 
 fn named(job: &Job, id: Option<&str>) -> ApiResult<()> {

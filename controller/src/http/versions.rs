@@ -20,6 +20,7 @@ use super::{
     error::ApiResult,
     evaluations::Trigger,
     jobs::registered,
+    payload,
     query::{Params, Read},
 };
 
@@ -41,8 +42,12 @@ pub(super) async fn list(
     let key = read.job(id);
     let versions = |shared: &Shared| {
         let view = shared.known_job(&key)?;
-        let versions: Vec<Value> =
-            newest_first(&view).iter().map(|version| nomad::job_version(&view, version)).collect();
+        let shown = |version: &JobVersion| {
+            let mut whole = nomad::job_version(&view, version);
+            whole["Payload"] = payload::shown(&version.job);
+            whole
+        };
+        let versions: Vec<Value> = newest_first(&view).iter().map(shown).collect();
         Ok(json!({ "Versions": versions, "Diffs": null }))
     };
     shared.answer(&read, versions).await

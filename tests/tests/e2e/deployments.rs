@@ -37,6 +37,8 @@ fn a_version_that_fails_takes_its_job_back_and_says_so() {
         (&first["Status"], &first["StatusDescription"]),
         (&"successful".into(), &"Deployment completed successfully".into())
     );
+    let versions = agent.cli(&["get", "versions", "web"]).success().stdout;
+    assert!(versions.contains("STABLE") && versions.contains("yes"), "{versions}");
     let file = agent.manifest(&version("exit 7", "auto_revert: true"));
     let failed = agent.cli(&["apply", "-f", &file.display().to_string(), "--wait"]);
     let told = "Failed due to progress deadline - rolling back to job version 0";
@@ -62,6 +64,8 @@ fn a_canary_waits_to_be_promoted() {
     {
         assert!(status.contains(told), "{told}: {status}");
     }
+    let listed = agent.cli(&["get", "allocs", "web"]).success().stdout;
+    assert!(listed.contains("web.g[0] (canary)") && listed.matches("web.g[0]").count() == 2, "{listed}");
     let id = newest(&agent)["ID"].as_str().unwrap().to_owned();
     let canary = get(&agent, &format!("/v1/deployment/allocations/{id}"));
     assert_eq!(canary[0]["DeploymentStatus"]["Canary"], true, "{canary}");

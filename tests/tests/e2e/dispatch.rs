@@ -51,6 +51,8 @@ fn a_job_is_dispatched_with_payload_and_meta_and_its_children_outlive_it() {
             (&known["ParentID"], &known["Dispatched"], &known["Status"]),
             (&json!("import"), &json!(true), &json!("dead"))
         );
+        // As Nomad has it: compressed with snappy.
+        assert_eq!(known["Payload"], "B/QGAG9uZSx0d28=");
         assert_eq!(read(&agent, &format!("/v1/job/{id}/allocations")).as_array().unwrap().len(), 1);
     }
     let listed = read(&agent, "/v1/jobs?prefix=import");

@@ -28,6 +28,11 @@ fn a_failed_allocation_is_followed_by_another_one() {
     });
     let told = agent.cli(&["explain", "flaky"]).stdout;
     assert!(told.contains("another allocation takes its place 5s after that"), "{told}");
+    let path = format!("/v1/allocation/{}", failed["ID"].as_str().unwrap());
+    let failed_now = http::get(&agent.peer(), &path).unwrap().json();
+    let path = format!("/v1/evaluation/{}", failed_now["FollowupEvalID"].as_str().unwrap());
+    let eval = http::get(&agent.peer(), &path).unwrap().json();
+    assert_eq!((&eval["TriggeredBy"], &eval["JobID"]), (&"alloc-failure".into(), &"flaky".into()), "{eval}");
 
     agent.crash();
     std::fs::write(&marker, "").unwrap();

@@ -204,3 +204,15 @@ fn even_without_its_guard_a_killed_run_leaves_no_process() {
     });
     run.finish();
 }
+
+/// It waited for ever: what makes children runs nothing by itself.
+#[test]
+fn a_periodic_job_is_refused() {
+    let home = Home::new(User::Same);
+    let periodic = job("nightly", "batch", "", &[shell("t", "true", "")])
+        .replace("  type: batch\n", "  type: batch\n  periodic: {cron: \"0 3 * * *\"}\n");
+    let file = home.write("m.yaml", &periodic);
+    let output = start_run(&home, User::Same, &[&file]).finish();
+    assert_eq!(output.code, 125, "{}", output.stderr);
+    assert!(output.stderr.contains("job nightly is periodic"), "{}", output.stderr);
+}

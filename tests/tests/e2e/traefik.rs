@@ -136,11 +136,11 @@ fn no_request_through_traefik_fails_while_its_service_is_rolled_scaled_and_resta
 fn change(agent: &mut Agent, python: &Path) {
     agent.apply_and_wait(&web(python, "second"));
     for count in ["3", "2"] {
-        agent.cli(&["scale", "web", count, "--wait"]).success();
+        agent.cli(&["scale", "web-traefik", count, "--wait"]).success();
     }
     for index in 0..2 {
-        agent.cli(&["restart", &format!("web.web[{index}]")]).success();
-        let replica = agent.alloc(&format!("web.web[{index}]")).unwrap().id();
+        agent.cli(&["restart", &format!("web-traefik.web[{index}]")]).success();
+        let replica = agent.alloc(&format!("web-traefik.web[{index}]")).unwrap().id();
         let listed = || http::get(&agent.peer(), "/v1/service/web").unwrap().body.contains(&replica);
         wait::until_true("the replica has left the list", || !listed());
         wait::until_true("the replica is back", listed);

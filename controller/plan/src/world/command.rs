@@ -87,7 +87,7 @@ impl World {
         if entry.spec.desired == Desired::Run {
             let spec = Arc::make_mut(&mut entry.spec);
             spec.desired = Desired::Stop;
-            spec.desired_description = String::from("stopped by request; its job replaces it");
+            spec.desired_description = String::from("stopped by request");
             entry.changed = true;
             let job = spec.job_key.clone();
             self.meta.index += 1;

@@ -159,7 +159,7 @@ fn alloc_cells(view: &AllocView, id: String) -> [Cell; 7] {
     };
     [
         id.into(),
-        view.spec.name().into(),
+        view.spec.title().into(),
         view.spec.job_version.to_string().into(),
         view.status.as_str().to_owned().into(),
         healthy.to_owned().into(),
@@ -187,7 +187,7 @@ fn task_row(view: &AllocView, task: &TaskView) -> Row {
     let alloc = view.spec.id;
     let name = format!("{}/{}", view.spec.name(), task.name);
     let cells = [
-        name.clone().into(),
+        view.spec.task_title(&task.name).into(),
         alloc.short().into(),
         task.state.as_str().to_owned().into(),
         show::phase(task).into(),
@@ -272,16 +272,22 @@ async fn versions(client: &Client, targets: &[String], missing: Missing) -> Resu
     let [name] = targets else {
         return Err(Failure::new("versions are those of one job: herdlet get versions JOB").code(USAGE));
     };
-    let mut listing = Listing::new(&["VERSION", "AGE", ""]);
+    let mut listing = Listing::new(&["VERSION", "AGE", "STABLE", ""]);
     let job = match rollback::known(client.jobs().await?, name) {
-        Ok(view) => view.key,
+        Ok(view) => view,
         Err(failure) if missing == Missing::IsWrong => return Err(failure),
         Err(_) => return Ok(listing),
     };
-    for (at, version) in client.versions(&job).await?.into_iter().enumerate() {
+    for (at, version) in client.versions(&job.key).await?.into_iter().enumerate() {
         let current = if at == 0 { "current" } else { "" };
+        let stable = if job.is_stable(version.version) { "yes" } else { "-" };
         let name = version.version.to_string();
-        let cells = vec![name.clone().into(), Cell::Age(version.submit_time), current.to_owned().into()];
+        let cells = vec![
+            name.clone().into(),
+            Cell::Age(version.submit_time),
+            stable.to_owned().into(),
+            current.to_owned().into(),
+        ];
         listing.rows.push(Row { key: name.clone(), name, cells, document: Document::Version(version) });
     }
     Ok(listing)

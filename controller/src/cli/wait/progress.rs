@@ -136,7 +136,7 @@ fn waits_for(view: &JobView) -> Option<String> {
 }
 
 fn state_of(view: &AllocView, task: &TaskView) -> (String, String) {
-    let name = format!("{}/{}", view.spec.name(), task.name);
+    let name = view.spec.task_title(&task.name);
     let mut state = show::phase(task);
     if !view.convergence.message.is_empty() && task.phase != TaskPhase::Dead {
         let verdict = plain(&view.convergence.message);

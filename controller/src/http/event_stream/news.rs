@@ -10,7 +10,7 @@ use herdlet_api_types::{AllocId, DeploymentId, JobKey, nomad, service::Registrat
 use serde_json::{Value, json};
 
 use super::topics::Topics;
-use crate::http::{Shared, allocs, evaluations, nodes, query::Read, services};
+use crate::http::{Shared, allocs, evaluations, jobs, nodes, query::Read, services};
 
 /// One reader.
 pub(super) struct Reader {
@@ -106,7 +106,7 @@ impl Reader {
         let kind = if view.deleting { "JobDeregistered" } else { "JobRegistered" };
         let mut events = Vec::new();
         if before.modify_index != view.modify_index {
-            events.extend(self.event(about(kind), || json!({ "Job": nomad::whole_job(&view) })));
+            events.extend(self.event(about(kind), || json!({ "Job": jobs::shown(&view) })));
         }
         let is_news = |id: &DeploymentId, at: u64| before.deployments.get(id) != Some(&at);
         let news = view.deployments.iter().filter(|one| is_news(&one.id, one.modify_index));
