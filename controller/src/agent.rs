@@ -287,15 +287,13 @@ async fn follow_driver(mut notices: BoxStream<'static, TaskNotice>, inbox: Inbox
 fn remembered(notes: NoteSink, model: &Arc<ReadModel>) -> NoteSink {
     let model = Arc::clone(model);
     Arc::new(move |note| {
-        let now = BootClock.now();
         match note {
             Note::DriftDetected { of, by } => {
-                if let Some(view) = model.alloc(&of.alloc) {
-                    model.history().drift_found(UnixNanos(now.wall_ns), &view, of, *by);
-                }
+                model.history().drift_found(UnixNanos(BootClock.now().wall_ns), of, *by);
             }
             Note::DriftRepaired { of, took_ns } => {
-                model.history().drift_repaired(now.boot_ns, of, took_ns.unwrap_or_default());
+                let now_ns = BootClock.now().boot_ns;
+                model.history().drift_repaired(now_ns, of, took_ns.unwrap_or_default());
             }
             Note::DriftDropped { of } => model.history().drift_dropped(of),
             Note::TaskRestart { .. }
@@ -322,7 +320,9 @@ async fn follow_attempts(
             }
             Notice::Repaired { id, kind, what } => {
                 tracing::info!(attempt = %id, what, "repaired without touching the task");
-                let of = Drifted { alloc: id.alloc, task: Some(id.task), kind };
+                let Some(view) = model.alloc(&id.alloc) else { continue };
+                let (job, name) = (view.spec.job_key.clone(), view.spec.name());
+                let of = Drifted { alloc: id.alloc, job, name, task: Some(id.task), kind };
                 notes(&Note::DriftDetected { of: of.clone(), by: Noticed::Event });
                 notes(&Note::DriftRepaired { of, took_ns: None });
                 continue;

@@ -60,8 +60,8 @@ impl std::fmt::Debug for Collector {
 
 impl Collector {
     /// All that has ended: what is due first.
-    pub fn ended(&self) -> Vec<Ended> {
-        self.look(&self.rules).into_iter().map(|choice| choice.ended).collect()
+    pub async fn ended(&self) -> Vec<Ended> {
+        self.look(&self.rules).await.into_iter().map(|choice| choice.ended).collect()
     }
 
     /// Collects what of this has ended, due or not, and says what that was.
@@ -74,7 +74,7 @@ impl Collector {
             Scope::All => Rules { job_gc_threshold: herdlet_api_types::Duration::ZERO, ..self.rules },
             Scope::Allocs | Scope::Alloc(_) => self.rules,
         };
-        let mut choices = self.look(&rules);
+        let mut choices = self.look(&rules).await;
         choices.retain(|choice| match (&choice.what, scope) {
             (_, Scope::All) | (What::Alloc(_), Scope::Allocs) => true,
             (What::Alloc(id), Scope::Alloc(wanted)) => *id == wanted,
@@ -90,7 +90,7 @@ impl Collector {
     pub async fn run(self: Arc<Self>) {
         loop {
             let version = self.model.version();
-            let choices = self.look(&self.rules);
+            let choices = self.look(&self.rules).await;
             let due: Vec<Choice> =
                 choices.iter().filter(|choice| choice.ended.due.is_some()).cloned().collect();
             let is_due = !due.is_empty();
@@ -115,11 +115,13 @@ impl Collector {
         job.into_iter().chain(disk).min().unwrap_or(Duration::MAX)
     }
 
-    fn look(&self, rules: &Rules) -> Vec<Choice> {
+    async fn look(&self, rules: &Rules) -> Vec<Choice> {
+        // A disk may take its time to answer.
+        let path = self.alloc_dirs.clone();
+        let usage = off_thread(move || usage(&path)).await.unwrap_or_default();
         let (jobs, allocs) = (self.model.jobs(), self.model.allocs());
         let owners = self.requests.owners();
         let is_owned = |key: &JobKey| owners.owns(key);
-        let usage = usage(&self.alloc_dirs);
         choose(rules, &Seen { jobs: &jobs, allocs: &allocs, is_owned: &is_owned, usage, now: now() })
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use herdlet_api_types::{
-    Duration, JobKey, UnixNanos,
+    AllocId, Duration, JobKey, UnixNanos,
     overview::{Drift, DriftState, Transition},
     view::{AllocView, Convergence, ConvergenceState, JobView},
 };
@@ -93,16 +93,19 @@ impl History {
         self.inner().close(key, now_ns);
     }
 
-    /// A difference was found in something of `view`, `by` whom.
-    pub fn drift_found(&self, at: UnixNanos, view: &AllocView, of: &Drifted, by: Noticed) {
+    /// A difference was found. Found again while it is there, it is the same.
+    pub fn drift_found(&self, at: UnixNanos, of: &Drifted, by: Noticed) {
         let mut inner = self.inner();
+        if inner.open_drift(of).is_some() {
+            return;
+        }
         if inner.drifts.len() == DRIFTS_MAX {
             inner.drifts.pop_front();
         }
         inner.drifts.push_back(Drift {
             at,
-            job: view.spec.job_key.clone(),
-            name: view.spec.name(),
+            job: of.job.clone(),
+            name: of.name.clone(),
             alloc: of.alloc,
             task: of.task.clone(),
             kind: of.kind.to_owned(),
@@ -133,9 +136,14 @@ impl History {
         self.inner().repairs.range(first..).map(|(_, count)| count).sum()
     }
 
-    /// The last differences, newest first.
-    pub fn drifts(&self) -> Vec<Drift> {
-        self.inner().drifts.iter().rev().cloned().collect()
+    /// The last differences, newest first. What ends is not repaired: of allocations that do not live nothing is open.
+    pub fn drifts(&self, lives: impl Fn(&AllocId) -> bool) -> Vec<Drift> {
+        let mut drifts: Vec<Drift> = self.inner().drifts.iter().rev().cloned().collect();
+        for drift in drifts.iter_mut().filter(|drift| drift.state == DriftState::Open && !lives(&drift.alloc))
+        {
+            drift.state = DriftState::Dropped;
+        }
+        drifts
     }
 
     /// The last changes of verdicts, newest first.
@@ -166,13 +174,17 @@ impl History {
 
 impl Inner {
     fn end_drift(&mut self, of: &Drifted, state: DriftState, took: Option<Duration>) {
+        if let Some(drift) = self.open_drift(of) {
+            (drift.state, drift.took) = (state, took);
+        }
+    }
+
+    fn open_drift(&mut self, of: &Drifted) -> Option<&mut Drift> {
         let is_it = |drift: &&mut Drift| {
             drift.state == DriftState::Open
                 && (drift.alloc, &drift.task, &*drift.kind) == (of.alloc, &of.task, of.kind)
         };
-        if let Some(drift) = self.drifts.iter_mut().rev().find(is_it) {
-            (drift.state, drift.took) = (state, took);
-        }
+        self.drifts.iter_mut().rev().find(is_it)
     }
 
     fn close(&mut self, key: &JobKey, to_ns: u64) {
@@ -186,7 +198,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::{AllocId, Moment};
+    use herdlet_api_types::Moment;
 
     use super::*;
     use crate::test_views::{alloc_view, job, job_view, verdict};
@@ -229,32 +241,39 @@ mod tests {
     }
 
     fn mount() -> Drifted {
-        Drifted { alloc: AllocId::from_hash([7; 16]), task: Some("t".to_owned()), kind: "mount" }
+        Drifted {
+            alloc: AllocId::from_hash([7; 16]),
+            job: JobKey { namespace: "default".into(), id: "web".into() },
+            name: "web.g[0]".to_owned(),
+            task: Some("t".to_owned()),
+            kind: "mount",
+        }
     }
 
     #[test]
     fn what_has_become_of_a_difference_is_kept() {
         let history = History::default();
-        let view = alloc_view(&job("web", "g", "t"), 0, 7);
         let dir = Drifted { task: None, kind: "alloc_dir", ..mount() };
-        for of in [&mount(), &dir, &mount()] {
-            history.drift_found(UnixNanos(1), &view, of, Noticed::Look);
+        let service = Drifted { kind: "service", ..mount() };
+        for of in [&mount(), &dir, &service, &mount()] {
+            history.drift_found(UnixNanos(1), of, Noticed::Look);
         }
         history.drift_repaired(5, &mount(), 3);
         history.drift_dropped(&dir);
-        let found: Vec<_> = history.drifts().into_iter().map(|one| (one.kind, one.state, one.took)).collect();
-        assert_eq!(
-            found,
-            [
-                ("mount".to_owned(), DriftState::Repaired, Some(Duration(3))),
-                ("alloc_dir".to_owned(), DriftState::Dropped, None),
-                ("mount".to_owned(), DriftState::Open, None),
-            ]
-        );
+        let found = |lives: bool| -> Vec<_> {
+            let drifts = history.drifts(|_| lives).into_iter();
+            drifts.map(|one| (one.kind, one.state, one.took)).collect()
+        };
+        let repaired = ("mount".to_owned(), DriftState::Repaired, Some(Duration(3)));
+        let dropped = |kind: &str| (kind.to_owned(), DriftState::Dropped, None);
+        let open = ("service".to_owned(), DriftState::Open, None);
+        assert_eq!(found(true), [open, dropped("alloc_dir"), repaired.clone()]);
+        assert_eq!(found(false), [dropped("service"), dropped("alloc_dir"), repaired]);
         for _ in 0..DRIFTS_MAX {
-            history.drift_found(UnixNanos(1), &view, &dir, Noticed::Event);
+            history.drift_found(UnixNanos(1), &dir, Noticed::Event);
+            history.drift_dropped(&dir);
         }
-        assert_eq!(history.drifts().len(), DRIFTS_MAX);
+        assert_eq!(found(true).len(), DRIFTS_MAX);
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl runtime::World for Planner {
             }
             // What somebody asks for may mend what made its object panic.
             if let Key::Job(job) = &key {
-                dirty.release(Key::Waiting(job.clone()));
+                dirty.readmit(Key::Waiting(job.clone()));
             }
             dirty.release(key);
         }

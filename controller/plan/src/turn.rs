@@ -48,6 +48,10 @@ pub enum View {
 pub struct Drifted {
     /// Of which allocation.
     pub alloc: AllocId,
+    /// Of whose.
+    pub job: JobKey,
+    /// It, as `job.group[index]`.
+    pub name: String,
     /// Of which of its tasks; none where it is the allocation's own.
     pub task: Option<String>,
     /// Part name, for instance `mount`.

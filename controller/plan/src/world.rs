@@ -241,6 +241,8 @@ impl World {
             Key::Alloc(id) => self.reconcile_alloc(now, *id, dirty, turn),
         }
         dirty.remove(key);
+        // Each time, lest a panic loses it: nobody else opens the line.
+        dirty.extend(self.line.waiting().cloned().map(Key::Waiting));
         self.flush_meta(turn);
     }
 
@@ -406,7 +408,7 @@ impl World {
         turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
         turn.records.push(Record::Delete(RecordKey::AllocState(id)));
         turn.views.push(View::AllocGone(id));
-        self.stir_short(dirty);
+        self.stir_short();
         dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
     }
 

@@ -126,8 +126,13 @@ impl<K: Ord + Clone> Dirty<K> {
 
     /// Takes `key` out of quarantine and marks it: somebody has repaired what made it panic.
     pub fn release(&mut self, key: K) {
-        self.holds.push((key.clone(), Hold::Release));
+        self.readmit(key.clone());
         self.mark(key);
+    }
+
+    /// Takes `key` out of quarantine: it may be marked again.
+    pub fn readmit(&mut self, key: K) {
+        self.holds.push((key, Hold::Release));
     }
 
     /// Puts `key` into quarantine, as remembered from an earlier life.

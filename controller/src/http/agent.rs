@@ -9,8 +9,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use herdlet_api_types::{
+    AllocId,
+    alloc::Desired,
     api::{AgentStatus, ManifestProblem, Unconverged},
-    view::{Convergence, ConvergenceState},
+    view::{AllocView, Convergence, ConvergenceState},
 };
 use herdlet_runtime::{BootClock, Clock as _};
 use serde_json::{Value, json};
@@ -48,12 +50,17 @@ pub(super) async fn transitions(
     shared.answer(&read, |shared| Ok(shared.model.history().transitions())).await
 }
 
+fn is_wanted(shared: &Shared, id: &AllocId) -> bool {
+    let wanted = |view: &AllocView| view.spec.desired == Desired::Run && !view.status.is_terminal();
+    shared.model.alloc(id).is_some_and(|view| wanted(&view))
+}
+
 /// The last differences from what was made, newest first.
 pub(super) async fn drift(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.answer(&read, |shared| Ok(shared.model.history().drifts())).await
+    shared.answer(&read, |shared| Ok(shared.model.history().drifts(|id| is_wanted(shared, id)))).await
 }
 
 /// The index that everything shown has come to, services included: with `index`, word of the next change and nothing else.

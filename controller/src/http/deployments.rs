@@ -200,7 +200,11 @@ pub(super) async fn set_health(
     let (index, reverted) = match shared.request(Command::SetAllocHealth { id, healthy, unhealthy }).await? {
         Reply::Accepted { index } => (index, None),
         Reply::DeploymentFailed { index, reverted } => (index, reverted),
-        other => return Err(unexpected(other)),
+        other @ (Reply::Applied { .. }
+        | Reply::Dispatched { .. }
+        | Reply::Collected { .. }
+        | Reply::Explanation(_)
+        | Reply::Refused(_)) => return Err(unexpected(other)),
     };
     Ok(Json(updated(index, reverted)))
 }

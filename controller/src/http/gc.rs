@@ -19,7 +19,7 @@ use crate::gc::Scope;
 
 /// All that has ended: what is due first.
 pub(super) async fn ended(State(shared): State<Arc<Shared>>) -> Json<Vec<Ended>> {
-    Json(shared.gc.ended())
+    Json(shared.gc.ended().await)
 }
 
 /// Collects all that has ended, and says what that was.

@@ -198,7 +198,13 @@ fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, u32), TlsError> {
     if !metadata.is_file() {
         return Err(TlsError::Unfit { path: path.to_owned(), why: "it is no file".to_owned() });
     }
-    let mut bytes = Zeroizing::new(Vec::new());
-    file.take(BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    if metadata.len() > BYTES_MAX {
+        let why = format!("it has more than {BYTES_MAX} bytes");
+        return Err(TlsError::Unfit { path: path.to_owned(), why });
+    }
+    // Large enough from the start: what grows leaves copies behind that nobody wipes.
+    let capacity = usize::try_from(metadata.len()).unwrap_or_default().saturating_add(1);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(capacity));
+    file.take(metadata.len()).read_to_end(&mut bytes).map_err(failed)?;
     Ok((bytes, metadata.mode()))
 }

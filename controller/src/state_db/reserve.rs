@@ -1,11 +1,12 @@
-//! Room that is given up once the disk is full, so that the end of what runs is stored and what has ended can be collected.
+//! Room that is given up once the disk is full, so that the end of what runs is stored and what has ended can be collected. The
+//! first commit that fails for want of room gets it; it is for a disk that has become full, not for one that somebody keeps full.
 //!
 //! In: commits that failed, and that succeeded. Out: a file that is there for nothing but its room, gone while that is needed.
 
 use std::{
     fs::{self, OpenOptions},
     io,
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -28,7 +29,8 @@ impl Reserve {
     /// That of a state directory. It stays as it is found on a disk that is nearly full.
     pub(crate) fn open(state: &Path) -> Self {
         let path = state.join("reserve");
-        let is_there = fs::metadata(&path).is_ok_and(|file| file.len() == LEN);
+        // A copy may have the length and none of the room.
+        let is_there = fs::metadata(&path).is_ok_and(|file| file.blocks().saturating_mul(512) >= LEN);
         let mut reserve = Self { path, is_there };
         reserve.renew();
         reserve
@@ -52,7 +54,10 @@ impl Reserve {
         }
         match self.take() {
             Ok(()) => self.is_there = true,
-            Err(error) => tracing::debug!(%error, "no room could be held in reserve for the state"),
+            Err(error) => {
+                let _ = fs::remove_file(&self.path);
+                tracing::debug!(%error, "no room could be held in reserve for the state");
+            }
         }
     }
 

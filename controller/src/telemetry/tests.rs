@@ -325,7 +325,8 @@ fn notes_are_counted() {
         "zero from the start"
     );
     let sink = node.telemetry.sink();
-    let mount = || Drifted { alloc: AllocId::from_hash([3; 16]), task: None, kind: "mount" };
+    let alloc = AllocId::from_hash([3; 16]);
+    let mount = || Drifted { alloc, job: key(), name: "web.g[0]".to_owned(), task: None, kind: "mount" };
     for _ in 0..2 {
         sink(&Note::DriftDetected { of: mount(), by: Noticed::Look });
         sink(&Note::Reconciled { kind: "alloc", result: "unchanged" });

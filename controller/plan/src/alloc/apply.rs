@@ -283,7 +283,8 @@ impl Writer<'_> {
             Part::Task(index, _) => self.task(index).map(|task| task.name.clone()),
             Part::Dir | Part::Services | Part::Checks => None,
         };
-        Drifted { alloc: self.spec.id, task, kind: kind_of(part) }
+        let (alloc, job, name) = (self.spec.id, self.spec.job_key.clone(), self.spec.name());
+        Drifted { alloc, job, name, task, kind: kind_of(part) }
     }
 
     /// Something is in its place that is not as wanted: brought up it is repaired, and taken down there is something to do.

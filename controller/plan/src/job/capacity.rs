@@ -133,8 +133,8 @@ pub struct Line {
     of: BTreeMap<JobKey, Rank>,
     /// Jobs that came although it was another's turn.
     early: BTreeSet<JobKey>,
-    /// It is not known yet all that becomes free: only those that have made room themselves may take it.
-    is_closed: bool,
+    /// Who is to be planned once all that becomes free is known. Until then only those that have made room themselves may take it.
+    waiting: BTreeSet<JobKey>,
 }
 
 impl Line {
@@ -164,17 +164,22 @@ impl Line {
 
     /// Whether the line is closed to the job.
     fn must_wait(&self, key: &JobKey) -> bool {
-        self.is_closed && self.of.get(key).is_none_or(|rank| rank.waits_for_another)
+        !self.waiting.is_empty() && self.of.get(key).is_none_or(|rank| rank.waits_for_another)
     }
 
-    /// Something has become free, and more may: nobody but those that made room takes anything until the line is opened.
-    pub fn close(&mut self) {
-        self.is_closed = true;
+    /// Something has become free, and more may: the line is closed until `key`, or another one that waits, is planned as such.
+    pub fn close(&mut self, key: JobKey) {
+        self.waiting.insert(key);
+    }
+
+    /// Who keeps the line closed, and opens it by being planned.
+    pub fn waiting(&self) -> impl Iterator<Item = &JobKey> {
+        self.waiting.iter()
     }
 
     /// All that becomes free is known, and `key` comes now. Named are those that came early and whose turn it is.
     pub fn open(&mut self, key: &JobKey) -> Vec<JobKey> {
-        self.is_closed = false;
+        self.waiting.clear();
         self.early.remove(key);
         self.next()
     }
@@ -191,7 +196,8 @@ impl Line {
     pub fn leave(&mut self, key: &JobKey) -> Vec<JobKey> {
         self.remove(key);
         self.early.remove(key);
-        if self.is_closed { Vec::new() } else { self.next() }
+        self.waiting.remove(key);
+        if self.waiting.is_empty() { self.next() } else { Vec::new() }
     }
 
     /// Those that came early and whose turn it is now.

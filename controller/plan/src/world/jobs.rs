@@ -64,7 +64,7 @@ impl World {
                 self.meta.index = index;
                 let version = entry.state.version;
                 if self.promise_anew(&key) {
-                    self.stir_short(dirty);
+                    self.stir_short();
                 }
                 (version, JobChange::Updated)
             }
@@ -122,7 +122,7 @@ impl World {
             self.meta.index = index;
             dirty.insert(Key::Job(key.clone()));
             if self.promise_anew(key) {
-                self.stir_short(dirty);
+                self.stir_short();
             }
         }
     }
@@ -142,6 +142,9 @@ impl World {
         dirty: &mut BTreeSet<Key>,
         turn: &mut Turn,
     ) {
+        if self.jobs.get(key).is_some_and(|entry| entry.quarantine.is_some()) {
+            return;
+        }
         let launch_ns = self.launch_due(now, key, dirty);
         let mut result = "unchanged";
         // What only changes how an allocation is doing changes nothing of what the job is to do.

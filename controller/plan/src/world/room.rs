@@ -24,17 +24,16 @@ impl World {
             self.join_line(&key, true);
             self.stir_job(key, dirty);
         }
-        self.stir_short(dirty);
+        self.stir_short();
     }
 
     /// Whoever waits for ports or room may have them, once it is known what else becomes free in this turn.
-    pub(super) fn stir_short(&mut self, dirty: &mut BTreeSet<Key>) {
+    pub(super) fn stir_short(&mut self) {
         for key in core::mem::take(&mut self.short) {
             // What is left alone is not planned, and must not be waited for.
             if self.jobs.get(&key).is_some_and(|entry| entry.quarantine.is_none()) {
                 self.join_line(&key, false);
-                self.line.close();
-                dirty.insert(Key::Waiting(key));
+                self.line.close(key);
             }
         }
     }

@@ -36,6 +36,9 @@ pub(super) fn to_the_second(at: UnixNanos) -> String {
     nomad::rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND))).unwrap_or_default()
 }
 
+/// What is shown of an id; less may well be a word.
+const SHORT_ID: usize = 8;
+
 /// Whether a target names the job, the group or the allocation; all are meant where there is none.
 pub(super) fn is_meant(job: &JobKey, name: &str, alloc: AllocId, targets: &[String]) -> bool {
     let job = job.to_string();
@@ -45,7 +48,7 @@ pub(super) fn is_meant(job: &JobKey, name: &str, alloc: AllocId, targets: &[Stri
     targets.is_empty()
         || targets.iter().any(|target| {
             [&*job, name, group, &*dotted].contains(&target.as_str())
-                || (!target.is_empty() && id.starts_with(&target.to_ascii_lowercase()))
+                || (target.len() >= SHORT_ID && id.starts_with(&target.to_ascii_lowercase()))
         })
 }
 
@@ -86,7 +89,8 @@ mod tests {
             ("web.front", 1),
             ("web.back[1]", 1),
             ("web.back.1", 1),
-            ("2222", 1),
+            ("22222222", 1),
+            ("2222", 0),
             ("we", 0),
             ("", 0),
         ] {

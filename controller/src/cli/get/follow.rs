@@ -278,7 +278,7 @@ impl Telling<'_> {
         document: Option<Document>,
     ) -> Result<News<'k>, Failure> {
         let object = match document {
-            Some(document) => Some(document.printed(self.wanted.client).await?),
+            Some(document) => document.printed(self.wanted.client).await?,
             None => None,
         };
         Ok(News { change, name: &known.name, object })

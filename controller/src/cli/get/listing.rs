@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::{Form, Kind, Wanted};
 use crate::{
     cli::{
-        client::Client,
+        client::{Client, ClientError},
         failure::Failure,
         show,
         table::{Heading, Table},
@@ -82,10 +82,14 @@ pub(super) enum Document {
 }
 
 impl Document {
-    /// The same as it is printed.
-    pub(super) async fn printed(self, client: &Client) -> Result<Self, Failure> {
+    /// The same as it is printed; none where it is gone meanwhile.
+    pub(super) async fn printed(self, client: &Client) -> Result<Option<Self>, Failure> {
         match self {
-            Self::Alloc(view) => Ok(Self::Allocation(Box::new(client.allocation(view.spec.id).await?))),
+            Self::Alloc(view) => match client.allocation(view.spec.id).await {
+                Ok(allocation) => Ok(Some(Self::Allocation(Box::new(allocation)))),
+                Err(ClientError::Status { status: 404, .. }) => Ok(None),
+                Err(error) => Err(error.into()),
+            },
             Self::Job(_)
             | Self::Allocation(_)
             | Self::Task { .. }
@@ -94,7 +98,7 @@ impl Document {
             | Self::Deployment(_)
             | Self::Version(_)
             | Self::Event(_)
-            | Self::Drift(_) => Ok(self),
+            | Self::Drift(_) => Ok(Some(self)),
         }
     }
 
@@ -149,7 +153,7 @@ impl Listing {
     async fn documents(self, client: &Client) -> Result<Vec<Document>, Failure> {
         let mut documents = Vec::with_capacity(self.rows.len());
         for row in self.rows {
-            documents.push(row.document.printed(client).await?);
+            documents.extend(row.document.printed(client).await?);
         }
         Ok(documents)
     }

@@ -33,6 +33,8 @@ pub(super) struct Known {
 #[derive(Default)]
 struct KnownJob {
     modify_index: u64,
+    /// That it is being deleted was told; that it is gone is no news then.
+    deleting: bool,
     deployments: BTreeMap<DeploymentId, u64>,
 }
 
@@ -50,7 +52,7 @@ impl Known {
             let deployments = view.deployments.iter().filter(|one| one.modify_index < index);
             let deployments = deployments.map(|one| (one.id, one.modify_index)).collect();
             let modify_index = if view.modify_index < index { view.modify_index } else { 0 };
-            (view.key.clone(), KnownJob { modify_index, deployments })
+            (view.key.clone(), KnownJob { modify_index, deleting: view.deleting, deployments })
         });
         let made = |one: &Registration| {
             shared.model.alloc(&one.alloc).map_or(u64::MAX, |view| view.spec.create_index)
@@ -101,6 +103,9 @@ impl Reader {
             index,
         };
         let Some(view) = self.shared.model.job(key) else {
+            if before.deleting {
+                return Vec::new();
+            }
             return self.event(about("JobDeregistered"), || json!({ "Job": null })).into_iter().collect();
         };
         let kind = if view.deleting { "JobDeregistered" } else { "JobRegistered" };
@@ -113,7 +118,7 @@ impl Reader {
         // The oldest first.
         events.extend(news.rev().filter_map(|one| self.deployment(&view, one.id, index)));
         let deployments = view.deployments.iter().map(|one| (one.id, one.modify_index)).collect();
-        let known = KnownJob { modify_index: view.modify_index, deployments };
+        let known = KnownJob { modify_index: view.modify_index, deleting: view.deleting, deployments };
         self.known.jobs.insert(key.clone(), known);
         events
     }

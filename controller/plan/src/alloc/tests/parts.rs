@@ -129,7 +129,8 @@ fn what_is_damaged_is_brought_up_again_without_a_pause() {
     life.now = at(103);
     life.outcome(TASK_DIR, Outcome::Done);
     assert_eq!(life.issued, ["Look", "Up"]);
-    let of = Drifted { alloc: spec.id, task: Some("main".to_string()), kind: "task_dir" };
+    let (job, name) = (spec.job_key.clone(), spec.name());
+    let of = Drifted { alloc: spec.id, job, name, task: Some("main".to_string()), kind: "task_dir" };
     let detected = Note::DriftDetected { of: of.clone(), by: Noticed::Event };
     assert_eq!(life.notes, [detected, Note::DriftRepaired { of, took_ns: Some(3_000_000_000) }]);
 }
