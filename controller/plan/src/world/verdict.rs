@@ -157,9 +157,14 @@ impl JobEntry {
                 worst.weigh(bad_state(known, name), || why_bad(known, canary));
             } else if healthy < group.desired_canaries {
                 let wanted = group.desired_canaries;
-                worst.weigh(ConvergenceState::Progressing, || Why {
-                    reason: Reason::Health,
-                    message: format!("group {name}: {healthy} of {wanted} canaries are healthy"),
+                let (state, reason, more) = if canaries.clone().any(waits_for_word) {
+                    (ConvergenceState::Waiting, Reason::Promotion, "; others wait for somebody's word")
+                } else {
+                    (ConvergenceState::Progressing, Reason::Health, "")
+                };
+                worst.weigh(state, || Why {
+                    reason,
+                    message: format!("group {name}: {healthy} of {wanted} canaries are healthy{more}"),
                     overdue_at: overdue_at(known, name),
                 });
             } else if !group.auto_promote {
@@ -194,6 +199,11 @@ fn why_bad(known: &DeploymentState, alloc: &AllocEntry) -> Why {
             plain(Reason::Error, &format!("{name}: {why}"))
         }
     }
+}
+
+/// Nothing but somebody's word makes it healthy.
+fn waits_for_word(alloc: &AllocEntry) -> bool {
+    alloc.verdict.as_ref().is_some_and(|verdict| verdict.reason == Some(Reason::Promotion))
 }
 
 fn overdue_at(known: &DeploymentState, group: &str) -> Option<Moment> {
