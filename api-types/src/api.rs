@@ -133,6 +133,9 @@ pub struct AgentStatus {
     pub not_ready: Option<String>,
     /// Why it is degraded, for instance a state database that can't be written; none when it is not.
     pub degraded: Option<String>,
+    /// What somebody should see to before it hurts, such as a certificate that ends soon.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// What is wrong with the manifests of followed folders; what is named here is not in force.
     #[serde(default)]
     pub manifest_problems: Vec<ManifestProblem>,

@@ -99,6 +99,8 @@ pub struct Config {
     pub reserved_ports: BTreeSet<u16>,
     /// What the machine has, where its own word is not right.
     pub total: Total,
+    /// Whether there are metrics of single tasks.
+    pub publish_allocation_metrics: bool,
     /// What is logged, as a filter of `tracing`.
     pub log_level: String,
     /// How it is logged.
@@ -246,6 +248,7 @@ impl Config {
             socket,
             listen,
             tls: file.tls.and_then(|tls| tls.files()),
+            publish_allocation_metrics: file.telemetry.publish_allocation_metrics,
             metrics_listen: host_port("metrics-listen", flags.metrics_listen.or(file.metrics_listen))?,
             manifests: if flags.manifests.is_empty() { file.manifests } else { flags.manifests },
             cgroup_parent,

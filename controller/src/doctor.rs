@@ -92,7 +92,7 @@ pub async fn examine(config: &Config) -> Vec<Finding> {
         container(Path::new("/")),
         cgroups(&config.cgroup_parent),
         mounts(Privileges::probe()),
-        descriptors(getrlimit(Resource::Nofile).current),
+        open_files(),
         inotify(number_in("/proc/sys/fs/inotify/max_user_instances")),
         ports(config, &fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default()),
         disk(&config.state_dir),
@@ -199,6 +199,11 @@ fn mounts(privileges: Privileges) -> Finding {
             hint,
         ),
     }
+}
+
+/// How many files an agent may have open here.
+pub(crate) fn open_files() -> Finding {
+    descriptors(getrlimit(Resource::Nofile).current)
 }
 
 /// None is no limit.
@@ -349,10 +354,16 @@ fn listener(config: &Config) -> Option<Finding> {
             format!("{address}: the token is sent as it is, for all between to read"),
             "set `tls` in the config",
         ),
-        (Ok(_), Ok(tls)) => Finding::ok(
-            "listen",
-            format!("{address}, {}", if tls.is_some() { "with TLS" } else { "without TLS" }),
-        ),
+        (Ok(_), Ok(tls)) => {
+            let warnings = tls.as_ref().map(|tls| tls.warnings(crate::agent::now().wall)).unwrap_or_default();
+            let found = format!("{address}, {}", if tls.is_some() { "with TLS" } else { "without TLS" });
+            if warnings.is_empty() {
+                Finding::ok("listen", found)
+            } else {
+                let hint = "an agent that runs reads a changed file by itself";
+                Finding::warning("listen", format!("{found}: {}", warnings.join("; ")), hint)
+            }
+        }
     })
 }
 

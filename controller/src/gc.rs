@@ -14,7 +14,7 @@ use herdlet_api_types::{
     gc::{Due, Ended},
 };
 use herdlet_plan::event::{Command, Reply};
-use herdlet_runtime::{BootClock, Clock as _};
+use herdlet_runtime::{BootClock, Clock as _, off_thread};
 
 pub use self::choose::Rules;
 use self::choose::{Choice, Seen, Usage, What, choose, next_due};

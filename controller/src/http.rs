@@ -71,7 +71,7 @@ pub(crate) use exec::input_frames as exec_input_frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) use serve::connection;
 pub use serve::{Limits, Listener, ServeError, serve};
-pub use tls::{Tls, TlsError, TlsFiles};
+pub use tls::{Tls, TlsError, TlsFiles, Validity};
 
 use crate::{
     desired::{manifests::Drivers, yaml::Problem},
@@ -80,8 +80,11 @@ use crate::{
     paths::Paths,
     publish::ReadModel,
     requests::Requests,
-    telemetry::Format,
+    telemetry::{Format, Measured},
 };
+
+/// Writes the page of metrics, with what tasks were measured to use.
+pub type MetricsPage = Box<dyn Fn(Format, &[Measured]) -> String + Send + Sync>;
 
 /// What the API works with.
 pub struct Shared {
@@ -109,8 +112,10 @@ pub struct Shared {
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
     /// The public keys that check workload identities, as a JWK set (RFC 7517).
     pub jwks: serde_json::Value,
-    /// The page of metrics.
-    pub metrics: Box<dyn Fn(Format) -> String + Send + Sync>,
+    /// The page of metrics, with what tasks were measured to use.
+    pub metrics: MetricsPage,
+    /// Whether tasks are measured for it.
+    pub publish_allocation_metrics: bool,
     /// Cancelled when the agent shuts down; ends every stream.
     pub closing: CancellationToken,
 }
@@ -141,6 +146,8 @@ pub struct Vitals {
     pub not_ready: Option<String>,
     /// Why it is degraded; none when it is not.
     pub degraded: Option<String>,
+    /// What somebody should see to before it hurts.
+    pub warnings: Vec<String>,
     /// What is wrong with the manifests of followed folders.
     pub manifest_problems: Vec<Problem>,
 }

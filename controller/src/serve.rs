@@ -28,6 +28,7 @@ use crate::{
         folder::{FolderSource, FolderStatus},
         manifests::{DriverRules, Drivers},
     },
+    doctor,
     drivers::{alloc_dir, catalog::ConsulConfig, cgroup::Isolation, task::in_full, volume::HostVolumes},
     gc::Collector,
     http::{self, Evaluations, Facts, Limits, Listener, Shared, Tls, Token, Vitals},
@@ -35,7 +36,7 @@ use crate::{
     planner::Input,
     requests::Requests,
     state_db::{StateDb, StateDir},
-    telemetry::{Format, Telemetry, logs},
+    telemetry::{Format, Measured, Telemetry, logs},
 };
 
 use readiness::Readiness;
@@ -68,6 +69,7 @@ pub async fn run_agent(flags: Flags) -> u8 {
 }
 
 async fn run(config: Config) -> anyhow::Result<()> {
+    warn_of_limits();
     // Before anything is touched: an agent whose addresses are taken must not have started tasks.
     let doors = Doors::open(&config).await?;
     let consul = consul(&config)?;
@@ -124,8 +126,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
         alloc_dirs: agent.context.paths.allocs(),
         telemetry: telemetry.clone(),
     });
-    let scrape = telemetry.scrape(&mut agent, problems.clone(), room);
-    let vitals = vitals(readiness.clone(), agent.requests.clone(), agent.orphans, problems);
+    let scrape = telemetry.scrape(&mut agent, problems.clone(), room, doors.tls.clone());
+    let vitals =
+        vitals(readiness.clone(), agent.requests.clone(), agent.orphans, problems, doors.tls.clone());
     let shared = shared(&config, &agent, facts, vitals, scrape, Arc::clone(&collector), closing.clone());
     // Before anything that may wait, so that whoever wonders can ask.
     listen(&config, doors, &shared, &mut faces, &closing).await?;
@@ -141,7 +144,11 @@ async fn run(config: Config) -> anyhow::Result<()> {
             collector.run().await;
         }
     });
-    agent.watch(readiness.tell_service_manager(agent.requests.clone(), config.socket.clone()));
+    agent.watch(readiness.tell_service_manager(
+        agent.requests.clone(),
+        Arc::clone(&agent.model),
+        config.socket.clone(),
+    ));
     agent.watch(pet_watchdog(agent.inbox.clone(), Arc::clone(&agent.handle.metrics)));
     let ended = tokio::select! {
         () = stop => Ok(()),
@@ -161,6 +168,14 @@ fn face_ended(ended: Result<(), JoinError>) -> anyhow::Error {
     match ended {
         Ok(()) => anyhow::anyhow!("go on: a listener has ended by itself"),
         Err(error) => anyhow::anyhow!("go on: a listener has ended: {error}"),
+    }
+}
+
+/// What `herdlet doctor` says of it: with too few descriptors an agent fails where nobody would look for the cause.
+fn warn_of_limits() {
+    let found = doctor::open_files();
+    if let Some(hint) = found.hint {
+        tracing::warn!(hint, "{}", found.message);
     }
 }
 
@@ -220,6 +235,7 @@ fn vitals(
     requests: Requests,
     orphans: Orphans,
     folders: Vec<Arc<FolderStatus>>,
+    tls: Option<Arc<Tls>>,
 ) -> impl Fn() -> Vitals + Send + Sync + 'static {
     move || {
         let degraded = requests.degraded();
@@ -231,7 +247,8 @@ fn vitals(
             ))
         });
         let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
-        Vitals { not_ready: readiness.why_not(), degraded, manifest_problems }
+        let warnings = tls.iter().flat_map(|tls| tls.warnings(agent::now().wall)).collect();
+        Vitals { not_ready: readiness.why_not(), degraded, warnings, manifest_problems }
     }
 }
 
@@ -240,7 +257,7 @@ fn shared(
     agent: &Agent,
     facts: Facts,
     vitals: impl Fn() -> Vitals + Send + Sync + 'static,
-    scrape: impl Fn(Format) -> String + Send + Sync + 'static,
+    scrape: impl Fn(Format, &[Measured]) -> String + Send + Sync + 'static,
     gc: Arc<Collector>,
     closing: CancellationToken,
 ) -> Arc<Shared> {
@@ -259,6 +276,7 @@ fn shared(
         vitals: Box::new(vitals),
         jwks: agent.context.signer.jwks(),
         metrics: Box::new(scrape),
+        publish_allocation_metrics: config.publish_allocation_metrics,
         closing,
     })
 }
@@ -267,18 +285,20 @@ fn shared(
 /// the agent serves.
 struct Doors {
     api: Option<(Listener, Token)>,
+    tls: Option<Arc<Tls>>,
     metrics: Option<Listener>,
 }
 
 impl Doors {
     async fn open(config: &Config) -> anyhow::Result<Self> {
+        let mut tls = None;
         let api = match &config.listen {
             Some((address, token_file)) => {
                 let token = Token::read(token_file)?;
-                let tls = config.tls.clone().map(Tls::read).transpose()?;
+                tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
                 let listener = Listener::tcp(&address.to_string()).await?;
-                let listener = match tls {
-                    Some(tls) => listener.with_tls(tls),
+                let listener = match &tls {
+                    Some(tls) => listener.with_tls(Arc::clone(tls)),
                     None => listener,
                 };
                 Some((listener, token))
@@ -289,7 +309,7 @@ impl Doors {
             Some(address) => Some(Listener::tcp(&address.to_string()).await?),
             None => None,
         };
-        Ok(Self { api, metrics })
+        Ok(Self { api, tls, metrics })
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod counts;
 mod gauges;
+mod journal;
 pub mod logs;
 pub mod monitor;
 pub mod names;
@@ -42,7 +43,7 @@ use prometheus_client::{
 use tokio::sync::{broadcast::error::RecvError, watch};
 
 pub use herdlet_runtime::operation::KindFigures;
-pub use nomad::Host;
+pub use nomad::{Host, Measured};
 pub use page::Format;
 
 use crate::{
@@ -50,6 +51,7 @@ use crate::{
     desired::folder::FolderStatus,
     drivers::cgroup::Isolation,
     executor::Kind,
+    http::Tls,
     planner::NoteSink,
     publish::{Changed, Object, ReadModel},
 };
@@ -79,6 +81,8 @@ pub struct Sources {
     pub node: NodeFacts,
     /// Asks the kernel about it.
     pub host: Box<dyn Fn() -> Host + Send + Sync>,
+    /// Until when the certificates of the API hold, in seconds of Unix time; none where it has none.
+    pub certificate_until: Box<dyn Fn() -> Option<i64> + Send + Sync>,
     /// Reads the boot clock, in nanoseconds.
     pub boot_ns: Box<dyn Fn() -> u64 + Send + Sync>,
 }
@@ -95,8 +99,17 @@ pub struct Telemetry(Arc<Shared>);
 
 struct Shared {
     counts: Mutex<Counts>,
+    last: Mutex<Last>,
     sources: OnceLock<Sources>,
     registry: Registry,
+}
+
+/// What was measured when the page was written last, and what is to be written now.
+#[derive(Debug, Default)]
+struct Last {
+    host: Host,
+    tasks: nomad::allocs::Before,
+    measured: Vec<Measured>,
 }
 
 impl fmt::Debug for Telemetry {
@@ -117,7 +130,7 @@ impl Telemetry {
         Self(Arc::new_cyclic(|this: &Weak<Shared>| {
             let mut registry = Registry::default();
             registry.register_collector(Box::new(Exposition(this.clone())));
-            Shared { counts: Mutex::default(), sources: OnceLock::new(), registry }
+            Shared { counts: Mutex::default(), last: Mutex::default(), sources: OnceLock::new(), registry }
         }))
     }
 
@@ -133,7 +146,8 @@ impl Telemetry {
         agent: &mut Agent,
         folders: Vec<Arc<FolderStatus>>,
         room: (Room, Room),
-    ) -> impl Fn(Format) -> String + Send + Sync + 'static {
+        tls: Option<Arc<Tls>>,
+    ) -> impl Fn(Format, &[Measured]) -> String + Send + Sync + 'static {
         let operations = agent.operations.clone();
         let isolation = match agent.isolation {
             Isolation::Cgroups(_) => "cgroup",
@@ -155,10 +169,14 @@ impl Telemetry {
             room,
             node: agent.context.node.clone(),
             host: Box::new(Host::now),
+            certificate_until: Box::new(move || tls.as_ref()?.validity().map(|validity| validity.until)),
             boot_ns: Box::new(|| BootClock.now().boot_ns),
         });
         agent.watch(self.clone().follow(Arc::downgrade(&agent.model)));
-        move |format| self.page(format)
+        move |format, measured| {
+            self.0.last().measured = measured.to_vec();
+            self.page(format)
+        }
     }
 
     /// Shows these sources from now on. Called once, when the agent has started.
@@ -237,6 +255,10 @@ impl Shared {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn write(&self, page: &mut Page<'_>) -> fmt::Result {
         page.gauges(&names::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], 1.0)])?;
         if let Some(sources) = self.sources.get() {
@@ -245,6 +267,8 @@ impl Shared {
             write_operations(page, &(sources.operations)())?;
             write_state(page, sources)?;
             page.gauges(&names::ISOLATION_INFO, [([sources.isolation], 1.0)])?;
+            let until = (sources.certificate_until)().map(|until| ([], number(until.max(0).unsigned_abs())));
+            page.gauges(&names::CERTIFICATE_EXPIRY, until)?;
             page.gauges(&names::MANIFEST_ERRORS, [([], number((sources.manifest_errors)()))])?;
         }
         self.write_counts(page)
@@ -283,13 +307,32 @@ impl Shared {
         page.gauges(&names::TASKS, gauges.tasks.iter().map(|(state, n)| ([*state], number(*n))))?;
         write_room(page, sources.room, gauges.allocated)?;
         let (total, reserved) = sources.room;
-        nomad::write(page, &sources.node, &gauges, total.minus(reserved), (sources.host)())?;
+        self.write_nomad(page, sources, &gauges, total.minus(reserved))?;
         page.gauges(
             &names::CHECK_STATE,
             gauges.checks.iter().map(|((namespace, job, service, check, state), n)| {
                 ([namespace.as_str(), job, service, check, state], number(*n))
             }),
         )
+    }
+
+    /// Nomad's own.
+    fn write_nomad(
+        &self,
+        page: &mut Page<'_>,
+        sources: &Sources,
+        gauges: &Gauges,
+        room: Room,
+    ) -> fmt::Result {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+        let clock = nomad::Clock { core_mhz: number(sources.room.0.cpu_mhz / cores) };
+        let host = (sources.host)();
+        let mut last = self.last();
+        let measured = std::mem::take(&mut last.measured);
+        nomad::write(page, &sources.node, gauges, room, &host, &last.host, clock)?;
+        nomad::allocs::write(page, &sources.node, &measured, &mut last.tasks, clock)?;
+        last.host = host;
+        Ok(())
     }
 
     fn write_counts(&self, page: &mut Page<'_>) -> fmt::Result {

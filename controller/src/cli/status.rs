@@ -132,7 +132,8 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
 }
 
 fn show_screen(agent: &AgentStatus, overview: &Overview) {
-    let wrongs = wrongs(agent);
+    let warnings = agent.warnings.iter().map(|warning| plain(&format!("warning: {warning}")));
+    let wrongs: Vec<String> = wrongs(agent).into_iter().chain(warnings).collect();
     let screen = Screen { overview, wrongs: &wrongs, loads: None, now: show::now() };
     show::out(&screen.render(screen::columns()));
     show::out(&format!("{}\n", styled(style::DIM, agent_line(agent))));
@@ -269,6 +270,7 @@ mod tests {
             started_at: UnixNanos(0),
             not_ready: None,
             degraded: None,
+            warnings: Vec::new(),
             manifest_problems: Vec::new(),
             index: 1,
             jobs: Default::default(),

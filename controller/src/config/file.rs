@@ -92,6 +92,8 @@ pub struct File {
     pub gc_inode_usage_threshold: Option<u8>,
     /// So often the disk is looked at while there is something to collect.
     pub gc_interval: Option<Span>,
+    /// What is told of this machine and its tasks.
+    pub telemetry: Telemetry,
     /// What is logged.
     pub log_level: Option<String>,
     /// How it is logged.
@@ -180,6 +182,14 @@ impl Tls {
         let (certificate, key) = (self.cert_file.clone()?, self.key_file.clone()?);
         Some(TlsFiles { certificate, key, clients: self.ca_file.clone() })
     }
+}
+
+/// What is told of this machine and its tasks; Nomad's names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Telemetry {
+    /// Whether there are metrics of single tasks, under Nomad's names.
+    pub publish_allocation_metrics: bool,
 }
 
 /// What of this machine is kept from allocations.

@@ -144,7 +144,8 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         facts: Facts { started_at: UnixNanos(1), ..Facts::default() },
         vitals: Box::new(Vitals::default),
         jwks: serde_json::json!({ "keys": [] }),
-        metrics: Box::new(|format| format!("{format:?}\n")),
+        metrics: Box::new(|format, _| format!("{format:?}\n")),
+        publish_allocation_metrics: false,
         closing: CancellationToken::new(),
     }
 }

@@ -21,6 +21,7 @@ use super::{
     Shared, VERSION,
     error::ApiResult,
     query::{Params, Read, Source},
+    stats,
 };
 use crate::{desired::yaml::Problem, telemetry::Format};
 
@@ -95,6 +96,7 @@ fn status_of(shared: &Shared) -> AgentStatus {
         started_at: facts.started_at,
         not_ready: vitals.not_ready,
         degraded: vitals.degraded,
+        warnings: vitals.warnings,
         manifest_problems: vitals.manifest_problems.into_iter().map(shown_problem).collect(),
         index: shared.model.index(),
         jobs: counts(jobs.iter().map(|view| &view.convergence)),
@@ -182,5 +184,7 @@ pub(super) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMa
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Format::wanted(accept);
     let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
-    (headers, (shared.metrics)(format))
+    let measured =
+        if shared.publish_allocation_metrics { stats::measure_all(&shared).await } else { Vec::new() };
+    (headers, (shared.metrics)(format, &measured))
 }

@@ -160,9 +160,9 @@ impl Listener {
 
     /// The same, speaking TLS; the unix socket stays as it is.
     #[must_use]
-    pub fn with_tls(self, tls: Tls) -> Self {
+    pub fn with_tls(self, tls: impl Into<Arc<Tls>>) -> Self {
         match self {
-            Self::Tcp(listener) | Self::Tls(listener, _) => Self::Tls(listener, Arc::new(tls)),
+            Self::Tcp(listener) | Self::Tls(listener, _) => Self::Tls(listener, tls.into()),
             Self::Unix { .. } => self,
         }
     }

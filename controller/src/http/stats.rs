@@ -1,4 +1,4 @@
-//! `GET /v1/client/allocation/ALLOC/stats`: what the tasks of an allocation use, measured now.
+//! `GET /v1/client/allocation/ALLOC/stats`: what the tasks of an allocation use, measured now; and what all tasks use, for metrics.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -6,16 +6,18 @@ use axum::{
     Json,
     extract::{Path, State},
 };
-use futures_util::{StreamExt, future::join_all};
-use herdlet_api_types::task::TaskStatus;
+use futures_util::{StreamExt, future::join_all, stream};
+use herdlet_api_types::{task::TaskStatus, view::AllocView};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Shared, error::ApiResult, query::Params, target::TaskTarget};
-use crate::drivers::task::Usage;
+use crate::{drivers::task::Usage, telemetry::Measured};
 
 /// How long one measurement may take; a task that can't be measured in time is left out.
 const MEASURE_MAX: Duration = Duration::from_secs(3);
+/// So many are measured at a time: each takes a thread for a moment.
+const MEASURED_AT_ONCE: usize = 16;
 
 /// Which tasks.
 #[derive(Debug, Deserialize)]
@@ -49,6 +51,26 @@ pub(super) async fn read(
         })
         .collect();
     Ok(Json(json!({ "ResourceUsage": shown(&all), "Tasks": tasks, "Timestamp": at })))
+}
+
+/// What every running task of the agent uses.
+pub(super) async fn measure_all(shared: &Shared) -> Vec<Measured> {
+    let targets: Vec<(Arc<AllocView>, TaskTarget)> = shared
+        .model
+        .allocs()
+        .into_iter()
+        .flat_map(|alloc| {
+            let running = alloc.tasks.iter().filter(|task| task.state == TaskStatus::Running);
+            let targets: Vec<_> = running.filter_map(|task| shared.task(&alloc, &task.name).ok()).collect();
+            targets.into_iter().map(move |target| (Arc::clone(&alloc), target))
+        })
+        .collect();
+    let measured = targets.into_iter().map(|(alloc, target)| async move {
+        let (_, usage) = measure(&target).await?;
+        Some(Measured { alloc, attempt: target.attempt, usage })
+    });
+    let found: Vec<_> = stream::iter(measured).buffered(MEASURED_AT_ONCE).collect().await;
+    found.into_iter().flatten().collect()
 }
 
 async fn measure(target: &TaskTarget) -> Option<(String, Usage)> {

@@ -74,7 +74,8 @@ impl Ground {
             },
             vitals: Box::new(Vitals::default),
             jwks: serde_json::json!({ "keys": [{ "kid": "k1" }] }),
-            metrics: Box::new(|format| format!("{format:?}\n")),
+            metrics: Box::new(|format, _| format!("{format:?}\n")),
+            publish_allocation_metrics: false,
             closing: CancellationToken::new(),
         };
         Self { dir, shared: Arc::new(shared), tasks: TaskTracker::new(), store }

@@ -1,16 +1,19 @@
 //! TLS of the API's TCP listener.
 //!
 //! In: files of certificates and a key in PEM, read anew once they have changed. Out: encrypted connections, where asked for only of
-//! clients that show a certificate of ours; whoever speaks plain HTTP is told so.
+//! clients that show a certificate of ours; whoever speaks plain HTTP is told so. And words of warning before a certificate ends.
+
+mod validity;
 
 use std::{
     fs::File,
     io::{self, Read as _},
     os::unix::fs::{MetadataExt, OpenOptionsExt as _},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use herdlet_api_types::UnixNanos;
 use rustls::{
     RootCertStore, ServerConfig,
     crypto::{CryptoProvider, aws_lc_rs},
@@ -20,6 +23,8 @@ use rustls::{
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use zeroize::Zeroizing;
+
+pub use validity::Validity;
 
 /// Where certificates are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +70,10 @@ pub struct Tls {
 struct Known {
     stamps: Vec<Stamp>,
     config: Arc<ServerConfig>,
+    /// None where the certificates don't say.
+    validity: Option<Validity>,
+    /// Why what the files say now is not used.
+    refused: Option<String>,
 }
 
 /// What changes with a file: its inode, and when it was written.
@@ -77,8 +86,9 @@ impl Tls {
     /// When one of them can't be read or used, or everybody may read the key.
     pub fn read(files: TlsFiles) -> Result<Self, TlsError> {
         let stamps = stamps(&files);
-        let config = Arc::new(config(&files)?);
-        Ok(Self { files, known: Mutex::new(Known { stamps, config }) })
+        let (config, validity) = config(&files)?;
+        let known = Known { stamps, config: Arc::new(config), validity, refused: None };
+        Ok(Self { files, known: Mutex::new(known) })
     }
 
     /// Shakes hands with a client. How long that takes is bounded by the caller.
@@ -93,27 +103,50 @@ impl Tls {
             stream.shutdown().await?;
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not speak TLS"));
         }
-        TlsAcceptor::from(self.config()).accept(stream).await
+        let config = Arc::clone(&self.known().config);
+        TlsAcceptor::from(config).accept(stream).await
     }
 
-    /// As the files say now, or said when they last made sense.
-    fn config(&self) -> Arc<ServerConfig> {
+    /// When the certificates that are shown hold; nothing where they don't say.
+    pub fn validity(&self) -> Option<Validity> {
+        self.known().validity
+    }
+
+    /// What somebody should do something about.
+    pub fn warnings(&self, now: UnixNanos) -> Vec<String> {
+        let known = self.known();
+        let certificate = self.files.certificate.display();
+        let refused = known
+            .refused
+            .as_ref()
+            .map(|why| format!("changed certificates are not used, those of before are: failed to {why}"));
+        let ends = known.validity.and_then(|validity| validity.warning(now));
+        refused
+            .into_iter()
+            .chain(ends.map(|ends| format!("the certificate in {certificate} {ends}")))
+            .collect()
+    }
+
+    /// What the files say now, or said when they last made sense.
+    fn known(&self) -> MutexGuard<'_, Known> {
         let stamps = stamps(&self.files);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.stamps != stamps {
             known.stamps = stamps;
             match config(&self.files) {
-                Ok(config) => {
+                Ok((config, validity)) => {
                     tracing::info!(certificate = %self.files.certificate.display(), "certificates were read anew");
                     known.config = Arc::new(config);
+                    (known.validity, known.refused) = (validity, None);
                 }
                 Err(error) => {
                     let error = crate::drivers::task::in_full(&error);
                     tracing::error!(error, "failed to read changed certificates; those of before are used");
+                    known.refused = Some(error);
                 }
             }
         }
-        Arc::clone(&known.config)
+        known
     }
 }
 
@@ -129,7 +162,7 @@ fn stamps(files: &TlsFiles) -> Vec<Stamp> {
     [&files.certificate, &files.key].into_iter().chain(&files.clients).map(stamp).collect()
 }
 
-fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+fn config(files: &TlsFiles) -> Result<(ServerConfig, Option<Validity>), TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let unfit = |path: &Path| {
         let path = path.to_owned();
@@ -142,7 +175,9 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
         None => builder.with_no_client_auth(),
         Some(path) => builder.with_client_cert_verifier(verifier(path, provider)?),
     };
-    let config = builder.with_single_cert(certificates(&files.certificate)?, key(&files.key)?);
+    let chain = certificates(&files.certificate)?;
+    let validity = Validity::of(&chain);
+    let config = builder.with_single_cert(chain, key(&files.key)?);
     let mut config = config.map_err(|error| {
         if !matches!(error, rustls::Error::InconsistentKeys(_)) {
             return unfit(&files.certificate)(error);
@@ -151,7 +186,7 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
         TlsError::Unfit { path: files.key.clone(), why }
     })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
+    Ok((config, validity))
 }
 
 fn verifier(

@@ -1,21 +1,24 @@
 //! When the agent is ready, and what the service manager is told of it.
 //!
-//! In: the gates of what has to happen first. Out: why the agent is not ready, for `/readyz`; `STATUS=` and `READY=1`.
+//! In: the gates of what has to happen first. Out: why the agent is not ready, for `/readyz`; `READY=1`, and `STATUS=`: how
+//! many jobs have converged, or what is wrong.
 //!
 //! Ready means that the state is restored and every folder of manifests was read, or was seen not to be readable. The service
 //! manager is told READY=1 then; but also when the state can't be written, or when it takes long: by then the agent serves and
 //! knows what runs, and a service that is killed for being slow to start would not get further the next time.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use herdlet_runtime::Gate;
+use herdlet_runtime::{BootClock, Clock as _, Gate};
 use sd_notify::NotifyState;
 
 use super::notify;
-use crate::{desired::folder::FolderSource, requests::Requests};
+use crate::{desired::folder::FolderSource, overview::overview, publish::ReadModel, requests::Requests};
 
 /// So long READY=1 is held back at most. systemd's own patience is 90 s where a unit does not say otherwise.
 const READY_WAIT_MAX: Duration = Duration::from_secs(30);
+/// The status is said at most so often: many changes may come at once.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 /// What has to happen before the agent is ready; cheap to clone.
 #[derive(Debug, Clone)]
@@ -58,8 +61,13 @@ impl Readiness {
         self.all_said().await;
     }
 
-    /// Says READY=1 once, and from then on what is wrong, as it changes.
-    pub(super) async fn tell_service_manager(self, requests: Requests, socket: PathBuf) {
+    /// Says READY=1 once, and from then on how things are, as it changes.
+    pub(super) async fn tell_service_manager(
+        self,
+        requests: Requests,
+        model: Arc<ReadModel>,
+        socket: PathBuf,
+    ) {
         notify(&[NotifyState::Status("restoring the state, reading manifests")]);
         tokio::select! {
             biased;
@@ -67,20 +75,41 @@ impl Readiness {
             () = requests.until_degraded() => {}
             () = tokio::time::sleep(READY_WAIT_MAX) => {}
         }
-        let status = |requests: &Requests| requests.degraded().or_else(|| self.why_not());
-        let wrong = status(&requests);
-        notify(&[NotifyState::Status(wrong.as_deref().unwrap_or("ready")), NotifyState::Ready]);
-        match wrong {
+        let mut said = self.status(&requests, &model);
+        notify(&[NotifyState::Status(&said), NotifyState::Ready]);
+        match requests.degraded().or_else(|| self.why_not()) {
             None => tracing::info!(socket = %socket.display(), "ready"),
             Some(why) => tracing::warn!(socket = %socket.display(), why, "serving, but not as it should be"),
         }
-        self.clone().reached().await;
         loop {
-            requests.until_able().await;
-            notify(&[NotifyState::Status("ready")]);
-            requests.until_degraded().await;
-            let why = requests.degraded().unwrap_or_default();
-            notify(&[NotifyState::Status(&format!("degraded: {why}"))]);
+            let version = model.version();
+            let status = self.status(&requests, &model);
+            if status != said {
+                notify(&[NotifyState::Status(&status)]);
+                said = status;
+            }
+            tokio::time::sleep(STATUS_EVERY).await;
+            let other = async {
+                match requests.degraded() {
+                    None => requests.until_degraded().await,
+                    Some(_) => requests.until_able().await,
+                }
+            };
+            tokio::select! {
+                () = model.changed(version) => {}
+                () = other => {}
+                () = self.clone().reached(), if self.why_not().is_some() => {}
+            }
         }
+    }
+
+    /// What is wrong, else how far everything is, in a line.
+    fn status(&self, requests: &Requests, model: &ReadModel) -> String {
+        let degraded = requests.degraded().map(|why| format!("degraded: {why}"));
+        degraded.or_else(|| self.why_not()).unwrap_or_else(|| {
+            let overview = overview(model, BootClock.now().boot_ns);
+            let line = format!("{}/{} converged", overview.converged, overview.jobs.len());
+            if overview.overdue > 0 { format!("{line}, {} overdue", overview.overdue) } else { line }
+        })
     }
 }

@@ -1,13 +1,13 @@
 //! Logs: what is written to stderr, in which form.
 //!
 //! In: directives, a format, and what stderr is. Out: the process's subscriber. Events go to stderr, and to whoever listens
-//! through the API ([`super::monitor`]); under systemd stderr is the journal, which has times and priorities of its own. It must
-//! not know what is logged.
+//! through the API ([`super::monitor`]); where stderr is systemd's journal, text goes to it with fields ([`super::journal`]), or, where it
+//! does not listen, as lines with priorities: it has times of its own. It must not know what is logged.
 //!
 //! Directives are those of `RUST_LOG` (`info`, `info,herdlet=debug`, `herdlet[start{alloc=…}]=trace`), but a lone word must
 //! be a level: elsewhere a slip in it (`inof`) is taken for a module, and silences everything else.
 
-use std::fmt;
+use std::{fmt, path::Path};
 
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
@@ -18,6 +18,7 @@ use tracing_subscriber::{
     util::{SubscriberInitExt as _, TryInitError},
 };
 
+use super::journal::{self, Journal};
 use crate::{config::LogFormat, desired::yaml::nearest};
 
 /// What commands log unless they are told otherwise.
@@ -51,7 +52,9 @@ pub enum LogError {
 /// When the directives make no sense, or the process logs already.
 pub fn init(directives: &str, format: LogFormat) -> Result<(), LogError> {
     let sink = Sink::of_stderr(variable);
-    subscriber(directives, format, sink, std::io::stderr)?.try_init().map_err(LogError::Taken)
+    subscriber(directives, format, sink, Path::new(journal::SOCKET), std::io::stderr)?
+        .try_init()
+        .map_err(LogError::Taken)
 }
 
 /// The same for commands, which have no config and whose own output is what counts: `HERDLET_LOG_FORMAT` and
@@ -120,11 +123,12 @@ fn variable(name: &str) -> Option<String> {
 
 type BoxedSubscriber = Box<dyn Subscriber + Send + Sync>;
 
-/// A subscriber that writes to `writer`.
+/// A subscriber that writes to `writer`, or to the journal at `socket`.
 fn subscriber<W>(
     directives: &str,
     format: LogFormat,
     sink: Sink,
+    socket: &Path,
     writer: W,
 ) -> Result<BoxedSubscriber, LogError>
 where
@@ -138,10 +142,14 @@ where
             layer.with_ansi(false).json().flatten_event(true).boxed()
         }
         (LogFormat::Text, Sink::Colours | Sink::Plain) => layer.boxed(),
-        (LogFormat::Text, Sink::Journal) => {
-            let line = tracing_subscriber::fmt::format().without_time().with_level(false).with_ansi(false);
-            layer.event_format(Prioritised(line)).boxed()
-        }
+        (LogFormat::Text, Sink::Journal) => match Journal::connect(socket) {
+            Ok(journal) => journal.boxed(),
+            Err(_) => {
+                let line =
+                    tracing_subscriber::fmt::format().without_time().with_level(false).with_ansi(false);
+                layer.event_format(Prioritised(line)).boxed()
+            }
+        },
     };
     Ok(Box::new(tracing_subscriber::registry().with(layer.with_filter(filter)).with(super::monitor::layer())))
 }
@@ -161,14 +169,18 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let priority = match *event.metadata().level() {
-            Level::ERROR => 3,
-            Level::WARN => 4,
-            Level::INFO => 6,
-            Level::DEBUG | Level::TRACE => 7,
-        };
-        write!(writer, "<{priority}>")?;
+        write!(writer, "<{}>", priority(*event.metadata().level()))?;
         self.0.format_event(context, writer, event)
+    }
+}
+
+/// As syslog(3) numbers them.
+pub(super) fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        Level::DEBUG | Level::TRACE => 7,
     }
 }
 
@@ -217,7 +229,8 @@ mod tests {
     fn written(directives: &str, format: LogFormat, sink: Sink) -> String {
         let written = Written::default();
         let writer = written.clone();
-        let subscriber = subscriber(directives, format, sink, move || writer.clone()).unwrap();
+        let nobody = Path::new("/nonexistent/journal");
+        let subscriber = subscriber(directives, format, sink, nobody, move || writer.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(alloc = "a1", "started");
             tracing::warn!("\u{1b}[31mslow");

@@ -168,6 +168,8 @@ metrics! {
     // Input.
     MANIFEST_ERRORS = Gauge Number "manifest_errors" []
         "Manifest files that are refused now.";
+    CERTIFICATE_EXPIRY = Gauge Seconds "tls_certificate_expiry_timestamp_seconds" []
+        "When the certificate of the API on TCP ends, or the first of those behind it; none without TLS.";
     BUILD_INFO = Gauge Number "build_info" ["version"]
         "Always 1; the labels say what runs.";
     ISOLATION_INFO = Gauge Number "isolation_info" ["mode"]

@@ -2,6 +2,9 @@
 //! that can be told from what is published, and from the kernel at once. All are computed when somebody looks. `host_memory_total` is not among them: by
 //! Prometheus' rules only a counter may be called so.
 
+pub(super) mod allocs;
+mod processors;
+
 use std::fmt;
 
 use herdlet_plan::{env::NodeFacts, job::capacity::Room};
@@ -12,6 +15,10 @@ use super::{
     number,
     page::Page,
 };
+
+pub use allocs::Measured;
+pub(super) use processors::Clock;
+pub use processors::Processor;
 
 const LABELS: [&str; 4] = ["node_id", "datacenter", "node_class", "node_pool"];
 
@@ -40,7 +47,7 @@ const MEMORY_AVAILABLE: Metric =
     gauge("nomad_client_host_memory_available", "Bytes of memory that can be had without swapping.");
 const MEMORY_FREE: Metric = gauge("nomad_client_host_memory_free", "Bytes of memory that nobody uses.");
 
-/// All of them.
+/// All of them, but for those of processors and of single tasks.
 pub const ALL: &[Metric] = &[
     PENDING,
     RUNNING,
@@ -61,7 +68,7 @@ pub const ALL: &[Metric] = &[
 ];
 
 /// What the kernel says of the machine now.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Host {
     /// Seconds since it was started.
     pub uptime: u64,
@@ -71,13 +78,17 @@ pub struct Host {
     pub available: u64,
     /// Bytes that nobody uses.
     pub free: u64,
+    /// What each processor has done.
+    pub processors: Vec<Processor>,
 }
 
 impl Host {
     /// Asks the kernel; what it does not tell is 0.
     pub fn now() -> Self {
         let uptime = u64::try_from(rustix::system::sysinfo().uptime).unwrap_or_default();
-        Self { uptime, ..Self::of(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()) }
+        let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let processors = Processor::each(&text("/proc/stat"));
+        Self { uptime, processors, ..Self::of(&text("/proc/meminfo")) }
     }
 
     /// As `/proc/meminfo` has it.
@@ -87,7 +98,8 @@ impl Host {
             let kib = value.and_then(|value| value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
             kib.unwrap_or_default().saturating_mul(1024)
         };
-        Self { uptime: 0, total: bytes("MemTotal"), available: bytes("MemAvailable"), free: bytes("MemFree") }
+        let (total, available, free) = (bytes("MemTotal"), bytes("MemAvailable"), bytes("MemFree"));
+        Self { total, available, free, ..Self::default() }
     }
 }
 
@@ -97,7 +109,9 @@ pub(super) fn write(
     node: &NodeFacts,
     gauges: &Gauges,
     room: Room,
-    host: Host,
+    host: &Host,
+    before: &Host,
+    clock: Clock,
 ) -> fmt::Result {
     let allocations = |status| gauges.allocations.get(status).copied().unwrap_or_default();
     let tasks = |state| gauges.tasks.get(state).copied().unwrap_or_default();
@@ -123,7 +137,7 @@ pub(super) fn write(
     ] {
         page.gauges(metric, [(labels, number(value))])?;
     }
-    Ok(())
+    processors::write(page, node, &host.processors, &before.processors, clock)
 }
 
 #[cfg(test)]

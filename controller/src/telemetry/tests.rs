@@ -63,7 +63,14 @@ fn node() -> Node {
             pool: "default".to_owned(),
             ..NodeFacts::default()
         },
-        host: Box::new(|| Host { uptime: 60, total: 4_096, available: 2_048, free: 1_024 }),
+        host: Box::new(|| Host {
+            uptime: 60,
+            total: 4_096,
+            available: 2_048,
+            free: 1_024,
+            processors: Vec::new(),
+        }),
+        certificate_until: Box::new(|| Some(1_800_000_000)),
         boot_ns: Box::new(move || clock.load(Ordering::Relaxed)),
     });
     Node { telemetry, model, runtime, health, now }

@@ -32,6 +32,7 @@ mod run;
 mod scale;
 mod secrets;
 mod security;
+mod service_manager;
 mod services;
 mod shapes;
 mod system;

@@ -9,7 +9,10 @@ use std::{
 };
 
 use herdlet_tests::{
-    e2e::{agent::Agent, http},
+    e2e::{
+        agent::{Agent, Setup},
+        http,
+    },
     environment,
 };
 
@@ -166,7 +169,8 @@ fn the_page_of_a_busy_agent_is_well_formed_in_both_formats() {
     if !is_root() {
         return;
     }
-    let mut agent = Agent::start();
+    let mut agent =
+        Agent::start_with(Setup::default().config("telemetry: {publish_allocation_metrics: true}\n"));
     let failing = job(
         "failing",
         "batch",
@@ -200,6 +204,14 @@ fn the_page_of_a_busy_agent_is_well_formed_in_both_formats() {
         assert_eq!(is("herdlet_objects", &[("kind", "job"), ("state", "failed")]), Some(1.0));
         assert_eq!(is("herdlet_tasks", &[("state", "running")]), Some(2.0));
         assert!(is("herdlet_turns_total", &[]).is_some_and(|turns| turns > 0.0));
+        // Of each task that runs; shares of processors from the second page on.
+        let of_tasks = |name: &str| page.samples.keys().filter(|(sample, _)| sample == name).count();
+        for name in ["nomad_client_allocs_memory_rss", "nomad_client_allocs_restart"] {
+            assert_eq!(of_tasks(name), 2, "{name}");
+        }
+        let shares = of_tasks("nomad_client_allocs_cpu_total_percent");
+        assert_eq!(shares, if format == Format::Text { 0 } else { 2 });
+        assert!(of_tasks("nomad_client_host_cpu_idle") > 0);
     }
     if let Some(promtool) = environment::component(environment::PROMTOOL) {
         let mut command = Command::new(promtool);

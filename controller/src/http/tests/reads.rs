@@ -225,6 +225,7 @@ async fn probes_tell_how_the_agent_is() {
     shared.vitals = Box::new(|| Vitals {
         not_ready: Some("restoring".to_owned()),
         degraded: None,
+        warnings: vec!["the certificate in a.pem ends in 3 days".to_owned()],
         manifest_problems: vec![crate::desired::yaml::Problem {
             source: "jobs.d/web.yaml".to_owned(),
             line: 4,
@@ -239,6 +240,7 @@ async fn probes_tell_how_the_agent_is() {
     assert_eq!(ground.get("/v1/agent/health").await.0, 500);
     let status: Value = serde_json::from_str(&ground.get("/v1/herdlet/status").await.1).unwrap();
     assert_eq!(status["not_ready"], "restoring");
+    assert_eq!(status["warnings"][0], "the certificate in a.pem ends in 3 days");
     assert_eq!(status["jobs"]["converged"], 0);
     assert_eq!(
         status["manifest_problems"][0],

@@ -178,9 +178,9 @@ async fn nomads_events_tell_what_changes_and_what_was_missed() {
     let event = line(&mut jobs).await["Events"][0].clone();
     assert_eq!((&event["Type"], &event["Payload"]["Job"]["Stop"]), (&"JobDeregistered".into(), &true.into()));
     ground.shared.model.publisher().offer(CommitIndex(9), vec![View::JobGone(db.key())]);
-    let other = job("other", "back", "pg");
+    let other = job("zoo", "back", "pg");
     ground.show(10, &[new(job_view(&other, 0), 10)], &[]);
-    assert_eq!(line(&mut jobs).await["Events"][0]["Key"], "other", "a deletion is told once");
+    assert_eq!(line(&mut jobs).await["Events"][0]["Key"], "zoo", "a deletion is told once");
     // Whoever comes back hears of the changes since, or, from before what is known, of everything.
     let mut resumed = follow("topic=Job&index=9").await;
     assert_eq!(line(&mut resumed).await["Events"][0]["Type"], "JobDeregistered");

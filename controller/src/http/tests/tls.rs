@@ -141,3 +141,21 @@ fn files_that_cannot_be_used_are_named_with_why() {
     let gone = why(good, key, Some(ground.path().join("gone")));
     assert!(gone.starts_with("read ") && gone.ends_with("gone"), "{gone}");
 }
+
+#[test]
+fn what_certificates_need_is_told_ahead() {
+    let ground = Ground::new();
+    let files = ground.tls_files();
+    let tls = Tls::read(files.clone()).unwrap();
+    let validity = tls.validity().unwrap();
+    assert!(validity.from < validity.until);
+    let at = |seconds: i64| UnixNanos(seconds * 1_000_000_000);
+    assert!(tls.warnings(at(validity.from)).is_empty());
+    let said = tls.warnings(at(validity.until - 3_600));
+    assert!(said[0].contains("agent.pem ends in 1 hours, at "), "{said:?}");
+    std::fs::write(&files.certificate, "nothing").unwrap();
+    let said = tls.warnings(at(validity.from));
+    assert!(said[0].starts_with("changed certificates are not used"), "{said:?}");
+    ground.tls_files();
+    assert!(tls.warnings(at(validity.from)).is_empty(), "mended");
+}

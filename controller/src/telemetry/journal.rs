@@ -1,0 +1,212 @@
+//! Logs for systemd's journal, in its own protocol: each event with its fields.
+//!
+//! In: events and the spans they happen in. Out: a datagram for each, in which `MESSAGE`, `PRIORITY`, `SYSLOG_IDENTIFIER` and `TARGET` are
+//! the journal's, and each field of ours has a name of its own: `alloc` is `HERDLET_ALLOC`. The protocol is that of
+//! <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>. A journal that does not take an event (it is being started anew) gets it as a line of
+//! stderr, which waits for it.
+
+use std::{
+    fmt::{self, Write as _},
+    io::{self, Write as _},
+    os::unix::net::UnixDatagram,
+    path::Path,
+};
+
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+};
+use tracing_subscriber::{
+    Layer,
+    layer::Context,
+    registry::{LookupSpan, Scope},
+};
+
+use super::logs::priority;
+
+/// Where the journal listens.
+pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
+
+const IDENTIFIER: &str = "herdlet";
+
+/// More of a value is left out: a datagram has its bounds.
+const VALUE_BYTES_MAX: usize = 16 * 1024;
+/// More fields of an event and its spans are left out of those with names, not of the message.
+const FIELDS_LEN_MAX: usize = 32;
+
+/// The layer that writes to a journal.
+#[derive(Debug)]
+pub(super) struct Journal(UnixDatagram);
+
+impl Journal {
+    /// A journal that listens at this socket.
+    pub(super) fn connect(socket: &Path) -> io::Result<Self> {
+        let datagrams = UnixDatagram::unbound()?;
+        datagrams.connect(socket)?;
+        // A journal that hangs holds nobody up.
+        datagrams.set_nonblocking(true)?;
+        Ok(Self(datagrams))
+    }
+}
+
+/// Fields of an event or a span, in order.
+#[derive(Debug, Default)]
+struct Fields {
+    message: String,
+    named: Vec<(&'static str, String)>,
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.keep(field, format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.keep(field, value.to_owned());
+    }
+}
+
+impl Fields {
+    fn keep(&mut self, field: &Field, mut value: String) {
+        value.truncate(value.floor_char_boundary(VALUE_BYTES_MAX));
+        if field.name() == "message" {
+            self.message = value;
+        } else if self.named.len() < FIELDS_LEN_MAX {
+            self.named.push((field.name(), value));
+        }
+    }
+}
+
+impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Journal {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        span.extensions_mut().insert(fields);
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        if let Some(fields) = span.extensions_mut().get_mut::<Fields>() {
+            values.record(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let scope = context.event_scope(event).into_iter().flat_map(Scope::from_root);
+        for span in scope {
+            if let Some(of_span) = span.extensions().get::<Fields>() {
+                let room = FIELDS_LEN_MAX.saturating_sub(fields.named.len());
+                fields.named.extend(of_span.named.iter().take(room).cloned());
+            }
+        }
+        let line = line(&fields);
+        let priority = priority(*event.metadata().level());
+        if self.0.send(&datagram(&line, priority, event.metadata().target(), &fields)).is_err() {
+            // There is nobody to tell that this failed too.
+            let _ = writeln!(io::stderr(), "<{priority}>{line}");
+        }
+    }
+}
+
+/// What is read without asking for fields.
+fn line(fields: &Fields) -> String {
+    let mut line = fields.message.clone();
+    for (name, value) in &fields.named {
+        let _ = write!(line, " {name}={value}");
+    }
+    line
+}
+
+fn datagram(line: &str, priority: u8, target: &str, fields: &Fields) -> Vec<u8> {
+    let mut datagram = Vec::new();
+    put(&mut datagram, "MESSAGE", line);
+    put(&mut datagram, "PRIORITY", &priority.to_string());
+    put(&mut datagram, "SYSLOG_IDENTIFIER", IDENTIFIER);
+    put(&mut datagram, "TARGET", target);
+    for (name, value) in &fields.named {
+        put(&mut datagram, &name_of(name), value);
+    }
+    datagram
+}
+
+/// `NAME=value`, or for values of several lines the name, their length and themselves.
+fn put(datagram: &mut Vec<u8>, name: &str, value: &str) {
+    datagram.extend_from_slice(name.as_bytes());
+    if value.contains('\n') {
+        datagram.push(b'\n');
+        datagram.extend_from_slice(&(value.len() as u64).to_le_bytes());
+    } else {
+        datagram.push(b'=');
+    }
+    datagram.extend_from_slice(value.as_bytes());
+    datagram.push(b'\n');
+}
+
+/// The journal takes names of capitals, digits and underscores, up to 64 bytes.
+fn name_of(field: &str) -> String {
+    let plain = |char: char| if char.is_ascii_alphanumeric() { char.to_ascii_uppercase() } else { '_' };
+    let mut name = format!("HERDLET_{}", field.chars().map(plain).collect::<String>());
+    name.truncate(64);
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    /// What a journal at a socket of its own is sent.
+    fn sent(log: impl FnOnce()) -> Vec<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let journal = UnixDatagram::bind(&path).unwrap();
+        journal.set_nonblocking(true).unwrap();
+        let subscriber = tracing_subscriber::registry().with(Journal::connect(&path).unwrap());
+        tracing::subscriber::with_default(subscriber, log);
+        let mut bytes = vec![0; 1 << 18];
+        std::iter::from_fn(|| {
+            let len = journal.recv(&mut bytes).ok()?;
+            Some(String::from_utf8_lossy(&bytes[..len]).into_owned())
+        })
+        .collect()
+    }
+
+    #[test]
+    fn an_event_has_its_fields_and_those_of_its_spans() {
+        let sent = sent(|| {
+            let span = tracing::info_span!("start", alloc = "a1", task = tracing::field::Empty);
+            let _in = span.enter();
+            span.record("task", "web");
+            tracing::warn!(job = %"shop", exit_code = 3, "it has ended");
+        });
+        assert_eq!(
+            sent,
+            [
+                "MESSAGE=it has ended job=shop exit_code=3 alloc=a1 task=web\nPRIORITY=4\nSYSLOG_IDENTIFIER=herdlet\n\
+              TARGET=herdlet::telemetry::journal::tests\nHERDLET_JOB=shop\nHERDLET_EXIT_CODE=3\nHERDLET_ALLOC=a1\n\
+              HERDLET_TASK=web\n"
+            ]
+        );
+    }
+
+    #[test]
+    fn several_lines_are_one_message_and_nothing_is_without_bounds() {
+        let sent = sent(|| {
+            tracing::error!("one\ntwo");
+            tracing::info!(long = "x".repeat(1 << 20), "more");
+        });
+        assert!(sent[0].starts_with("MESSAGE\n\u{7}\0\0\0\0\0\0\0one\ntwo\nPRIORITY=3\n"), "{}", sent[0]);
+        assert!(sent[1].len() < 3 * VALUE_BYTES_MAX, "{}", sent[1].len());
+        assert_eq!(name_of("a.b-c"), "HERDLET_A_B_C");
+    }
+
+    #[test]
+    fn a_journal_that_is_not_there_is_no_journal() {
+        assert!(Journal::connect(Path::new("/nonexistent/socket")).is_err());
+    }
+}
