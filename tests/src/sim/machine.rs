@@ -57,6 +57,8 @@ pub enum Phase {
 pub(super) struct Tokens {
     lying: Option<u64>,
     known: Option<u64>,
+    /// When those that lie there are half through.
+    renew_at: Option<u64>,
 }
 
 /// Everything that is real.
@@ -479,6 +481,7 @@ impl Machine {
                         let lasts = renew_in.map(|half| now_ns + 2 * half.as_nanos().unsigned_abs());
                         let tokens = self.tokens.entry((alloc.id, index)).or_default();
                         tokens.lying = lasts.filter(|_| is_told(alloc, index));
+                        tokens.renew_at = renew_in.map(|half| now_ns + half.as_nanos().unsigned_abs());
                         Outcome::Issued { renew_in }
                     }
                     Part::Task(_, TaskPart::Mounts) if action.mounts.is_empty() => {
@@ -509,7 +512,10 @@ impl Machine {
             }
             Verb::Look => match (self.things.contains(&thing), part) {
                 (true, Part::Task(index, TaskPart::Identity)) => {
-                    Outcome::Issued { renew_in: renew_in(alloc, index) }
+                    let renew_at = self.tokens.get(&(alloc.id, index)).and_then(|tokens| tokens.renew_at);
+                    let left =
+                        |at: u64| Duration(i64::try_from(at.saturating_sub(now_ns)).unwrap_or(i64::MAX));
+                    Outcome::Issued { renew_in: renew_at.map(left) }
                 }
                 (true, _) => Outcome::Present,
                 (false, _) => Outcome::Absent,
