@@ -72,8 +72,11 @@ impl Life {
                 // Whoever does not know whether he was heard asks once more.
                 let token =
                     if self.dice.one_in(2) { format!("token{}", self.dice.below(3)) } else { String::new() };
-                let dispatch = Dispatch { idempotency_token: token, ..Dispatch::default() };
-                self.request(Command::Dispatch { job: job_key(id), dispatch: Box::new(dispatch) });
+                let asks = if token.is_empty() { 1 } else { 1 + self.dice.below(2) };
+                for _ in 0..asks {
+                    let dispatch = Dispatch { idempotency_token: token.clone(), ..Dispatch::default() };
+                    self.request(Command::Dispatch { job: job_key(id), dispatch: Box::new(dispatch) });
+                }
             }
             9 if self.dice.one_in(3) => self.request(Command::ForceLaunch { job: job_key(id) }),
             8 => {
