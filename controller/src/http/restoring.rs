@@ -20,15 +20,21 @@ const WAIT_MAX: Duration = Duration::from_secs(4);
 const AT_ONCE: [&str; 7] =
     ["/healthz", "/readyz", "/metrics", "/v1/metrics", "/v1/agent/health", "/v1/agent/monitor", JWKS_PATH];
 
+/// What says itself that the state is not there yet.
+const SAYS_SO: [&str; 2] = ["/v1/herdlet/status", "/v1/herdlet/overview"];
+
 pub(super) async fn wait(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     if !shared.restored.is_open() && !AT_ONCE.contains(&request.uri().path()) {
         let is_shown = tokio::select! {
             opened = shared.restored.opened() => opened.is_ok(),
-            () = shared.requests.until_degraded() => true,
+            // It may take until somebody makes room.
+            () = shared.requests.until_degraded() => SAYS_SO.contains(&request.uri().path()),
             () = tokio::time::sleep(WAIT_MAX) => false,
         };
         if !is_shown {
-            let why = "the agent is restoring its state; ask again in a moment".to_owned();
+            let why =
+                "the agent is restoring its state and can't say yet; ask again in a moment, or see: herdlet status"
+                    .to_owned();
             return ApiError::Unavailable(why).into_response();
         }
     }

@@ -2,14 +2,15 @@
 //!
 //! In: events and the spans they happen in. Out: a datagram for each, in which `MESSAGE`, `PRIORITY`, `SYSLOG_IDENTIFIER` and `TARGET` are
 //! the journal's, and each field of ours has a name of its own: `alloc` is `HERDLET_ALLOC`. The protocol is that of
-//! <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>. A journal that does not take an event (it is being started anew) gets it as a line of
-//! stderr, which waits for it.
+//! <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>. A journal that is being started anew gets an event as a line of stderr, which waits for
+//! it. One that hangs holds nobody up: what it does not take is counted, and that many were lost is the first that it takes again.
 
 use std::{
     fmt::{self, Write as _},
     io::{self, Write as _},
     os::unix::net::UnixDatagram,
     path::Path,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use tracing::{
@@ -30,6 +31,9 @@ pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
 
 const IDENTIFIER: &str = "herdlet";
 
+/// syslog's.
+const WARNING: u8 = 4;
+
 /// More of a value is left out: a datagram has its bounds.
 const VALUE_BYTES_MAX: usize = 16 * 1024;
 /// More fields of an event and its spans are left out of those with names, not of the message.
@@ -37,16 +41,40 @@ const FIELDS_LEN_MAX: usize = 32;
 
 /// The layer that writes to a journal.
 #[derive(Debug)]
-pub(super) struct Journal(UnixDatagram);
+pub(super) struct Journal {
+    datagrams: UnixDatagram,
+    /// So many events it did not take since it took the last one.
+    lost: AtomicU64,
+}
 
 impl Journal {
     /// A journal that listens at this socket.
     pub(super) fn connect(socket: &Path) -> io::Result<Self> {
         let datagrams = UnixDatagram::unbound()?;
         datagrams.connect(socket)?;
-        // A journal that hangs holds nobody up.
         datagrams.set_nonblocking(true)?;
-        Ok(Self(datagrams))
+        Ok(Self { datagrams, lost: AtomicU64::default() })
+    }
+
+    fn send(&self, priority: u8, line: &str, target: &str, fields: &Fields) {
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            let told = format!("{lost} log events were lost while the journal took none");
+            if self.datagrams.send(&datagram(&told, WARNING, target, &Fields::default())).is_err() {
+                self.lost.fetch_add(lost, Ordering::Relaxed);
+            }
+        }
+        match self.datagrams.send(&datagram(line, priority, target, fields)) {
+            Ok(_) => {}
+            // Stderr leads to the same journal, and would wait.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(_) => {
+                // There is nobody to tell that this failed too.
+                let _ = writeln!(io::stderr(), "<{priority}>{line}");
+            }
+        }
     }
 }
 
@@ -105,10 +133,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Journal {
         }
         let line = line(&fields);
         let priority = priority(*event.metadata().level());
-        if self.0.send(&datagram(&line, priority, event.metadata().target(), &fields)).is_err() {
-            // There is nobody to tell that this failed too.
-            let _ = writeln!(io::stderr(), "<{priority}>{line}");
-        }
+        self.send(priority, &line, event.metadata().target(), &fields);
     }
 }
 
@@ -203,6 +228,29 @@ mod tests {
         assert!(sent[0].starts_with("MESSAGE\n\u{7}\0\0\0\0\0\0\0one\ntwo\nPRIORITY=3\n"), "{}", sent[0]);
         assert!(sent[1].len() < 3 * VALUE_BYTES_MAX, "{}", sent[1].len());
         assert_eq!(name_of("a.b-c"), "HERDLET_A_B_C");
+    }
+
+    #[test]
+    fn a_journal_that_hangs_holds_nobody_up_and_hears_what_it_missed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listens = UnixDatagram::bind(&path).unwrap();
+        listens.set_nonblocking(true).unwrap();
+        let mut bytes = vec![0; 4_096];
+        let mut heard = || {
+            let len = listens.recv(&mut bytes).ok()?;
+            String::from_utf8_lossy(&bytes[..len]).lines().next().map(str::to_owned)
+        };
+        let subscriber = tracing_subscriber::registry().with(Journal::connect(&path).unwrap());
+        tracing::subscriber::with_default(subscriber, || {
+            const SAID: usize = 5_000;
+            (0..SAID).for_each(|_| tracing::info!("said"));
+            let taken = std::iter::from_fn(&mut heard).count();
+            assert!(taken < SAID, "its queue is bounded");
+            tracing::info!("again");
+            let told = format!("MESSAGE={} log events were lost while the journal took none", SAID - taken);
+            assert_eq!((heard(), heard()), (Some(told), Some("MESSAGE=again".to_owned())));
+        });
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How long certificates hold.
 //!
-//! In: certificates in DER. Out: since when and until when all of them do. Nothing else of them is looked at, and whether they
-//! are right is not judged. Source: RFC 5280, section 4.1.
+//! In: certificates in DER. Out: since when and until when the one does that ends first. Nothing else of them is looked at, and whether
+//! they are right is not judged. Source: RFC 5280, section 4.1.
 
 use herdlet_api_types::{UnixNanos, nomad::rfc3339};
 use rustls::pki_types::CertificateDer;
@@ -25,22 +25,25 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// When all of these hold; nothing where one does not say.
+    /// When the one of these holds that ends first. One that does not say, or has no end (the year 9999), is no limit.
     pub(super) fn of(certificates: &[CertificateDer<'_>]) -> Option<Self> {
-        let each: Option<Vec<Self>> = certificates.iter().map(|one| Self::of_one(one)).collect();
-        each?.into_iter().reduce(|a, b| Self { from: a.from.max(b.from), until: a.until.min(b.until) })
+        certificates.iter().filter_map(|one| Self::of_one(one)).min_by_key(|one| one.until)
     }
 
-    /// That they have ended, or will soon; to be read after what they are.
+    /// That it has ended, will soon, or does not hold yet; to be read after what they are.
     pub(super) fn warning(self, now: UnixNanos) -> Option<String> {
         let now = now.0 / 1_000_000_000;
         let notice = ((self.until - self.from) / 5).min(NOTICE_S_MAX);
         let at = rfc3339(UnixNanos(self.until.saturating_mul(1_000_000_000))).unwrap_or_default();
+        if now < self.from {
+            let from = rfc3339(UnixNanos(self.from.saturating_mul(1_000_000_000))).unwrap_or_default();
+            return Some(format!("holds only from {from} on: clients refuse it until then"));
+        }
         match self.until - now {
             ..=0 => Some(format!("has ended at {at}: clients refuse it; put a new one in its place")),
             left if left <= notice => {
                 let days = left / 86_400;
-                let left = if days > 0 { format!("{days} days") } else { format!("{} hours", left / 3_600) };
+                let left = if days > 1 { format!("{days} days") } else { format!("{} hours", left / 3_600) };
                 Some(format!("ends in {left}, at {at}: put a new one in its place"))
             }
             _ => None,
@@ -144,8 +147,10 @@ mod tests {
     fn a_chain_holds_as_long_as_its_shortest() {
         let first = certificate(&der(UTC_TIME, b"260101000000Z"), &der(UTC_TIME, b"270101000000Z"));
         let second = certificate(&der(UTC_TIME, b"250101000000Z"), &der(UTC_TIME, b"260601000000Z"));
-        let all = Validity::of(&[first, second]);
-        assert_eq!(all, Some(Validity { from: 1_767_225_600, until: 1_780_272_000 }));
+        let endless =
+            certificate(&der(UTC_TIME, b"260101000000Z"), &der(GENERALIZED_TIME, b"99991231235959Z"));
+        let all = Validity::of(&[first, second, endless]);
+        assert_eq!(all, Some(Validity { from: 1_735_689_600, until: 1_780_272_000 }));
         assert_eq!(Validity::of(&[]), None);
     }
 
@@ -159,7 +164,9 @@ mod tests {
         let soon = told(90, 77).unwrap();
         assert!(soon.starts_with("ends in 13 days, at 1970-04-01T00:00:00"), "{soon}");
         assert_eq!(told(7, 5), None, "it is renewed every few days");
-        assert!(told(5, 4).unwrap().starts_with("ends in 1 days"));
+        assert!(told(5, 4).unwrap().starts_with("ends in 24 hours"));
+        let later = Validity { from: DAY, until: 9 * DAY }.warning(UnixNanos(0)).unwrap();
+        assert!(later.starts_with("holds only from 1970-01-02T00:00:00"), "{later}");
         assert!(told(90, 91).unwrap().starts_with("has ended at 1970-04-01T00:00:00"));
     }
 
