@@ -385,8 +385,11 @@ impl Agent {
         }
         let deadline = Instant::now() + wait::PATIENCE;
         // An agent that ends earlier leaves the rest to the next one.
-        let is_left = || self.home.leftovers().iter().any(|left| !left.starts_with("socket "));
-        while is_left() || !self.members().is_empty() || !host::mounts_below(&self.home.state()).is_empty() {
+        let has_cgroups = || self.home.leftovers().iter().any(|left| left.starts_with("cgroup "));
+        while has_cgroups()
+            || !self.members().is_empty()
+            || !host::mounts_below(&self.home.state()).is_empty()
+        {
             assert!(
                 Instant::now() < deadline,
                 "left: {:?} {:?}\n{}",
