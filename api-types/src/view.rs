@@ -58,8 +58,8 @@ pub struct JobView {
 impl JobView {
     /// A deployment of this version was successful: a later one that fails may take the job back to it.
     pub fn is_stable(&self, version: u64) -> bool {
-        let of_it = self.deployments.iter().filter(|known| known.job_version == version);
-        of_it.into_iter().any(|known| known.status == DeploymentStatus::Successful)
+        let mut of_it = self.deployments.iter().filter(|known| known.job_version == version);
+        of_it.any(|known| known.status == DeploymentStatus::Successful)
     }
 }
 

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::part::{Doing, Ended, PartState, Parts};
 use crate::{
+    alloc::apply::healthy_by,
     limits::EVENTS_MAX,
     op::Part,
     time::{BootId, Deadline, Now},
@@ -78,7 +79,7 @@ pub struct Durable {
     pub modify_index: u64,
     /// Verdict of the roll-out's health watch; none while undecided or where there is no `update`.
     pub health: Option<Health>,
-    /// Until when the allocation may take to become healthy.
+    /// Until when the allocation may take to become healthy; once it was judged healthy, to become so again.
     pub healthy_by: Option<Deadline>,
     /// What follows it, once it has failed and that was decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,6 +113,11 @@ impl Durable {
         }
     }
 
+    /// Whether the roll-out's health watch has found it healthy. It may not be any more.
+    pub fn is_judged_healthy(&self) -> bool {
+        self.health.is_some_and(|verdict| verdict.healthy)
+    }
+
     /// What is remembered of an allocation whose memory is lost: of each task, by its index, the newest attempt that has a record,
     /// of which the plan will be to see what became. It has its time to become healthy anew: without an end of that a roll-out
     /// would wait for ever.
@@ -127,7 +133,7 @@ impl Durable {
         };
         let tasks: Vec<TaskState> = group.tasks.iter().enumerate().map(task).collect();
         let stage = if tasks.iter().any(|task| task.attempt > 0) { Stage::UNTOLD } else { Stage::Init };
-        let healthy_by = group.update.as_ref().map(|update| Deadline::after(now, update.healthy_deadline));
+        let healthy_by = healthy_by(now, group);
         Self { adopted: true, stage, tasks, healthy_by, ..Self::default() }
     }
 }

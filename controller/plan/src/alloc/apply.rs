@@ -114,7 +114,8 @@ fn serve_owner_anew(
     }
 }
 
-fn healthy_by(now: Now, group: &Group) -> Option<Deadline> {
+/// Until when an allocation of the group may take to become healthy, from now on.
+pub(crate) fn healthy_by(now: Now, group: &Group) -> Option<Deadline> {
     group.update.as_ref().map(|update| Deadline::after(now, update.healthy_deadline))
 }
 
@@ -128,7 +129,7 @@ impl Writer<'_> {
             Change::Issue { part, doing, verb, timeout } => self.issue(part, doing, verb, timeout),
             Change::RestartTasks(restart) => self.restart_tasks(&restart),
             Change::Task(index, change) => self.change_task(index, change),
-            Change::Healthy(healthy) => self.state.healthy_since_ns = healthy.then_some(self.now.boot_ns),
+            Change::Healthy(healthy) => self.health_changed(healthy),
             Change::Verdict(verdict, message) => {
                 self.state.durable.health = Some(verdict);
                 if !verdict.healthy {
@@ -429,7 +430,16 @@ impl Writer<'_> {
         if self.state.healthy_since_ns.is_some()
             && !self.spec.group().is_some_and(|group| health::is_healthy(group, self.state))
         {
-            self.state.healthy_since_ns = None;
+            self.health_changed(false);
+        }
+    }
+
+    /// Once judged healthy, it has the same time to become so again whenever it is not. Not stored: each agent gives it anew.
+    fn health_changed(&mut self, healthy: bool) {
+        self.state.healthy_since_ns = healthy.then_some(self.now.boot_ns);
+        if self.state.durable.is_judged_healthy() {
+            let by = self.spec.group().filter(|_| !healthy).and_then(|group| healthy_by(self.now, group));
+            self.state.durable.unnoticed().healthy_by = by;
         }
     }
 

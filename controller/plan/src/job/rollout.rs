@@ -367,7 +367,7 @@ pub fn is_lost(known: &Durable) -> bool {
 
 /// Its roll-out is over: it proved healthy, or nothing is there to wait for.
 fn is_settled(group: &Group, job: &Job, known: &Durable) -> bool {
-    job.kind.completes() || group.update.is_none() || known.health.is_some_and(|health| health.healthy)
+    job.kind.completes() || group.update.is_none() || known.is_judged_healthy()
 }
 
 fn want<'a>(

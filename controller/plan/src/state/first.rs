@@ -11,6 +11,7 @@ use std_alloc::collections::BTreeSet;
 use herdlet_api_types::job::Group;
 
 use crate::{
+    alloc::apply::healthy_by,
     op::{Part, TaskPart},
     state::{AllocState, Durable, PartState, Parts, Run, Tracked},
     task::lifecycle::gate_open,
@@ -21,6 +22,9 @@ impl AllocState {
     /// What an agent knows that finds this stored: nothing of any part.
     pub fn restored(group: Option<&Group>, mut durable: Durable, now: Now) -> Self {
         let parts = if durable.adopted { Parts::unknown() } else { Parts::absent() };
+        if durable.is_judged_healthy() {
+            durable.healthy_by = group.and_then(|group| healthy_by(now, group));
+        }
         let mut maybe_begun = BTreeSet::new();
         let (stage, boot) = (durable.stage, durable.boot);
         let tasks = group.map_or(&[][..], |group| &group.tasks);

@@ -157,8 +157,8 @@ impl World {
     ) -> Result<Reply, Refusal> {
         let (key, entry, known) = self.active_deployment(id)?;
         let find = |id| self.allocs.placed(id);
-        let groups = unhealthy.iter().filter_map(|alloc| known.group(find(*alloc)?.group));
-        let reverts = groups.into_iter().any(|group| group.auto_revert);
+        let mut groups = unhealthy.iter().filter_map(|alloc| known.group(find(*alloc)?.group));
+        let reverts = groups.any(|group| group.auto_revert);
         let allocs: Vec<AllocId> = self.allocs.of_job(&key).map(|(id, _)| id).collect();
         let counted = known.counted(now, &allocs, &find);
         let turnouts =

@@ -30,9 +30,7 @@ impl World {
     /// Whoever waits for ports or room may have them, once it is known what else becomes free in this turn.
     pub(super) fn stir_short(&mut self) {
         for key in core::mem::take(&mut self.short) {
-            // What is left alone is not planned, and must not be waited for.
-            if self.jobs.get(&key).is_some_and(|entry| entry.quarantine.is_none()) {
-                self.join_line(&key, false);
+            if self.join_line(&key, false) {
                 self.line.close(key);
             }
         }
@@ -47,10 +45,11 @@ impl World {
         }
     }
 
-    fn join_line(&mut self, key: &JobKey, has_made_room: bool) {
-        if let Some(entry) = self.jobs.get(key).filter(|entry| entry.quarantine.is_none()) {
-            self.line.join(key, entry.current.priority, entry.state.create_index, has_made_room);
-        }
+    /// `false` where the job is gone or left alone: it is not planned, and must not be waited for.
+    fn join_line(&mut self, key: &JobKey, has_made_room: bool) -> bool {
+        let Some(entry) = self.jobs.get(key).filter(|entry| entry.quarantine.is_none()) else { return false };
+        self.line.join(key, entry.current.priority, entry.state.create_index, has_made_room);
+        true
     }
 
     /// The job takes nothing now: whose turn it is next may try again.

@@ -8,7 +8,7 @@ use std_alloc::{
 use herdlet_api_types::{
     Duration,
     alloc::Allocation,
-    job::Lifecycle,
+    job::{Lifecycle, Task},
     task::{ExitResult, TaskEventKind},
 };
 
@@ -278,6 +278,20 @@ impl Writer<'_> {
         known.started_at = wall;
         known.exit = None;
         self.note(index, TaskEventKind::Started, String::from("Task started by client"));
+        self.check_anew(index);
+    }
+
+    /// What the group's checks said of the process before tells nothing of this one, or of none. (A task's own checks end with its
+    /// process.)
+    fn check_anew(&mut self, index: TaskIndex) {
+        let lasts = |task: &Task| task.lifecycle == Lifecycle::Main || task.lifecycle.is_sidecar();
+        let known = self.state.checks.len();
+        if self.task(index).is_some_and(lasts) {
+            self.state.checks.retain(|_, result| result.task.is_some());
+        }
+        if self.state.checks.len() < known {
+            self.state.outdated.insert(Part::Checks);
+        }
     }
 
     fn start_failed(&mut self, index: TaskIndex, attempt: u32, class: FailureClass, why: &str) {
@@ -323,6 +337,7 @@ impl Writer<'_> {
             self.started(index, attempt);
         }
         self.forget_process(index);
+        self.check_anew(index);
         self.note_exit(index, &result);
         if let Some(known) = self.known_mut(index) {
             let task = String::from(&*known.name);

@@ -123,15 +123,7 @@ fn a_task_may_wait_until_another_is_healthy() {
         let parts = up(&[Part::Dir, TASK_DIR, PROCESS, Part::Task(1, TaskPart::Dir)]);
         let mut life = Bench::new(&spec, known(vec![running(), pending()], Stage::Main, parts));
         life.write(|writer| {
-            writer.checked(CheckResult {
-                id: "1".to_string(),
-                service: "web".to_string(),
-                check: "alive".to_string(),
-                task: by.map(ToString::to_string),
-                status,
-                output: String::new(),
-                at: at(100).wall,
-            });
+            writer.checked(result(by, status));
         });
         life.settle();
         assert_eq!(
@@ -154,4 +146,54 @@ fn only_checks_of_the_built_in_catalogue_are_made_here() {
         let service = Service { provider, checks, ..crate::fixture::service("web") };
         assert_eq!(checks::has_checks(&[service]), expected, "{provider:?}");
     }
+}
+
+fn result(task: Option<&str>, status: CheckStatus) -> CheckResult {
+    CheckResult {
+        id: "1".to_string(),
+        service: "web".to_string(),
+        check: "alive".to_string(),
+        task: task.map(ToString::to_string),
+        status,
+        output: String::new(),
+        at: at(100).wall,
+    }
+}
+
+/// What a check said of a process that has ended tells nothing of the next: it counts for nobody, and the checks begin anew.
+#[test]
+fn a_new_process_is_checked_anew() {
+    let spec = with_a_failing_check(HealthCheck::Checks);
+    let parts = up(&[Part::Dir, Part::Services, Part::Checks, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    let group = spec.group().expect("a group");
+    let is_healthy = |life: &Bench| crate::alloc::health::is_healthy(group, &life.state);
+    life.write(|writer| writer.checked(result(None, CheckStatus::Success)));
+    life.settle();
+    assert!(is_healthy(&life));
+    life.write(|writer| writer.exited("main", 1, exit(1)));
+    assert!(life.state.checks.is_empty());
+    life.settle();
+    assert_eq!(life.issued.last().map(String::as_str), Some("Down"), "{:?}", life.issued);
+}
+
+/// Once judged healthy, an allocation that no longer is has all of its time again before it is overdue.
+#[test]
+fn who_was_healthy_has_time_to_become_so_again() {
+    let spec = with_a_failing_check(HealthCheck::Checks);
+    let deadline = herdlet_api_types::fixture::update().healthy_deadline;
+    let parts = up(&[Part::Dir, Part::Services, Part::Checks, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.state.durable.health = Some(Health { healthy: true, at: at(100).wall });
+    life.state.durable.healthy_by = Some(Deadline::after(at(100), deadline));
+    let waits = |life: &Bench| super::plan(life.now, &life.ctx, &spec, &life.state).waits;
+    life.write(|writer| writer.checked(result(None, CheckStatus::Success)));
+    life.settle();
+    assert_eq!(waits(&life), []);
+    life.now = at(1_000_000);
+    life.write(|writer| writer.checked(result(None, CheckStatus::Failure)));
+    assert_eq!(waits(&life), [Waiting::Health(Some(Deadline::after(life.now, deadline)))]);
+    // So it has from an agent that comes after this one.
+    let restored = AllocState::restored(spec.group(), (*life.state.durable).clone(), at(2_000_000));
+    assert_eq!(restored.durable.healthy_by, Some(Deadline::after(at(2_000_000), deadline)));
 }
