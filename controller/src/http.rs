@@ -84,7 +84,7 @@ use crate::{
 };
 
 /// Writes the page of metrics, with what tasks were measured to use.
-pub type MetricsPage = Box<dyn Fn(Format, &[Measured]) -> String + Send + Sync>;
+pub type MetricsPage = Box<dyn Fn(Format, Vec<Measured>) -> String + Send + Sync>;
 
 /// What the API works with.
 pub struct Shared {

@@ -257,7 +257,7 @@ fn shared(
     agent: &Agent,
     facts: Facts,
     vitals: impl Fn() -> Vitals + Send + Sync + 'static,
-    scrape: impl Fn(Format, &[Measured]) -> String + Send + Sync + 'static,
+    scrape: impl Fn(Format, Vec<Measured>) -> String + Send + Sync + 'static,
     gc: Arc<Collector>,
     closing: CancellationToken,
 ) -> Arc<Shared> {

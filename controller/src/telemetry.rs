@@ -94,22 +94,21 @@ impl fmt::Debug for Sources {
 }
 
 /// The metrics of one agent; cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Telemetry(Arc<Shared>);
 
+#[derive(Default)]
 struct Shared {
     counts: Mutex<Counts>,
     last: Mutex<Last>,
     sources: OnceLock<Sources>,
-    registry: Registry,
 }
 
-/// What was measured when the page was written last, and what is to be written now.
+/// What was measured when the page was written last.
 #[derive(Debug, Default)]
 struct Last {
     host: Host,
     tasks: nomad::allocs::Before,
-    measured: Vec<Measured>,
 }
 
 impl fmt::Debug for Telemetry {
@@ -118,20 +117,10 @@ impl fmt::Debug for Telemetry {
     }
 }
 
-impl Default for Telemetry {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Telemetry {
     /// Nothing counted yet.
     pub fn new() -> Self {
-        Self(Arc::new_cyclic(|this: &Weak<Shared>| {
-            let mut registry = Registry::default();
-            registry.register_collector(Box::new(Exposition(this.clone())));
-            Shared { counts: Mutex::default(), last: Mutex::default(), sources: OnceLock::new(), registry }
-        }))
+        Self::default()
     }
 
     /// Takes the planner's notes; for [`crate::planner::Planner::new`].
@@ -147,7 +136,7 @@ impl Telemetry {
         folders: Vec<Arc<FolderStatus>>,
         room: (Room, Room),
         tls: Option<Arc<Tls>>,
-    ) -> impl Fn(Format, &[Measured]) -> String + Send + Sync + 'static {
+    ) -> impl Fn(Format, Vec<Measured>) -> String + Send + Sync + 'static {
         let operations = agent.operations.clone();
         let isolation = match agent.isolation {
             Isolation::Cgroups(_) => "cgroup",
@@ -173,10 +162,7 @@ impl Telemetry {
             boot_ns: Box::new(|| BootClock.now().boot_ns),
         });
         agent.watch(self.clone().follow(Arc::downgrade(&agent.model)));
-        move |format, measured| {
-            self.0.last().measured = measured.to_vec();
-            self.page(format)
-        }
+        move |format, measured| self.page(format, measured)
     }
 
     /// Shows these sources from now on. Called once, when the agent has started.
@@ -237,10 +223,12 @@ impl Telemetry {
         *self.0.counts().collected.entry((kind.as_str(), why.as_str())).or_default() += 1;
     }
 
-    /// The page of metrics.
-    pub fn page(&self, format: Format) -> String {
+    /// The page of metrics, with what was measured of single tasks for it.
+    pub fn page(&self, format: Format, measured: Vec<Measured>) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Exposition { of: Arc::clone(&self.0), measured }));
         let mut page = String::new();
-        if text::encode(&mut page, &self.0.registry).is_err() {
+        if text::encode(&mut page, &registry).is_err() {
             tracing::error!("metrics could not be written");
         }
         match format {
@@ -259,10 +247,10 @@ impl Shared {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+    fn write(&self, page: &mut Page<'_>, measured: &[Measured]) -> fmt::Result {
         page.gauges(&names::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], 1.0)])?;
         if let Some(sources) = self.sources.get() {
-            self.write_model(page, sources)?;
+            self.write_model(page, sources, measured)?;
             write_loop(page, &sources.runtime)?;
             write_operations(page, &(sources.operations)())?;
             write_state(page, sources)?;
@@ -274,7 +262,7 @@ impl Shared {
         self.write_counts(page)
     }
 
-    fn write_model(&self, page: &mut Page<'_>, sources: &Sources) -> fmt::Result {
+    fn write_model(&self, page: &mut Page<'_>, sources: &Sources, measured: &[Measured]) -> fmt::Result {
         let now_ns = (sources.boot_ns)();
         let gauges = Gauges::of(&sources.model, now_ns);
         page.gauges(
@@ -306,8 +294,7 @@ impl Shared {
         )?;
         page.gauges(&names::TASKS, gauges.tasks.iter().map(|(state, n)| ([*state], number(*n))))?;
         write_room(page, sources.room, gauges.allocated)?;
-        let (total, reserved) = sources.room;
-        self.write_nomad(page, sources, &gauges, total.minus(reserved))?;
+        self.write_nomad(page, sources, &gauges, measured)?;
         page.gauges(
             &names::CHECK_STATE,
             gauges.checks.iter().map(|((namespace, job, service, check, state), n)| {
@@ -322,15 +309,15 @@ impl Shared {
         page: &mut Page<'_>,
         sources: &Sources,
         gauges: &Gauges,
-        room: Room,
+        measured: &[Measured],
     ) -> fmt::Result {
+        let (total, reserved) = sources.room;
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-        let clock = nomad::Clock { core_mhz: number(sources.room.0.cpu_mhz / cores) };
+        let clock = nomad::Clock { core_mhz: number(total.cpu_mhz / cores) };
         let host = (sources.host)();
         let mut last = self.last();
-        let measured = std::mem::take(&mut last.measured);
-        nomad::write(page, &sources.node, gauges, room, &host, &last.host, clock)?;
-        nomad::allocs::write(page, &sources.node, &measured, &mut last.tasks, clock)?;
+        nomad::write(page, &sources.node, gauges, total.minus(reserved), &host, &last.host, clock)?;
+        nomad::allocs::write(page, &sources.node, measured, &mut last.tasks, clock)?;
         last.host = host;
         Ok(())
     }
@@ -463,15 +450,20 @@ fn present(n: i64) -> f64 {
     number(n.max(0).unsigned_abs())
 }
 
-/// Writes the page when the registry is encoded.
-#[derive(Debug)]
-struct Exposition(Weak<Shared>);
+/// One page, written when its registry is encoded.
+struct Exposition {
+    of: Arc<Shared>,
+    measured: Vec<Measured>,
+}
+
+impl fmt::Debug for Exposition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exposition").finish_non_exhaustive()
+    }
+}
 
 impl Collector for Exposition {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        match self.0.upgrade() {
-            Some(shared) => shared.write(&mut Page(encoder)),
-            None => Ok(()),
-        }
+        self.of.write(&mut Page(encoder), &self.measured)
     }
 }

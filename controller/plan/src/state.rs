@@ -48,6 +48,8 @@ pub struct AllocState {
     pub renew_at_ns: BTreeMap<u16, u64>,
     /// Checks that run for an older version of the job, which had other services.
     pub outdated: BTreeSet<Part>,
+    /// The group's checks speak of a process that has ended: they begin anew.
+    pub recheck: bool,
     /// Tasks whose first attempt an agent before this one may have begun in this boot.
     pub maybe_begun: BTreeSet<u16>,
 }

@@ -186,5 +186,5 @@ pub(super) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMa
     let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
     let measured =
         if shared.publish_allocation_metrics { stats::measure_all(&shared).await } else { Vec::new() };
-    (headers, (shared.metrics)(format, &measured))
+    (headers, (shared.metrics)(format, measured))
 }

@@ -13,7 +13,7 @@ use herdlet_runtime::{BootClock, Clock as _, Gate};
 use sd_notify::NotifyState;
 
 use super::notify;
-use crate::{desired::folder::FolderSource, overview::overview, publish::ReadModel, requests::Requests};
+use crate::{desired::folder::FolderSource, publish::ReadModel, requests::Requests, telemetry::Gauges};
 
 /// So long READY=1 is held back at most. systemd's own patience is 90 s where a unit does not say otherwise.
 const READY_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -81,6 +81,10 @@ impl Readiness {
             None => tracing::info!(socket = %socket.display(), "ready"),
             Some(why) => tracing::warn!(socket = %socket.display(), why, "serving, but not as it should be"),
         }
+        // Only systemd listens.
+        if std::env::var_os("NOTIFY_SOCKET").is_none() {
+            return;
+        }
         loop {
             let version = model.version();
             let status = self.status(&requests, &model);
@@ -107,9 +111,10 @@ impl Readiness {
     fn status(&self, requests: &Requests, model: &ReadModel) -> String {
         let degraded = requests.degraded().map(|why| format!("degraded: {why}"));
         degraded.or_else(|| self.why_not()).unwrap_or_else(|| {
-            let overview = overview(model, BootClock.now().boot_ns);
-            let line = format!("{}/{} converged", overview.converged, overview.jobs.len());
-            if overview.overdue > 0 { format!("{line}, {} overdue", overview.overdue) } else { line }
+            let gauges = Gauges::of(model, BootClock.now().boot_ns);
+            let ((converged, jobs), overdue) = (gauges.jobs(), gauges.overdue.values().sum::<u64>());
+            let line = format!("{converged}/{jobs} converged");
+            if overdue > 0 { format!("{line}, {overdue} overdue") } else { line }
         })
     }
 }

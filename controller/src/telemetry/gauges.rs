@@ -112,6 +112,16 @@ impl Gauges {
         gauges
     }
 
+    /// How many jobs have converged, and how many there are.
+    pub(crate) fn jobs(&self) -> (u64, u64) {
+        let jobs = || self.objects.iter().filter(|((kind, _), _)| *kind == "job");
+        let converged = ConvergenceState::Converged.as_str();
+        (
+            jobs().filter(|((_, state), _)| *state == converged).map(|(_, n)| n).sum(),
+            jobs().map(|(_, n)| n).sum(),
+        )
+    }
+
     fn count(&mut self, kind: &'static str, convergence: &Convergence, now_ns: u64) {
         *self.objects.entry((kind, convergence.state.as_str())).or_default() += 1;
         if convergence.state == ConvergenceState::Converged {

@@ -22,30 +22,35 @@ pub use processors::Processor;
 
 const LABELS: [&str; 4] = ["node_id", "datacenter", "node_class", "node_pool"];
 
-const fn gauge(name: &'static str, help: &'static str) -> Metric {
-    Metric { name, help, kind: Kind::Gauge, measure: Measure::Number, labels: &LABELS }
+const fn gauge(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Metric {
+    Metric { name, help, kind: Kind::Gauge, measure: Measure::Number, labels }
 }
 
-const PENDING: Metric = gauge("nomad_client_allocations_pending", "Allocations that wait to run.");
-const RUNNING: Metric = gauge("nomad_client_allocations_running", "Allocations that run.");
-const TERMINAL: Metric = gauge("nomad_client_allocations_terminal", "Allocations that have ended.");
-const TASKS_PENDING: Metric = gauge("nomad_client_tasks_pending", "Tasks that wait to run.");
-const TASKS_RUNNING: Metric = gauge("nomad_client_tasks_running", "Tasks that run.");
-const TASKS_DEAD: Metric = gauge("nomad_client_tasks_dead", "Tasks that have ended.");
-const ALLOCATED_CPU: Metric = gauge("nomad_client_allocated_cpu", "MHz that live allocations ask for.");
-const ALLOCATED_MEMORY: Metric = gauge("nomad_client_allocated_memory", "MiB that live allocations ask for.");
+const PENDING: Metric = gauge("nomad_client_allocations_pending", "Allocations that wait to run.", &LABELS);
+const RUNNING: Metric = gauge("nomad_client_allocations_running", "Allocations that run.", &LABELS);
+const TERMINAL: Metric = gauge("nomad_client_allocations_terminal", "Allocations that have ended.", &LABELS);
+const TASKS_PENDING: Metric = gauge("nomad_client_tasks_pending", "Tasks that wait to run.", &LABELS);
+const TASKS_RUNNING: Metric = gauge("nomad_client_tasks_running", "Tasks that run.", &LABELS);
+const TASKS_DEAD: Metric = gauge("nomad_client_tasks_dead", "Tasks that have ended.", &LABELS);
+const ALLOCATED_CPU: Metric =
+    gauge("nomad_client_allocated_cpu", "MHz that live allocations ask for.", &LABELS);
+const ALLOCATED_MEMORY: Metric =
+    gauge("nomad_client_allocated_memory", "MiB that live allocations ask for.", &LABELS);
 const ALLOCATED_DISK: Metric =
-    gauge("nomad_client_allocated_disk", "MiB of disk that live allocations ask for.");
-const UNALLOCATED_CPU: Metric = gauge("nomad_client_unallocated_cpu", "MHz that are left for others.");
-const UNALLOCATED_MEMORY: Metric = gauge("nomad_client_unallocated_memory", "MiB that are left for others.");
+    gauge("nomad_client_allocated_disk", "MiB of disk that live allocations ask for.", &LABELS);
+const UNALLOCATED_CPU: Metric =
+    gauge("nomad_client_unallocated_cpu", "MHz that are left for others.", &LABELS);
+const UNALLOCATED_MEMORY: Metric =
+    gauge("nomad_client_unallocated_memory", "MiB that are left for others.", &LABELS);
 const UNALLOCATED_DISK: Metric =
-    gauge("nomad_client_unallocated_disk", "MiB of disk that are left for others.");
-const UPTIME: Metric = gauge("nomad_client_uptime", "Seconds since this machine was started.");
+    gauge("nomad_client_unallocated_disk", "MiB of disk that are left for others.", &LABELS);
+const UPTIME: Metric = gauge("nomad_client_uptime", "Seconds since this machine was started.", &LABELS);
 const MEMORY_USED: Metric =
-    gauge("nomad_client_host_memory_used", "Bytes of memory that can't be had without swapping.");
+    gauge("nomad_client_host_memory_used", "Bytes of memory that can't be had without swapping.", &LABELS);
 const MEMORY_AVAILABLE: Metric =
-    gauge("nomad_client_host_memory_available", "Bytes of memory that can be had without swapping.");
-const MEMORY_FREE: Metric = gauge("nomad_client_host_memory_free", "Bytes of memory that nobody uses.");
+    gauge("nomad_client_host_memory_available", "Bytes of memory that can be had without swapping.", &LABELS);
+const MEMORY_FREE: Metric =
+    gauge("nomad_client_host_memory_free", "Bytes of memory that nobody uses.", &LABELS);
 
 /// All of them, but for those of processors and of single tasks.
 pub const ALL: &[Metric] = &[

@@ -247,9 +247,9 @@ fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
     let sink = node.telemetry.sink();
     sink(&Note::Disruption { job: key(), cause: "update" });
     sink(&Note::TaskRestart { job: key(), task: "main".to_owned(), reason: "exit" });
-    let text = node.telemetry.page(Format::Text);
+    let text = node.telemetry.page(Format::Text, Vec::new());
     check(&text, Format::Text);
-    check(&node.telemetry.page(Format::OpenMetrics), Format::OpenMetrics);
+    check(&node.telemetry.page(Format::OpenMetrics, Vec::new()), Format::OpenMetrics);
     let typed: BTreeMap<&str, &str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
     for (name, kind) in &typed {
@@ -284,7 +284,7 @@ fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
             alloc(TaskPhase::Running, 1, None, CheckStatus::Failure),
         ],
     );
-    let page = node.telemetry.page(Format::Text);
+    let page = node.telemetry.page(Format::Text, Vec::new());
     for (start, expected) in [
         (r#"herdlet_objects{kind="job",state="progressing"}"#, 1.0),
         (r#"herdlet_objects{kind="job",state="converged"}"#, 0.0),
@@ -312,12 +312,12 @@ fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
         failures: 1,
         error: String::new(),
     });
-    let page = node.telemetry.page(Format::Text);
+    let page = node.telemetry.page(Format::Text, Vec::new());
     assert_eq!(sample(&page, "herdlet_convergence_lag_seconds"), Some(120.0));
     assert_eq!(sample(&page, r#"herdlet_overdue{kind="alloc"}"#), Some(1.0));
     assert_eq!(sample(&page, "herdlet_state_degraded"), Some(1.0));
     publisher.offer(CommitIndex(2), vec![View::AllocGone(AllocId::from_hash([3; 16])), View::JobGone(key())]);
-    let page = node.telemetry.page(Format::Text);
+    let page = node.telemetry.page(Format::Text, Vec::new());
     assert_eq!(sample(&page, "herdlet_convergence_lag_seconds"), Some(0.0));
     assert!(!page.contains("herdlet_job_version"));
 }
@@ -325,7 +325,7 @@ fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
 #[test]
 fn notes_are_counted() {
     let node = node();
-    let page = node.telemetry.page(Format::Text);
+    let page = node.telemetry.page(Format::Text, Vec::new());
     assert_eq!(
         sample(&page, r#"herdlet_drift_detected_total{kind="mount",by="look"}"#),
         Some(0.0),
@@ -343,7 +343,7 @@ fn notes_are_counted() {
     sink(&Note::OutOfMemory { job: key(), task: "main".to_owned() });
     sink(&Note::Converged { kind: "job", took_ns: 2 * SECOND as u64, cause: "apply" });
     node.runtime.turns.add(7);
-    let page = node.telemetry.page(Format::Text);
+    let page = node.telemetry.page(Format::Text, Vec::new());
     for (start, expected) in [
         (r#"herdlet_drift_detected_total{kind="mount",by="look"}"#, 2.0),
         (r#"herdlet_drift_repaired_total{kind="mount"}"#, 2.0),
@@ -367,7 +367,7 @@ async fn versions_and_starts_are_followed_as_they_are_published() {
     let following = tokio::spawn(node.telemetry.clone().follow(Arc::downgrade(&node.model)));
     tokio::task::yield_now().await;
     let converged = || {
-        node.telemetry.page(Format::Text).lines().find_map(|line| {
+        node.telemetry.page(Format::Text, Vec::new()).lines().find_map(|line| {
             Some(line.strip_prefix("herdlet_job_converged_version{")?.rsplit_once(' ')?.1.to_owned())
         })
     };
@@ -385,7 +385,7 @@ async fn versions_and_starts_are_followed_as_they_are_published() {
         tokio::task::yield_now().await;
         assert_eq!(converged().as_deref(), Some(expected));
     }
-    let page = node.telemetry.page(Format::Text);
+    let page = node.telemetry.page(Format::Text, Vec::new());
     assert_eq!(sample(&page, r#"herdlet_task_start_seconds_count{driver="mock"}"#), Some(1.0), "{page}");
     publisher.offer(CommitIndex(5), vec![View::JobGone(key())]);
     tokio::task::yield_now().await;
@@ -404,18 +404,18 @@ fn what_failed_for_good_does_not_age_and_what_went_as_wanted_is_not_counted() {
     let mut publisher = node.model.publisher();
     publisher.offer(CommitIndex(1), vec![job(0, failed), View::Alloc(stopped.clone().into())]);
     // It still has to go.
-    let page = node.telemetry.page(Format::Text);
+    let page = node.telemetry.page(Format::Text, Vec::new());
     assert_eq!(sample(&page, r#"herdlet_objects{kind="alloc",state="waiting"}"#), Some(1.0));
     assert_eq!(sample(&page, "herdlet_convergence_lag_seconds"), Some(60.0));
     // Its deadline was a second ago: the loop is about to see to it.
     assert_eq!(sample(&page, r#"herdlet_overdue{kind="alloc"}"#), Some(0.0));
     node.now.fetch_add(SECOND as u64, Ordering::Relaxed);
-    let page = node.telemetry.page(Format::Text);
+    let page = node.telemetry.page(Format::Text, Vec::new());
     assert_eq!(sample(&page, r#"herdlet_overdue{kind="alloc"}"#), Some(1.0));
     // It has gone.
     stopped.convergence = convergence(ConvergenceState::Converged, None, 1_000, None);
     publisher.offer(CommitIndex(2), vec![View::Alloc(stopped.into())]);
-    let page = node.telemetry.page(Format::Text);
+    let page = node.telemetry.page(Format::Text, Vec::new());
     for state in ["converged", "progressing", "waiting", "failed"] {
         assert_eq!(sample(&page, &format!(r#"herdlet_objects{{kind="alloc",state="{state}"}}"#)), Some(0.0));
     }
@@ -458,7 +458,8 @@ fn an_example_of_a_page() {
     sink(&Note::TaskRestart { job: key(), task: "main".to_owned(), reason: "exit" });
     sink(&Note::OutOfMemory { job: key(), task: "main".to_owned() });
     sink(&Note::Disruption { job: key(), cause: "stop" });
-    let page = node.telemetry.page(Format::OpenMetrics).replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    let page =
+        node.telemetry.page(Format::OpenMetrics, Vec::new()).replace(env!("CARGO_PKG_VERSION"), "VERSION");
     // One bucket of each histogram shows its form.
     let shown: String = page
         .lines()
@@ -482,7 +483,7 @@ fn promtool_has_nothing_to_say() {
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Not everybody has it; `check` above looks at the same things.
     let Ok(mut promtool) = command.spawn() else { return };
-    let page = node().telemetry.page(Format::Text);
+    let page = node().telemetry.page(Format::Text, Vec::new());
     promtool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
     let output = promtool.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

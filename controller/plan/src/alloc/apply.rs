@@ -312,7 +312,10 @@ impl Writer<'_> {
             self.state.durable.retired.remove(&part);
         }
         let task = match part {
-            Part::Checks => None,
+            Part::Checks => {
+                self.state.recheck = false;
+                None
+            }
             Part::Task(index, TaskPart::Checks) => self.task(index).map(|task| task.name.clone()),
             Part::Dir | Part::Services | Part::Task(..) => return,
         };

@@ -23,9 +23,12 @@ pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
     end(pass, Part::Checks, services)
 }
 
-/// Runs the checks of these services; those of an older version of the job end first. `true` once they run.
+/// Runs the checks of these services; those of an older version of the job, or of a process that has ended, end first. `true` once
+/// they run.
 pub(crate) fn run(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> bool {
-    if is_outdated(pass, part) {
+    let begin_anew =
+        part == Part::Checks && pass.state.recheck && *pass.state.parts.get(part) != PartState::Absent;
+    if begin_anew || is_outdated(pass, part) {
         pass.want_down(part, Verb::Down, OPERATION_TIMEOUT);
         return false;
     }

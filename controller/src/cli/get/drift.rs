@@ -6,11 +6,11 @@ use herdlet_api_types::overview::{Drift, DriftState};
 
 use super::{
     Form, events,
-    listing::{Cell, Document, Listing, Row},
+    listing::{Document, Listing, Row},
 };
 
 pub(super) fn list(drifts: Vec<Drift>, targets: &[String], form: Form) -> Listing {
-    let (time, id) = if form == Form::Wide { ("TIME", "ID") } else { ("AGE", "ALLOC") };
+    let [time, id] = events::heads(form);
     let mut listing = Listing::new(&[time, id, "NAME", "TASK", "KIND", "NOTICED", "STATE"]);
     let is_meant = |drift: &Drift| events::is_meant(&drift.job, &drift.name, drift.alloc, targets);
     listing.rows = drifts.into_iter().filter(is_meant).map(|drift| row(drift, form)).collect();
@@ -19,11 +19,7 @@ pub(super) fn list(drifts: Vec<Drift>, targets: &[String], form: Form) -> Listin
 
 fn row(drift: Drift, form: Form) -> Row {
     let Drift { at, alloc, name, task, kind, by, state, took, .. } = &drift;
-    let (time, id) = if form == Form::Wide {
-        (Cell::Text(events::to_the_second(*at)), alloc.to_string())
-    } else {
-        (Cell::Age(*at), alloc.short())
-    };
+    let [time, id] = events::when_and_what(*at, *alloc, form);
     let task = task.clone().unwrap_or_default();
     let state = match (state, took) {
         (DriftState::Repaired, Some(took)) => format!("repaired after {took}"),
@@ -32,7 +28,7 @@ fn row(drift: Drift, form: Form) -> Row {
     let key = format!("{} {alloc} {task} {kind}", at.0);
     let cells = vec![
         time,
-        id.into(),
+        id,
         name.clone().into(),
         task.into(),
         kind.clone().into(),

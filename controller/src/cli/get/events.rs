@@ -11,7 +11,7 @@ use super::{
 };
 
 pub(super) fn list(events: Vec<Transition>, targets: &[String], form: Form) -> Listing {
-    let (time, id) = if form == Form::Wide { ("TIME", "ID") } else { ("AGE", "ALLOC") };
+    let [time, id] = heads(form);
     let mut listing = Listing::new(&[time, id, "NAME", "STATE", "CAUSE"]);
     let meant = events.into_iter().filter(|event| is_meant(&event.job, &event.name, event.alloc, targets));
     listing.rows = meant.map(|event| row(event, form)).collect();
@@ -20,18 +20,27 @@ pub(super) fn list(events: Vec<Transition>, targets: &[String], form: Form) -> L
 
 fn row(event: Transition, form: Form) -> Row {
     let Transition { at, alloc, name, state, cause, .. } = &event;
-    let (time, id) = if form == Form::Wide {
-        (Cell::Text(to_the_second(*at)), alloc.to_string())
-    } else {
-        (Cell::Age(*at), alloc.short())
-    };
+    let [time, id] = when_and_what(*at, *alloc, form);
     let key = format!("{} {alloc} {}", at.0, state.as_str());
-    let cells =
-        vec![time, id.into(), name.clone().into(), state.as_str().to_owned().into(), cause.clone().into()];
+    let cells = vec![time, id, name.clone().into(), state.as_str().to_owned().into(), cause.clone().into()];
     Row { key, name: name.clone(), cells, document: Document::Event(event) }
 }
 
-pub(super) fn to_the_second(at: UnixNanos) -> String {
+/// Over [`when_and_what`].
+pub(super) fn heads(form: Form) -> [&'static str; 2] {
+    if form == Form::Wide { ["TIME", "ID"] } else { ["AGE", "ALLOC"] }
+}
+
+/// When something was so of which allocation: to the second and whole, or its age and what is enough of its id.
+pub(super) fn when_and_what(at: UnixNanos, alloc: AllocId, form: Form) -> [Cell; 2] {
+    if form == Form::Wide {
+        [Cell::Text(to_the_second(at)), alloc.to_string().into()]
+    } else {
+        [Cell::Age(at), alloc.short().into()]
+    }
+}
+
+fn to_the_second(at: UnixNanos) -> String {
     const SECOND: i64 = 1_000_000_000;
     nomad::rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND))).unwrap_or_default()
 }

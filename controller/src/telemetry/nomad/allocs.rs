@@ -12,7 +12,7 @@ use herdlet_api_types::{
 };
 use herdlet_plan::env::NodeFacts;
 
-use super::{Clock, Kind, Measure, Metric, Page, number};
+use super::{Clock, Metric, Page, gauge, number};
 use crate::drivers::task::{AttemptId, Usage};
 
 const LABELS: [&str; 9] = [
@@ -27,39 +27,46 @@ const LABELS: [&str; 9] = [
     "task",
 ];
 
-const fn gauge(name: &'static str, help: &'static str) -> Metric {
-    Metric { name, help, kind: Kind::Gauge, measure: Measure::Number, labels: &LABELS }
-}
-
 const CPU_PERCENT: Metric =
-    gauge("nomad_client_allocs_cpu_total_percent", "Processor time in percent of one core.");
+    gauge("nomad_client_allocs_cpu_total_percent", "Processor time in percent of one core.", &LABELS);
 const CPU_USER: Metric =
-    gauge("nomad_client_allocs_cpu_user", "Processor time in user mode in percent of one core.");
+    gauge("nomad_client_allocs_cpu_user", "Processor time in user mode in percent of one core.", &LABELS);
 const CPU_SYSTEM: Metric =
-    gauge("nomad_client_allocs_cpu_system", "Processor time in the kernel in percent of one core.");
-const CPU_TICKS: Metric = gauge("nomad_client_allocs_cpu_total_ticks", "Processor time in MHz.");
-const CPU_THROTTLED_TIME: Metric =
-    gauge("nomad_client_allocs_cpu_throttled_time", "Nanoseconds that a limit has held the task back.");
+    gauge("nomad_client_allocs_cpu_system", "Processor time in the kernel in percent of one core.", &LABELS);
+const CPU_TICKS: Metric = gauge("nomad_client_allocs_cpu_total_ticks", "Processor time in MHz.", &LABELS);
+const CPU_THROTTLED_TIME: Metric = gauge(
+    "nomad_client_allocs_cpu_throttled_time",
+    "Nanoseconds that a limit has held the task back.",
+    &LABELS,
+);
 const CPU_THROTTLED_PERIODS: Metric =
-    gauge("nomad_client_allocs_cpu_throttled_periods", "Times that a limit has held the task back.");
-const CPU_ALLOCATED: Metric = gauge("nomad_client_allocs_cpu_allocated", "MHz that the task asks for.");
+    gauge("nomad_client_allocs_cpu_throttled_periods", "Times that a limit has held the task back.", &LABELS);
+const CPU_ALLOCATED: Metric =
+    gauge("nomad_client_allocs_cpu_allocated", "MHz that the task asks for.", &LABELS);
 const MEMORY_USAGE: Metric =
-    gauge("nomad_client_allocs_memory_usage", "Bytes that count against the task's limit.");
-const MEMORY_MAX_USAGE: Metric =
-    gauge("nomad_client_allocs_memory_max_usage", "The most bytes that ever counted against the limit.");
-const MEMORY_RSS: Metric = gauge("nomad_client_allocs_memory_rss", "Bytes of anonymous memory.");
-const MEMORY_CACHE: Metric = gauge("nomad_client_allocs_memory_cache", "Bytes of page cache.");
-const MEMORY_SWAP: Metric = gauge("nomad_client_allocs_memory_swap", "Bytes that are swapped out.");
+    gauge("nomad_client_allocs_memory_usage", "Bytes that count against the task's limit.", &LABELS);
+const MEMORY_MAX_USAGE: Metric = gauge(
+    "nomad_client_allocs_memory_max_usage",
+    "The most bytes that ever counted against the limit.",
+    &LABELS,
+);
+const MEMORY_RSS: Metric = gauge("nomad_client_allocs_memory_rss", "Bytes of anonymous memory.", &LABELS);
+const MEMORY_CACHE: Metric = gauge("nomad_client_allocs_memory_cache", "Bytes of page cache.", &LABELS);
+const MEMORY_SWAP: Metric = gauge("nomad_client_allocs_memory_swap", "Bytes that are swapped out.", &LABELS);
 const MEMORY_MAPPED: Metric =
-    gauge("nomad_client_allocs_memory_mapped_file", "Bytes of files that are mapped into memory.");
-const MEMORY_KERNEL: Metric =
-    gauge("nomad_client_allocs_memory_kernel_usage", "Bytes that the kernel uses on the task's behalf.");
+    gauge("nomad_client_allocs_memory_mapped_file", "Bytes of files that are mapped into memory.", &LABELS);
+const MEMORY_KERNEL: Metric = gauge(
+    "nomad_client_allocs_memory_kernel_usage",
+    "Bytes that the kernel uses on the task's behalf.",
+    &LABELS,
+);
 const MEMORY_ALLOCATED: Metric =
-    gauge("nomad_client_allocs_memory_allocated", "Bytes that the task asks for.");
-const RESTART: Metric = gauge("nomad_client_allocs_restart", "Times that the task was restarted.");
+    gauge("nomad_client_allocs_memory_allocated", "Bytes that the task asks for.", &LABELS);
+const RESTART: Metric = gauge("nomad_client_allocs_restart", "Times that the task was restarted.", &LABELS);
 const OOM_KILLED: Metric = gauge(
     "nomad_client_allocs_oom_killed",
     "1 where the kernel has killed the task's last attempt for want of memory.",
+    &LABELS,
 );
 
 /// What a running task uses.

@@ -7,22 +7,20 @@ use std::fmt;
 
 use herdlet_plan::env::NodeFacts;
 
-use super::{Kind, Measure, Metric, Page};
+use super::{Metric, Page, gauge};
 
 const LABELS: [&str; 5] = ["node_id", "datacenter", "node_class", "node_pool", "cpu"];
 
-const fn gauge(name: &'static str, help: &'static str) -> Metric {
-    Metric { name, help, kind: Kind::Gauge, measure: Measure::Number, labels: &LABELS }
-}
-
 const PERCENT: Metric =
-    gauge("nomad_client_host_cpu_total_percent", "Time that the processor was busy, in percent.");
+    gauge("nomad_client_host_cpu_total_percent", "Time that the processor was busy, in percent.", &LABELS);
 const USER: Metric =
-    gauge("nomad_client_host_cpu_user", "Time that the processor was in user mode, in percent.");
+    gauge("nomad_client_host_cpu_user", "Time that the processor was in user mode, in percent.", &LABELS);
 const SYSTEM: Metric =
-    gauge("nomad_client_host_cpu_system", "Time that the processor was in the kernel, in percent.");
-const IDLE: Metric = gauge("nomad_client_host_cpu_idle", "Time that the processor was idle, in percent.");
-const TICKS: Metric = gauge("nomad_client_host_cpu_total_ticks", "How busy the processor was, in MHz.");
+    gauge("nomad_client_host_cpu_system", "Time that the processor was in the kernel, in percent.", &LABELS);
+const IDLE: Metric =
+    gauge("nomad_client_host_cpu_idle", "Time that the processor was idle, in percent.", &LABELS);
+const TICKS: Metric =
+    gauge("nomad_client_host_cpu_total_ticks", "How busy the processor was, in MHz.", &LABELS);
 
 /// What one core of this machine does.
 #[derive(Debug, Clone, Copy)]

@@ -290,7 +290,7 @@ impl Writer<'_> {
             self.state.checks.retain(|_, result| result.task.is_some());
         }
         if self.state.checks.len() < known {
-            self.state.outdated.insert(Part::Checks);
+            self.state.recheck = true;
         }
     }
 
