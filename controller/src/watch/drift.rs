@@ -64,9 +64,11 @@ async fn follow_mounts(paths: &Paths, model: &ReadModel, inbox: &Inbox<Input>) -
     let mut watch = MountWatch::open(&paths.allocs())?;
     loop {
         for change in watch.changed().await? {
-            if let Some((alloc, part)) = part_at(change.point(), paths, model)
-                && inbox.send(Input::Event(Event::Drift { alloc, part, by: Noticed::Event })).await.is_err()
-            {
+            let Some((alloc, part)) = part_at(change.point(), paths, model) else {
+                watch.forget(change.point());
+                continue;
+            };
+            if inbox.send(Input::Event(Event::Drift { alloc, part, by: Noticed::Event })).await.is_err() {
                 return Ok(());
             }
         }

@@ -6,7 +6,7 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fs::File,
     io,
@@ -119,6 +119,8 @@ pub struct MountWatch {
     given: PathBuf,
     file: AsyncFd<PolledFile>,
     known: BTreeMap<u64, Seen>,
+    /// Where something was unmounted and nothing is mounted now.
+    gone: BTreeSet<PathBuf>,
     /// What the last reading took.
     took: Duration,
 }
@@ -160,12 +162,15 @@ impl MountWatch {
         let file = PolledFile(File::open(MOUNTINFO)?);
         // Interest before the first reading, so that nothing is missed between the two.
         let file = register(file)?;
-        let mut watch = Self { base, given, file, known: BTreeMap::new(), took: Duration::ZERO };
+        let mut watch =
+            Self { base, given, file, known: BTreeMap::new(), gone: BTreeSet::new(), took: Duration::ZERO };
         watch.known = watch.read()?;
         Ok(watch)
     }
 
-    /// Waits until something changed at or below the directory and says what. Dropping the future loses nothing.
+    /// Waits until something changed at or below the directory and says what. Where something was unmounted, that is said again
+    /// with each reading until something is mounted there or it is forgotten: it may have come and gone in between. Dropping the
+    /// future loses nothing.
     ///
     /// # Errors
     ///
@@ -177,12 +182,17 @@ impl MountWatch {
             tokio::time::sleep(BURST.max(self.took.saturating_mul(READING_SHARE))).await;
             ready.clear_ready();
             let now = self.read()?;
-            let changes = difference(&self.known, &now);
+            let changes = difference(&self.known, &now, &mut self.gone);
             self.known = now;
             if !changes.is_empty() {
                 return Ok(changes);
             }
         }
+    }
+
+    /// Nothing need be mounted here: that nothing is need not be said again.
+    pub fn forget(&mut self, point: &Path) {
+        self.gone.remove(point);
     }
 
     fn as_given(&self, point: &Path) -> PathBuf {
@@ -266,17 +276,23 @@ fn register(file: PolledFile) -> io::Result<AsyncFd<PolledFile>> {
     Ok(unsafe { AsyncFd::register_with_interest(file, Interest::PRIORITY | Interest::ERROR) }?)
 }
 
-/// What came and what went. That something of our own came is no news: nothing is hidden by it.
-fn difference(before: &BTreeMap<u64, Seen>, now: &BTreeMap<u64, Seen>) -> Vec<MountChange> {
-    let gone = before
-        .iter()
-        .filter(|(id, seen)| now.get(id) != Some(seen))
-        .map(|(_, seen)| MountChange::Unmounted(seen.point.clone()));
+/// What came and what went, and what is still gone. That something of our own came is no news: nothing is hidden by it.
+fn difference(
+    before: &BTreeMap<u64, Seen>,
+    now: &BTreeMap<u64, Seen>,
+    gone: &mut BTreeSet<PathBuf>,
+) -> Vec<MountChange> {
+    let here: BTreeSet<&PathBuf> = now.values().map(|seen| &seen.point).collect();
+    gone.retain(|point| !here.contains(point));
+    let mut unmounted = gone.clone();
+    let went = before.iter().filter(|(id, seen)| now.get(id) != Some(seen));
+    unmounted.extend(went.map(|(_, seen)| seen.point.clone()));
+    gone.extend(unmounted.iter().filter(|point| !here.contains(point)).cloned());
     let come = now
         .iter()
         .filter(|(id, seen)| before.get(id) != Some(seen) && !seen.is_ours)
         .map(|(_, seen)| MountChange::Mounted(seen.point.clone()));
-    gone.chain(come).collect()
+    unmounted.into_iter().map(MountChange::Unmounted).chain(come).collect()
 }
 
 fn parse(bytes: &[u8], base: &Path) -> Vec<Mount> {
@@ -369,9 +385,24 @@ mod tests {
         let seen = |point: &str, is_ours| Seen { point: point.into(), is_ours };
         let before = BTreeMap::from([(1, seen("/a", true)), (2, seen("/b", false))]);
         let now = BTreeMap::from([(2, seen("/b", false)), (3, seen("/a", false)), (4, seen("/c", true))]);
+        let mut gone = BTreeSet::new();
         assert_eq!(
-            difference(&before, &now),
+            difference(&before, &now, &mut gone),
             [MountChange::Unmounted("/a".into()), MountChange::Mounted("/a".into())]
         );
+        assert!(gone.is_empty(), "something is mounted there");
+    }
+
+    #[test]
+    fn what_is_gone_is_told_until_something_is_there_again() {
+        let at = |id| BTreeMap::from([(id, Seen { point: "/a".into(), is_ours: true })]);
+        let none = BTreeMap::new();
+        let unmounted = [MountChange::Unmounted("/a".into())];
+        let mut gone = BTreeSet::new();
+        assert_eq!(difference(&at(1), &none, &mut gone), unmounted);
+        // It came and went in between: the table is as before.
+        assert_eq!(difference(&none, &none, &mut gone), unmounted);
+        assert_eq!(difference(&none, &at(2), &mut gone), []);
+        assert_eq!(difference(&at(2), &at(2), &mut gone), []);
     }
 }
