@@ -39,6 +39,7 @@ mod table;
 mod target;
 mod top;
 mod ui;
+mod unknown;
 mod variables;
 mod wait;
 mod watch;
@@ -306,8 +307,20 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
     style::choose(words::color(&args));
     let args = match nomad::translate(&args) {
         Said::Ours => args,
-        Said::Translated(ours) => ours,
-        Said::Unknown(known) => {
+        Said::Translated(ours, note) => {
+            if let Some(note) = note {
+                anstream::eprintln!("{} {note}", show::styled(style::WARNING, "warning:"));
+            }
+            ours
+        }
+        Said::Refused(why) => {
+            Failure::new(why).print();
+            return Err(failure::USAGE);
+        }
+        Said::Unknown(sentence, known) => {
+            if let Some(sentence) = sentence {
+                Failure::new(sentence).print();
+            }
             anstream::eprintln!("Of Nomad's verbs these are known here:\n{known}");
             return Err(failure::USAGE);
         }
@@ -317,6 +330,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
         Some(_) | None => failure::USAGE,
     };
     let cli = Cli::try_parse_from(&args).map_err(|error| {
+        if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(unknown))) =
+            (error.kind(), error.get(ContextKind::InvalidSubcommand))
+        {
+            unknown::failure(&args, unknown).print();
+            return usage;
+        }
         let _ = error.print();
         if let (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) =
             (error.kind(), error.get(ContextKind::InvalidArg))

@@ -1,13 +1,18 @@
 //! Nomad's verbs, `job run`, `alloc logs` and the like, said in our own words.
 //!
 //! In: a command line that begins with one of Nomad's nouns. Out: the same as one of ours, which is then read as if it had been
-//! typed; or the list of what is known. Long flags may have one dash, as Nomad has them. It must not know what commands do.
+//! typed; or the list of what is known, or why a flag is not taken. Long flags may have one dash, as Nomad has them; what its own
+//! flags mean is in [`flags`]. It must not know what commands do.
+
+mod flags;
 
 use std::ffi::OsString;
 
 use clap::{ArgAction, Command, CommandFactory as _};
 
 use super::{Cli, words};
+use crate::desired::yaml::nearest;
+use flags::Meaning;
 
 /// A verb of Nomad's and what it is here.
 struct Verb {
@@ -35,8 +40,9 @@ enum Places {
     Command,
 }
 
-/// Flags that mean something else there, or what is so here anyway; purging is no more there than forgetting is here.
-const LEFT_OUT: [&str; 4] = ["--detach", "--purge", "--yes", "--verbose"];
+/// What `job stop` leaves in Nomad, and nothing does here.
+const NOTHING_STAYS: &str = "a job that is stopped so is forgotten, with its versions and logs, as with -purge; \
+                             to stop its work and keep it: herdlet scale JOB.GROUP 0";
 
 const fn verb(
     noun: &'static str,
@@ -48,7 +54,7 @@ const fn verb(
     Verb { noun, verb, usage, ours, places }
 }
 
-const VERBS: [Verb; 26] = [
+const VERBS: [Verb; 29] = [
     verb("job", "run", "FILE", &["apply"], Places::Files),
     verb("job", "plan", "FILE", &["diff"], Places::Files),
     verb("job", "validate", "FILE", &["validate"], Places::Same),
@@ -63,6 +69,7 @@ const VERBS: [Verb; 26] = [
     verb("job", "dispatch", "JOB [FILE]", &["dispatch"], Places::Same),
     verb("job", "restart", "JOB", &["restart"], Places::Same),
     verb("job", "stop", "JOB", &["delete"], Places::Same),
+    verb("job", "periodic", "force JOB", &["job", "periodic"], Places::Same),
     verb("alloc", "status", "ALLOC", &["describe"], Places::Same),
     verb("alloc", "logs", "ALLOC [TASK]", &["logs"], Places::Task),
     verb("alloc", "exec", "ALLOC COMMAND", &["exec"], Places::Command),
@@ -75,6 +82,8 @@ const VERBS: [Verb; 26] = [
     verb("service", "info", "NAME", &["get", "services"], Places::Same),
     verb("volume", "status", "[NAME]", &["get", "volumes"], Places::Same),
     verb("deployment", "list", "", &["get", "deployments"], Places::Same),
+    verb("deployment", "promote", "JOB", &["deployment", "promote"], Places::Same),
+    verb("deployment", "fail", "JOB", &["deployment", "fail"], Places::Same),
 ];
 
 /// What a command line comes to.
@@ -82,72 +91,149 @@ const VERBS: [Verb; 26] = [
 pub(super) enum Said {
     /// It is ours already.
     Ours,
-    /// The same in our words.
-    Translated(Vec<OsString>),
-    /// Nothing here is called so: what is known of its noun.
-    Unknown(String),
+    /// The same in our words, and what is otherwise than in Nomad.
+    Translated(Vec<OsString>, Option<&'static str>),
+    /// A flag of Nomad's is not taken: why, and what to use.
+    Refused(String),
+    /// Nothing here is called so: a sentence, where a verb was named, and what is known of its noun.
+    Unknown(Option<String>, String),
 }
 
 pub(super) fn translate(args: &[OsString]) -> Said {
     let Some(at) = words::place_of_verb(args) else { return Said::Ours };
     let text = |at: usize| args.get(at).and_then(|arg| arg.to_str()).unwrap_or_default();
     let (noun, second) = (text(at), text(at + 1));
-    let mut known = VERBS.iter().filter(|verb| verb.noun == noun).peekable();
-    if known.peek().is_none() {
+    let known = || VERBS.iter().filter(|verb| verb.noun == noun);
+    if known().next().is_none() {
         return Said::Ours;
     }
-    if let Some(verb) = known.clone().find(|verb| verb.verb == second) {
-        return Said::Translated([&args[..at], &in_our_words(verb, &args[at + 2..])].concat());
+    let mut command = Cli::command();
+    command.build();
+    if let Some(verb) = known().find(|verb| verb.verb == second) {
+        return match in_our_words(verb, &command, &args[at + 2..]) {
+            Ok(words) => Said::Translated([&args[..at], &words].concat(), verb.otherwise(&args[at + 2..])),
+            Err(refused) => Said::Refused(refused),
+        };
     }
-    let command = Cli::command();
-    let ours = command.find_subcommand(noun);
-    if ours.is_some_and(|ours| second.starts_with('-') || ours.find_subcommand(second).is_some()) {
+    let is_help = ["help", "-h", "-help", "--help"].contains(&second);
+    if is_help && command.find_subcommand(noun).is_some() {
         return Said::Ours;
     }
-    let own = ours
-        .into_iter()
-        .flat_map(Command::get_subcommands)
-        .map(|own| format!("  herdlet {noun} {}\n", own.get_name()));
-    Said::Unknown(known.map(line).chain(own).collect())
+    let sentence =
+        (!second.is_empty() && !is_help).then(|| unknown(noun, second, known().map(|verb| verb.verb)));
+    Said::Unknown(sentence, known().map(Verb::line).collect())
 }
 
-fn line(verb: &Verb) -> String {
-    let theirs = format!("{} {} {}", verb.noun, verb.verb, verb.usage);
-    format!("  herdlet {theirs:<32}is herdlet {}\n", verb.ours.join(" "))
+fn unknown<'v>(noun: &str, second: &str, known: impl Iterator<Item = &'v str> + Clone) -> String {
+    let near = nearest(second, known).map(|near| format!(": did you mean {noun} {near}?"));
+    format!("there is no command \"{noun} {second}\"{}", near.unwrap_or_default())
 }
 
-fn in_our_words(verb: &Verb, args: &[OsString]) -> Vec<OsString> {
-    let command = Cli::command();
-    let ours = command.find_subcommand(verb.ours[0]);
-    let (mut flags, mut names, mut rest) = (Vec::new(), Vec::<OsString>::new(), Vec::new());
-    let mut args = args.iter();
+impl Verb {
+    fn line(&self) -> String {
+        let theirs = format!("{} {} {}", self.noun, self.verb, self.usage);
+        if self.ours == [self.noun, self.verb] {
+            return format!("  herdlet {theirs}\n");
+        }
+        format!("  herdlet {theirs:<32}is herdlet {}\n", self.ours.join(" "))
+    }
+
+    fn otherwise(&self, args: &[OsString]) -> Option<&'static str> {
+        let is_purged = args.iter().any(|arg| arg == "-purge" || arg == "--purge");
+        (self.noun == "job" && self.verb == "stop" && !is_purged).then_some(NOTHING_STAYS)
+    }
+}
+
+/// A command line in our words, in the making.
+#[derive(Default)]
+struct Words {
+    flags: Vec<OsString>,
+    /// What flags of Nomad's come to, by their place in the table; said where nobody has said otherwise.
+    implied: Vec<(usize, &'static [&'static str])>,
+    names: Vec<OsString>,
+    rest: Vec<OsString>,
+}
+
+fn in_our_words(verb: &Verb, command: &Command, args: &[OsString]) -> Result<Vec<OsString>, String> {
+    let first = args.iter().filter_map(|arg| arg.to_str()).find(|arg| !arg.starts_with('-'));
+    let path = verb.ours.iter().copied().chain(first);
+    let ours = path.fold(command, |command, word| command.find_subcommand(word).unwrap_or(command));
+    let theirs = format!("{} {}", verb.noun, verb.verb);
+    let mut words = Words::default();
+    let mut args = args.iter().peekable();
     while let Some(arg) = args.next() {
-        let flag = arg.to_str().filter(|text| text.starts_with('-') && text.len() > 1).map(in_two_dashes);
-        match flag {
-            Some(flag) if flag == "--" => rest.extend(args.by_ref().cloned()),
-            Some(flag) if LEFT_OUT.contains(&flag.as_str()) => {}
-            Some(flag) => {
-                let value = ours.filter(|ours| takes_value(ours, &flag)).and_then(|_| args.next());
-                flags.push(OsString::from(flag));
-                flags.extend(value.cloned());
+        match arg.to_str().filter(|text| text.starts_with('-') && text.len() > 1) {
+            Some("--") => words.rest.extend(args.by_ref().cloned()),
+            Some(typed) => match understood(&theirs, ours, typed) {
+                Some((_, Meaning::Granted)) => {}
+                Some((at, Meaning::Is(flag))) => words.implied.push((at, flag)),
+                Some((_, Meaning::Named(flag))) => {
+                    words.flags.push(flag.into());
+                    match typed.split_once('=') {
+                        Some((_, value)) => words.flags.push(value.into()),
+                        None => words.flags.extend(args.next().cloned()),
+                    }
+                }
+                Some((_, Meaning::Refused(instead))) => {
+                    let name = typed.split('=').next().unwrap_or(typed);
+                    return Err(format!("{name} is not taken: {instead}"));
+                }
+                None => {
+                    let flag = in_two_dashes(typed);
+                    let value_follows =
+                        !flag.contains('=') && find_flag(ours, &flag).is_some_and(takes_value);
+                    words.flags.push(flag.into());
+                    words.flags.extend(args.next_if(|_| value_follows).cloned());
+                }
+            },
+            None => words.names.push(arg.clone()),
+        }
+        if verb.places == Places::Command && !words.names.is_empty() {
+            words.rest.extend(args.by_ref().cloned());
+        }
+    }
+    Ok(words.joined(verb, ours))
+}
+
+/// What a flag means in Nomad, where it is not one of ours. One that our command has too, and that is written with two dashes as ours
+/// are, is ours.
+fn understood(verb: &str, ours: &Command, typed: &str) -> Option<(usize, Meaning)> {
+    let name = typed.trim_start_matches('-');
+    let is_ours = find_flag(ours, &in_two_dashes(typed)).is_some();
+    match (is_ours, typed.starts_with("--")) {
+        (true, true) => None,
+        (true, false) => flags::of_verb(verb, name),
+        (false, _) => flags::meaning(verb, name),
+    }
+}
+
+impl Words {
+    fn joined(mut self, verb: &Verb, ours: &Command) -> Vec<OsString> {
+        let flags_at = verb.ours.iter().position(|word| word.starts_with('-')).unwrap_or(verb.ours.len());
+        let (path, usual) = verb.ours.split_at(flags_at);
+        self.implied.sort_by_key(|(at, _)| *at);
+        let mut said: Vec<&clap::Id> =
+            self.flags.iter().filter_map(|flag| Some(find_flag(ours, flag.to_str()?)?.get_id())).collect();
+        for flag in self.implied.iter().map(|(_, flag)| *flag).chain([usual]) {
+            let name = flag.first().copied().unwrap_or_default();
+            let Some(id) = find_flag(ours, name).map(clap::Arg::get_id) else { continue };
+            if !said.contains(&id) {
+                said.push(id);
+                self.flags.extend(flag.iter().map(OsString::from));
             }
-            None => names.push(arg.clone()),
         }
-        if verb.places == Places::Command && !names.is_empty() {
-            rest.extend(args.by_ref().cloned());
+        if self.rest.first().is_some_and(|first| first == "--") {
+            self.rest.remove(0);
         }
+        let mut words: Vec<OsString> = path.iter().map(OsString::from).collect();
+        words.extend(self.flags);
+        words.extend(placed(verb.places, self.names));
+        if !self.rest.is_empty() {
+            words.push("--".into());
+            words.extend(self.rest);
+        }
+        words
     }
-    if rest.first().is_some_and(|first| first == "--") {
-        rest.remove(0);
-    }
-    let mut words: Vec<OsString> = verb.ours.iter().map(OsString::from).collect();
-    words.extend(flags);
-    words.extend(placed(verb.places, names));
-    if !rest.is_empty() {
-        words.push("--".into());
-        words.extend(rest);
-    }
-    words
 }
 
 /// `-var` as `--var`; single letters, alone or together as in `-it`, stay.
@@ -158,14 +244,18 @@ fn in_two_dashes(flag: &str) -> String {
     if is_long { format!("-{flag}") } else { flag.to_owned() }
 }
 
-/// Whether the next argument belongs to this flag.
-fn takes_value(command: &Command, flag: &str) -> bool {
-    let name = flag.trim_start_matches('-');
+/// A flag of this command, by either of its names.
+fn find_flag<'c>(command: &'c Command, flag: &str) -> Option<&'c clap::Arg> {
+    let name = flag.strip_prefix('-')?.trim_start_matches('-').split('=').next()?;
     let is_it = |arg: &&clap::Arg| {
         arg.get_long() == Some(name) || arg.get_short().is_some_and(|short| name == short.to_string())
     };
-    let takes = |arg: &clap::Arg| matches!(arg.get_action(), ArgAction::Set | ArgAction::Append);
-    command.get_arguments().find(is_it).is_some_and(takes)
+    command.get_arguments().find(is_it)
+}
+
+/// Whether the next argument belongs to this flag.
+fn takes_value(flag: &clap::Arg) -> bool {
+    matches!(flag.get_action(), ArgAction::Set | ArgAction::Append)
 }
 
 fn placed(places: Places, names: Vec<OsString>) -> Vec<OsString> {
@@ -195,8 +285,9 @@ mod tests {
     fn said(line: &str) -> String {
         match translate(&args(line)) {
             Said::Ours => "ours".to_owned(),
-            Said::Translated(args) => args.join(std::ffi::OsStr::new(" ")).into_string().unwrap(),
-            Said::Unknown(known) => known,
+            Said::Translated(args, _) => args.join(std::ffi::OsStr::new(" ")).into_string().unwrap(),
+            Said::Refused(why) => why,
+            Said::Unknown(sentence, known) => format!("{}\n{known}", sentence.unwrap_or_default()),
         }
     }
 
@@ -226,8 +317,28 @@ mod tests {
             ("herdlet alloc fs 1234 alloc/logs", "herdlet fs ls 1234 alloc/logs"),
             ("herdlet alloc signal -s SIGUSR1 1234 httpd", "herdlet signal -s SIGUSR1 1234/httpd"),
             ("herdlet node status", "herdlet get node"),
-            ("herdlet deployment fail web", "ours"),
-            ("herdlet job periodic force backup", "ours"),
+            (
+                "herdlet job run -detach=false -address=http://a:1 web.hcl",
+                "herdlet apply --addr http://a:1 --wait -f web.hcl",
+            ),
+            ("herdlet job plan -json -hcl2-strict=true -diff -verbose web.json", "herdlet diff -f web.json"),
+            ("herdlet job allocs -verbose web", "herdlet ps -o wide web"),
+            ("herdlet job allocs -verbose -json web", "herdlet ps -o json web"),
+            ("herdlet job allocs -o name -json web", "herdlet ps -o name web"),
+            ("herdlet job restart -yes -all-tasks web", "herdlet restart --all web"),
+            ("herdlet job stop -detach -yes -global web", "herdlet delete web"),
+            ("herdlet job status -no-color -short web", "herdlet status --color never web"),
+            ("herdlet alloc logs -tail 1234", "herdlet logs --tail 10 1234"),
+            ("herdlet alloc logs -tail -n 50 1234", "herdlet logs -n 50 1234"),
+            ("herdlet alloc logs --tail 5 1234", "herdlet logs --tail 5 1234"),
+            ("herdlet alloc exec -i=true -t=false -job web sh", "herdlet exec -i web -- sh"),
+            ("herdlet alloc exec -i -t 1234 sh", "herdlet exec -i -t 1234 -- sh"),
+            ("herdlet deployment fail -detach web", "herdlet deployment fail web"),
+            ("herdlet job periodic force -detach backup", "herdlet job periodic force backup"),
+            ("herdlet job periodic force -json backup", "herdlet job periodic -o json force backup"),
+            ("herdlet job inspect web", "herdlet get jobs -o yaml web"),
+            ("herdlet job inspect -o name web", "herdlet get jobs -o name web"),
+            ("herdlet job --help", "ours"),
             ("herdlet status", "ours"),
             ("herdlet exec web -- job run", "ours"),
         ] {
@@ -240,20 +351,54 @@ mod tests {
         for verb in &VERBS {
             let usage = verb.usage.replace(['[', ']'], "").replace("COUNT", "3").replace("VERSION", "3");
             let theirs = format!("herdlet {} {} {usage}", verb.noun, verb.verb);
-            let Said::Translated(ours) = translate(&args(&theirs)) else { panic!("{theirs}") };
+            let Said::Translated(ours, _) = translate(&args(&theirs)) else { panic!("{theirs}") };
             assert!(super::super::parse(ours.clone()).is_ok(), "{theirs}: {ours:?}");
         }
     }
 
     #[test]
+    fn a_flag_that_is_not_taken_is_told_with_what_to_use() {
+        for (theirs, why) in [
+            ("herdlet job run -check-index 7 web.hcl", "-check-index is not taken: no index is compared"),
+            ("herdlet job allocs -t {{.ID}} web", "-t is not taken: templates are Go's"),
+            (
+                "herdlet job status -token=abc web",
+                "-token is not taken: others could read it there: --token-file",
+            ),
+            (
+                "herdlet job stop -no-shutdown-delay web",
+                "-no-shutdown-delay is not taken: shutdown_delay always holds",
+            ),
+        ] {
+            let told = said(theirs);
+            assert!(told.starts_with(why) && !told.contains("abc"), "{theirs}: {told}");
+        }
+    }
+
+    #[test]
+    fn stopping_a_job_says_that_nothing_of_it_stays_unless_that_is_asked_for() {
+        let note = |line: &str| match translate(&args(line)) {
+            Said::Translated(_, note) => note,
+            other @ (Said::Ours | Said::Refused(_) | Said::Unknown(..)) => panic!("{other:?}"),
+        };
+        assert_eq!(note("herdlet job stop web"), Some(NOTHING_STAYS));
+        assert_eq!((note("herdlet job stop -purge web"), note("herdlet job restart web")), (None, None));
+    }
+
+    #[test]
     fn a_verb_that_nothing_is_called_here_is_answered_with_those_that_are() {
-        let known = said("herdlet job eval web");
-        assert!(known.contains("  herdlet job run FILE"), "{known}");
-        assert!(known.contains("  herdlet job periodic\n") && !known.contains("herdlet alloc"), "{known}");
+        let known = said("herdlet job frobnicate web");
         assert!(
-            said("herdlet alloc").contains("herdlet alloc logs ALLOC [TASK]"),
-            "{}",
-            said("herdlet alloc")
+            known.starts_with("there is no command \"job frobnicate\"\n  herdlet job run FILE"),
+            "{known}"
         );
+        assert!(
+            known.contains("  herdlet job periodic force JOB\n") && !known.contains("herdlet alloc"),
+            "{known}"
+        );
+        let near = said("herdlet job stauts web");
+        assert!(near.starts_with("there is no command \"job stauts\": did you mean job status?\n"), "{near}");
+        let listed = said("herdlet alloc");
+        assert!(listed.starts_with("\n") && listed.contains("herdlet alloc logs ALLOC [TASK]"), "{listed}");
     }
 }

@@ -29,9 +29,24 @@ fn nomads_verbs_do_what_they_say() {
     assert!(agent.cli(&["alloc", "status", &alloc]).success().stdout.contains("Task started by client"));
     assert!(agent.cli(&["node", "status"]).success().stdout.contains("${attr.cpu.arch}"));
     let unknown = agent.cli(&["job", "eval", "web"]).ended(2).stderr;
-    assert!(unknown.contains("herdlet job run FILE"), "{unknown}");
+    assert!(
+        unknown.starts_with("error: there is no command \"job eval\"")
+            && unknown.contains("herdlet job run FILE"),
+        "{unknown}"
+    );
+    let unknown = agent.cli(&["stauts"]).ended(2).stderr;
+    assert_eq!(
+        unknown,
+        "error: there is no command \"stauts\": did you mean herdlet status?\n  all commands: herdlet --help\n"
+    );
+    let refused = agent.cli(&["job", "run", "-check-index", "7", &file]).ended(2).stderr;
+    assert!(refused.starts_with("error: -check-index is not taken: no index is compared"), "{refused}");
+    let listed = agent.cli(&["job", "allocs", "-verbose", "-json", "web"]).success().stdout;
+    assert!(listed.starts_with('[') && listed.contains(&alloc), "{listed}");
+    assert!(agent.cli(&["alloc", "logs", "-tail", "-n", "1", &alloc]).success().stdout.contains("hello"));
     // There it means to forget the job, which is so here anyway; it never means the data of volumes.
-    agent.cli(&["job", "stop", "-purge", "web"]).success();
+    let told = agent.cli(&["job", "stop", "-purge", "-detach", "-yes", "web"]).success();
+    assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("job/web deleting\n", ""));
     agent.cli(&["wait", "web", "--for=deleted"]);
     assert!(agent.cli(&["get", "volumes"]).success().stdout.contains("kept"));
     agent.cli(&["delete", "volume", "kept", "--purge"]).success();

@@ -1,0 +1,194 @@
+//! Nomad's flags, and what they are here.
+//!
+//! In: a flag as it was typed, and the verb it stands after. Out: words of ours, nothing where it is so here anyway, or why it is not
+//! taken and what to use. Flags that our own command has under the same name are not listed.
+
+/// What a flag of Nomad's is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// It is so here anyway.
+    Granted,
+    /// The same as these words.
+    Is(&'static [&'static str]),
+    /// Its value belongs to this flag.
+    Named(&'static str),
+    /// Not taken: what to use.
+    Refused(&'static str),
+}
+
+use Meaning::{Granted, Is, Named, Refused};
+
+/// A flag of Nomad's.
+struct Flag {
+    /// After which verbs it means this; whatever the verb where there are none.
+    after: &'static [&'static str],
+    /// Without dashes; with `=false` where that means something of its own.
+    names: &'static [&'static str],
+    meaning: Meaning,
+}
+
+const READING: &[&str] = &["job run", "job plan", "job validate"];
+const LISTING: &[&str] = &["job allocs", "job deployments", "node status", "service list", "service info"];
+const OF_A_TEMPLATE: &str = "templates are Go's: take -o json and jq";
+const VERSIONS: &str = "every version that is kept, with its text: herdlet get versions JOB -o yaml";
+const GROUP: &str = "name the group in the target: JOB.GROUP";
+const IN_STEPS: &str = "its allocations restart together; one after the other: herdlet restart JOB.GROUP[N]";
+const FILTERS: &str = "lists are filtered and paged by the API, as in Nomad: GET /v1/services?filter=…";
+const FILES: &str = "print a file: herdlet fs cat ALLOC PATH; follow a log: herdlet logs -f ALLOC";
+
+const fn flag(after: &'static [&'static str], names: &'static [&'static str], meaning: Meaning) -> Flag {
+    Flag { after, names, meaning }
+}
+
+/// What stands further up wins, also where both come to the same flag of ours.
+const FLAGS: [Flag; 54] = [
+    flag(READING, &["json", "hcl2-strict"], Granted),
+    flag(READING, &["hcl1"], Refused("HCL2 is read, and HCL1 isn't")),
+    flag(READING, &["hcl2-strict=false"], Refused("a value for a variable that nobody declares is an error")),
+    flag(READING, &["policy-override"], Refused("there are no policies here; leave it out")),
+    flag(
+        READING,
+        &["consul-token", "consul-namespace", "vault-token", "vault-namespace"],
+        Refused("tokens and namespaces of Consul and Vault are not built"),
+    ),
+    flag(&["job run"], &["detach=false"], Is(&["--wait"])),
+    flag(
+        &["job run"],
+        &["check-index"],
+        Refused("no index is compared; what would change: herdlet diff -f FILE"),
+    ),
+    flag(&["job run"], &["output"], Refused("print the job: herdlet convert FILE")),
+    flag(
+        &["job run"],
+        &["preserve-counts"],
+        Refused("the counts of the file hold; scale again after it: herdlet scale JOB COUNT"),
+    ),
+    flag(&["job plan"], &["diff"], Granted),
+    flag(&["job plan"], &["diff=false"], Refused("whether anything would change is the exit code")),
+    flag(&["job status"], &["all-allocs"], Refused("list them: herdlet ps JOB")),
+    flag(&["job status"], &["evals"], Refused("the API has them: GET /v1/job/JOB/evaluations")),
+    flag(&["job inspect"], &["json"], Refused("as data: herdlet get jobs JOB -o json")),
+    flag(
+        &["job inspect"],
+        &["hcl", "with-vars"],
+        Refused("a job is printed as a manifest, in YAML; leave it out"),
+    ),
+    flag(&["job inspect"], &["version"], Refused(VERSIONS)),
+    flag(&["job allocs", "job deployments", "deployment list"], &["all"], Granted),
+    flag(
+        &["job deployments"],
+        &["latest"],
+        Refused("what stands in a job's last deployment: herdlet status JOB"),
+    ),
+    flag(&["job history"], &["full"], Is(&["-o", "yaml"])),
+    flag(&["job history"], &["p", "version", "diff-version", "diff-tag", "tag"], Refused(VERSIONS)),
+    flag(&["job dispatch"], &["priority"], Refused("a child has its parent's priority")),
+    flag(&["job restart"], &["all-tasks"], Is(&["--all"])),
+    flag(&["job restart"], &["group"], Refused(GROUP)),
+    flag(&["job restart"], &["batch-size", "batch-wait", "on-error"], Refused(IN_STEPS)),
+    flag(&["job restart"], &["reschedule"], Refused("replace an allocation: herdlet stop JOB.GROUP[N]")),
+    flag(&["job stop"], &["purge", "global"], Granted),
+    flag(
+        &["alloc logs"],
+        &["tail"],
+        // As many as there where no -n says otherwise.
+        Is(&["--tail", "10"]),
+    ),
+    flag(&["alloc logs"], &["c"], Refused("the end of a log is told in lines: -n LINES")),
+    flag(&["alloc logs", "alloc exec", "alloc fs", "alloc restart"], &["job"], Granted),
+    flag(&["alloc logs", "alloc exec", "alloc fs", "alloc restart"], &["group"], Refused(GROUP)),
+    flag(&["alloc exec"], &["i=false", "t=false"], Granted),
+    flag(&["alloc exec"], &["i=true", "i"], Is(&["-i"])),
+    flag(&["alloc exec"], &["t=true", "t"], Is(&["-t"])),
+    flag(&["alloc exec"], &["e"], Refused("no character escapes from a session here; leave it out")),
+    flag(&["alloc fs"], &["stat"], Refused("of one file: herdlet fs stat ALLOC PATH")),
+    flag(&["alloc fs"], &["f", "tail", "n", "c"], Refused(FILES)),
+    flag(&["alloc fs"], &["H"], Granted),
+    flag(&["alloc restart"], &["all-tasks"], Is(&["--all"])),
+    flag(&["alloc restart"], &["reschedule"], Refused("replace the allocation: herdlet stop ALLOC")),
+    flag(&["alloc status", "node status"], &["stats"], Refused("what jobs use: herdlet top")),
+    flag(&["node status"], &["self", "os"], Granted),
+    flag(&["node status"], &["allocs"], Refused("list them: herdlet ps")),
+    flag(&["node status"], &["quiet"], Is(&["-o", "name"])),
+    flag(&["volume status"], &["type"], Refused("all volumes are host volumes; leave it out")),
+    flag(
+        &["job run", "job stop", "job eval"],
+        &["eval-priority"],
+        Refused("what is accepted is planned at once; a job's own priority is a field of it"),
+    ),
+    flag(&["job run", "job dispatch"], &["ui"], Refused("open the status page afterwards: herdlet ui")),
+    flag(
+        &["job stop", "job restart", "alloc stop", "alloc restart"],
+        &["no-shutdown-delay"],
+        Refused("shutdown_delay always holds; a smaller one is an update in place"),
+    ),
+    flag(&[], &["detach", "yes", "short"], Granted),
+    flag(&[], &["json"], Is(&["-o", "json"])),
+    flag(LISTING, &["verbose"], Is(&["-o", "wide"])),
+    flag(&[], &["verbose"], Granted),
+    flag(&[], &["filter", "per-page", "page-token"], Refused(FILTERS)),
+    flag(&[], &["t"], Refused(OF_A_TEMPLATE)),
+    flag(&[], &["address"], Named("--addr")),
+];
+
+/// Flags of every verb of Nomad's that say how to talk to an agent.
+const COMMON: [Flag; 7] = [
+    flag(&[], &["no-color"], Is(&["--color", "never"])),
+    flag(&[], &["force-color"], Is(&["--color", "always"])),
+    flag(&[], &["namespace"], Refused("name the job with its namespace: NAMESPACE/JOB")),
+    flag(&[], &["region"], Refused("there is one region; leave it out")),
+    flag(&[], &["token"], Refused("others could read it there: --token-file FILE, or set HERDLET_TOKEN")),
+    flag(&[], &["ca-path"], Refused("name one file with all authorities: --ca-cert FILE")),
+    flag(
+        &[],
+        &["tls-skip-verify", "tls-server-name"],
+        Refused(
+            "certificates are verified, for the host of the address: --ca-cert FILE, --addr https://HOST:PORT",
+        ),
+    ),
+];
+
+/// What a flag means after this verb (`job run`), and where it stands in the table. `typed` is without dashes, and may have a value.
+pub(super) fn meaning(verb: &str, typed: &str) -> Option<(usize, Meaning)> {
+    of_verb(verb, typed).or_else(|| find(typed, |flag| flag.after.is_empty()))
+}
+
+/// The same where it means something after this verb alone.
+pub(super) fn of_verb(verb: &str, typed: &str) -> Option<(usize, Meaning)> {
+    find(typed, |flag| flag.after.contains(&verb))
+}
+
+fn find(typed: &str, fits: impl Fn(&Flag) -> bool) -> Option<(usize, Meaning)> {
+    let named = |wanted: &str| {
+        let mut flags = FLAGS.iter().chain(&COMMON).enumerate();
+        flags
+            .find(|(_, flag)| fits(flag) && flag.names.contains(&wanted))
+            .map(|(at, flag)| (at, flag.meaning))
+    };
+    let (name, value) = typed.split_once('=').unwrap_or((typed, ""));
+    match (named(typed), value) {
+        (Some(exact), _) => Some(exact),
+        // What is switched off as it is without the flag.
+        (None, "false") => named(name).map(|(at, _)| (at, Granted)),
+        (None, _) => named(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_flag_means_depends_on_its_verb() {
+        let said = |verb: &str, typed: &str| meaning(verb, typed).map(|(_, meaning)| meaning);
+        assert_eq!(said("job run", "json"), Some(Granted));
+        assert_eq!(said("job allocs", "json"), Some(Is(&["-o", "json"])));
+        assert_eq!(said("alloc exec", "t"), Some(Is(&["-t"])));
+        assert_eq!(said("job allocs", "t"), Some(Refused(OF_A_TEMPLATE)));
+        assert_eq!(said("job run", "detach=true"), Some(Granted));
+        assert_eq!(said("job run", "detach=false"), Some(Is(&["--wait"])));
+        assert_eq!(said("job restart", "all-tasks=false"), Some(Granted));
+        assert_eq!(said("job run", "address=http://a:1"), Some(Named("--addr")));
+        assert_eq!(said("job run", "bogus"), None);
+    }
+}
