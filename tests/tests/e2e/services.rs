@@ -193,6 +193,44 @@ fn checks_of_the_built_in_catalogue_follow_what_the_task_answers() {
 }
 
 #[test]
+fn a_task_that_was_restarted_is_healthy_once_its_check_has_passed_again() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let python = herdlet_tests::environment::component(herdlet_tests::environment::PYTHON);
+    let Some(python) = python else { return };
+    // Its second process serves nothing.
+    let script = format!(
+        "[ -e local/served ] && exec sleep 1000; touch local/served; exec {} -m http.server $NOMAD_PORT_p --bind $NOMAD_IP_p",
+        python.display()
+    );
+    let checks = ", checks: [{name: alive, type: tcp, interval: 2s, timeout: 1s}]";
+    let update = "update: {min_healthy_time: 100ms, healthy_deadline: 3s, progress_deadline: 1m}\n";
+    let group = format!("{update}{}", group("again", "nomad", checks));
+    let text = job("again", "service", &group, &[shell("t", &script, "")]);
+    agent.apply_and_wait(&text);
+    let listed = |agent: &Agent| {
+        let answer = http::get(&agent.peer(), "/v1/service/again").unwrap();
+        answer.json().as_array().map(Vec::len)
+    };
+    assert_eq!(listed(&agent), Some(1));
+    let first = agent.single("again.g[0]", "t");
+    // Older than its healthy_deadline.
+    wait::pause(Duration::from_secs(3));
+    agent.cli(&["restart", "again"]).success();
+    wait::until_true("another process runs", || agent.single("again.g[0]", "t").pid != first.pid);
+    let restarted = Instant::now();
+    let is_overdue = |agent: &Agent| agent.metric("herdlet_overdue", "alloc") > 0.0;
+    assert_eq!(listed(&agent), Some(0), "nobody knows yet whether it answers");
+    assert!(!is_overdue(&agent) || restarted.elapsed() > Duration::from_secs(2), "it has its time again");
+    assert_eq!(agent.cli(&["wait", "again", "--timeout", "1500ms"]).code, 3, "it does not answer");
+    wait::until_true("it is overdue", || is_overdue(&agent));
+    assert_eq!(listed(&agent), Some(0));
+    agent.finish();
+}
+
+#[test]
 fn a_group_restart_takes_the_registration_back_and_a_task_restart_does_not() {
     if !is_root() {
         return;
