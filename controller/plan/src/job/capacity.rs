@@ -90,7 +90,7 @@ impl Room {
             ("memory", "MiB", self.memory_mib, free.memory_mib, all.memory_mib),
             ("disk", "MiB", self.disk_mib, free.disk_mib, all.disk_mib),
         ];
-        let lacking = || dimensions.iter().filter(|(_, _, wants, free, _)| *wants > 0 && wants > free);
+        let lacking = || dimensions.iter().filter(|(_, _, wants, free, _)| wants > free);
         if lacking().next().is_none() {
             return Ok(());
         }
@@ -288,5 +288,46 @@ mod tests {
         }
         assert_eq!(order, ["rolling", "dear", "old", "new", "stranger"]);
         assert!(!line.is_anothers_turn(&key("stranger")), "nobody is in line");
+    }
+
+    #[test]
+    fn who_comes_again_keeps_the_better_place_unless_its_priority_is_another() {
+        let key = |id: &str| JobKey { namespace: "default".into(), id: id.into() };
+        let mut line = Line::default();
+        let first =
+            |line: &Line| line.ranks.first().map(|rank| String::from(&*rank.key.id)).unwrap_or_default();
+        line.join(&key("a"), 50, 1, false);
+        line.join(&key("b"), 50, 2, false);
+        assert_eq!(first(&line), "a");
+        line.join(&key("b"), 50, 2, true);
+        assert_eq!(first(&line), "b", "it has made room");
+        line.join(&key("b"), 50, 2, false);
+        assert_eq!(first(&line), "b", "which is not taken from it");
+        line.join(&key("a"), 90, 1, true);
+        assert_eq!(first(&line), "a");
+        line.join(&key("a"), 10, 1, true);
+        assert_eq!(first(&line), "b", "its priority is lower now");
+        assert_eq!(line.ranks.len(), 2);
+    }
+
+    #[test]
+    fn a_closed_line_is_open_to_those_that_have_made_room() {
+        let key = |id: &str| JobKey { namespace: "default".into(), id: id.into() };
+        let mut line = Line::default();
+        line.join(&key("short"), 50, 1, false);
+        line.close(key("short"));
+        assert!(line.is_anothers_turn(&key("short")), "more may become free");
+        assert!(line.is_anothers_turn(&key("stranger")));
+        line.join(&key("rolling"), 10, 2, true);
+        assert!(!line.is_anothers_turn(&key("rolling")));
+        assert_eq!(line.planned(&key("rolling")), [], "the line is closed");
+        line.open(&key("short"));
+        assert!(!line.is_anothers_turn(&key("short")));
+    }
+
+    #[test]
+    fn many_take_as_much_as_each() {
+        let one = Room { cpu_mhz: 1, memory_mib: 20, disk_mib: 300 };
+        assert_eq!(one.times(3), Room { cpu_mhz: 3, memory_mib: 60, disk_mib: 900 });
     }
 }

@@ -172,6 +172,7 @@ fn every_healthy_allocation_extends_the_deadline_and_without_one_it_fails() {
 fn without_a_deadline_the_first_unhealthy_allocation_fails_it() {
     let mut bench = Bench::new(|update| update.progress_deadline = Duration::ZERO);
     bench.replace(0, 3, None);
+    assert_eq!(bench.end(1), (DeploymentStatus::Running, "Deployment is running", None));
     bench.allocs.get_mut(&id(3)).expect("there").known = Durable {
         status: herdlet_api_types::alloc::ClientStatus::Failed,
         tasks: vec![failed()],
@@ -284,4 +285,36 @@ fn one_is_begun_where_a_service_with_update_is_new_or_changes() {
     assert_eq!(begun(|bench| bench.job.groups[0].update = None), None);
     assert_eq!(begun(|bench| bench.job.groups[0].count = 0), None);
     assert_eq!(begun(|bench| bench.state.deleting = true), None);
+}
+
+#[test]
+fn groups_that_want_nothing_are_no_part_of_it() {
+    let mut bench = Bench::new(|_| {});
+    bench.state.deployments.clear();
+    let none = Group { name: "none".to_owned(), count: 0, ..bench.job.groups[0].clone() };
+    bench.job.groups.push(none);
+    let begun = begin(&bench.job, &bench.state, "i", &bench.ids(), &|id| bench.find(id));
+    let groups: Vec<String> = begun.expect("a deployment").deployment.groups.keys().cloned().collect();
+    assert_eq!(groups, ["g"]);
+}
+
+/// So many healthy allocations may have been counted: each slot has to hold one of them, of this version.
+#[test]
+fn it_goes_on_while_a_slot_holds_another_than_was_counted() {
+    let mut bench = Bench::new(|_| {});
+    bench.replace(0, 3, Some(true));
+    bench.replace(1, 4, Some(true));
+    bench.replace(1, 5, None);
+    assert_eq!(bench.end(1).0, DeploymentStatus::Running, "5 is not judged");
+    let mut bench = Bench::new(|_| {});
+    bench.replace(0, 3, Some(true));
+    bench.replace(1, 4, None);
+    bench.turn(1);
+    bench.put(4, 1, Some(true));
+    bench.state.version = 2;
+    let find = |id| bench.find(id);
+    let counted = bench.state.deployments[0].counted(at(2), &bench.ids(), &find);
+    assert!(!is_complete(&bench.job, &bench.state, &counted, &find), "both stand for an older version");
+    let state = JobState { version: 1, ..bench.state.clone() };
+    assert!(is_complete(&bench.job, &state, &counted, &find));
 }

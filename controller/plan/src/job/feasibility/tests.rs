@@ -59,6 +59,7 @@ fn datacenters_and_node_pool_are_names_of_the_node() {
 
 #[test]
 fn what_is_distinct_looks_at_other_allocations() {
+    assert!(!is_distinct(&job(), &job().groups[0]), "nothing is");
     let may = |change: &dyn Fn(&mut Job), of_job, of_group| {
         let mut job = job();
         change(&mut job);
@@ -89,4 +90,30 @@ fn affinities_are_scores() {
         job.affinities.push(Affinity { wanted, weight });
     }
     assert_eq!(affinity_score(&job, &job.groups[0], &node()), Some(0.5));
+}
+
+#[test]
+fn a_node_is_known_by_its_names() {
+    let node = NodeFacts {
+        id: "i".to_owned(),
+        name: "n".to_owned(),
+        region: "r".to_owned(),
+        class: "c".to_owned(),
+        ..node()
+    };
+    for (text, value) in [
+        ("${node.unique.id}", Some("i")),
+        ("${node.unique.name}", Some("n")),
+        ("${node.datacenter}", Some("dc1")),
+        ("${node.region}", Some("r")),
+        ("${node.class}", Some("c")),
+        ("${node.pool}", Some("default")),
+        ("${attr.kernel.name}", Some("linux")),
+        ("${meta.rack}", Some("r1")),
+        ("${meta.shelf}", None),
+        ("${node.shelf}", None),
+        ("node.class", Some("node.class")),
+    ] {
+        assert_eq!(node.value_of(text), value, "{text}");
+    }
 }
