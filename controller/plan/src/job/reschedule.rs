@@ -161,6 +161,19 @@ mod tests {
         let rebooted = Now { boot: BootId(2), boot_ns: 1, wall: at(60).wall };
         assert_eq!(due(rebooted, &policy, &past), None, "a reboot is no interval");
         assert_eq!(follow(at(115), &policy, &past, policy.delay).len(), 2);
+        // Bound to the new boot, they go by its clock, whatever the other one shows.
+        past.iter_mut().for_each(|one| one.rebase(rebooted));
+        let later = |seconds: u64| Now { boot_ns: 1 + seconds * 1_000_000_000, ..rebooted };
+        assert_eq!(due(later(49), &policy, &past), None);
+        assert!(due(later(50), &policy, &past).is_some());
+    }
+
+    #[test]
+    fn after_the_longest_delay_a_new_series_begins() {
+        let policy = policy(DelayFunction::Fibonacci);
+        let past = follow(at(100), &policy, &[], Duration::from_secs(60));
+        let past = follow(at(160), &policy, &past, Duration::from_secs(5));
+        assert_eq!(due(at(165), &policy, &past).map(|due| due.length), Some(Duration::from_secs(5)));
     }
 
     #[test]

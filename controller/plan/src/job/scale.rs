@@ -89,6 +89,7 @@ mod tests {
             };
             assert!(told.contains(why), "{told}");
         }
+        assert!(scaled(&job, "b", 1).is_ok(), "a fixed port is there once");
         let most = u32::try_from(ALLOCATIONS_MAX).expect("it fits");
         assert!(scaled(&web(), "b", most - 2).is_ok());
         assert!(scaled(&web(), "b", most - 1).is_err());

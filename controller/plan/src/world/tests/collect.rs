@@ -114,3 +114,28 @@ fn what_was_replaced_is_forgotten_once_it_is_collected() {
     let left: Vec<Desired> = bench.world.allocs.iter().map(|(_, entry)| entry.spec.desired).collect();
     assert_eq!(left, [Desired::Run]);
 }
+
+#[test]
+fn only_what_is_collected_is_a_change() {
+    let mut bench = ended(0);
+    let before = bench.world.meta.index;
+    let index = |bench: &mut Bench, allocs| {
+        let Reply::Collected { index, .. } = bench.ask(Command::Collect { jobs: Vec::new(), allocs }).0
+        else {
+            panic!("nothing is refused");
+        };
+        index
+    };
+    assert_eq!(index(&mut bench, Vec::new()), before);
+    let id = bench.id();
+    assert_eq!(index(&mut bench, vec![id]), before + 1);
+}
+
+#[test]
+fn a_job_that_is_left_alone_is_not_collected_and_holds_up_nobody() {
+    let mut bench = ended(0);
+    bench.world.jobs.get_mut(&key()).expect("the job").quarantine = Some("a defect".to_owned());
+    let entry = &bench.world.jobs[&key()];
+    assert!(bench.world.has_finished(bench.now, &key(), entry));
+    assert_eq!(collect(&mut bench).0, 0);
+}
