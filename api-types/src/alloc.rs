@@ -115,6 +115,7 @@ fn no_job() -> Arc<Job> {
         node_pool: String::new(),
         constraints: Default::default(),
         affinities: Default::default(),
+        spreads: Default::default(),
         meta: BTreeMap::new(),
         parameterized: None,
         periodic: None,

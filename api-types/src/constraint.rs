@@ -1,9 +1,9 @@
-//! What a job, group or task asks of the node it runs on: constraints must hold, affinities are preferences.
+//! What a job, group or task asks of the node it runs on: constraints must hold, affinities and spreads are preferences.
 //!
 //! Names and meaning are Nomad's (`nomad/structs/structs.go`). An attribute is `${attr.kernel.name}` or a literal.
 
 use core::fmt;
-use std_alloc::string::String;
+use std_alloc::{string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,27 @@ pub struct Affinity {
     pub wanted: Constraint,
     /// How much, from -100 to 100 without 0; below 0 it is avoided.
     pub weight: i8,
+}
+
+/// How allocations are preferably shared out among nodes. One machine has nothing to choose.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spread {
+    /// What nodes differ in.
+    pub attribute: String,
+    /// How much it counts beside other preferences, 1 to 100.
+    pub weight: i8,
+    /// Which values are to have how much; all the same where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<SpreadTarget>,
+}
+
+/// What nodes with one value are to have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpreadTarget {
+    /// Value of the attribute.
+    pub value: String,
+    /// Percent of the allocations, 0 to 100.
+    pub percent: u8,
 }
 
 /// How an attribute is compared.

@@ -63,6 +63,7 @@ pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
         reschedule: ReschedulePolicy::default(),
         constraints: Vec::new(),
         affinities: Vec::new(),
+        spreads: Vec::new(),
     }
 }
 
@@ -107,6 +108,7 @@ pub fn job(id: &str, kind: JobType, groups: Vec<Group>) -> Job {
         node_pool: NODE_POOL.to_owned(),
         constraints: Vec::new(),
         affinities: Vec::new(),
+        spreads: Vec::new(),
         meta: BTreeMap::new(),
         parameterized: None,
         periodic: None,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Duration, JobKey,
-    constraint::{Affinity, Constraint},
+    constraint::{Affinity, Constraint, Spread},
     manifest::defaults::NODE_POOL,
 };
 
@@ -51,6 +51,9 @@ pub struct Job {
     /// What is preferred of the node for all groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub affinities: Vec<Affinity>,
+    /// How the allocations of all groups are shared out among nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spreads: Vec<Spread>,
     /// Job meta, the lowest layer of `NOMAD_META_*`.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
@@ -218,6 +221,9 @@ pub struct Group {
     /// What is preferred of the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub affinities: Vec<Affinity>,
+    /// How allocations are shared out among nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spreads: Vec<Spread>,
 }
 
 impl Group {

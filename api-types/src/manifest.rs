@@ -50,7 +50,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use constraint::{Affinity, Constraint};
+pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
 pub use group::{
     EphemeralDisk, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart, Scaling, Update,
     VolumeRequest, VolumeType,

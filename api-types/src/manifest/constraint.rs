@@ -1,4 +1,4 @@
-//! `constraints[]` and `affinities[]` of jobs, groups and tasks.
+//! `constraints[]` and `affinities[]` of jobs, groups and tasks, `spreads[]` of jobs and groups.
 
 use std_alloc::{
     borrow::ToOwned,
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Text;
 use crate::constraint::{self, Operator};
 
-/// `weight` of an affinity where none is written.
+/// `weight` of an affinity or a spread where none is written.
 pub const WEIGHT: i8 = 50;
 
 block! {
@@ -62,6 +62,33 @@ block! {
         /// How much it is preferred, -100 to 100 without 0; default 50. Below 0 it is avoided.
         #[cfg_attr(feature = "schema", schemars(range(min = -100, max = 100)))]
         pub weight: i8,
+    }
+}
+
+block! {
+    /// How allocations are shared out among machines. On one there is nothing to share out; it is kept for the cluster that the
+    /// job may move to.
+    pub struct Spread {
+        /// What machines differ in: `${node.datacenter}`, `${meta.rack}`.
+        #[cfg_attr(feature = "schema", schemars(required))]
+        pub attribute: Text,
+        /// How much it counts beside other preferences, 1 to 100; default 50.
+        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
+        pub weight: i8,
+        /// Which values are to have how much; without them all have the same.
+        pub targets: Vec<SpreadTarget>,
+    }
+}
+
+block! {
+    /// What machines with one value of the attribute are to have.
+    pub struct SpreadTarget {
+        /// The value.
+        #[cfg_attr(feature = "schema", schemars(required))]
+        pub value: Text,
+        /// Percent of the allocations; default 0.
+        #[cfg_attr(feature = "schema", schemars(range(max = 100)))]
+        pub percent: u8,
     }
 }
 
@@ -248,6 +275,34 @@ impl Affinity {
             value,
             weight: (affinity.weight != WEIGHT).then_some(affinity.weight),
             ..Self::default()
+        }
+    }
+}
+
+impl Spread {
+    /// The spread that this says.
+    pub fn to_spread(&self) -> constraint::Spread {
+        let target = |target: &SpreadTarget| constraint::SpreadTarget {
+            value: plain(target.value.as_ref()),
+            percent: target.percent.unwrap_or_default(),
+        };
+        constraint::Spread {
+            attribute: plain(self.attribute.as_ref()),
+            weight: self.weight.unwrap_or(WEIGHT),
+            targets: self.targets.iter().flatten().map(target).collect(),
+        }
+    }
+
+    /// What says this spread.
+    pub fn from_spread(spread: &constraint::Spread) -> Self {
+        let target = |target: &constraint::SpreadTarget| SpreadTarget {
+            value: Some(Text(target.value.clone())),
+            percent: (target.percent > 0).then_some(target.percent),
+        };
+        Self {
+            attribute: written(&spread.attribute),
+            weight: (spread.weight != WEIGHT).then_some(spread.weight),
+            targets: (!spread.targets.is_empty()).then(|| spread.targets.iter().map(target).collect()),
         }
     }
 }

@@ -4,13 +4,13 @@ use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Affinity, Constraint, Service, Span, TaskSpec, Text};
+use super::{Affinity, Constraint, Service, Span, Spread, TaskSpec, Text};
 use crate::job::{DelayFunction, HealthCheck, RestartMode};
 
 block! {
     /// A group: its tasks start, run and stop together; each of its `count` copies is an allocation.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "consul", "disconnect", "max_client_disconnect", "migrate", "prevent_reschedule_on_lost", "spread", "spreads",
+        "consul", "disconnect", "max_client_disconnect", "migrate", "prevent_reschedule_on_lost",
         "stop_after_client_disconnect", "vault",
     ], "x-misplaced" = {
         "replicas": "did you mean `count`?",
@@ -50,6 +50,8 @@ block! {
         pub constraints: Vec<Constraint>,
         /// What is preferred of the machine.
         pub affinities: Vec<Affinity>,
+        /// How allocations are shared out among machines; on one it changes nothing.
+        pub spreads: Vec<Spread>,
     }
 }
 

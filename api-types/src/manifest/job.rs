@@ -2,13 +2,13 @@
 
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
-use super::{Affinity, Constraint, GroupSpec, Reschedule, Text, Update};
+use super::{Affinity, Constraint, GroupSpec, Reschedule, Spread, Text, Update};
 use crate::job::{JobType, PayloadRule};
 
 block! {
     /// A job: groups of tasks, and how they are rolled out.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "all_at_once", "consul", "consul_namespace", "migrate", "multiregion", "spread", "spreads",
+        "all_at_once", "consul", "consul_namespace", "migrate", "multiregion",
         "ui", "vault", "vault_namespace",
     ])))]
     pub struct JobSpec {
@@ -31,6 +31,8 @@ block! {
         pub constraints: Vec<Constraint>,
         /// What is preferred of the machine.
         pub affinities: Vec<Affinity>,
+        /// How allocations are shared out among machines; on one it changes nothing.
+        pub spreads: Vec<Spread>,
         /// Values for `NOMAD_META_<key>`; groups and tasks may override them.
         pub meta: BTreeMap<String, Text>,
         /// Makes this a job that runs nothing by itself: each `herdlet dispatch` makes a child of it, a job of its own.

@@ -8,7 +8,7 @@ use std_alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, 
 
 use super::{
     Affinity, CheckType, Constraint, Dependency, GroupSpec, Hook, JobManifest, Lifecycle, Reschedule,
-    Restart, Scaling, Span, TaskSpec, Text, Update, VolumeManifest,
+    Restart, Scaling, Span, Spread, TaskSpec, Text, Update, VolumeManifest,
     defaults::{
         DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, NODE_POOL,
         PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name, default_reschedule,
@@ -120,6 +120,7 @@ impl JobManifest {
             node_pool: spec.node_pool.clone().unwrap_or_else(|| NODE_POOL.to_owned()),
             constraints: to_constraints(spec.constraints.as_deref()),
             affinities: to_affinities(spec.affinities.as_deref()),
+            spreads: to_spreads(spec.spreads.as_deref()),
             meta: strings(spec.meta.as_ref()),
             parameterized: spec.parameterized.as_ref().map(to_parameterized),
             periodic: spec.periodic.as_ref().map(to_periodic),
@@ -199,6 +200,7 @@ fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
         disk_mib: spec.ephemeral_disk.as_ref().and_then(|disk| disk.size).unwrap_or(DISK_MIB),
         constraints: to_constraints(spec.constraints.as_deref()),
         affinities: to_affinities(spec.affinities.as_deref()),
+        spreads: to_spreads(spec.spreads.as_deref()),
         name,
     }
 }
@@ -217,6 +219,10 @@ fn to_constraints(specs: Option<&[Constraint]>) -> Vec<crate::constraint::Constr
 
 fn to_affinities(specs: Option<&[Affinity]>) -> Vec<crate::constraint::Affinity> {
     specs.into_iter().flatten().map(Affinity::to_affinity).collect()
+}
+
+fn to_spreads(specs: Option<&[Spread]>) -> Vec<crate::constraint::Spread> {
+    specs.into_iter().flatten().map(Spread::to_spread).collect()
 }
 
 fn to_periodic(spec: &super::Periodic) -> job::Periodic {

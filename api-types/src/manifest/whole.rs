@@ -4,7 +4,7 @@ use std_alloc::{borrow::ToOwned, format, vec::Vec};
 
 use super::{
     Affinity, Check, Constraint, Dependency, EphemeralDisk, GroupSpec, Identity, JobManifest, Logs, Prestop,
-    Reschedule, Restart, Service, Span, TaskSpec, Update, VolumeManifest, VolumeMount, VolumeRequest,
+    Reschedule, Restart, Service, Span, Spread, TaskSpec, Update, VolumeManifest, VolumeMount, VolumeRequest,
     constraint::{OperatorName, WEIGHT},
     defaults::{DEFAULT_NAMESPACE, MKDIR_MODE},
     service::Protocol,
@@ -29,6 +29,7 @@ impl JobManifest {
         spec.datacenters.get_or_insert_with(|| job.datacenters.clone());
         spec.node_pool.get_or_insert_with(|| job.node_pool.clone());
         fill_placement(&mut spec.constraints, &mut spec.affinities);
+        fill_spreads(&mut spec.spreads);
         if let (Some(written), Some(parameterized)) = (&mut spec.parameterized, &job.parameterized) {
             written.payload.get_or_insert(parameterized.payload);
         }
@@ -64,6 +65,7 @@ fn fill_group(written: &mut GroupSpec, group: &Group, job: &Job) {
         written.min.get_or_insert(scaling.min);
     }
     fill_placement(&mut written.constraints, &mut written.affinities);
+    fill_spreads(&mut written.spreads);
     if let (Some(written), Some(update)) = (&mut written.update, &group.update) {
         fill_update(written, update);
     }
@@ -98,6 +100,15 @@ fn fill_placement(constraints: &mut Option<Vec<Constraint>>, affinities: &mut Op
     for affinity in affinities.iter_mut().flatten() {
         affinity.operator.get_or_insert(OperatorName::Equal);
         affinity.weight.get_or_insert(WEIGHT);
+    }
+}
+
+fn fill_spreads(spreads: &mut Option<Vec<Spread>>) {
+    for spread in spreads.iter_mut().flatten() {
+        spread.weight.get_or_insert(WEIGHT);
+        spread.targets.iter_mut().flatten().for_each(|target| {
+            target.percent.get_or_insert_default();
+        });
     }
 }
 

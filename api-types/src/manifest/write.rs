@@ -8,8 +8,8 @@ use super::{
     Affinity, ApiVersion, Check, CheckType, Constraint, Dependency, DispatchPayload, EphemeralDisk,
     GroupSpec, Hook, Identity, JobKind, JobManifest, JobSpec, Lifecycle, Logs, Metadata, MkdirParameters,
     Network, Parameterized, Periodic, Port, Prestop, Reschedule, Resources, Restart, Scaling, Service,
-    Signal, Span, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata, VolumeMount,
-    VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
+    Signal, Span, Spread, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata,
+    VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
     defaults::{
         DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, NODE_POOL,
         PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name, default_reschedule,
@@ -50,6 +50,7 @@ impl JobManifest {
                 node_pool: unless(&job.node_pool, NODE_POOL),
                 constraints: from_constraints(&job.constraints),
                 affinities: from_affinities(&job.affinities),
+                spreads: from_spreads(&job.spreads),
                 meta: texts(&job.meta),
                 // A manifest of a child describes what it runs.
                 parameterized: job
@@ -140,6 +141,7 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         meta: texts(&group.meta),
         constraints: from_constraints(&group.constraints),
         affinities: from_affinities(&group.affinities),
+        spreads: from_spreads(&group.spreads),
         ephemeral_disk: (group.disk_mib != DISK_MIB).then_some(EphemeralDisk { size: Some(group.disk_mib) }),
     }
 }
@@ -158,6 +160,10 @@ fn from_constraints(constraints: &[crate::constraint::Constraint]) -> Option<Vec
 
 fn from_affinities(affinities: &[crate::constraint::Affinity]) -> Option<Vec<Affinity>> {
     non_empty(affinities.iter().map(Affinity::from_affinity).collect())
+}
+
+fn from_spreads(spreads: &[crate::constraint::Spread]) -> Option<Vec<Spread>> {
+    non_empty(spreads.iter().map(Spread::from_spread).collect())
 }
 
 fn from_update(update: &job::Update) -> Update {

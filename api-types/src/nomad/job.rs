@@ -5,7 +5,7 @@ use std_alloc::{string::String, sync::Arc, vec::Vec};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    constraint::{Affinity, Constraint},
+    constraint::{Affinity, Constraint, Spread},
     job::{
         AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, Provider,
         ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Service, Task, Update, VolumeRequest,
@@ -22,7 +22,7 @@ pub fn job(job: &Job, version: u64) -> Value {
         "Priority": job.priority, "Region": job.region, "Datacenters": job.datacenters, "Version": version,
         "Meta": map(&job.meta), "Stop": false, "AllAtOnce": false, "ParentID": job.parent_id().unwrap_or_default(),
         "NodePool": job.node_pool,
-        "Constraints": constraints(&job.constraints), "Affinities": affinities(&job.affinities), "Spreads": null, "Periodic": job.periodic.as_ref().map(children::periodic),
+        "Constraints": constraints(&job.constraints), "Affinities": affinities(&job.affinities), "Spreads": spreads(&job.spreads), "Periodic": job.periodic.as_ref().map(children::periodic),
         "ParameterizedJob": job.parameterized.as_ref().map(children::parameterized),
         "Dispatched": job.dispatched().is_some(), "Payload": null,
         "Multiregion": null, "Update": null,
@@ -112,6 +112,15 @@ fn affinities(affinities: &[Affinity]) -> Value {
     list(shown.collect())
 }
 
+fn spreads(spreads: &[Spread]) -> Value {
+    let shown = spreads.iter().map(|Spread { attribute, weight, targets }| {
+        let targets =
+            targets.iter().map(|target| json!({ "Value": target.value, "Percent": target.percent }));
+        json!({ "Attribute": attribute, "Weight": weight, "SpreadTarget": list(targets.collect()) })
+    });
+    list(shown.collect())
+}
+
 fn group(group: &Group) -> Value {
     let networks = group.network.as_ref().map(|network| {
         let ports = |fixed: bool| {
@@ -140,7 +149,7 @@ fn group(group: &Group) -> Value {
         "EphemeralDisk": { "SizeMB": group.disk_mib, "Sticky": false, "Migrate": false },
         "ShutdownDelay": group.shutdown_delay,
         "Tasks": group.tasks.iter().map(task).collect::<Vec<_>>(),
-        "Constraints": constraints(&group.constraints), "Affinities": affinities(&group.affinities), "Spreads": null,
+        "Constraints": constraints(&group.constraints), "Affinities": affinities(&group.affinities), "Spreads": spreads(&group.spreads),
         "ReschedulePolicy": reschedule(&group.reschedule),
         "Migrate": null, "Consul": null,
     })

@@ -40,6 +40,7 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         node_pool: _,
         constraints: _,
         affinities,
+        spreads,
         // Compared as tasks see it.
         meta: _,
         // What runs nothing by itself has no allocation; a child stays one.
@@ -52,6 +53,7 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         ("spec.type", *kind != new.kind),
         ("spec.region", *region != new.region),
         ("spec.affinities", *affinities != new.affinities),
+        ("spec.spreads", *spreads != new.spreads),
     ]);
     let Group {
         name: _,
@@ -68,12 +70,14 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         disk_mib,
         constraints: _,
         affinities,
+        spreads,
     } = old_group;
     found.extend(differing(&[
         ("network", *network != new_group.network),
         ("volumes", *volumes != new_group.volumes),
         ("ephemeral_disk", *disk_mib != new_group.disk_mib),
         ("affinities", *affinities != new_group.affinities),
+        ("spreads", *spreads != new_group.spreads),
     ]));
     let names = |group: &Group| group.tasks.iter().map(|task| task.name.clone()).collect::<Vec<_>>();
     if !tasks.iter().map(|task| &task.name).eq(new_group.tasks.iter().map(|task| &task.name)) {

@@ -64,6 +64,7 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
         &spec,
         findings,
     );
+    constraint::spreads(manifest.spec.spreads.as_deref(), job.kind, &spec, findings);
     if let Some(update) = &manifest.spec.update {
         policy::update(update, None, job.kind, &spec.field("update"), findings);
     }
@@ -113,6 +114,7 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     }
     let level = (constraint::Level::Group, job.kind);
     constraint::of(spec.constraints.as_deref(), spec.affinities.as_deref(), level, trail, findings);
+    constraint::spreads(spec.spreads.as_deref(), job.kind, trail, findings);
     text::meta(spec.meta.as_ref(), &trail.field("meta"), findings);
     network::ports(spec, trail, findings);
     mount::requests(spec, group, trail, findings);

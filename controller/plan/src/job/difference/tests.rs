@@ -2,7 +2,7 @@
 
 use herdlet_api_types::{
     Duration,
-    constraint::{Affinity, Constraint, Operator},
+    constraint::{Affinity, Constraint, Operator, Spread},
     fixture::{self, group, job, task},
     job::{
         ChangeMode, Dependency, DependencyCondition, Identity, JobType, Lifecycle, LogMode, Network, Prestop,
@@ -26,6 +26,10 @@ fn constraint() -> Constraint {
 
 fn affinity() -> Affinity {
     Affinity { wanted: constraint(), weight: 50 }
+}
+
+fn spread() -> Spread {
+    Spread { attribute: "${attr.x}".to_owned(), weight: 50, targets: Vec::new() }
 }
 
 fn old() -> Job {
@@ -81,11 +85,13 @@ fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
             job.groups[0].meta = meta;
         }),
     ];
-    let replacing: [(&str, Change); 24] = [
+    let replacing: [(&str, Change); 26] = [
         ("spec.type", |job| job.kind = JobType::Batch),
         ("spec.region", |job| job.region.push('2')),
         ("spec.affinities", |job| job.affinities.push(affinity())),
         ("affinities", |job| job.groups[0].affinities.push(affinity())),
+        ("spec.spreads", |job| job.spreads.push(spread())),
+        ("spreads", |job| job.groups[0].spreads.push(spread())),
         ("tasks[a].affinities", |job| first(job).affinities.push(affinity())),
         ("spec.meta.a", |job| drop(job.meta.insert("a".to_owned(), "b".to_owned()))),
         ("meta.a", |job| drop(job.groups[0].meta.insert("a".to_owned(), "b".to_owned()))),

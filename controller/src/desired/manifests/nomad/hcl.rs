@@ -132,9 +132,12 @@ impl Reading<'_> {
                 let mut fields_of_item = Fields::new(block.position);
                 match labels {
                     [] => {}
-                    [label] if TAKES_NAME.contains(&&*block.kind) => {
-                        fields_of_item.insert_default("name", text(&label.text, label.position));
-                    }
+                    [label] => match TAKES_LABEL.iter().find(|(kind, _)| *kind == &*block.kind) {
+                        Some((_, field)) => {
+                            fields_of_item.insert_default(field, text(&label.text, label.position));
+                        }
+                        None => self.label_in_vain(block, label.position, &trail),
+                    },
                     [label, ..] => self.label_in_vain(block, label.position, &trail),
                 }
                 self.body(&item, &block.body, &mut fields_of_item, &trail);
@@ -180,8 +183,8 @@ impl Reading<'_> {
     }
 }
 
-/// The blocks whose label is the name of an item.
-const TAKES_NAME: [&str; 2] = ["group", "task"];
+/// The blocks whose label is a field of an item, and which.
+const TAKES_LABEL: [(&str, &str); 3] = [("group", "name"), ("task", "name"), ("target", "value")];
 
 /// The field that a block stands for: its own name, or that in the plural.
 fn plural(shape: &Shape<'_>, kind: &str) -> String {

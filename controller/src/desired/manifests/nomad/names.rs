@@ -29,7 +29,7 @@ const NAMES: [(&str, &str); 28] = [
     ("LTarget", "attribute"),
     ("RTarget", "value"),
     ("Operand", "operator"),
-    ("SpreadTarget", "target"),
+    ("SpreadTarget", "targets"),
     ("Spec", "cron"),
     ("Specs", "crons"),
     ("MBits", "mbits"),

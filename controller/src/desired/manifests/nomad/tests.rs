@@ -87,8 +87,8 @@ fn unbuilt_blocks_are_named_with_their_place() {
     };
     for (inner, place) in [
         (
-            "  spread {\n    attribute = \"${attr.kernel.name}\"\n  }",
-            "a.hcl:10:3: spec.spread: `spread` is known from Nomad",
+            "  multiregion {\n    strategy {\n      max_parallel = 1\n    }\n  }",
+            "a.hcl:10:3: spec.multiregion: `multiregion` is known from Nomad",
         ),
         ("  migrate {\n    max_parallel = 1\n  }", "a.hcl:10:3: spec.migrate: `migrate` is known from Nomad"),
     ] {
@@ -151,8 +151,8 @@ fn slips_in_json_are_told_by_the_paths_of_the_api() {
         (job(&format!("\"Count\": \"two\", {task}")), "Job.TaskGroups[0].Count: "),
         (job(&format!("\"Cuont\": 2, {task}")), "Job.TaskGroups[0].Cuont: "),
         (
-            job(&format!("\"Spreads\": [{{\"Attribute\": \"x\"}}], {task}")),
-            "Job.TaskGroups[0].Spreads: `spreads` is known from Nomad",
+            job(&format!("\"Spreads\": [{{\"Attribute\": \"x\", \"Weight\": 101}}], {task}")),
+            "Job.TaskGroups[0].Spreads[0].Weight: must be at most 100, found 101",
         ),
         (
             job(&format!("\"Constraints\": [{{\"LTarget\": \"x\"}}], {task}")),

@@ -2,7 +2,7 @@
 //! compares items with each other looks at it.
 
 use herdlet_api_types::job::{ALLOCATIONS_MAX, Job};
-use herdlet_api_types::manifest::{GroupSpec, JobManifest, TaskSpec, service::Service};
+use herdlet_api_types::manifest::{GroupSpec, JobManifest, Spread, TaskSpec, service::Service};
 
 use super::Findings;
 use crate::desired::yaml::Trail;
@@ -27,6 +27,7 @@ pub(super) fn hold(
     bounds.list("groups", job.groups.len(), GROUPS_MAX, groups);
     bounds.list("constraints", job.constraints.len(), ITEMS_MAX, groups);
     bounds.list("affinities", job.affinities.len(), ITEMS_MAX, groups);
+    bounds.spreads(manifest.spec.spreads.as_deref(), groups);
     bounds.counts(job, groups);
     if bounds.hold {
         for (index, group) in manifest.spec.groups.iter().flatten().enumerate() {
@@ -56,11 +57,19 @@ impl Bounds<'_, '_> {
         self.list("volumes", length(group.volumes.as_ref()), ITEMS_MAX, &trail.field("volumes"));
         self.list("constraints", length(group.constraints.as_ref()), ITEMS_MAX, &trail.field("constraints"));
         self.list("affinities", length(group.affinities.as_ref()), ITEMS_MAX, &trail.field("affinities"));
+        self.spreads(group.spreads.as_deref(), &trail.field("spreads"));
         self.services(group.services.as_deref(), &trail.field("services"));
         let tasks = trail.field("tasks");
         self.list("tasks", length(group.tasks.as_ref()), TASKS_MAX, &tasks);
         for (index, task) in group.tasks.iter().flatten().enumerate() {
             self.task(task, &tasks.item(index));
+        }
+    }
+
+    fn spreads(&mut self, spreads: Option<&[Spread]>, trail: &Trail<'_>) {
+        self.list("spreads", spreads.map_or(0, <[Spread]>::len), ITEMS_MAX, trail);
+        for spread in spreads.into_iter().flatten() {
+            self.list("targets", length(spread.targets.as_ref()), ITEMS_MAX, trail);
         }
     }
 

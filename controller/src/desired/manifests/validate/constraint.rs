@@ -1,9 +1,11 @@
-//! `constraints` and `affinities`: whether each says one thing that can be looked at. Rules are Nomad's
-//! (`Constraint.Validate`, `Affinity.Validate`).
+//! `constraints`, `affinities` and `spreads`: whether each says one thing that can be looked at. Rules are Nomad's
+//! (`Constraint.Validate`, `Affinity.Validate`, `Spread.Validate`).
+
+use std::collections::BTreeSet;
 
 use herdlet_api_types::constraint::Operator;
 use herdlet_api_types::job::JobType;
-use herdlet_api_types::manifest::{Affinity, Constraint};
+use herdlet_api_types::manifest::{Affinity, Constraint, Spread};
 use herdlet_plan::job::feasibility::compare::{VALUE_BYTES_MAX, regexp};
 use herdlet_plan::job::feasibility::version::{Conditions, Rules};
 
@@ -51,6 +53,36 @@ pub(super) fn of(
         }
         if affinity.weight == Some(0) {
             findings.problem(&trail.field("weight"), "must not be 0, which prefers nothing");
+        }
+    }
+}
+
+/// How a job or group is shared out.
+pub(super) fn spreads(
+    spreads: Option<&[Spread]>,
+    kind: JobType,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let list = trail.field("spreads");
+    if spreads.is_some_and(|spreads| !spreads.is_empty()) && kind == JobType::System {
+        return findings.problem(&list, "a system job is on each machine; remove `spreads`");
+    }
+    for (index, spread) in spreads.into_iter().flatten().map(Spread::to_spread).enumerate() {
+        let trail = &list.item(index);
+        let targets = trail.field("targets");
+        let sum: u32 = spread.targets.iter().map(|target| u32::from(target.percent)).sum();
+        if sum > 100 {
+            findings.problem(&targets, format!("come to {sum} percent; 100 is all"));
+        }
+        let mut values = BTreeSet::new();
+        for (index, target) in spread.targets.iter().enumerate() {
+            if !values.insert(&target.value) {
+                findings.problem(
+                    &targets.item(index).field("value"),
+                    format!("\"{}\" is written twice", target.value),
+                );
+            }
         }
     }
 }

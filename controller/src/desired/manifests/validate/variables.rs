@@ -113,6 +113,7 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEn
         node_pool: String::new(),
         constraints: Vec::new(),
         affinities: Vec::new(),
+        spreads: Vec::new(),
         // What a dispatch may bring is known as `parameterized`; what it must bring stands here.
         meta: required
             .map(|key| (key.clone(), String::new()))

@@ -6,6 +6,17 @@ locals {
 job "shop" {
   meta = { "a-b" = "c" }
 
+  spread {
+    attribute = "${node.datacenter}"
+    weight    = 80
+    target "dc1" {
+      percent = 70
+    }
+    target "dc2" {
+      percent = 30
+    }
+  }
+
   update {
     max_parallel      = 2
     min_healthy_time  = "5s"
@@ -18,6 +29,10 @@ job "shop" {
   group "web" {
     count          = "1"
     shutdown_delay = "3s"
+
+    spread {
+      attribute = "${meta.rack}"
+    }
 
     reschedule {
       attempts       = 3
