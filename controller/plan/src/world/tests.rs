@@ -2,6 +2,7 @@
 
 mod capacity;
 mod collect;
+mod deployments;
 mod in_place;
 mod placement;
 mod quarantine;

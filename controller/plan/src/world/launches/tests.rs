@@ -171,3 +171,13 @@ fn a_job_says_when_it_is_launched_next_and_is_woken_then() {
     bench.comes(at(FIRST + 600));
     assert!(children(&bench).len() == 1, "a deleted job is launched no more, its children go on");
 }
+
+#[test]
+fn a_job_that_is_left_alone_launches_nothing() {
+    let mut bench = accepted(false);
+    bench.world.jobs.get_mut(&nightly(false).key()).expect("the job").quarantine =
+        Some("a defect".to_owned());
+    let mut dirty = BTreeSet::new();
+    assert_eq!(bench.world.launch_due(at(FIRST), &nightly(false).key(), &mut dirty), None);
+    assert!(children(&bench).is_empty());
+}

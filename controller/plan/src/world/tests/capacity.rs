@@ -178,3 +178,45 @@ fn who_comes_first_is_given_all_that_becomes_free_in_a_turn() {
     bench.settle();
     assert!(runs(&bench, "large") && !runs(&bench, "small"));
 }
+
+/// How much is taken once the next agent has read what was stored.
+fn taken_after_a_restart(bench: &Bench) -> u64 {
+    let limited = crate::world::Settings { room: bench.world.ctx.settings.room, ..settings() };
+    let (world, unusable) = World::restore(limited, at(60), bench.stored.clone());
+    assert!(unusable.is_empty());
+    world.allocs.taken().memory_mib
+}
+
+#[test]
+fn a_restart_keeps_what_was_promised_to_successors_and_promises_nothing_to_others() {
+    let mut bench = bench();
+    let two = |count: u32, memory_mib: u64| {
+        let mut job = wanting("web", memory_mib, 50);
+        job.groups[0].count = count;
+        vec![job]
+    };
+    bench.apply(two(2, 300), Vec::new());
+    bench.settle();
+    assert_eq!(taken_after_a_restart(&bench), 600);
+    // One is to be followed by one of 400 MiB, the other by none. Neither has ended.
+    bench.apply(two(1, 400), Vec::new());
+    assert!(!runs(&bench, "web"));
+    assert_eq!(taken_after_a_restart(&bench), 700);
+    bench.ask(Command::Delete { job: key("web") });
+    assert_eq!(taken_after_a_restart(&bench), 600, "nothing follows");
+}
+
+#[test]
+fn who_is_left_alone_keeps_nobody_waiting() {
+    let mut bench = bench();
+    let jobs = vec![wanting("a", 600, 90), wanting("b", 600, 10)];
+    let event = Event::Command { request: 1, command: Command::Apply { jobs, volumes: Vec::new() } };
+    bench.world.apply(bench.now, event, &mut bench.dirty, &mut bench.turn);
+    bench.dirty.clear();
+    bench.world.reconcile(bench.now, &Key::Job(key("b")), &mut bench.dirty, &mut bench.turn);
+    assert!(!runs(&bench, "b"), "it is the other's turn");
+    bench.dirty.clear();
+    bench.world.quarantine(bench.now, &Key::Job(key("a")), "a defect", &mut bench.dirty, &mut bench.turn);
+    bench.plan();
+    assert!(runs(&bench, "b"));
+}

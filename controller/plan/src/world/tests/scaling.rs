@@ -8,7 +8,9 @@ use super::*;
 fn scale(bench: &mut Bench, count: Option<u32>) -> Reply {
     let note = ScalingNote { message: "noon".to_owned(), ..ScalingNote::default() };
     let (job, group) = (one_task()[0].key(), "g".to_owned());
-    let (reply, _) = bench.ask(Command::Scale { job, group, count, note });
+    let (reply, grown) = bench.ask(Command::Scale { job, group, count, note });
+    let is_refused = matches!(reply, Reply::Refused(_));
+    assert_eq!(grown > 0, !is_refused, "what is noted is a change too");
     bench.settle();
     reply
 }
