@@ -21,6 +21,7 @@ struct Bench {
 
 struct Member {
     version: u64,
+    desired: Desired,
     known: Durable,
 }
 
@@ -66,7 +67,7 @@ impl Bench {
     }
 
     fn put(&mut self, number: u8, version: u64, healthy: Option<bool>) {
-        self.allocs.insert(id(number), Member { version, known: known(healthy) });
+        self.allocs.insert(id(number), Member { version, desired: Desired::Run, known: known(healthy) });
     }
 
     /// An allocation of the new version in this slot.
@@ -95,7 +96,7 @@ impl Bench {
             version: member.version,
             group: "g",
             deployment,
-            desired: Desired::Run,
+            desired: member.desired,
             previous: None,
             known: &member.known,
         })
@@ -317,4 +318,46 @@ fn it_goes_on_while_a_slot_holds_another_than_was_counted() {
     assert!(!is_complete(&bench.job, &bench.state, &counted, &find), "both stand for an older version");
     let state = JobState { version: 1, ..bench.state.clone() };
     assert!(is_complete(&bench.job, &state, &counted, &find));
+}
+
+#[test]
+fn what_turns_bad_or_is_stopped_is_counted_no_longer() {
+    let mut bench = Bench::new(|update| update.progress_deadline = Duration::from_secs(600));
+    bench.replace(0, 3, Some(true));
+    bench.replace(1, 4, Some(false));
+    bench.turn(1);
+    let counted = |bench: &Bench| (bench.group().healthy_allocs, bench.group().unhealthy_allocs);
+    assert_eq!(counted(&bench), (1, 1));
+    bench.put(3, 1, Some(false));
+    bench.turn(2);
+    assert_eq!(counted(&bench), (0, 2));
+    bench.put(3, 1, Some(true));
+    bench.turn(3);
+    assert_eq!(counted(&bench), (1, 2));
+    bench.allocs.get_mut(&id(4)).expect("there").desired = Desired::Stop;
+    bench.turn(4);
+    assert_eq!(counted(&bench).0, 1, "the one that was bad proved nothing");
+    bench.allocs.get_mut(&id(3)).expect("there").desired = Desired::Stop;
+    bench.turn(5);
+    assert_eq!(counted(&bench).0, 0);
+    bench.put(5, 1, Some(true));
+    bench.turn(6);
+    bench.allocs.clear();
+    bench.turn(7);
+    assert!(bench.state.deployments[0].judged.is_empty(), "of what is forgotten nothing is kept");
+}
+
+#[test]
+fn its_deadline_is_bound_to_the_boot_that_it_is_read_in() {
+    let mut bench = Bench::new(|_| {});
+    bench.replace(0, 3, None);
+    let known = &mut bench.state.deployments[0];
+    let later = Now { boot: crate::time::BootId(2), boot_ns: 1, wall: at(30).wall };
+    assert!(!known.is_due(later));
+    known.rebase(later);
+    let by = known.progress_by["g"];
+    assert_eq!(known.wake_ns(later), Some(by.due_ns(later)));
+    // From now on its clock alone counts, not what the other one shows.
+    let much_later = Now { boot_ns: 1 + 60_000_000_000, ..later };
+    assert!(known.is_due(much_later));
 }

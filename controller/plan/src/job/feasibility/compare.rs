@@ -118,6 +118,8 @@ mod tests {
             (SetContains, Some("a, b,c"), "c,a", true),
             (SetContains, Some("a,b"), "a,d", false),
             (SetContainsAny, Some("a,b"), "d,b", true),
+            (SetContainsAny, Some("a"), "a", true),
+            (SetContainsAny, Some("a"), "b", false),
             (IsSet, Some(""), "", true),
             (IsSet, None, "", false),
             (IsNotSet, None, "", true),

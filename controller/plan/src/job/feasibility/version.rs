@@ -224,10 +224,11 @@ mod tests {
 
     #[test]
     fn what_is_no_list_of_conditions_is_refused() {
-        for text in ["", ">=", ">= x", "1.2,", "1..2", ">> 1", "1.2-é"] {
+        for text in ["", ">=", ">= x", "1.2,", "1..2", ">> 1", "1.2-é", "1.2+", "1.2+é"] {
             assert_eq!(Conditions::parse(text, Rules::Version), None, "{text}");
         }
         assert_eq!(Conditions::parse("~> 1.2.3", Rules::Semver), None);
         assert_eq!(Conditions::parse(">= 1.2", Rules::Semver), None);
+        assert_eq!(Conditions::parse(">= 1.2.3beta", Rules::Semver), None);
     }
 }
