@@ -35,6 +35,8 @@ pub struct Placed<'a> {
     pub version: u64,
     /// Its group.
     pub group: &'a str,
+    /// Its slot in the group.
+    pub index: u32,
     /// Its part in a deployment.
     pub deployment: Option<AllocDeployment>,
     /// What is wanted of it.
@@ -130,7 +132,7 @@ pub fn plan<'a>(
     }
     for group in &job.groups {
         let mut own = Vec::new();
-        plan_group(now, &mut own, job, group, state, find);
+        plan_group(now, &mut own, job, group, state, allocs, find);
         plan_canaries(&mut own, job, group, state, find);
         // What runs runs on: nobody stops it for a version that can't take its place.
         if own.iter().any(Step::places) && !fits(group) {
@@ -167,6 +169,7 @@ fn plan_group<'a>(
     job: &Job,
     group: &Group,
     state: &JobState,
+    allocs: &[AllocId],
     find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
 ) {
     let slots = slots_of(state, group);
@@ -206,6 +209,9 @@ fn plan_group<'a>(
         }
     }
     let mut outdated = Vec::new();
+    // One slot, one allocation: what follows waits also for those that have left it.
+    let lingering = lingering(group, slots, allocs, find);
+    let lingers = |index: usize| lingering.binary_search(&index).is_ok();
     for index in 0..count {
         let create = |previous| Step::Create {
             group: group.name.clone(),
@@ -214,7 +220,7 @@ fn plan_group<'a>(
         };
         match placed(index) {
             // What is missing comes with the promotion: until then nobody knows whether the new version is any good.
-            None if canarying => {}
+            None if canarying || lingers(index) => {}
             None => steps.push(create(None)),
             Some((alloc, placed)) if current(&placed) => {
                 if placed.version != state.version || joins(&placed) {
@@ -225,7 +231,7 @@ fn plan_group<'a>(
                 }
             }
             Some((alloc, placed)) if has_ended(placed.known) && placed.desired != Desired::Run => {
-                if !canarying && !is_lingering(&placed, find) {
+                if !canarying && !lingers(index) {
                     steps.push(create(Some(alloc)));
                 }
             }
@@ -344,10 +350,23 @@ fn is_of_deployment<'a>(
     of.is_some_and(|of| deployment.is_some_and(|known| known.deployment.id == of.id))
 }
 
-/// Something before it in its slot lives still: a canary that was promoted has stood beside what it replaced.
-fn is_lingering<'a>(placed: &Placed<'a>, find: &dyn Fn(AllocId) -> Option<Placed<'a>>) -> bool {
-    let before = placed.previous.and_then(find);
-    before.is_some_and(|before| !has_ended(before.known) || is_lingering(&before, find))
+/// The slots in which something lives still that they don't hold any more: a canary that was promoted has stood beside what it
+/// replaced, and may end before it. In order.
+fn lingering<'a>(
+    group: &Group,
+    slots: &[Slot],
+    allocs: &[AllocId],
+    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
+) -> Vec<usize> {
+    let lingers = |alloc: &AllocId| {
+        let placed = find(*alloc).filter(|placed| placed.group == group.name && !has_ended(placed.known))?;
+        let index = usize::try_from(placed.index).unwrap_or(usize::MAX);
+        let holds = slots.get(index).is_some_and(|slot| [slot.alloc, slot.canary].contains(&Some(*alloc)));
+        (!holds).then_some(index)
+    };
+    let mut found: Vec<usize> = allocs.iter().filter_map(lingers).collect();
+    found.sort_unstable();
+    found
 }
 
 /// All its tasks have ended, or it never had any.

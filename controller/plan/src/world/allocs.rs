@@ -102,6 +102,7 @@ impl Allocs {
             job: &entry.spec.job,
             version: entry.spec.job_version,
             group: &entry.spec.group,
+            index: entry.spec.index,
             deployment: entry.spec.deployment,
             desired: entry.spec.desired,
             previous: entry.spec.previous,

@@ -95,6 +95,7 @@ impl Bench {
             job: if member.version == 0 { &self.old } else { &self.job },
             version: member.version,
             group: "g",
+            index: 0,
             deployment,
             desired: member.desired,
             previous: None,

@@ -16,20 +16,22 @@ use crate::{
     state::{Health, TaskState},
 };
 
-/// What is known of a slot's allocation.
+/// What is known of a slot's allocation, or of one that has left its slot.
 struct Slotted {
     outdated: bool,
     desired: Desired,
     known: Durable,
-    /// The slot of what it replaced.
-    previous: Option<usize>,
+    /// The slot that it has left; those stand behind all others.
+    left: Option<u32>,
+    /// It was forgotten, and its slot not given to another yet.
+    forgotten: bool,
 }
 
 fn slotted(outdated: bool, desired: Desired, task: TaskState, healthy: Option<bool>) -> Slotted {
     let status = if task.failed { ClientStatus::Failed } else { ClientStatus::Running };
     let health = healthy.map(|healthy| Health { healthy, at: at(0).wall });
     let known = Durable { adopted: true, tasks: vec![task], status, health, ..Durable::default() };
-    Slotted { outdated, desired, known, previous: None }
+    Slotted { outdated, desired, known, left: None, forgotten: false }
 }
 
 /// The next steps of a job in these slots, of which so many may be between versions.
@@ -49,7 +51,8 @@ fn steps_in(
     deleting: bool,
 ) -> (Vec<AllocId>, Vec<Step>) {
     let mut old = (*alloc(vec![task("main", Lifecycle::Main)]).job).clone();
-    old.groups[0].count = u32::try_from(slots.len()).expect("a few");
+    let count = slots.iter().filter(|slot| slot.left.is_none()).count();
+    old.groups[0].count = u32::try_from(count).expect("a few");
     old.groups[0].update = Some(Update { max_parallel, ..fixture::update() });
     let mut new = old.clone();
     new.groups[0].tasks[0].env.insert("COLOR".to_string(), "green".to_string());
@@ -66,6 +69,7 @@ fn steps_in(
         slots: BTreeMap::from([(
             "g".to_owned(),
             ids.iter()
+                .take(count)
                 .map(|id| Slot { had: 1, alloc: Some(*id), canary: None, rescheduled: Vec::new() })
                 .collect(),
         )]),
@@ -76,12 +80,13 @@ fn steps_in(
     };
     let (old, new) = (Arc::new(old), Arc::new(new));
     let find = |id: AllocId| {
-        let slot = &slots[ids.iter().position(|known| *known == id)?];
+        let at = ids.iter().position(|known| *known == id)?;
+        let slot = slots.get(at).filter(|slot| !slot.forgotten)?;
+        let index = slot.left.unwrap_or(at as u32);
         let job = if slot.outdated { &*old } else { &*new };
         let version = u64::from(!slot.outdated);
         let (desired, known) = (slot.desired, &slot.known);
-        let previous = slot.previous.and_then(|at| ids.get(at).copied());
-        Some(Placed { job, version, group: "g", deployment: None, desired, previous, known })
+        Some(Placed { job, version, group: "g", index, deployment: None, desired, previous: None, known })
     };
     if let Some(instance) = deploys {
         state.deployments.extend(deployment::begin(&new, &state, instance, &ids, &find));
@@ -119,10 +124,13 @@ fn next(slots: &[Slotted]) -> (Vec<usize>, Vec<u32>) {
 
 #[test]
 fn nothing_follows_a_promoted_canary_before_what_it_stood_beside_has_ended() {
-    let canary = || Slotted { previous: Some(1), ..slotted(false, Desired::Stop, failed(), None) };
-    let beside = |task| slotted(true, Desired::Stop, task, None);
-    assert_eq!(next(&[canary(), beside(running())]), (vec![], vec![]));
-    assert_eq!(next(&[canary(), beside(dead())]), (vec![], vec![0, 1]));
+    let beside = |index, task| Slotted { left: Some(index), ..slotted(true, Desired::Gone, task, None) };
+    for forgotten in [false, true] {
+        let canary = || Slotted { forgotten, ..slotted(false, Desired::Stop, failed(), None) };
+        assert_eq!(next(&[canary(), beside(0, running())]), (vec![], vec![]), "{forgotten}");
+        assert_eq!(next(&[canary(), beside(1, running())]), (vec![], vec![0]), "it is another's slot");
+        assert_eq!(next(&[canary(), beside(0, dead())]), (vec![], vec![0]), "{forgotten}");
+    }
 }
 
 #[test]
