@@ -83,6 +83,7 @@ fn what_was_promised_to_a_successor_is_given_to_nobody_else() {
     bench.apply(vec![wanting("web", 900, 50)], Vec::new());
     bench.apply(vec![wanting("other", 300, 90)], Vec::new());
     assert!(!runs(&bench, "web") && !runs(&bench, "other"), "the first one is on its way out");
+    assert_eq!(taken_after_a_restart(&bench), 900);
     bench.settle();
     assert!(runs(&bench, "web") && !runs(&bench, "other"));
     let told = "other.g[0] wants 300 MiB of memory (100 of 1000 MiB are free)";
