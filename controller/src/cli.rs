@@ -21,6 +21,7 @@ mod failure;
 mod fs;
 mod gc;
 mod get;
+mod here;
 mod job;
 mod logs;
 mod man;
@@ -141,13 +142,13 @@ pub enum ClientCommand {
     /// Make manifests the desired state
     #[command(
         visible_alias = "up",
-        after_help = "Examples:\n  herdlet apply -f web.yaml --wait\n  herdlet apply -f jobs.d -f extra.yaml\n  herdlet apply -f shop.d --prune shop   and delete what an earlier one had beside them\n  generate | herdlet apply -f -"
+        after_help = "Examples:\n  herdlet apply -f web.yaml --wait\n  herdlet apply -f jobs.d -f extra.yaml\n  herdlet up                             herdlet.yaml, else all manifests of this folder\n  herdlet apply -f shop.d --prune shop   and delete what an earlier one had beside them\n  generate | herdlet apply -f -"
     )]
     Apply(apply::ApplyArgs),
     /// Stop jobs and forget them; remove volumes
     #[command(
         visible_alias = "down",
-        after_help = "Examples:\n  herdlet delete web --wait              volumes and their data stay\n  herdlet delete web --purge             with the volumes that only it used, and their data\n  herdlet delete volume site             forget a volume, keep its data\n  herdlet delete volume site --purge     remove its data, also of one that was forgotten before"
+        after_help = "Examples:\n  herdlet delete web --wait              volumes and their data stay\n  herdlet delete web --purge             with the volumes that only it used, and their data\n  herdlet down                           what the manifests of this folder define\n  herdlet delete volume site             forget a volume, keep its data\n  herdlet delete volume site --purge     remove its data, also of one that was forgotten before"
     )]
     Delete(delete::DeleteArgs),
     /// List jobs, allocs, tasks, services, volumes, deployments, events or the versions of a job
@@ -188,7 +189,7 @@ pub enum ClientCommand {
     Logs(logs::LogsArgs),
     /// Execute a command in a running task
     #[command(
-        after_help = "Examples:\n  herdlet exec -it web -- sh\n  herdlet exec web/httpd -- cat local/config\n  tar c . | herdlet exec -i web -- tar x -C local"
+        after_help = "Examples:\n  herdlet exec -it web -- sh\n  herdlet exec web cat /etc/hostname     the first healthy allocation of a job\n  herdlet exec web/httpd -- cat local/config\n  tar c . | herdlet exec -i web -- tar x -C local"
     )]
     Exec(exec::ExecArgs),
     /// Look at the files of an allocation
@@ -345,15 +346,23 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
         }
         if error.use_stderr() { usage } else { 0 }
     })?;
-    cli.settle().map_err(|failure| {
+    cli.settle(words::verb(&args).unwrap_or_default()).map_err(|failure| {
         failure.print();
         usage
     })
 }
 
 impl Cli {
-    /// Hands flags given before the command to the command.
-    fn settle(mut self) -> Result<Self, Failure> {
+    /// Hands flags given before the command to the command. Where nothing is named, `up` and `down` alone mean this folder.
+    fn settle(mut self, verb: &str) -> Result<Self, Failure> {
+        let names_nothing = match &self.command {
+            Command::Client(ClientCommand::Apply(args)) => args.files.is_empty(),
+            Command::Client(ClientCommand::Delete(args)) => args.files.is_empty() && args.names.is_empty(),
+            Command::Client(_) | Command::Agent(_) | Command::Run(_) | Command::Guard(_) => false,
+        };
+        if names_nothing {
+            here::is_meant(verb)?;
+        }
         let outer = std::mem::take(&mut self.connection);
         let inner = match &mut self.command {
             Command::Client(command) => command.connection(),

@@ -15,6 +15,7 @@ use super::{
     Connection,
     client::{Client, ClientError},
     failure::{Failure, USAGE},
+    here,
     output::Output,
     show::styled,
     style,
@@ -30,9 +31,12 @@ use crate::desired::{
 /// Arguments of `herdlet apply`.
 #[derive(Debug, Clone, Args)]
 pub struct ApplyArgs {
-    /// Manifests: files, folders, or - for standard input
-    #[arg(short = 'f', long = "file", required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
+    /// Manifests: files, folders, or - for standard input; of up: those of this folder where none are named
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
+    /// Don't wait, as without --wait; for those who are used to it
+    #[arg(short = 'd', long = "detach", hide = true, conflicts_with = "wait")]
+    _detach: bool,
     #[command(flatten)]
     wait: WaitFlags,
     /// Delete jobs that an earlier apply with the same SET has brought in and these files don't have; volumes stay
@@ -64,7 +68,10 @@ const UNCHANGED: u8 = 10;
 /// Something was.
 const CHANGED: u8 = 11;
 
-pub(super) async fn run(args: ApplyArgs) -> Result<u8, Failure> {
+pub(super) async fn run(mut args: ApplyArgs) -> Result<u8, Failure> {
+    if args.files.is_empty() {
+        args.files = here::manifests()?;
+    }
     let limit = args.wait.limit();
     let set = args.prune.clone().unwrap_or_default();
     let request = ApplyRequest { files: read(&args.files)?, variables: args.variables.texts()?, set };

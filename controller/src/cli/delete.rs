@@ -12,6 +12,7 @@ use super::{
     Connection,
     client::{Client, ClientError, Purge},
     failure::{Failure, USAGE},
+    here,
     output::Output,
     variables::VariableArgs,
     wait::{Goal, Limit, WaitReport, Waited, wait_for},
@@ -22,13 +23,13 @@ use crate::desired::manifests::{self, Drivers};
 #[derive(Debug, Clone, Args)]
 pub struct DeleteArgs {
     /// Jobs; or: volume NAME…
-    #[arg(required_unless_present = "files", value_name = "JOB")]
-    names: Vec<String>,
-    /// What these manifests define, volumes too: files, folders, or -
+    #[arg(value_name = "JOB")]
+    pub(super) names: Vec<String>,
+    /// What these manifests define, volumes too: files, folders, or -; of down: those of this folder where nothing is named
     #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with = "names")]
-    files: Vec<PathBuf>,
+    pub(super) files: Vec<PathBuf>,
     /// Also remove the volumes that only these jobs used, with their data
-    #[arg(long)]
+    #[arg(long, short_alias = 'v', alias = "volumes")]
     purge: bool,
     /// Wait until the jobs are gone
     #[arg(long)]
@@ -61,7 +62,10 @@ struct RemovedVolume {
     data: &'static str,
 }
 
-pub(super) async fn run(args: DeleteArgs) -> Result<u8, Failure> {
+pub(super) async fn run(mut args: DeleteArgs) -> Result<u8, Failure> {
+    if args.files.is_empty() && args.names.is_empty() {
+        args.files = here::manifests()?;
+    }
     let mut report = Report::default();
     let deleted = delete(&args, &mut report).await;
     // Also when it broke halfway: what is gone is gone.

@@ -39,8 +39,8 @@ pub struct ExecArgs {
     task: Option<String>,
     #[command(flatten)]
     pub(super) connection: Connection,
-    /// Program and arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// Program and arguments; from the program on nothing is ours any more
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 

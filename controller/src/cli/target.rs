@@ -153,6 +153,15 @@ fn by_id(text: &str, allocs: &[AllocView]) -> Option<Result<Target, Failure>> {
 fn unknown(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Failure {
     let names: Vec<String> = jobs.iter().map(|view| view.key.to_string()).collect();
     let failure = Failure::new(format!("there is no job or allocation {text:?}"));
+    let has = |view: &&AllocView| view.tasks.iter().any(|task| *task.name == *text);
+    let mut of_task: Vec<String> =
+        allocs.iter().filter(has).map(|view| format!("{}/{text}", view.spec.job_key)).collect();
+    of_task.sort();
+    of_task.dedup();
+    if !of_task.is_empty() {
+        of_task.truncate(CANDIDATES_LEN_MAX);
+        return failure.hint(format!("a task is named with its job: {}", of_task.join(", ")));
+    }
     match crate::desired::yaml::nearest(text, names.iter().map(String::as_str)) {
         Some(near) => failure.hint(format!("did you mean {near:?}?")),
         None if jobs.is_empty() && allocs.is_empty() => {

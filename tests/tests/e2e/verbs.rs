@@ -52,3 +52,33 @@ fn nomads_verbs_do_what_they_say() {
     agent.cli(&["delete", "volume", "kept", "--purge"]).success();
     agent.finish();
 }
+
+#[test]
+fn somebody_from_compose_needs_no_manual() {
+    if !is_root() {
+        return;
+    }
+    let agent = Agent::start();
+    let web = job("web", "service", "", &[shell("t", "echo hello; exec sleep 100000", "")]);
+    let folder = tempfile::tempdir().unwrap();
+    let here = |arguments: &[&str]| {
+        let output = agent.command(arguments).current_dir(folder.path()).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let (code, _, told) = here(&["up", "-d"]);
+    assert!(code == 2 && told.contains("there is no herdlet.yaml in this folder"), "{told}");
+    std::fs::write(folder.path().join("compose.yaml"), "services: {}\n").unwrap();
+    std::fs::write(folder.path().join("web.yaml"), web).unwrap();
+    assert_eq!(here(&["up", "--wait"]).0, 0);
+    let (code, hostname, told) = here(&["exec", "web", "cat", "/etc/hostname"]);
+    assert_eq!((code, hostname, told.as_str()), (0, std::fs::read_to_string("/etc/hostname").unwrap(), ""));
+    assert!(here(&["ps"]).1.contains("web.g[0]"));
+    assert_eq!(here(&["logs", "web"]).1, "hello\n");
+    let (code, _, told) = here(&["logs", "t"]);
+    assert!(code == 1 && told.contains("a task is named with its job: web/t"), "{told}");
+    let (code, told, with) = here(&["down", "--wait"]);
+    assert_eq!((code, told.as_str()), (0, "job/web deleting\n"));
+    assert!(with.starts_with("with web.yaml\n"), "{with}");
+    agent.finish();
+}

@@ -41,7 +41,7 @@ const fn flag(after: &'static [&'static str], names: &'static [&'static str], me
 }
 
 /// What stands further up wins, also where both come to the same flag of ours.
-const FLAGS: [Flag; 54] = [
+const FLAGS: [Flag; 55] = [
     flag(READING, &["json", "hcl2-strict"], Granted),
     flag(READING, &["hcl1"], Refused("HCL2 is read, and HCL1 isn't")),
     flag(READING, &["hcl2-strict=false"], Refused("a value for a variable that nobody declares is an error")),
@@ -52,6 +52,7 @@ const FLAGS: [Flag; 54] = [
         Refused("tokens and namespaces of Consul and Vault are not built"),
     ),
     flag(&["job run"], &["detach=false"], Is(&["--wait"])),
+    flag(&["job run"], &["detach"], Granted),
     flag(
         &["job run"],
         &["check-index"],
