@@ -6,7 +6,10 @@ use herdlet_api_types::{
     view::JobView,
 };
 
-use super::show;
+use super::{failure::Failure, show};
+
+/// So many children are named, the newest first.
+const NAMED_LEN: usize = 3;
 
 /// What kind of job it is, in a word.
 pub(super) fn kind(job: &Job) -> &'static str {
@@ -16,6 +19,57 @@ pub(super) fn kind(job: &Job) -> &'static str {
 /// How its children are.
 pub(super) fn of(parent: &JobView, jobs: &[JobView]) -> Children {
     Children::of(jobs.iter().filter(|job| is_child(job, parent)))
+}
+
+/// Its children, the newest first.
+fn newest_first<'j>(parent: &JobView, jobs: &'j [JobView]) -> Vec<&'j JobView> {
+    let mut children: Vec<_> = jobs.iter().filter(|job| is_child(job, parent)).collect();
+    children.sort_by_key(|child| std::cmp::Reverse((child.create_index, &child.key)));
+    children
+}
+
+/// Says that a job runs nothing by itself, and which of its children `command` may mean; none where it runs something.
+pub(super) fn instead(command: &str, parent: &JobView, jobs: &[JobView]) -> Option<Failure> {
+    if !parent.job.makes_children() {
+        return None;
+    }
+    let children = newest_first(parent, jobs);
+    let (key, kind) = (&parent.key, kind(&parent.job));
+    let failure = Failure::new(format!("job {key} is {kind} and runs nothing by itself, its children do"));
+    Some(match children.first() {
+        Some(newest) => {
+            failure.hint(format!("{}; the newest: herdlet {command} {}", named(&children), newest.key))
+        }
+        None if parent.job.takes_dispatches() => {
+            failure.hint(format!("there is none now; make one: herdlet dispatch {key}"))
+        }
+        None => {
+            failure.hint(format!("there is none now; launch one at once: herdlet job periodic force {key}"))
+        }
+    })
+}
+
+/// The first of these children by name, with the state of each.
+fn named(children: &[&JobView]) -> String {
+    let first = children.iter().take(NAMED_LEN);
+    let first: Vec<_> = first.map(|child| format!("{} ({})", child.key, nomad::job_status(child))).collect();
+    let more = match children.len().saturating_sub(NAMED_LEN) {
+        0 => String::new(),
+        more => format!(" and {more} more (herdlet get jobs)"),
+    };
+    format!("{}{more}", first.join(", "))
+}
+
+/// What may have become of a child of this name that is not there.
+pub(super) fn collected(name: &str, jobs: &[JobView]) -> Option<String> {
+    let made_of = |parent: &&JobView| {
+        let rest = name.strip_prefix(&parent.key.to_string()).unwrap_or_default();
+        parent.job.makes_children() && (rest.starts_with("/dispatch-") || rest.starts_with("/periodic-"))
+    };
+    let parent = jobs.iter().find(made_of)?;
+    let children = newest_first(parent, jobs);
+    let there = if children.is_empty() { "none is there now".to_owned() } else { named(&children) };
+    Some(format!("a child that has ended is collected after job_gc_threshold; of {}: {there}", parent.key))
 }
 
 fn is_child(job: &JobView, parent: &JobView) -> bool {
@@ -35,6 +89,10 @@ fn lines(view: &JobView, jobs: &[JobView]) -> Vec<String> {
     if view.job.makes_children() {
         let Children { pending, running, dead } = of(view, jobs);
         lines.push(format!("children: {pending} pending, {running} running, {dead} dead"));
+        let children = newest_first(view, jobs);
+        if let Some(newest) = children.first() {
+            lines.push(format!("newest: {}; what it wrote: herdlet logs {}", named(&children), newest.key));
+        }
     }
     if let Some(periodic) = view.job.launches().filter(|_| !view.deleting) {
         lines.push(match view.next_launch.and_then(nomad::rfc3339) {
@@ -73,8 +131,18 @@ mod tests {
         let jobs = [parent, child].map(|job| job_view(&Arc::new(job), 0));
         assert_eq!(
             lines(&jobs[0], &jobs),
-            ["children: 0 pending, 0 running, 1 dead", "runs when it is dispatched: herdlet dispatch import"]
+            [
+                "children: 0 pending, 0 running, 1 dead",
+                "newest: import/dispatch-1-0a1b2c3d (dead); what it wrote: herdlet logs import/dispatch-1-0a1b2c3d",
+                "runs when it is dispatched: herdlet dispatch import",
+            ]
         );
+        let told = instead("logs", &jobs[0], &jobs).unwrap().to_string();
+        assert_eq!(told, "job import is parameterized and runs nothing by itself, its children do");
+        assert!(instead("logs", &jobs[1], &jobs).is_none());
+        let told = collected("import/dispatch-0-00000000", &jobs).unwrap();
+        assert!(told.contains("of import: import/dispatch-1-0a1b2c3d (dead)"), "{told}");
+        assert_eq!(collected("imports", &jobs), None);
         assert_eq!(lines(&jobs[1], &jobs), ["made of job import"]);
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{
-    Connection,
+    Connection, children,
     client::{Client, ClientError, LogRequest},
     failure::Failure,
     style,
@@ -72,7 +72,12 @@ const LINES_LEN: usize = 64;
 
 pub(super) async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let target = target::find(&client, &args.target).await?.only(args.task.clone())?;
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let target = target::resolve(&args.target, &jobs, &allocs)?.only(args.task.clone())?;
+    let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key));
+    if let Some(failure) = job.and_then(|parent| children::instead("logs", parent, &jobs)) {
+        return Err(failure);
+    }
     let sources: Vec<Source> = sources(&target.allocs, &target.task).collect();
     if sources.is_empty() && target.allocs.iter().any(|view| view.collected) {
         return Err(Failure::new(format!("the logs of {} are gone: it ended, and was collected", args.target))

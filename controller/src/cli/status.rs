@@ -13,7 +13,7 @@ use herdlet_api_types::{
 use serde::Serialize;
 
 use super::{
-    Connection, deployments,
+    Connection, children, deployments,
     failure::Failure,
     output::{Output, Reader},
     screen::{self, Screen},
@@ -105,7 +105,8 @@ pub(super) async fn run(args: StatusArgs) -> Result<u8, Failure> {
 
 async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let (mut jobs, mut allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let (all, mut allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let mut jobs = all.clone();
     let mut whole = None;
     match &args.target {
         Some(text) => {
@@ -124,7 +125,7 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     match args.output.reader() {
         Reader::Person => match &whole {
             Some((agent, overview)) => show_screen(agent, overview),
-            None => show_objects(&jobs, &allocs),
+            None => show_objects(&jobs, &allocs, &all),
         },
         Reader::Program => args.output.document(&report(code, agent, &jobs, &allocs))?,
     }
@@ -200,7 +201,8 @@ fn agent_line(status: &AgentStatus) -> String {
     format!("herdlet {version} on {node_name}, up {up}, isolation {isolation}, instance {instance}")
 }
 
-fn show_objects(jobs: &[JobView], allocs: &[AllocView]) {
+/// These jobs and allocations; `all` are those among which children are.
+fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView]) {
     let mut lost: Vec<&AllocView> =
         allocs.iter().filter(|view| !jobs.iter().any(|job| job.key == view.spec.job_key)).collect();
     for job in jobs {
@@ -213,6 +215,7 @@ fn show_objects(jobs: &[JobView], allocs: &[AllocView]) {
             job.version
         ));
         deployments::show(job);
+        children::show(job, all);
         // What was replaced and has ended is history: `get allocs` has it.
         let mut of_job: Vec<_> = allocs
             .iter()

@@ -13,6 +13,7 @@ use herdlet_api_types::{
 };
 
 use super::{
+    children,
     client::Client,
     failure::{Failure, USAGE},
 };
@@ -153,6 +154,9 @@ fn by_id(text: &str, allocs: &[AllocView]) -> Option<Result<Target, Failure>> {
 fn unknown(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Failure {
     let names: Vec<String> = jobs.iter().map(|view| view.key.to_string()).collect();
     let failure = Failure::new(format!("there is no job or allocation {text:?}"));
+    if let Some(collected) = children::collected(text, jobs) {
+        return failure.hint(collected);
+    }
     let has = |view: &&AllocView| view.tasks.iter().any(|task| *task.name == *text);
     let mut of_task: Vec<String> =
         allocs.iter().filter(has).map(|view| format!("{}/{text}", view.spec.job_key)).collect();

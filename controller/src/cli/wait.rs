@@ -21,9 +21,9 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{
-    Connection,
+    Connection, children,
     client::{Client, ClientError},
-    failure::{FAILED, Failure, INTERRUPTED, REVERTED, SUPERSEDED, TIMED_OUT},
+    failure::{FAILED, Failure, INTERRUPTED, REVERTED, SUPERSEDED, TIMED_OUT, USAGE},
     output::Output,
     target,
     watch::{Shown, Told},
@@ -157,6 +157,14 @@ pub(super) async fn run(args: WaitArgs) -> Result<u8, Failure> {
             // What is not there is deleted.
             Err(_) if args.goal == Goal::Deleted => {}
             Err(failure) => return Err(failure),
+        }
+    }
+    if args.goal == Goal::Complete {
+        let parents = jobs.iter().filter(|view| keys.contains(&view.key));
+        if let Some(failure) =
+            parents.filter_map(|view| children::instead("wait --for=complete", view, &jobs)).next()
+        {
+            return Err(failure.code(USAGE));
         }
     }
     let waited = wait_for(&client, &keys, args.goal, limit).await?;

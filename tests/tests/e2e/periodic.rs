@@ -44,6 +44,25 @@ fn a_job_says_when_it_is_launched_next_and_is_launched_by_request() {
     agent.cli(&["wait", "--for=complete", &child]).success();
     let log = agent.cli(&["logs", &child]).success().stdout;
     assert!(log.contains(&format!("backup as {child}")), "{log}");
+    // The parent runs nothing by itself: its child is named, with what to type.
+    for command in ["status", "explain"] {
+        let told = agent.cli(&[command, "backup"]).success().stdout;
+        assert!(
+            told.contains(&format!("newest: {child} (dead); what it wrote: herdlet logs {child}")),
+            "{told}"
+        );
+    }
+    let told = agent.cli(&["logs", "backup"]).ended(1).stderr;
+    assert!(
+        told.contains(&format!(
+            "runs nothing by itself, its children do\n  {child} (dead); the newest: herdlet logs {child}"
+        )),
+        "{told}"
+    );
+    let told = agent.cli(&["wait", "--for=complete", "backup"]).ended(2).stderr;
+    assert!(told.contains(&format!("herdlet wait --for=complete {child}")), "{told}");
+    let told = agent.cli(&["logs", "backup/periodic-1"]).ended(1).stderr;
+    assert!(told.contains("a child that has ended is collected after job_gc_threshold"), "{told}");
     let refused = agent.cli(&["job", "periodic", "force", &child]);
     assert!(refused.code == 1 && refused.stderr.contains("is not a periodic job"), "{}", refused.stderr);
 
