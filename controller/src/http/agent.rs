@@ -48,7 +48,7 @@ pub(super) async fn transitions(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.answer(&read, |shared| Ok(shared.model.history().transitions())).await
+    shared.filtered(Source::Model, &read, |shared| Ok(shared.model.history().transitions())).await
 }
 
 fn is_wanted(shared: &Shared, id: &AllocId) -> bool {
@@ -61,7 +61,8 @@ pub(super) async fn drift(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.answer(&read, |shared| Ok(shared.model.history().drifts(|id| is_wanted(shared, id)))).await
+    let drifts = |shared: &Shared| Ok(shared.model.history().drifts(|id| is_wanted(shared, id)));
+    shared.filtered(Source::Model, &read, drifts).await
 }
 
 /// The index that everything shown has come to, services included: with `index`, word of the next change and nothing else.

@@ -22,7 +22,7 @@ use super::{
     Shared, body,
     error::{ApiError, ApiResult, unexpected},
     evaluations::Trigger,
-    query::{Params, Read, flag},
+    query::{Params, Read, Source, flag},
 };
 
 impl Shared {
@@ -36,7 +36,7 @@ pub(super) async fn views(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.answer(&read, |shared| Ok(shared.model.allocs())).await
+    shared.filtered(Source::Model, &read, |shared| Ok(shared.model.allocs())).await
 }
 
 pub(super) async fn explain(

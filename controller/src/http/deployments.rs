@@ -19,7 +19,7 @@ use super::{
     Shared, allocs, body,
     error::{ApiError, ApiResult, unexpected},
     list::Listed,
-    query::{Params, Read},
+    query::{Params, Read, Source},
 };
 
 /// A deployment and its job.
@@ -117,7 +117,7 @@ pub(super) async fn of_job(
         let deployments = job.iter().flat_map(|job| job.deployments.iter().map(move |one| (one, job)));
         Ok(deployments.map(|(one, job)| nomad::deployment(one, job)).collect::<Vec<_>>())
     };
-    shared.answer(&read, all).await
+    shared.filtered(Source::Model, &read, all).await
 }
 
 /// The newest deployment of a job; `null` where it has none.
@@ -177,6 +177,9 @@ pub(super) async fn pause() -> ApiError {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct SetHealth {
+    /// The deployment once more, as Nomad's clients write it.
+    #[serde(rename = "DeploymentID")]
+    deployment: String,
     #[serde(rename = "HealthyAllocationIDs")]
     healthy: Option<Vec<String>>,
     #[serde(rename = "UnhealthyAllocationIDs")]
@@ -197,6 +200,12 @@ pub(super) async fn set_health(
         return Err(ApiError::bad("write \"HealthyAllocationIDs\" or \"UnhealthyAllocationIDs\""));
     }
     let id = shared.deployment(&id)?.0.id;
+    if !said.deployment.is_empty() && shared.deployment(&said.deployment)?.0.id != id {
+        return Err(ApiError::bad(format!(
+            "\"DeploymentID\" is {:?}, and the path names deployment {id}",
+            said.deployment
+        )));
+    }
     let (index, reverted) = match shared.request(Command::SetAllocHealth { id, healthy, unhealthy }).await? {
         Reply::Accepted { index } => (index, None),
         Reply::DeploymentFailed { index, reverted } => (index, reverted),

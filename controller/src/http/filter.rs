@@ -1,7 +1,8 @@
 //! The parameter `filter` of lists: conditions on the fields of an object.
 //!
 //! In: the text of an expression in the language of Nomad's API (go-bexpr): `==`, `!=`, `in`, `contains`, `matches`, `is empty`, their
-//! opposites, `and`, `or`, `not`, parentheses. Out: whether an object as it is shown fits. Its `any` and `all` are refused by name.
+//! opposites, `and`, `or`, `not`, parentheses. A field within a field is `Meta.team`, `Meta["a.b"]` or, as a JSON pointer in quotes,
+//! `"/Meta/a.b"`. Out: whether an object as it is shown fits. Its `any` and `all` are refused by name.
 
 use std::{iter::Peekable, vec};
 
@@ -100,14 +101,46 @@ impl Condition {
 }
 
 impl Field {
+    fn read(word: Word) -> ApiResult<Self> {
+        Ok(Self(match word {
+            Word::Bare(selector) if selector.contains(['[', ']']) => {
+                return Err(ApiError::bad(format!(
+                    "filter: {selector:?}: a name in brackets stands in quotes"
+                )));
+            }
+            Word::Bare(selector) => selector.split('.').map(str::to_owned).collect(),
+            Word::Path(steps) => steps,
+            // RFC 6901.
+            Word::Quoted(pointer) if pointer.starts_with('/') => {
+                pointer[1..].split('/').map(|step| step.replace("~1", "/").replace("~0", "~")).collect()
+            }
+            Word::Quoted(_) => return Err(ApiError::bad(format!("filter: a field is expected, not {word}"))),
+        }))
+    }
+
     fn of<'v>(&self, shown: &'v Value) -> ApiResult<&'v Value> {
         let mut at = shown;
         for (depth, step) in self.0.iter().enumerate() {
-            at = match at.get(step) {
-                Some(inner) => inner,
-                // What lies below a field may be missing, the field itself may not.
-                None if depth > 0 => &Value::Null,
-                None => return Err(ApiError::bad(format!("filter: there is no field {step:?} here"))),
+            let above = || self.0[..depth].join(".");
+            at = match at {
+                Value::Object(fields) => match fields.get(step) {
+                    Some(inner) => inner,
+                    // What lies below a field may be missing, the field itself may not.
+                    None if depth > 0 => &Value::Null,
+                    None => return Err(ApiError::bad(format!("filter: there is no field {step:?} here"))),
+                },
+                Value::Array(all) => {
+                    let item = step.parse().ok().and_then(|place: usize| all.get(place));
+                    item.ok_or_else(|| {
+                        ApiError::bad(format!("filter: {} is a list, and has no {step:?}", above()))
+                    })?
+                }
+                Value::Null => at,
+                Value::String(_) | Value::Number(_) | Value::Bool(_) => {
+                    let message =
+                        format!("filter: {} is a single value, and has no {step:?} below it", above());
+                    return Err(ApiError::bad(message));
+                }
             };
         }
         Ok(at)
@@ -228,7 +261,9 @@ impl Words {
         };
         let (field, test) = match operator.as_str() {
             "in" => {
-                let (Word::Bare(value) | Word::Quoted(value)) = first;
+                let (Word::Bare(value) | Word::Quoted(value)) = first else {
+                    return Err(ApiError::bad(format!("filter: a value is expected, not {first}")));
+                };
                 let field =
                     self.0.next().ok_or_else(|| ApiError::bad("filter: a field is expected after \"in\""))?;
                 (field, Test::Contains(value))
@@ -256,10 +291,7 @@ impl Words {
             }
             _ => return Err(expected_after(&first)),
         };
-        let Word::Bare(selector) = &field else {
-            return Err(ApiError::bad(format!("filter: a field is expected, not {field}")));
-        };
-        let condition = Condition::Is(Field(selector.split('.').map(str::to_owned).collect()), test);
+        let condition = Condition::Is(Field::read(field)?, test);
         Ok(if negated { Condition::Not(Box::new(condition)) } else { condition })
     }
 
@@ -289,12 +321,15 @@ fn expected_after(word: &Word) -> ApiError {
 enum Word {
     Bare(String),
     Quoted(String),
+    /// A field within a field, of which at least one name stands in brackets: `Meta["a.b"]`.
+    Path(Vec<String>),
 }
 
 impl std::fmt::Display for Word {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Bare(word) | Self::Quoted(word) => write!(out, "{word:?}"),
+            Self::Path(steps) => write!(out, "{:?}", steps.join(".")),
         }
     }
 }
@@ -319,13 +354,44 @@ fn words(text: &str) -> ApiResult<Vec<Word>> {
             _ => {
                 let end = rest.find(|one: char| one.is_whitespace() || "=!()\"`".contains(one));
                 let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
-                (Word::Bare(word.to_owned()), after)
+                if word.ends_with('[') && after.starts_with(['"', '`']) {
+                    path(rest)?
+                } else {
+                    (Word::Bare(word.to_owned()), after)
+                }
             }
         };
         words.push(word);
         rest = after.trim_start();
     }
     Ok(words)
+}
+
+/// A field within a field at the beginning of `text`, and what comes after it.
+fn path(text: &str) -> ApiResult<(Word, &str)> {
+    let mut steps = Vec::new();
+    let mut rest = text;
+    loop {
+        if let Some(inner) = rest.strip_prefix('[') {
+            let quote = inner.chars().next().filter(|first| matches!(first, '"' | '`'));
+            let named = quote.and_then(|quote| inner[1..].split_once(quote));
+            let named = named.and_then(|(name, after)| Some((name, after.strip_prefix(']')?)));
+            let (name, after) = named.ok_or_else(|| {
+                ApiError::bad("filter: after \"[\" a name in quotes is expected, and then \"]\"")
+            })?;
+            steps.push(name.to_owned());
+            rest = after;
+        } else {
+            let name = rest.strip_prefix('.').unwrap_or(rest);
+            let is_end = |one: char| one.is_whitespace() || "=!()[.\"`".contains(one);
+            let end = name.find(is_end).unwrap_or(name.len());
+            if end == 0 {
+                return Ok((Word::Path(steps), rest));
+            }
+            steps.push(name[..end].to_owned());
+            rest = &name[end..];
+        }
+    }
 }
 
 #[cfg(test)]
@@ -348,9 +414,34 @@ mod tests {
             ("Meta.other == \"\"", true),
             ("Meta.other != x", true),
             ("None == \"\"", true),
+            ("None.below == \"\"", true),
+            ("Meta[\"team\"] == \"a b\"", true),
+            ("Meta[`no.such`] == \"\" and Meta[\"team\"] != x", true),
+            ("\"/Meta/team\" == \"a b\"", true),
         ] {
             let filter = Filter::parse(text).unwrap();
             assert_eq!(filter.accepts(&shown).unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_with_dots_are_found_in_brackets_and_by_pointers() {
+        let shown = json!({ "Meta": { "a.b": "x", "c/d": { "e": 1 } }, "Tags": ["one", "two"] });
+        for (text, expected) in [
+            ("Meta[\"a.b\"]==x", true),
+            ("Meta[`a.b`] != x", false),
+            ("\"/Meta/a.b\" == x", true),
+            ("\"/Meta/c~1d/e\" == 1", true),
+            ("Meta[\"c/d\"].e == 1 and (Meta[\"a.b\"] is not empty)", true),
+            ("Meta.a.b == x", false),
+            ("x in Meta[\"a.b\"]", true),
+            ("Tags.1 == two", true),
+        ] {
+            let filter = Filter::parse(text).unwrap();
+            assert_eq!(filter.accepts(&shown).unwrap_or_default(), expected, "{text}");
+        }
+        for text in ["Meta[a.b] == x", "Meta[\"a\" == x", "Meta[\"a\" ] == x", "Meta[\"a.b\"] in Tags"] {
+            assert!(Filter::parse(text).is_err_and(|error| error.status().as_u16() == 400), "{text}");
         }
     }
 
@@ -418,8 +509,20 @@ mod tests {
         }
         assert!(Filter::parse(&"a".repeat(TEXT_BYTES_MAX + 1)).is_err());
         let shown = json!({ "Tags": [], "On": true, "Count": 3 });
-        for text in ["Missing == a", "Tags == a", "Tags matches a", "On contains a", "Count is empty"] {
+        for text in [
+            "Missing == a",
+            "Tags == a",
+            "Tags matches a",
+            "On contains a",
+            "Count is empty",
+            "Count.below == 1",
+            "On.below is empty",
+            "Tags.first == a",
+            "Tags.7 == a",
+        ] {
             assert!(Filter::parse(text).unwrap().accepts(&shown).is_err(), "{text}");
         }
+        let told = Filter::parse("Count.below == 1").unwrap().accepts(&shown).unwrap_err().to_string();
+        assert_eq!(told, "filter: Count is a single value, and has no \"below\" below it");
     }
 }

@@ -20,7 +20,7 @@ use super::{
     error::{ApiError, ApiResult},
     evaluations::Trigger,
     payload,
-    query::{Params, Read},
+    query::{Params, Read, Source},
 };
 
 /// All jobs as they are shown, of every namespace.
@@ -28,7 +28,7 @@ pub(super) async fn views(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.answer(&read, |shared| Ok(shared.model.jobs())).await
+    shared.filtered(Source::Model, &read, |shared| Ok(shared.model.jobs())).await
 }
 
 pub(super) async fn list(

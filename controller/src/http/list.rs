@@ -7,6 +7,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use axum::response::{IntoResponse, Response};
 use herdlet_api_types::view::{AllocView, JobView};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{
@@ -93,6 +94,35 @@ impl Shared {
             None => answer,
         })
     }
+}
+
+impl Shared {
+    /// A list that is answered whole and in an order of its own; only what fits the filter of `read`.
+    pub(super) async fn filtered<T: Serialize>(
+        self: &Arc<Self>,
+        source: Source,
+        read: &Read,
+        find: impl FnOnce(&Self) -> ApiResult<Vec<T>>,
+    ) -> ApiResult<Response> {
+        let filter = Filter::parse(&read.filter)?;
+        if read.filter.trim().is_empty() {
+            return self.answer_from(source, read, find).await;
+        }
+        self.answer_from(source, read, |shared| fitting(find(shared)?, &filter)).await
+    }
+}
+
+/// What fits, as it is shown.
+pub(super) fn fitting<T: Serialize>(found: Vec<T>, filter: &Filter) -> ApiResult<Vec<Value>> {
+    let mut fitting = Vec::new();
+    for one in found {
+        let shown = serde_json::to_value(one);
+        let shown = shown.map_err(|error| ApiError::Failed(format!("write the answer: {error}")))?;
+        if filter.accepts(&shown)? {
+            fitting.push(shown);
+        }
+    }
+    Ok(fitting)
 }
 
 /// The page of `found` that is asked for.

@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use super::{
     Shared,
     error::ApiResult,
-    list::Listed,
+    filter::Filter,
+    list::{Listed, fitting},
     query::{Params, Read, Source},
 };
 
@@ -43,21 +44,29 @@ pub(super) async fn registrations(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.answer_from(Source::Services, &read, |shared| Ok(shared.catalog.all())).await
+    shared.filtered(Source::Services, &read, |shared| Ok(shared.catalog.all())).await
 }
 
-/// Names and tags, by namespace.
+/// Names and tags, by namespace. Filtered are the services of each, by `Namespace`, `ServiceName` and `Tags`.
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
+    let filter = Filter::parse(&read.filter)?;
     let stubs = |shared: &Shared| {
         let mut found: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
         for registration in shared.catalog.all().into_iter().filter(|one| read.covers(&one.job.namespace)) {
             let services = found.entry(registration.job.namespace.to_string()).or_default();
             services.entry(registration.name).or_default().extend(registration.tags);
         }
-        Ok(found.into_iter().map(|(namespace, services)| stub(&namespace, services)).collect::<Vec<_>>())
+        let mut stubs = Vec::new();
+        for (namespace, services) in found {
+            let services = fitting(of_namespace(&namespace, services), &filter)?;
+            if !services.is_empty() {
+                stubs.push(stub(&namespace, services));
+            }
+        }
+        Ok(stubs)
     };
     shared.answer_from(Source::Services, &read, stubs).await
 }
@@ -125,15 +134,22 @@ fn passes(registration: &Registration, view: &AllocView) -> bool {
             || !tasks.any(|task| is_its(&task.name) && task.phase == TaskPhase::Stopping))
 }
 
-fn stub(namespace: &str, services: BTreeMap<String, Vec<String>>) -> Value {
-    let services: Vec<_> = services
-        .into_iter()
-        .map(|(name, mut tags)| {
-            tags.sort();
-            tags.dedup();
-            json!({ "ServiceName": name, "Tags": tags })
-        })
-        .collect();
+/// The services of a namespace, each with its namespace for a filter to name.
+fn of_namespace(namespace: &str, services: BTreeMap<String, Vec<String>>) -> Vec<Value> {
+    let one = |(name, mut tags): (String, Vec<String>)| {
+        tags.sort();
+        tags.dedup();
+        json!({ "Namespace": namespace, "ServiceName": name, "Tags": tags })
+    };
+    services.into_iter().map(one).collect()
+}
+
+fn stub(namespace: &str, services: Vec<Value>) -> Value {
+    let without_namespace = |mut service: Value| {
+        service.as_object_mut().map(|fields| fields.remove("Namespace"));
+        service
+    };
+    let services: Vec<_> = services.into_iter().map(without_namespace).collect();
     json!({ "Namespace": namespace, "Services": services })
 }
 

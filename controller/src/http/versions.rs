@@ -19,9 +19,11 @@ use super::{
     Shared, body,
     error::ApiResult,
     evaluations::Trigger,
+    filter::Filter,
     jobs::registered,
+    list::fitting,
     payload,
-    query::{Params, Read},
+    query::{Params, Read, Source},
 };
 
 /// All that are kept, newest first.
@@ -31,7 +33,7 @@ pub(super) async fn views(
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     let key = read.job(id);
-    shared.answer(&read, |shared| Ok(newest_first(&*shared.known_job(&key)?))).await
+    shared.filtered(Source::Model, &read, |shared| Ok(newest_first(&*shared.known_job(&key)?))).await
 }
 
 pub(super) async fn list(
@@ -40,6 +42,7 @@ pub(super) async fn list(
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     let key = read.job(id);
+    let filter = Filter::parse(&read.filter)?;
     let versions = |shared: &Shared| {
         let view = shared.known_job(&key)?;
         let shown = |version: &JobVersion| {
@@ -48,7 +51,7 @@ pub(super) async fn list(
             whole
         };
         let versions: Vec<Value> = newest_first(&view).iter().map(shown).collect();
-        Ok(json!({ "Versions": versions, "Diffs": null }))
+        Ok(json!({ "Versions": fitting(versions, &filter)?, "Diffs": null }))
     };
     shared.answer(&read, versions).await
 }

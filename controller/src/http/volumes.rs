@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     Shared,
     error::{ApiError, ApiResult},
-    query::{Params, Read, flag},
+    query::{Params, Read, Source, flag},
 };
 
 /// All volumes as they are shown.
@@ -22,7 +22,7 @@ pub(super) async fn views(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.answer(&read, |shared| Ok(shared.model.volumes())).await
+    shared.filtered(Source::Model, &read, |shared| Ok(shared.model.volumes())).await
 }
 
 /// What becomes of a removed volume's data.

@@ -49,6 +49,31 @@ async fn lists_come_in_pages_in_either_direction() {
     assert!(ground.get("/v1/jobs?pretty").await.1.contains("\n  "), "for people");
 }
 
+#[tokio::test]
+async fn lists_that_have_no_pages_take_a_filter_too() {
+    let ground = Ground::new();
+    let (web, db) = (job("web", "front", "httpd"), job("db", "g", "t"));
+    ground.show(9, &[job_view(&web, 2), job_view(&db, 0)], &[alloc_view(&web, 0, 0x11)]);
+    ground.unix(Limits::default()).await;
+    let count = async |path: &str, filter: &str| {
+        let answer = ground.http().get(format!("http://localhost{path}")).query(&[("filter", filter)]);
+        let answer = answer.send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{path} {filter}");
+        let shown: Value = answer.json().await.unwrap();
+        shown.get("Versions").unwrap_or(&shown).as_array().unwrap().len()
+    };
+    assert_eq!(count("/v1/herdlet/jobs", "key.id == web").await, 1);
+    assert_eq!(count("/v1/herdlet/jobs", "").await, 2);
+    assert_eq!(count("/v1/herdlet/allocs", "status != running").await, 0);
+    assert_eq!(count("/v1/job/web/versions", "Version == 2").await, 1);
+    assert_eq!(count("/v1/job/web/versions", "Version == 7").await, 0);
+    assert_eq!(count("/v1/herdlet/job/web/versions", "version == 7").await, 0);
+    for path in ["/v1/services", "/v1/job/web/deployments", "/v1/herdlet/volumes", "/v1/herdlet/drift"] {
+        assert_eq!(count(path, "any == x").await, 0, "{path}");
+        assert_eq!(ground.get(&format!("{path}?filter=x")).await.0, 400, "{path}");
+    }
+}
+
 fn registration(view: &AllocView, id: &str) -> Registration {
     let check = RegisteredCheck {
         id: "c1".to_owned(),
@@ -132,6 +157,10 @@ async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of
     assert_eq!(wait("99999".to_owned()).await.unwrap(), 0, "an index of another life is answered at once");
     let services: Vec<Value> = serde_json::from_str(&ground.get("/v1/services").await.1).unwrap();
     assert_eq!(services[0]["Services"], json!([{ "ServiceName": "front", "Tags": ["a"] }]));
+    for (filter, count) in [("Tags%20contains%20a", 1), ("ServiceName%20!=%20front", 0)] {
+        let answer = ground.get(&format!("/v1/services?filter={filter}")).await.1;
+        assert_eq!(serde_json::from_str::<Vec<Value>>(&answer).unwrap().len(), count, "{filter}");
+    }
 }
 
 /// A proxy that follows the topic `Service` reads the list with each event: they must say the same.
