@@ -1,10 +1,14 @@
-//! `herdlet logs`: the output of everything under a target, merged line by line, each with the name of its task.
+//! `herdlet logs`: the output of everything under a target, each line with the name of its task. What tasks write bears no time:
+//! what is there comes stream by stream, the one that was last written to last; what is followed is merged line by line as it comes.
 
-use std::{collections::BTreeSet, io::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Write as _,
+};
 
 use clap::{Args, ValueEnum};
 use futures_util::{Stream, StreamExt};
-use herdlet_api_types::{AllocId, view::AllocView};
+use herdlet_api_types::{AllocId, nomad::FileInfo, view::AllocView};
 use serde::Serialize;
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -67,6 +71,8 @@ struct JsonLine<'l> {
 
 /// A line longer than this is printed in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
+/// Where an allocation's log files are.
+const LOGS: &str = "alloc/logs";
 /// Lines between the readers and the printer.
 const LINES_LEN: usize = 64;
 
@@ -140,6 +146,7 @@ struct Line {
     bytes: Vec<u8>,
 }
 
+#[derive(Clone)]
 struct Merge {
     client: Client,
     streams: &'static [&'static str],
@@ -150,6 +157,9 @@ struct Merge {
 
 impl Merge {
     async fn these(self, sources: Vec<Source>) -> Result<(), Failure> {
+        if !self.follow {
+            return self.one_after_another(sources).await;
+        }
         let mut readers = JoinSet::new();
         for source in sources {
             self.read(&mut readers, &source);
@@ -157,6 +167,31 @@ impl Merge {
         drop(self.sender);
         while let Some(read) = readers.join_next().await {
             read.map_err(|error| Failure::new(format!("failed to read a log: {error}")))??;
+        }
+        Ok(())
+    }
+
+    /// What there is, in the order in which the streams were last written to: that is all that their files know of time.
+    async fn one_after_another(self, sources: Vec<Source>) -> Result<(), Failure> {
+        let mut files: BTreeMap<AllocId, Vec<FileInfo>> = BTreeMap::new();
+        let mut found = Vec::new();
+        for source in sources {
+            if !files.contains_key(&source.alloc) {
+                let listed = match self.client.list_files(source.alloc, LOGS).await {
+                    // Gone just now; what is read below will say the same.
+                    Err(ClientError::Status { status: 404, .. }) => Vec::new(),
+                    listed => listed?,
+                };
+                files.insert(source.alloc, listed);
+            }
+            let files = files.get(&source.alloc).map(Vec::as_slice).unwrap_or_default();
+            for stream in self.streams {
+                found.push((last_written(files, &source.task, stream).to_owned(), source.clone(), *stream));
+            }
+        }
+        found.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+        for (_, source, stream) in found {
+            self.stream(&source, stream).await?;
         }
         Ok(())
     }
@@ -206,29 +241,38 @@ impl Merge {
 
     fn read(&self, readers: &mut JoinSet<Result<(), ClientError>>, source: &Source) {
         for stream in self.streams {
-            let request =
-                LogRequest { task: source.task.clone(), stream, follow: self.follow, tail: self.tail };
-            let (client, source, sender) = (self.client.clone(), source.clone(), self.sender.clone());
-            readers.spawn(async move {
-                let pieces = match client.logs(source.alloc, &request).await {
-                    // A task that wrote nothing, or whose allocation has just gone.
-                    Err(ClientError::Status { status: 404, .. }) => return Ok(()),
-                    pieces => pieces?,
-                };
-                into_lines(pieces, |bytes| {
-                    let line = Line {
-                        alloc: source.alloc,
-                        name: source.name.clone(),
-                        stream: request.stream,
-                        bytes,
-                    };
-                    let sender = sender.clone();
-                    async move { sender.send(line).await.is_ok() }
-                })
-                .await
-            });
+            let (merge, source) = (self.clone(), source.clone());
+            readers.spawn(async move { merge.stream(&source, stream).await });
         }
     }
+
+    /// Hands on the lines of one stream, from where they are wanted to its end.
+    async fn stream(&self, source: &Source, stream: &'static str) -> Result<(), ClientError> {
+        let request = LogRequest { task: source.task.clone(), stream, follow: self.follow, tail: self.tail };
+        let pieces = match self.client.logs(source.alloc, &request).await {
+            // A task that wrote nothing, or whose allocation has just gone.
+            Err(ClientError::Status { status: 404, .. }) => return Ok(()),
+            pieces => pieces?,
+        };
+        into_lines(pieces, |bytes| {
+            let line = Line { alloc: source.alloc, name: source.name.clone(), stream, bytes };
+            async move { self.sender.send(line).await.is_ok() }
+        })
+        .await
+    }
+}
+
+/// When a stream was last written to, as text that sorts by time; the least where it has no file.
+fn last_written<'f>(files: &'f [FileInfo], task: &str, stream: &str) -> &'f str {
+    let is_of_it = |file: &&FileInfo| {
+        let number = file.name.strip_prefix(task).and_then(|rest| rest.strip_prefix('.'));
+        let number =
+            number.and_then(|rest| rest.strip_prefix(stream)).and_then(|rest| rest.strip_prefix('.'));
+        number.is_some_and(|number| number.parse::<u64>().is_ok())
+    };
+    // All are in UTC; without the Z the digits of a fraction sort as they should.
+    let times = files.iter().filter(is_of_it).filter_map(|file| file.mod_time.as_deref());
+    times.map(|time| time.trim_end_matches('Z')).max().unwrap_or_default()
 }
 
 /// Cuts a log into lines; an unfinished one comes at the end.
@@ -307,6 +351,27 @@ fn json_line(line: &Line) -> serde_json::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_is_as_old_as_its_last_file() {
+        let file = |name: &str, time: &str| FileInfo {
+            name: name.to_owned(),
+            is_dir: false,
+            size: 1,
+            file_mode: "-rw-r--r--".to_owned(),
+            mod_time: Some(time.to_owned()),
+            content_type: None,
+        };
+        let files = [
+            file("a.stdout.0", "2026-01-02T03:04:05Z"),
+            file("a.stdout.1", "2026-01-02T03:04:06.12Z"),
+            file("a.stderr.0", "2026-01-02T03:04:06.1Z"),
+            file("a.stdout.fifo", "2027-01-02T03:04:05Z"),
+        ];
+        assert_eq!(last_written(&files, "a", "stdout"), "2026-01-02T03:04:06.12");
+        assert!(last_written(&files, "a", "stderr") < last_written(&files, "a", "stdout"));
+        assert_eq!(last_written(&files, "b", "stdout"), "");
+    }
 
     #[test]
     fn a_line_for_programs_bears_its_labels() {
