@@ -102,6 +102,11 @@ impl Job {
         self.groups.iter().find(|group| group.name == name)
     }
 
+    /// Whether any of its services is registered there.
+    pub fn has_services_in(&self, provider: Provider) -> bool {
+        self.groups.iter().flat_map(Group::all_services).any(|(_, service)| service.provider == provider)
+    }
+
     /// Each dispatch makes a child of it.
     pub fn takes_dispatches(&self) -> bool {
         self.parameterized.is_some() && self.dispatched().is_none()

@@ -15,6 +15,7 @@ mod deployments;
 mod diff;
 mod dispatch;
 mod doctor;
+mod environment;
 mod exec;
 mod explain;
 mod failure;
@@ -346,10 +347,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
         }
         if error.use_stderr() { usage } else { 0 }
     })?;
-    cli.settle(words::verb(&args).unwrap_or_default()).map_err(|failure| {
-        failure.print();
-        usage
-    })
+    environment::check().and_then(|()| cli.settle(words::verb(&args).unwrap_or_default())).map_err(
+        |failure| {
+            failure.print();
+            usage
+        },
+    )
 }
 
 impl Cli {

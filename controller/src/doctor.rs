@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use herdlet_api_types::{AllocId, InstanceId};
+use herdlet_api_types::{AllocId, InstanceId, job::Provider};
 use rustix::{
     fs::{Access, AtFlags, CWD, Mode, OFlags, ResolveFlags},
     process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open},
@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::{
     config::Config,
+    desired::manifests::{Drivers, read_folder},
     drivers::{
         catalog::{Consul, ServiceOwner},
         cgroup::{Controller, Mounts},
@@ -371,10 +372,10 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Nothing where nobody says that there is a Consul.
+/// Nothing where nobody says that there is a Consul, and no job of a folder has services in one.
 async fn consul(config: &Config) -> Option<Finding> {
     let resolved = match crate::serve::consul(config) {
-        Ok(resolved) if resolved.is_named() => resolved,
+        Ok(resolved) if resolved.is_named() || wants_consul(&config.manifests) => resolved,
         Ok(_) => return None,
         Err(error) => {
             return Some(Finding::failure(
@@ -398,8 +399,22 @@ async fn consul(config: &Config) -> Option<Finding> {
     };
     Some(match answer {
         Ok(()) => Finding::ok("consul", "answers"),
-        Err(why) => Finding::warning("consul", why, "services with provider consul wait for it"),
+        Err(why) if resolved.is_named() => {
+            Finding::warning("consul", why, "services with provider consul wait for it")
+        }
+        Err(why) => Finding::warning(
+            "consul",
+            format!("a job of a folder has services in Consul, and `consul` of the config names none: {why}"),
+            "name it, or write provider = \"nomad\": in Nomad's formats a service without provider is Consul's",
+        ),
     })
+}
+
+/// Whether a job in these folders has services in Consul.
+fn wants_consul(folders: &[PathBuf]) -> bool {
+    let files = folders.iter().flat_map(|folder| read_folder(folder, &Drivers::built_in()).files);
+    let mut jobs = files.filter_map(|file| file.content.ok()).flat_map(|set| set.jobs);
+    jobs.any(|job| job.object.has_services_in(Provider::Consul))
 }
 
 fn may(path: &Path, access: Access) -> bool {

@@ -70,10 +70,28 @@ fn distrust(failure: &str) -> Option<&'static str> {
         Some("name the authority that signed the agent's certificate: --ca-cert FILE, or set HERDLET_CACERT")
     } else if failure.contains("fatal alert: CertificateRequired") {
         Some("the agent asks for a certificate: --client-cert FILE --client-key FILE")
+    } else if failure.contains("fatal alert: CertificateExpired") {
+        Some("the certificate that was shown has run out: --client-cert needs a new one")
+    } else if REFUSED.iter().any(|alert| failure.contains(alert)) {
+        Some(
+            "the agent does not take the certificate that was shown: --client-cert needs one that an authority in `tls.ca_file` of its config has signed, for clients",
+        )
     } else {
         None
     }
 }
+
+/// What agents say of a client's certificate that they don't take, by TLS's own words.
+const REFUSED: [&str; 8] = [
+    "fatal alert: UnknownCA",
+    "fatal alert: BadCertificate",
+    "fatal alert: UnsupportedCertificate",
+    "fatal alert: CertificateRevoked",
+    "fatal alert: CertificateUnknown",
+    "fatal alert: AccessDenied",
+    "fatal alert: DecryptError",
+    "fatal alert: DecodeError",
+];
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {

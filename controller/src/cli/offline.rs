@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
-use herdlet_api_types::nomad;
+use herdlet_api_types::{job::Provider, nomad};
 use herdlet_plan::job::periodic;
 use serde::Serialize;
 
@@ -42,6 +42,8 @@ struct Validation {
     jobs: Vec<String>,
     /// When periodic jobs would be launched first, were they applied now.
     launches: BTreeMap<String, String>,
+    /// Jobs whose services go to Consul, which the agent then needs.
+    consul: Vec<String>,
     volumes: Vec<String>,
     problems: Vec<Problem>,
     /// Problems that are not listed.
@@ -98,6 +100,7 @@ pub(super) fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
             good,
             jobs: set.jobs.iter().map(|loaded| loaded.object.key().to_string()).collect(),
             launches: launches(&set),
+            consul: for_consul(&set),
             volumes: set.volumes.iter().map(|loaded| loaded.object.name.clone()).collect(),
             more_problems: problems.more(),
             problems: problems.into_vec(),
@@ -116,6 +119,12 @@ fn launches(set: &Set) -> BTreeMap<String, String> {
     first.collect()
 }
 
+/// Jobs with services in Consul. In Nomad's formats that is what a service without `provider` means.
+fn for_consul(set: &Set) -> Vec<String> {
+    let jobs = set.jobs.iter().map(|loaded| &loaded.object);
+    jobs.filter(|job| job.has_services_in(Provider::Consul)).map(|job| job.key().to_string()).collect()
+}
+
 fn say_validation(set: &Set, problems: &Problems) {
     for warning in &set.warnings {
         anstream::eprintln!("{} {warning}", styled(style::WARNING, "warning:"));
@@ -123,6 +132,11 @@ fn say_validation(set: &Set, problems: &Problems) {
     if problems.is_empty() {
         let (jobs, volumes) = (counted(set.jobs.len(), "job"), counted(set.volumes.len(), "volume"));
         show::out(&format!("good: {jobs}, {volumes}\n"));
+        for job in for_consul(set) {
+            show::out(&format!(
+                "  {job} has services in Consul, as without `provider` in Nomad's formats; without a Consul: provider = \"nomad\"\n"
+            ));
+        }
         for (job, at) in launches(set) {
             show::out(&format!("  {job} would be launched first at {at}\n"));
         }

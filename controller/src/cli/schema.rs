@@ -66,7 +66,9 @@ pub(super) fn schema(args: &SchemaArgs) -> Result<u8, Failure> {
 
 /// What there is to say of a field.
 fn explained(field: &Field, all: &[Field]) -> String {
-    let mut text = format!("{}  {}\n", styled(style::HEADING, &field.path), field.kind());
+    let driver = field.driver.as_ref().map(|driver| format!(" (driver {driver})")).unwrap_or_default();
+    let mut text =
+        format!("{}  {}\n", styled(style::HEADING, format!("{}{driver}", field.path)), field.kind());
     let mut line = |name: &str, value: &str| text.push_str(&format!("  {name}: {value}\n"));
     if let Some(description) = field.description() {
         line("What", &description);
@@ -83,7 +85,8 @@ fn explained(field: &Field, all: &[Field]) -> String {
     if let Some(unbuilt) = field.unbuilt() {
         line("Not built in this release", &unbuilt);
     }
-    let inner: Vec<&Field> = all.iter().filter(|other| other.is_directly_in(&field.path)).collect();
+    let is_inner = |other: &&Field| other.is_directly_in(&field.path) && other.driver == field.driver;
+    let inner: Vec<&Field> = all.iter().filter(is_inner).collect();
     if !inner.is_empty() {
         text.push_str("  Fields:\n");
         let mut table = Table::new(&["", "", ""]);
@@ -98,7 +101,7 @@ fn explained(field: &Field, all: &[Field]) -> String {
         }
         text.push_str(&table.render(Heading::Hidden));
     }
-    if let Some(example) = example_of(&field.path) {
+    if let Some(example) = example_of(&field.path).filter(|_| !fields::is_of_another(field, all)) {
         text.push_str("  Example:\n");
         example.lines().for_each(|line| text.push_str(&format!("    {line}\n")));
     }
@@ -146,6 +149,21 @@ mod tests {
         assert!(explain("metadata.name").contains("Required: yes"));
         assert!(explain("spec.groups.tasks.config.command").contains("program"));
         assert!(explain("spec.type").contains("Default: service"));
+    }
+
+    #[test]
+    fn the_settings_of_a_driver_are_those_of_that_driver() {
+        let told = explain("spec.groups.tasks.config");
+        let (of_all, rest) = told.split_once("spec.groups.tasks.config (driver raw_exec)").unwrap();
+        let (of_raw_exec, of_mock) = rest.split_once("spec.groups.tasks.config (driver mock)").unwrap();
+        assert!(!of_all.contains("Fields:") && !of_all.contains("Example:"), "{of_all}");
+        assert!(of_raw_exec.contains("    command ") && !of_raw_exec.contains("run_for"), "{of_raw_exec}");
+        assert!(of_raw_exec.contains("      command: /usr/bin/httpd"), "{of_raw_exec}");
+        assert!(of_mock.contains("    run_for ") && !of_mock.contains("command:"), "{of_mock}");
+        assert!(
+            explain("spec.groups.tasks.config.run_for")
+                .contains("spec.groups.tasks.config.run_for (driver mock)")
+        );
     }
 
     #[test]

@@ -76,6 +76,14 @@ async fn consul_is_asked_only_where_somebody_named_it() {
     if std::env::var_os("CONSUL_HTTP_ADDR").is_none() {
         assert_eq!(consul(&config).await, None);
     }
+    let folder = tempfile::tempdir().unwrap();
+    let folders = [folder.path().to_owned()];
+    let web = "job \"web\" {\n  group \"g\" {\n    service {\n      name = \"web\"\n      PROVIDER\n    }\n    task \"t\" {\n      \
+               driver = \"mock\"\n    }\n  }\n}\n";
+    for (provider, wanted) in [("", true), ("provider = \"nomad\"", false)] {
+        std::fs::write(folder.path().join("web.hcl"), web.replace("PROVIDER", provider)).unwrap();
+        assert_eq!(wants_consul(&folders), wanted, "{provider}");
+    }
     // A port that nobody listens on.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let file = File::read("agent.yaml", format!("consul: {{address: \"{closed}\"}}").as_bytes()).unwrap();

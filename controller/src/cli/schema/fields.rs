@@ -21,6 +21,8 @@ pub(super) struct Field {
     pub(super) schema: Json,
     /// Whether it must be written.
     pub(super) is_required: bool,
+    /// The driver that has it; none where it is the same for all.
+    pub(super) driver: Option<String>,
 }
 
 /// What a path leads to.
@@ -37,33 +39,58 @@ const DEPTH_MAX: usize = 12;
 /// All fields, outermost first.
 pub(super) fn fields(root: &Json) -> Vec<Field> {
     let mut found = Vec::new();
-    collect(root, root, "", 0, &mut found);
+    collect(root, root, Place { path: "", driver: None, depth: 0 }, &mut found);
     found
 }
 
-fn collect(root: &Json, schema: &Json, path: &str, depth: usize, found: &mut Vec<Field>) {
+/// Where a schema stands.
+#[derive(Clone, Copy)]
+struct Place<'p> {
+    path: &'p str,
+    /// The driver that alone has what is here.
+    driver: Option<&'p str>,
+    depth: usize,
+}
+
+fn collect(root: &Json, schema: &Json, place: Place<'_>, found: &mut Vec<Field>) {
+    let Place { path, driver, depth } = place;
     if depth > DEPTH_MAX {
         return;
     }
+    let inside = Place { depth: depth + 1, ..place };
     let whole = whole(root, schema);
     let required = whole.get("required").and_then(Json::as_array).cloned().unwrap_or_default();
     for (name, inner) in whole.get("properties").and_then(Json::as_object).into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         let is_required = required.iter().any(|required| required == name);
-        let field = Field { path: path.clone(), schema: Json::Object(self::whole(root, inner)), is_required };
-        if !found.iter().any(|other| other.path == field.path && other.description() == field.description()) {
+        let schema = Json::Object(self::whole(root, inner));
+        let field = Field { path: path.clone(), schema, is_required, driver: driver.map(str::to_owned) };
+        let is_known = |other: &Field| {
+            (&other.path, &other.driver) == (&field.path, &field.driver)
+                && other.description() == field.description()
+        };
+        if !found.iter().any(is_known) {
             found.push(field);
         }
-        collect(root, inner, &path, depth + 1, found);
+        collect(root, inner, Place { path: &path, ..inside }, found);
     }
-    for key in ["items", "additionalProperties", "then"] {
+    for key in ["items", "additionalProperties"] {
         if let Some(inner) = whole.get(key).filter(|inner| inner.is_object()) {
-            collect(root, inner, path, depth + 1, found);
+            collect(root, inner, inside, found);
         }
+    }
+    if let Some(inner) = whole.get("then") {
+        let driver = whole.get("if").and_then(|condition| condition.pointer("/properties/driver/const"));
+        collect(
+            root,
+            inner,
+            Place { driver: driver.and_then(Json::as_str).or(place.driver), ..inside },
+            found,
+        );
     }
     for key in ["oneOf", "anyOf", "allOf"] {
         for inner in whole.get(key).and_then(Json::as_array).into_iter().flatten() {
-            collect(root, inner, path, depth + 1, found);
+            collect(root, inner, inside, found);
         }
     }
 }
@@ -248,6 +275,18 @@ const DEFAULT_IS_GIVEN: [&str; 16] = [
     "spec.groups.tasks.prestop.command",
     "spec.groups.services.checks.path",
 ];
+
+/// Whether the example of a field is one of another driver, or of one driver where all are meant.
+pub(super) fn is_of_another(field: &Field, all: &[Field]) -> bool {
+    let steps: Vec<&str> = field.path.split('.').collect();
+    let value = EXAMPLES.iter().find_map(|document| at(document, &steps)).and_then(Json::as_object);
+    let is_other = |name: &String| {
+        let is_it = |other: &&Field| other.is_directly_in(&field.path) && other.name() == name;
+        let mut inner = all.iter().filter(is_it).peekable();
+        inner.peek().is_some() && inner.all(|other| other.driver != field.driver)
+    };
+    value.is_some_and(|fields| fields.keys().any(is_other))
+}
 
 /// How a field may be written.
 pub(super) fn example_of(path: &str) -> Option<String> {
