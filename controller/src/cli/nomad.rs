@@ -132,10 +132,14 @@ fn unknown<'v>(noun: &str, second: &str, known: impl Iterator<Item = &'v str> + 
 impl Verb {
     fn line(&self) -> String {
         let theirs = format!("{} {} {}", self.noun, self.verb, self.usage);
-        if self.ours == [self.noun, self.verb] {
+        if self.is_called_so_here() {
             return format!("  herdlet {theirs}\n");
         }
         format!("  herdlet {theirs:<32}is herdlet {}\n", self.ours.join(" "))
+    }
+
+    fn is_called_so_here(&self) -> bool {
+        self.ours == [self.noun, self.verb]
     }
 
     fn otherwise(&self, args: &[OsString]) -> Option<&'static str> {
@@ -226,8 +230,11 @@ impl Words {
             self.rest.remove(0);
         }
         let mut words: Vec<OsString> = path.iter().map(OsString::from).collect();
-        words.extend(self.flags);
-        words.extend(placed(verb.places, self.names));
+        let names = placed(verb.places, self.names);
+        // What is called the same here may have a further word before its flags: `job periodic force`.
+        let (first, then) = if verb.is_called_so_here() { (names, self.flags) } else { (self.flags, names) };
+        words.extend(first);
+        words.extend(then);
         if !self.rest.is_empty() {
             words.push("--".into());
             words.extend(self.rest);
@@ -335,7 +342,7 @@ mod tests {
             ("herdlet alloc exec -i -t 1234 sh", "herdlet exec -i -t 1234 -- sh"),
             ("herdlet deployment fail -detach web", "herdlet deployment fail web"),
             ("herdlet job periodic force -detach backup", "herdlet job periodic force backup"),
-            ("herdlet job periodic force -json backup", "herdlet job periodic -o json force backup"),
+            ("herdlet job periodic force -json backup", "herdlet job periodic force backup -o json"),
             ("herdlet job inspect web", "herdlet get jobs -o yaml web"),
             ("herdlet job inspect -o name web", "herdlet get jobs -o name web"),
             ("herdlet job --help", "ours"),
