@@ -2,7 +2,7 @@
 //! what is there comes stream by stream, the one that was last written to last; what is followed is merged line by line as it comes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     io::Write as _,
 };
 
@@ -176,15 +176,16 @@ impl Merge {
         let mut files: BTreeMap<AllocId, Vec<FileInfo>> = BTreeMap::new();
         let mut found = Vec::new();
         for source in sources {
-            if !files.contains_key(&source.alloc) {
-                let listed = match self.client.list_files(source.alloc, LOGS).await {
-                    // Gone just now; what is read below will say the same.
-                    Err(ClientError::Status { status: 404, .. }) => Vec::new(),
-                    listed => listed?,
-                };
-                files.insert(source.alloc, listed);
-            }
-            let files = files.get(&source.alloc).map(Vec::as_slice).unwrap_or_default();
+            let files = match files.entry(source.alloc) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    place.insert(match self.client.list_files(source.alloc, LOGS).await {
+                        // Gone just now; what is read below will say the same.
+                        Err(ClientError::Status { status: 404, .. }) => Vec::new(),
+                        listed => listed?,
+                    })
+                }
+            };
             for stream in self.streams {
                 found.push((last_written(files, &source.task, stream).to_owned(), source.clone(), *stream));
             }

@@ -57,7 +57,10 @@ pub(super) fn resolve(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Res
     }
     match by_id(text, allocs) {
         Some(found) => found,
-        None => Err(near.unwrap_or_else(|| unknown(text, jobs, allocs))),
+        // The name of a child that is not there looks like a task of its parent.
+        None => Err(near
+            .filter(|_| children::collected(text, jobs).is_none())
+            .unwrap_or_else(|| unknown(text, jobs, allocs))),
     }
 }
 
