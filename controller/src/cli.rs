@@ -305,16 +305,12 @@ pub enum ClientCommand {
 /// The exit code: 0 after help, 125 where `run` or `exec` were misused (their other codes are the task's), else 2.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
     let args: Vec<OsString> = args.into_iter().collect();
-    // Before anything is understood: what is wrong is told in colours too, or without.
-    style::choose(words::color(&args));
-    let args = match nomad::translate(&args) {
-        Said::Ours => args,
-        Said::Translated(ours, note) => {
-            if let Some(note) = note {
-                anstream::eprintln!("{} {note}", show::styled(style::WARNING, "warning:"));
-            }
-            ours
-        }
+    let said = nomad::translate(&args);
+    // Before anything is printed, and as Nomad's flags say too: what is wrong is told in colours, or without.
+    style::choose(words::color(if let Said::Translated(ours, _) = &said { ours } else { &args }));
+    let (args, note) = match said {
+        Said::Ours => (args, None),
+        Said::Translated(ours, note) => (ours, note),
         Said::Refused(why) => {
             Failure::new(why).print();
             return Err(failure::USAGE);
@@ -347,12 +343,16 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
         }
         if error.use_stderr() { usage } else { 0 }
     })?;
-    environment::check().and_then(|()| cli.settle(words::verb(&args).unwrap_or_default())).map_err(
-        |failure| {
-            failure.print();
-            usage
-        },
-    )
+    let settled = environment::check().and_then(|()| cli.settle(words::verb(&args).unwrap_or_default()));
+    let cli = settled.map_err(|failure| {
+        failure.print();
+        usage
+    })?;
+    // Only now is it sure that something is done of which it can be told.
+    if let Some(note) = note {
+        anstream::eprintln!("{} {note}", show::styled(style::WARNING, "warning:"));
+    }
+    Ok(cli)
 }
 
 impl Cli {

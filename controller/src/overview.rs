@@ -19,10 +19,9 @@ pub fn overview(model: &ReadModel, now_ns: u64) -> Overview {
     let gauges = Gauges::of(model, now_ns);
     let mut jobs: Vec<JobRow> = model.jobs().iter().map(|job| row(job, &model.allocs_of(&job.key))).collect();
     jobs.sort_by_key(|row| row.state == ConvergenceState::Converged);
-    let converged = jobs.iter().filter(|row| row.state == ConvergenceState::Converged).count();
     Overview {
         index,
-        converged: converged as u64,
+        converged: gauges.jobs().0,
         lag: Duration(i64::try_from(gauges.lag_ns).unwrap_or(i64::MAX)),
         overdue: gauges.overdue.values().sum(),
         drift_repaired: model.history().repairs(now_ns),

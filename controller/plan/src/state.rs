@@ -25,7 +25,6 @@ use serde::{Deserialize, Serialize};
 
 pub use self::part::{Doing, Ended, PartState, Parts};
 use crate::{
-    alloc::apply::healthy_by,
     limits::EVENTS_MAX,
     op::Part,
     time::{BootId, Deadline, Now},
@@ -104,6 +103,11 @@ pub enum Followed {
     At(Deadline),
     /// Nothing.
     Never,
+}
+
+/// Until when an allocation of the group may take to become healthy, from now on.
+pub(crate) fn healthy_by(now: Now, group: &Group) -> Option<Deadline> {
+    group.update.as_ref().map(|update| Deadline::after(now, update.healthy_deadline))
 }
 
 impl Durable {

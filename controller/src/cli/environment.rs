@@ -6,14 +6,14 @@ use std::ffi::{OsStr, OsString};
 
 use super::failure::{Failure, USAGE};
 
-/// What the names of variables that are read begin with.
-const READ: [&str; 10] = [
-    "HERDLET_",
-    "NOMAD_VAR_",
+/// Variables that are read, of which there are families.
+const PREFIXES: [&str; 3] = ["HERDLET_", "NOMAD_VAR_", "CONSUL_HTTP_"];
+/// Variables that are read, by their whole names.
+const NAMES: [&str; 8] = [
     "NOMAD_TOKEN",
     "NOMAD_CACERT",
-    "NOMAD_CLIENT_",
-    "CONSUL_HTTP_",
+    "NOMAD_CLIENT_CERT",
+    "NOMAD_CLIENT_KEY",
     "XDG_STATE_HOME",
     "XDG_RUNTIME_DIR",
     "HOME",
@@ -34,8 +34,10 @@ pub(super) fn check() -> Result<(), Failure> {
 }
 
 fn not_text(variables: impl Iterator<Item = (OsString, OsString)>) -> Option<String> {
-    let is_read =
-        |name: &OsStr| READ.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()));
+    let is_read = |name: &OsStr| {
+        let starts = |prefix: &&str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+        PREFIXES.iter().any(starts) || NAMES.iter().any(|known| name == *known)
+    };
     let mut wrong = variables.filter(|(name, value)| is_read(name) && value.to_str().is_none());
     wrong.next().map(|(name, _)| name.to_string_lossy().into_owned())
 }
@@ -55,6 +57,9 @@ mod tests {
             Some("HERDLET_STATE_DIR")
         );
         assert_eq!(not_text([set("HERDLET_STATE_DIR", "/st\u{e4}te".as_bytes())].into_iter()), None);
-        assert_eq!(not_text([set("PATH", b"\xff")].into_iter()), None);
+        assert_eq!(not_text([set("HOME", b"\xff")].into_iter()).as_deref(), Some("HOME"));
+        for name in ["PATH", "HOMEBREW_PREFIX", "RUST_LOG_STYLE"] {
+            assert_eq!(not_text([set(name, b"\xff")].into_iter()), None, "{name}");
+        }
     }
 }

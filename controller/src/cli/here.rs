@@ -1,7 +1,8 @@
 //! The manifests of the folder in which somebody types `herdlet up` or `herdlet down`, as Compose finds its file there.
 //!
 //! In: the folder. Out: `herdlet.yaml` (or its like), else every file that is a manifest by what it says or how it is called; or a
-//! sentence that says what was looked for. Files are read as far as it takes to know that, not more.
+//! sentence that says what was looked for. Files are read as far as it takes to know that, not more. What could not be looked at is
+//! an error: `up --prune` deletes the jobs that no file defines, so none may be missed.
 
 use std::{
     fs,
@@ -19,6 +20,8 @@ const MARK: &str = "herdlet/v1";
 const HEAD_BYTES: u64 = 16 * 1024;
 /// A folder with more files than this is none that somebody keeps a few manifests in.
 const FILES_MAX: usize = 1_000;
+/// What always goes.
+const BY_NAME: &str = "name the manifests: -f FILE";
 
 /// Whether a command that names nothing means this folder.
 ///
@@ -49,9 +52,14 @@ fn find(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let failed =
         |error: std::io::Error| Failure::new(format!("failed to list this folder: {error}")).code(USAGE);
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)?.take(FILES_MAX) {
+    for (number, entry) in fs::read_dir(folder).map_err(failed)?.enumerate() {
+        if number == FILES_MAX {
+            let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
+            let message = format!("{} has more than {FILES_MAX} files", folder.display());
+            return Err(Failure::new(message).code(USAGE).hint(BY_NAME));
+        }
         let path = entry.map_err(failed)?.path();
-        if is_manifest(&path) {
+        if is_manifest(&path).map_err(|error| unread(&path, &error))? {
             found.push(own(path));
         }
     }
@@ -64,22 +72,28 @@ fn find(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(found)
 }
 
-fn is_manifest(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    // What editors leave behind is hidden, and pipes are not waited for.
-    if name.starts_with('.') || !path.is_file() {
-        return false;
-    }
-    let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
-    ends(&[".nomad", ".nomad.hcl"]) || ends(&[".yaml", ".yml", ".json"]) && says_so(path)
+fn unread(path: &Path, error: &std::io::Error) -> Failure {
+    let message = format!("failed to see whether {} is a manifest: {error}", path.display());
+    Failure::new(message).code(USAGE).hint(BY_NAME)
 }
 
-/// Whether its beginning names our version of the format; what can't be read is told when it is named.
-fn says_so(path: &Path) -> bool {
+fn is_manifest(path: &Path) -> std::io::Result<bool> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
+    let (is_nomads, may_be_ours) = (ends(&[".nomad", ".nomad.hcl"]), ends(&[".yaml", ".yml", ".json"]));
+    // What editors leave behind is hidden, and pipes are not waited for.
+    if name.starts_with('.') || !(is_nomads || may_be_ours) || !fs::metadata(path)?.is_file() {
+        return Ok(false);
+    }
+    Ok(is_nomads || says_so(path)?)
+}
+
+/// Whether its beginning names our version of the format.
+fn says_so(path: &Path) -> std::io::Result<bool> {
     let mut head = Vec::new();
-    let read = fs::File::open(path).and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
+    fs::File::open(path)?.take(HEAD_BYTES).read_to_end(&mut head)?;
     let text = String::from_utf8_lossy(&head);
-    read.is_ok() && text.lines().any(|line| line.contains("apiVersion") && line.contains(MARK))
+    Ok(text.lines().any(|line| line.contains("apiVersion") && line.contains(MARK)))
 }
 
 #[cfg(test)]
@@ -106,6 +120,26 @@ mod tests {
         assert_eq!(names(dir.path()), ["api.json", "batch.nomad.hcl", "web.yaml"]);
         write("herdlet.yml", "apiVersion: herdlet/v1\n");
         assert_eq!(names(dir.path()), ["herdlet.yml"]);
+    }
+
+    #[test]
+    fn what_is_not_looked_at_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("web.yaml"), "apiVersion: herdlet/v1\n").unwrap();
+        std::os::unix::fs::symlink("nowhere", dir.path().join("notes.txt")).unwrap();
+        assert_eq!(names(dir.path()), ["web.yaml"]);
+        std::os::unix::fs::symlink("nowhere", dir.path().join("api.yaml")).unwrap();
+        let told = find(dir.path()).unwrap_err().to_string();
+        assert!(
+            told.starts_with("failed to see whether ") && told.contains("api.yaml is a manifest"),
+            "{told}"
+        );
+        fs::remove_file(dir.path().join("api.yaml")).unwrap();
+        for number in 2..=FILES_MAX {
+            fs::write(dir.path().join(number.to_string()), "").unwrap();
+        }
+        let told = find(dir.path()).unwrap_err().to_string();
+        assert_eq!(told, format!("{} has more than {FILES_MAX} files", dir.path().display()));
     }
 
     #[test]

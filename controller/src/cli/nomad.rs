@@ -143,7 +143,8 @@ impl Verb {
     }
 
     fn otherwise(&self, args: &[OsString]) -> Option<&'static str> {
-        let is_purged = args.iter().any(|arg| arg == "-purge" || arg == "--purge");
+        let is_purge = |arg: &str| flag_name(arg).is_some_and(|name| name == "purge");
+        let is_purged = args.iter().filter_map(|arg| arg.to_str()).any(is_purge);
         (self.noun == "job" && self.verb == "stop" && !is_purged).then_some(NOTHING_STAYS)
     }
 }
@@ -180,7 +181,8 @@ fn in_our_words(verb: &Verb, command: &Command, args: &[OsString]) -> Result<Vec
                 }
                 Some((_, Meaning::Refused(instead))) => {
                     let name = typed.split('=').next().unwrap_or(typed);
-                    return Err(format!("{name} is not taken: {instead}"));
+                    let off = if typed.ends_with("=false") { " with =false" } else { "" };
+                    return Err(format!("{name} is not taken{off}: {instead}"));
                 }
                 None => {
                     let flag = in_two_dashes(typed);
@@ -200,13 +202,13 @@ fn in_our_words(verb: &Verb, command: &Command, args: &[OsString]) -> Result<Vec
 }
 
 /// What a flag means in Nomad, where it is not one of ours. One that our command has too, and that is written with two dashes as ours
-/// are, is ours.
+/// are, is ours, unless taking it so would do harm.
 fn understood(verb: &str, ours: &Command, typed: &str) -> Option<(usize, Meaning)> {
     let name = typed.trim_start_matches('-');
     let is_ours = find_flag(ours, &in_two_dashes(typed)).is_some();
     match (is_ours, typed.starts_with("--")) {
-        (true, true) => None,
-        (true, false) => flags::of_verb(verb, name),
+        (true, true) if !flags::is_theirs(verb, name) => None,
+        (true, _) => flags::of_verb(verb, name),
         (false, _) => flags::meaning(verb, name),
     }
 }
@@ -243,17 +245,23 @@ impl Words {
     }
 }
 
-/// `-var` as `--var`; single letters, alone or together as in `-it`, stay.
+/// `-var` as `--var`; single letters stay: alone, with a value as in `-n=5`, or together as in `-it`.
 fn in_two_dashes(flag: &str) -> String {
     const TOGETHER: [&str; 4] = ["-it", "-ti", "-fn", "-nf"];
-    let name = flag.strip_prefix('-').unwrap_or(flag);
-    let is_long = name.len() > 1 && !name.starts_with('-') && !TOGETHER.contains(&flag);
+    let is_long = !flag.starts_with("--")
+        && flag_name(flag).is_some_and(|name| name.len() > 1)
+        && !TOGETHER.contains(&flag);
     if is_long { format!("-{flag}") } else { flag.to_owned() }
+}
+
+/// What a flag is called, without dashes and value.
+fn flag_name(flag: &str) -> Option<&str> {
+    flag.strip_prefix('-')?.trim_start_matches('-').split('=').next()
 }
 
 /// A flag of this command, by either of its names.
 fn find_flag<'c>(command: &'c Command, flag: &str) -> Option<&'c clap::Arg> {
-    let name = flag.strip_prefix('-')?.trim_start_matches('-').split('=').next()?;
+    let name = flag_name(flag)?;
     let is_it = |arg: &&clap::Arg| {
         arg.get_long() == Some(name) || arg.get_short().is_some_and(|short| name == short.to_string())
     };
@@ -314,6 +322,11 @@ mod tests {
             ("herdlet job scale web 4", "herdlet scale web 4"),
             ("herdlet job dispatch -meta a=b import -", "herdlet dispatch --meta a=b import -"),
             ("herdlet job stop -purge web", "herdlet delete web"),
+            ("herdlet job stop --purge web", "herdlet delete web"),
+            ("herdlet job stop -purge=true web", "herdlet delete web"),
+            ("herdlet job stop -detach=false web", "herdlet delete --wait web"),
+            ("herdlet job revert -detach=false web 3", "herdlet rollback --wait web --to 3"),
+            ("herdlet job run --detach=false web.hcl", "herdlet apply --wait -f web.hcl"),
             ("herdlet alloc status 1234", "herdlet describe 1234"),
             ("herdlet alloc logs -f -stderr -n 5 1234 httpd", "herdlet logs -f --stderr -n 5 1234/httpd"),
             (
@@ -322,6 +335,8 @@ mod tests {
             ),
             ("herdlet alloc exec 1234 -- ls -la", "herdlet exec 1234 -- ls -la"),
             ("herdlet alloc fs 1234 alloc/logs", "herdlet fs ls 1234 alloc/logs"),
+            ("herdlet alloc logs -n=5 1234", "herdlet logs -n=5 1234"),
+            ("herdlet alloc signal -s=SIGUSR1 1234", "herdlet signal -s=SIGUSR1 1234"),
             ("herdlet alloc signal -s SIGUSR1 1234 httpd", "herdlet signal -s SIGUSR1 1234/httpd"),
             ("herdlet node status", "herdlet get node"),
             (
@@ -376,6 +391,13 @@ mod tests {
                 "herdlet job stop -no-shutdown-delay web",
                 "-no-shutdown-delay is not taken: shutdown_delay always holds",
             ),
+            ("herdlet job stop --purge=false web", "--purge is not taken with =false: a job that is stopped"),
+            ("herdlet job stop -v web", "-v is not taken: with the data of its volumes"),
+            ("herdlet job stop -yes=false web", "-yes is not taken with =false: nothing asks here"),
+            (
+                "herdlet job restart -detach=false web",
+                "-detach is not taken with =false: it never waits here",
+            ),
         ] {
             let told = said(theirs);
             assert!(told.starts_with(why) && !told.contains("abc"), "{theirs}: {told}");
@@ -389,7 +411,29 @@ mod tests {
             other @ (Said::Ours | Said::Refused(_) | Said::Unknown(..)) => panic!("{other:?}"),
         };
         assert_eq!(note("herdlet job stop web"), Some(NOTHING_STAYS));
-        assert_eq!((note("herdlet job stop -purge web"), note("herdlet job restart web")), (None, None));
+        for line in [
+            "herdlet job stop -purge web",
+            "herdlet job stop --purge web",
+            "herdlet job stop -purge=true web",
+            "herdlet job restart web",
+        ] {
+            assert_eq!(note(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_to_be_detached_waits_where_our_command_can() {
+        let mut command = Cli::command();
+        command.build();
+        for verb in &VERBS {
+            let further = (verb.verb == "periodic").then_some("force");
+            let path = verb.ours.iter().copied().chain(further);
+            let ours = path.fold(&command, |command, word| command.find_subcommand(word).unwrap_or(command));
+            let theirs = format!("{} {}", verb.noun, verb.verb);
+            let meant = flags::meaning(&theirs, "detach=false").map(|(_, meaning)| meaning);
+            let waits = meant == Some(Meaning::Is(&["--wait"]));
+            assert_eq!(waits, find_flag(ours, "--wait").is_some(), "{theirs}: {meant:?}");
+        }
     }
 
     #[test]

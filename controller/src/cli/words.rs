@@ -28,9 +28,34 @@ pub(super) fn place_of_verb(args: &[OsString]) -> Option<usize> {
     None
 }
 
-/// What `--color` says, wherever it is given; what comes after `--` is not ours.
+/// The words that are ours: up to `--`, and of `exec` up to the command that it executes, which needs no `--` before it.
+fn ours(args: &[OsString]) -> impl Iterator<Item = &str> {
+    let end = place_of_command(args).unwrap_or(args.len());
+    args[..end].iter().map_while(|arg| arg.to_str().filter(|word| *word != "--"))
+}
+
+/// Where the command of `exec` begins: at its second word that is neither a flag nor a flag's value.
+fn place_of_command(args: &[OsString]) -> Option<usize> {
+    let verb = place_of_verb(args).filter(|at| args[*at] == "exec")?;
+    let mut words = args.iter().enumerate().skip(verb + 1);
+    let mut has_target = false;
+    while let Some((at, word)) = words.next() {
+        let word = word.to_string_lossy();
+        if word == "--task" || WITH_VALUE.contains(&&*word) {
+            words.next();
+        } else if !word.starts_with('-') {
+            if has_target {
+                return Some(at);
+            }
+            has_target = true;
+        }
+    }
+    None
+}
+
+/// What `--color` says, before the command or after it, as long as the words are ours.
 pub(super) fn color(args: &[OsString]) -> When {
-    let mut words = args.iter().map_while(|arg| arg.to_str().filter(|word| *word != "--"));
+    let mut words = ours(args);
     let mut value = None;
     while let Some(word) = words.next() {
         match word.strip_prefix("--color") {
@@ -44,7 +69,7 @@ pub(super) fn color(args: &[OsString]) -> When {
 
 /// What to do about an argument that is known from elsewhere, and not as `unknown` here.
 pub(super) fn tip(args: &[OsString], unknown: &str) -> Option<String> {
-    let mut words = args.iter().map_while(|arg| arg.to_str().filter(|word| *word != "--"));
+    let mut words = ours(args);
     if unknown == "--since" {
         return Some("what tasks have written bears no time; the last lines: --tail LINES".to_owned());
     }
@@ -71,6 +96,9 @@ mod tests {
         assert_eq!(color(&args("herdlet status --color never")), When::Never);
         assert_eq!(color(&args("herdlet --color=always status")), When::Always);
         assert_eq!(color(&args("herdlet exec web -- ls --color=always")), When::Auto);
+        assert_eq!(color(&args("herdlet exec web ls --color=always")), When::Auto);
+        assert_eq!(color(&args("herdlet exec -it --task httpd web ls --color=always")), When::Auto);
+        assert_eq!(color(&args("herdlet exec web --color=never ls --color=always")), When::Never);
         assert_eq!(color(&args("herdlet --color=blue")), When::Auto);
     }
 
@@ -81,5 +109,6 @@ mod tests {
         assert!(said("herdlet logs web --since 5m", "--since").contains("--tail LINES"));
         assert_eq!(said("herdlet logs web --sinc", "--sinc"), "");
         assert_eq!(said("herdlet exec web -- ls -meta", "-m"), "");
+        assert_eq!(said("herdlet exec web ls -meta", "-m"), "");
     }
 }

@@ -129,12 +129,14 @@ impl Field {
                     None if depth > 0 => &Value::Null,
                     None => return Err(ApiError::bad(format!("filter: there is no field {step:?} here"))),
                 },
-                Value::Array(all) => {
-                    let item = step.parse().ok().and_then(|place: usize| all.get(place));
-                    item.ok_or_else(|| {
-                        ApiError::bad(format!("filter: {} is a list, and has no {step:?}", above()))
-                    })?
-                }
+                // So may an item of a list.
+                Value::Array(all) => match step.parse::<usize>() {
+                    Ok(place) => all.get(place).unwrap_or(&Value::Null),
+                    Err(_) => {
+                        let message = format!("filter: {} is a list, and has no {step:?}", above());
+                        return Err(ApiError::bad(message));
+                    }
+                },
                 Value::Null => at,
                 Value::String(_) | Value::Number(_) | Value::Bool(_) => {
                     let message =
@@ -518,10 +520,11 @@ mod tests {
             "Count.below == 1",
             "On.below is empty",
             "Tags.first == a",
-            "Tags.7 == a",
         ] {
             assert!(Filter::parse(text).unwrap().accepts(&shown).is_err(), "{text}");
         }
+        // An item that this list does not have is no mistake.
+        assert!(Filter::parse("Tags.7 == a").unwrap().accepts(&shown).is_ok_and(|accepts| !accepts));
         let told = Filter::parse("Count.below == 1").unwrap().accepts(&shown).unwrap_err().to_string();
         assert_eq!(told, "filter: Count is a single value, and has no \"below\" below it");
     }

@@ -14,12 +14,19 @@ use serde_json::Value;
 use super::{
     Shared,
     error::{ApiError, ApiResult},
+    filter::Filter,
+    list::fitting,
+    query::{Params, Read},
 };
 use crate::gc::Scope;
 
 /// All that has ended: what is due first.
-pub(super) async fn ended(State(shared): State<Arc<Shared>>) -> Json<Vec<Ended>> {
-    Json(shared.gc.ended().await)
+pub(super) async fn ended(
+    State(shared): State<Arc<Shared>>,
+    Params(read): Params<Read>,
+) -> ApiResult<Json<Vec<Value>>> {
+    let filter = Filter::parse(&read.filter)?;
+    fitting(shared.gc.ended().await, &filter).map(Json)
 }
 
 /// Collects all that has ended, and says what that was.

@@ -94,9 +94,7 @@ impl Shared {
             None => answer,
         })
     }
-}
 
-impl Shared {
     /// A list that is answered whole and in an order of its own; only what fits the filter of `read`.
     pub(super) async fn filtered<T: Serialize>(
         self: &Arc<Self>,

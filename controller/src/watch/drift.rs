@@ -15,6 +15,7 @@ use std::{
 use herdlet_api_types::{
     AllocId,
     alloc::Desired,
+    job::VolumeMount,
     task::TaskPhase,
     view::{AllocView, TaskView, VolumeView},
     volume::VolumeStatus,
@@ -373,10 +374,18 @@ fn part_at(point: &Path, paths: &Paths, model: &ReadModel) -> Option<(AllocId, P
     let entry = names.next()??;
     // What is taken down is unmounted by ourselves.
     let view = model.alloc(&id).filter(|view| view.spec.desired == Desired::Run)?;
-    let index = TaskIndex::try_from(view.tasks.iter().position(|known| *known.name == *task)?).ok()?;
+    let index = view.tasks.iter().position(|known| *known.name == *task && known.phase != TaskPhase::Dead)?;
+    let wanted = view.spec.group()?.tasks.get(index)?;
+    // One that was mounted above it hides it.
+    let is_at = |mount: &VolumeMount| {
+        let destination = Destination::parse(&mount.destination);
+        destination.is_ok_and(|at| paths.task(&id, &task).join(at.path()).starts_with(point))
+    };
     let part = match entry {
         "secrets" | "private" => TaskPart::Dir,
-        _ => TaskPart::Mounts,
+        _ if wanted.volume_mounts.iter().any(is_at) => TaskPart::Mounts,
+        // What a task mounts itself is its own affair.
+        _ => return None,
     };
-    Some((id, Part::Task(index, part)))
+    Some((id, Part::Task(TaskIndex::try_from(index).ok()?, part)))
 }

@@ -36,7 +36,9 @@ fn what_older_versions_left_is_understood_and_their_supervisors_are_taken_over()
 }
 
 fn take_over(fixture: &Path) {
-    let mut agent = Agent::prepare(herdlet_tests::e2e::agent::Setup::default());
+    // What ended long ago is looked at here, not collected.
+    let setup = herdlet_tests::e2e::agent::Setup::default().config("job_gc_threshold: 1000000h\n");
+    let mut agent = Agent::prepare(setup);
     let kept = upgrade::unpack(fixture, &agent);
     let instance = agent.home.instance().unwrap();
     // A fixture's instance has one name: of several runs on a machine one at a time can be it.

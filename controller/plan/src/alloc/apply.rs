@@ -35,9 +35,9 @@ use crate::{
     event::Noticed,
     op::{Part, TaskIndex, TaskPart},
     plan::Change,
-    state::{AllocState, Doing, Ended, PartState, Run, Stage, Stop, TaskState},
+    state::{AllocState, Doing, Ended, PartState, Run, Stage, Stop, TaskState, healthy_by},
     status,
-    time::{Deadline, Now},
+    time::Now,
     turn::{Drifted, Note},
     world::Settings,
 };
@@ -112,11 +112,6 @@ fn serve_owner_anew(
         state.parts.overtake(services);
         state.parts.learn(services, PartState::Unknown);
     }
-}
-
-/// Until when an allocation of the group may take to become healthy, from now on.
-pub(crate) fn healthy_by(now: Now, group: &Group) -> Option<Deadline> {
-    group.update.as_ref().map(|update| Deadline::after(now, update.healthy_deadline))
 }
 
 impl Writer<'_> {
@@ -437,12 +432,18 @@ impl Writer<'_> {
         }
     }
 
-    /// Once judged healthy, it has the same time to become so again whenever it is not. Not stored: each agent gives it anew.
+    /// One that was judged healthy has the same time to become so again whenever it has proved healthy and is not any more. Not
+    /// stored: each agent gives it anew.
     fn health_changed(&mut self, healthy: bool) {
-        self.state.healthy_since_ns = healthy.then_some(self.now.boot_ns);
-        if self.state.durable.is_judged_healthy() {
-            let by = self.spec.group().filter(|_| !healthy).and_then(|group| healthy_by(self.now, group));
-            self.state.durable.unnoticed().healthy_by = by;
+        let since_ns =
+            core::mem::replace(&mut self.state.healthy_since_ns, healthy.then_some(self.now.boot_ns));
+        let group = self.spec.group().filter(|_| !healthy && self.state.durable.is_judged_healthy());
+        let Some((group, update)) = group.and_then(|group| Some((group, group.update.as_ref()?))) else {
+            return;
+        };
+        let lasted_ns = since_ns.map_or(0, |since_ns| self.now.boot_ns.saturating_sub(since_ns));
+        if lasted_ns >= update.min_healthy_time.as_nanos().unsigned_abs() {
+            self.state.durable.unnoticed().healthy_by = healthy_by(self.now, group);
         }
     }
 

@@ -130,9 +130,10 @@ pub fn plan<'a>(
         }
         return steps;
     }
+    let lingering = lingering(state, allocs, find);
     for group in &job.groups {
         let mut own = Vec::new();
-        plan_group(now, &mut own, job, group, state, allocs, find);
+        plan_group(now, &mut own, job, group, state, &lingering, find);
         plan_canaries(&mut own, job, group, state, find);
         // What runs runs on: nobody stops it for a version that can't take its place.
         if own.iter().any(Step::places) && !fits(group) {
@@ -169,7 +170,7 @@ fn plan_group<'a>(
     job: &Job,
     group: &Group,
     state: &JobState,
-    allocs: &[AllocId],
+    lingering: &[(&str, usize)],
     find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
 ) {
     let slots = slots_of(state, group);
@@ -210,8 +211,7 @@ fn plan_group<'a>(
     }
     let mut outdated = Vec::new();
     // One slot, one allocation: what follows waits also for those that have left it.
-    let lingering = lingering(group, slots, allocs, find);
-    let lingers = |index: usize| lingering.binary_search(&index).is_ok();
+    let lingers = |index: usize| lingering.binary_search(&(&group.name, index)).is_ok();
     for index in 0..count {
         let create = |previous| Step::Create {
             group: group.name.clone(),
@@ -353,18 +353,18 @@ fn is_of_deployment<'a>(
 /// The slots in which something lives still that they don't hold any more: a canary that was promoted has stood beside what it
 /// replaced, and may end before it. In order.
 fn lingering<'a>(
-    group: &Group,
-    slots: &[Slot],
+    state: &JobState,
     allocs: &[AllocId],
     find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
-) -> Vec<usize> {
+) -> Vec<(&'a str, usize)> {
     let lingers = |alloc: &AllocId| {
-        let placed = find(*alloc).filter(|placed| placed.group == group.name && !has_ended(placed.known))?;
+        let placed = find(*alloc).filter(|placed| !has_ended(placed.known))?;
         let index = usize::try_from(placed.index).unwrap_or(usize::MAX);
-        let holds = slots.get(index).is_some_and(|slot| [slot.alloc, slot.canary].contains(&Some(*alloc)));
-        (!holds).then_some(index)
+        let slot = state.slots.get(placed.group).and_then(|slots| slots.get(index));
+        let holds = slot.is_some_and(|slot| [slot.alloc, slot.canary].contains(&Some(*alloc)));
+        (!holds).then_some((placed.group, index))
     };
-    let mut found: Vec<usize> = allocs.iter().filter_map(lingers).collect();
+    let mut found: Vec<_> = allocs.iter().filter_map(lingers).collect();
     found.sort_unstable();
     found
 }

@@ -11,9 +11,8 @@ use std_alloc::collections::BTreeSet;
 use herdlet_api_types::job::Group;
 
 use crate::{
-    alloc::apply::healthy_by,
     op::{Part, TaskPart},
-    state::{AllocState, Durable, PartState, Parts, Run, Tracked},
+    state::{AllocState, Durable, PartState, Parts, Run, Tracked, healthy_by},
     task::lifecycle::gate_open,
     time::Now,
 };

@@ -29,6 +29,8 @@ struct Flag {
 
 const READING: &[&str] = &["job run", "job plan", "job validate"];
 const LISTING: &[&str] = &["job allocs", "job deployments", "node status", "service list", "service info"];
+/// What ours can wait for.
+const WAITING: &[&str] = &["job run", "job revert", "job scale", "job dispatch", "job stop"];
 const OF_A_TEMPLATE: &str = "templates are Go's: take -o json and jq";
 const VERSIONS: &str = "every version that is kept, with its text: herdlet get versions JOB -o yaml";
 const GROUP: &str = "name the group in the target: JOB.GROUP";
@@ -41,7 +43,7 @@ const fn flag(after: &'static [&'static str], names: &'static [&'static str], me
 }
 
 /// What stands further up wins, also where both come to the same flag of ours.
-const FLAGS: [Flag; 55] = [
+const FLAGS: [Flag; 59] = [
     flag(READING, &["json", "hcl2-strict"], Granted),
     flag(READING, &["hcl1"], Refused("HCL2 is read, and HCL1 isn't")),
     flag(READING, &["hcl2-strict=false"], Refused("a value for a variable that nobody declares is an error")),
@@ -51,7 +53,7 @@ const FLAGS: [Flag; 55] = [
         &["consul-token", "consul-namespace", "vault-token", "vault-namespace"],
         Refused("tokens and namespaces of Consul and Vault are not built"),
     ),
-    flag(&["job run"], &["detach=false"], Is(&["--wait"])),
+    flag(WAITING, &["detach=false"], Is(&["--wait"])),
     flag(&["job run"], &["detach"], Granted),
     flag(
         &["job run"],
@@ -88,7 +90,20 @@ const FLAGS: [Flag; 55] = [
     flag(&["job restart"], &["group"], Refused(GROUP)),
     flag(&["job restart"], &["batch-size", "batch-wait", "on-error"], Refused(IN_STEPS)),
     flag(&["job restart"], &["reschedule"], Refused("replace an allocation: herdlet stop JOB.GROUP[N]")),
+    flag(
+        &["job stop"],
+        &["purge=false"],
+        Refused(
+            "a job that is stopped is forgotten; to stop its work and keep it: herdlet scale JOB.GROUP 0",
+        ),
+    ),
     flag(&["job stop"], &["purge", "global"], Granted),
+    // Ours has these as other names of its --purge, which removes data.
+    flag(
+        &["job stop"],
+        &["v", "volumes"],
+        Refused("with the data of its volumes: herdlet delete JOB --purge"),
+    ),
     flag(
         &["alloc logs"],
         &["tail"],
@@ -123,6 +138,8 @@ const FLAGS: [Flag; 55] = [
         &["no-shutdown-delay"],
         Refused("shutdown_delay always holds; a smaller one is an update in place"),
     ),
+    flag(&[], &["detach=false"], Refused("it never waits here; wait afterwards: herdlet wait JOB")),
+    flag(&[], &["yes=false"], Refused("nothing asks here before it is done; leave it out")),
     flag(&[], &["detach", "yes", "short"], Granted),
     flag(&[], &["json"], Is(&["-o", "json"])),
     flag(LISTING, &["verbose"], Is(&["-o", "wide"])),
@@ -149,6 +166,15 @@ const COMMON: [Flag; 7] = [
     ),
 ];
 
+/// Flags that are Nomad's with two dashes too, though our own command has one of that name, and after which verb. Ours would remove
+/// data, or take no value.
+const THEIRS: [(&str, &str); 2] = [("job stop", "purge"), ("job run", "detach")];
+
+/// Whether a flag is one of Nomad's however it is written.
+pub(super) fn is_theirs(verb: &str, typed: &str) -> bool {
+    THEIRS.contains(&(verb, typed.split('=').next().unwrap_or(typed)))
+}
+
 /// What a flag means after this verb (`job run`), and where it stands in the table. `typed` is without dashes, and may have a value.
 pub(super) fn meaning(verb: &str, typed: &str) -> Option<(usize, Meaning)> {
     of_verb(verb, typed).or_else(|| find(typed, |flag| flag.after.is_empty()))
@@ -169,7 +195,7 @@ fn find(typed: &str, fits: impl Fn(&Flag) -> bool) -> Option<(usize, Meaning)> {
     let (name, value) = typed.split_once('=').unwrap_or((typed, ""));
     match (named(typed), value) {
         (Some(exact), _) => Some(exact),
-        // What is switched off as it is without the flag.
+        // What is switched off is as without the flag; the table has `=false` where that is not so here.
         (None, "false") => named(name).map(|(at, _)| (at, Granted)),
         (None, _) => named(name),
     }
@@ -189,6 +215,12 @@ mod tests {
         assert_eq!(said("job run", "detach=true"), Some(Granted));
         assert_eq!(said("job run", "detach=false"), Some(Is(&["--wait"])));
         assert_eq!(said("job restart", "all-tasks=false"), Some(Granted));
+        assert_eq!(said("job dispatch", "detach=false"), Some(Is(&["--wait"])));
+        for (verb, typed) in
+            [("job promote", "detach=false"), ("job restart", "yes=false"), ("job stop", "purge=false")]
+        {
+            assert!(matches!(said(verb, typed), Some(Refused(_))), "{verb} -{typed}");
+        }
         assert_eq!(said("job run", "address=http://a:1"), Some(Named("--addr")));
         assert_eq!(said("job run", "bogus"), None);
     }

@@ -76,7 +76,7 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
     if manifest.spec.groups.as_ref().is_some_and(Vec::is_empty) {
         findings.problem(&groups, "a job needs at least one group");
     }
-    if !bounds::hold(manifest, job, &groups, findings) {
+    if !bounds::hold(manifest, job, &spec, findings) {
         return;
     }
     text::unique(

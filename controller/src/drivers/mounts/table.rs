@@ -119,7 +119,7 @@ pub struct MountWatch {
     given: PathBuf,
     file: AsyncFd<PolledFile>,
     known: BTreeMap<u64, Seen>,
-    /// Where something was unmounted and nothing is mounted now.
+    /// Where something was unmounted, nothing is mounted now, and nobody has said that this is as it should be.
     gone: BTreeSet<PathBuf>,
     /// What the last reading took.
     took: Duration,

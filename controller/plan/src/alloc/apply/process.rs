@@ -281,8 +281,8 @@ impl Writer<'_> {
         self.check_anew(index);
     }
 
-    /// What the group's checks said of the process before tells nothing of this one, or of none. (A task's own checks end with its
-    /// process.)
+    /// What the group's checks said while another process ran, or none, tells nothing now; as in Kubernetes a group is healthy with
+    /// all that lasts in it, sidecars too. Checks that have said nothing yet go on. (A task's own checks end with its process.)
     fn check_anew(&mut self, index: TaskIndex) {
         let lasts = |task: &Task| task.lifecycle == Lifecycle::Main || task.lifecycle.is_sidecar();
         let known = self.state.checks.len();

@@ -10,7 +10,7 @@ use crate::{
     fixture::{alloc, at, dead, exit, failed, pending, running, settings, task},
     plan::TaskChange,
     state::{AfterStop, Durable, GroupRestart, Parts, StopReason, StopStep, Tracked},
-    time::BootId,
+    time::{BootId, Deadline},
 };
 
 /// An allocation of a main, a sidecar and a poststop task, and what writing to it produced.

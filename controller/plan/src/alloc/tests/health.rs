@@ -193,6 +193,14 @@ fn who_was_healthy_has_time_to_become_so_again() {
     life.now = at(1_000_000);
     life.write(|writer| writer.checked(result(None, CheckStatus::Failure)));
     assert_eq!(waits(&life), [Waiting::Health(Some(Deadline::after(life.now, deadline)))]);
+    // A moment in health proves nothing.
+    let by = Deadline::after(life.now, deadline);
+    for (later, status) in [(1_000_001, CheckStatus::Success), (1_000_001, CheckStatus::Failure)] {
+        life.now = at(later);
+        life.write(|writer| writer.checked(result(None, status)));
+        life.settle();
+    }
+    assert_eq!(life.state.durable.healthy_by, Some(by));
     // So it has from an agent that comes after this one.
     let restored = AllocState::restored(spec.group(), (*life.state.durable).clone(), at(2_000_000));
     assert_eq!(restored.durable.healthy_by, Some(Deadline::after(at(2_000_000), deadline)));

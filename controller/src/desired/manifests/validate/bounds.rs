@@ -17,17 +17,13 @@ const SERVICES_MAX: usize = 1_000;
 const ITEMS_MAX: usize = 100;
 
 /// Tells every list that is too long; returns whether there is none.
-pub(super) fn hold(
-    manifest: &JobManifest,
-    job: &Job,
-    groups: &Trail<'_>,
-    findings: &mut Findings<'_>,
-) -> bool {
+pub(super) fn hold(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findings: &mut Findings<'_>) -> bool {
+    let groups = &spec.field("groups");
     let mut bounds = Bounds { findings, hold: true };
     bounds.list("groups", job.groups.len(), GROUPS_MAX, groups);
-    bounds.list("constraints", job.constraints.len(), ITEMS_MAX, groups);
-    bounds.list("affinities", job.affinities.len(), ITEMS_MAX, groups);
-    bounds.spreads(manifest.spec.spreads.as_deref(), groups);
+    bounds.list("constraints", job.constraints.len(), ITEMS_MAX, &spec.field("constraints"));
+    bounds.list("affinities", job.affinities.len(), ITEMS_MAX, &spec.field("affinities"));
+    bounds.spreads(manifest.spec.spreads.as_deref(), &spec.field("spreads"));
     bounds.counts(job, groups);
     if bounds.hold {
         for (index, group) in manifest.spec.groups.iter().flatten().enumerate() {
@@ -68,8 +64,13 @@ impl Bounds<'_, '_> {
 
     fn spreads(&mut self, spreads: Option<&[Spread]>, trail: &Trail<'_>) {
         self.list("spreads", spreads.map_or(0, <[Spread]>::len), ITEMS_MAX, trail);
-        for spread in spreads.into_iter().flatten() {
-            self.list("targets", length(spread.targets.as_ref()), ITEMS_MAX, trail);
+        for (index, spread) in spreads.into_iter().flatten().enumerate() {
+            self.list(
+                "targets",
+                length(spread.targets.as_ref()),
+                ITEMS_MAX,
+                &trail.item(index).field("targets"),
+            );
         }
     }
 
