@@ -134,7 +134,7 @@ pub fn plan<'a>(
     for group in &job.groups {
         let mut own = Vec::new();
         plan_group(now, &mut own, job, group, state, &lingering, find);
-        plan_canaries(&mut own, job, group, state, find);
+        plan_canaries(&mut own, job, group, state, &lingering, find);
         // What runs runs on: nobody stops it for a version that can't take its place.
         if own.iter().any(Step::places) && !fits(group) {
             own.retain(|step| !step.places());
@@ -297,6 +297,7 @@ fn plan_canaries<'a>(
     job: &Job,
     group: &Group,
     state: &JobState,
+    lingering: &[(&str, usize)],
     find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
 ) {
     let Some(deployment) = state.deployment() else { return };
@@ -331,7 +332,10 @@ fn plan_canaries<'a>(
     let of_this = of_this.filter(|canary| is_of_deployment(*canary, Some(deployment), find));
     let ending = of_this.filter(|canary| leaves(*canary) && !ended(*canary)).count();
     let missing = wanted.saturating_sub(known.placed_canaries.len() + ending);
-    for index in replacing.chain(others).filter(is_free).take(missing) {
+    let lingers = |index: usize| lingering.binary_search(&(&group.name, index)).is_ok();
+    let chosen = replacing.chain(others).filter(is_free).take(missing);
+    // A slot has room for two: what it holds, and a canary.
+    for index in chosen.filter(|index| !lingers(*index)) {
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         steps.push(Step::Canary { group: group.name.clone(), index });
     }

@@ -36,24 +36,24 @@ fn slotted(outdated: bool, desired: Desired, task: TaskState, healthy: Option<bo
 
 /// The next steps of a job in these slots, of which so many may be between versions.
 fn steps(slots: &[Slotted], max_parallel: u32, deleting: bool) -> (Vec<AllocId>, Vec<Step>) {
-    steps_in(None, slots, max_parallel, deleting)
+    steps_in(None, slots, &Update { max_parallel, ..fixture::update() }, deleting)
 }
 
 /// The same, where a deployment has just begun.
 fn steps_of_deployment(slots: &[Slotted], max_parallel: u32) -> (Vec<AllocId>, Vec<Step>) {
-    steps_in(Some("i"), slots, max_parallel, false)
+    steps_in(Some("i"), slots, &Update { max_parallel, ..fixture::update() }, false)
 }
 
 fn steps_in(
     deploys: Option<&str>,
     slots: &[Slotted],
-    max_parallel: u32,
+    update: &Update,
     deleting: bool,
 ) -> (Vec<AllocId>, Vec<Step>) {
     let mut old = (*alloc(vec![task("main", Lifecycle::Main)]).job).clone();
     let count = slots.iter().filter(|slot| slot.left.is_none()).count();
     old.groups[0].count = u32::try_from(count).expect("a few");
-    old.groups[0].update = Some(Update { max_parallel, ..fixture::update() });
+    old.groups[0].update = Some(update.clone());
     let mut new = old.clone();
     new.groups[0].tasks[0].env.insert("COLOR".to_string(), "green".to_string());
     let ids: Vec<AllocId> = (0..slots.len()).map(|at| AllocId::from_hash([at as u8; 16])).collect();
@@ -131,6 +131,23 @@ fn nothing_follows_a_promoted_canary_before_what_it_stood_beside_has_ended() {
         assert_eq!(next(&[canary(), beside(1, running())]), (vec![], vec![0]), "it is another's slot");
         assert_eq!(next(&[canary(), beside(0, dead())]), (vec![], vec![0]), "{forgotten}");
     }
+}
+
+#[test]
+fn a_canary_waits_for_what_has_left_its_slot() {
+    let old = || slotted(true, Desired::Run, running(), Some(true));
+    let left = |task| Slotted { left: Some(0), ..slotted(true, Desired::Gone, task, None) };
+    let update = Update { canary: 1, ..fixture::update() };
+    let canaries = |slots: &[Slotted]| -> Vec<u32> {
+        let (_, steps) = steps_in(Some("i"), slots, &update, false);
+        let index = |step: &Step| match step {
+            Step::Canary { index, .. } => Some(*index),
+            _ => None,
+        };
+        steps.iter().filter_map(index).collect()
+    };
+    assert!(canaries(&[old(), old(), left(running())]).is_empty(), "three would live in one slot");
+    assert_eq!(canaries(&[old(), old(), left(dead())]), [0]);
 }
 
 #[test]
