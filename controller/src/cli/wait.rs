@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use futures_util::{Stream, StreamExt};
 use herdlet_api_types::{
     JobKey,
-    alloc::ClientStatus,
+    alloc::{ClientStatus, Desired},
     api::Change,
     view::{AllocView, ConvergenceState, JobView},
 };
@@ -335,7 +335,10 @@ impl Waiting {
             ConvergenceState::Converged => true,
             ConvergenceState::Progressing | ConvergenceState::Waiting => false,
         };
-        let current = || allocs.iter().filter(|view| view.spec.job_version == job.version);
+        // What has failed and was followed by another is wanted no more.
+        let is_current =
+            |view: &&&AllocView| view.spec.job_version == job.version && view.spec.desired == Desired::Run;
+        let current = || allocs.iter().filter(is_current);
         let reached = match self.goal {
             Goal::Converged => converged,
             Goal::Healthy => converged && current().all(|view| view.healthy != Some(false)),
@@ -430,6 +433,11 @@ mod tests {
         assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), running())), None);
         let done = vec![ended(alloc_view(&web, 0, 1))];
         assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), done)), Some(0));
+        let mut replaced = alloc_view(&web, 0, 2);
+        Arc::make_mut(&mut replaced.spec).desired = Desired::Stop;
+        replaced.status = ClientStatus::Failed;
+        let followed = vec![replaced, ended(alloc_view(&web, 0, 1))];
+        assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), followed)), Some(0));
         let unhealthy = vec![AllocView { healthy: Some(false), ..alloc_view(&web, 0, 1) }];
         assert_eq!(code(waited(Goal::Healthy, None, Some(view(0, C::Converged)), unhealthy)), None);
         assert_eq!((Waited::TimedOut.code(), Waited::Interrupted.code()), (3, 130));

@@ -243,6 +243,13 @@ fn state_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>) -> Conver
                 Some(known) => bad_state(known, &group.name),
                 None => ConvergenceState::Failed,
             },
+            // That another one follows is decided after its own verdict was given.
+            Some(verdict)
+                if verdict.state == ConvergenceState::Failed
+                    && alloc.state.durable.reschedule().is_some() =>
+            {
+                ConvergenceState::Waiting
+            }
             Some(verdict) => verdict.state,
             None => ConvergenceState::Progressing,
         },

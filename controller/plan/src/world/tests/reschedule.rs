@@ -98,3 +98,20 @@ fn a_newer_version_with_other_work_does_not_wait_and_begins_anew() {
     let second = bench.other_than(&[first]).expect("it replaces the failed one at once");
     assert!(bench.world.allocation(second).is_some_and(|(spec, _)| spec.rescheduled.is_empty()));
 }
+
+/// Whoever waits for the job would have given up on it.
+#[test]
+fn a_job_is_never_shown_as_failed_before_what_follows_is_decided() {
+    let mut bench = Bench::new();
+    bench.apply(vec![fragile()], Vec::new());
+    bench.settle();
+    bench.turn.views.clear();
+    bench.fail(bench.id());
+    let states = bench.turn.views.iter().filter_map(|view| match view {
+        View::Job(view) => Some(view.convergence.state),
+        _ => None,
+    });
+    let states: Vec<ConvergenceState> = states.collect();
+    assert!(states.contains(&ConvergenceState::Waiting), "{states:?}");
+    assert!(!states.contains(&ConvergenceState::Failed), "{states:?}");
+}
