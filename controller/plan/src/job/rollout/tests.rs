@@ -140,11 +140,8 @@ fn a_canary_waits_for_what_has_left_its_slot() {
     let update = Update { canary: 1, ..fixture::update() };
     let canaries = |slots: &[Slotted]| -> Vec<u32> {
         let (_, steps) = steps_in(Some("i"), slots, &update, false);
-        let index = |step: &Step| match step {
-            Step::Canary { index, .. } => Some(*index),
-            _ => None,
-        };
-        steps.iter().filter_map(index).collect()
+        let canary = |step: &Step| if let Step::Canary { index, .. } = step { Some(*index) } else { None };
+        steps.iter().filter_map(canary).collect()
     };
     assert!(canaries(&[old(), old(), left(running())]).is_empty(), "three would live in one slot");
     assert_eq!(canaries(&[old(), old(), left(dead())]), [0]);

@@ -107,11 +107,8 @@ fn a_job_is_never_shown_as_failed_before_what_follows_is_decided() {
     bench.settle();
     bench.turn.views.clear();
     bench.fail(bench.id());
-    let states = bench.turn.views.iter().filter_map(|view| match view {
-        View::Job(view) => Some(view.convergence.state),
-        _ => None,
-    });
-    let states: Vec<ConvergenceState> = states.collect();
+    let state = |view: &View| if let View::Job(view) = view { Some(view.convergence.state) } else { None };
+    let states: Vec<ConvergenceState> = bench.turn.views.iter().filter_map(state).collect();
     assert!(states.contains(&ConvergenceState::Waiting), "{states:?}");
     assert!(!states.contains(&ConvergenceState::Failed), "{states:?}");
 }
