@@ -109,6 +109,7 @@ fn no_job() -> Arc<Job> {
         name: String::new(),
         labels: BTreeMap::new(),
         kind: crate::job::JobType::Service,
+        stop: false,
         priority: 50,
         region: String::new(),
         datacenters: Default::default(),

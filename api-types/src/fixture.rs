@@ -102,6 +102,7 @@ pub fn job(id: &str, kind: JobType, groups: Vec<Group>) -> Job {
         name: id.to_owned(),
         labels: BTreeMap::new(),
         kind,
+        stop: false,
         priority: 50,
         region: "global".to_owned(),
         datacenters: vec!["*".to_owned()],

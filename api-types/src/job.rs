@@ -36,6 +36,9 @@ pub struct Job {
     pub labels: BTreeMap<String, String>,
     /// What ending means for this job.
     pub kind: JobType,
+    /// Nothing of it is to run, and it makes no children: it is kept with what it has had.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub stop: bool,
     /// 1 to 100, 50 unless written.
     pub priority: u8,
     /// Region name, `global` unless written.
@@ -102,6 +105,11 @@ impl Job {
         self.groups.iter().find(|group| group.name == name)
     }
 
+    /// How many allocations of one of its groups are wanted: none of what is stopped, or runs nothing by itself.
+    pub fn wanted(&self, group: &Group) -> u32 {
+        if self.stop || self.makes_children() { 0 } else { group.count }
+    }
+
     /// Whether any of its services is registered there.
     pub fn has_services_in(&self, provider: Provider) -> bool {
         self.groups.iter().flat_map(Group::all_services).any(|(_, service)| service.provider == provider)
@@ -115,6 +123,11 @@ impl Job {
     /// It runs nothing by itself: its children do.
     pub fn makes_children(&self) -> bool {
         self.takes_dispatches() || self.periodic.is_some()
+    }
+
+    /// It can have done all that it ever will: what is to run for ever, or makes children, only once it is stopped.
+    pub fn ends(&self) -> bool {
+        self.stop || self.kind.completes() && !self.makes_children()
     }
 
     /// What launches it; nothing of a parameterized job, whose dispatched children are launched.

@@ -378,9 +378,9 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
 /// What its deployment knows of it; none while that is nothing.
 fn deployment_status(view: &AllocView) -> Option<DeploymentStatus> {
     let canary = view.spec.deployment.is_some_and(|of| of.canary);
-    (view.healthy.is_some() || canary).then(|| DeploymentStatus {
-        healthy: view.healthy,
-        timestamp: rfc3339(view.healthy_at),
+    (view.verdict.is_some() || canary).then(|| DeploymentStatus {
+        healthy: view.verdict,
+        timestamp: rfc3339(view.verdict_at),
         canary,
         modify_index: view.modify_index,
     })

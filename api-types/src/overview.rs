@@ -38,11 +38,14 @@ pub struct JobRow {
     pub from_version: Option<u64>,
     /// It is being stopped and will be forgotten.
     pub deleting: bool,
+    /// It is to stop and is kept.
+    #[serde(default)]
+    pub stopped: bool,
     /// How far it has come.
     pub state: ConvergenceState,
     /// Since when.
     pub since: UnixNanos,
-    /// Allocations that are as wanted, and not unhealthy.
+    /// Allocations that are healthy now.
     pub healthy: u64,
     /// Allocations that are wanted.
     pub wanted: u64,
@@ -60,6 +63,11 @@ impl JobRow {
         self.from_version.map_or_else(|| self.version.to_string(), |from| format!("{from}→{}", self.version))
     }
 
+    /// How far it has come for people, after what is to become of it.
+    pub fn standing(&self) -> String {
+        format!("{}{}", fate(self.deleting, self.stopped), self.state.as_str())
+    }
+
     /// What happens next for people, and how long that may still take.
     pub fn outlook(&self, now: UnixNanos) -> String {
         let left =
@@ -68,6 +76,15 @@ impl JobRow {
             Some(left) if !self.next.is_empty() => format!("{} (at most {})", self.next, left.rounded()),
             Some(_) | None => self.next.clone(),
         }
+    }
+}
+
+/// What is to become of a job, before the word for how far that has come; empty of one that is to run.
+pub fn fate(deleting: bool, stopped: bool) -> &'static str {
+    match (deleting, stopped) {
+        (true, _) => "deleting, ",
+        (false, true) => "stopped, ",
+        (false, false) => "",
     }
 }
 
@@ -129,7 +146,47 @@ pub struct Transition {
     /// Its id.
     pub alloc: AllocId,
     /// The verdict from then on.
-    pub state: ConvergenceState,
+    pub state: TransitionState,
     /// Why, in a sentence.
     pub cause: String,
+}
+
+/// What an allocation is from then on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TransitionState {
+    /// All is as wanted.
+    Converged,
+    /// Work is going on.
+    Progressing,
+    /// It waits for something.
+    Waiting,
+    /// It failed for good.
+    Failed,
+    /// Nothing of it is left.
+    Gone,
+}
+
+impl TransitionState {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Converged => ConvergenceState::Converged.as_str(),
+            Self::Progressing => ConvergenceState::Progressing.as_str(),
+            Self::Waiting => ConvergenceState::Waiting.as_str(),
+            Self::Failed => ConvergenceState::Failed.as_str(),
+            Self::Gone => "gone",
+        }
+    }
+}
+
+impl From<ConvergenceState> for TransitionState {
+    fn from(state: ConvergenceState) -> Self {
+        match state {
+            ConvergenceState::Converged => Self::Converged,
+            ConvergenceState::Progressing => Self::Progressing,
+            ConvergenceState::Waiting => Self::Waiting,
+            ConvergenceState::Failed => Self::Failed,
+        }
+    }
 }

@@ -98,3 +98,41 @@ pub struct CheckResult {
     /// When the status last changed.
     pub at: UnixNanos,
 }
+
+/// A service instance as shown: what is registered, and how it is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceView {
+    /// What is registered.
+    #[serde(flatten)]
+    pub registration: Registration,
+    /// Whether requests may be sent to it.
+    #[serde(default)]
+    pub health: ServiceHealth,
+    /// The last results of its checks.
+    #[serde(default)]
+    pub results: Vec<CheckResult>,
+}
+
+/// Whether requests may be sent to a service instance, in Consul's words.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceHealth {
+    /// All of its checks pass, or it has none: it is listed.
+    Passing,
+    /// A check fails.
+    Critical,
+    /// A check has no result yet, or its task is being stopped.
+    #[default]
+    Pending,
+}
+
+impl ServiceHealth {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Passing => "passing",
+            Self::Critical => "critical",
+            Self::Pending => "pending",
+        }
+    }
+}

@@ -10,7 +10,7 @@ use crate::{
     AllocId, JobKey, Moment, UnixNanos,
     alloc::{Allocation, ClientStatus},
     deployment::{Deployment, DeploymentStatus},
-    job::Job,
+    job::{Group, Job},
     scaling::ScalingEvents,
     service::CheckResult,
     task::{ExitResult, History, TaskPhase, TaskStatus},
@@ -56,6 +56,22 @@ pub struct JobView {
 }
 
 impl JobView {
+    /// Nothing of it is to run any more, whether it is kept or not.
+    pub fn is_stopped(&self) -> bool {
+        self.deleting || self.job.stop
+    }
+
+    /// How many allocations of one of its groups are wanted.
+    pub fn wanted(&self, group: &Group) -> u32 {
+        if self.deleting { 0 } else { self.job.wanted(group) }
+    }
+
+    /// The last deployment of this version has failed.
+    pub fn has_failed(&self, version: u64) -> bool {
+        let last = self.deployments.iter().find(|known| known.job_version == version);
+        last.is_some_and(|known| known.status == DeploymentStatus::Failed)
+    }
+
     /// A deployment of this version was successful: a later one that fails may take the job back to it.
     pub fn is_stable(&self, version: u64) -> bool {
         let mut of_it = self.deployments.iter().filter(|known| known.job_version == version);
@@ -110,11 +126,14 @@ pub struct AllocView {
     pub tasks: Vec<TaskView>,
     /// Last results of its checks in the built-in catalogue.
     pub checks: Vec<CheckResult>,
-    /// Verdict of the roll-out's health watch.
+    /// Whether it is healthy now: its tasks run as they should and its checks pass, or its work is done. None of what is to end.
     pub healthy: Option<bool>,
+    /// Verdict of the roll-out's health watch, given once. It may not be so any more.
+    #[serde(default)]
+    pub verdict: Option<bool>,
     /// When it was given.
     #[serde(default)]
-    pub healthy_at: UnixNanos,
+    pub verdict_at: UnixNanos,
     /// When another one takes its place, since it has failed.
     #[serde(default)]
     pub reschedule_at: Option<UnixNanos>,
@@ -130,6 +149,11 @@ pub struct AllocView {
 }
 
 impl AllocView {
+    /// It counts as healthy, wherever allocations are counted.
+    pub fn is_healthy(&self) -> bool {
+        self.healthy == Some(true)
+    }
+
     /// What became of its logs and files, where they were given up.
     pub fn loss(&self) -> Option<&'static str> {
         self.collected.then_some("was collected: its logs and files are gone")

@@ -36,6 +36,8 @@ mod schema;
 mod screen;
 mod show;
 mod status;
+mod stdout;
+mod stop;
 mod style;
 mod table;
 mod target;
@@ -200,14 +202,19 @@ pub enum ClientCommand {
     Fs(fs::FsArgs),
     /// Restart tasks
     #[command(
-        after_help = "Examples:\n  herdlet restart web\n  herdlet restart web --task httpd\n  herdlet restart web.web[0] --all"
+        after_help = "Examples:\n  herdlet restart web\n  herdlet restart web --wait             until all of it is as wanted again\n  herdlet restart web --task httpd\n  herdlet restart web.web[0] --all"
     )]
     Restart(restart::RestartArgs),
-    /// Stop allocations; their job makes others in their place
+    /// Stop a job and keep it, or allocations, in whose place their job makes others
     #[command(
-        after_help = "Examples:\n  herdlet stop web.web[0]\n  herdlet stop web.web               one after the other is up to you: all of a group stop at once\n\nA whole job is stopped for good by: herdlet delete JOB"
+        after_help = "Examples:\n  herdlet stop web --wait                its versions and logs stay; again: herdlet start web\n  herdlet stop web.web[0]\n  herdlet stop web.web                   one after the other is up to you: all of a group stop at once\n\nA job is stopped and forgotten by: herdlet delete JOB"
     )]
     Stop(restart::StopArgs),
+    /// Start a job that was stopped
+    #[command(
+        after_help = "Example:\n  herdlet start web --wait\n\nSo does applying its manifest, and going back to a version that is not stopped: herdlet rollback JOB"
+    )]
+    Start(stop::StartArgs),
     /// Send a signal to tasks
     #[command(after_help = "Example:\n  herdlet signal -s SIGUSR1 web/httpd")]
     Signal(restart::SignalArgs),
@@ -223,7 +230,7 @@ pub enum ClientCommand {
     Job(job::JobArgs),
     /// Go back to an older version of a job
     #[command(
-        after_help = "Examples:\n  herdlet get versions web\n  herdlet rollback web --wait            to the version before the current one\n  herdlet rollback web --to 3\n\nThe text of that version becomes the newest version; six are kept."
+        after_help = "Examples:\n  herdlet get versions web\n  herdlet rollback web --wait            to the newest one before that is good\n  herdlet rollback web --to 3\n\nThe text of that version becomes the newest version; six are kept."
     )]
     Rollback(rollback::RollbackArgs),
     /// Give a group of a job another count, until a manifest says otherwise
@@ -259,7 +266,7 @@ pub enum ClientCommand {
     /// Show what an apply would change
     #[command(
         visible_alias = "plan",
-        after_help = "Example:\n  herdlet diff -f web.yaml\n\nExit code: 0 nothing would change, 1 something would, 2 it could not be told."
+        after_help = "Examples:\n  herdlet diff -f web.yaml\n  herdlet plan                           what herdlet up would change\n\nExit code: 0 nothing would change, 1 something would, 2 it could not be told."
     )]
     Diff(diff::DiffArgs),
     /// Check manifests, without an agent
@@ -307,10 +314,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
     let args: Vec<OsString> = args.into_iter().collect();
     let said = nomad::translate(&args);
     // Before anything is printed, and as Nomad's flags say too: what is wrong is told in colours, or without.
-    style::choose(words::color(if let Said::Translated(ours, _) = &said { ours } else { &args }));
-    let (args, note) = match said {
-        Said::Ours => (args, None),
-        Said::Translated(ours, note) => (ours, note),
+    style::choose(words::color(if let Said::Translated(ours) = &said { ours } else { &args }));
+    let args = match said {
+        Said::Ours => args,
+        Said::Translated(ours) => ours,
         Said::Refused(why) => {
             Failure::new(why).print();
             return Err(failure::USAGE);
@@ -319,7 +326,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
             if let Some(sentence) = sentence {
                 Failure::new(sentence).print();
             }
-            anstream::eprintln!("Of Nomad's verbs these are known here:\n{known}");
+            crate::tell!("Of Nomad's verbs these are known here:\n{known}");
             return Err(failure::USAGE);
         }
     };
@@ -327,19 +334,24 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
         Some("run" | "exec") => failure::AGENT_FAILED,
         Some(_) | None => failure::USAGE,
     };
-    let cli = Cli::try_parse_from(&args).map_err(|error| {
+    let cli = Cli::try_parse_from(&args).map_err(|mut error| {
         if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(unknown))) =
             (error.kind(), error.get(ContextKind::InvalidSubcommand))
         {
             unknown::failure(&args, unknown).print();
             return usage;
         }
+        let unknown = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+            (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) => Some(unknown.clone()),
+            (_, _) => None,
+        };
+        if unknown.is_some() {
+            // The parser's own tip is to put `--` before it, which is never what was meant.
+            error.remove(ContextKind::Suggested);
+        }
         let _ = error.print();
-        if let (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) =
-            (error.kind(), error.get(ContextKind::InvalidArg))
-            && let Some(tip) = words::tip(&args, unknown)
-        {
-            anstream::eprintln!("\n{tip}");
+        if let Some(tip) = unknown.and_then(|unknown| words::tip(&args, &unknown)) {
+            crate::tell!("\n{tip}");
         }
         if error.use_stderr() { usage } else { 0 }
     })?;
@@ -348,10 +360,6 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
         failure.print();
         usage
     })?;
-    // Only now is it sure that something is done of which it can be told.
-    if let Some(note) = note {
-        anstream::eprintln!("{} {note}", show::styled(style::WARNING, "warning:"));
-    }
     Ok(cli)
 }
 
@@ -386,6 +394,34 @@ impl Cli {
 }
 
 impl ClientCommand {
+    /// The exit code that says that it failed.
+    fn failed(&self) -> u8 {
+        if matches!(self, Self::Exec(_)) {
+            failure::AGENT_FAILED
+        } else if matches!(self, Self::Diff(_) | Self::Validate(_)) {
+            failure::USAGE
+        } else {
+            failure::FAILED
+        }
+    }
+
+    /// Resolves, with the exit code, once nobody reads what is printed and nothing else is left to do.
+    fn unread(&self) -> impl Future<Output = u8> + use<> {
+        let is_exec = matches!(self, Self::Exec(_));
+        let only_prints = matches!(
+            self,
+            Self::Logs(_) | Self::Fs(_) | Self::Top(_) | Self::Get(_) | Self::Ps(_) | Self::Drift(_)
+        ) || matches!(self, Self::Status(args) if args.watch);
+        async move {
+            if !is_exec && !only_prints {
+                std::future::pending::<()>().await;
+            }
+            stdout::unread().await;
+            // How its command would have ended nobody knows: the session ends with us.
+            if is_exec { failure::NOBODY_READS } else { 0 }
+        }
+    }
+
     /// Which agent the command talks to; none for those that need no agent.
     fn connection(&mut self) -> Option<&mut Connection> {
         match self {
@@ -400,6 +436,7 @@ impl ClientCommand {
             Self::Fs(args) => Some(&mut args.connection),
             Self::Restart(args) => Some(&mut args.connection),
             Self::Stop(args) => Some(&mut args.connection),
+            Self::Start(args) => Some(&mut args.connection),
             Self::Signal(args) => Some(&mut args.connection),
             Self::Dispatch(args) => Some(&mut args.connection),
             Self::Job(args) => Some(args.verb.connection()),
@@ -426,13 +463,18 @@ impl ClientCommand {
 
 /// Carries out a command. The answer is the exit code.
 pub async fn execute(command: ClientCommand) -> u8 {
-    match dispatch(command).await {
-        Ok(code) => code,
-        Err(failure) => {
-            failure.print();
-            failure.code
-        }
-    }
+    let (in_words, unread) = (command.failed(), command.unread());
+    let ended = tokio::select! {
+        biased;
+        ended = dispatch(command) => ended,
+        code = unread => Ok(code),
+    };
+    // What was done is done; but who reads it has not got all of it.
+    let ended = ended.and_then(|code| stdout::failure().map_or(Ok(code), |lost| Err(lost.code(in_words))));
+    ended.unwrap_or_else(|failure| {
+        failure.print();
+        failure.code
+    })
 }
 
 async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
@@ -450,6 +492,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Fs(args) => fs::run(args).await,
         ClientCommand::Restart(args) => restart::restart(args).await,
         ClientCommand::Stop(args) => restart::stop(args).await,
+        ClientCommand::Start(args) => stop::start(args).await,
         ClientCommand::Signal(args) => restart::signal(args).await,
         ClientCommand::Dispatch(args) => dispatch::run(args).await,
         ClientCommand::Job(args) => job::run(args).await,

@@ -46,16 +46,20 @@ fn make_dir_with(path: &Path, mode: u32) -> io::Result<()> {
 /// Makes it and what is missing above it, each on disk in the directory above it: what is written into a directory that a
 /// crash takes away is lost with it.
 fn make_dirs(path: &Path, mode: u32, sync: &dyn Fn(&Path) -> io::Result<()>) -> io::Result<()> {
-    match DirBuilder::new().mode(mode).create(path) {
+    let make = || match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => sync(path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).ok_or(error)?;
-            make_dirs(parent, mode, sync)?;
-            make_dirs(path, mode, sync)
-        }
         // Somebody else may have made it just now.
         Err(_) if path.is_dir() => Ok(()),
         Err(error) => Err(error),
+    };
+    match make() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).ok_or(error)?;
+            make_dirs(parent, mode, sync)?;
+            // Some file systems say so of any name, as /proc does.
+            make()
+        }
+        made => made,
     }
 }
 
@@ -186,6 +190,7 @@ mod tests {
         fs::write(ground.path().join("file"), "").unwrap();
         assert!(make_dirs(&ground.path().join("file"), 0o700, &sync).is_err());
         assert!(make_dirs(&ground.path().join("file/x"), 0o700, &sync).is_err());
+        assert!(make_dirs(Path::new("/proc/herdlet/x"), 0o700, &sync).is_err());
         let mode = |path| fs::metadata(ground.path().join(path)).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode("a"), mode("a/b/c")), (0o700, 0o700));
     }

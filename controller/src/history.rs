@@ -3,17 +3,22 @@
 //! In: views as they are published, and repairs as they are noted. Out: lists for people. Kept in memory and bounded: it begins
 //! anew with the agent. Spans of time are told by the boot clock, which nobody sets.
 
+mod cause;
+
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use herdlet_api_types::{
     AllocId, Duration, JobKey, UnixNanos,
-    overview::{Drift, DriftState, Transition},
-    view::{AllocView, Convergence, ConvergenceState, JobView},
+    alloc::ClientStatus,
+    overview::{Drift, DriftState, Transition, TransitionState},
+    view::{AllocView, ConvergenceState, JobView},
 };
 use herdlet_plan::{event::Noticed, turn::Drifted};
+
+pub use cause::Change;
 
 /// So many changes of verdicts are kept: a few hundred bytes each.
 const TRANSITIONS_MAX: usize = 256;
@@ -35,6 +40,8 @@ pub struct History(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     transitions: VecDeque<Transition>,
+    /// Allocations of an earlier agent that were not shown yet.
+    adopted: BTreeSet<AllocId>,
     /// Since when jobs are not as wanted.
     open: BTreeMap<JobKey, u64>,
     closed: VecDeque<Span>,
@@ -51,24 +58,38 @@ struct Span {
 }
 
 impl History {
-    /// An allocation is shown so, from `at` on.
-    pub fn alloc(&self, at: UnixNanos, before: Option<&AllocView>, after: &AllocView) {
-        let Convergence { state, message, .. } = &after.convergence;
-        if before.is_some_and(|before| before.convergence.state == *state) {
+    /// These allocations were made by an earlier agent.
+    pub fn adopt(&self, allocs: impl IntoIterator<Item = AllocId>) {
+        self.inner().adopted.extend(allocs);
+    }
+
+    /// An allocation is shown otherwise from `at` on.
+    pub fn alloc(&self, at: UnixNanos, change: Change<'_>) {
+        let Change { before, after, .. } = change;
+        let state = after.convergence.state;
+        let is_told = before
+            .is_none_or(|before| before.convergence.state != state || before.collected != after.collected);
+        if !is_told {
             return;
         }
-        let last_event =
-            || after.tasks.iter().filter_map(|task| task.events.last()).max_by_key(|event| event.time);
-        let cause = match message.as_str() {
-            "" => last_event().map(|event| event.message.clone()).unwrap_or_default(),
-            message => message.to_owned(),
-        };
-        let (job, name, alloc) = (after.spec.job_key.clone(), after.spec.name(), after.spec.id);
         let mut inner = self.inner();
-        if inner.transitions.len() == TRANSITIONS_MAX {
-            inner.transitions.pop_front();
+        let is_adopted = inner.adopted.contains(&after.spec.id);
+        // Nothing has happened to what was complete: it is only looked at.
+        let is_old = is_adopted && after.status == ClientStatus::Complete;
+        if !is_old || state == ConvergenceState::Converged {
+            inner.adopted.remove(&after.spec.id);
         }
-        inner.transitions.push_back(Transition { at, job, name, alloc, state: *state, cause });
+        let cause = match is_adopted {
+            true if is_old => return,
+            true => change.with_wait(cause::ADOPTED),
+            false => change.cause(),
+        };
+        inner.tell(at, after, state.into(), cause);
+    }
+
+    /// Nothing is left of an allocation, which was last shown so.
+    pub fn alloc_gone(&self, at: UnixNanos, last: &AllocView) {
+        self.inner().tell(at, last, TransitionState::Gone, cause::gone(last));
     }
 
     /// A job is shown so.
@@ -173,6 +194,14 @@ impl History {
 }
 
 impl Inner {
+    fn tell(&mut self, at: UnixNanos, of: &AllocView, state: TransitionState, cause: String) {
+        if self.transitions.len() == TRANSITIONS_MAX {
+            self.transitions.pop_front();
+        }
+        let (job, name, alloc) = (of.spec.job_key.clone(), of.spec.name(), of.spec.id);
+        self.transitions.push_back(Transition { at, job, name, alloc, state, cause });
+    }
+
     fn end_drift(&mut self, of: &Drifted, state: DriftState, took: Option<Duration>) {
         if let Some(drift) = self.open_drift(of) {
             (drift.state, drift.took) = (state, took);
@@ -198,10 +227,10 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::Moment;
+    use herdlet_api_types::{Moment, view::Convergence};
 
     use super::*;
-    use crate::test_views::{alloc_view, job, job_view, verdict};
+    use crate::test_views::{alloc_view, ended, job, job_view, verdict};
 
     const SECOND_NS: u64 = 1_000_000_000;
 
@@ -280,16 +309,39 @@ mod tests {
     fn the_last_changes_of_verdicts_are_kept_newest_first() {
         let history = History::default();
         let mut view = alloc_view(&job("web", "g", "t"), 0, 7);
-        history.alloc(UnixNanos(1), None, &view);
-        history.alloc(UnixNanos(2), Some(&view.clone()), &view);
+        let show = |at, before: Option<&AllocView>, after: &AllocView| {
+            history.alloc(UnixNanos(at), Change { before, after, job: None, previous: None });
+        };
+        show(1, None, &view);
+        show(2, Some(&view.clone()), &view);
         let before = view.clone();
         view.convergence = verdict(ConvergenceState::Waiting, "task t: waits");
-        history.alloc(UnixNanos(3), Some(&before), &view);
-        let causes: Vec<String> = history.transitions().into_iter().map(|one| one.cause).collect();
-        assert_eq!(causes, ["task t: waits", "Task started by client"]);
+        show(3, Some(&before), &view);
+        history.alloc_gone(UnixNanos(4), &view);
+        let told: Vec<_> =
+            history.transitions().into_iter().map(|one| (one.state.as_str(), one.cause)).collect();
+        let told: Vec<_> = told.iter().map(|(state, cause)| (*state, &**cause)).collect();
+        assert_eq!(
+            told,
+            [("gone", "removed"), ("waiting", "task t: waits"), ("converged", "version 0 was applied")]
+        );
         for _ in 0..TRANSITIONS_MAX {
-            history.alloc(UnixNanos(1), None, &view);
+            show(1, None, &view);
         }
         assert_eq!(history.transitions().len(), TRANSITIONS_MAX);
+    }
+
+    #[test]
+    fn what_an_earlier_agent_made_is_adopted_and_what_has_ended_is_no_news() {
+        let history = History::default();
+        let web = job("web", "g", "t");
+        let (running, done) = (alloc_view(&web, 0, 1), ended(alloc_view(&web, 1, 2)));
+        history.adopt([running.spec.id, done.spec.id]);
+        for after in [&running, &done, &running] {
+            let change = Change { before: None, after, job: None, previous: None };
+            history.alloc(UnixNanos(1), change);
+        }
+        let causes: Vec<String> = history.transitions().into_iter().map(|one| one.cause).collect();
+        assert_eq!(causes, ["version 0 was applied", "adopted by a new agent"]);
     }
 }

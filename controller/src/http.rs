@@ -166,6 +166,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/plan", post(apply::plan).put(apply::plan))
         .route("/v1/herdlet/jobs", get(jobs::views))
         .route("/v1/herdlet/job/{job}/versions", get(versions::views))
+        .route("/v1/herdlet/job/{job}/start", post(jobs::start).put(jobs::start))
         .route("/v1/herdlet/allocs", get(allocs::views))
         .route("/v1/herdlet/volumes", get(volumes::views))
         .route("/v1/herdlet/volume/{name}", delete(volumes::remove))

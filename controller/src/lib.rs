@@ -1,6 +1,15 @@
 //! The shell of herdlet: everything that touches the world. Decisions are made in `herdlet-plan`, turns in
 //! `herdlet-runtime`; this crate feeds them events and carries out their actions.
 
+/// Tells people, on standard error. Where nobody can be told (a full disk, a reader that has gone) that is the end of nothing.
+#[macro_export]
+macro_rules! tell {
+    ($($told:tt)*) => {{
+        use std::io::Write as _;
+        let _ = ::std::writeln!(::anstream::stderr(), $($told)*);
+    }};
+}
+
 pub mod accepted;
 pub mod agent;
 pub mod cli;

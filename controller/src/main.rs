@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            anstream::eprintln!("herdlet: failed to start: {error}");
+            herdlet::tell!("herdlet: failed to start: {error}");
             return 1.into();
         }
     };
@@ -66,6 +66,6 @@ async fn execute(command: Command) -> u8 {
 
 fn init_logs() {
     if let Err(error) = logs::init_for_command() {
-        anstream::eprintln!("herdlet: failed to {error}");
+        herdlet::tell!("herdlet: failed to {error}");
     }
 }

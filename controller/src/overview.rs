@@ -4,7 +4,6 @@
 
 use herdlet_api_types::{
     Duration,
-    alloc::Desired,
     nomad::rfc3339,
     overview::{JobRow, Overview},
     view::{AllocView, Convergence, ConvergenceState, JobView},
@@ -55,22 +54,16 @@ fn row(job: &JobView, allocs: &[std::sync::Arc<AllocView>]) -> JobRow {
     };
     let older =
         allocs.iter().filter(|alloc| !alloc.status.is_terminal()).map(|alloc| alloc.spec.job_version).min();
-    let is_well = |alloc: &&std::sync::Arc<AllocView>| {
-        alloc.spec.desired == Desired::Run && !is_open(&alloc.convergence) && alloc.healthy != Some(false)
-    };
     JobRow {
         key: job.key.clone(),
         version: job.version,
         from_version: older.filter(|older| *older < job.version && is_open(&job.convergence)),
         deleting: job.deleting,
+        stopped: job.job.stop,
         state,
         since: job.convergence.since.wall,
-        healthy: allocs.iter().filter(is_well).count() as u64,
-        wanted: if job.deleting || job.job.makes_children() {
-            0
-        } else {
-            job.job.groups.iter().map(|group| u64::from(group.count)).sum()
-        },
+        healthy: allocs.iter().filter(|alloc| alloc.is_healthy()).count() as u64,
+        wanted: job.job.groups.iter().map(|group| u64::from(job.wanted(group))).sum(),
         next,
         next_alloc,
         due: due.map(|due| due.wall),

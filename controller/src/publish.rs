@@ -16,7 +16,7 @@ use herdlet_plan::turn::View;
 use herdlet_runtime::{BootClock, Clock as _, CommitIndex, Now, Publisher};
 use tokio::sync::{broadcast, watch};
 
-use crate::history::History;
+use crate::history::{Change, History};
 
 /// How many changes a slow follower may lag behind before it is told to read everything anew, and how many are kept for one
 /// that comes back.
@@ -76,8 +76,16 @@ struct Objects {
     volumes: BTreeMap<String, Arc<VolumeView>>,
 }
 
-/// An allocation's view before and after.
-type Transition = (Option<Arc<AllocView>>, Arc<AllocView>);
+/// An allocation's view before and after; none where it is not shown.
+type Transition = (Option<Arc<AllocView>>, Option<Arc<AllocView>>);
+
+/// What is told of a transition, as it was when that came.
+struct Scene {
+    before: Option<Arc<AllocView>>,
+    after: Option<Arc<AllocView>>,
+    job: Option<Arc<JobView>>,
+    previous: Option<Arc<AllocView>>,
+}
 
 /// Why a prefix names no allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -223,6 +231,20 @@ impl ReadModel {
         }
     }
 
+    fn tell(&self, at: UnixNanos, scene: &Scene) {
+        let Scene { before, after, job, previous } = scene;
+        match (before, after) {
+            (before, Some(after)) => {
+                let before = before.as_deref();
+                let (job, previous) = (job.as_deref(), previous.as_deref());
+                self.history.alloc(at, Change { before, after, job, previous });
+                tell_transitions(before, after);
+            }
+            (Some(last), None) => self.history.alloc_gone(at, last),
+            (None, None) => {}
+        }
+    }
+
     fn read<T>(&self, look: impl FnOnce(&Objects) -> T) -> T {
         look(&self.objects.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -236,8 +258,8 @@ impl Publisher<View> for ModelPublisher {
     fn offer(&mut self, index: CommitIndex, views: Vec<View>) {
         let now = BootClock.now();
         let mut changed = Vec::with_capacity(views.len());
-        let mut transitions = Vec::new();
-        {
+        let mut transitions: Vec<Transition> = Vec::new();
+        let scenes: Vec<Scene> = {
             let mut objects = self.0.objects.write().unwrap_or_else(PoisonError::into_inner);
             for view in views {
                 self.0.remember(&view, now);
@@ -245,11 +267,11 @@ impl Publisher<View> for ModelPublisher {
                 changed.push(Changed { object, index: index.0 });
                 transitions.extend(transition);
             }
-        }
+            transitions.into_iter().map(|transition| objects.scene(transition)).collect()
+        };
         // Without the lock: whoever takes the log may be slow.
-        for (before, after) in transitions {
-            self.0.history.alloc(UnixNanos(now.wall_ns), before.as_deref(), &after);
-            tell_transitions(before.as_deref(), &after);
+        for scene in scenes {
+            self.0.tell(UnixNanos(now.wall_ns), &scene);
         }
         self.0.recent().extend(&changed, index.0);
         self.0.reached.send_modify(|reached| {
@@ -272,6 +294,14 @@ impl Publisher<View> for ModelPublisher {
 }
 
 impl Objects {
+    /// With all that came together: an allocation is shown before its job.
+    fn scene(&self, (before, after): Transition) -> Scene {
+        let spec = after.as_ref().map(|view| &view.spec);
+        let job = spec.and_then(|spec| self.jobs.get(&spec.job_key)).cloned();
+        let previous = spec.and_then(|spec| self.allocs.get(&spec.previous?)).cloned();
+        Scene { before, after, job, previous }
+    }
+
     /// What was put; of an allocation also how it looked before, and looks now.
     fn put(&mut self, view: View) -> (Object, Option<Transition>) {
         let object = object_of(&view);
@@ -284,10 +314,10 @@ impl Objects {
                 self.jobs.remove(&key);
             }
             View::Alloc(view) => {
-                transition = Some((self.allocs.insert(view.spec.id, Arc::clone(&view)), view));
+                transition = Some((self.allocs.insert(view.spec.id, Arc::clone(&view)), Some(view)));
             }
             View::AllocGone(id) => {
-                self.allocs.remove(&id);
+                transition = Some((self.allocs.remove(&id), None));
             }
             View::Volume(view) => {
                 self.volumes.insert(view.spec.name.clone(), Arc::from(view));

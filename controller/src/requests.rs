@@ -141,6 +141,8 @@ fn waits_for_nothing(command: &Command) -> bool {
     match command {
         Command::Explain { .. } => true,
         Command::Apply { .. }
+        | Command::Stop { .. }
+        | Command::Start { .. }
         | Command::Delete { .. }
         | Command::Dispatch { .. }
         | Command::ForceLaunch { .. }

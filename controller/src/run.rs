@@ -78,17 +78,17 @@ pub async fn run(options: RunOptions) -> u8 {
     let set = match set {
         Ok(set) => set,
         Err(problems) => {
-            anstream::eprintln!("{problems}");
+            crate::tell!("{problems}");
             return AGENT_FAILED;
         }
     };
     for warning in &set.warnings {
-        anstream::eprintln!("warning: {warning}");
+        crate::tell!("warning: {warning}");
     }
     match run_set(options, set).await {
         Ok(code) => code,
         Err(error) => {
-            anstream::eprintln!("herdlet: failed to run: {error:#}");
+            crate::tell!("herdlet: failed to run: {error:#}");
             AGENT_FAILED
         }
     }
@@ -318,12 +318,12 @@ impl Trouble {
             requests.until_degraded().await;
             self.told = requests.degraded();
             if let Some(why) = &self.told {
-                anstream::eprintln!("waiting: {why}");
+                crate::tell!("waiting: {why}");
             }
         } else {
             requests.until_able().await;
             self.told = None;
-            anstream::eprintln!("the state can be written again");
+            crate::tell!("the state can be written again");
         }
     }
 }

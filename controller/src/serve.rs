@@ -50,12 +50,12 @@ pub async fn run_agent(flags: Flags) -> u8 {
     let config = match Config::load(flags, &Surroundings::of_process(&host)) {
         Ok(config) => config,
         Err(error) => {
-            anstream::eprintln!("herdlet: failed to {}", in_full(&error));
+            crate::tell!("herdlet: failed to {}", in_full(&error));
             return USAGE;
         }
     };
     if let Err(error) = logs::init(&config.log_level, config.log_format) {
-        anstream::eprintln!("herdlet: failed to {error}");
+        crate::tell!("herdlet: failed to {error}");
         return USAGE;
     }
     logs::tell_panics();

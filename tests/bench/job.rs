@@ -59,7 +59,7 @@ impl Bench {
 
     /// Takes the job away.
     pub(super) fn delete(&self) {
-        let answer = self.ask("DELETE", "/v1/job/bench", "");
+        let answer = self.ask("DELETE", "/v1/job/bench?purge=true", "");
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
 

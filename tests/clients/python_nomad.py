@@ -151,7 +151,14 @@ def changes(api):
     replaced = until("a replacement", lambda: [one for one in [running(api)] if one["ID"] != alloc])[0]
     assert api.allocation.get_allocation(replaced["ID"])["PreviousAllocation"] == alloc
     assert api.allocation.get_allocation(alloc)["DesiredStatus"] == "stop"
-    assert api.job.get_job("web")["Stop"] is False
+    text = api.job.get_job("web")
+    assert text["Stop"] is False
+    api.job.deregister_job("web")
+    stopped = until("the job to stop", lambda: [one for one in [api.job.get_job("web")] if one["Stop"]])[0]
+    assert (stopped["Status"], stopped["Version"]) == ("dead", text["Version"] + 1), stopped
+    assert "web" in api.jobs and api.job.get_allocations("web")
+    api.job.register_job("web", {"Job": text})
+    until("the job to start", lambda: running(api) and api.job.get_job("web")["Status"] == "running")
     api.job.deregister_job("web", purge=True)
     until("the end of the job", lambda: "web" not in api.jobs)
 

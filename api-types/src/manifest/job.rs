@@ -18,6 +18,9 @@ block! {
         pub kind: JobType,
         /// The name that is shown; `metadata.name` unless written.
         pub name: String,
+        /// `true` stops the job and keeps it, with its versions and logs, as `herdlet stop` does; `false` starts it again.
+        /// Default `false`.
+        pub stop: bool,
         /// 1 to 100; default 50. Of jobs that wait for room or a port the highest comes first.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 100)))]
         pub priority: u8,

@@ -114,6 +114,7 @@ impl JobManifest {
             name: spec.name.clone().unwrap_or_else(|| id.clone()),
             labels: strings(self.metadata.labels.as_ref()),
             kind: outer.kind,
+            stop: spec.stop.unwrap_or(false),
             priority: spec.priority.unwrap_or(PRIORITY),
             region: spec.region.clone().unwrap_or_else(|| REGION.to_owned()),
             datacenters: spec.datacenters.clone().unwrap_or_else(|| vec!["*".to_owned()]),

@@ -44,6 +44,7 @@ impl JobManifest {
             spec: JobSpec {
                 kind: Some(job.kind),
                 name: unless(&job.name, &job.id),
+                stop: yes(job.stop),
                 priority: (job.priority != PRIORITY).then_some(job.priority),
                 region: unless(&job.region, REGION),
                 datacenters: (job.datacenters != ["*"]).then(|| job.datacenters.clone()),

@@ -8,7 +8,7 @@ use std_alloc::{borrow::ToOwned, format, string::String, string::ToString, vec::
 use serde_json::{Map, Value, json};
 
 /// What the agent notes of a job is no part of it.
-const NOTED: [&str; 9] = [
+const NOTED: [&str; 8] = [
     "Version",
     "Status",
     "StatusDescription",
@@ -17,7 +17,6 @@ const NOTED: [&str; 9] = [
     "CreateIndex",
     "ModifyIndex",
     "JobModifyIndex",
-    "Stop",
 ];
 
 /// Lists of named things that have a place of their own in a diff, each within the things of the one before.

@@ -20,7 +20,7 @@ pub fn job(job: &Job, version: u64) -> Value {
     json!({
         "ID": job.id, "Name": job.name, "Namespace": job.namespace, "Type": job.kind.as_str(),
         "Priority": job.priority, "Region": job.region, "Datacenters": job.datacenters, "Version": version,
-        "Meta": map(&job.meta), "Stop": false, "AllAtOnce": false, "ParentID": job.parent_id().unwrap_or_default(),
+        "Meta": map(&job.meta), "Stop": job.stop, "AllAtOnce": false, "ParentID": job.parent_id().unwrap_or_default(),
         "NodePool": job.node_pool,
         "Constraints": constraints(&job.constraints), "Affinities": affinities(&job.affinities), "Spreads": spreads(&job.spreads), "Periodic": job.periodic.as_ref().map(children::periodic),
         "ParameterizedJob": job.parameterized.as_ref().map(children::parameterized),
@@ -38,7 +38,7 @@ pub fn job(job: &Job, version: u64) -> Value {
 pub fn whole_job(view: &JobView) -> Value {
     let mut whole = job(&view.job, view.version);
     if let Value::Object(whole) = &mut whole {
-        whole.insert("Stop".into(), view.deleting.into());
+        whole.insert("Stop".into(), view.is_stopped().into());
         whole.insert("Status".into(), job_status(view).into());
         whole.insert("StatusDescription".into(), view.convergence.message.clone().into());
         whole.insert("SubmitTime".into(), view.submit_time.0.into());
@@ -68,7 +68,7 @@ pub fn job_stub(view: &JobView, allocs: &[Arc<AllocView>], children: &Children) 
         "ID": view.key.id, "ParentID": view.job.parent_id().unwrap_or_default(), "Name": view.job.name, "Namespace": view.key.namespace,
         "Datacenters": view.job.datacenters, "NodePool": view.job.node_pool, "Multiregion": null,
         "Type": view.job.kind.as_str(), "Priority": view.job.priority, "Periodic": view.job.launches().is_some(),
-        "ParameterizedJob": view.job.takes_dispatches(), "Stop": view.deleting, "Status": job_status(view),
+        "ParameterizedJob": view.job.takes_dispatches(), "Stop": view.is_stopped(), "Status": job_status(view),
         "StatusDescription": view.convergence.message, "JobSummary": job_summary(view, allocs, children),
         "Version": view.version, "Meta": map(&view.job.meta),
         "CreateIndex": view.create_index, "ModifyIndex": view.modify_index,
@@ -82,7 +82,9 @@ pub fn job_status(view: &JobView) -> &'static str {
         && view.convergence.state == ConvergenceState::Converged
         && !view.job.makes_children();
     match view.convergence.state {
-        _ if view.deleting || is_done => "dead",
+        _ if view.is_stopped() || is_done => "dead",
+        // What runs goes on where only the roll-out has failed.
+        ConvergenceState::Failed if view.has_failed(view.version) => "running",
         ConvergenceState::Failed => "dead",
         ConvergenceState::Waiting if view.allocs.is_empty() => "pending",
         ConvergenceState::Converged | ConvergenceState::Progressing | ConvergenceState::Waiting => "running",

@@ -17,7 +17,7 @@ pub fn scale_status(view: &JobView, allocs: &[Arc<AllocView>]) -> Value {
         view.job.groups.iter().map(|group| (group.name.clone(), of_group(group, view, allocs))).collect();
     json!({
         "JobID": view.key.id, "Namespace": view.key.namespace, "JobCreateIndex": view.create_index,
-        "JobModifyIndex": view.modify_index, "JobStopped": view.deleting, "TaskGroups": groups,
+        "JobModifyIndex": view.modify_index, "JobStopped": view.is_stopped(), "TaskGroups": groups,
     })
 }
 
@@ -29,10 +29,10 @@ fn of_group(group: &Group, view: &JobView, allocs: &[Arc<AllocView>]) -> Value {
     let count = |is: fn(&AllocView) -> bool| placed.iter().filter(|alloc| is(alloc)).count();
     let events: Vec<Value> = view.scaled.newest_first(&group.name).map(event).collect();
     json!({
-        "Desired": if view.deleting { 0 } else { group.count }, "Placed": placed.len(),
+        "Desired": view.wanted(group), "Placed": placed.len(),
         "Running": count(|alloc| alloc.status == ClientStatus::Running),
-        "Healthy": count(|alloc| alloc.healthy == Some(true)),
-        "Unhealthy": count(|alloc| alloc.healthy == Some(false)),
+        "Healthy": count(|alloc| alloc.verdict == Some(true)),
+        "Unhealthy": count(|alloc| alloc.verdict == Some(false)),
         "Events": events,
     })
 }

@@ -124,6 +124,16 @@ pub enum Command {
         /// Volumes.
         volumes: Vec<Volume>,
     },
+    /// Stop a job and keep it, as a new version that differs in nothing else.
+    Stop {
+        /// Which.
+        job: JobKey,
+    },
+    /// Start a job that was stopped, as a new version that differs in nothing else.
+    Start {
+        /// Which.
+        job: JobKey,
+    },
     /// Stop a job and forget it.
     Delete {
         /// Which.

@@ -105,7 +105,9 @@ pub enum Waiting {
     Exit(TaskIndex, Deadline),
     /// The task is pending, running or ending as it should and has simply not got there.
     Task(TaskIndex, TaskStatus),
-    /// Passing checks, or time in health.
+    /// Passing checks.
+    Checks(Option<Deadline>),
+    /// The verdict of the roll-out: time in health.
     Health(Option<Deadline>),
     /// Somebody's word on its health, for this deployment.
     Judgement(DeploymentId),

@@ -4,14 +4,15 @@ use core::fmt::{self, Arguments, Display, Formatter, Write};
 use std_alloc::{format, string::String, vec::Vec};
 
 use herdlet_api_types::{
-    Moment,
+    Duration, Moment,
     alloc::{Allocation, ClientStatus, Desired},
+    service::CheckStatus,
     task::{TaskEvent, TaskEventKind, TaskStatus},
     view::{Convergence, ConvergenceState, Reason},
 };
 
 use crate::{
-    alloc::apply::kind_of,
+    alloc::{apply::kind_of, health::has_counted_check},
     op::{Part, TaskIndex},
     plan::{Plan, Waiting},
     state::{AllocState, Doing, PartState, TaskState},
@@ -235,8 +236,12 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             say(&task(index), format_args!("is {}", status.as_str()));
             (Reason::Operation, None, None)
         }
+        Waiting::Checks(by) => {
+            say(&"health", format_args!("waits for {}", Checks(state)));
+            (Reason::Health, None, by.as_ref().and_then(due))
+        }
         Waiting::Health(by) => {
-            say(&"health", format_args!("waits for passing checks and time in health"));
+            say(&"health", format_args!("waits for {}", Lacking(spec, state)));
             (Reason::Health, None, by.as_ref().and_then(due))
         }
         Waiting::Judgement(id) => {
@@ -275,6 +280,45 @@ impl Display for TaskName<'_> {
     }
 }
 
+/// What the roll-out's verdict waits for.
+struct Lacking<'a>(&'a Allocation, &'a AllocState);
+
+impl Display for Lacking<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self(spec, state) = self;
+        let group = spec.group();
+        let time = group.and_then(|group| group.update.as_ref()).map(|update| update.min_healthy_time);
+        let time = time.filter(|time| *time > Duration::ZERO);
+        if state.healthy_since_ns.is_none() {
+            let has_check = group.is_some_and(has_counted_check);
+            match has_check {
+                true => Checks(state).fmt(f)?,
+                false => f.write_str("running tasks")?,
+            }
+            f.write_str(if time.is_some() { ", then for " } else { "" })?;
+        }
+        time.map_or(Ok(()), |time| write!(f, "min_healthy_time of {time}"))
+    }
+}
+
+/// That checks have to pass, and the one that fails with what it said.
+struct Checks<'a>(&'a AllocState);
+
+/// So much is told of what a check said.
+const SAID_CHARS_MAX: usize = 120;
+
+impl Display for Checks<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("passing checks")?;
+        let failing = self.0.checks.values().find(|result| result.status == CheckStatus::Failure);
+        failing.map_or(Ok(()), |result| {
+            let said: String =
+                result.output.lines().next().unwrap_or_default().chars().take(SAID_CHARS_MAX).collect();
+            write!(f, " ({} of service {} fails: {said})", result.check, result.service)
+        })
+    }
+}
+
 /// How the task's last attempt ended, where one has.
 struct LastExit<'a>(&'a AllocState, TaskIndex);
 
@@ -308,7 +352,7 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
         Waiting::Delay(..) => 6,
         Waiting::Exit(..) => 5,
         Waiting::Part(_) => 4,
-        Waiting::Health(_) | Waiting::Judgement(_) => 3,
+        Waiting::Checks(_) | Waiting::Health(_) | Waiting::Judgement(_) => 3,
         Waiting::Task(..) => 2,
         Waiting::Gate(_) | Waiting::Dependency(..) | Waiting::StopOrder(_) => 1,
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use herdlet_api_types::{
     JobKey,
-    api::{ApplyReply, ApplyRequest, JobChange, ManifestText},
+    api::{AppliedJob, ApplyReply, ApplyRequest, JobChange, ManifestText},
     nomad,
 };
 
@@ -20,7 +20,7 @@ use super::{
     show::styled,
     style,
     variables::VariableArgs,
-    wait::{Applied, Goal, WaitFlags},
+    wait::{Accepted, Goal, WaitFlags, Wanted},
 };
 use crate::desired::{
     manifests::{self, Drivers},
@@ -91,9 +91,10 @@ pub(super) async fn run(mut args: ApplyArgs) -> Result<u8, Failure> {
         args.output.document(&report)?;
         return Ok(if unchanged { UNCHANGED } else { CHANGED });
     }
-    let jobs: Vec<(JobKey, u64)> = reply.jobs.iter().map(|job| (job.job.clone(), job.version)).collect();
-    let applied = Applied { client: &client, jobs: &jobs, index: reply.index, goal: Goal::Converged };
-    args.wait.finish(limit, applied, &report, args.output).await
+    let wanted = |job: &AppliedJob| Wanted { job: job.job.clone(), version: Some(job.version) };
+    let jobs = reply.jobs.iter().map(wanted).collect();
+    let accepted = Accepted { client: &client, jobs, index: reply.index, goal: Goal::Converged };
+    args.wait.finish(limit, accepted, &report, args.output).await
 }
 
 /// Deletes what is no longer in the set. What a folder of manifests owns stays, and that is told.
@@ -113,7 +114,7 @@ async fn prune(
                 pruned.push(key.clone());
             }
             Err(ClientError::Status { status: 409, message }) => {
-                anstream::eprintln!("{} {message}", styled(style::WARNING, "kept:"));
+                crate::tell!("{} {message}", styled(style::WARNING, "kept:"));
             }
             Err(error) => return Err(error.into()),
         }
@@ -123,7 +124,7 @@ async fn prune(
 
 fn tell(reply: &ApplyReply, output: Output) {
     for warning in &reply.warnings {
-        anstream::eprintln!("{} {warning}", styled(style::WARNING, "warning:"));
+        crate::tell!("{} {warning}", styled(style::WARNING, "warning:"));
     }
     for volume in &reply.volumes {
         output.line(&format!("volume/{volume} applied"));

@@ -3,7 +3,7 @@
 use herdlet_api_types::{
     job::Job,
     nomad::{self, Children},
-    view::JobView,
+    view::{ConvergenceState, JobView},
 };
 
 use super::{failure::Failure, show};
@@ -18,12 +18,18 @@ pub(super) fn kind(job: &Job) -> &'static str {
 
 /// How its children are.
 pub(super) fn of(parent: &JobView, jobs: &[JobView]) -> Children {
-    Children::of(jobs.iter().filter(|job| is_child(job, parent)))
+    Children::of(all_of(parent, jobs))
+}
+
+/// How many of its children have failed.
+pub(super) fn failed(parent: &JobView, jobs: &[JobView]) -> usize {
+    let has_failed = |job: &&JobView| job.convergence.state == ConvergenceState::Failed;
+    all_of(parent, jobs).filter(has_failed).count()
 }
 
 /// Its children, the newest first.
-fn newest_first<'j>(parent: &JobView, jobs: &'j [JobView]) -> Vec<&'j JobView> {
-    let mut children: Vec<_> = jobs.iter().filter(|job| is_child(job, parent)).collect();
+fn newest_first<'j>(parent: &'j JobView, jobs: &'j [JobView]) -> Vec<&'j JobView> {
+    let mut children: Vec<_> = all_of(parent, jobs).collect();
     children.sort_by_key(|child| std::cmp::Reverse((child.create_index, &child.key)));
     children
 }
@@ -49,6 +55,17 @@ pub(super) fn instead(command: &str, parent: &JobView, jobs: &[JobView]) -> Opti
     })
 }
 
+/// Tells which children stay where their parent is deleted; none where it has none.
+pub(super) fn left(parent: &JobView, jobs: &[JobView]) -> Option<String> {
+    let children = newest_first(parent, jobs);
+    let newest = children.first()?;
+    Some(format!(
+        "its children stay until they are collected: {}; to delete one: herdlet delete {}",
+        named(&children),
+        newest.key
+    ))
+}
+
 /// The first of these children by name, with the state of each.
 fn named(children: &[&JobView]) -> String {
     let first = children.iter().take(NAMED_LEN);
@@ -72,8 +89,11 @@ pub(super) fn collected(name: &str, jobs: &[JobView]) -> Option<String> {
     Some(format!("a child that has ended is collected after job_gc_threshold; of {}: {there}", parent.key))
 }
 
-fn is_child(job: &JobView, parent: &JobView) -> bool {
-    job.job.parent_id() == Some(&*parent.key.id) && job.key.namespace == parent.key.namespace
+fn all_of<'j>(parent: &'j JobView, jobs: &'j [JobView]) -> impl Iterator<Item = &'j JobView> {
+    let is_child = |job: &&JobView| {
+        job.job.parent_id() == Some(&*parent.key.id) && job.key.namespace == parent.key.namespace
+    };
+    jobs.iter().filter(is_child)
 }
 
 /// Tells what a job waits for that runs nothing by itself, and how its children are.
@@ -94,7 +114,7 @@ fn lines(view: &JobView, jobs: &[JobView]) -> Vec<String> {
             lines.push(format!("newest: {}; what it wrote: herdlet logs {}", named(&children), newest.key));
         }
     }
-    if let Some(periodic) = view.job.launches().filter(|_| !view.deleting) {
+    if let Some(periodic) = view.job.launches().filter(|_| !view.is_stopped()) {
         lines.push(match view.next_launch.and_then(nomad::rfc3339) {
             Some(at) => {
                 format!("launched next at {at} ({}, {})", periodic.crons.join(", "), periodic.time_zone)
@@ -103,7 +123,7 @@ fn lines(view: &JobView, jobs: &[JobView]) -> Vec<String> {
             None => "never launched again".to_owned(),
         });
     }
-    if view.job.takes_dispatches() && !view.deleting {
+    if view.job.takes_dispatches() && !view.is_stopped() {
         lines.push(format!("runs when it is dispatched: herdlet dispatch {}", view.key));
     }
     lines

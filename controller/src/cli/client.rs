@@ -17,15 +17,15 @@ use herdlet_api_types::{
     gc::Ended,
     nomad,
     overview::{Drift, Overview, Transition},
-    service::Registration,
+    service::ServiceView,
     view::{AllocView, Explanation, JobVersion, JobView, VolumeView},
 };
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use reqwest::{Method, Request, RequestBuilder, Response, StatusCode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-pub use error::ClientError;
+pub use error::{ClientError, Effect};
 pub use exec::{ExecFrame, ExecInput, ExecOutput, ExecSocket};
 pub use usage::Usage;
 
@@ -182,7 +182,7 @@ impl Client {
     }
 
     /// Everything in the built-in catalogue.
-    pub async fn services(&self) -> Result<Vec<Registration>> {
+    pub async fn services(&self) -> Result<Vec<ServiceView>> {
         self.get("/v1/herdlet/services").await
     }
 
@@ -208,12 +208,29 @@ impl Client {
         self.get(&format!("/v1/allocation/{alloc}")).await
     }
 
+    /// The number of a job's newest version; none of a job that is not there.
+    pub async fn newest_version(&self, job: &JobKey) -> Result<Option<u64>> {
+        Ok(self.versions(job).await?.first().map(|newest| newest.version))
+    }
+
     /// Asks for a job to be stopped and forgotten: the index of the commit.
     pub async fn delete_job(&self, job: &JobKey) -> Result<u64> {
         let path = format!("/v1/job/{}", encode(&job.id));
-        let done: Done =
-            self.ask(self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)])).await?;
-        Ok(done.index)
+        let request =
+            self.to(Method::DELETE, &path).query(&[("namespace", &*job.namespace), ("purge", "true")]);
+        self.change(request).await
+    }
+
+    /// Stops a job and keeps it: the index of the commit.
+    pub async fn stop_job(&self, job: &JobKey) -> Result<u64> {
+        let path = format!("/v1/job/{}", encode(&job.id));
+        self.change(self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)])).await
+    }
+
+    /// Starts a job that was stopped: the index of the commit.
+    pub async fn start_job(&self, job: &JobKey) -> Result<u64> {
+        let path = format!("/v1/herdlet/job/{}/start", encode(&job.id));
+        self.change(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)])).await
     }
 
     /// Makes a child of a parameterized job: its key, and the index of the commit.
@@ -246,8 +263,7 @@ impl Client {
         let path = format!("/v1/job/{}/revert", encode(&job.id));
         let body = json!({ "JobID": job.id, "JobVersion": to, "EnforcePriorVersion": current });
         let request = self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body);
-        let done: Done = self.ask(request).await?;
-        Ok(done.index)
+        self.change(request).await
     }
 
     /// Gives a group another count: the index of the commit.
@@ -255,8 +271,7 @@ impl Client {
         let path = format!("/v1/job/{}/scale", encode(&job.id));
         let body = json!({ "Count": count, "Target": { "Group": group }, "Message": message });
         let request = self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body);
-        let done: Done = self.ask(request).await?;
-        Ok(done.index)
+        self.change(request).await
     }
 
     /// Promotes the canaries of a deployment; without names those of all its groups.
@@ -287,18 +302,18 @@ impl Client {
     pub async fn delete_volume(&self, name: &str, purge: Purge) -> Result<u64> {
         let path = format!("/v1/herdlet/volume/{}", encode(name));
         let purge = purge == Purge::Data;
-        let done: Done = self.ask(self.to(Method::DELETE, &path).query(&[("purge", purge)])).await?;
-        Ok(done.index)
+        self.change(self.to(Method::DELETE, &path).query(&[("purge", purge)])).await
     }
 
     /// Restarts one task, all tasks, or the running ones.
-    pub async fn restart(&self, alloc: AllocId, scope: &RestartScope) -> Result<()> {
+    pub async fn restart(&self, alloc: AllocId, scope: &RestartScope) -> Result<u64> {
         let body = match scope {
             RestartScope::Running => json!({}),
             RestartScope::Task(task) => json!({ "TaskName": task }),
             RestartScope::All => json!({ "AllTasks": true }),
         };
-        self.put(&format!("/v1/client/allocation/{alloc}/restart"), &body).await
+        let path = format!("/v1/client/allocation/{alloc}/restart");
+        self.change(self.to(Method::PUT, &path).json(&body)).await
     }
 
     /// Sends a signal to one task, or to all running ones.
@@ -322,7 +337,7 @@ impl Client {
         }
         let answer = self.send(request).await?;
         let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());
-        Ok(Box::pin(pieces.map_err(|source| ClientError::Transfer { what: "read the log", source })))
+        Ok(Box::pin(pieces.map_err(|error| broken(&error, Effect::None))))
     }
 
     /// What is in a directory of an allocation.
@@ -346,12 +361,13 @@ impl Client {
         let request = self.to(Method::GET, &format!("/v1/client/fs/cat/{alloc}"));
         let answer = self.send(request.query(&[("path", path)])).await?;
         let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());
-        Ok(Box::pin(pieces.map_err(|source| ClientError::Transfer { what: "read the file", source })))
+        Ok(Box::pin(pieces.map_err(|error| broken(&error, Effect::None))))
     }
 
     /// Stops an allocation; its job makes another in its place.
-    pub async fn stop_alloc(&self, alloc: AllocId) -> Result<()> {
-        self.put(&format!("/v1/allocation/{alloc}/stop"), &json!({})).await
+    pub async fn stop_alloc(&self, alloc: AllocId) -> Result<u64> {
+        let path = format!("/v1/allocation/{alloc}/stop");
+        self.change(self.to(Method::PUT, &path).json(&json!({}))).await
     }
 
     /// Everything that is shown, then every change.
@@ -395,7 +411,9 @@ impl Client {
         loop {
             let request = self.to(Method::GET, "/v1/herdlet/index").query(&[("index", index)]);
             let request = request.query(&[("wait", CHANGE_WAIT)]).timeout(CHANGE_WAIT_MAX);
-            let now: Done = understood(self.send_within(request, CHANGE_WAIT_MAX).await?).await?;
+            let request = request.build().map_err(ClientError::Setup)?;
+            let answer = self.execute_within(request, CHANGE_WAIT_MAX).await?;
+            let now: Done = understood(answer, Effect::None).await?;
             if now.index != index {
                 return Ok(now.index);
             }
@@ -409,6 +427,12 @@ impl Client {
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.ask(self.to(Method::GET, path)).await
+    }
+
+    /// Changes something: the index of the commit.
+    async fn change(&self, request: RequestBuilder) -> Result<u64> {
+        let done: Done = self.ask(request).await?;
+        Ok(done.index)
     }
 
     async fn put<B: Serialize + Sync>(&self, path: &str, body: &B) -> Result<()> {
@@ -425,29 +449,30 @@ impl Client {
     }
 
     async fn ask<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T> {
-        understood(self.send(request.timeout(ANSWER_MAX)).await?).await
+        let request = request.timeout(ANSWER_MAX).build().map_err(ClientError::Setup)?;
+        let effect = Effect::of(request.method());
+        understood(self.execute(request).await?, effect).await
     }
 
     /// Sends a request; a refusal is an error.
     async fn send(&self, request: RequestBuilder) -> Result<Response> {
-        let (http, request) = request.build_split();
-        let request = request.map_err(ClientError::Setup)?;
+        self.execute(request.build().map_err(ClientError::Setup)?).await
+    }
+
+    async fn execute(&self, request: Request) -> Result<Response> {
         let within = if *request.method() == Method::GET { HEAD_MAX } else { CHANGE_HEAD_MAX };
-        self.send_within(RequestBuilder::from_parts(http, request), within).await
+        self.execute_within(request, within).await
     }
 
     /// The same; the answer must begin within this.
-    async fn send_within(&self, request: RequestBuilder, within: Duration) -> Result<Response> {
-        let (http, request) = request.build_split();
-        let request = request.map_err(ClientError::Setup)?;
-        let answer = tokio::time::timeout(within, http.execute(request)).await;
-        let answer = answer.map_err(|_| ClientError::Silent { address: self.address.clone(), within })?;
-        let answer = answer.map_err(|source| {
-            if source.is_connect() {
-                ClientError::Unreachable { address: self.address.clone(), why: innermost(&source) }
-            } else {
-                ClientError::Transfer { what: "talk to the agent", source }
-            }
+    async fn execute_within(&self, request: Request, within: Duration) -> Result<Response> {
+        let effect = Effect::of(request.method());
+        let address = || self.address.clone();
+        let answer = tokio::time::timeout(within, self.http.execute(request)).await;
+        let answer = answer.map_err(|_| ClientError::Silent { address: address(), within, effect })?;
+        let answer = answer.map_err(|error| match error.is_connect() {
+            true => ClientError::Unreachable { address: address(), why: innermost(&error) },
+            false => broken(&error, effect),
         })?;
         let status = answer.status();
         if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
@@ -467,11 +492,15 @@ impl Client {
 }
 
 /// The answer in full.
-async fn understood<T: DeserializeOwned>(answer: Response) -> Result<T> {
+async fn understood<T: DeserializeOwned>(answer: Response, effect: Effect) -> Result<T> {
     let what = answer.url().path().to_owned();
     let bytes = answer.bytes().await;
-    let bytes = bytes.map_err(|source| ClientError::Transfer { what: "read the agent's answer", source })?;
+    let bytes = bytes.map_err(|error| broken(&error, effect))?;
     serde_json::from_slice(&bytes).map_err(|error| ClientError::Answer { what, why: error.to_string() })
+}
+
+fn broken(error: &reqwest::Error, effect: Effect) -> ClientError {
+    ClientError::Broken { why: innermost(error), effect }
 }
 
 fn innermost(error: &dyn std::error::Error) -> String {

@@ -27,9 +27,9 @@ pub(super) fn script(shell: Shell) -> String {
 }
 
 /// Commands whose words are targets or jobs.
-const TAKING: [&str; 14] = [
+const TAKING: [&str; 15] = [
     "delete", "describe", "dispatch", "exec", "explain", "logs", "promote", "restart", "rollback", "scale",
-    "signal", "status", "stop", "wait",
+    "signal", "start", "status", "stop", "wait",
 ];
 
 /// Lists jobs, and says nothing where that fails.
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(jobs, "web worker");
         assert_eq!(offered("herdlet status wo").unwrap(), "worker");
         assert_eq!(offered("herdlet logs --fol").unwrap(), "--follow");
-        assert_eq!(offered("herdlet sta").unwrap(), "status");
+        assert_eq!(offered("herdlet stat").unwrap(), "status");
         assert_eq!(offered("herdlet status web -o js").unwrap(), "json");
     }
 

@@ -9,13 +9,13 @@ use herdlet_api_types::{JobKey, api::Change, view::JobView};
 use serde::Serialize;
 
 use super::{
-    Connection,
+    Connection, children,
     client::{Client, ClientError, Purge},
     failure::{Failure, USAGE},
     here,
     output::Output,
     variables::VariableArgs,
-    wait::{Goal, Limit, WaitReport, Waited, wait_for},
+    wait::{Goal, Limit, WaitReport, Waited, Wanted, wait_for_accepted},
 };
 use crate::desired::manifests::{self, Drivers};
 
@@ -94,13 +94,19 @@ async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
     if args.purge {
         volumes.extend(limit.within("list the volumes", volumes_of(&client, &jobs, &keys)).await?);
     }
+    let mut index = 0;
     for key in &keys {
-        limit.within("delete a job", client.delete_job(key)).await?;
+        index = limit.within("delete a job", client.delete_job(key)).await?;
         args.output.line(&format!("job/{key} deleting"));
+        let left = jobs.iter().find(|view| view.key == *key).and_then(|view| children::left(view, &jobs));
+        if let Some(left) = left {
+            crate::tell!("job/{key}: {left}");
+        }
         report.jobs.push(key.clone());
     }
     if (args.wait || !volumes.is_empty()) && !keys.is_empty() {
-        let waited = wait_for(&client, &keys, Goal::Deleted, limit).await?;
+        let jobs = keys.iter().map(Wanted::any).collect();
+        let waited = wait_for_accepted(&client, jobs, index, Goal::Deleted, limit).await?;
         report.waited = Some(waited.report(Goal::Deleted));
         if waited != Waited::Reached {
             return Ok(waited.code());
@@ -134,7 +140,7 @@ fn by_file(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet
         if jobs.iter().any(|view| view.key == key) {
             keys.push(key);
         } else {
-            anstream::eprintln!("job/{key} is not there");
+            crate::tell!("job/{key} is not there");
         }
     }
     Ok((keys, volumes))
@@ -186,7 +192,7 @@ impl Removal {
         for name in names {
             match client.delete_volume(&name, self.purge).await {
                 Err(ClientError::Status { status: 404, message }) if self.missing == Missing::Fine => {
-                    anstream::eprintln!("{message}");
+                    crate::tell!("{message}");
                     continue;
                 }
                 deleted => deleted?,

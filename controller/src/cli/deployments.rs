@@ -12,6 +12,7 @@ use super::{
     Connection,
     client::Client,
     failure::Failure,
+    get::Missing,
     output::Output,
     show::{self, styled},
     style,
@@ -127,15 +128,41 @@ async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
         all(&jobs).into_iter().filter(|one| one.id.to_string().starts_with(target)).collect();
     match (found.len(), found.pop()) {
         (1, Some(one)) => Ok(one.clone()),
-        (0, _) | (_, None) => Err(Failure::new(format!("there is no job and no deployment {target:?}"))
-            .hint("list them: herdlet get deployments")),
+        (0, _) | (_, None) => Err(unknown(target)),
         (several, _) => Err(Failure::new(format!("{several} deployments begin with {target:?}"))),
     }
 }
 
 /// The deployments of these jobs, newest first within each job.
-pub(super) fn all(jobs: &[JobView]) -> Vec<&Deployment> {
+fn all(jobs: &[JobView]) -> Vec<&Deployment> {
     jobs.iter().flat_map(|job| job.deployments.iter().map(|one| &**one)).collect()
+}
+
+/// Those that jobs or beginnings of ids name; all where nothing is named.
+pub(super) fn of<'j>(
+    jobs: &'j [JobView],
+    targets: &[String],
+    missing: Missing,
+) -> Result<Vec<&'j Deployment>, Failure> {
+    let mut found = all(jobs);
+    let is_meant = |one: &Deployment, target: &str| {
+        one.job_key.to_string() == target || one.id.to_string().starts_with(target)
+    };
+    // A job may have none.
+    let is_there = |target: &str| {
+        jobs.iter().any(|view| view.key.to_string() == target)
+            || found.iter().any(|one| is_meant(one, target))
+    };
+    if let Some(target) = missing.among(targets, is_there) {
+        return Err(unknown(target));
+    }
+    found.retain(|one| targets.is_empty() || targets.iter().any(|target| is_meant(one, target)));
+    Ok(found)
+}
+
+fn unknown(target: &str) -> Failure {
+    Failure::new(format!("there is no job and no deployment {target:?}"))
+        .hint("list them: herdlet get deployments")
 }
 
 /// The headings of [`row`].

@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::{
     Connection,
     failure::{FAILED, Failure, USAGE},
+    here,
     output::{Output, Reader},
     show::{self, styled},
     style,
@@ -33,8 +34,8 @@ use crate::desired::{
 /// Arguments of `herdlet diff`.
 #[derive(Debug, Clone, Args)]
 pub struct DiffArgs {
-    /// Manifests: files, folders, or - for standard input
-    #[arg(short = 'f', long = "file", required = true, value_name = "FILE")]
+    /// Manifests: files, folders, or - for standard input [default: those of this folder, as up]
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// As an apply with --prune SET
     #[arg(long, value_name = "SET", value_parser = sets::name)]
@@ -72,11 +73,18 @@ struct Change {
     next_launch: Option<String>,
 }
 
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
 /// What becomes of the allocations of a group.
 #[derive(Debug, PartialEq, Serialize)]
 struct GroupChange {
     group: String,
     change: GroupKind,
+    /// How many there will be more; fewer below zero.
+    #[serde(skip_serializing_if = "is_zero")]
+    more: i64,
     /// Of those that are replaced, how many at a time; all at once where it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     at_a_time: Option<u32>,
@@ -131,7 +139,10 @@ struct FieldChange {
 }
 
 /// 0 where nothing would change, 1 where something would, 2 for errors.
-pub(super) async fn run(args: DiffArgs) -> Result<u8, Failure> {
+pub(super) async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
+    if args.files.is_empty() {
+        args.files = here::manifests()?;
+    }
     let set = manifests::load(&args.files, &Drivers::built_in(), &args.variables.read()?);
     let mut set = set.map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
     let client = args.connection.client()?;
@@ -243,8 +254,8 @@ fn groups(known: &Job, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange>
             .map(|path| path.strip_prefix(&own).unwrap_or(path).to_owned())
             .collect();
         let asking = replacing(known, wanted, group);
-        // What makes children runs nothing by itself.
-        let runs = |job: &'_ Job| !job.makes_children() && job.group(group).is_some();
+        // What is stopped, or makes children, runs nothing by itself.
+        let runs = |job: &'_ Job| !job.stop && !job.makes_children() && job.group(group).is_some();
         let (change, because) = match (runs(known), runs(wanted)) {
             (false, false) => (GroupKind::Nothing, Vec::new()),
             (false, true) => (GroupKind::Create, Vec::new()),
@@ -255,7 +266,9 @@ fn groups(known: &Job, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange>
         };
         let update = wanted.group(group).and_then(|group| group.update.as_ref());
         let at_a_time = update.map(|update| update.max_parallel).filter(|_| change == GroupKind::Replace);
-        GroupChange { group: group.to_owned(), change, at_a_time, because }
+        let count = |job: &Job| job.group(group).map_or(0, |group| i64::from(job.wanted(group)));
+        let more = if runs(known) && runs(wanted) { count(wanted) - count(known) } else { 0 };
+        GroupChange { group: group.to_owned(), change, more, at_a_time, because }
     };
     names.map(change).collect()
 }
@@ -291,7 +304,7 @@ fn lines(change: &Change) -> String {
         lines.push_str(&line);
         lines.push('\n');
     }
-    for GroupChange { group, change, at_a_time, because } in &change.groups {
+    for GroupChange { group, change, more, at_a_time, because } in &change.groups {
         let pace = match (change, at_a_time) {
             (GroupKind::Replace, Some(count)) => format!(", {count} at a time"),
             (GroupKind::Replace, None) => ", all at once (it has no `update`)".to_owned(),
@@ -301,7 +314,13 @@ fn lines(change: &Change) -> String {
         };
         let because =
             if because.is_empty() { String::new() } else { format!(", because of {}", because.join(", ")) };
-        lines.push_str(&format!("  group {group}: {}{pace}{because}\n", change.as_str()));
+        let what = format!("{}{pace}{because}", change.as_str());
+        let told = match (*more, change) {
+            (0, _) => what,
+            (more, GroupKind::Nothing) => added(more),
+            (more, _) => format!("{what}, {}", added(more)),
+        };
+        lines.push_str(&format!("  group {group}: {told}\n"));
     }
     for (group, why) in &change.unplaced {
         let line = format!("  group {group} would wait: {}", plain(&why.message));
@@ -312,6 +331,10 @@ fn lines(change: &Change) -> String {
         lines.push_str(&format!("  would be launched next at {at}\n"));
     }
     lines
+}
+
+fn added(more: i64) -> String {
+    if more < 0 { format!("{} fewer", more.unsigned_abs()) } else { format!("{more} more") }
 }
 
 /// A value as one writes it: texts without quotes where they need none.
@@ -405,6 +428,7 @@ mod tests {
         let replaced =
             "  group work: replace, all at once (it has no `update`), because of tasks[httpd].env.A\n";
         assert!(plain(&lines(&change)).contains(replaced));
+        assert!(plain(&lines(&change)).contains("  group more: 1 more\n"));
         wanted.groups[3].update = wanted.groups[2].update.clone();
         let change = Change { groups: groups(&known, &wanted, &change.fields), ..change };
         assert!(plain(&lines(&change)).contains("  group work: replace, 2 at a time, because of "));

@@ -16,7 +16,7 @@ use super::{
     failure::{Failure, USAGE},
     output::Output,
     rollback::find,
-    wait::{Applied, Goal, WaitFlags},
+    wait::{Accepted, Goal, WaitFlags, Wanted},
 };
 
 /// Arguments of `herdlet dispatch`.
@@ -60,14 +60,20 @@ pub(super) async fn run(args: DispatchArgs) -> Result<u8, Failure> {
     let payload = args.payload.as_deref().map(read).transpose()?.unwrap_or_default();
     let client = args.connection.client()?;
     let parent = limit.within("find it", find(&client, &args.job)).await?.key;
-    let meta: BTreeMap<String, String> = args.meta.into_iter().collect();
+    let mut meta = BTreeMap::new();
+    for (key, value) in args.meta {
+        if meta.insert(key.clone(), value).is_some() {
+            return Err(Failure::new(format!("--meta gives {key:?} twice")).code(USAGE));
+        }
+    }
     let wanted =
         Dispatch { payload: &payload, meta: &meta, id_prefix: &args.prefix, token: &args.idempotency_token };
     let (job, index) = limit.within("dispatch it", client.dispatch(&parent, &wanted)).await?;
     args.output.line(&format!("job/{parent} dispatched as job/{job}"));
     let report = Report { job: job.clone(), parent };
-    let applied = Applied { client: &client, jobs: &[(job, 0)], index, goal: Goal::Complete };
-    args.wait.finish(limit, applied, &report, args.output).await
+    let jobs = vec![Wanted { job, version: Some(0) }];
+    let accepted = Accepted { client: &client, jobs, index, goal: Goal::Complete };
+    args.wait.finish(limit, accepted, &report, args.output).await
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

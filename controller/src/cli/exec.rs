@@ -2,12 +2,14 @@
 
 mod terminal;
 
+use std::io::Write as _;
+
 use clap::Args;
 use herdlet_api_types::{
     alloc::ClientStatus,
     job::Lifecycle,
     task::TaskStatus,
-    view::{AllocView, ConvergenceState, JobView, TaskView},
+    view::{AllocView, JobView, TaskView},
 };
 use tokio::{
     io::AsyncReadExt,
@@ -19,6 +21,7 @@ use super::{
     Connection,
     client::{ClientError, ExecFrame, ExecInput, ExecOutput, Tty},
     failure::{AGENT_FAILED, Failure},
+    stdout,
     target::{self, Target},
 };
 use terminal::Raw;
@@ -61,14 +64,14 @@ pub(super) async fn run(args: ExecArgs) -> Result<u8, Failure> {
     let (view, task) = choose(&target, &jobs, &args.target)?;
     let several = target.tasks().count() > 1;
     if several {
-        anstream::eprintln!("in {} ({})", view.spec.task_title(&task.name), view.spec.id.short());
+        crate::tell!("in {} ({})", view.spec.task_title(&task.name), view.spec.id.short());
     }
     let raw = match (args.tty, args.interactive) {
         (true, true) => Raw::enter()?,
         (true, false) | (false, _) => None,
     };
     if args.tty && args.interactive && raw.is_none() {
-        anstream::eprintln!("standard input is no terminal; the command gets one all the same");
+        crate::tell!("standard input is no terminal; the command gets one all the same");
     }
     let tty = if args.tty { Tty::Yes } else { Tty::No };
     let socket = client.exec(view.spec.id, &task.name, &args.command, tty).await?;
@@ -100,12 +103,7 @@ fn choose<'t>(
 ) -> Result<(&'t AllocView, &'t TaskView), Failure> {
     let mut allocs: Vec<&AllocView> =
         target.allocs.iter().filter(|view| view.status == ClientStatus::Running).collect();
-    let rank = |view: &AllocView| match (view.healthy, view.convergence.state) {
-        (Some(true), _) | (None, ConvergenceState::Converged) => 0,
-        (None, _) => 1,
-        (Some(false), _) => 2,
-    };
-    allocs.sort_by_key(|view| rank(view));
+    allocs.sort_by_key(|view| !view.is_healthy());
     for view in allocs {
         let meant = |task: &&TaskView| {
             task.state == TaskStatus::Running
@@ -131,17 +129,13 @@ fn choose<'t>(
 async fn drain(mut output: ExecOutput) -> Result<Option<i32>, ClientError> {
     while let Some(frame) = output.next().await? {
         match frame {
-            ExecFrame::Stdout(bytes) => print(&mut std::io::stdout(), &bytes),
-            ExecFrame::Stderr(bytes) => print(&mut std::io::stderr(), &bytes),
+            ExecFrame::Stdout(bytes) => stdout::bytes(&bytes),
+            // Where it can't be told, the exit code still counts.
+            ExecFrame::Stderr(bytes) => drop(std::io::stderr().write_all(&bytes)),
             ExecFrame::Exited(code) => return Ok(Some(code)),
         }
     }
     Ok(None)
-}
-
-fn print(to: &mut impl std::io::Write, bytes: &[u8]) {
-    // Nobody reads any more: the command goes on and its exit code still counts.
-    let _ = to.write_all(bytes).and_then(|()| to.flush());
 }
 
 enum Never {}

@@ -8,6 +8,7 @@ use herdlet_api_types::{
     alloc::ClientStatus,
     deployment::Deployment,
     nomad,
+    overview::fate,
     view::{AllocView, Convergence, Explanation, JobView, Unplaced, Wait},
 };
 use serde::Serialize;
@@ -143,7 +144,8 @@ fn show_job(view: &JobView, allocs: &[AllocView]) {
     let verdict = verdict(&view.convergence, said);
     let since = show::age(view.convergence.since.wall);
     let name = styled(style::HEADING, &view.key);
-    show::out(&format!("{name} version {}: {verdict} (for {since})\n", view.version));
+    let fate = fate(false, view.job.stop);
+    show::out(&format!("{name} version {}: {fate}{verdict} (for {since})\n", view.version));
     for why in view.unplaced.values().filter(|why| why.message != view.convergence.message) {
         show::out(&format!("  {} [{}]\n", plain(&why.message), why.reason.as_str()));
     }
@@ -184,7 +186,10 @@ fn wait_line(wait: &Wait) -> String {
         line.push_str(&format!(", for {}", show::age(since)));
     }
     if let Some(until) = wait.until {
-        line.push_str(&format!(", until in {}", show::ahead(until)));
+        line.push_str(&match show::now() < until {
+            true => format!(", until in {}", show::ahead(until)),
+            false => format!(", was due {} ago", show::age(until)),
+        });
     }
     line
 }
@@ -201,7 +206,8 @@ fn show_alloc(view: &AllocView) {
     fact("id", view.spec.id.to_string());
     fact("version", view.spec.job_version.to_string());
     fact("status", format!("{} ({})", view.status.as_str(), view.description));
-    fact("healthy", view.healthy.map(|healthy| healthy.to_string()).unwrap_or_default());
+    fact("healthy", show::healthy(view).to_owned());
+    fact("deployment", deployment_verdict(view).unwrap_or_default());
     fact("created", time(view.spec.create_time));
     fact("ports", ports.collect::<Vec<_>>().join(" "));
     fact("replaces", view.spec.previous.map(|id| id.to_string()).unwrap_or_default());
@@ -212,6 +218,12 @@ fn show_alloc(view: &AllocView) {
         );
     }
     show::out(&format!("{}\n{}", styled(style::HEADING, view.spec.title()), facts.render(Heading::Hidden)));
+}
+
+/// What the roll-out has said of it, once and for all.
+fn deployment_verdict(view: &AllocView) -> Option<String> {
+    let word = if view.verdict? { "healthy" } else { "unhealthy" };
+    Some(format!("found {word} at {}", time(view.verdict_at)))
 }
 
 fn show_task(task: &herdlet_api_types::view::TaskView) {

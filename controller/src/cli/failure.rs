@@ -1,6 +1,6 @@
 //! How commands fail: what, where, why, what to do; and with which exit code.
 
-use crate::cli::client::ClientError;
+use crate::cli::client::{ClientError, Effect};
 
 /// What was asked for failed.
 pub(super) const FAILED: u8 = 1;
@@ -14,6 +14,8 @@ pub(super) const REVERTED: u8 = 4;
 pub(super) const SUPERSEDED: u8 = 5;
 /// `run` and `exec`: not the task but we failed.
 pub(super) const AGENT_FAILED: u8 = 125;
+/// Of `exec`: 128 + SIGPIPE.
+pub(super) const NOBODY_READS: u8 = 141;
 /// Ctrl-C: 128 + SIGINT.
 pub(super) const INTERRUPTED: u8 = 130;
 
@@ -49,9 +51,9 @@ impl Failure {
 
     pub(super) fn print(&self) {
         let bold = super::style::ERROR;
-        anstream::eprintln!("{bold}error:{bold:#} {}", self.message);
+        crate::tell!("{bold}error:{bold:#} {}", self.message);
         if let Some(hint) = &self.hint {
-            anstream::eprintln!("  {hint}");
+            crate::tell!("  {hint}");
         }
     }
 }
@@ -100,37 +102,44 @@ impl From<ClientError> for Failure {
                 Some("is the agent running? start it with: herdlet agent")
             }
             ClientError::Unreachable { .. } => Some("is the agent running, and does it --listen there?"),
-            ClientError::Silent { .. } => {
+            ClientError::Silent { effect: Effect::None, .. } => {
+                Some("is it stopped, or the machine overloaded?")
+            }
+            ClientError::Silent { effect: Effect::Open, .. } => {
                 Some("is it stopped, or the machine overloaded? what was asked may still happen")
             }
-            ClientError::Status { status: 401 | 403, .. } => {
+            ClientError::Broken { effect: Effect::Open, .. } => {
+                Some("what was asked may have happened, or may still; see what holds: herdlet status")
+            }
+            ClientError::Status { status: 401 | 403, message } if message.contains("token") => {
                 Some("name a file with the agent's token: --token-file FILE, or set HERDLET_TOKEN")
             }
             ClientError::Setup(_)
             | ClientError::Status { .. }
             | ClientError::Open(_)
             | ClientError::Problems(_)
-            | ClientError::Transfer { .. }
+            | ClientError::Broken { effect: Effect::None, .. }
             | ClientError::Answer { .. } => None,
         };
         let code = match &error {
             ClientError::Problems(_) => USAGE,
-            // Not failed for good: the agent still tries.
-            ClientError::Open(_) => TIMED_OUT,
+            // Not failed for good: the agent still tries, or has done it.
+            ClientError::Open(_)
+            | ClientError::Silent { effect: Effect::Open, .. }
+            | ClientError::Broken { effect: Effect::Open, .. } => TIMED_OUT,
             ClientError::Unreachable { .. }
-            | ClientError::Silent { .. }
+            | ClientError::Silent { effect: Effect::None, .. }
+            | ClientError::Broken { effect: Effect::None, .. }
             | ClientError::Setup(_)
             | ClientError::Status { .. }
-            | ClientError::Transfer { .. }
             | ClientError::Answer { .. } => FAILED,
         };
         // With all its causes, as one line.
         let told = format!("{:#}", anyhow::Error::new(error));
-        let hint = distrust(&told).or(hint);
-        let failure = Self::new(told).code(code);
-        match hint {
-            Some(hint) => failure.hint(hint),
-            None => failure,
+        match (distrust(&told), hint) {
+            (Some(hint), _) => Self::new(told).hint(hint),
+            (None, Some(hint)) => Self::new(told).code(code).hint(hint),
+            (None, None) => Self::new(told).code(code),
         }
     }
 }

@@ -3,8 +3,6 @@
 //! In: a target and a path below the allocation's directory, or below the task's where the target names one. Out: a table,
 //! facts, or the bytes of a file.
 
-use std::io::Write as _;
-
 use clap::{Args, Subcommand};
 use futures_util::StreamExt as _;
 use herdlet_api_types::{AllocId, alloc::ClientStatus, nomad::FileInfo, view::AllocView};
@@ -15,7 +13,7 @@ use super::{
     client::Client,
     failure::Failure,
     output::{Output, Reader},
-    show,
+    show, stdout,
     table::{Heading, Table},
     target,
 };
@@ -120,14 +118,8 @@ fn one_of(allocs: &[AllocView], text: &str) -> Result<AllocId, Failure> {
 
 async fn cat(client: &Client, alloc: AllocId, path: &str) -> Result<(), Failure> {
     let mut pieces = client.read_file(alloc, path).await?;
-    let mut out = std::io::stdout().lock();
     while let Some(piece) = pieces.next().await {
-        match out.write_all(&piece?) {
-            Ok(()) => {}
-            // Whoever reads has enough.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
-            Err(error) => return Err(Failure::new(format!("failed to write the file: {error}"))),
-        }
+        stdout::bytes(&piece?);
     }
     Ok(())
 }

@@ -123,11 +123,19 @@ struct Wanted<'w> {
 
 /// What a target is that isn't there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Missing {
+pub(super) enum Missing {
     /// A slip.
     IsWrong,
     /// It was there before.
     IsGone,
+}
+
+impl Missing {
+    /// The first of these targets that isn't there, where that is a slip.
+    pub(super) fn among(self, targets: &[String], is_there: impl Fn(&str) -> bool) -> Option<&String> {
+        let missing = targets.iter().find(|target| !is_there(target));
+        missing.filter(|_| self == Self::IsWrong)
+    }
 }
 
 pub(super) async fn run(args: GetArgs) -> Result<u8, Failure> {

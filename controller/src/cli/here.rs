@@ -40,7 +40,7 @@ pub(super) fn is_meant(verb: &str) -> Result<(), Failure> {
 pub(super) fn manifests() -> Result<Vec<PathBuf>, Failure> {
     let found = find(Path::new("."))?;
     let names: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
-    anstream::eprintln!("with {}", names.join(", "));
+    crate::tell!("with {}", names.join(", "));
     Ok(found)
 }
 

@@ -16,7 +16,7 @@ use super::{
     Connection, children,
     client::{Client, ClientError, LogRequest},
     failure::Failure,
-    style,
+    stdout, style,
     target::{self, Target},
     watch::{Shown, Told},
 };
@@ -322,13 +322,9 @@ async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
         }
         text.extend_from_slice(&line.bytes);
         // What a task wrote to stderr goes to ours, so that redirecting either works as with the task itself.
-        let written = match line.stream {
-            "stderr" => anstream::stderr().write_all(&text),
-            _ => anstream::stdout().write_all(&text).and_then(|()| anstream::stdout().flush()),
-        };
-        if written.is_err() {
-            // The reader has had enough, as `head` does.
-            return;
+        match line.stream {
+            "stderr" => drop(anstream::stderr().write_all(&text)),
+            _ => stdout::text(&text),
         }
     }
 }
@@ -336,10 +332,7 @@ async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
 async fn print_json(mut lines: mpsc::Receiver<Line>) {
     while let Some(line) = lines.recv().await {
         let Ok(text) = json_line(&line) else { continue };
-        let written = anstream::stdout().write_all(text.as_bytes()).and_then(|()| anstream::stdout().flush());
-        if written.is_err() {
-            return;
-        }
+        stdout::text(text.as_bytes());
     }
 }
 

@@ -40,10 +40,6 @@ enum Places {
     Command,
 }
 
-/// What `job stop` leaves in Nomad, and nothing does here.
-const NOTHING_STAYS: &str = "a job that is stopped so is forgotten, with its versions and logs, as with -purge; \
-                             to stop its work and keep it: herdlet scale JOB.GROUP 0";
-
 const fn verb(
     noun: &'static str,
     verb: &'static str,
@@ -54,7 +50,7 @@ const fn verb(
     Verb { noun, verb, usage, ours, places }
 }
 
-const VERBS: [Verb; 29] = [
+const VERBS: [Verb; 32] = [
     verb("job", "run", "FILE", &["apply"], Places::Files),
     verb("job", "plan", "FILE", &["diff"], Places::Files),
     verb("job", "validate", "FILE", &["validate"], Places::Same),
@@ -68,7 +64,9 @@ const VERBS: [Verb; 29] = [
     verb("job", "promote", "JOB", &["promote"], Places::Same),
     verb("job", "dispatch", "JOB [FILE]", &["dispatch"], Places::Same),
     verb("job", "restart", "JOB", &["restart"], Places::Same),
-    verb("job", "stop", "JOB", &["delete"], Places::Same),
+    verb("job", "stop", "JOB", &["stop"], Places::Same),
+    verb("job", "stop -purge", "JOB", &["delete"], Places::Same),
+    verb("job", "start", "JOB", &["start"], Places::Same),
     verb("job", "periodic", "force JOB", &["job", "periodic"], Places::Same),
     verb("alloc", "status", "ALLOC", &["describe"], Places::Same),
     verb("alloc", "logs", "ALLOC [TASK]", &["logs"], Places::Task),
@@ -82,6 +80,7 @@ const VERBS: [Verb; 29] = [
     verb("service", "info", "NAME", &["get", "services"], Places::Same),
     verb("volume", "status", "[NAME]", &["get", "volumes"], Places::Same),
     verb("deployment", "list", "", &["get", "deployments"], Places::Same),
+    verb("deployment", "status", "ID", &["get", "deployments"], Places::Same),
     verb("deployment", "promote", "JOB", &["deployment", "promote"], Places::Same),
     verb("deployment", "fail", "JOB", &["deployment", "fail"], Places::Same),
 ];
@@ -91,8 +90,8 @@ const VERBS: [Verb; 29] = [
 pub(super) enum Said {
     /// It is ours already.
     Ours,
-    /// The same in our words, and what is otherwise than in Nomad.
-    Translated(Vec<OsString>, Option<&'static str>),
+    /// The same in our words.
+    Translated(Vec<OsString>),
     /// A flag of Nomad's is not taken: why, and what to use.
     Refused(String),
     /// Nothing here is called so: a sentence, where a verb was named, and what is known of its noun.
@@ -109,9 +108,11 @@ pub(super) fn translate(args: &[OsString]) -> Said {
     }
     let mut command = Cli::command();
     command.build();
-    if let Some(verb) = known().find(|verb| verb.verb == second) {
+    let purges = || args[at + 2..].iter().any(is_purge);
+    let wanted = if (noun, second) == ("job", "stop") && purges() { "stop -purge" } else { second };
+    if let Some(verb) = known().find(|verb| verb.verb == wanted) {
         return match in_our_words(verb, &command, &args[at + 2..]) {
-            Ok(words) => Said::Translated([&args[..at], &words].concat(), verb.otherwise(&args[at + 2..])),
+            Ok(words) => Said::Translated([&args[..at], &words].concat()),
             Err(refused) => Said::Refused(refused),
         };
     }
@@ -140,12 +141,6 @@ impl Verb {
 
     fn is_called_so_here(&self) -> bool {
         self.ours == [self.noun, self.verb]
-    }
-
-    fn otherwise(&self, args: &[OsString]) -> Option<&'static str> {
-        let is_purge = |arg: &str| flag_name(arg).is_some_and(|name| name == "purge");
-        let is_purged = args.iter().filter_map(|arg| arg.to_str()).any(is_purge);
-        (self.noun == "job" && self.verb == "stop" && !is_purged).then_some(NOTHING_STAYS)
     }
 }
 
@@ -259,6 +254,12 @@ fn flag_name(flag: &str) -> Option<&str> {
     flag.strip_prefix('-')?.trim_start_matches('-').split('=').next()
 }
 
+/// Whether this is the flag that makes `job stop` forget the job.
+fn is_purge(arg: &OsString) -> bool {
+    let arg = arg.to_str().unwrap_or_default();
+    flag_name(arg) == Some("purge") && !arg.ends_with("=false")
+}
+
 /// A flag of this command, by either of its names.
 fn find_flag<'c>(command: &'c Command, flag: &str) -> Option<&'c clap::Arg> {
     let name = flag_name(flag)?;
@@ -300,7 +301,7 @@ mod tests {
     fn said(line: &str) -> String {
         match translate(&args(line)) {
             Said::Ours => "ours".to_owned(),
-            Said::Translated(args, _) => args.join(std::ffi::OsStr::new(" ")).into_string().unwrap(),
+            Said::Translated(args) => args.join(std::ffi::OsStr::new(" ")).into_string().unwrap(),
             Said::Refused(why) => why,
             Said::Unknown(sentence, known) => format!("{}\n{known}", sentence.unwrap_or_default()),
         }
@@ -324,7 +325,10 @@ mod tests {
             ("herdlet job stop -purge web", "herdlet delete web"),
             ("herdlet job stop --purge web", "herdlet delete web"),
             ("herdlet job stop -purge=true web", "herdlet delete web"),
-            ("herdlet job stop -detach=false web", "herdlet delete --wait web"),
+            ("herdlet job stop -detach=false web", "herdlet stop --wait web"),
+            ("herdlet job stop -purge=false web", "herdlet stop web"),
+            ("herdlet job stop -purge -detach=false web", "herdlet delete --wait web"),
+            ("herdlet job start web", "herdlet start web"),
             ("herdlet job revert -detach=false web 3", "herdlet rollback --wait web --to 3"),
             ("herdlet job run --detach=false web.hcl", "herdlet apply --wait -f web.hcl"),
             ("herdlet alloc status 1234", "herdlet describe 1234"),
@@ -348,7 +352,7 @@ mod tests {
             ("herdlet job allocs -verbose -json web", "herdlet ps -o json web"),
             ("herdlet job allocs -o name -json web", "herdlet ps -o name web"),
             ("herdlet job restart -yes -all-tasks web", "herdlet restart --all web"),
-            ("herdlet job stop -detach -yes -global web", "herdlet delete web"),
+            ("herdlet job stop -detach -yes -global web", "herdlet stop web"),
             ("herdlet job status -no-color -short web", "herdlet status --color never web"),
             ("herdlet alloc logs -tail 1234", "herdlet logs --tail 10 1234"),
             ("herdlet alloc logs -tail -n 50 1234", "herdlet logs -n 50 1234"),
@@ -373,7 +377,7 @@ mod tests {
         for verb in &VERBS {
             let usage = verb.usage.replace(['[', ']'], "").replace("COUNT", "3").replace("VERSION", "3");
             let theirs = format!("herdlet {} {} {usage}", verb.noun, verb.verb);
-            let Said::Translated(ours, _) = translate(&args(&theirs)) else { panic!("{theirs}") };
+            let Said::Translated(ours) = translate(&args(&theirs)) else { panic!("{theirs}") };
             assert!(super::super::parse(ours.clone()).is_ok(), "{theirs}: {ours:?}");
         }
     }
@@ -391,33 +395,15 @@ mod tests {
                 "herdlet job stop -no-shutdown-delay web",
                 "-no-shutdown-delay is not taken: shutdown_delay always holds",
             ),
-            ("herdlet job stop --purge=false web", "--purge is not taken with =false: a job that is stopped"),
-            ("herdlet job stop -v web", "-v is not taken: with the data of its volumes"),
+            ("herdlet job stop -purge -v web", "-v is not taken: with the data of its volumes"),
             ("herdlet job stop -yes=false web", "-yes is not taken with =false: nothing asks here"),
             (
-                "herdlet job restart -detach=false web",
+                "herdlet job promote -detach=false web",
                 "-detach is not taken with =false: it never waits here",
             ),
         ] {
             let told = said(theirs);
             assert!(told.starts_with(why) && !told.contains("abc"), "{theirs}: {told}");
-        }
-    }
-
-    #[test]
-    fn stopping_a_job_says_that_nothing_of_it_stays_unless_that_is_asked_for() {
-        let note = |line: &str| match translate(&args(line)) {
-            Said::Translated(_, note) => note,
-            other @ (Said::Ours | Said::Refused(_) | Said::Unknown(..)) => panic!("{other:?}"),
-        };
-        assert_eq!(note("herdlet job stop web"), Some(NOTHING_STAYS));
-        for line in [
-            "herdlet job stop -purge web",
-            "herdlet job stop --purge web",
-            "herdlet job stop -purge=true web",
-            "herdlet job restart web",
-        ] {
-            assert_eq!(note(line), None, "{line}");
         }
     }
 

@@ -127,7 +127,7 @@ fn for_consul(set: &Set) -> Vec<String> {
 
 fn say_validation(set: &Set, problems: &Problems) {
     for warning in &set.warnings {
-        anstream::eprintln!("{} {warning}", styled(style::WARNING, "warning:"));
+        crate::tell!("{} {warning}", styled(style::WARNING, "warning:"));
     }
     if problems.is_empty() {
         let (jobs, volumes) = (counted(set.jobs.len(), "job"), counted(set.volumes.len(), "volume"));
@@ -141,7 +141,7 @@ fn say_validation(set: &Set, problems: &Problems) {
             show::out(&format!("  {job} would be launched first at {at}\n"));
         }
     } else {
-        anstream::eprintln!("{problems}");
+        crate::tell!("{problems}");
     }
 }
 

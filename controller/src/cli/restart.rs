@@ -1,15 +1,18 @@
 //! `herdlet restart`, `herdlet stop` and `herdlet signal`.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
-use herdlet_api_types::{AllocId, view::AllocView};
+use herdlet_api_types::{AllocId, JobKey, view::AllocView};
 use serde::Serialize;
 
 use super::{
     Connection,
-    client::RestartScope,
+    client::{Client, ClientError, RestartScope},
     failure::{Failure, USAGE},
     output::Output,
-    target,
+    stop, target,
+    wait::{Accepted, Goal, Limit, WaitFlags, Wanted},
 };
 
 /// Arguments of `herdlet restart`.
@@ -24,6 +27,8 @@ pub struct RestartArgs {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
+    wait: WaitFlags,
+    #[command(flatten)]
     output: Output,
     #[command(flatten)]
     pub(super) connection: Connection,
@@ -32,8 +37,10 @@ pub struct RestartArgs {
 /// Arguments of `herdlet stop`.
 #[derive(Debug, Clone, Args)]
 pub struct StopArgs {
-    /// An allocation, or all of a group
+    /// A job, an allocation, or all of a group
     target: String,
+    #[command(flatten)]
+    wait: WaitFlags,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -73,8 +80,9 @@ struct Touched<'r> {
 }
 
 pub(super) async fn restart(args: RestartArgs) -> Result<u8, Failure> {
+    let limit = args.wait.limit();
     let client = args.connection.client()?;
-    let target = target::find(&client, &args.target).await?.only(args.task)?;
+    let target = limit.within("find it", target::find(&client, &args.target)).await?.only(args.task)?;
     let task = target.task.clone();
     if task.is_some() && args.all {
         return Err(Failure::new("a task cannot be named together with --all").code(USAGE));
@@ -91,21 +99,22 @@ pub(super) async fn restart(args: RestartArgs) -> Result<u8, Failure> {
         (None, true) => RestartScope::All,
         (None, false) => RestartScope::Running,
     };
-    let mut report = Report::default();
-    let touched = async {
-        for view in allocs {
-            client.restart(view.spec.id, &scope).await?;
-            report.add(view, task.as_deref(), "restarting", args.output);
-        }
-        Ok::<_, Failure>(())
-    }
-    .await;
-    report.end(touched, args.output)
+    let round = Round {
+        client: &client,
+        limit,
+        wait: &args.wait,
+        output: args.output,
+        what: "restart it",
+        told: "restarting",
+        task: task.as_deref(),
+    };
+    round.of(&allocs, async |alloc| client.restart(alloc, &scope).await).await
 }
 
 pub(super) async fn stop(args: StopArgs) -> Result<u8, Failure> {
+    let limit = args.wait.limit();
     let client = args.connection.client()?;
-    let target = target::find(&client, &args.target).await?;
+    let target = limit.within("find it", target::find(&client, &args.target)).await?;
     let name = &args.target;
     if let Some(task) = &target.task {
         let message = format!("{task:?} is a task, and allocations are stopped as a whole");
@@ -113,26 +122,22 @@ pub(super) async fn stop(args: StopArgs) -> Result<u8, Failure> {
         return Err(Failure::new(message).code(USAGE).hint(hint));
     }
     if target.job.as_ref().is_some_and(|job| job.to_string() == *name) {
-        let hint =
-            format!("stop it for good: herdlet delete {name}; restart its tasks: herdlet restart {name}");
-        return Err(Failure::new(format!("{name} is a whole job; name an allocation or a group"))
-            .code(USAGE)
-            .hint(hint));
+        return stop::stop(&client, name, &args.wait, args.output).await;
     }
     let live: Vec<&AllocView> = target.allocs.iter().filter(|view| !view.status.is_terminal()).collect();
     if live.is_empty() {
         return Err(Failure::new(format!("{name} has ended already")));
     }
-    let mut report = Report::default();
-    let touched = async {
-        for view in live {
-            client.stop_alloc(view.spec.id).await?;
-            report.add(view, None, "stopping; another takes its place where it can be placed", args.output);
-        }
-        Ok::<_, Failure>(())
-    }
-    .await;
-    report.end(touched, args.output)
+    let round = Round {
+        client: &client,
+        limit,
+        wait: &args.wait,
+        output: args.output,
+        what: "stop it",
+        told: "stopping; another takes its place where it can be placed",
+        task: None,
+    };
+    round.of(&live, async |alloc| client.stop_alloc(alloc).await).await
 }
 
 pub(super) async fn signal(args: SignalArgs) -> Result<u8, Failure> {
@@ -150,6 +155,47 @@ pub(super) async fn signal(args: SignalArgs) -> Result<u8, Failure> {
     }
     .await;
     report.end(touched, args.output)
+}
+
+/// What is asked of one allocation after the other.
+struct Round<'r> {
+    client: &'r Client,
+    limit: Limit,
+    wait: &'r WaitFlags,
+    output: Output,
+    /// Reads after "failed to".
+    what: &'r str,
+    /// What is told of each.
+    told: &'r str,
+    task: Option<&'r str>,
+}
+
+impl Round<'_> {
+    /// Asks it of these, and waits for their jobs where that is wanted.
+    async fn of(
+        self,
+        allocs: &[&AllocView],
+        ask: impl AsyncFn(AllocId) -> Result<u64, ClientError>,
+    ) -> Result<u8, Failure> {
+        let mut report = Report::default();
+        let touched = self.limit.within(self.what, async {
+            let mut index = 0;
+            for view in allocs {
+                index = ask(view.spec.id).await?;
+                report.add(view, self.task, self.told, self.output);
+            }
+            Ok::<_, Failure>(index)
+        });
+        match touched.await {
+            Ok(index) => {
+                let jobs: BTreeSet<&JobKey> = allocs.iter().map(|view| &view.spec.job_key).collect();
+                let jobs = jobs.into_iter().map(Wanted::any).collect();
+                let accepted = Accepted { client: self.client, jobs, index, goal: Goal::Converged };
+                self.wait.finish(self.limit, accepted, &report, self.output).await
+            }
+            Err(failure) => report.end(Err(failure), self.output),
+        }
+    }
 }
 
 impl<'r> Report<'r> {

@@ -12,7 +12,7 @@ use super::{
     client::Client,
     failure::Failure,
     output::Output,
-    wait::{Applied, Goal, WaitFlags},
+    wait::{Accepted, WaitFlags},
 };
 
 /// Arguments of `herdlet rollback`.
@@ -20,7 +20,7 @@ use super::{
 pub struct RollbackArgs {
     /// A job
     job: String,
-    /// The version whose text becomes the newest version [default: the one before the current]
+    /// The version whose text becomes the newest version [default: the newest before the current that is neither stopped nor has failed]
     #[arg(long, value_name = "VERSION")]
     to: Option<u64>,
     #[command(flatten)]
@@ -44,20 +44,21 @@ struct Report {
 pub(super) async fn run(args: RollbackArgs) -> Result<u8, Failure> {
     let limit = args.wait.limit();
     let client = args.connection.client()?;
-    let job = limit.within("find it", find(&client, &args.job)).await?.key;
+    let view = limit.within("find it", find(&client, &args.job)).await?;
+    let job = view.key.clone();
     let kept = limit.within("list its versions", client.versions(&job)).await?;
-    let (current, to) = choose(&args.job, &kept, args.to)?;
+    let (current, to) = choose(&view, &kept, args.to)?;
     let index = limit.within("roll it back", client.revert(&job, to, current)).await?;
-    let after = limit.within("list its versions", client.versions(&job)).await?;
-    let version = after.first().map_or(current, |newest| newest.version);
+    let newest = limit.within("list its versions", client.newest_version(&job)).await?;
+    let version = newest.unwrap_or(current);
     if version == current {
         args.output.line(&format!("job/{job} unchanged: version {current} says the same as version {to}"));
     } else {
         args.output.line(&format!("job/{job} rolled back to version {to} (version {version})"));
     }
     let report = Report { job: job.clone(), to, version };
-    let applied = Applied { client: &client, jobs: &[(job, version)], index, goal: Goal::Converged };
-    args.wait.finish(limit, applied, &report, args.output).await
+    let accepted = Accepted::version(&client, job, version, index);
+    args.wait.finish(limit, accepted, &report, args.output).await
 }
 
 /// The job of that name.
@@ -71,25 +72,35 @@ pub(super) fn known(jobs: Vec<JobView>, name: &str) -> Result<JobView, Failure> 
     found.ok_or_else(|| Failure::new(format!("there is no job {name:?}")).hint("list them: herdlet get jobs"))
 }
 
-/// The current version, and the one to go back to. `kept` are newest first.
-fn choose(name: &str, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, u64), Failure> {
+/// The current version, and the one to go back to: without a number the newest older one that is neither stopped nor has failed.
+/// `kept` are newest first.
+fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, u64), Failure> {
+    let name = &view.key;
     let [current, past @ ..] = kept else {
         return Err(Failure::new(format!("no version of {name} is kept")));
     };
-    match to.or_else(|| past.first().map(|before| before.version)) {
+    let is_good = |past: &&JobVersion| !past.job.stop && !view.has_failed(past.version);
+    match to.or_else(|| past.iter().find(is_good).map(|before| before.version)) {
         Some(to) => Ok((current.version, to)),
-        None => Err(Failure::new(format!("{name} has had no version before this one"))
-            .hint(format!("list them: herdlet get versions {name}"))),
+        None => Err(Failure::new(format!(
+            "of {name} no older version is kept that is not stopped and has not failed"
+        ))
+        .hint(format!("list them: herdlet get versions {name}; then: herdlet rollback {name} --to VERSION"))),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use herdlet_api_types::{DeploymentId, deployment::Deployment, job::Job};
+    use serde_json::json;
+
     use super::*;
-    use crate::test_views::job;
+    use crate::test_views::{job, job_view};
 
     #[test]
-    fn without_a_number_the_version_before_is_meant() {
+    fn without_a_number_the_version_before_is_meant_that_is_not_stopped() {
         let version = |version| JobVersion {
             version,
             index: 0,
@@ -97,8 +108,28 @@ mod tests {
             job: job("web", "front", "httpd"),
         };
         let kept = [version(7), version(5), version(4)];
-        assert_eq!(choose("web", &kept, None).unwrap(), (7, 5));
-        assert_eq!(choose("web", &kept, Some(4)).unwrap(), (7, 4));
-        assert!(choose("web", &kept[..1], None).is_err());
+        let view = job_view(&job("web", "front", "httpd"), 7);
+        assert_eq!(choose(&view, &kept, None).unwrap(), (7, 5));
+        assert_eq!(choose(&view, &kept, Some(4)).unwrap(), (7, 4));
+        assert!(choose(&view, &kept[..1], None).is_err());
+        let stopped = |number| {
+            let known = version(number);
+            JobVersion { job: Job { stop: true, ..Job::clone(&known.job) }.into(), ..known }
+        };
+        assert_eq!(choose(&view, &[stopped(7), stopped(6), version(5)], None).unwrap(), (7, 5));
+        assert_eq!(choose(&view, &[version(7), stopped(6), version(5)], None).unwrap(), (7, 5));
+        assert!(choose(&view, &[version(7), stopped(6)], None).is_err());
+        let failed = json!({
+            "id": DeploymentId::from_hash([1; 16]), "job_key": view.key, "job_version": 5, "status": "failed", "description": "",
+            "groups": {}, "create_index": 1, "modify_index": 1, "create_time": 1, "modify_time": 1,
+        });
+        let failed: Deployment = serde_json::from_value(failed).unwrap();
+        let view = JobView { deployments: vec![Arc::new(failed)], ..view };
+        assert_eq!(
+            choose(&view, &kept, None).unwrap(),
+            (7, 4),
+            "what has failed is gone back to by number alone"
+        );
+        assert_eq!(choose(&view, &kept, Some(5)).unwrap(), (7, 5));
     }
 }

@@ -8,7 +8,7 @@ use super::{
     Connection,
     failure::{Failure, USAGE},
     output::Output,
-    wait::{Applied, Goal, WaitFlags},
+    wait::{Accepted, WaitFlags},
 };
 
 /// Arguments of `herdlet scale`.
@@ -50,8 +50,8 @@ pub(super) async fn run(args: ScaleArgs) -> Result<u8, Failure> {
     let job = view.key.clone();
     let scaling = client.scale(&job, &group.name, args.count, &args.message);
     let index = limit.within("scale it", scaling).await?;
-    let after = limit.within("list its versions", client.versions(&job)).await?;
-    let version = after.first().map_or(view.version, |newest| newest.version);
+    let newest = limit.within("list its versions", client.newest_version(&job)).await?;
+    let version = newest.unwrap_or(view.version);
     let name = &group.name;
     if group.count == args.count {
         args.output.line(&format!("job/{job} unchanged: group {name} has count {} already", args.count));
@@ -61,8 +61,8 @@ pub(super) async fn run(args: ScaleArgs) -> Result<u8, Failure> {
     }
     let (job, group, from, to) = (job.clone(), name.clone(), group.count, args.count);
     let report = Report { job: job.clone(), group, from, to, version };
-    let applied = Applied { client: &client, jobs: &[(job, version)], index, goal: Goal::Converged };
-    args.wait.finish(limit, applied, &report, args.output).await
+    let accepted = Accepted::version(&client, job, version, index);
+    args.wait.finish(limit, accepted, &report, args.output).await
 }
 
 /// The group that is meant. A job whose name is all of the target comes before one with a group, since names may hold dots.

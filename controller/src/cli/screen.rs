@@ -77,11 +77,10 @@ impl Screen<'_> {
 
     fn row(&self, row: &JobRow) -> Vec<Cell> {
         let load = self.loads.and_then(|loads| loads.get(&row.key)).copied().unwrap_or_default();
-        let state = row.state.as_str();
         let mut cells = self.cells([
             row.key.to_string(),
             row.versions(),
-            if row.deleting { format!("deleting, {state}") } else { state.to_owned() },
+            row.standing(),
             format!("{}/{}", row.healthy, row.wanted),
             format!("{:.1}%", load.cpu_percent),
             show::bytes(load.memory),
@@ -203,6 +202,7 @@ mod tests {
             version: 8,
             from_version: None,
             deleting: false,
+            stopped: false,
             state,
             since: UnixNanos(1),
             healthy: 1,

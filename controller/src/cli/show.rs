@@ -10,7 +10,7 @@ use herdlet_api_types::{
 };
 use serde::Serialize;
 
-use super::{failure::Failure, table::plain};
+use super::{failure::Failure, stdout, table::plain};
 use crate::desired::yaml;
 
 /// Prints data as JSON.
@@ -28,15 +28,9 @@ pub(super) fn yaml<T: Serialize>(data: &T) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints data. A reader that has had enough (`| head`) is no failure.
+/// Prints data.
 pub(super) fn out(text: &str) {
-    let _ = try_out(text);
-}
-
-/// Prints data; fails once nobody reads it any more.
-pub(super) fn try_out(text: &str) -> std::io::Result<()> {
-    use std::io::Write as _;
-    anstream::stdout().write_all(text.as_bytes())
+    stdout::text(text.as_bytes());
 }
 
 /// Now, in nanoseconds.
@@ -113,6 +107,15 @@ pub(super) fn phase(task: &TaskView) -> String {
         text.push_str(&format!(" ({})", exit(last)));
     }
     text
+}
+
+/// Whether an allocation is healthy now, in a word.
+pub(super) fn healthy(view: &AllocView) -> &'static str {
+    match view.healthy {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "-",
+    }
 }
 
 /// A verdict with its reason.

@@ -6,7 +6,7 @@ use herdlet_api_types::{
     alloc::ClientStatus,
     api::{AgentStatus, ManifestProblem},
     deployment::Deployment,
-    overview::Overview,
+    overview::{Overview, fate},
     task::{ExitResult, TaskStatus},
     view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
 };
@@ -34,7 +34,7 @@ pub struct StatusArgs {
     check: bool,
     /// Paint the screen anew whenever something changes, until Ctrl-C
     #[arg(long, conflicts_with_all = ["target", "check", "form"])]
-    watch: bool,
+    pub(super) watch: bool,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -58,6 +58,8 @@ struct JobReport<'r> {
     key: &'r JobKey,
     version: u64,
     deleting: bool,
+    /// It is to stop and is kept.
+    stopped: bool,
     convergence: &'r Convergence,
     /// Its newest one.
     deployment: Option<&'r Deployment>,
@@ -106,16 +108,18 @@ pub(super) async fn run(args: StatusArgs) -> Result<u8, Failure> {
 async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let (all, mut allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
-    let mut jobs = all.clone();
+    let mut meant = 0..all.len();
     let mut whole = None;
     match &args.target {
         Some(text) => {
-            let target = target::resolve(text, &jobs, &allocs)?;
-            jobs.retain(|view| target.job.as_ref() == Some(&view.key));
+            let target = target::resolve(text, &all, &allocs)?;
+            let at = all.iter().position(|view| target.job.as_ref() == Some(&view.key));
+            meant = at.map_or(0..0, |at| at..at + 1);
             allocs = target.allocs;
         }
         None => whole = Some(tokio::try_join!(client.status(), client.overview())?),
     }
+    let jobs = all.get(meant).unwrap_or_default();
     let agent = whole.as_ref().map(|(agent, _)| agent);
     let of_agent = match agent {
         Some(status) if !wrongs(status).is_empty() => DEGRADED,
@@ -125,9 +129,9 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     match args.output.reader() {
         Reader::Person => match &whole {
             Some((agent, overview)) => show_screen(agent, overview),
-            None => show_objects(&jobs, &allocs, &all),
+            None => show_objects(jobs, &allocs, &all),
         },
-        Reader::Program => args.output.document(&report(code, agent, &jobs, &allocs))?,
+        Reader::Program => args.output.document(&report(code, agent, jobs, &allocs))?,
     }
     Ok(code)
 }
@@ -162,6 +166,7 @@ fn report<'r>(
         key: &view.key,
         version: view.version,
         deleting: view.deleting,
+        stopped: view.job.stop,
         convergence: &view.convergence,
         deployment: view.deployments.first().map(|newest| &**newest),
     };
@@ -206,7 +211,7 @@ fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView]) {
     let mut lost: Vec<&AllocView> =
         allocs.iter().filter(|view| !jobs.iter().any(|job| job.key == view.spec.job_key)).collect();
     for job in jobs {
-        let (state, word) = (job.convergence.state, if job.deleting { "deleting, " } else { "" });
+        let (state, word) = (job.convergence.state, fate(job.deleting, job.job.stop));
         let verdict = styled(style::of(state), show::convergence(&job.convergence));
         let since = show::age(job.convergence.since.wall);
         show::out(&format!(
@@ -244,10 +249,7 @@ fn show_alloc(view: &AllocView) {
 }
 
 fn verdict<'s>(jobs: impl Iterator<Item = &'s ConvergenceState>, allocs: &'s [AllocView]) -> u8 {
-    let of_allocs = allocs.iter().map(|view| match view.healthy {
-        Some(false) if !view.status.is_terminal() => &ConvergenceState::Failed,
-        Some(_) | None => &view.convergence.state,
-    });
+    let of_allocs = allocs.iter().map(|view| &view.convergence.state);
     let code_of = |state: &ConvergenceState| match state {
         ConvergenceState::Converged => ALL_WELL,
         ConvergenceState::Progressing | ConvergenceState::Waiting => CONVERGING,

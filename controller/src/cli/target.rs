@@ -172,7 +172,7 @@ fn unknown(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Failure {
     match crate::desired::yaml::nearest(text, names.iter().map(String::as_str)) {
         Some(near) => failure.hint(format!("did you mean {near:?}?")),
         None if jobs.is_empty() && allocs.is_empty() => {
-            failure.hint("nothing was applied yet: herdlet apply -f FILE")
+            failure.hint("there is no job at all: herdlet apply -f FILE")
         }
         None => failure.hint(candidates(&names)),
     }

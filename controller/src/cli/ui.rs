@@ -64,7 +64,7 @@ pub(super) async fn run(args: UiArgs) -> Result<u8, Failure> {
     show::out(&format!("{address}\n"));
     // Gone with the command.
     let _note = if args.no_open { None } else { open(&address) };
-    eprintln!("The address works once. Ctrl-C closes it.");
+    crate::tell!("The address works once. Ctrl-C closes it.");
     crate::run::interrupted().await;
     closing.cancel();
     let _ = serving.await;

@@ -15,7 +15,7 @@ use crate::desired::yaml::nearest;
 
 /// What others call it, and what it is here.
 const ELSEWHERE: [(&[&str], &str); 17] = [
-    (&["start", "create", "deploy", "submit"], "apply"),
+    (&["create", "deploy", "submit"], "apply"),
     (&["rm", "remove", "destroy", "undeploy"], "delete"),
     (&["kill"], "signal"),
     (&["ls", "list", "jobs"], "get jobs"),

@@ -30,7 +30,7 @@ use super::{
 };
 use progress::Progress;
 
-pub(super) use flag::{Applied, WaitFlags};
+pub(super) use flag::{Accepted, WaitFlags};
 pub(super) use limit::{Limit, limit};
 
 /// Arguments of `herdlet wait`.
@@ -139,10 +139,17 @@ struct Report {
 
 /// A job to wait for.
 #[derive(Debug, Clone)]
-struct Wanted {
-    job: JobKey,
-    /// The version that was applied.
-    version: Option<u64>,
+pub(super) struct Wanted {
+    pub(super) job: JobKey,
+    /// The version that was applied: a newer one ends the wait. None where any will do.
+    pub(super) version: Option<u64>,
+}
+
+impl Wanted {
+    /// The job, whichever version it has.
+    pub(super) fn any(job: &JobKey) -> Self {
+        Self { job: job.clone(), version: None }
+    }
 }
 
 pub(super) async fn run(args: WaitArgs) -> Result<u8, Failure> {
@@ -155,19 +162,28 @@ pub(super) async fn run(args: WaitArgs) -> Result<u8, Failure> {
         match target::resolve(name, &jobs, &allocs) {
             Ok(found) => keys.extend(found.job.or_else(|| Some(found.allocs.first()?.spec.job_key.clone()))),
             // What is not there is deleted.
-            Err(_) if args.goal == Goal::Deleted => {}
+            Err(_) if args.goal == Goal::Deleted => crate::tell!("{name} is not there"),
             Err(failure) => return Err(failure),
         }
     }
     if args.goal == Goal::Complete {
-        let parents = jobs.iter().filter(|view| keys.contains(&view.key));
-        if let Some(failure) =
-            parents.filter_map(|view| children::instead("wait --for=complete", view, &jobs)).next()
-        {
+        let meant: Vec<&JobView> = jobs.iter().filter(|view| keys.contains(&view.key)).collect();
+        let instead = |view: &&JobView| children::instead("wait --for=complete", view, &jobs);
+        if let Some(failure) = meant.iter().find_map(instead) {
             return Err(failure.code(USAGE));
         }
+        if let Some(endless) = meant.iter().find(|view| !view.job.kind.completes()) {
+            let message =
+                format!("job {} is of type {} and never completes", endless.key, endless.job.kind.as_str());
+            return Err(Failure::new(message)
+                .code(USAGE)
+                .hint(format!("until it runs: herdlet wait {}", endless.key)));
+        }
     }
-    let waited = wait_for(&client, &keys, args.goal, limit).await?;
+    let waited = match keys.is_empty() {
+        true => Waited::Reached,
+        false => wait_for(&client, &keys, args.goal, limit).await?,
+    };
     args.output.document(&Report { jobs: keys, waited: waited.report(args.goal) })?;
     Ok(waited.code())
 }
@@ -179,20 +195,18 @@ pub(super) async fn wait_for(
     goal: Goal,
     limit: Limit,
 ) -> Result<Waited, Failure> {
-    let wanted = jobs.iter().map(|job| Wanted { job: job.clone(), version: None }).collect();
+    let wanted = jobs.iter().map(Wanted::any).collect();
     Waiting { wanted, index: 0, goal }.follow(client, limit).await
 }
 
-/// The same for what was just applied: older commits say nothing about it, newer versions end the wait.
-pub(super) async fn wait_for_applied(
+/// The same for what was just accepted: older commits say nothing about it.
+pub(super) async fn wait_for_accepted(
     client: &Client,
-    jobs: &[(JobKey, u64)],
+    wanted: Vec<Wanted>,
     index: u64,
     goal: Goal,
     limit: Limit,
 ) -> Result<Waited, Failure> {
-    let wanted =
-        jobs.iter().map(|(job, version)| Wanted { job: job.clone(), version: Some(*version) }).collect();
     Waiting { wanted, index, goal }.follow(client, limit).await
 }
 
@@ -219,7 +233,7 @@ impl Source<'_> {
                     self.tries = 0;
                     return Ok(change);
                 }
-                anstream::eprintln!("the connection to the agent broke; trying again");
+                crate::tell!("the connection to the agent broke; trying again");
                 self.events = None;
             }
             if self.tries >= AGAIN_TRIES {
@@ -314,7 +328,10 @@ impl Waiting {
             });
         };
         if self.goal == Goal::Deleted {
-            return None;
+            // Who asked for it waits for that, and not for what came after it.
+            let is_another = self.index > 0 && !job.deleting;
+            let message = || format!("job {} was applied again meanwhile", wanted.job);
+            return is_another.then(|| Waited::Superseded(message()));
         }
         if job.deleting {
             return Some(Waited::Failed(format!("job {} is being deleted", wanted.job)));
@@ -326,6 +343,9 @@ impl Waiting {
             }
             let message = format!("version {} of job {} was applied meanwhile", job.version, wanted.job);
             return Some(Waited::Superseded(message));
+        }
+        if job.job.stop && self.goal != Goal::Converged {
+            return Some(Waited::Failed(format!("job {} is stopped", wanted.job)));
         }
         let allocs = shown.allocs_of(&wanted.job);
         let converged = match job.convergence.state {
@@ -354,14 +374,14 @@ impl Waiting {
         let goal = self.goal.as_str();
         let seconds = took.as_secs_f64();
         match waited {
-            Waited::Reached => anstream::eprintln!("{names} {goal} in {seconds:.1} s"),
+            Waited::Reached => crate::tell!("{names} {goal} in {seconds:.1} s"),
             Waited::Failed(why) | Waited::Reverted(why) | Waited::Superseded(why) => {
-                anstream::eprintln!("not {goal}: {why}")
+                crate::tell!("not {goal}: {why}")
             }
             Waited::TimedOut => {
-                anstream::eprintln!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
+                crate::tell!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
             }
-            Waited::Interrupted => anstream::eprintln!(
+            Waited::Interrupted => crate::tell!(
                 "interrupted; what was accepted stays in force: {}. Follow it with: herdlet status {}",
                 self.open(shown),
                 self.wanted.first().map(|wanted| wanted.job.to_string()).unwrap_or_default(),
@@ -387,6 +407,8 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use herdlet_api_types::job::Job;
 
     use super::*;
     use crate::test_views::{alloc_view, ended, job, job_view, verdict};
@@ -431,6 +453,10 @@ mod tests {
         assert_eq!(code(waited(Goal::Deleted, None, None, Vec::new())), Some(0));
         assert_eq!(code(waited(Goal::Deleted, None, Some(view(0, C::Converged)), running())), None);
         assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), running())), None);
+        let stopped = Arc::new(Job { stop: true, ..Job::clone(&web) });
+        let stopped = || Some(job_view(&stopped, 1));
+        assert_eq!(code(waited(Goal::Converged, None, stopped(), Vec::new())), Some(0));
+        assert_eq!(code(waited(Goal::Complete, None, stopped(), Vec::new())), Some(FAILED));
         let done = vec![ended(alloc_view(&web, 0, 1))];
         assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), done)), Some(0));
         let mut replaced = alloc_view(&web, 0, 2);

@@ -69,10 +69,20 @@ pub(super) fn color(args: &[OsString]) -> When {
 
 /// What to do about an argument that is known from elsewhere, and not as `unknown` here.
 pub(super) fn tip(args: &[OsString], unknown: &str) -> Option<String> {
-    let mut words = ours(args);
-    if unknown == "--since" {
-        return Some("what tasks have written bears no time; the last lines: --tail LINES".to_owned());
+    let known = match (verb(args)?, unknown) {
+        (_, "--since") => Some("what tasks have written bears no time; the last lines: --tail LINES"),
+        ("up" | "apply", "--scale") => {
+            Some("the manifest has the count; another for now: herdlet scale JOB COUNT")
+        }
+        ("up" | "apply" | "plan" | "diff", word) if !word.starts_with('-') => {
+            Some("manifests are named by -f FILE, and all jobs in them are meant")
+        }
+        (_, _) => None,
+    };
+    if let Some(known) = known {
+        return Some(known.to_owned());
     }
+    let mut words = ours(args);
     let long = words.find_map(|word| {
         let name = word.strip_prefix('-').filter(|name| name.len() > 1 && !name.starts_with('-'))?;
         word.starts_with(unknown).then_some(name)
@@ -108,6 +118,9 @@ mod tests {
         assert!(said("herdlet dispatch x -meta a=b", "-m").ends_with(": --meta"));
         assert!(said("herdlet logs web --since 5m", "--since").contains("--tail LINES"));
         assert_eq!(said("herdlet logs web --sinc", "--sinc"), "");
+        assert!(said("herdlet up web", "web").contains("-f FILE"));
+        assert!(said("herdlet up --scale web=2", "--scale").contains("herdlet scale"));
+        assert_eq!(said("herdlet version web", "web"), "");
         assert_eq!(said("herdlet exec web -- ls -meta", "-m"), "");
         assert_eq!(said("herdlet exec web ls -meta", "-m"), "");
     }

@@ -4,24 +4,29 @@
 //! last good version of its jobs; a folder that can't be read changes nothing. Which file owns which job is kept in a small
 //! file, written before anything is applied, so that a file removed while the agent was down is noticed.
 
+mod links;
+mod memory;
+mod wanted;
+
 use std::{
-    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use anyhow::Context as _;
-use herdlet_api_types::{JobKey, job::Job, volume::Volume};
 use herdlet_plan::event::Command;
 use herdlet_runtime::{Gate, GateOpener, Inbox};
-use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
+use self::{
+    links::Links,
+    memory::Memory,
+    wanted::{Wanted, union},
+};
 use crate::{
     agent::{accepted, request},
     desired::{
-        manifests::{Drivers, Folder, read_folder},
+        manifests::{Drivers, read_folder},
         owners::{Owned, Owners},
         yaml::Problem,
     },
@@ -38,6 +43,9 @@ const QUIET_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// How long to wait before a folder that can't be watched, or could not be taken over, is tried again.
 const RETRY_PERIOD: Duration = Duration::from_secs(5);
+
+/// A reading that takes longer is told of: a file system behind it that doesn't answer blocks it for as long as it likes.
+const READING_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// So many jobs are named in one sentence.
 const NAMED_MAX: usize = 5;
@@ -56,21 +64,6 @@ pub struct FolderSource {
     warnings: Vec<Problem>,
     first_try: Option<GateOpener>,
     tried: Gate,
-}
-
-/// What is kept of a folder while no agent runs.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Memory {
-    /// Which file owns which jobs.
-    files: Vec<(String, BTreeSet<JobKey>)>,
-    /// The file system that the folder was on, by the device's number.
-    device: Option<u64>,
-}
-
-impl Memory {
-    fn owned(&self) -> Owned {
-        self.files.iter().cloned().collect()
-    }
 }
 
 /// What is wrong with the folder now, for status and metrics.
@@ -97,18 +90,6 @@ impl FolderStatus {
     }
 }
 
-/// What the folder asks for after a reading.
-#[derive(Debug, Default)]
-struct Wanted {
-    jobs: Vec<Job>,
-    volumes: Vec<Volume>,
-    gone: BTreeSet<JobKey>,
-    owned: Owned,
-    problems: Vec<Problem>,
-    warnings: Vec<Problem>,
-    unreadable: Option<Problem>,
-}
-
 impl FolderSource {
     /// The folder `dir`; `state` is the agent's state directory.
     pub fn new(
@@ -118,8 +99,8 @@ impl FolderSource {
         inbox: Inbox<Input>,
         owners: Arc<Owners>,
     ) -> Self {
-        let memory = state.join("folders").join(memory_name(&dir));
-        let remembered = recall(&memory).unwrap_or_else(|error| {
+        let memory = state.join("folders").join(memory::file_name(&dir));
+        let remembered = Memory::read(&memory).unwrap_or_else(|error| {
             tracing::error!(path = %memory.display(), %error, "failed to read which jobs the folder owned; those whose files \
                 are gone run on until they are deleted by hand");
             Memory::default()
@@ -162,18 +143,24 @@ impl FolderSource {
     /// When ownership can't be remembered, or the agent is shutting down. What is wrong with files is in the status.
     async fn load(&mut self) -> anyhow::Result<Reading> {
         let (dir, drivers) = (self.dir.clone(), self.drivers.clone());
-        let folder = herdlet_runtime::off_thread(move || read_folder(&dir, &drivers)).await?;
+        let mut reading = herdlet_runtime::off_thread(move || read_folder(&dir, &drivers));
+        let folder = match tokio::time::timeout(READING_TIME_MAX, &mut reading).await {
+            Ok(folder) => folder?,
+            Err(_) => {
+                self.tell_hanging();
+                reading.await?
+            }
+        };
         let before = self.remembered.owned();
-        let mut wanted = decide(&before, folder);
+        let mut wanted = Wanted::of(folder, &before);
         if let Some(problem) = wanted.unreadable {
             self.tell_unreadable(problem);
             return Ok(Reading::Unreadable);
         }
-        let device = identity(&self.dir).map(|(device, _)| device);
-        let device = self.keep_what_a_lost_mount_took(&before, &mut wanted, device);
+        let place = self.keep_what_a_loss_took(&before, &mut wanted, identity(&self.dir));
         let Wanted { jobs, volumes, gone, owned, mut problems, warnings, .. } = wanted;
         // Remembered first: what is applied and then forgotten could never be taken away again.
-        self.remember(&union(&before, &owned), device)?;
+        self.remember(&union(&before, &owned), place)?;
         let refused = accepted(request(&self.inbox, Command::Apply { jobs, volumes }).await?).err();
         if let Some(error) = &refused {
             let message = format!("the folder as a whole was refused, nothing was changed: {error:#}");
@@ -187,33 +174,36 @@ impl FolderSource {
             // It may be gone already.
             let _ = request(&self.inbox, Command::Delete { job }).await?;
         }
-        self.remember(&owned, device)?;
+        self.remember(&owned, place)?;
         Ok(Reading::Read)
     }
 
     /// Where files are missing and the folder is on another file system than before, a mount is lost rather than the files
-    /// removed: their jobs stay. The answer is the device to remember.
-    fn keep_what_a_lost_mount_took(
+    /// removed; and where another directory is in its place that has none at all, it is being made anew. Their jobs stay. `here` is
+    /// device and inode now; the answer are those to remember.
+    fn keep_what_a_loss_took(
         &self,
         before: &Owned,
         wanted: &mut Wanted,
-        device: Option<u64>,
-    ) -> Option<u64> {
-        let known = self.remembered.device;
-        if wanted.gone.is_empty() || known.is_none() || device == known {
-            return device;
-        }
+        here: Option<(u64, u64)>,
+    ) -> Option<(u64, u64)> {
+        let Some(known) = self.remembered.place().filter(|_| !wanted.gone.is_empty()) else { return here };
+        let is_elsewhere = here.is_none_or(|(device, _)| device != known.0);
+        let (what, again) = match (is_elsewhere, here == Some(known), wanted.owned.is_empty()) {
+            (true, _, _) => ("is on another file system than before", "Mount it again"),
+            (false, false, true) => ("is another directory than before, and empty", "Fill it again"),
+            (false, _, _) => return here,
+        };
         let names: Vec<String> = wanted.gone.iter().take(NAMED_MAX).map(ToString::to_string).collect();
         let message = format!(
-            "is on another file system than before, and {} jobs are not in it any more: nothing is removed. Mount it again; or, if \
-             they are to go: herdlet delete {}",
+            "{what}; {} jobs are not in it any more, and nothing is removed. {again}; or, if they are to go: herdlet delete {}",
             wanted.gone.len(),
             names.join(" ")
         );
         wanted.problems.push(self.problem(message));
         wanted.gone.clear();
         wanted.owned = union(before, &wanted.owned);
-        known
+        Some(known)
     }
 
     /// Follows the folder until the agent ends.
@@ -244,6 +234,8 @@ impl FolderSource {
 
     /// Reads the folder after each change, until it vanishes or is replaced.
     async fn follow_once(&mut self) -> anyhow::Result<()> {
+        // The way to it first, then which it is, then what is in it: whatever is replaced meanwhile is noticed.
+        let links = Links::on_the_way_to(&self.dir);
         let watched = identity(&self.dir);
         let watch = DirectoryWatch::open(&self.dir, Interests::Entries).context("watch the folder");
         // What is there before the watch is; and where there is nothing to be watched, this says why.
@@ -252,11 +244,16 @@ impl FolderSource {
         }
         let watch = watch?;
         self.first_try_is_over();
-        while watch.changed().await.is_ok() {
+        let dir = self.dir.clone();
+        let is_another = || identity(&dir) != watched;
+        while tokio::select! {
+            changed = watch.changed() => changed.is_ok(),
+            () = links.lead_elsewhere(&is_another) => true,
+        } {
             let _ = tokio::time::timeout(QUIET_WAIT_MAX, comes_to_rest(&watch)).await;
             self.load().await?;
             // Another folder in its place, or another one that a link leads to, is to be watched in its stead.
-            if identity(&self.dir) != watched {
+            if is_another() {
                 break;
             }
         }
@@ -288,6 +285,16 @@ impl FolderSource {
         }
     }
 
+    /// Logs that a reading doesn't end. What ends it tells how the folder is then.
+    fn tell_hanging(&mut self) {
+        let message = format!(
+            "has been read for {READING_TIME_MAX:?} without an end: a file in it does not answer; what it defined stays in force"
+        );
+        tracing::error!(dir = %self.dir.display(), "the folder of manifests {message}");
+        self.status.set(vec![self.problem(message)]);
+        self.first_try_is_over();
+    }
+
     /// Logs what is wrong, once as long as it stays the same.
     fn tell(&mut self, problems: Vec<Problem>, warnings: Vec<Problem>) {
         if problems != self.status.problems() {
@@ -307,8 +314,9 @@ impl FolderSource {
         }
     }
 
-    fn remember(&mut self, owned: &Owned, device: Option<u64>) -> anyhow::Result<()> {
-        let memory = Memory { files: owned.clone().into_iter().collect(), device };
+    fn remember(&mut self, owned: &Owned, place: Option<(u64, u64)>) -> anyhow::Result<()> {
+        let (device, inode) = place.unzip();
+        let memory = Memory { files: owned.clone().into_iter().collect(), device, inode };
         if memory != self.remembered || !self.memory.exists() {
             if let Some(parent) = self.memory.parent() {
                 durable::make_dir(parent).with_context(|| format!("make directory {}", parent.display()))?;
@@ -322,197 +330,10 @@ impl FolderSource {
     }
 }
 
-/// What was remembered of the folder; nothing where there is no file yet.
-fn recall(memory: &Path) -> std::io::Result<Memory> {
-    let bytes = match std::fs::read(memory) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Memory::default()),
-        Err(error) => return Err(error),
-    };
-    // Up to release 0.1 it was the list of files alone.
-    let files: Option<Vec<(String, BTreeSet<JobKey>)>> = serde_json::from_slice(&bytes).ok();
-    match files {
-        Some(files) => Ok(Memory { files, device: None }),
-        None => Ok(serde_json::from_slice(&bytes)?),
-    }
-}
-
 /// Waits until nothing has changed for a while.
 async fn comes_to_rest(watch: &DirectoryWatch) {
     while tokio::time::timeout(QUIET_TIME, watch.changed()).await.is_ok_and(|changed| changed.is_ok()) {}
 }
 
-/// A file name that stands for the folder: paths can be longer than names.
-fn memory_name(dir: &Path) -> String {
-    let digest = Sha256::digest(dir.as_os_str().as_encoded_bytes());
-    let hex: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    format!("{hex}.json")
-}
-
-/// Compares what the folder says with what it owned.
-fn decide(owned: &Owned, folder: Folder) -> Wanted {
-    let mut wanted = Wanted::default();
-    if let Some(problem) = folder.problem {
-        wanted.owned.clone_from(owned);
-        wanted.unreadable = Some(problem);
-        return wanted;
-    }
-    let mut places: BTreeMap<JobKey, String> = BTreeMap::new();
-    for file in folder.files {
-        let name = file.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        match file.content {
-            Ok(set) => {
-                let mut keys = BTreeSet::new();
-                wanted.warnings.extend(set.warnings);
-                for loaded in set.jobs {
-                    let key = loaded.object.key();
-                    if let Some(other) = places.get(&key) {
-                        let message =
-                            format!("job \"{key}\" is defined in {other} already; this one is left out");
-                        wanted.problems.push(Problem {
-                            source: loaded.source.to_string(),
-                            line: loaded.position.line,
-                            column: loaded.position.column,
-                            path: String::from("metadata.name"),
-                            message,
-                        });
-                        continue;
-                    }
-                    places.insert(key.clone(), name.clone());
-                    keys.insert(key);
-                    wanted.jobs.push(loaded.object);
-                }
-                wanted.volumes.extend(set.volumes.into_iter().map(|loaded| loaded.object));
-                wanted.owned.insert(name, keys);
-            }
-            Err(problems) => {
-                // The last good version stays in force.
-                let keys = owned.get(&name).cloned().unwrap_or_default();
-                places.extend(keys.iter().map(|key| (key.clone(), name.clone())));
-                wanted.owned.insert(name, keys);
-                wanted.problems.extend(problems.into_vec());
-            }
-        }
-    }
-    let kept: BTreeSet<&JobKey> = wanted.owned.values().flatten().collect();
-    wanted.gone = owned.values().flatten().filter(|key| !kept.contains(key)).cloned().collect();
-    wanted
-}
-
-/// What either of them owns: true while one is being replaced by the other.
-fn union(old: &Owned, new: &Owned) -> Owned {
-    let mut union = old.clone();
-    for (file, keys) in new {
-        union.entry(file.clone()).or_default().extend(keys.iter().cloned());
-    }
-    union
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const JOB: &str = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: NAME}\nspec:\n  type: batch\n  groups:\n    \
-                       - name: g\n      tasks:\n        - name: t\n          driver: raw_exec\n          config: {command: /bin/true}\n";
-
-    fn write(dir: &Path, file: &str, job: &str) {
-        std::fs::write(dir.join(file), JOB.replace("NAME", job)).unwrap();
-    }
-
-    fn key(id: &str) -> JobKey {
-        JobKey { namespace: "default".into(), id: id.into() }
-    }
-
-    fn read(owned: &Owned, dir: &Path) -> Wanted {
-        decide(owned, read_folder(dir, &Drivers::built_in()))
-    }
-
-    #[test]
-    fn a_removed_file_takes_its_jobs_with_it_and_a_broken_one_keeps_them() {
-        let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), "a.yaml", "a");
-        write(dir.path(), "b.yaml", "b");
-        let first = read(&Owned::new(), dir.path());
-        assert_eq!(first.jobs.len(), 2);
-        assert!(first.gone.is_empty());
-        std::fs::remove_file(dir.path().join("a.yaml")).unwrap();
-        std::fs::write(dir.path().join("b.yaml"), "kind: [").unwrap();
-        let second = read(&first.owned, dir.path());
-        assert!(second.jobs.is_empty());
-        assert_eq!(second.gone, [key("a")].into());
-        assert!(!second.problems.is_empty());
-        assert_eq!(second.owned["b.yaml"], [key("b")].into());
-    }
-
-    #[test]
-    fn a_folder_on_another_file_system_removes_nothing() {
-        let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (inbox, _) = Inbox::with_capacity(1);
-        let owners = Arc::<Owners>::default();
-        let new = || {
-            FolderSource::new(
-                dir.path().into(),
-                state.path(),
-                Drivers::built_in(),
-                inbox.clone(),
-                Arc::clone(&owners),
-            )
-        };
-        let before: Owned = [("a.yaml".to_owned(), [key("a")].into())].into();
-        new().remember(&before, Some(7)).unwrap();
-        // Also after a restart of the agent.
-        let source = new();
-        assert_eq!((source.remembered.owned(), source.remembered.device), (before.clone(), Some(7)));
-        let mut lost = read(&before, dir.path());
-        assert_eq!(source.keep_what_a_lost_mount_took(&before, &mut lost, Some(8)), Some(7));
-        assert!(lost.gone.is_empty() && lost.owned == before);
-        assert!(
-            lost.problems[0].message.contains("another file system")
-                && lost.problems[0].message.contains("delete a")
-        );
-        // Removed on the same file system they go, and a folder that moved with all its files has moved.
-        let mut removed = read(&before, dir.path());
-        assert_eq!(source.keep_what_a_lost_mount_took(&before, &mut removed, Some(7)), Some(7));
-        assert_eq!(removed.gone, [key("a")].into());
-        write(dir.path(), "a.yaml", "a");
-        let mut moved = read(&before, dir.path());
-        assert_eq!(source.keep_what_a_lost_mount_took(&before, &mut moved, Some(8)), Some(8));
-    }
-
-    #[test]
-    fn what_an_older_release_remembered_is_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let memory = dir.path().join("m.json");
-        std::fs::write(&memory, serde_json::to_vec(&[("a.yaml", [key("a")])]).unwrap()).unwrap();
-        let recalled = recall(&memory).unwrap();
-        assert_eq!(
-            (recalled.owned(), recalled.device),
-            ([("a.yaml".to_owned(), [key("a")].into())].into(), None)
-        );
-    }
-
-    #[test]
-    fn a_vanished_folder_removes_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), "a.yaml", "a");
-        let first = read(&Owned::new(), dir.path());
-        let second = read(&first.owned, &dir.path().join("gone"));
-        assert!(second.gone.is_empty());
-        assert_eq!(second.owned, first.owned);
-        assert!(second.unreadable.is_some());
-    }
-
-    #[test]
-    fn a_job_moves_between_files_without_being_stopped_and_is_taken_from_one_only() {
-        let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), "a.yaml", "a");
-        let first = read(&Owned::new(), dir.path());
-        std::fs::rename(dir.path().join("a.yaml"), dir.path().join("z.yaml")).unwrap();
-        let second = read(&first.owned, dir.path());
-        assert!(second.gone.is_empty());
-        write(dir.path(), "b.yaml", "a");
-        let third = read(&second.owned, dir.path());
-        assert_eq!(third.jobs.len(), 1);
-        assert_eq!(third.problems.len(), 1);
-    }
-}
+mod tests;

@@ -48,7 +48,10 @@ impl Owners {
             Command::Apply { jobs, .. } => jobs.iter().map(|job| job.key()).collect(),
             Command::ApplyWithCounts { job } => vec![job.key()],
             Command::Collect { jobs, .. } => jobs.clone(),
-            Command::Delete { job } | Command::Scale { job, .. } => vec![job.clone()],
+            Command::Stop { job }
+            | Command::Start { job }
+            | Command::Delete { job }
+            | Command::Scale { job, .. } => vec![job.clone()],
             // What is done to a job that stays as it is defined.
             Command::Explain { .. }
             | Command::Dispatch { .. }

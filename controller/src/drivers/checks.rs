@@ -129,7 +129,8 @@ const RUNNING_MAX: usize = 256;
 /// The first result should not be long in coming: a start waits for it. (Nomad: half an interval.)
 const FIRST_AFTER_MAX: Duration = Duration::from_secs(1);
 
-/// How often a check that goes on failing may tell that it fails for another reason: its output may hold the time.
+/// How often a check that goes on failing may tell that it says something else: its output may hold the time. Another status of HTTP
+/// is told at once.
 const NEW_OUTPUT_EVERY: Duration = Duration::from_secs(30);
 
 /// Intervals and timeouts are at least a second by the manifest's rules; this is a bound for what comes another way.
@@ -184,9 +185,9 @@ impl Observation {
     async fn report(&mut self, result: ProbeResult) -> Result<(), ()> {
         let changed_at = match &self.last {
             Some(last) if last.result.status == result.status => {
-                let news = result.status == CheckStatus::Failure
-                    && result.output != last.result.output
-                    && last.reported.elapsed() >= NEW_OUTPUT_EVERY;
+                let is_other = result.code != last.result.code || last.reported.elapsed() >= NEW_OUTPUT_EVERY;
+                let news =
+                    result.status == CheckStatus::Failure && result.output != last.result.output && is_other;
                 if !news {
                     return Ok(());
                 }

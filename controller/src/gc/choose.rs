@@ -148,7 +148,8 @@ pub fn next_due(rules: &Rules, choices: &[Choice], now: UnixNanos) -> Option<Dur
 }
 
 fn over(rules: &Rules, now: UnixNanos, job: &JobView, allocs: &[&AllocView]) -> Choice {
-    let ended_at = allocs.iter().map(|view| ended_at(view)).max().unwrap_or(job.submit_time);
+    // What was over before may have been stopped only now.
+    let ended_at = allocs.iter().map(|view| ended_at(view)).fold(job.submit_time, UnixNanos::max);
     let left = left(rules, now, ended_at);
     let threshold = rules.job_gc_threshold;
     let (due, message) = if left == Duration::ZERO {
@@ -193,7 +194,7 @@ fn fullness(rules: &Rules, usage: Usage) -> Option<(Due, String)> {
 
 /// Whether the job has done all that it ever will.
 fn is_over(job: &JobView, allocs: &[&AllocView]) -> bool {
-    let ends = job.job.kind.completes() && !job.job.makes_children() && !job.deleting;
+    let ends = job.job.ends() && !job.deleting;
     let verdict = matches!(job.convergence.state, ConvergenceState::Converged | ConvergenceState::Failed);
     ends && verdict && allocs.iter().all(|view| has_ended(view))
 }

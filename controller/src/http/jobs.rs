@@ -20,7 +20,7 @@ use super::{
     error::{ApiError, ApiResult},
     evaluations::Trigger,
     payload,
-    query::{Params, Read, Source},
+    query::{Params, Read, Source, flag},
 };
 
 /// All jobs as they are shown, of every namespace.
@@ -123,13 +123,39 @@ struct EvalOptions {
     force_reschedule: bool,
 }
 
-pub(super) async fn remove(
+/// `POST /v1/herdlet/job/ID/start`: of a job that was stopped.
+pub(super) async fn start(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
     Params(read): Params<Read>,
 ) -> ApiResult<Json<Value>> {
     let job = read.job(id);
-    let index = shared.accepted(Command::Delete { job: job.clone() }).await?;
+    let index = shared.applied(Command::Start { job: job.clone() }).await?;
+    let eval = shared.evaluations.note(&job, Trigger::JobRegister, index);
+    Ok(Json(registered(&eval, index, index, "")))
+}
+
+/// What becomes of a job that is deregistered.
+#[derive(Debug, Deserialize)]
+pub(super) struct Deregistration {
+    /// It is forgotten, not only stopped.
+    #[serde(default, deserialize_with = "flag")]
+    purge: bool,
+}
+
+/// `DELETE /v1/job/ID`.
+pub(super) async fn remove(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(read): Params<Read>,
+    Params(Deregistration { purge }): Params<Deregistration>,
+) -> ApiResult<Json<Value>> {
+    let job = read.job(id);
+    let index = if purge {
+        shared.accepted(Command::Delete { job: job.clone() }).await?
+    } else {
+        shared.applied(Command::Stop { job: job.clone() }).await?
+    };
     let eval = shared.evaluations.note(&job, Trigger::JobDeregister, index);
     Ok(Json(json!({
         "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": index, "VolumeEvalID": "", "VolumeEvalIndex": 0,

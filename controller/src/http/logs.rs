@@ -54,7 +54,8 @@ pub(super) async fn read(
     let stream = check(&alloc, &wanted)?;
     let files = LogFiles::new(shared.paths.logs(&alloc.spec.id), &wanted.task, stream);
     let place = if wanted.follow { Some(follow()?) } else { None };
-    let reading = Reading::begin(files, wanted, alloc.spec.id).await?;
+    let awaits = wanted.follow && !has_ended(&shared, alloc.spec.id, &wanted.task);
+    let reading = Reading::begin(files, wanted, alloc.spec.id, awaits).await?;
     let content_type = if reading.wanted.plain { "text/plain; charset=utf-8" } else { "application/json" };
     let model = Arc::clone(&shared);
     Ok(streamed(&shared, content_type, |pieces| async move {
@@ -94,12 +95,14 @@ struct Reading {
 }
 
 impl Reading {
-    async fn begin(files: LogFiles, wanted: Wanted, alloc: AllocId) -> ApiResult<Self> {
+    /// Where nothing is there yet, that is waited for if somebody `awaits` it.
+    async fn begin(files: LogFiles, wanted: Wanted, alloc: AllocId, awaits: bool) -> ApiResult<Self> {
         let missing =
             format!("log entry for task {:?} and log type {:?} not found", wanted.task, wanted.kind);
         let reading = blocking(move || {
             let sizes = sizes(&files)?;
-            let Some(end) = sizes.last().copied() else { return Ok(None) };
+            let first = awaits.then_some((0, 0));
+            let Some(end) = sizes.last().copied().or(first) else { return Ok(None) };
             let start = match (wanted.tail, wanted.origin.as_str()) {
                 (Some(lines), _) => files.tail(lines.min(TAIL_LINES_MAX))?.unwrap_or(end),
                 (None, "end") => from_end(&sizes, wanted.offset),

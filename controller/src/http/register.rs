@@ -180,7 +180,7 @@ pub(super) fn unplaced(shared: &Shared, job: &Job) -> BTreeMap<String, (Unplaced
 fn taken_by_others(shared: &Shared, job: &Job) -> Room {
     let key = job.key();
     let stays = |view: &AllocView| {
-        let count = job.group(&view.spec.group).map_or(0, |group| group.count);
+        let count = job.group(&view.spec.group).map_or(0, |group| job.wanted(group));
         view.spec.job_key != key
             || view.spec.index < count && same_work(&view.spec.job, job, &view.spec.group)
     };
@@ -198,7 +198,7 @@ fn group_names<'j>(job: &'j Job, known: Option<&'j JobView>) -> impl Iterator<It
 
 /// What becomes of the allocations of a group once this is its job.
 fn updates(shared: &Shared, job: &Job, group: &str) -> Updates {
-    let count = job.group(group).map_or(0, |group| group.count);
+    let count = job.group(group).filter(|_| !job.stop).map_or(0, |group| group.count);
     let mut updates = Updates::default();
     let live = shared.model.allocs_of(&job.key()).into_iter();
     for view in live.filter(|view| {

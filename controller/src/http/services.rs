@@ -8,7 +8,7 @@ use axum::{
 };
 use herdlet_api_types::{
     job::Provider,
-    service::{CheckStatus, Registration},
+    service::{CheckResult, CheckStatus, Registration, ServiceHealth, ServiceView},
     task::TaskPhase,
     view::AllocView,
 };
@@ -39,12 +39,13 @@ impl Listed for Registration {
     }
 }
 
-/// Everything the built-in catalogue holds, of every namespace.
+/// Everything the built-in catalogue holds, of every namespace, and how it is.
 pub(super) async fn registrations(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.filtered(Source::Services, &read, |shared| Ok(shared.catalog.all())).await
+    let views = |shared: &Shared| Ok(shared.catalog.all().into_iter().map(|one| view(shared, one)).collect());
+    shared.filtered(Source::Services, &read, views).await
 }
 
 /// Names and tags, by namespace. Filtered are the services of each, by `Namespace`, `ServiceName` and `Tags`.
@@ -118,20 +119,43 @@ pub(super) async fn of_job(
 
 /// Whether requests may be sent to an instance: one with checks takes them only while all of them pass.
 pub(super) fn is_listed(shared: &Shared, registration: &Registration) -> bool {
-    shared.model.alloc(&registration.alloc).is_some_and(|view| passes(registration, &view))
+    let alloc = shared.model.alloc(&registration.alloc);
+    alloc.is_some_and(|alloc| health(registration, &alloc) == ServiceHealth::Passing)
 }
 
-/// Whether all checks of an instance have passed when they were last made. A task that is being stopped to be restarted may
-/// pass them until its end.
-fn passes(registration: &Registration, view: &AllocView) -> bool {
-    let passed = registration.checks.iter().all(|check| {
-        view.checks.iter().any(|result| result.id == check.id && result.status == CheckStatus::Success)
-    });
+fn view(shared: &Shared, registration: Registration) -> ServiceView {
+    let Some(alloc) = shared.model.alloc(&registration.alloc) else {
+        return ServiceView { registration, health: ServiceHealth::Pending, results: Vec::new() };
+    };
+    let health = health(&registration, &alloc);
+    let results = results(&registration, &alloc).cloned().collect();
+    ServiceView { registration, health, results }
+}
+
+/// The last results of an instance's checks.
+fn results<'r>(
+    registration: &'r Registration,
+    alloc: &'r AllocView,
+) -> impl Iterator<Item = &'r CheckResult> {
+    alloc.checks.iter().filter(|result| registration.checks.iter().any(|check| check.id == result.id))
+}
+
+/// What the checks of an instance said when they were last made. A task that is being stopped to be restarted may pass them until
+/// its end.
+fn health(registration: &Registration, alloc: &AllocView) -> ServiceHealth {
+    if registration.checks.is_empty() {
+        return ServiceHealth::Passing;
+    }
+    let said = |status| results(registration, alloc).filter(|result| result.status == status).count();
     let is_its = |task: &str| registration.task.as_deref().is_none_or(|name| name == task);
-    let mut tasks = view.tasks.iter();
-    passed
-        && (registration.checks.is_empty()
-            || !tasks.any(|task| is_its(&task.name) && task.phase == TaskPhase::Stopping))
+    let is_stopping = alloc.tasks.iter().any(|task| is_its(&task.name) && task.phase == TaskPhase::Stopping);
+    if said(CheckStatus::Failure) > 0 {
+        ServiceHealth::Critical
+    } else if said(CheckStatus::Success) == registration.checks.len() && !is_stopping {
+        ServiceHealth::Passing
+    } else {
+        ServiceHealth::Pending
+    }
 }
 
 /// The services of a namespace, each with its namespace for a filter to name.

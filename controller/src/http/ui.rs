@@ -156,9 +156,9 @@ fn job(html: &mut String, row: &JobRow, allocs: &[Arc<AllocView>], now: Now) {
     put(
         html,
         format_args!(
-            "</details></td><td>{}</td><td class=\"{state}\">{}{state}</td><td class=\"number\">{}/{}</td><td>{}</td></tr>\n",
+            "</details></td><td>{}</td><td class=\"{state}\">{}</td><td class=\"number\">{}/{}</td><td>{}</td></tr>\n",
             row.versions(),
-            if row.deleting { "deleting, " } else { "" },
+            row.standing(),
             row.healthy,
             row.wanted,
             escaped(&row.outlook(UnixNanos(now.wall_ns))),

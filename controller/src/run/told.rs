@@ -42,13 +42,13 @@ impl Told {
         let key = (view.spec.id, task.name.clone());
         if task.restarts > 0 && self.restarts.insert((key.0, key.1.clone(), task.restarts)) {
             let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
-            anstream::eprintln!("{name} restarting (restart {}){exit}", task.restarts);
+            crate::tell!("{name} restarting (restart {}){exit}", task.restarts);
         }
         if !view.spec.job.kind.completes()
             && task.phase == TaskPhase::Running
             && self.running.insert((key.0, key.1.clone(), task.attempt))
         {
-            anstream::eprintln!("{name} running after {}", format_elapsed(began));
+            crate::tell!("{name} running after {}", format_elapsed(began));
         }
         if task.state == TaskStatus::Dead && self.ended.insert(key) {
             let stopped = task.exit.as_ref().is_some_and(|exit| exit.signal != 0);
@@ -61,11 +61,11 @@ impl Told {
             };
             let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
             let outcome = if task.failed { "gave up after" } else { "converged in" };
-            anstream::eprintln!("{name} {word}{exit}, {outcome} {}", format_elapsed(began));
+            crate::tell!("{name} {word}{exit}, {outcome} {}", format_elapsed(began));
             if task.failed
                 && let Some(event) = task.events.last()
             {
-                anstream::eprintln!("  {}: {}", event.kind.as_str(), event.message);
+                crate::tell!("  {}: {}", event.kind.as_str(), event.message);
             }
         }
     }

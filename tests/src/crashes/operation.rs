@@ -70,7 +70,7 @@ impl Operation {
                 Some(Request { method: "POST", path: "/v1/herdlet/apply".to_owned(), body, restarts: None })
             }
             Self::Delete(name) => {
-                let path = format!("/v1/job/{name}");
+                let path = format!("/v1/job/{name}?purge=true");
                 Some(Request { method: "DELETE", path, body: String::new(), restarts: None })
             }
             Self::Restart(name) => {

@@ -172,6 +172,9 @@ impl Launches {
             {
                 return Err(format!("{name} is launched beside {}", other.spec.name()));
             }
+            if jobs.get(&parent).is_some_and(|parent| parent.job.stop) {
+                return Err(format!("{name} is launched although {} is stopped", parent.id));
+            }
             if made < moment {
                 return Err(format!("{name} is launched {} s before its time", moment - made));
             }

@@ -28,6 +28,8 @@ kinds! {
     Unfit = "constraints that are not met",
     InPlace = "allocations that outlived a change of their job",
     Reschedule = "failed allocations that were followed by others",
+    StopJob = "jobs asked to stop",
+    StartJob = "jobs asked to start",
     Delete = "jobs deleted",
     Dispatch = "jobs dispatched",
     DispatchAgain = "jobs dispatched once more with the same token",

@@ -202,7 +202,7 @@ impl Life {
     /// Jobs that are launched.
     fn launching(&self) -> impl Iterator<Item = &Arc<JobView>> {
         let enabled = |view: &&Arc<JobView>| {
-            !view.deleting && view.job.launches().is_some_and(|periodic| periodic.enabled)
+            !view.is_stopped() && view.job.launches().is_some_and(|periodic| periodic.enabled)
         };
         self.jobs.values().filter(enabled)
     }
@@ -260,6 +260,11 @@ impl Life {
         }
         if let Some(stuck) = self.jobs.values().find_map(|job| deployments::stuck(job)) {
             return never_comes(format!("a deployment never ends: {stuck:?}"));
+        }
+        let stopped = |key| self.jobs.get(key).is_some_and(|view: &Arc<JobView>| view.job.stop);
+        let mut live = self.machine.live().map(|(_, attempt)| &attempt.alloc);
+        if let Some(alloc) = live.find(|alloc| stopped(&alloc.job_key)) {
+            return never_comes(format!("{} still runs although its job is stopped", alloc.name()));
         }
         let shown: Vec<&str> = self.jobs.keys().map(|key| &*key.id).collect();
         let wanted: Vec<&str> = self.wanted.keys().map(String::as_str).collect();

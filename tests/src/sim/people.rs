@@ -49,6 +49,11 @@ impl Life {
                 let (group, note) = ("g".to_owned(), Default::default());
                 self.request(Command::Scale { job: job_key(id), group, count, note });
             }
+            4 if self.dice.one_in(2) => {
+                let job = job_key(id);
+                let stops = self.dice.one_in(2);
+                self.request(if stops { Command::Stop { job } } else { Command::Start { job } });
+            }
             4 => self.delete(id),
             5 if self.dice.one_in(2) => self.decide(),
             5 => self.want_volumes(),
@@ -133,7 +138,7 @@ impl Life {
         let waits = |view: &&Arc<AllocView>| {
             let group = view.spec.group();
             let update = group.and_then(|group| group.update.as_ref());
-            view.healthy.is_none() && update.is_some_and(|update| update.health_check == HealthCheck::Manual)
+            view.verdict.is_none() && update.is_some_and(|update| update.health_check == HealthCheck::Manual)
         };
         let found =
             self.allocs.values().find(waits).and_then(|view| Some((view.spec.id, view.spec.deployment?.id)));

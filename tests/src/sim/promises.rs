@@ -71,6 +71,9 @@ impl Promises {
         if is_unfit(&view.spec.job) {
             return Err(format!("{} was made although this node does not meet its constraint", name()));
         }
+        if view.spec.job.stop {
+            return Err(format!("{} was made of a job that is stopped", name()));
+        }
         if self.gone.contains(&id) {
             return Err(format!("{} comes back although it was gone", name()));
         }

@@ -53,7 +53,7 @@ impl Rollouts {
             |update: &&Update| update.health_check == HealthCheck::Manual && is.spec.deployment.is_some();
         let update =
             is.spec.group().and_then(|group| group.update.as_ref()).filter(|update| !is_judged(update));
-        match (was.and_then(|view| view.healthy), is.healthy, update) {
+        match (was.and_then(|view| view.verdict), is.verdict, update) {
             (None, Some(verdict), Some(update)) => may_judge(is, verdict, update, passed),
             // A deployment that takes it over judges it anew.
             (Some(before), after, _)
@@ -148,7 +148,7 @@ fn may_judge(view: &AllocView, healthy: bool, update: &Update, passed: Passed<'_
 fn is_between(job: &JobView, group: &Group, slot: Option<&AllocView>) -> bool {
     let Some(slot) = slot else { return true };
     slot.spec.desired != Desired::Run
-        || is_current(job, group, slot) && !job.job.kind.completes() && slot.healthy != Some(true)
+        || is_current(job, group, slot) && !job.job.kind.completes() && slot.verdict != Some(true)
 }
 
 fn is_current(job: &JobView, group: &Group, slot: &AllocView) -> bool {
@@ -156,7 +156,7 @@ fn is_current(job: &JobView, group: &Group, slot: &AllocView) -> bool {
 }
 
 fn is_bad(view: &AllocView) -> bool {
-    view.status == ClientStatus::Failed || view.healthy == Some(false)
+    view.status == ClientStatus::Failed || view.verdict == Some(false)
 }
 
 /// What stands for a slot. A canary does from its promotion on, which its job shows; its own view says so a turn later. One that

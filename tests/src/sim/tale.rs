@@ -65,6 +65,8 @@ impl Tale {
                 format!("apply {} with the counts there are", job(wanted))
             }
             Command::Scale { job, group, count, .. } => format!("scale {}.{group} to {count:?}", job.id),
+            Command::Stop { job } => format!("stop {}", job.id),
+            Command::Start { job } => format!("start {}", job.id),
             Command::Delete { job } => format!("delete {}", job.id),
             Command::ForceLaunch { job } => format!("launch {}", job.id),
             Command::Dispatch { job, .. } => format!("dispatch {}", job.id),

@@ -112,10 +112,8 @@ fn restarts_of_one_task_of_the_running_ones_and_of_all() {
     assert_eq!(agent.single("again.g[0]", "b"), b, "b was left alone");
 
     agent.until_running("again.g[0]", "a");
-    agent.cli(&["restart", "again"]).success();
-    wait::until_true("b is another process", || {
-        agent.members().iter().any(|m| m.task == "b" && m.pid != b.pid)
-    });
+    agent.cli(&["restart", "again", "--wait"]).success();
+    assert_ne!(agent.single("again.g[0]", "b").pid, b.pid, "what was waited for");
     let alloc = agent.until_alloc("again.g[0]", "runs again", |alloc| {
         alloc.state("a") == "running" && alloc.state("b") == "running"
     });
@@ -354,32 +352,6 @@ fn a_task_that_ended_while_nobody_looked_is_seen_with_its_code_and_its_policy_ap
 }
 
 #[test]
-fn a_folder_of_manifests_is_kept_true() {
-    if !is_root() {
-        return;
-    }
-    let mut agent = Agent::prepare(Setup::default());
-    agent.set_arguments(vec!["--manifests".into(), agent.home.manifests().display().to_string()]);
-    agent.home.write("manifests/one.yaml", &job("one", "service", "", &[sleeper("t", "")]));
-    agent.launch();
-    let folder = agent.home.manifests();
-    let one = agent.single("one.g[0]", "t");
-    std::fs::write(folder.join("two.yaml"), job("two", "service", "", &[sleeper("t", "")])).unwrap();
-    let two = agent.single("two.g[0]", "t");
-    // A bad file changes nothing, neither for its own job nor for others.
-    std::fs::write(folder.join("two.yaml"), "apiVersion: herdlet/v1\nkind: Jop\n").unwrap();
-    wait::until_true("the bad file is told", || agent.log().contains("two.yaml"));
-    wait::pause(Duration::from_millis(300));
-    assert!(host::is_alive(one.pid) && host::is_alive(two.pid));
-    std::fs::remove_file(folder.join("one.yaml")).unwrap();
-    wait::until_true("the job of the removed file is stopped", || !host::is_alive(one.pid));
-    assert!(host::is_alive(two.pid));
-    std::fs::remove_file(folder.join("two.yaml")).unwrap();
-    wait::until_true("the other one too", || !host::is_alive(two.pid));
-    agent.finish();
-}
-
-#[test]
 fn bad_input_changes_nothing_and_each_command_has_its_own_code_for_it() {
     if !is_root() {
         return;
@@ -504,33 +476,5 @@ fn what_has_ended_is_not_started_again_by_a_new_agent() {
         wait::pause(Duration::from_millis(300));
         assert_eq!(ended(&agent), before);
     }
-    agent.finish();
-}
-
-#[test]
-fn a_folder_that_is_missing_is_said_once_and_followed_when_it_appears() {
-    if !is_root() {
-        return;
-    }
-    let mut agent = Agent::prepare(Setup::default());
-    let folder = agent.home.path().join("later");
-    agent.set_arguments(vec!["--manifests".to_owned(), folder.display().to_string()]);
-    agent.launch();
-    assert_eq!(http::get(&agent.peer(), "/readyz").unwrap().status, 200);
-    let complaints = |agent: &Agent| -> Vec<String> {
-        agent.log().lines().filter(|line| line.contains("ERROR")).map(str::to_owned).collect()
-    };
-    // Longer than it takes to look for it again.
-    wait::pause(Duration::from_secs(6));
-    let said = complaints(&agent);
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("later") && said[0].contains("No such file"), "{said:?}");
-    std::fs::create_dir(&folder).unwrap();
-    std::fs::write(folder.join("a.yaml"), job("late", "service", "", &[sleeper("t", "")])).unwrap();
-    let member = agent.single("late.g[0]", "t");
-    // Taken away again it removes nothing.
-    std::fs::rename(&folder, agent.home.path().join("away")).unwrap();
-    wait::until_true("missed", || complaints(&agent).len() == 2);
-    assert_eq!(agent.members(), [member]);
     agent.finish();
 }

@@ -82,6 +82,27 @@ fn something_that_was_mounted_over_ours_is_taken_away_again() {
     agent.finish();
 }
 
+/// Between two readings of the mount table it comes and goes unseen.
+#[test]
+fn a_volume_that_is_unmounted_again_as_soon_as_it_is_there_is_mounted_again() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let (member, point) = with_volume(&mut agent);
+    for _ in 0..10 {
+        wait::until_true("it is mounted", || rustix::mount::unmount(&point, UnmountFlags::DETACH).is_ok());
+    }
+    let began = std::time::Instant::now();
+    wait::until_true("it is mounted again", || is_ours(&point));
+    assert!(
+        began.elapsed() < std::time::Duration::from_secs(20),
+        "by the kernel's word, not by the rare look"
+    );
+    assert_eq!(agent.single("drift.g[0]", "t"), member);
+    agent.finish();
+}
+
 #[test]
 fn a_mount_that_is_not_ours_in_our_place_is_replaced() {
     if !is_root() {

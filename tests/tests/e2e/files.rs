@@ -25,9 +25,6 @@ fn files_are_looked_at_and_an_allocation_is_replaced() {
         assert!(refused.stderr.contains(says), "{path}: {}", refused.stderr);
     }
 
-    let refused = agent.cli(&["stop", "web"]);
-    assert_eq!(refused.code, 2);
-    assert!(refused.stderr.contains("herdlet delete web"), "{}", refused.stderr);
     let old = agent.alloc("web.g[0]").unwrap().id();
     let told = agent.cli(&["stop", "web.g[0]"]).success().stdout;
     assert_eq!(told, "web.g[0] stopping; another takes its place where it can be placed\n");

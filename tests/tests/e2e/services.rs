@@ -225,6 +225,24 @@ fn a_task_that_was_restarted_is_healthy_once_its_check_has_passed_again() {
     assert_eq!(listed(&agent), Some(0), "nobody knows yet whether it answers");
     assert!(!is_overdue(&agent) || restarted.elapsed() > Duration::from_secs(2), "it has its time again");
     assert_eq!(agent.cli(&["wait", "again", "--timeout", "1500ms"]).code, 3, "it does not answer");
+    // Its roll-out is over: only the check is waited for, and every screen says that it is not healthy now.
+    let row = |arguments: &[&str]| {
+        let text = agent.cli(arguments).success().stdout;
+        let row = text.lines().find(|line| line.contains("again")).unwrap_or_default().to_owned();
+        (row.split_whitespace().collect::<Vec<_>>().join(" "), text)
+    };
+    assert!(row(&["status"]).0.contains(" 0/1 again.g[0]: health: waits for passing checks"));
+    assert!(row(&["ps"]).0.contains("running no progressing"), "{:?}", row(&["ps"]));
+    let described = row(&["describe", "again"]).1;
+    assert!(described.contains("found healthy at "), "{described}");
+    assert!(described.contains("  health: waits for passing checks"), "{described}");
+    wait::until_true("get services says so", || row(&["get", "services"]).0.contains("again critical 0/1"));
+    let wide = row(&["service", "list", "-verbose"]).0;
+    assert!(wide.contains(" alive: "), "{wide}");
+    let events = row(&["get", "events", "again"]).1;
+    for cause in ["version 0 was applied", "User requested", "progressing"] {
+        assert!(events.contains(cause), "{cause}: {events}");
+    }
     wait::until_true("it is overdue", || is_overdue(&agent));
     assert_eq!(listed(&agent), Some(0));
     agent.finish();

@@ -78,3 +78,56 @@ fn what_has_happened_is_kept_with_its_cause() {
     agent.cli(&["delete", "calm", "--wait"]).success();
     agent.finish();
 }
+
+/// Who made, stopped, restarted, followed and removed it is told, in the order in which that came, newest first.
+#[test]
+fn events_name_what_made_them_over_a_life_and_two_agents() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let with = |count: u32, seconds: u32| {
+        job("life", "service", &format!("count: {count}\n"), &[shell("t", &format!("sleep {seconds}"), "")])
+    };
+    let causes = |agent: &Agent, target: &str| -> Vec<String> {
+        let told = agent.cli(&["get", "events", target, "-o", "json"]).success().stdout;
+        let told: Vec<Value> = serde_json::from_str(&told).unwrap();
+        let line =
+            |one: &Value| format!("{} {}", one["state"].as_str().unwrap(), one["cause"].as_str().unwrap());
+        told.iter().map(line).collect()
+    };
+    let has = |agent: &Agent, target: &str, wanted: &str| {
+        let told = causes(agent, target);
+        assert!(told.iter().any(|line| line.contains(wanted)), "{wanted}: {told:#?}");
+    };
+    agent.apply_and_wait(&with(1, 1_001));
+    has(&agent, "life.g[0]", "version 0 was applied");
+    agent.cli(&["scale", "life", "2", "--wait"]).success();
+    has(&agent, "life.g[1]", "scaled from 1 to 2, as version 1");
+    agent.cli(&["scale", "life", "1", "--wait"]).success();
+    has(&agent, "life.g[1]", "group count was lowered: scaled from 2 to 1, as version 2");
+    agent.apply_and_wait(&with(1, 1_002));
+    has(&agent, "life.g[0]", "replaced by a newer version of the job: version 3 was applied");
+    agent.cli(&["rollback", "life", "--to", "2", "--wait"]).success();
+    has(&agent, "life.g[0]", "back to version 2, as version 4");
+    agent.cli(&["restart", "life"]).success();
+    wait::until_true("the restart is told", || {
+        causes(&agent, "life").iter().any(|line| line.contains("User requested"))
+    });
+    agent.cli(&["wait", "life", "--timeout", "30s"]).success();
+    agent.cli(&["stop", "life.g[0]"]).success();
+    wait::until_true("what follows it says so", || {
+        causes(&agent, "life").iter().any(|line| line.contains(": stopped by request"))
+    });
+    agent.cli(&["wait", "life", "--timeout", "30s"]).success();
+    agent.terminate();
+    agent.launch();
+    agent.cli(&["wait", "life", "--timeout", "30s"]).success();
+    let told = causes(&agent, "life");
+    assert!(told.last().is_some_and(|line| line.ends_with("adopted by a new agent")), "{told:#?}");
+    assert!(!told.iter().any(|line| line.contains("applied")), "{told:#?}");
+    agent.cli(&["delete", "life", "--wait"]).success();
+    let told = causes(&agent, "life");
+    assert_eq!(told.first().map(String::as_str), Some("gone job deleted"), "{told:#?}");
+    agent.finish();
+}

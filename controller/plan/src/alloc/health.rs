@@ -8,7 +8,7 @@ use std_alloc::{format, string::String};
 
 use herdlet_api_types::{
     DeploymentId,
-    alloc::Desired,
+    alloc::{Allocation, ClientStatus, Desired},
     job::{Group, HealthCheck, Lifecycle},
     service::CheckStatus,
     task::TaskStatus,
@@ -29,21 +29,18 @@ pub fn watch(pass: &mut Pass<'_>) {
         return;
     }
     let judged_for = judged_for(pass);
-    if !healthy && wants_tasks(pass) && counts_checks(pass.group) && has_any_check(pass.group) {
-        pass.wait(Waiting::Health(pass.state.durable.healthy_by.filter(|_| judged_for.is_none())));
-    }
-    let Some(update) = &pass.group.update else { return };
-    if pass.state.durable.health.is_some() || pass.spec.desired != Desired::Run {
-        return;
-    }
-    if let Some(deployment) = judged_for {
-        if healthy {
+    let by = pass.state.durable.healthy_by;
+    let is_open = pass.state.durable.health.is_none() && pass.spec.desired == Desired::Run;
+    let open = pass.group.update.as_ref().filter(|_| is_open);
+    let (Some(update), None) = (open, judged_for) else {
+        if !healthy && wants_tasks(pass) && has_counted_check(pass.group) {
+            pass.wait(Waiting::Checks(by.filter(|_| judged_for.is_none())));
+        } else if let (true, Some(_), Some(deployment)) = (healthy, open, judged_for) {
             pass.wait(Waiting::Judgement(deployment));
         }
         return;
-    }
+    };
     let failed = pass.state.durable.tasks.iter().any(|task| task.failed);
-    let by = pass.state.durable.healthy_by;
     if failed {
         verdict(pass, false, String::from("Unhealthy because of failed task"));
     } else if let Some(since_ns) = pass.state.healthy_since_ns
@@ -66,6 +63,12 @@ fn judged_for(pass: &Pass<'_>) -> Option<DeploymentId> {
     let update = pass.group.update.as_ref();
     update.filter(|update| update.health_check == HealthCheck::Manual)?;
     pass.spec.deployment.map(|of| of.id)
+}
+
+/// Whether it is healthy now, as it is shown: its work goes on well, or is done. None of what is to end.
+pub fn now(spec: &Allocation, state: &AllocState) -> Option<bool> {
+    let group = spec.group().filter(|_| spec.desired == Desired::Run)?;
+    Some(state.durable.status == ClientStatus::Complete || is_healthy(group, state))
 }
 
 /// Whether every task runs as it should and every check that counts passes, now.
@@ -99,8 +102,9 @@ fn counts_checks(group: &Group) -> bool {
     group.update.as_ref().is_none_or(|update| update.health_check != HealthCheck::TaskStates)
 }
 
-fn has_any_check(group: &Group) -> bool {
-    group.all_services().any(|(_, service)| !service.checks.is_empty())
+/// Whether a check has to pass before an allocation of the group is healthy.
+pub(crate) fn has_counted_check(group: &Group) -> bool {
+    counts_checks(group) && group.all_services().any(|(_, service)| !service.checks.is_empty())
 }
 
 fn verdict(pass: &mut Pass<'_>, healthy: bool, message: String) {

@@ -15,6 +15,7 @@ use herdlet_api_types::{
 };
 
 use crate::{
+    alloc::health,
     plan::Plan,
     state::{AllocState, Run, TaskState},
     status,
@@ -29,8 +30,9 @@ pub fn view(spec: &Arc<Allocation>, state: &AllocState, convergence: Convergence
         description: state.durable.description.clone(),
         tasks: state.durable.tasks.iter().map(task_view).collect(),
         checks: state.checks.values().cloned().collect(),
-        healthy: state.durable.health.map(|health| health.healthy),
-        healthy_at: state.durable.health.map(|health| health.at).unwrap_or_default(),
+        healthy: health::now(spec, state),
+        verdict: state.durable.health.map(|health| health.healthy),
+        verdict_at: state.durable.health.map(|health| health.at).unwrap_or_default(),
         reschedule_at: state.durable.reschedule().map(|due| due.wall),
         collected: state.durable.collected,
         modify_index: state.durable.modify_index,

@@ -10,7 +10,7 @@
 //!  (none) ──► Running ───────────────────────────► Successful: its version is stable
 //!                │ no progress in time, or somebody says so
 //!                ├───────────────────────────────► Failed, with auto_revert a new version with a stable one's text
-//!                │ a newer version, job deleted
+//!                │ a newer version, job stopped or deleted
 //!                └───────────────────────────────► Cancelled
 //! ```
 //!
@@ -78,7 +78,7 @@ pub fn plan<'a>(
 ) -> Vec<Turnout> {
     let mut turnouts = Vec::new();
     for older in state.deployments.iter().filter(|older| older.deployment.is_running()) {
-        if state.deleting {
+        if state.deleting || job.stop {
             turnouts.push(Turnout::Is(older.ended(DeploymentStatus::Cancelled, STOPPED_JOB)));
         } else if older.deployment.job_version != state.version {
             turnouts.push(Turnout::Is(older.ended(DeploymentStatus::Cancelled, NEWER_JOB)));
@@ -101,7 +101,7 @@ pub fn begin<'a>(
     allocs: &[AllocId],
     find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
 ) -> Option<DeploymentState> {
-    let updates = job.groups.iter().any(|group| group.update.is_some() && group.count > 0);
+    let updates = job.groups.iter().any(|group| group.update.is_some() && job.wanted(group) > 0);
     if job.kind != JobType::Service || !updates || state.deleting || state.deployment().is_some() {
         return None;
     }

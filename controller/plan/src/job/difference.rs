@@ -33,6 +33,7 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         id: _,
         name: _,
         labels: _,
+        stop: _,
         kind,
         priority: _,
         region,

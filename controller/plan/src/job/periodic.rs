@@ -45,7 +45,7 @@ pub enum Next {
 
 /// When the job would be launched first, were it accepted now; none where it never is.
 pub fn first_launch(job: &Job, now: UnixNanos) -> Option<UnixNanos> {
-    match Launches::until(now).next(job.launches()?, now) {
+    match Launches::until(now).next(job.launches().filter(|_| !job.stop)?, now) {
         Next::At(at) | Next::Launch(at) => Some(at),
         Next::Never => None,
     }

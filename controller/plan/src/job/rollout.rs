@@ -26,6 +26,15 @@ use crate::{
     time::Now,
 };
 
+/// Why an allocation is stopped that a new version has outdated.
+pub const OUTDATED: &str = "replaced by a newer version of the job";
+/// Why one is stopped that is beyond the count of its group.
+pub const COUNT_LOWERED: &str = "group count was lowered";
+/// Why an allocation is stopped: its whole job is, and stays.
+pub const STOPPED: &str = "job was stopped";
+/// Why one is stopped whose group is no longer there.
+pub const GROUP_REMOVED: &str = "group removed";
+
 /// What the rollout sees of one allocation.
 #[derive(Debug, Clone, Copy)]
 pub struct Placed<'a> {
@@ -130,7 +139,7 @@ pub fn plan<'a>(
         }
         return steps;
     }
-    let lingering = lingering(state, allocs, find);
+    let lingering = Lingering::of(state, allocs, find);
     for group in &job.groups {
         let mut own = Vec::new();
         plan_group(now, &mut own, job, group, state, &lingering, find);
@@ -145,7 +154,7 @@ pub fn plan<'a>(
     for (group, slots) in &state.slots {
         if job.group(group).is_none() {
             for alloc in slots.iter().filter_map(|slot| slot.alloc) {
-                want(&mut steps, alloc, find, Desired::Gone, "group removed");
+                want(&mut steps, alloc, find, Desired::Gone, GROUP_REMOVED);
             }
         }
     }
@@ -170,17 +179,18 @@ fn plan_group<'a>(
     job: &Job,
     group: &Group,
     state: &JobState,
-    lingering: &[(&str, usize)],
+    lingering: &Lingering<'_>,
     find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
 ) {
     let slots = slots_of(state, group);
     let deployment = state.deployment();
     let known = deployment.and_then(|known| known.group(&group.name));
     let canarying = known.is_some_and(DeploymentGroup::is_canarying);
-    let count = usize::try_from(group.count).unwrap_or(usize::MAX);
+    let count = usize::try_from(job.wanted(group)).unwrap_or(usize::MAX);
+    let why = if job.stop { STOPPED } else { COUNT_LOWERED };
     for slot in slots.iter().skip(count) {
         if let Some(alloc) = slot.alloc {
-            want(steps, alloc, find, Desired::Stop, "group count was lowered");
+            want(steps, alloc, find, Desired::Stop, why);
         }
     }
     let placed = |index: usize| {
@@ -211,7 +221,7 @@ fn plan_group<'a>(
     }
     let mut outdated = Vec::new();
     // One slot, one allocation: what follows waits also for those that have left it.
-    let lingers = |index: usize| lingering.binary_search(&(&group.name, index)).is_ok();
+    let lingers = |index: usize| lingering.is_in(group, index);
     for index in 0..count {
         let create = |previous| Step::Create {
             group: group.name.clone(),
@@ -297,7 +307,7 @@ fn plan_canaries<'a>(
     job: &Job,
     group: &Group,
     state: &JobState,
-    lingering: &[(&str, usize)],
+    lingering: &Lingering<'_>,
     find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
 ) {
     let Some(deployment) = state.deployment() else { return };
@@ -332,10 +342,9 @@ fn plan_canaries<'a>(
     let of_this = of_this.filter(|canary| is_of_deployment(*canary, Some(deployment), find));
     let ending = of_this.filter(|canary| leaves(*canary) && !ended(*canary)).count();
     let missing = wanted.saturating_sub(known.placed_canaries.len() + ending);
-    let lingers = |index: usize| lingering.binary_search(&(&group.name, index)).is_ok();
     let chosen = replacing.chain(others).filter(is_free).take(missing);
     // A slot has room for two: what it holds, and a canary.
-    for index in chosen.filter(|index| !lingers(*index)) {
+    for index in chosen.filter(|index| !lingering.is_in(group, *index)) {
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         steps.push(Step::Canary { group: group.name.clone(), index });
     }
@@ -354,23 +363,27 @@ fn is_of_deployment<'a>(
     of.is_some_and(|of| deployment.is_some_and(|known| known.deployment.id == of.id))
 }
 
-/// The slots in which something lives still that they don't hold any more: a canary that was promoted has stood beside what it
-/// replaced, and may end before it. In order.
-fn lingering<'a>(
-    state: &JobState,
-    allocs: &[AllocId],
-    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
-) -> Vec<(&'a str, usize)> {
-    let lingers = |alloc: &AllocId| {
-        let placed = find(*alloc).filter(|placed| !has_ended(placed.known))?;
-        let index = usize::try_from(placed.index).unwrap_or(usize::MAX);
-        let slot = state.slots.get(placed.group).and_then(|slots| slots.get(index));
-        let holds = slot.is_some_and(|slot| [slot.alloc, slot.canary].contains(&Some(*alloc)));
-        (!holds).then_some((placed.group, index))
-    };
-    let mut found: Vec<_> = allocs.iter().filter_map(lingers).collect();
-    found.sort_unstable();
-    found
+/// The slots in which something lives still that they don't hold any more, by group and index, in order: a canary that was promoted
+/// has stood beside what it replaced, and may end before it.
+struct Lingering<'a>(Vec<(&'a str, usize)>);
+
+impl<'a> Lingering<'a> {
+    fn of(state: &JobState, allocs: &[AllocId], find: &dyn Fn(AllocId) -> Option<Placed<'a>>) -> Self {
+        let lingers = |alloc: &AllocId| {
+            let placed = find(*alloc).filter(|placed| !has_ended(placed.known))?;
+            let index = usize::try_from(placed.index).unwrap_or(usize::MAX);
+            let slot = state.slots.get(placed.group).and_then(|slots| slots.get(index));
+            let holds = slot.is_some_and(|slot| [slot.alloc, slot.canary].contains(&Some(*alloc)));
+            (!holds).then_some((placed.group, index))
+        };
+        let mut found: Vec<_> = allocs.iter().filter_map(lingers).collect();
+        found.sort_unstable();
+        Self(found)
+    }
+
+    fn is_in(&self, group: &Group, index: usize) -> bool {
+        self.0.binary_search(&(&*group.name, index)).is_ok()
+    }
 }
 
 /// All its tasks have ended, or it never had any.

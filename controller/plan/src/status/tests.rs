@@ -1,8 +1,12 @@
 //! Nomad's client status over all task states; when an allocation has converged, and what is said while it hasn't.
 
-use std_alloc::{string::ToString, vec};
+use std_alloc::{string::ToString, sync::Arc, vec};
 
-use herdlet_api_types::{Duration, Moment, job::Lifecycle, task::ExitResult};
+use herdlet_api_types::{
+    Duration, Moment,
+    job::{Check, CheckKind, Lifecycle, Service, Update},
+    task::ExitResult,
+};
 
 use super::*;
 use crate::{
@@ -102,4 +106,37 @@ fn a_task_that_waits_before_it_starts_again_says_how_it_ended() {
         assert_eq!((&*wait.part, &*wait.message), ("task main", expected));
         assert_eq!(wait.until, Some(at(10).wall));
     }
+}
+
+/// What the roll-out's verdict waits for is told as it is now: what is there already is not waited for.
+#[test]
+fn what_health_waits_for_is_told_as_it_is() {
+    let second = Duration::from_secs(1);
+    let check = Check {
+        name: "alive".to_string(),
+        kind: CheckKind::Tcp,
+        port: None,
+        interval: second,
+        timeout: second,
+    };
+    for (checked, healthy, min_healthy_time, expected) in [
+        (true, false, 10, "waits for passing checks, then for min_healthy_time of 10s"),
+        (false, false, 10, "waits for running tasks, then for min_healthy_time of 10s"),
+        (true, true, 10, "waits for min_healthy_time of 10s"),
+        (true, false, 0, "waits for passing checks"),
+        (false, false, 0, "waits for running tasks"),
+    ] {
+        let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+        let group = &mut Arc::make_mut(&mut Arc::make_mut(&mut spec).job).groups[0];
+        let checks = checked.then(|| check.clone()).into_iter().collect();
+        group.services.push(Service { checks, ..crate::fixture::service("web") });
+        let min_healthy_time = Duration::from_secs(min_healthy_time);
+        group.update = Some(Update { min_healthy_time, ..herdlet_api_types::fixture::update() });
+        let healthy_since_ns = healthy.then_some(at(0).boot_ns);
+        let state = AllocState { healthy_since_ns, ..AllocState::default() };
+        let told = describe(at(1), &spec, &state, &Waiting::Health(None));
+        assert_eq!((&*told.part, &*told.message), ("health", expected));
+    }
+    let (spec, state) = (alloc(vec![task("main", Lifecycle::Main)]), AllocState::default());
+    assert_eq!(describe(at(1), &spec, &state, &Waiting::Checks(None)).message, "waits for passing checks");
 }

@@ -52,10 +52,10 @@ impl World {
 
     /// The job of which somebody wants a child.
     pub(super) fn parent(&self, key: &JobKey) -> Result<&JobEntry, Refusal> {
-        let known = self.jobs.get(key);
-        let entry = known.ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
-        if entry.state.deleting {
-            return Err(Refusal::Conflict(format!("job \"{key}\" is being deleted")));
+        let entry = self.kept(key)?;
+        if entry.current.stop {
+            let message = format!("job \"{key}\" is stopped; start it: herdlet start {key}");
+            return Err(Refusal::Conflict(message));
         }
         Ok(entry)
     }

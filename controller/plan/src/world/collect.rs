@@ -19,6 +19,9 @@ use crate::{
     world::{JobEntry, World, allocs::AllocEntry},
 };
 
+/// Why of what was collected nothing is left.
+const COLLECTED: &str = "collected";
+
 impl World {
     /// Collects what of this is over, and says what that was.
     pub(super) fn collect(
@@ -31,6 +34,10 @@ impl World {
         let jobs: Vec<JobKey> = jobs.into_iter().filter(|key| self.is_over(now, key)).collect();
         for key in &jobs {
             self.delete_job(now, key, dirty);
+            let of_job: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
+            for id in of_job {
+                self.want_of(id, Desired::Gone, String::from(COLLECTED), dirty);
+            }
         }
         let mut collected = Vec::new();
         for id in allocs {
@@ -44,11 +51,12 @@ impl World {
         Reply::Collected { index: self.meta.index, jobs, allocs: collected }
     }
 
-    /// Whether the job has done all that it ever will. One that is to run for ever is never over, nor is one that makes children.
+    /// Whether the job has done all that it ever will. One that is to run for ever is never over
+    /// before it is stopped, nor is one that makes children.
     fn is_over(&self, now: Now, key: &JobKey) -> bool {
         let Some(entry) = self.jobs.get(key) else { return false };
         let is_sound = entry.quarantine.is_none() && !entry.stale && !entry.state.deleting;
-        let ends = entry.current.kind.completes() && !entry.current.makes_children();
+        let ends = entry.current.ends();
         is_sound
             && ends
             && self.allocs.of_job(key).all(|(_, alloc)| can_be_collected(alloc))
@@ -76,7 +84,7 @@ impl World {
             return false;
         }
         if !self.fills_a_slot(&entry.spec) {
-            return self.want_of(id, Desired::Gone, String::from("collected"), dirty);
+            return self.want_of(id, Desired::Gone, String::from(COLLECTED), dirty);
         }
         let Some(entry) = self.allocs.get_mut(id) else { return false };
         entry.state.durable.collected = true;
@@ -91,7 +99,8 @@ impl World {
         let at = usize::try_from(spec.index).unwrap_or(usize::MAX);
         let slot = job.state.slots.get(&spec.group).and_then(|slots| slots.get(at));
         slot.is_some_and(|slot| {
-            slot.canary == Some(spec.id) || (slot.alloc == Some(spec.id) && spec.index < group.count)
+            slot.canary == Some(spec.id)
+                || (slot.alloc == Some(spec.id) && spec.index < job.current.wanted(group))
         })
     }
 }

@@ -46,6 +46,8 @@ impl World {
                 self.delete_job(now, &job, dirty);
                 Ok(Reply::Accepted { index: self.meta.index })
             }
+            Command::Stop { job } => self.reword_job(now, &job, |job| job.stop = true, dirty),
+            Command::Start { job } => self.reword_job(now, &job, |job| job.stop = false, dirty),
             Command::Dispatch { job, dispatch } => self.dispatch_job(now, &job, *dispatch, dirty),
             Command::ForceLaunch { job } => self.force_launch(now, &job, dirty),
             Command::Revert { job, to, prior } => self.revert_job(now, &job, to, prior, dirty),

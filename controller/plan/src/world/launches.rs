@@ -22,7 +22,7 @@ impl World {
         let entry = self.jobs.get_mut(key)?;
         entry.next_launch = None;
         let periodic = entry.current.launches()?;
-        if entry.state.deleting || entry.quarantine.is_some() {
+        if entry.is_stopped() || entry.quarantine.is_some() {
             return None;
         }
         let known = entry.state.launches;
@@ -102,10 +102,10 @@ impl World {
 }
 
 impl JobEntry {
-    /// The job will have this text: where it says something else of its launches, or was being deleted, nothing before the present
-    /// was missed.
+    /// The job will have this text: where it says something else of its launches, or was stopped or being deleted, nothing before the
+    /// present was missed.
     pub(super) fn change_launches(&mut self, now: Now, job: &Job) {
-        if (job.periodic != self.current.periodic || self.state.deleting)
+        if (job.periodic != self.current.periodic || self.is_stopped())
             && let Some(launches) = self.state.launches
         {
             self.state.launches = Some(Launches { until: launches.until.max(now.wall), ..launches });

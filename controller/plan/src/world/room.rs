@@ -12,7 +12,7 @@ use herdlet_api_types::{
 };
 
 use crate::{
-    job::{capacity::Room, ports},
+    job::{capacity::Room, ports, rollout::OUTDATED},
     op::Key,
     world::{JobEntry, World, allocs::AllocEntry},
 };
@@ -82,7 +82,7 @@ impl World {
             return false;
         }
         self.allocs.promise(id, wants);
-        self.want_of(id, Desired::Stop, String::from("replaced by a newer version of the job"), dirty)
+        self.want_of(id, Desired::Stop, String::from(OUTDATED), dirty)
     }
 
     /// What of the job is on its way out holds what follows it wants, if there is so much, and no more: after a restart, and once
@@ -127,8 +127,8 @@ impl World {
 impl JobEntry {
     /// What is to follow the allocation once it has ended.
     fn follower_of(&self, old: &Allocation) -> Option<&Group> {
-        let runs = !self.state.deleting && !self.current.makes_children();
-        let group = self.current.group(&old.group).filter(|group| runs && old.index < group.count)?;
+        let is_wanted = |group: &&Group| !self.state.deleting && old.index < self.current.wanted(group);
+        let group = self.current.group(&old.group).filter(is_wanted)?;
         let at = usize::try_from(old.index).ok()?;
         let slot = self.state.slots.get(&group.name)?.get(at)?;
         (slot.alloc == Some(old.id)).then_some(group)

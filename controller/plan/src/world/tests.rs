@@ -4,6 +4,7 @@ mod capacity;
 mod collect;
 mod deployments;
 mod in_place;
+mod job_stop;
 mod placement;
 mod quarantine;
 mod reschedule;

@@ -46,9 +46,8 @@ impl Open {
     /// Looks at all slots and allocations of the job.
     pub(crate) fn of(key: &JobKey, job: &JobEntry, allocs: &Allocs) -> Self {
         let mut slots = BTreeSet::new();
-        let runs = !job.current.makes_children();
-        for (at, group) in job.current.groups.iter().enumerate().filter(|_| runs) {
-            for index in 0..usize::try_from(group.count).unwrap_or(usize::MAX) {
+        for (at, group) in job.current.groups.iter().enumerate() {
+            for index in 0..usize::try_from(job.current.wanted(group)).unwrap_or(usize::MAX) {
                 let state = state_of(job, group, slot(job, allocs, group, index));
                 slots.extend((rank(state) > 0).then_some((Reverse(rank(state)), at, index)));
             }
@@ -65,7 +64,7 @@ impl World {
     pub(crate) fn note_verdict(&mut self, id: AllocId) {
         let Some(alloc) = self.allocs.get(id) else { return };
         let Some(job) = self.jobs.get_mut(&alloc.spec.job_key) else { return };
-        if job.stale || job.current.makes_children() {
+        if job.stale {
             return;
         }
         let Some(at) = job.current.groups.iter().position(|group| group.name == alloc.spec.group) else {
@@ -74,7 +73,7 @@ impl World {
         let (group, index) =
             (&job.current.groups[at], usize::try_from(alloc.spec.index).unwrap_or(usize::MAX));
         let holder = job.state.slots.get(&group.name).and_then(|slots| slots.get(index));
-        if alloc.spec.index >= group.count || holder.is_none_or(|slot| slot.alloc != Some(id)) {
+        if alloc.spec.index >= job.current.wanted(group) || holder.is_none_or(|slot| slot.alloc != Some(id)) {
             return;
         }
         let state = state_of(job, group, Some(alloc));

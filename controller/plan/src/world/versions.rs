@@ -27,12 +27,8 @@ impl World {
         prior: Option<u64>,
         dirty: &mut BTreeSet<Key>,
     ) -> Result<Reply, Refusal> {
-        let entry =
-            self.jobs.get(key).ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
+        let entry = self.kept(key)?;
         let current = entry.state.version;
-        if entry.state.deleting {
-            return Err(Refusal::Conflict(format!("job \"{key}\" is being deleted")));
-        }
         if prior.is_some_and(|prior| prior != current) {
             return Err(Refusal::Conflict(format!("job \"{key}\" is at version {current} meanwhile")));
         }
@@ -50,9 +46,37 @@ impl World {
         let jobs = Vec::from([AppliedJob { job: key.clone(), version, change }]);
         Ok(Reply::Applied { index: self.meta.index, jobs, volumes: Vec::new() })
     }
+
+    /// Makes the job's text with this change the newest version.
+    pub(crate) fn reword_job(
+        &mut self,
+        now: Now,
+        key: &JobKey,
+        change: fn(&mut Job),
+        dirty: &mut BTreeSet<Key>,
+    ) -> Result<Reply, Refusal> {
+        let mut job = Job::clone(&self.kept(key)?.current);
+        change(&mut job);
+        self.apply_set(now, Vec::from([job]), Vec::new(), dirty)
+    }
+
+    /// A job that is not being deleted.
+    pub(super) fn kept(&self, key: &JobKey) -> Result<&JobEntry, Refusal> {
+        let known = self.jobs.get(key);
+        let entry = known.ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
+        if entry.state.deleting {
+            return Err(Refusal::Conflict(format!("job \"{key}\" is being deleted")));
+        }
+        Ok(entry)
+    }
 }
 
 impl JobEntry {
+    /// Nothing of it is to run any more, whether it is kept or not.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.state.deleting || self.current.stop
+    }
+
     /// The job has this text from now on.
     pub(super) fn begin_version(&mut self, job: Arc<Job>, submitted: Submission) {
         let old = self.state.version;

@@ -4,6 +4,22 @@ use std::time::Duration;
 
 use crate::{cli::Address, desired::yaml::Problems};
 
+/// What may have come of a request that nobody has answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: it was a question.
+    None,
+    /// What was asked for, now or later.
+    Open,
+}
+
+impl Effect {
+    /// What such requests do.
+    pub fn of(method: &reqwest::Method) -> Self {
+        if *method == reqwest::Method::GET { Self::None } else { Self::Open }
+    }
+}
+
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -25,6 +41,8 @@ pub enum ClientError {
         address: Address,
         /// How long it was given.
         within: Duration,
+        /// What may have come of it.
+        effect: Effect,
     },
     /// The agent refused.
     #[error("{message}")]
@@ -41,13 +59,12 @@ pub enum ClientError {
     #[error("{0}")]
     Problems(Problems),
     /// The connection broke.
-    #[error("failed to {what}")]
-    Transfer {
-        /// What was being done.
-        what: &'static str,
-        /// Why.
-        #[source]
-        source: reqwest::Error,
+    #[error("the connection to the agent broke: {why}")]
+    Broken {
+        /// Why: the innermost cause.
+        why: String,
+        /// What may have come of it.
+        effect: Effect,
     },
     /// The answer is none that we understand.
     #[error("failed to understand the agent's answer to {what}: {why}")]

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio_tungstenite::{
     WebSocketStream,
-    tungstenite::{Message, handshake::client::generate_key, protocol::Role},
+    tungstenite::{self, Message, handshake::client::generate_key, protocol::Role},
 };
 
-use super::{Client, ClientError, Result};
+use super::{Client, ClientError, Effect, Result};
 
 /// A session.
 pub struct ExecSocket {
@@ -43,8 +43,7 @@ impl ExecSocket {
             .header(header::SEC_WEBSOCKET_VERSION, "13")
             .header(header::SEC_WEBSOCKET_KEY, generate_key());
         let upgraded = client.send(request).await?.upgrade().await;
-        let upgraded =
-            upgraded.map_err(|source| ClientError::Transfer { what: "open the session", source })?;
+        let upgraded = upgraded.map_err(|error| super::broken(&error, Effect::Open))?;
         let socket = WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await;
         let (input, output) = socket.split();
         Ok(Self { input: ExecInput(input), output })
@@ -66,7 +65,7 @@ impl ExecOutput {
     /// What the agent says about why it could not be, or when the connection breaks.
     pub async fn next(&mut self) -> Result<Option<ExecFrame>> {
         while let Some(message) = self.0.next().await {
-            match message.map_err(|error| broken(error.to_string()))? {
+            match message.map_err(|error| gone(&error))? {
                 Message::Text(text) => {
                     if let Some(frame) = read_frame(&text)? {
                         return Ok(Some(frame));
@@ -110,7 +109,7 @@ impl ExecInput {
 
     async fn send(&mut self, frame: &serde_json::Value) -> Result<()> {
         let sent = self.0.send(Message::text(frame.to_string())).await;
-        sent.map_err(|error| broken(error.to_string()))
+        sent.map_err(|error| gone(&error))
     }
 }
 
@@ -138,11 +137,11 @@ fn read_frame(text: &str) -> Result<Option<ExecFrame>> {
         #[serde(default)]
         exit_code: i32,
     }
-    let frame: Frame = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
+    let frame: Frame = serde_json::from_str(text).map_err(|error| unfit(error.to_string()))?;
     if let Some(Failed { message }) = frame.error {
         return Err(ClientError::Status { status: 500, message });
     }
-    let bytes = |output: Output| STANDARD.decode(output.data).map_err(|error| broken(error.to_string()));
+    let bytes = |output: Output| STANDARD.decode(output.data).map_err(|error| unfit(error.to_string()));
     if frame.exited {
         return Ok(Some(ExecFrame::Exited(frame.result.map_or(0, |exit| exit.exit_code))));
     }
@@ -162,8 +161,13 @@ fn has_bytes(frame: &ExecFrame) -> bool {
     }
 }
 
-fn broken(why: String) -> ClientError {
+fn unfit(why: String) -> ClientError {
     ClientError::Answer { what: "exec".to_owned(), why }
+}
+
+/// The agent has ended, for instance; the command ends with its session.
+fn gone(error: &tungstenite::Error) -> ClientError {
+    ClientError::Broken { why: error.to_string(), effect: Effect::None }
 }
 
 #[cfg(test)]

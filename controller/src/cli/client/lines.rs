@@ -3,7 +3,7 @@
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use serde::de::DeserializeOwned;
 
-use super::{ClientError, Result};
+use super::{ClientError, Effect, Result, broken};
 
 /// A line longer than this is no answer of ours.
 const LINE_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -17,8 +17,7 @@ where
     B: AsRef<[u8]>,
 {
     let mut rest = Vec::new();
-    let pieces =
-        pieces.map_err(|source| ClientError::Transfer { what: "follow the agent's changes", source });
+    let pieces = pieces.map_err(|error| broken(&error, Effect::None));
     let lines = pieces.map(move |piece| {
         rest.extend_from_slice(piece?.as_ref());
         let Some(end) = rest.iter().rposition(|byte| *byte == b'\n') else {

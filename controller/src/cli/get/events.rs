@@ -63,7 +63,7 @@ pub(super) fn is_meant(job: &JobKey, name: &str, alloc: AllocId, targets: &[Stri
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::view::ConvergenceState;
+    use herdlet_api_types::overview::TransitionState;
 
     use super::*;
     use crate::{cli::table::Heading, test_views::THEN};
@@ -74,7 +74,7 @@ mod tests {
             job: JobKey { namespace: "default".into(), id: "web".into() },
             name: name.to_owned(),
             alloc: AllocId::from_hash([seed; 16]),
-            state: ConvergenceState::Waiting,
+            state: TransitionState::Waiting,
             cause: cause.to_owned(),
         }
     }

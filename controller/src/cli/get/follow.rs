@@ -3,7 +3,7 @@
 //! In: word from the agent that something has changed, and lists. Out: on a terminal the table as it is now; else a line for each
 //! row that is new or different, or a document of one. Nothing is asked for unless the agent has said that there is news.
 
-use std::{collections::BTreeMap, pin::pin, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, pin::pin, time::Duration};
 
 use serde::Serialize;
 
@@ -39,7 +39,7 @@ async fn watch(wanted: &Wanted<'_>) -> Result<u8, Failure> {
     let mut view = View::of_stdout(wanted);
     loop {
         match view.keep_showing().await {
-            Ok(NobodyReads) => return Ok(0),
+            Ok(never) => match never {},
             // The first time, an agent that is not there and a target that is none are told of as by any command.
             Err(failure) if view.is_new => return Err(failure),
             Err(failure) => view.wrong(&failure),
@@ -47,9 +47,6 @@ async fn watch(wanted: &Wanted<'_>) -> Result<u8, Failure> {
         tokio::time::sleep(AGAIN).await;
     }
 }
-
-/// Whoever has read is gone.
-struct NobodyReads;
 
 struct View<'w> {
     wanted: &'w Wanted<'w>,
@@ -83,37 +80,34 @@ impl<'w> View<'w> {
     }
 
     /// Shows what there is, and what changes, until the agent goes away.
-    async fn keep_showing(&mut self) -> Result<NobodyReads, Failure> {
+    async fn keep_showing(&mut self) -> Result<Infallible, Failure> {
         // Known before anything is listed: what changes meanwhile is listed twice rather than not at all.
         let mut index = self.wanted.client.changed(0).await?;
         loop {
             let missing = if self.is_new { Missing::IsWrong } else { Missing::IsGone };
             let listing = self.wanted.list(missing).await?;
-            if let Some(nobody) = self.show(listing).await? {
-                return Ok(nobody);
-            }
+            self.show(listing).await?;
             index = self.until_changed(index).await?;
         }
     }
 
-    async fn show(&mut self, listing: Listing) -> Result<Option<NobodyReads>, Failure> {
-        let nobody = match &mut self.place {
+    async fn show(&mut self, listing: Listing) -> Result<(), Failure> {
+        match &mut self.place {
             Place::Screen { last, .. } => {
                 *last = listing;
                 self.paint();
-                None
             }
             Place::Lines(lines) => {
                 if self.is_new && listing.rows.is_empty() {
-                    anstream::eprintln!("{}", self.wanted.kind.none());
+                    crate::tell!("{}", self.wanted.kind.none());
                 }
                 let news = lines.news(self.wanted, listing).await?;
-                show::try_out(&news).is_err().then_some(NobodyReads)
+                show::out(&news);
             }
-        };
+        }
         self.is_new = false;
         self.wrong.clear();
-        Ok(nobody)
+        Ok(())
     }
 
     async fn until_changed(&mut self, index: u64) -> Result<u64, ClientError> {
@@ -141,7 +135,7 @@ impl<'w> View<'w> {
         let told = std::mem::replace(&mut self.wrong, failure.to_string());
         match &mut self.place {
             Place::Screen { canvas, .. } => canvas.paint(&format!("{failure}\n")),
-            Place::Lines(_) if told != self.wrong => anstream::eprintln!("{failure}; looking for it again"),
+            Place::Lines(_) if told != self.wrong => crate::tell!("{failure}; looking for it again"),
             Place::Lines(_) => {}
         }
     }

@@ -5,7 +5,7 @@ use herdlet_api_types::{
     deployment::Deployment,
     nomad,
     overview::{Drift, Transition},
-    service::Registration,
+    service::ServiceView,
     view::{AllocView, JobVersion, JobView, TaskView, VolumeView},
 };
 use serde::Serialize;
@@ -73,7 +73,7 @@ pub(super) enum Document {
         name: String,
         task: Box<TaskView>,
     },
-    Service(Box<Registration>),
+    Service(Box<ServiceView>),
     Volume(Box<VolumeView>),
     Deployment(Box<Deployment>),
     Version(JobVersion),
@@ -128,7 +128,7 @@ impl Listing {
     pub(super) async fn print(self, wanted: &Wanted<'_>) -> Result<(), Failure> {
         match wanted.form {
             Form::Table | Form::Wide if self.rows.is_empty() => {
-                anstream::eprintln!("{}", wanted.kind.none());
+                crate::tell!("{}", wanted.kind.none());
                 Ok(())
             }
             Form::Table | Form::Wide => {

@@ -20,7 +20,7 @@ pub(super) async fn print(wanted: &Wanted<'_>) -> Result<(), Failure> {
             Ok(())
         }
         Form::Table | Form::Wide if attributes.is_empty() => {
-            anstream::eprintln!("{}", Kind::Node.none());
+            crate::tell!("{}", Kind::Node.none());
             Ok(())
         }
         Form::Table | Form::Wide => {

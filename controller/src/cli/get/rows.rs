@@ -2,11 +2,13 @@
 //!
 //! In: what the agent shows, and targets. Out: rows, in the order in which they are printed.
 
+use std::collections::BTreeMap;
+
 use herdlet_api_types::{
     alloc::ClientStatus,
     job::Provider,
-    service::Registration,
-    view::{AllocView, JobView, TaskView, VolumeView},
+    service::{CheckResult, CheckStatus, Registration, ServiceHealth, ServiceView},
+    view::{AllocView, ConvergenceState, JobView, TaskView, VolumeView},
     volume::{VolumeKind, VolumeStatus},
 };
 
@@ -31,7 +33,7 @@ pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listin
         Kind::Jobs => jobs(client, targets, missing).await,
         Kind::Allocs => allocs(client, targets, form, missing).await,
         Kind::Tasks => tasks(client, targets, missing).await,
-        Kind::Services => services(client, targets).await,
+        Kind::Services => services(client, targets, form, missing).await,
         Kind::Volumes => volumes(client, targets).await,
         Kind::Deployments => list_deployments(client, targets, form, missing).await,
         Kind::Versions => versions(client, targets, missing).await,
@@ -50,8 +52,8 @@ fn chosen_jobs(
     if targets.is_empty() {
         return Ok(jobs);
     }
-    let is_there = |name: &String| jobs.iter().any(|view| view.key.to_string() == *name);
-    if let (Some(name), Missing::IsWrong) = (targets.iter().find(|name| !is_there(name)), missing) {
+    let is_there = |name: &str| jobs.iter().any(|view| view.key.to_string() == name);
+    if let Some(name) = missing.among(targets, is_there) {
         return Err(Failure::new(format!("there is no job {name:?}")));
     }
     jobs.retain(|view| targets.contains(&view.key.to_string()));
@@ -73,20 +75,29 @@ async fn jobs(client: &Client, targets: &[String], missing: Missing) -> Result<L
 fn job_cells(view: &JobView, allocs: &[AllocView], jobs: &[JobView]) -> [Cell; 7] {
     let of_job = || allocs.iter().filter(|alloc| alloc.spec.job_key == view.key);
     let running = of_job().filter(|alloc| alloc.status == ClientStatus::Running).count();
-    let wanted: u32 = view.job.groups.iter().map(|group| group.count).sum();
+    let wanted: u32 = view.job.groups.iter().map(|group| view.wanted(group)).sum();
     let mut kind = view.job.kind.as_str();
     let count = if view.job.makes_children() {
         let children = children::of(view, jobs);
         let all = children.pending + children.running + children.dead;
         kind = children::kind(&view.job);
-        format!("{} ({}/{all} done)", children.running, children.dead)
+        let failed = match children::failed(view, jobs) {
+            0 => String::new(),
+            failed => format!(", {failed} failed"),
+        };
+        format!("{} ({}/{all} ended{failed})", children.running, children.dead)
     } else if view.job.kind.completes() {
         let done = of_job().filter(|alloc| alloc.status == ClientStatus::Complete).count();
         format!("{running} ({done}/{wanted} done)")
     } else {
         format!("{running}/{wanted}")
     };
-    let state = if view.deleting { "deleting" } else { view.convergence.state.as_str() };
+    let state = match (view.deleting, view.convergence.state) {
+        (true, _) => "deleting",
+        (false, ConvergenceState::Converged) if view.job.stop => "stopped",
+        (false, ConvergenceState::Progressing) if view.job.stop => "stopping",
+        (false, state) => state.as_str(),
+    };
     [
         view.key.to_string().into(),
         kind.to_owned().into(),
@@ -152,17 +163,12 @@ async fn allocs(
 }
 
 fn alloc_cells(view: &AllocView, id: String) -> [Cell; 7] {
-    let healthy = match view.healthy {
-        Some(true) => "yes",
-        Some(false) => "no",
-        None => "-",
-    };
     [
         id.into(),
         view.spec.title().into(),
         view.spec.job_version.to_string().into(),
         view.status.as_str().to_owned().into(),
-        healthy.to_owned().into(),
+        show::healthy(view).to_owned().into(),
         view.convergence.state.as_str().to_owned().into(),
         Cell::Age(view.spec.create_time),
     ]
@@ -198,31 +204,69 @@ fn task_row(view: &AllocView, task: &TaskView) -> Row {
     Row { key: format!("{alloc}/{}", task.name), name, cells: cells.into(), document }
 }
 
-async fn services(client: &Client, names: &[String]) -> Result<Listing, Failure> {
-    let mut listing = Listing::new(&["SERVICE", "ADDRESS", "PROVIDER", "ALLOC", "TASK", "TAGS"]);
+async fn services(
+    client: &Client,
+    names: &[String],
+    form: Form,
+    missing: Missing,
+) -> Result<Listing, Failure> {
     let mut services = client.services().await?;
-    services.retain(|one| names.is_empty() || names.contains(&one.name));
-    for one in services {
-        let cells = service_cells(&one).map(Cell::Text).into();
-        let (key, name) = (one.id.clone(), one.name.clone());
-        listing.rows.push(Row { key, name, cells, document: Document::Service(Box::new(one)) });
+    let is_there = |name: &str| services.iter().any(|one| one.registration.name == name);
+    if let Some(name) = missing.among(names, is_there) {
+        let failure = Failure::new(format!("there is no service {name:?} in the built-in catalogue"));
+        return Err(failure.hint("list them: herdlet get services"));
     }
-    Ok(listing)
+    services.retain(|one| names.is_empty() || names.contains(&one.registration.name));
+    Ok(service_listing(services, form))
 }
 
-fn service_cells(one: &Registration) -> [String; 6] {
-    let provider = match one.provider {
+fn service_listing(services: Vec<ServiceView>, form: Form) -> Listing {
+    let mut columns = vec!["SERVICE", "HEALTH", "PASSING", "ADDRESS", "PROVIDER", "ALLOC", "TASK", "TAGS"];
+    columns.extend((form == Form::Wide).then_some("OUTPUT"));
+    let mut listing = Listing::new(&columns);
+    let name = |one: &ServiceView| (one.registration.job.namespace.clone(), one.registration.name.clone());
+    let mut instances: BTreeMap<_, (usize, usize)> = BTreeMap::new();
+    for one in &services {
+        let (passing, all) = instances.entry(name(one)).or_default();
+        *passing += usize::from(one.health == ServiceHealth::Passing);
+        *all += 1;
+    }
+    for one in services {
+        let (passing, all) = instances.get(&name(&one)).copied().unwrap_or_default();
+        let mut cells: Vec<Cell> = service_cells(&one, format!("{passing}/{all}")).map(Cell::Text).into();
+        cells.extend((form == Form::Wide).then(|| Cell::Text(check_output(&one.results))));
+        let (key, name) = (one.registration.id.clone(), one.registration.name.clone());
+        listing.rows.push(Row { key, name, cells, document: Document::Service(Box::new(one)) });
+    }
+    listing
+}
+
+/// `passing` is how many instances of the service do, of how many.
+fn service_cells(one: &ServiceView, passing: String) -> [String; 8] {
+    let ServiceView { registration: Registration { name, address, port, alloc, task, tags, .. }, .. } = one;
+    let provider = match one.registration.provider {
         Provider::Nomad => "nomad",
         Provider::Consul => "consul",
     };
     [
-        one.name.clone(),
-        format!("{}:{}", one.address, one.port),
+        name.clone(),
+        one.health.as_str().to_owned(),
+        passing,
+        format!("{address}:{port}"),
         provider.to_owned(),
-        one.alloc.short(),
-        one.task.clone().unwrap_or_else(|| "-".to_owned()),
-        one.tags.join(","),
+        alloc.short(),
+        task.clone().unwrap_or_else(|| "-".to_owned()),
+        tags.join(","),
     ]
+}
+
+/// The first line of what a check said: of one that fails, where any does.
+fn check_output(results: &[CheckResult]) -> String {
+    let failing = results.iter().find(|result| result.status == CheckStatus::Failure);
+    let told = failing.or(results.first());
+    told.map_or_else(String::new, |result| {
+        format!("{}: {}", result.check, result.output.lines().next().unwrap_or_default())
+    })
 }
 
 async fn volumes(client: &Client, names: &[String]) -> Result<Listing, Failure> {
@@ -257,8 +301,8 @@ async fn list_deployments(
     missing: Missing,
 ) -> Result<Listing, Failure> {
     let mut listing = Listing::new(&deployments::COLUMNS);
-    let jobs = chosen_jobs(client.jobs().await?, targets, missing)?;
-    for one in deployments::all(&jobs) {
+    let jobs = client.jobs().await?;
+    for one in deployments::of(&jobs, targets, missing)? {
         let id = one.id.to_string();
         let shown = if form == Form::Wide { id.clone() } else { one.id.short() };
         let cells = deployments::row(one, shown).map(Cell::Text).into();
@@ -279,16 +323,86 @@ async fn versions(client: &Client, targets: &[String], missing: Missing) -> Resu
         Err(_) => return Ok(listing),
     };
     for (at, version) in client.versions(&job.key).await?.into_iter().enumerate() {
-        let current = if at == 0 { "current" } else { "" };
+        let note = match (at, version.job.stop) {
+            (0, false) => "current",
+            (0, true) => "current, stopped",
+            (_, true) => "stopped",
+            (_, false) => "",
+        };
         let stable = if job.is_stable(version.version) { "yes" } else { "-" };
         let name = version.version.to_string();
         let cells = vec![
             name.clone().into(),
             Cell::Age(version.submit_time),
             stable.to_owned().into(),
-            current.to_owned().into(),
+            note.to_owned().into(),
         ];
         listing.rows.push(Row { key: name.clone(), name, cells, document: Document::Version(version) });
     }
     Ok(listing)
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::{AllocId, JobKey, UnixNanos};
+
+    use super::*;
+    use crate::cli::table::Heading;
+
+    fn instance(name: &str, seed: u8, health: ServiceHealth, said: &[(CheckStatus, &str)]) -> ServiceView {
+        let result = |(status, output): &(CheckStatus, &str)| CheckResult {
+            id: "1".to_owned(),
+            service: name.to_owned(),
+            check: "alive".to_owned(),
+            task: None,
+            status: *status,
+            output: (*output).to_owned(),
+            at: UnixNanos(1),
+        };
+        let registration = Registration {
+            id: format!("{name}-{seed}"),
+            provider: Provider::Nomad,
+            name: name.to_owned(),
+            address: "127.0.0.1".to_owned(),
+            port: 8080,
+            tags: vec!["a".to_owned(), "b".to_owned()],
+            meta: BTreeMap::new(),
+            checks: Vec::new(),
+            alloc: AllocId::from_hash([seed; 16]),
+            task: None,
+            job: JobKey { namespace: "default".into(), id: "web".into() },
+        };
+        ServiceView { registration, health, results: said.iter().map(result).collect() }
+    }
+
+    #[test]
+    fn services_are_listed_with_their_health() {
+        let all = || {
+            vec![
+                instance("db", 0x11, ServiceHealth::Passing, &[]),
+                instance("web", 0x22, ServiceHealth::Passing, &[(CheckStatus::Success, "HTTP 200")]),
+                instance(
+                    "web",
+                    0x33,
+                    ServiceHealth::Critical,
+                    &[(CheckStatus::Success, "fine"), (CheckStatus::Failure, "connection refused\nand more")],
+                ),
+                instance("web", 0x44, ServiceHealth::Pending, &[(CheckStatus::Pending, "")]),
+            ]
+        };
+        assert_eq!(
+            service_listing(all(), Form::Table).whole(super::super::Kind::Services, Heading::Shown),
+            "\
+SERVICE  HEALTH    PASSING  ADDRESS         PROVIDER  ALLOC     TASK  TAGS
+db       passing   1/1      127.0.0.1:8080  nomad     11111111  -     a,b
+web      passing   1/3      127.0.0.1:8080  nomad     22222222  -     a,b
+web      critical  1/3      127.0.0.1:8080  nomad     33333333  -     a,b
+web      pending   1/3      127.0.0.1:8080  nomad     44444444  -     a,b
+"
+        );
+        let wide = service_listing(all(), Form::Wide);
+        let outputs: Vec<String> =
+            wide.rows.iter().filter_map(|row| Some(row.cells.last()?.text())).collect();
+        assert_eq!(outputs, ["", "alive: HTTP 200", "alive: connection refused", "alive: "]);
+    }
 }

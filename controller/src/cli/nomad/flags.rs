@@ -30,7 +30,19 @@ struct Flag {
 const READING: &[&str] = &["job run", "job plan", "job validate"];
 const LISTING: &[&str] = &["job allocs", "job deployments", "node status", "service list", "service info"];
 /// What ours can wait for.
-const WAITING: &[&str] = &["job run", "job revert", "job scale", "job dispatch", "job stop"];
+const WAITING: &[&str] = &[
+    "job run",
+    "job revert",
+    "job scale",
+    "job dispatch",
+    "job stop",
+    "job stop -purge",
+    "job start",
+    "job restart",
+    "alloc stop",
+    "alloc restart",
+];
+const STOPPING: &[&str] = &["job stop", "job stop -purge"];
 const OF_A_TEMPLATE: &str = "templates are Go's: take -o json and jq";
 const VERSIONS: &str = "every version that is kept, with its text: herdlet get versions JOB -o yaml";
 const GROUP: &str = "name the group in the target: JOB.GROUP";
@@ -43,7 +55,7 @@ const fn flag(after: &'static [&'static str], names: &'static [&'static str], me
 }
 
 /// What stands further up wins, also where both come to the same flag of ours.
-const FLAGS: [Flag; 59] = [
+const FLAGS: [Flag; 58] = [
     flag(READING, &["json", "hcl2-strict"], Granted),
     flag(READING, &["hcl1"], Refused("HCL2 is read, and HCL1 isn't")),
     flag(READING, &["hcl2-strict=false"], Refused("a value for a variable that nobody declares is an error")),
@@ -90,20 +102,9 @@ const FLAGS: [Flag; 59] = [
     flag(&["job restart"], &["group"], Refused(GROUP)),
     flag(&["job restart"], &["batch-size", "batch-wait", "on-error"], Refused(IN_STEPS)),
     flag(&["job restart"], &["reschedule"], Refused("replace an allocation: herdlet stop JOB.GROUP[N]")),
-    flag(
-        &["job stop"],
-        &["purge=false"],
-        Refused(
-            "a job that is stopped is forgotten; to stop its work and keep it: herdlet scale JOB.GROUP 0",
-        ),
-    ),
-    flag(&["job stop"], &["purge", "global"], Granted),
+    flag(STOPPING, &["purge", "global"], Granted),
     // Ours has these as other names of its --purge, which removes data.
-    flag(
-        &["job stop"],
-        &["v", "volumes"],
-        Refused("with the data of its volumes: herdlet delete JOB --purge"),
-    ),
+    flag(STOPPING, &["v", "volumes"], Refused("with the data of its volumes: herdlet delete JOB --purge")),
     flag(
         &["alloc logs"],
         &["tail"],
@@ -128,13 +129,13 @@ const FLAGS: [Flag; 59] = [
     flag(&["node status"], &["quiet"], Is(&["-o", "name"])),
     flag(&["volume status"], &["type"], Refused("all volumes are host volumes; leave it out")),
     flag(
-        &["job run", "job stop", "job eval"],
+        &["job run", "job stop", "job stop -purge", "job eval"],
         &["eval-priority"],
         Refused("what is accepted is planned at once; a job's own priority is a field of it"),
     ),
     flag(&["job run", "job dispatch"], &["ui"], Refused("open the status page afterwards: herdlet ui")),
     flag(
-        &["job stop", "job restart", "alloc stop", "alloc restart"],
+        &["job stop", "job stop -purge", "job restart", "alloc stop", "alloc restart"],
         &["no-shutdown-delay"],
         Refused("shutdown_delay always holds; a smaller one is an update in place"),
     ),
@@ -168,7 +169,7 @@ const COMMON: [Flag; 7] = [
 
 /// Flags that are Nomad's with two dashes too, though our own command has one of that name, and after which verb. Ours would remove
 /// data, or take no value.
-const THEIRS: [(&str, &str); 2] = [("job stop", "purge"), ("job run", "detach")];
+const THEIRS: [(&str, &str); 2] = [("job stop -purge", "purge"), ("job run", "detach")];
 
 /// Whether a flag is one of Nomad's however it is written.
 pub(super) fn is_theirs(verb: &str, typed: &str) -> bool {
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(said("job restart", "all-tasks=false"), Some(Granted));
         assert_eq!(said("job dispatch", "detach=false"), Some(Is(&["--wait"])));
         for (verb, typed) in
-            [("job promote", "detach=false"), ("job restart", "yes=false"), ("job stop", "purge=false")]
+            [("job promote", "detach=false"), ("job restart", "yes=false"), ("alloc signal", "detach=false")]
         {
             assert!(matches!(said(verb, typed), Some(Refused(_))), "{verb} -{typed}");
         }

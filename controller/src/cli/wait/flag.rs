@@ -8,7 +8,7 @@ use clap::Args;
 use herdlet_api_types::JobKey;
 use serde::Serialize;
 
-use super::{Goal, Limit, WaitReport, limit, wait_for_applied};
+use super::{Goal, Limit, WaitReport, Wanted, limit, wait_for_accepted};
 use crate::cli::{client::Client, failure::Failure, output::Output};
 
 /// Flags of a command whose effect takes time.
@@ -23,14 +23,21 @@ pub(crate) struct WaitFlags {
 }
 
 /// What an agent has accepted.
-pub(in crate::cli) struct Applied<'a> {
+pub(in crate::cli) struct Accepted<'a> {
     pub client: &'a Client,
-    /// Jobs with their versions.
-    pub jobs: &'a [(JobKey, u64)],
+    pub jobs: Vec<Wanted>,
     /// Index of the commit.
     pub index: u64,
     /// What to wait for.
     pub goal: Goal,
+}
+
+impl<'a> Accepted<'a> {
+    /// A version of a job, which is to converge.
+    pub(in crate::cli) fn version(client: &'a Client, job: JobKey, version: u64, index: u64) -> Self {
+        let jobs = vec![Wanted { job, version: Some(version) }];
+        Self { client, jobs, index, goal: Goal::Converged }
+    }
 }
 
 /// What `-o json` prints.
@@ -53,7 +60,7 @@ impl WaitFlags {
     pub(in crate::cli) async fn finish<R: Serialize>(
         &self,
         limit: Limit,
-        applied: Applied<'_>,
+        accepted: Accepted<'_>,
         changed: &R,
         output: Output,
     ) -> Result<u8, Failure> {
@@ -61,8 +68,8 @@ impl WaitFlags {
             output.document(&Report { changed, waited: None })?;
             return Ok(0);
         }
-        let Applied { client, jobs, index, goal } = applied;
-        let waited = wait_for_applied(client, jobs, index, goal, limit).await;
+        let Accepted { client, jobs, index, goal } = accepted;
+        let waited = wait_for_accepted(client, jobs, index, goal, limit).await;
         let report = waited.as_ref().ok().map(|waited| waited.report(goal));
         output.document(&Report { changed, waited: report })?;
         Ok(waited?.code())

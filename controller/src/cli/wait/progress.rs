@@ -83,7 +83,7 @@ impl Progress {
             }
         }
         match self.place {
-            Place::Lines => changed.iter().for_each(|line| anstream::eprintln!("{line}")),
+            Place::Lines => changed.iter().for_each(|line| crate::tell!("{line}")),
             Place::Terminal { columns } => self.draw(&states, columns),
         }
     }
@@ -102,7 +102,7 @@ impl Progress {
         self.wipe();
         self.drawn = lines.len();
         for line in lines {
-            anstream::eprintln!("{line}");
+            crate::tell!("{line}");
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod collections;
 mod encoding;
+mod network;
 mod numbers;
 mod strings;
 
@@ -54,17 +55,7 @@ pub(super) struct Arguments<'a> {
 /// Functions of Nomad that are refused, and why.
 const REFUSED: [(&[&str], &str); 4] = [
     (
-        &[
-            "abspath",
-            "basename",
-            "dirname",
-            "file",
-            "filebase64",
-            "fileexists",
-            "fileset",
-            "pathexpand",
-            "templatefile",
-        ],
+        &["abspath", "file", "filebase64", "fileexists", "fileset", "pathexpand", "templatefile"],
         "looks at the machine's files, and a manifest must mean the same wherever it is read",
     ),
     (
@@ -73,18 +64,11 @@ const REFUSED: [(&[&str], &str); 4] = [
     ),
     (
         &[
-            "cidrhost",
-            "cidrnetmask",
-            "cidrsubnet",
-            "cidrsubnets",
             "consul_key",
             "convert",
             "csvdecode",
             "formatdate",
             "md5",
-            "regex",
-            "regex_replace",
-            "regexall",
             "rsadecrypt",
             "sha1",
             "timeadd",
@@ -120,8 +104,8 @@ pub(super) fn call(name: &str, values: Vec<Value>, spend: Spend<'_>) -> Answer {
     })
 }
 
-fn tables() -> [&'static [Function]; 4] {
-    [collections::FUNCTIONS, encoding::FUNCTIONS, numbers::FUNCTIONS, strings::FUNCTIONS]
+fn tables() -> [&'static [Function]; 5] {
+    [collections::FUNCTIONS, encoding::FUNCTIONS, network::FUNCTIONS, numbers::FUNCTIONS, strings::FUNCTIONS]
 }
 
 fn unknown<'n>(name: &str, names: impl Iterator<Item = &'n str> + Clone) -> String {

@@ -102,6 +102,28 @@ fn functions_have_values() {
         ("sha256(\"\")", "\"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\""),
         ("distinct([1, 2, 1])", "[1, 2]"),
         ("zipmap([\"a\"], [1])", "{a: 1}"),
+        ("reverse(\"abc\")", "\"cba\""),
+        ("reverse([1, 2])", "[2, 1]"),
+        ("format(\"%x %x\", 255, -1)", "\"ff -1\""),
+        ("replace(\"a/b/c\", \"/\", \"-\")", "\"a-b-c\""),
+        ("regex_replace(\"v1.22\", \"v(\\\\d+)\\\\.(\\\\d+)\", \"$2-${1}\")", "\"22-1\""),
+        ("formatlist(\"%s:%d\", [\"a\", \"b\"], 80)", "[\"a:80\", \"b:80\"]"),
+        ("setproduct([\"a\", \"b\"], [1, 2])", "[[\"a\", 1], [\"a\", 2], [\"b\", 1], [\"b\", 2]]"),
+        ("[basename(\"/a/b.c\"), basename(\"a/\"), basename(\"/\")]", "[\"b.c\", \"a\", \"/\"]"),
+        (
+            "[dirname(\"/a/b\"), dirname(\"a\"), dirname(\"/a\"), dirname(\"a/b/\")]",
+            "[\"/a\", \".\", \"/\", \"a/b\"]",
+        ),
+        ("cidrhost(\"10.1.2.9/24\", 5)", "\"10.1.2.5\""),
+        ("cidrhost(\"10.1.2.0/24\", -1)", "\"10.1.2.255\""),
+        ("cidrhost(\"fd00::/8\", 10)", "\"fd00::a\""),
+        ("cidrnetmask(\"172.16.0.0/12\")", "\"255.240.0.0\""),
+        ("cidrsubnet(\"172.16.0.0/12\", 4, 2)", "\"172.18.0.0/16\""),
+        ("cidrsubnet(\"::/0\", 128, 7)", "\"::7/128\""),
+        (
+            "cidrsubnets(\"10.1.0.0/16\", 4, 4, 8, 4)",
+            "[\"10.1.0.0/20\", \"10.1.16.0/20\", \"10.1.32.0/24\", \"10.1.48.0/20\"]",
+        ),
     ] {
         assert_eq!(value("", expression), expected, "{expression}");
     }
@@ -116,6 +138,27 @@ fn what_is_wrong_is_told_with_its_place() {
             "1:5: the function `uuidv4` gives something else at each reading, and the job would change each time",
         ),
         ("x = upper()\n", "1:5: `upper` takes 1 argument, found 0"),
+        ("x = cidrhost(\"10.0.0.0/30\", 4)\n", "1:5: `cidrhost`: 10.0.0.0/30 has no host 4"),
+        ("x = cidrhost(\"10.0.0.0/30\", -5)\n", "1:5: `cidrhost`: 10.0.0.0/30 has no host -5"),
+        (
+            "x = cidrsubnet(\"10.0.0.0/30\", 3, 0)\n",
+            "1:5: `cidrsubnet`: 10.0.0.0/30 has no network 0 with 3 bits more",
+        ),
+        (
+            "x = cidrsubnet(\"10.0.0.0/30\", 1, 2)\n",
+            "1:5: `cidrsubnet`: 10.0.0.0/30 has no network 2 with 1 bits more",
+        ),
+        (
+            "x = cidrsubnets(\"10.0.0.0/31\", 1, 1, 1)\n",
+            "1:5: `cidrsubnets`: 10.0.0.0/31 has no room for one more",
+        ),
+        ("x = cidrsubnets(\"::/0\", 0, 0)\n", "1:5: `cidrsubnets`: ::/0 has no room for one more"),
+        (
+            "x = cidrnetmask(\"10.0.0.0\")\n",
+            "1:5: `cidrnetmask`: \"10.0.0.0\" is no network such as 10.1.0.0/16",
+        ),
+        ("x = formatlist(\"%s%s\", [1], [1, 2])\n", "1:5: `formatlist`: the lists are not equally long"),
+        ("x = regex_replace(\"a\", \"(\", \"\")\n", "1:5: `regex_replace`: "),
         ("x = [1, var.nothing]\n", "1:13: there is no variable `nothing`"),
         ("é {\n  y = \"ü${local.a}\"\n}\n", "2:17: there is no local `a`"),
         ("x = 1 +\n", "1:8: is not HCL: "),

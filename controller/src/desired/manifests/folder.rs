@@ -126,6 +126,11 @@ fn read_file(path: &Path) -> Result<Text, Problem> {
     }
     let bytes = fs::File::open(path).and_then(read_bounded);
     let bytes = bytes.map_err(|error| of_source(path, format!("cannot be read: {error}")))?;
+    // A full disk, a power cut, or a program that failed to write it leaves such a file.
+    if bytes.trim_ascii().is_empty() {
+        let message = "is empty; to take away what it defined, remove it, or leave a comment in it";
+        return Err(of_source(path, message));
+    }
     Ok((path.display().to_string(), bytes))
 }
 

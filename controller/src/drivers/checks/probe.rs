@@ -1,6 +1,7 @@
 //! One run of a check: an HTTP request or a TCP connection.
 //!
-//! In: the check. Out: whether it passed and what was said, at most 3 KiB. The texts are Nomad's, for tools that read them.
+//! In: the check. Out: whether it passed and what was said, at most 3 KiB. The texts are Nomad's, for tools that read them, but that
+//! the body of an answer comes below its status.
 //! It must not know when or how often it runs; whoever calls it enforces the timeout.
 
 use std::{net::Ipv6Addr, sync::OnceLock};
@@ -10,7 +11,7 @@ use herdlet_api_types::{
     service::{CheckStatus, RegisteredCheck},
 };
 use reqwest::{
-    Client, Method,
+    Client, Method, StatusCode,
     header::{HOST, HeaderMap, HeaderName, HeaderValue},
     redirect,
 };
@@ -31,15 +32,17 @@ pub(super) struct Probe {
 pub(super) struct ProbeResult {
     pub(super) status: CheckStatus,
     pub(super) output: String,
+    /// What an HTTP server answered with.
+    pub(super) code: Option<StatusCode>,
 }
 
 impl ProbeResult {
     pub(super) fn failure(output: String) -> Self {
-        Self { status: CheckStatus::Failure, output }
+        Self { status: CheckStatus::Failure, output, code: None }
     }
 
     fn success(output: String) -> Self {
-        Self { status: CheckStatus::Success, output }
+        Self { status: CheckStatus::Success, output, code: None }
     }
 }
 
@@ -121,7 +124,7 @@ const OUTPUT_BYTES_MAX: usize = 3 * 1024;
 
 async fn judge(mut response: reqwest::Response) -> ProbeResult {
     let status = response.status();
-    if status == reqwest::StatusCode::OK {
+    if status == StatusCode::OK {
         return ProbeResult::success("nomad: http ok".to_owned());
     }
     let mut output = Vec::new();
@@ -132,11 +135,12 @@ async fn judge(mut response: reqwest::Response) -> ProbeResult {
         }
     }
     output.truncate(OUTPUT_BYTES_MAX);
-    let mut output = String::from_utf8_lossy(&output).into_owned();
-    if output.is_empty() {
-        output = format!("nomad: http {status}");
-    }
-    if status.as_u16() < 400 { ProbeResult::success(output) } else { ProbeResult::failure(output) }
+    let mut output = format!("nomad: http {status}\n{}", String::from_utf8_lossy(&output));
+    output.truncate(output.floor_char_boundary(OUTPUT_BYTES_MAX));
+    let output = output.trim_end().to_owned();
+    let result =
+        if status.as_u16() < 400 { ProbeResult::success(output) } else { ProbeResult::failure(output) };
+    ProbeResult { code: Some(status), ..result }
 }
 
 fn headers(fields: &std::collections::BTreeMap<String, Vec<String>>) -> Result<HeaderMap, String> {

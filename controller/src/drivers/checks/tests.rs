@@ -111,7 +111,7 @@ async fn only_changes_of_status_are_reported() {
     assert_eq!(
         said,
         [
-            (CheckStatus::Failure, "not yet, try 0"),
+            (CheckStatus::Failure, "nomad: http 503 Service Unavailable\nnot yet, try 0"),
             (CheckStatus::Success, "nomad: http ok"),
             (CheckStatus::Failure, "nomad: http 500 Internal Server Error"),
         ]

@@ -22,6 +22,7 @@ use std::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
+    time::{ClockId, clock_gettime},
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -121,8 +122,8 @@ pub struct MountWatch {
     known: BTreeMap<u64, Seen>,
     /// Where something was unmounted, nothing is mounted now, and nobody has said that this is as it should be.
     gone: BTreeSet<PathBuf>,
-    /// What the last reading took.
-    took: Duration,
+    /// What the last reading cost of a core: on a busy machine it may have taken much longer.
+    cost: Duration,
 }
 
 /// A mount as the watch remembers it.
@@ -163,7 +164,7 @@ impl MountWatch {
         // Interest before the first reading, so that nothing is missed between the two.
         let file = register(file)?;
         let mut watch =
-            Self { base, given, file, known: BTreeMap::new(), gone: BTreeSet::new(), took: Duration::ZERO };
+            Self { base, given, file, known: BTreeMap::new(), gone: BTreeSet::new(), cost: Duration::ZERO };
         watch.known = watch.read()?;
         Ok(watch)
     }
@@ -179,7 +180,7 @@ impl MountWatch {
         loop {
             let mut ready = self.file.ready(Interest::PRIORITY | Interest::ERROR).await?;
             // Mounts come in bursts; one reading serves a burst, and readings of a long table take a small share of a core.
-            tokio::time::sleep(BURST.max(self.took.saturating_mul(READING_SHARE))).await;
+            tokio::time::sleep(BURST.max(self.cost.saturating_mul(READING_SHARE))).await;
             ready.clear_ready();
             let now = self.read()?;
             let changes = difference(&self.known, &now, &mut self.gone);
@@ -204,15 +205,20 @@ impl MountWatch {
     }
 
     fn read(&mut self) -> io::Result<BTreeMap<u64, Seen>> {
-        let began = std::time::Instant::now();
+        let before = spent();
         let bytes = self.file.get_ref().read()?;
         let seen = parse(&bytes, &self.base)
             .into_iter()
             .map(|mount| (mount.id, Seen { point: self.as_given(&mount.point), is_ours: mount.is_ours() }));
         let seen = seen.collect();
-        self.took = began.elapsed();
+        self.cost = spent().saturating_sub(before);
         Ok(seen)
     }
+}
+
+/// What this thread has had of a core.
+fn spent() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// Where a path leads whose last parts may not exist yet.

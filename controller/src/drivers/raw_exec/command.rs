@@ -31,7 +31,7 @@ pub(super) enum CommandError {
     #[error("exec: command is empty")]
     Empty,
     /// There is none.
-    #[error("exec {command:?}: not found in {}, its local directory{}", task_dir.display(), searched(search_path))]
+    #[error("exec {command:?}: not found{}", searched(command, task_dir, search_path.as_deref()))]
     NotFound {
         /// As written.
         command: String,
@@ -85,11 +85,14 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<PathBuf, CommandError> {
     })
 }
 
-fn searched(search_path: &Option<String>) -> String {
-    match search_path.as_deref() {
-        None => String::new(),
-        Some("") => " or PATH, which is empty".to_owned(),
-        Some(path) => format!(" or PATH ({path})"),
+/// Where it was looked for.
+fn searched(command: &str, task_dir: &Path, search_path: Option<&str>) -> String {
+    let task_dir = format!("{} (the task's directory) and its local", task_dir.display());
+    match search_path {
+        None if command.starts_with('/') => format!(" there, nor below {task_dir}"),
+        None => format!(" in {task_dir}"),
+        Some("") => format!(" in {task_dir}, nor in PATH, which is empty"),
+        Some(path) => format!(" in {task_dir}, nor in PATH ({path})"),
     }
 }
 
@@ -180,7 +183,7 @@ mod tests {
         let dir = task_dir();
         let error = find_in(&dir, "no-such-tool").unwrap_err().to_string();
         assert!(error.starts_with("exec \"no-such-tool\": not found in "), "{error}");
-        assert!(error.ends_with("or PATH (relative::/usr/bin:/bin)"), "{error}");
+        assert!(error.ends_with("nor in PATH (relative::/usr/bin:/bin)"), "{error}");
         for command in ["bin/none", "/bin/none", "../x", "local", ""] {
             find_in(&dir, command).unwrap_err();
         }

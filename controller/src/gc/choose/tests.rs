@@ -70,6 +70,23 @@ fn what_is_not_over_or_would_run_again_stays() {
 }
 
 #[test]
+fn what_is_stopped_is_over_whatever_it_was() {
+    let stopped = |mut text: Job| {
+        text.stop = true;
+        Arc::new(job_view(&Arc::new(text), 1))
+    };
+    let service = Job::clone(&job("web", "g", "t"));
+    let (_, batch) = batch("web", &[(0, false)]);
+    let parent = Job { parameterized: Some(Default::default()), ..Job::clone(&job("import", "g", "t")) };
+    let jobs = [stopped(service), stopped(parent)];
+    let over = chosen(Rules::default(), &jobs, &batch, 5);
+    assert_eq!(told(&over), [("web", Some(Due::Age)), ("import", Some(Due::Age))]);
+    let mut running = batch;
+    Arc::make_mut(&mut running[0]).tasks[0].state = TaskStatus::Running;
+    assert_eq!(told(&chosen(Rules::default(), &jobs[..1], &running, 5)), []);
+}
+
+#[test]
 fn the_oldest_directories_go_first_and_failures_last() {
     let (job, allocs) = batch("j", &[(1, true), (3, false), (2, false), (4, false)]);
     let rules = Rules { gc_max_allocs: 2, job_gc_threshold: Duration::MAX, ..Rules::default() };

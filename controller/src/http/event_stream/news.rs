@@ -108,7 +108,7 @@ impl Reader {
             }
             return self.event(about("JobDeregistered"), || json!({ "Job": null })).into_iter().collect();
         };
-        let kind = if view.deleting { "JobDeregistered" } else { "JobRegistered" };
+        let kind = if view.is_stopped() { "JobDeregistered" } else { "JobRegistered" };
         let mut events = Vec::new();
         if before.modify_index != view.modify_index {
             events.extend(self.event(about(kind), || json!({ "Job": jobs::shown(&view) })));

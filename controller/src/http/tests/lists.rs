@@ -180,17 +180,20 @@ async fn an_instance_comes_and_goes_in_events_as_it_does_in_the_list() {
         view.tasks[0].phase = phase;
         ground.show(index, &[], std::slice::from_ref(&view));
         let services: Vec<Value> = serde_json::from_str(&ground.get("/v1/service/front").await.1).unwrap();
-        services.len()
+        let views: Vec<Value> = serde_json::from_str(&ground.get("/v1/herdlet/services").await.1).unwrap();
+        assert_eq!(views[0]["name"], "front");
+        assert_eq!(views[0]["results"][0]["status"], status.as_str());
+        (services.len(), views[0]["health"].as_str().unwrap().to_owned())
     };
-    assert_eq!(listed(6, CheckStatus::Pending, TaskPhase::Running).await, 0);
-    for (index, status, phase, told, len) in [
-        (7, CheckStatus::Success, TaskPhase::Running, "ServiceRegistration", 1),
-        (8, CheckStatus::Failure, TaskPhase::Running, "ServiceDeregistration", 0),
-        (9, CheckStatus::Success, TaskPhase::Running, "ServiceRegistration", 1),
+    assert_eq!(listed(6, CheckStatus::Pending, TaskPhase::Running).await, (0, "pending".to_owned()));
+    for (index, status, phase, told, len, health) in [
+        (7, CheckStatus::Success, TaskPhase::Running, "ServiceRegistration", 1, "passing"),
+        (8, CheckStatus::Failure, TaskPhase::Running, "ServiceDeregistration", 0, "critical"),
+        (9, CheckStatus::Success, TaskPhase::Running, "ServiceRegistration", 1, "passing"),
         // To be restarted: it may pass until it ends.
-        (10, CheckStatus::Success, TaskPhase::Stopping, "ServiceDeregistration", 0),
+        (10, CheckStatus::Success, TaskPhase::Stopping, "ServiceDeregistration", 0, "pending"),
     ] {
-        assert_eq!(listed(index, status, phase).await, len);
+        assert_eq!(listed(index, status, phase).await, (len, health.to_owned()));
         assert_eq!(line(&mut events).await["Events"][0]["Type"], told);
     }
 }

@@ -63,7 +63,7 @@ async fn word_of_a_change_comes_with_the_change_and_what_it_was_is_kept() {
     assert!(waiting.await.unwrap() > index);
     let transitions = client.transitions().await.unwrap();
     let told: Vec<_> = transitions.iter().map(|one| (&*one.job.id, &*one.cause)).collect();
-    assert_eq!(told, [("web", "task httpd: waits"), ("web", "Task started by client")]);
+    assert_eq!(told, [("web", "task httpd: waits"), ("web", "version 0 was applied")]);
 }
 
 #[tokio::test]

@@ -52,7 +52,11 @@ async fn a_followed_log_goes_over_rotations_and_ends_with_its_task() {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         file.unwrap().write_all(text.as_bytes()).unwrap();
     };
+    // Who reads asks too early, who follows waits.
+    assert!(client.logs(view.spec.id, &whole(false, None)).await.is_err());
+    let mut early = client.logs(view.spec.id, &whole(true, None)).await.unwrap();
     write(3, "one\ntwo\n");
+    text(&mut early, "one\ntwo\n").await;
     let mut log = client.logs(view.spec.id, &whole(true, Some(1))).await.unwrap();
     text(&mut log, "two\n").await;
     write(3, "three\n");

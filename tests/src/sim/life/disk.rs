@@ -164,7 +164,7 @@ impl Life {
         self.machine.forget(id);
         self.promises.forget_history(id);
         if let Some(shown) = self.allocs.get_mut(&id) {
-            std::sync::Arc::make_mut(shown).healthy = None;
+            std::sync::Arc::make_mut(shown).verdict = None;
         }
         Ok(())
     }

@@ -343,15 +343,14 @@ impl Life {
                 jobs.iter().for_each(|job| self.launches.apply(job));
                 self.wanted.extend(jobs.into_iter().map(|job| (job.id.clone(), job)));
             }
+            Command::Stop { job } => self.is_decided(&job, Kind::StopJob),
+            Command::Start { job } => self.is_decided(&job, Kind::StartJob),
             Command::Delete { job } => {
                 self.met.note(Kind::Delete);
                 self.wanted.remove(&*job.id);
             }
             Command::ApplyWithCounts { job } => self.is_wanted_now(&job.key()),
-            Command::Scale { job, .. } => {
-                self.met.note(Kind::Scale);
-                self.is_wanted_now(&job);
-            }
+            Command::Scale { job, .. } => self.is_decided(&job, Kind::Scale),
             Command::Dispatch { job, dispatch } => {
                 self.dispatched(&job, &dispatch.idempotency_token, reply)?;
             }
@@ -361,10 +360,7 @@ impl Life {
                 };
                 self.launches.force(child.clone());
             }
-            Command::Revert { job, .. } => {
-                self.met.note(Kind::Revert);
-                self.is_wanted_now(&job);
-            }
+            Command::Revert { job, .. } => self.is_decided(&job, Kind::Revert),
             Command::PromoteDeployment { .. } => self.met.note(Kind::Promote),
             Command::FailDeployment { .. } => self.met.note(Kind::FailDeployment),
             Command::SetAllocHealth { .. } => self.met.note(Kind::Judge),
@@ -385,7 +381,7 @@ impl Life {
         for key in jobs {
             self.met.note(Kind::CollectJob);
             let wanted = self.wanted.remove(&*key.id);
-            if wanted.is_some_and(|job| !job.kind.completes() || job.makes_children()) {
+            if wanted.is_some_and(|job| !job.ends()) {
                 return Err(format!("{key} is not over and was collected"));
             }
         }
@@ -422,6 +418,12 @@ impl Life {
             self.wanted.insert(child.id.to_string(), Job::clone(&view.job));
         }
         Ok(())
+    }
+
+    /// Somebody has decided on a job: as it is shown it is wanted.
+    fn is_decided(&mut self, job: &JobKey, kind: Kind) {
+        self.met.note(kind);
+        self.is_wanted_now(job);
     }
 
     /// People have been told that what is shown of the job is wanted.

@@ -54,7 +54,7 @@ fn health_is_waited_for_where_there_is_a_check() {
         job.groups[0].services.push(service);
         let state = known(vec![pending()], Stage::Main, Parts::absent());
         let plan = super::plan(at(100), &context(), &spec, &state);
-        assert_eq!(plan.waits.contains(&Waiting::Health(None)), checked);
+        assert_eq!(plan.waits.contains(&Waiting::Checks(None)), checked);
     }
 }
 
@@ -78,6 +78,30 @@ fn checks_count_unless_task_states_are_enough() {
         let group = spec.group().expect("a group");
         assert_eq!(crate::alloc::health::is_healthy(group, &state), healthy, "{health_check:?}");
     }
+}
+
+/// What is shown is about now: neither a verdict that was given nor one that is still open changes it.
+#[test]
+fn health_is_shown_as_it_is_now() {
+    let run = |status, word: Option<bool>, desired| {
+        let mut spec = with_a_failing_check(HealthCheck::Checks);
+        std_alloc::sync::Arc::make_mut(&mut spec).desired = desired;
+        let mut state = known(vec![running()], Stage::Main, Parts::absent());
+        let durable = &mut *state.durable;
+        durable.health = word.map(|healthy| Health { healthy, at: at(100).wall });
+        let mut life = Bench::new(&spec, state);
+        life.write(|writer| writer.checked(result(None, status)));
+        crate::alloc::health::now(&spec, &life.state)
+    };
+    for word in [None, Some(true), Some(false)] {
+        assert_eq!(run(CheckStatus::Success, word, Desired::Run), Some(true), "{word:?}");
+        assert_eq!(run(CheckStatus::Failure, word, Desired::Run), Some(false), "{word:?}");
+        assert_eq!(run(CheckStatus::Success, word, Desired::Stop), None, "{word:?}");
+    }
+    let spec = with_a_failing_check(HealthCheck::Checks);
+    let mut done = known(vec![dead()], Stage::Main, Parts::absent());
+    done.durable.status = ClientStatus::Complete;
+    assert_eq!(crate::alloc::health::now(&spec, &done), Some(true));
 }
 
 /// In a deployment somebody's word is waited for, however long it takes; outside one there is nobody to give it.
@@ -192,7 +216,7 @@ fn who_was_healthy_has_time_to_become_so_again() {
     assert_eq!(waits(&life), []);
     life.now = at(1_000_000);
     life.write(|writer| writer.checked(result(None, CheckStatus::Failure)));
-    assert_eq!(waits(&life), [Waiting::Health(Some(Deadline::after(life.now, deadline)))]);
+    assert_eq!(waits(&life), [Waiting::Checks(Some(Deadline::after(life.now, deadline)))]);
     // A moment in health proves nothing.
     let by = Deadline::after(life.now, deadline);
     for (later, status) in [(1_000_001, CheckStatus::Success), (1_000_001, CheckStatus::Failure)] {

@@ -252,22 +252,21 @@ fn canaries_are_promoted_by_themselves_where_all_are_healthy_and_it_is_asked_for
 }
 
 #[test]
-fn a_newer_version_or_a_deletion_cancels_it() {
-    let cancelled = |change: fn(&mut JobState)| {
+fn a_newer_version_a_stop_or_a_deletion_cancels_it() {
+    let cancelled = |change: fn(&mut Bench)| {
         let mut bench = Bench::new(|_| {});
-        change(&mut bench.state);
+        change(&mut bench);
         let (status, told, _) = bench.end(1);
         (status, told.to_owned())
     };
     let status = DeploymentStatus::Cancelled;
     assert_eq!(
-        cancelled(|state| state.version = 2),
+        cancelled(|bench| bench.state.version = 2),
         (status, "Cancelled due to newer version of job".to_owned())
     );
-    assert_eq!(
-        cancelled(|state| state.deleting = true),
-        (status, "Cancelled because job is stopped".to_owned())
-    );
+    let stopped = (status, "Cancelled because job is stopped".to_owned());
+    assert_eq!(cancelled(|bench| bench.state.deleting = true), stopped);
+    assert_eq!(cancelled(|bench| (bench.state.version, bench.job.stop) = (2, true)), stopped);
 }
 
 #[test]
@@ -286,6 +285,7 @@ fn one_is_begun_where_a_service_with_update_is_new_or_changes() {
     assert_eq!(begun(|bench| bench.job.kind = JobType::Batch), None);
     assert_eq!(begun(|bench| bench.job.groups[0].update = None), None);
     assert_eq!(begun(|bench| bench.job.groups[0].count = 0), None);
+    assert_eq!(begun(|bench| bench.job.stop = true), None);
     assert_eq!(begun(|bench| bench.state.deleting = true), None);
 }
 

@@ -10,6 +10,7 @@ use std_alloc::{
 };
 
 use herdlet_api_types::{
+    alloc::Desired,
     fixture::{group, job, task},
     job::{Job, JobType, Parameterized},
     view::ConvergenceState,
@@ -105,6 +106,21 @@ fn children_go_on_without_their_parent() {
     assert!(!bench.world.jobs.contains_key(&import().key()));
     assert!(bench.world.jobs.contains_key(&child) && !names(&bench).is_empty());
     assert!(matches!(dispatch(&mut bench, ""), Reply::Refused(Refusal::NotFound(_))));
+}
+
+#[test]
+fn a_parent_that_is_stopped_takes_no_dispatch_and_its_children_go_on() {
+    let mut bench = accepted();
+    let child = made(dispatch(&mut bench, ""));
+    bench.settle();
+    bench.ask(Command::Stop { job: import().key() });
+    bench.settle();
+    let Reply::Refused(Refusal::Conflict(why)) = dispatch(&mut bench, "") else { panic!("it is stopped") };
+    assert_eq!(why, "job \"import\" is stopped; start it: herdlet start import");
+    let runs = |(_, alloc): (_, &crate::world::allocs::AllocEntry)| alloc.spec.desired == Desired::Run;
+    assert!(bench.world.allocs.of_job(&child).all(runs));
+    bench.ask(Command::Start { job: import().key() });
+    made(dispatch(&mut bench, ""));
 }
 
 #[test]

@@ -137,6 +137,23 @@ fn a_job_that_comes_back_to_life_has_missed_nothing() {
 }
 
 #[test]
+fn what_is_stopped_is_launched_neither_on_time_nor_by_request_and_has_missed_nothing() {
+    let mut bench = accepted(false);
+    let job = nightly(false).key();
+    bench.ask(Command::Stop { job: job.clone() });
+    bench.comes(at(FIRST + 900));
+    assert_eq!(bench.world.jobs[&job].next_launch, None);
+    let forced = bench.ask(Command::ForceLaunch { job: job.clone() }).0;
+    assert!(matches!(forced, Reply::Refused(Refusal::Conflict(_))), "{forced:?}");
+    assert!(children(&bench).is_empty());
+    bench.ask(Command::Start { job });
+    bench.comes(at(FIRST + 901));
+    assert!(children(&bench).is_empty());
+    bench.comes(at(FIRST + 1_200));
+    assert_eq!(children(&bench), [child(FIRST + 1_200)]);
+}
+
+#[test]
 fn what_is_not_enabled_is_not_launched() {
     let mut bench = accepted(false);
     let mut off = nightly(false);

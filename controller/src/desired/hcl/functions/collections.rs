@@ -28,6 +28,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     Function { name: "range", arguments: (1, 3), call: range },
     Function { name: "reverse", arguments: (1, 1), call: reverse },
     Function { name: "setintersection", arguments: (1, usize::MAX), call: setintersection },
+    Function { name: "setproduct", arguments: (2, usize::MAX), call: setproduct },
     Function { name: "setsubtract", arguments: (2, 2), call: setsubtract },
     Function { name: "setunion", arguments: (1, usize::MAX), call: setunion },
     Function { name: "slice", arguments: (3, 3), call: slice },
@@ -185,8 +186,32 @@ fn range(all: &Arguments<'_>) -> Answer {
     list(items)
 }
 
+/// Nomad's reverses strings; lists come naturally.
 fn reverse(all: &Arguments<'_>) -> Answer {
-    list(all.list(0)?.iter().rev().cloned())
+    match all.value(0) {
+        Value::List(items) => list(items.iter().rev().cloned()),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) | Value::Map(_) => {
+            Ok(Value::Str(all.text(0)?.chars().rev().collect()))
+        }
+    }
+}
+
+/// Each item of each list with each item of the others; the last one changes first.
+fn setproduct(all: &Arguments<'_>) -> Answer {
+    let mut product = vec![Vec::new()];
+    for number in 0..all.len() {
+        let items = distinct(all, all.list(number)?)?;
+        all.spend(product.len().saturating_mul(items.len()).saturating_mul(number + 1))?;
+        let longer = |begun: &Vec<Value>| {
+            let begun = begun.clone();
+            items
+                .iter()
+                .map(move |item| [&begun[..], std::slice::from_ref(item)].concat())
+                .collect::<Vec<_>>()
+        };
+        product = product.iter().flat_map(longer).collect();
+    }
+    list(product.into_iter().map(Value::List))
 }
 
 fn setunion(all: &Arguments<'_>) -> Answer {

@@ -1,18 +1,24 @@
 //! Functions of strings.
 
+use herdlet_plan::job::feasibility::compare::regexp;
+
 use super::{Answer, Arguments, Function, Refusal};
 use crate::desired::hcl::value::Value;
 
 pub(super) const FUNCTIONS: &[Function] = &[
+    Function { name: "basename", arguments: (1, 1), call: |all| text(basename(&all.text(0)?)) },
     Function {
         name: "chomp",
         arguments: (1, 1),
         call: |all| text(all.text(0)?.trim_end_matches(['\n', '\r'])),
     },
+    Function { name: "dirname", arguments: (1, 1), call: |all| text(dirname(&all.text(0)?)) },
     Function { name: "format", arguments: (1, usize::MAX), call: format },
+    Function { name: "formatlist", arguments: (1, usize::MAX), call: formatlist },
     Function { name: "indent", arguments: (2, 2), call: indent },
     Function { name: "join", arguments: (2, usize::MAX), call: join },
     Function { name: "lower", arguments: (1, 1), call: |all| text(&all.text(0)?.to_lowercase()) },
+    Function { name: "regex_replace", arguments: (3, 3), call: regex_replace },
     Function { name: "replace", arguments: (3, 3), call: replace },
     Function { name: "split", arguments: (2, 2), call: split },
     Function {
@@ -59,11 +65,59 @@ fn split(all: &Arguments<'_>) -> Answer {
 
 fn replace(all: &Arguments<'_>) -> Answer {
     let (whole, old, new) = (all.text(0)?, all.text(1)?, all.text(2)?);
-    if old.len() > 1 && old.starts_with('/') && old.ends_with('/') {
-        return Err("regular expressions are not built in this release".into());
-    }
     all.spend(whole.matches(old.as_str()).count() * (1 + new.len() / 64))?;
     text(&whole.replace(&old, &new))
+}
+
+/// `$1` and `${name}` in the new text are what groups of the pattern have matched.
+fn regex_replace(all: &Arguments<'_>) -> Answer {
+    let (whole, pattern, new) = (all.text(0)?, all.text(1)?, all.text(2)?);
+    let pattern = regexp(&pattern)?;
+    let matched = pattern.find_iter(&whole).count() * (1 + new.len() / 64);
+    // No text is in two matches, so each group gives at most the whole in all.
+    all.spend(matched + new.matches('$').count() * (1 + whole.len() / 64))?;
+    text(&pattern.replace_all(&whole, new))
+}
+
+/// As paths are written: what they lead to is not looked at.
+fn basename(path: &str) -> &str {
+    match path.trim_end_matches('/').rsplit('/').next() {
+        None | Some("") if path.is_empty() => ".",
+        None | Some("") => "/",
+        Some(name) => name,
+    }
+}
+
+fn dirname(path: &str) -> &str {
+    match path.rsplit_once('/') {
+        None => ".",
+        Some((folder, _)) if folder.trim_end_matches('/').is_empty() => "/",
+        Some((folder, _)) => folder.trim_end_matches('/'),
+    }
+}
+
+/// One text for each item of the lists among the arguments, which are equally long; the others are the same in each.
+fn formatlist(all: &Arguments<'_>) -> Answer {
+    let mut lengths = all.all().iter().filter_map(items).map(<[Value]>::len);
+    let length = lengths.next().unwrap_or(1);
+    if lengths.any(|other| other != length) {
+        return Err("the lists are not equally long".into());
+    }
+    let of = |at: usize| {
+        let one = |value: &Value| match items(value) {
+            Some(items) => items.get(at).cloned().unwrap_or(Value::Null),
+            None => value.clone(),
+        };
+        let values: Vec<Value> = all.all().iter().map(one).collect();
+        all.spend(values.len())?;
+        format(&Arguments { values, spend: all.spend })
+    };
+    (0..length).map(of).collect::<Result<_, _>>().map(Value::List)
+}
+
+/// The items of a list; none of what is no list.
+fn items(value: &Value) -> Option<&[Value]> {
+    if let Value::List(items) = value { Some(items) } else { None }
 }
 
 fn substr(all: &Arguments<'_>) -> Answer {
@@ -157,7 +211,10 @@ fn formatted(all: &Arguments<'_>, number: usize, flags: &str, verb: char) -> Res
         's' | 'v' => all.text(number)?,
         'q' => format!("{:?}", all.text(number)?),
         'd' => all.int(number)?.to_string(),
-        'x' => format!("{:x}", all.int(number)?),
+        'x' => {
+            let value = all.int(number)?;
+            format!("{}{:x}", if value < 0 { "-" } else { "" }, value.unsigned_abs())
+        }
         't' => all.value(number).as_bool().ok_or("%t takes a boolean")?.to_string(),
         'f' => format!("{:.*}", precision.unwrap_or(6), all.float(number)?),
         _ => return Err(format!("`%{verb}` is not understood").into()),

@@ -62,6 +62,11 @@ impl Reading<'_> {
         }
         let mut spec = Fields::new(block.position);
         self.body(&spec_shape, &block.body, &mut spec, &trail);
+        if let Some(at) = spec.entries.iter().position(|entry| &*entry.key == "stop") {
+            let entry = spec.entries.remove(at);
+            let message = "is no field of Nomad's job files; stop the job by: herdlet stop JOB".to_owned();
+            self.wrong(entry.key_position, &trail.field("stop"), message);
+        }
         if let Some(at) = spec.entries.iter().position(|entry| &*entry.key == "namespace") {
             metadata.entries.push(spec.entries.remove(at));
         }

@@ -19,7 +19,7 @@ pub(in crate::desired::manifests) fn is_job(document: &Document) -> bool {
 }
 
 /// Fields that say what a server made of a job, not what the job is.
-const STATE: [&str; 18] = [
+const STATE: [&str; 17] = [
     "CreateIndex",
     "CreateTime",
     "DispatchIdempotencyToken",
@@ -32,7 +32,6 @@ const STATE: [&str; 18] = [
     "Stable",
     "Status",
     "StatusDescription",
-    "Stop",
     "SubmitTime",
     "Submission",
     "Version",

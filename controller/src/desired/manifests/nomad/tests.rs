@@ -57,6 +57,21 @@ fn all_three_spellings_are_one_job() {
 }
 
 #[test]
+fn whether_a_job_is_stopped_is_said_in_json_and_in_yaml_and_not_in_hcl() {
+    let [(_, hcl), (_, json), (_, yaml)] = CORPUS[0];
+    let in_yaml = good("a.yaml", &yaml.replacen("\nspec:\n", "\nspec:\n  stop: true\n", 1));
+    let mut tree: serde_json::Value = serde_json::from_str(json).unwrap();
+    let job = if tree.get("Job").is_some() { &mut tree["Job"] } else { &mut tree };
+    job["Stop"] = true.into();
+    assert!(in_yaml.stop);
+    assert_eq!(good("a.json", &tree.to_string()), in_yaml);
+    assert_eq!(good("written.yaml", &to_yaml(&JobManifest::from_job(&in_yaml)).unwrap()), in_yaml);
+    let in_hcl = hcl.replacen("job \"nightly\" {\n", "job \"nightly\" {\n  stop = true\n", 1);
+    let told = wrong("a.hcl", &in_hcl);
+    assert!(told.contains("spec.stop: is no field of Nomad's job files"), "{told}");
+}
+
+#[test]
 fn what_is_converted_is_the_same_job_and_says_its_defaults() {
     for (name, text) in CORPUS.into_iter().flatten() {
         let job = good(name, text);

@@ -106,6 +106,7 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEn
         id: id.clone(),
         name: name.clone(),
         kind: *kind,
+        stop: false,
         priority: *priority,
         region: region.clone(),
         labels: BTreeMap::new(),

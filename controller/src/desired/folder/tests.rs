@@ -1,0 +1,130 @@
+use herdlet_api_types::JobKey;
+
+use super::*;
+
+const JOB: &str = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: NAME}\nspec:\n  type: batch\n  groups:\n    \
+                   - name: g\n      tasks:\n        - name: t\n          driver: raw_exec\n          config: {command: /bin/true}\n";
+
+fn write(dir: &Path, file: &str, job: &str) {
+    std::fs::write(dir.join(file), JOB.replace("NAME", job)).unwrap();
+}
+
+fn key(id: &str) -> JobKey {
+    JobKey { namespace: "default".into(), id: id.into() }
+}
+
+fn read(owned: &Owned, dir: &Path) -> Wanted {
+    Wanted::of(read_folder(dir, &Drivers::built_in()), owned)
+}
+
+#[test]
+fn a_removed_file_takes_its_jobs_with_it_and_a_broken_one_keeps_them() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "a.yaml", "a");
+    write(dir.path(), "b.yaml", "b");
+    let first = read(&Owned::new(), dir.path());
+    assert_eq!(first.jobs.len(), 2);
+    assert!(first.gone.is_empty());
+    std::fs::remove_file(dir.path().join("a.yaml")).unwrap();
+    std::fs::write(dir.path().join("b.yaml"), "kind: [").unwrap();
+    let second = read(&first.owned, dir.path());
+    assert!(second.jobs.is_empty());
+    assert_eq!(second.gone, [key("a")].into());
+    assert!(!second.problems.is_empty());
+    assert_eq!(second.owned["b.yaml"], [key("b")].into());
+}
+
+#[test]
+fn an_empty_file_is_a_broken_one_and_one_with_a_comment_alone_defines_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "a.yaml", "a");
+    let first = read(&Owned::new(), dir.path());
+    for text in ["", " \n\n"] {
+        std::fs::write(dir.path().join("a.yaml"), text).unwrap();
+        let emptied = read(&first.owned, dir.path());
+        assert!(emptied.gone.is_empty() && emptied.problems[0].message.starts_with("is empty;"));
+    }
+    std::fs::write(dir.path().join("a.yaml"), "# for now\n").unwrap();
+    let commented = read(&first.owned, dir.path());
+    assert!(commented.gone == [key("a")].into() && commented.problems.is_empty());
+}
+
+#[test]
+fn a_folder_on_another_file_system_removes_nothing() {
+    let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (inbox, _) = Inbox::with_capacity(1);
+    let owners = Arc::<Owners>::default();
+    let new = || {
+        FolderSource::new(
+            dir.path().into(),
+            state.path(),
+            Drivers::built_in(),
+            inbox.clone(),
+            Arc::clone(&owners),
+        )
+    };
+    let before: Owned = [("a.yaml".to_owned(), [key("a")].into())].into();
+    new().remember(&before, Some((7, 1))).unwrap();
+    // Also after a restart of the agent.
+    let source = new();
+    assert_eq!((source.remembered.owned(), source.remembered.place()), (before.clone(), Some((7, 1))));
+    let mut lost = read(&before, dir.path());
+    assert_eq!(source.keep_what_a_loss_took(&before, &mut lost, Some((8, 1))), Some((7, 1)));
+    assert!(lost.gone.is_empty() && lost.owned == before);
+    assert!(
+        lost.problems[0].message.contains("another file system")
+            && lost.problems[0].message.contains("delete a")
+    );
+    // Removed on the same file system they go, and a folder that moved with all its files has moved.
+    let mut removed = read(&before, dir.path());
+    assert_eq!(source.keep_what_a_loss_took(&before, &mut removed, Some((7, 1))), Some((7, 1)));
+    assert_eq!(removed.gone, [key("a")].into());
+    // Another directory that has no manifest is being filled.
+    let mut anew = read(&before, dir.path());
+    assert_eq!(source.keep_what_a_loss_took(&before, &mut anew, Some((7, 2))), Some((7, 1)));
+    assert!(anew.gone.is_empty() && anew.problems[0].message.contains("another directory"));
+    write(dir.path(), "b.yaml", "b");
+    let mut replaced = read(&before, dir.path());
+    assert_eq!(source.keep_what_a_loss_took(&before, &mut replaced, Some((7, 2))), Some((7, 2)));
+    assert_eq!(replaced.gone, [key("a")].into());
+    write(dir.path(), "a.yaml", "a");
+    let mut moved = read(&before, dir.path());
+    assert_eq!(source.keep_what_a_loss_took(&before, &mut moved, Some((8, 1))), Some((8, 1)));
+}
+
+#[test]
+fn what_an_older_release_remembered_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let memory = dir.path().join("m.json");
+    std::fs::write(&memory, serde_json::to_vec(&[("a.yaml", [key("a")])]).unwrap()).unwrap();
+    let recalled = Memory::read(&memory).unwrap();
+    assert_eq!(
+        (recalled.owned(), recalled.device),
+        ([("a.yaml".to_owned(), [key("a")].into())].into(), None)
+    );
+}
+
+#[test]
+fn a_vanished_folder_removes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "a.yaml", "a");
+    let first = read(&Owned::new(), dir.path());
+    let second = read(&first.owned, &dir.path().join("gone"));
+    assert!(second.gone.is_empty());
+    assert_eq!(second.owned, first.owned);
+    assert!(second.unreadable.is_some());
+}
+
+#[test]
+fn a_job_moves_between_files_without_being_stopped_and_is_taken_from_one_only() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "a.yaml", "a");
+    let first = read(&Owned::new(), dir.path());
+    std::fs::rename(dir.path().join("a.yaml"), dir.path().join("z.yaml")).unwrap();
+    let second = read(&first.owned, dir.path());
+    assert!(second.gone.is_empty());
+    write(dir.path(), "b.yaml", "a");
+    let third = read(&second.owned, dir.path());
+    assert_eq!(third.jobs.len(), 1);
+    assert_eq!(third.problems.len(), 1);
+}

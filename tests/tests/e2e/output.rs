@@ -1,0 +1,76 @@
+//! What commands print: output that can't be written, readers that go away, logs that are followed over replacements.
+
+use std::{cell::RefCell, io::Read as _, process::Stdio};
+
+use herdlet_tests::e2e::{agent::Agent, wait};
+
+use crate::common::{is_root, job, shell};
+
+#[test]
+fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_gone_an_end() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job(
+        "chat",
+        "service",
+        "",
+        &[shell("t", "while echo said; do sleep 0.1; done", "")],
+    ));
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for (arguments, code) in [
+        (["get", "jobs"].as_slice(), 1),
+        (&["schema"], 1),
+        (&["logs", "chat"], 1),
+        (&["exec", "chat", "--", "echo", "x"], 125),
+    ] {
+        let status = agent.command(arguments).stdout(full()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
+    // Nobody can be told why.
+    let status = agent.command(&["status", "nobody"]).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+    let status = agent.command(&["restart", "chat", "--wait"]).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    for (arguments, code) in [
+        (["logs", "-f", "chat"].as_slice(), 0),
+        (&["status", "--watch"], 0),
+        (&["get", "jobs", "--watch"], 0),
+        (&["exec", "chat", "--", "yes"], 141),
+    ] {
+        let mut running = agent.command(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        running.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let running = RefCell::new(running);
+        let ended = || running.borrow_mut().try_wait().unwrap();
+        wait::until_true(&format!("{arguments:?} ends"), || ended().is_some());
+        assert_eq!(ended().unwrap().code(), Some(code), "{arguments:?}");
+    }
+    agent.finish();
+}
+
+#[test]
+fn whoever_follows_a_jobs_logs_hears_what_takes_the_place_of_what_ends() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let text = |said: &str| {
+        job(
+            "chat",
+            "service",
+            "count: 2",
+            &[shell("t", &format!("while echo {said}; do sleep 0.2; done"), "")],
+        )
+    };
+    agent.apply_and_wait(&text("first"));
+    let logs = agent.spawn(&["logs", "-f", "chat"]);
+    logs.until_stdout("first");
+    agent.apply_and_wait(&text("second"));
+    for name in ["chat.g[0]/t | second", "chat.g[1]/t | second"] {
+        logs.until_stdout(name);
+    }
+    agent.cli(&["delete", "chat", "--wait"]).success();
+    assert_eq!(logs.finish().code, 0, "it ends with the job");
+    agent.finish();
+}
