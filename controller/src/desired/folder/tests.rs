@@ -1,3 +1,5 @@
+//! A folder is read, compared with what it owned, and remembered.
+
 use herdlet_api_types::JobKey;
 
 use super::*;

@@ -19,7 +19,7 @@ use rustix::{
 
 use super::{
     Access,
-    table::{Mount, OWNER_MARK, mounts_below_now},
+    table::{Mount, OWNER_MARK, mounts_below_now, will_mount},
 };
 use crate::drivers::safe_fs::{Crossing, Dir, FsError};
 
@@ -212,6 +212,7 @@ fn unmount_one(parent: &Dir, name: &OsStr) -> Result<Unmounted, FsError> {
 
 fn attach(tree: &OwnedFd, target: &Dir) -> Result<(), Errno> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    will_mount(target.path());
     move_mount(tree, "", target, "", flags)?;
     // A mount on a shared one (systemd shares `/`) becomes shared itself; ours are private.
     set_attributes(tree.as_fd(), Access::ReadWrite)

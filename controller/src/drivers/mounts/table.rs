@@ -113,6 +113,20 @@ impl Table {
     }
 }
 
+/// Where this process has mounted something since a watch last read the table: it may be gone before the next reading.
+static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// To be said before something is mounted: whatever becomes of it, the watch of a directory above it misses nothing.
+pub(super) fn will_mount(point: &Path) {
+    MADE.lock().unwrap_or_else(PoisonError::into_inner).insert(point.to_owned());
+}
+
+/// Takes out what was mounted below `base` since this was last asked.
+fn made_below(base: &Path) -> Vec<PathBuf> {
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    made.extract_if(.., |point| point.starts_with(base)).collect()
+}
+
 /// Tells when mounts at or below a directory come and go.
 #[derive(Debug)]
 pub struct MountWatch {
@@ -120,7 +134,7 @@ pub struct MountWatch {
     given: PathBuf,
     file: AsyncFd<PolledFile>,
     known: BTreeMap<u64, Seen>,
-    /// Where something was unmounted, nothing is mounted now, and nobody has said that this is as it should be.
+    /// Where something was mounted, nothing is now, and nobody has said that this is as it should be.
     gone: BTreeSet<PathBuf>,
     /// What the last reading cost of a core: on a busy machine it may have taken much longer.
     cost: Duration,
@@ -182,6 +196,8 @@ impl MountWatch {
             // Mounts come in bursts; one reading serves a burst, and readings of a long table take a small share of a core.
             tokio::time::sleep(BURST.max(self.cost.saturating_mul(READING_SHARE))).await;
             ready.clear_ready();
+            // Seen by no reading yet, they may have come and gone.
+            self.gone.extend(made_below(&self.given));
             let now = self.read()?;
             let changes = difference(&self.known, &now, &mut self.gone);
             self.known = now;

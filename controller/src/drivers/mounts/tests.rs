@@ -264,6 +264,22 @@ async fn the_watch_tells_of_mounts_below_its_directory_only() {
     assert!(tokio::time::timeout(quiet, watch.changed()).await.is_err());
 }
 
+#[tokio::test]
+async fn what_came_and_went_before_the_table_was_read_is_told_until_it_is_there() {
+    let Some(ground) = Ground::mounting() else { return };
+    let world = world(ground);
+    let mut watch = MountWatch::open(&world.task).unwrap();
+    let wanted = [binding(&world.volume, "local/site", Access::ReadWrite)];
+    let site = world.task.join("local/site");
+    for _ in 0..3 {
+        world.mounts.up(&wanted).unwrap();
+        // By somebody else.
+        rustix::mount::unmount(&site, rustix::mount::UnmountFlags::empty()).unwrap();
+        let changes = tokio::time::timeout(std::time::Duration::from_secs(5), watch.changed()).await;
+        assert_eq!(changes.unwrap().unwrap(), [MountChange::Unmounted(site.clone())]);
+    }
+}
+
 // The task went on writing into a directory that nobody would ever see again.
 #[test]
 fn a_volume_directory_that_was_replaced_is_mounted_anew_and_one_that_is_gone_is_kept_and_told() {
