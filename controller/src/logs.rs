@@ -2,7 +2,9 @@
 //!
 //! In: an allocation's logs directory and the name its files begin with, `<task>.stdout` or `<task>.stderr`. Out: bytes in
 //! order. The directory is writable by the task: only regular files are read, links are not followed, and what is not named
-//! `<stem>.<number>` is passed over.
+//! `<stem>.<number>` is passed over, but for the times of such a file (`since`).
+
+mod since;
 
 use std::{
     ffi::OsString,
@@ -96,15 +98,18 @@ impl LogFiles {
     /// # Errors
     /// When it is not there, is a link, or is no regular file.
     pub fn open(&self, index: u64) -> io::Result<File> {
-        let name = format!("{}.{index}", self.stem);
-        let path = self.dir.join(&name);
+        self.open_named(&format!("{}.{index}", self.stem))
+    }
+
+    fn open_named(&self, name: &str) -> io::Result<File> {
+        let path = self.dir.join(name);
         let dir = alloc_dir::open_logs(&self.dir).map_err(|error| {
             let missing = error.is_missing();
             io::Error::new(if missing { io::ErrorKind::NotFound } else { io::ErrorKind::Other }, error)
         })?;
         // Non-blocking, so that a fifo somebody planted can't hold us up before it is seen to be one.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = File::from(rustix::fs::openat(&dir, &name, flags, Mode::empty())?);
+        let file = File::from(rustix::fs::openat(&dir, name, flags, Mode::empty())?);
         if file.metadata()?.is_file() {
             Ok(file)
         } else {

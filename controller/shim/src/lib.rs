@@ -1,10 +1,10 @@
 //! The shim: the tiny parent of one task attempt, which outlives the agent.
 //!
 //! In: a launch spec and a few descriptors, handed over by the agent. Out: a 64-byte [`record`] that tells how the attempt
-//! fared, and rotated log files. It must not know the agent, the job, or anything that could fail to be there after years.
+//! fared, and rotated log files with their [`times`]. It must not know the agent, the job, or anything that could fail to be there after years.
 //!
 //! This crate is two things from the same source. As a *library* it is what agent and shim have in common, tested on the
-//! host: [`record`], [`spec`], [`rotation`], [`clone`]. As a *program* (`--cfg shim_program`, compiled by the
+//! host: [`record`], [`spec`], [`rotation`], [`times`], [`clone`]. As a *program* (`--cfg shim_program`, compiled by the
 //! build script with one direct call of the compiler, because stable cargo can't build a `no_std` program as a workspace
 //! member) it is `start` on top of that: no std, no libc, no allocator, no writable data, about 80 KB of real memory for each
 //! task. The program is embedded here as `PROGRAM`.
@@ -54,6 +54,7 @@ pub mod rotation;
 pub mod spec;
 #[cfg(shim_program)]
 mod start;
+pub mod times;
 
 /// The program, a static ELF executable for this machine.
 #[cfg(not(shim_program))]

@@ -87,7 +87,7 @@ pub struct Text {
     len: usize,
 }
 
-const TEXT_LEN: usize = STEM_LEN_MAX + 16;
+const TEXT_LEN: usize = STEM_LEN_MAX + 24;
 
 impl Text {
     /// An empty text.

@@ -68,6 +68,8 @@ pub struct LogRequest {
     pub follow: bool,
     /// Only the last lines.
     pub tail: Option<u64>,
+    /// Only what was written since then, in seconds since 1970.
+    pub since: Option<u64>,
 }
 
 /// The index of a commit.
@@ -334,6 +336,9 @@ impl Client {
             .query(&[("follow", wanted.follow)]);
         if let Some(lines) = wanted.tail {
             request = request.query(&[("tail", lines)]);
+        }
+        if let Some(at_s) = wanted.since {
+            request = request.query(&[("since", at_s)]);
         }
         let answer = self.send(request).await?;
         let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());

@@ -1,5 +1,5 @@
-//! `herdlet logs`: the output of everything under a target, each line with the name of its task. What tasks write bears no time:
-//! what is there comes stream by stream, the one that was last written to last; what is followed is merged line by line as it comes.
+//! `herdlet logs`: the output of everything under a target, each line with the name of its task. What tasks write bears no time
+//! of its own: what is there comes stream by stream, the one that was last written to last; what is followed is merged line by line as it comes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -8,7 +8,8 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use futures_util::{Stream, StreamExt};
-use herdlet_api_types::{AllocId, nomad::FileInfo, view::AllocView};
+use herdlet_api_types::{AllocId, nomad::FileInfo, parse_duration, view::AllocView};
+use jiff::Timestamp;
 use serde::Serialize;
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -20,6 +21,7 @@ use super::{
     target::{self, Target},
     watch::{Shown, Told},
 };
+use crate::agent;
 
 /// Arguments of `herdlet logs`.
 #[derive(Debug, Clone, Args)]
@@ -41,6 +43,9 @@ pub struct LogsArgs {
     /// Only the last lines of each stream
     #[arg(short = 'n', long, value_name = "LINES")]
     tail: Option<u64>,
+    /// Only what was written since then: 10m ago, or 2026-01-02T15:04:05Z. What is up to 10 s older may be among it
+    #[arg(long, value_name = "TIME", value_parser = since)]
+    since: Option<u64>,
     /// No task names before the lines [default where there is one task]
     #[arg(long)]
     no_prefix: bool,
@@ -101,7 +106,7 @@ pub(super) async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let follow_job = args.follow && target.job.is_some();
     let prefix = !args.no_prefix && (follow_job || target.tasks().count() > 1);
     let (sender, receiver) = mpsc::channel(LINES_LEN);
-    let merge = Merge { client, streams, follow: args.follow, tail: args.tail, sender };
+    let merge = Merge { client, streams, follow: args.follow, tail: args.tail, since: args.since, sender };
     let printing = async {
         match args.form {
             Form::Text => print(receiver, prefix).await,
@@ -116,6 +121,17 @@ pub(super) async fn run(args: LogsArgs) -> Result<u8, Failure> {
         _ = tokio::signal::ctrl_c() => {}
     }
     Ok(0)
+}
+
+/// A moment as people write it, so long ago or by the calendar, in seconds since 1970.
+fn since(text: &str) -> Result<u64, String> {
+    let at_s = match (text.parse::<Timestamp>(), parse_duration(text)) {
+        (Ok(at), _) => at.as_second(),
+        (Err(_), Ok(ago)) => agent::now().wall.0.saturating_sub(ago) / 1_000_000_000,
+        (Err(error), Err(_)) if text.contains('T') => return Err(error.to_string()),
+        (Err(_), Err(error)) => return Err(format!("{error}; or a time as 2026-01-02T15:04:05Z")),
+    };
+    u64::try_from(at_s).map_err(|_| "is before 1970".to_owned())
 }
 
 /// A task whose output is read.
@@ -152,6 +168,7 @@ struct Merge {
     streams: &'static [&'static str],
     follow: bool,
     tail: Option<u64>,
+    since: Option<u64>,
     sender: mpsc::Sender<Line>,
 }
 
@@ -249,7 +266,8 @@ impl Merge {
 
     /// Hands on the lines of one stream, from where they are wanted to its end.
     async fn stream(&self, source: &Source, stream: &'static str) -> Result<(), ClientError> {
-        let request = LogRequest { task: source.task.clone(), stream, follow: self.follow, tail: self.tail };
+        let Self { follow, tail, since, .. } = *self;
+        let request = LogRequest { task: source.task.clone(), stream, follow, tail, since };
         let pieces = match self.client.logs(source.alloc, &request).await {
             // A task that wrote nothing, or whose allocation has just gone.
             Err(ClientError::Status { status: 404, .. }) => return Ok(()),

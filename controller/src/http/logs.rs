@@ -1,7 +1,7 @@
 //! `GET /v1/client/fs/logs/ALLOC`: a task's log, from any place, followed over rotations.
 //!
 //! Nomad's parameters: `task`, `type` (stdout, stderr), `follow`, `offset`, `origin` (start, end), `plain`; and ours, `tail`
-//! (lines). Without `plain` the answer is Nomad's frames, JSON objects back to back. A followed log ends when its task has
+//! (lines) and `since` (seconds since 1970), of which the later counts. Without `plain` the answer is Nomad's frames, JSON objects back to back. A followed log ends when its task has
 //! ended for good and all was told.
 
 use std::{io, sync::Arc, time::Instant};
@@ -43,6 +43,7 @@ pub(super) struct Wanted {
     #[serde(default, deserialize_with = "flag")]
     plain: bool,
     tail: Option<u64>,
+    since: Option<u64>,
 }
 
 pub(super) async fn read(
@@ -103,11 +104,14 @@ impl Reading {
             let sizes = sizes(&files)?;
             let first = awaits.then_some((0, 0));
             let Some(end) = sizes.last().copied().or(first) else { return Ok(None) };
-            let start = match (wanted.tail, wanted.origin.as_str()) {
-                (Some(lines), _) => files.tail(lines.min(TAIL_LINES_MAX))?.unwrap_or(end),
-                (None, "end") => from_end(&sizes, wanted.offset),
-                (None, _) => from_start(&sizes, wanted.offset),
-            };
+            let tail = wanted.tail.map(|lines| files.tail(lines.min(TAIL_LINES_MAX))).transpose()?;
+            let since = wanted.since.map(|at_s| files.since(at_s)).transpose()?;
+            // As long as there are no files, all that comes is wanted.
+            let chosen = [tail, since].into_iter().flatten().map(|place| place.unwrap_or(end)).max();
+            let start = chosen.unwrap_or_else(|| match wanted.origin.as_str() {
+                "end" => from_end(&sizes, wanted.offset),
+                _ => from_start(&sizes, wanted.offset),
+            });
             Ok(Some(Self { follower: Follower::new(files, start), wanted, alloc, end }))
         });
         reading.await.map_err(failed)?.ok_or(ApiError::NotFound(missing))

@@ -120,13 +120,29 @@ impl Bench {
         fs::read_to_string(self.path("logs").join(name)).unwrap()
     }
 
+    /// Without the times that lie beside them.
     pub(super) fn log_names(&self) -> Vec<String> {
+        let (logs, _) = self.names_in_logs();
+        logs
+    }
+
+    pub(super) fn times_names(&self) -> Vec<String> {
+        let (_, times) = self.names_in_logs();
+        times
+    }
+
+    pub(super) fn log_bytes(&self) -> u64 {
+        let len = |name: String| fs::metadata(self.path("logs").join(name)).unwrap().len();
+        self.log_names().into_iter().map(len).sum()
+    }
+
+    fn names_in_logs(&self) -> (Vec<String>, Vec<String>) {
         let mut names: Vec<String> = fs::read_dir(self.path("logs"))
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         names.sort();
-        names
+        names.into_iter().partition(|name| !name.ends_with(".times"))
     }
 }
 

@@ -74,3 +74,29 @@ fn whoever_follows_a_jobs_logs_hears_what_takes_the_place_of_what_ends() {
     assert_eq!(logs.finish().code, 0, "it ends with the job");
     agent.finish();
 }
+
+#[test]
+fn logs_since_a_moment_are_those_that_were_written_since() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job(
+        "chat",
+        "service",
+        "",
+        &[shell("t", "echo early; sleep 12; echo late; sleep 100000", "")],
+    ));
+    agent.spawn(&["logs", "-f", "chat"]).until_stdout("late");
+    let said = |arguments: &[&str]| {
+        let arguments = [["logs", "chat"].as_slice(), arguments].concat();
+        agent.cli(&arguments).success().stdout
+    };
+    assert_eq!(said(&["--since", "1h"]), "early\nlate\n");
+    assert_eq!(said(&["--since", "1s"]), "late\n");
+    assert_eq!(said(&["--since", "1h", "--tail", "1"]), "late\n");
+    assert_eq!(said(&["--since", "2999-01-01T00:00:00Z"]), "");
+    let refused = agent.cli(&["logs", "chat", "--since", "yesterday"]);
+    assert!(refused.code == 2 && refused.stderr.contains("2026-01-02T15:04:05Z"), "{}", refused.stderr);
+    agent.finish();
+}

@@ -1,11 +1,12 @@
 //! The rotated files of one output stream.
 //!
 //! In: bytes in the order the task wrote them. Out: the files `<stem>.N` in the logs directory, never longer than their
-//! limit, the newest kept. Used by the log writer only, because any of this may wait for a disk. The task can write to the
+//! limit, the newest kept, and beside each when it was written. Used by the log writer only, because any of this may wait for a disk. The task can write to the
 //! directory: nothing there is trusted, links are not followed, only regular files with a single name are written.
 
 use super::sys::{self, Errno, Fd};
 use crate::rotation::{Cut, INDEX_MAX, Text, cut, fits_whatever_it_is, index_of};
+use crate::times::{MARK_LEN, Mark, SUFFIX};
 use core::ffi::CStr;
 
 /// How many taken names are passed over when looking for the next file.
@@ -26,11 +27,13 @@ pub(super) struct Place {
 pub(super) struct LogFile {
     fd: Fd,
     index: u32,
+    /// The last one of this file.
+    mark: Option<Mark>,
 }
 
 impl LogFile {
     pub(super) const fn closed() -> Self {
-        Self { fd: -1, index: 0 }
+        Self { fd: -1, index: 0, mark: None }
     }
 
     /// Writes as much as can be written; returns how many bytes that were. Fewer than given means that the disk refused.
@@ -56,6 +59,7 @@ impl LogFile {
             if !fits_whatever_it_is(len - done, size, place.size_max) {
                 break;
             }
+            self.note_time(place, size);
             match sys::splice_to(pipe, self.fd, size, len - done) {
                 Ok(0) => break,
                 Ok(moved) => done += moved,
@@ -77,6 +81,9 @@ impl LogFile {
             Cut::WriteAndRotate(len) => (len, true),
         };
         let piece = bytes.get(..len).unwrap_or(bytes);
+        if !piece.is_empty() {
+            self.note_time(place, size);
+        }
         let written = if piece.is_empty() { 0 } else { sys::pwrite(self.fd, piece, size)? };
         if rotate && written == piece.len() {
             let old = self.index;
@@ -84,6 +91,21 @@ impl LogFile {
             self.remove_old(place, old);
         }
         Ok(written)
+    }
+
+    /// Notes when the file got longer than `size`, unless the last mark says so. Where that fails, readers do without.
+    fn note_time(&mut self, place: &Place, size: u64) {
+        let at_s = sys::now_unix_ns() / 1_000_000_000;
+        if self.mark.is_some_and(|mark| !mark.is_over(at_s, size)) {
+            return;
+        }
+        let mark = Mark { at_s, offset: size };
+        self.mark = Some(mark);
+        if let Ok((fd, len)) = open_at(place, &times_of(place, self.index)) {
+            let end = len - len % MARK_LEN as u64;
+            let _: Result<usize, Errno> = sys::pwrite(fd, &mark.to_bytes(), end);
+            sys::close(fd);
+        }
     }
 
     /// Size of the open file, if there is one that still has its name.
@@ -97,12 +119,12 @@ impl LogFile {
     /// Goes on with the newest file unless it is full.
     fn open_newest(&mut self, place: &Place) -> Result<u64, Errno> {
         let mut newest = 0;
-        each_index(place, |index, _| newest = newest.max(index))?;
+        each_index(place, |index| newest = newest.max(index))?;
         let size = self.open_from(place, newest)?;
         if let Some(oldest) = self.index.checked_sub(place.files_max) {
-            each_index(place, |index, name| {
+            each_index(place, |index| {
                 if index <= oldest {
-                    sys::unlinkat(place.dir, name);
+                    remove(place, index);
                 }
             })?;
         }
@@ -116,14 +138,14 @@ impl LogFile {
         for index in first..=first.saturating_add(TRIES) {
             if index > INDEX_MAX {
                 // Nobody gets here but by a planted name: start over in the last file.
-                let size = open_at(place, INDEX_MAX).map(|(fd, _)| {
+                let size = open_at(place, &name_of(place, INDEX_MAX)).map(|(fd, _)| {
                     sys::truncate(fd);
                     (self.fd, self.index) = (fd, INDEX_MAX);
                     0
                 });
                 return size.map_err(|(errno, _)| errno);
             }
-            match open_at(place, index) {
+            match open_at(place, &name_of(place, index)) {
                 Ok((fd, size)) if size < place.size_max => {
                     (self.fd, self.index) = (fd, index);
                     return Ok(size);
@@ -138,7 +160,7 @@ impl LogFile {
 
     fn close(&mut self) {
         sys::close(self.fd);
-        self.fd = -1;
+        (self.fd, self.mark) = (-1, None);
     }
 
     /// Removes what the step from `old` to the present index has made superfluous.
@@ -146,8 +168,14 @@ impl LogFile {
         let first = (old.saturating_add(1)).saturating_sub(place.files_max);
         let end = self.index.saturating_add(1).saturating_sub(place.files_max);
         for index in first..end {
-            sys::unlinkat(place.dir, name_of(place, index).as_c_str());
+            remove(place, index);
         }
+    }
+}
+
+fn remove(place: &Place, index: u32) {
+    for name in [name_of(place, index), times_of(place, index)] {
+        sys::unlinkat(place.dir, name.as_c_str());
     }
 }
 
@@ -158,14 +186,13 @@ enum Taken {
     ByAnother,
 }
 
-fn open_at(place: &Place, index: u32) -> Result<(Fd, u64), (Errno, Taken)> {
+fn open_at(place: &Place, name: &Text) -> Result<(Fd, u64), (Errno, Taken)> {
     const ENXIO: Errno = 6;
     const EISDIR: Errno = 21;
     const ELOOP: Errno = 40;
     // Non-blocking matters for a fifo only: without a reader it then fails instead of waiting for one.
     // Not for appending: bytes can't be moved from a pipe into such a file.
     let flags = sys::O_WRONLY | sys::O_CREAT | sys::O_NOFOLLOW | sys::O_NONBLOCK;
-    let name = name_of(place, index);
     for _ in 0..TRIES {
         let fd = sys::openat(place.dir, name.as_c_str(), flags, 0o644).map_err(|errno| {
             let taken = matches!(errno, ENXIO | EISDIR | ELOOP | sys::EACCES | sys::EPERM);
@@ -192,8 +219,12 @@ fn name_of(place: &Place, index: u32) -> Text {
     place.stem.with(b".").with_number(u64::from(index))
 }
 
+fn times_of(place: &Place, index: u32) -> Text {
+    name_of(place, index).with(SUFFIX)
+}
+
 /// Walks over the regular files of this stream, in no order.
-fn each_index(place: &Place, mut visit: impl FnMut(u32, &CStr)) -> Result<(), Errno> {
+fn each_index(place: &Place, mut visit: impl FnMut(u32)) -> Result<(), Errno> {
     // Opened anew: the position of the held descriptor is shared with everyone who holds it.
     let dir = sys::openat(place.dir, c".", sys::O_RDONLY | sys::O_DIRECTORY, 0)?;
     let mut buffer = [0; 2048];
@@ -208,7 +239,7 @@ fn each_index(place: &Place, mut visit: impl FnMut(u32, &CStr)) -> Result<(), Er
             if let Some(index) = index_of(name.to_bytes(), place.stem.as_bytes())
                 && matches!(kind, DT_UNKNOWN | DT_REG)
             {
-                visit(index, name);
+                visit(index);
             }
         });
     }

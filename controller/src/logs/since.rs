@@ -1,0 +1,165 @@
+//! Where in a log begins what was written since a moment: by the marks that lie beside its files, and by when these were last
+//! written to.
+//!
+//! In: the files of one stream. Out: a place in them. A task can write to their directory: what its marks say is believed as
+//! far as the file goes.
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::{FileExt, MetadataExt},
+};
+
+use herdlet_shim::times::{MARK_LEN, Mark, SPAN_S, SUFFIX};
+
+use super::{CHUNK_BYTES_MAX, LogFiles, is_no_log};
+
+/// So much is read of one file's marks at most, from their end: a week of writing each second.
+const MARKS_BYTES_MAX: u64 = 10 * 1024 * 1024;
+
+impl LogFiles {
+    /// Where the lines that were written since then begin: file number and offset. Lines that are older by at most ten seconds may
+    /// be among them, and all lines of a file that bears no times. `None` where there are no files.
+    ///
+    /// # Errors
+    /// When the files can't be read.
+    pub fn since(&self, at_s: u64) -> io::Result<Option<(u64, u64)>> {
+        let mut begin = None;
+        for index in self.indexes()?.into_iter().rev() {
+            let file = match self.open(index) {
+                Ok(file) => file,
+                Err(error) if is_no_log(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            let about = file.metadata()?;
+            if u64::try_from(about.mtime()).is_ok_and(|written_s| written_s < at_s) {
+                return Ok(begin.or(Some((index, about.len()))));
+            }
+            if let Some(offset) = offset_at(&self.marks(index)?, at_s) {
+                return Ok(Some((index, line_start(&file, offset.min(about.len()))?)));
+            }
+            begin = Some((index, 0));
+        }
+        Ok(begin)
+    }
+
+    /// None where an older supervisor wrote the log.
+    fn marks(&self, index: u64) -> io::Result<Vec<Mark>> {
+        let name = format!("{}.{index}{}", self.stem, String::from_utf8_lossy(SUFFIX));
+        let mut file = match self.open_named(&name) {
+            Ok(file) => file,
+            Err(error) if is_no_log(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let len = file.metadata()?.len();
+        let skipped = len.saturating_sub(MARKS_BYTES_MAX).next_multiple_of(MARK_LEN as u64);
+        file.seek(SeekFrom::Start(skipped))?;
+        let mut bytes = Vec::new();
+        file.take(MARKS_BYTES_MAX).read_to_end(&mut bytes)?;
+        Ok(bytes.chunks_exact(MARK_LEN).filter_map(Mark::from_bytes).collect())
+    }
+}
+
+/// Before what was written at `at_s` or later; none where all marks are later, and what is before them may be, too.
+fn offset_at(marks: &[Mark], at_s: u64) -> Option<u64> {
+    let last = marks.iter().rposition(|mark| mark.at_s <= at_s)?;
+    let mark = marks.get(last)?;
+    let next = marks.get(last + 1).filter(|_| at_s - mark.at_s >= SPAN_S);
+    Some(next.unwrap_or(mark).offset)
+}
+
+/// Where the line begins that `offset` is in; there, where it is a very long one.
+fn line_start(file: &File, offset: u64) -> io::Result<u64> {
+    let from = offset.saturating_sub(CHUNK_BYTES_MAX as u64);
+    let mut before = vec![0; usize::try_from(offset - from).unwrap_or(CHUNK_BYTES_MAX)];
+    let read = file.read_at(&mut before, from)?;
+    let end = before.iter().take(read).rposition(|byte| *byte == b'\n');
+    Ok(match end {
+        Some(end) => from + end as u64 + 1,
+        None if from == 0 => 0,
+        None => offset,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        path::Path,
+        time::{Duration, SystemTime},
+    };
+
+    use super::*;
+    use crate::logs::Stream;
+
+    /// A log file with its marks, last written to at this second.
+    fn write(dir: &Path, index: u64, text: &str, marks: &[(u64, u64)], written_s: u64) {
+        let path = dir.join(format!("t.stdout.{index}"));
+        std::fs::write(&path, text).unwrap();
+        let times = SystemTime::UNIX_EPOCH + Duration::from_secs(written_s);
+        File::options().write(true).open(&path).unwrap().set_modified(times).unwrap();
+        let marks: Vec<u8> = marks
+            .iter()
+            .flat_map(|(at_s, offset)| Mark { at_s: *at_s, offset: *offset }.to_bytes())
+            .collect();
+        if !marks.is_empty() {
+            std::fs::write(dir.join(format!("t.stdout.{index}.times")), marks).unwrap();
+        }
+    }
+
+    fn files(dir: &Path) -> LogFiles {
+        LogFiles::new(dir.to_owned(), "t", Stream::Stdout)
+    }
+
+    #[test]
+    fn what_was_written_since_then_begins_at_a_mark() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 3, "a\nb\nc\nd\n", &[(100, 0), (105, 2), (140, 4)], 141);
+        write(dir.path(), 4, "e\nf\n", &[(150, 0), (200, 2)], 205);
+        let files = files(dir.path());
+        for (at_s, place) in [
+            (50, (3, 0)),
+            (100, (3, 0)),
+            (104, (3, 0)),
+            (105, (3, 2)),
+            // Later than ten seconds after a mark nothing was written until the next.
+            (114, (3, 2)),
+            (115, (3, 4)),
+            (141, (3, 4)),
+            (142, (4, 0)),
+            (160, (4, 2)),
+            (205, (4, 2)),
+            (206, (4, 4)),
+        ] {
+            assert_eq!(files.since(at_s).unwrap(), Some(place), "{at_s}");
+        }
+    }
+
+    #[test]
+    fn what_bears_no_times_is_taken_whole_and_nothing_is_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(files(dir.path()).since(1).unwrap(), None);
+        write(dir.path(), 0, "a\n", &[], 100);
+        write(dir.path(), 1, "b\nc\n", &[], 200);
+        // A new supervisor went on where an old one had been.
+        write(dir.path(), 2, "d\ne\n", &[(300, 2)], 301);
+        let files = files(dir.path());
+        assert_eq!(files.since(150).unwrap(), Some((1, 0)));
+        assert_eq!(files.since(250).unwrap(), Some((2, 0)));
+        assert_eq!(files.since(300).unwrap(), Some((2, 2)));
+    }
+
+    #[test]
+    fn a_line_is_not_torn_and_marks_that_lie_do_no_harm() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 0, "long line\nnext\n", &[(100, 4), (101, u64::MAX)], 101);
+        let files = files(dir.path());
+        assert_eq!(files.since(100).unwrap(), Some((0, 0)));
+        assert_eq!(files.since(101).unwrap(), Some((0, 15)));
+        let many = [0xff; MARK_LEN + 3];
+        std::fs::write(dir.path().join("t.stdout.0.times"), many).unwrap();
+        assert_eq!(files.since(101).unwrap(), Some((0, 0)));
+        std::fs::remove_file(dir.path().join("t.stdout.0.times")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", dir.path().join("t.stdout.0.times")).unwrap();
+        assert_eq!(files.since(101).unwrap(), Some((0, 0)));
+    }
+}
