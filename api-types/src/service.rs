@@ -95,6 +95,9 @@ pub struct CheckResult {
     pub status: CheckStatus,
     /// What the check said, at most 3 KiB.
     pub output: String,
+    /// What the server of an HTTP check answered with.
+    #[serde(default)]
+    pub http_status: Option<u16>,
     /// When the status last changed.
     pub at: UnixNanos,
 }

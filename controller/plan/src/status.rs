@@ -12,8 +12,8 @@ use herdlet_api_types::{
 };
 
 use crate::{
-    alloc::{apply::kind_of, health::has_counted_check},
-    op::{Part, TaskIndex},
+    alloc::health::has_counted_check,
+    op::{Part, TaskIndex, TaskPart},
     plan::{Plan, Waiting},
     state::{AllocState, Doing, PartState, TaskState},
     time::{Deadline, Now},
@@ -94,7 +94,7 @@ pub fn convergence(
             return Convergence {
                 state: ConvergenceState::Failed,
                 reason: Some(Reason::Health),
-                message: String::from("did not become healthy in time"),
+                message: too_late(spec),
                 since,
                 overdue_at: None,
             };
@@ -109,6 +109,9 @@ pub fn convergence(
     };
     let mut message = String::with_capacity(SENTENCE);
     let told = tell(&mut message, now, spec, state, waiting);
+    if unhealthy && told.reason == Reason::Health {
+        message = format!("{}; {message}", too_late(spec));
+    }
     let verdict = match told.reason {
         _ if unhealthy => ConvergenceState::Failed,
         Reason::Operation | Reason::Delay | Reason::Health => ConvergenceState::Progressing,
@@ -165,6 +168,14 @@ struct Told {
     until_ns: Option<u64>,
 }
 
+/// What its roll-out holds against an allocation that runs.
+fn too_late(spec: &Allocation) -> String {
+    match spec.group().and_then(|group| group.update.as_ref()) {
+        Some(update) => format!("not healthy by the healthy_deadline of {}", update.healthy_deadline),
+        None => String::from("not healthy in time"),
+    }
+}
+
 /// Writes what is waited for, the part first, in one go: this is made for each change of each allocation.
 fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, waiting: &Waiting) -> Told {
     let mut part = 0;
@@ -181,12 +192,12 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             let name = PartName(spec, *part);
             match state.parts.get(*part) {
                 PartState::Busy { doing, since_ns, overdue, .. } => {
-                    let how = if *overdue { "is overdue" } else { "is under way" };
-                    say(&name, format_args!("{} {how}", verb(*doing)));
+                    let how = if *overdue { " is overdue" } else { "" };
+                    say(&name, format_args!("{}{how}", Work(*part, *doing)));
                     (Reason::Operation, Some(*since_ns), None)
                 }
                 PartState::Failed { doing, attempt, retry_at_ns, why } => {
-                    say(&name, format_args!("{} failed {attempt} times: {why}", verb(*doing)));
+                    say(&name, format_args!("{} failed {attempt} times: {why}", Work(*part, *doing)));
                     (Reason::Error, None, Some(*retry_at_ns))
                 }
                 PartState::Unknown | PartState::Suspect(_) => {
@@ -261,8 +272,8 @@ struct PartName<'a>(&'a Allocation, Part);
 impl Display for PartName<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self.1 {
-            Part::Task(index, _) => write!(f, "{}: {}", TaskName(self.0, index), kind_of(self.1)),
-            Part::Dir | Part::Services | Part::Checks => f.write_str(kind_of(self.1)),
+            Part::Task(index, _) => write!(f, "{}: {}", TaskName(self.0, index), words(self.1).name),
+            Part::Dir | Part::Services | Part::Checks => f.write_str(words(self.1).name),
         }
     }
 }
@@ -334,12 +345,41 @@ impl Display for LastExit<'_> {
     }
 }
 
-fn verb(doing: Doing) -> &'static str {
-    match doing {
-        Doing::Up => "bringing it up",
-        Doing::Renew => "renewing it",
-        Doing::Down => "taking it down",
-        Doing::Look(_) => "looking at it",
+/// What is done with a part.
+struct Work(Part, Doing);
+
+impl Display for Work {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Words { them, up, down, .. } = words(self.0);
+        match self.1 {
+            Doing::Up => write!(f, "{up} {them}"),
+            Doing::Down => write!(f, "{down} {them}"),
+            Doing::Renew => write!(f, "renewing {them}"),
+            Doing::Look(_) => write!(f, "looking at {them}"),
+        }
+    }
+}
+
+/// How people speak of a part.
+struct Words {
+    name: &'static str,
+    them: &'static str,
+    up: &'static str,
+    down: &'static str,
+}
+
+fn words(part: Part) -> Words {
+    let words = |name, them, up, down| Words { name, them, up, down };
+    match part {
+        Part::Dir | Part::Task(_, TaskPart::Dir) => words("directory", "it", "making", "removing"),
+        Part::Services | Part::Task(_, TaskPart::Services) => {
+            words("services", "them", "registering", "deregistering")
+        }
+        Part::Checks | Part::Task(_, TaskPart::Checks) => words("checks", "them", "beginning", "ending"),
+        Part::Task(_, TaskPart::Identity) => words("tokens", "them", "issuing", "removing"),
+        Part::Task(_, TaskPart::Mounts) => words("volumes", "them", "mounting", "unmounting"),
+        Part::Task(_, TaskPart::Process) => words("process", "it", "starting", "stopping"),
+        Part::Task(_, TaskPart::Prestop) => words("prestop", "it", "running", "ending"),
     }
 }
 

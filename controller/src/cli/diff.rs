@@ -62,7 +62,7 @@ struct Change {
     change: Kind,
     /// Of an update, every field that would change, by path.
     fields: Vec<FieldChange>,
-    /// Of a job that is updated, what becomes of the allocations of each group.
+    /// Of a job, what becomes of the allocations of each group.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<GroupChange>,
     /// Of a job, groups of which allocations would wait, and why.
@@ -77,6 +77,10 @@ fn is_zero(number: &i64) -> bool {
     *number == 0
 }
 
+fn is_none(number: &u32) -> bool {
+    *number == 0
+}
+
 /// What becomes of the allocations of a group.
 #[derive(Debug, PartialEq, Serialize)]
 struct GroupChange {
@@ -85,6 +89,9 @@ struct GroupChange {
     /// How many there will be more; fewer below zero.
     #[serde(skip_serializing_if = "is_zero")]
     more: i64,
+    /// Before any is replaced, so many are made beside them and wait to be promoted.
+    #[serde(skip_serializing_if = "is_none")]
+    canaries: u32,
     /// Of those that are replaced, how many at a time; all at once where it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     at_a_time: Option<u32>,
@@ -165,10 +172,10 @@ pub(super) async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
         let known = view.map(|view| value(&JobManifest::from_job(&view.job)));
         let wanted = value(&JobManifest::from_job(&loaded.object));
         changes.extend(change(format!("job/{key}"), known.as_ref(), &wanted).map(|change| {
-            let groups = view.map(|view| groups(&view.job, &loaded.object, &change.fields));
+            let groups = groups(view.map(|view| &*view.job), &loaded.object, &change.fields);
             let planned = planned.jobs.iter().find(|planned| planned.job == key);
             Change {
-                groups: groups.unwrap_or_default(),
+                groups,
                 unplaced: planned.map(|planned| planned.unplaced.clone()).unwrap_or_default(),
                 next_launch: planned.and_then(|planned| planned.next_launch).and_then(nomad::rfc3339),
                 ..change
@@ -241,9 +248,10 @@ fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Chang
     (!fields.is_empty()).then(|| Change { object, change: Kind::Update, fields, ..Change::default() })
 }
 
-/// What becomes of each group when `known` becomes `wanted`, which differ in `fields`.
-fn groups(known: &Job, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange> {
-    let gone = known.groups.iter().filter(|group| wanted.group(&group.name).is_none());
+/// What becomes of each group when `known`, if there is such a job, becomes `wanted`, which differ in `fields`.
+fn groups(known: Option<&Job>, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange> {
+    let gone = known.iter().flat_map(|known| &known.groups);
+    let gone = gone.filter(|group| wanted.group(&group.name).is_none());
     let names = wanted.groups.iter().chain(gone).map(|group| group.name.as_str());
     let change = |group: &str| {
         let own = format!("spec.groups[{group}].");
@@ -253,10 +261,10 @@ fn groups(known: &Job, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange>
             .filter(|path| is_of_job(path) || path.strip_prefix(&own).is_some_and(|rest| rest != "count"))
             .map(|path| path.strip_prefix(&own).unwrap_or(path).to_owned())
             .collect();
-        let asking = replacing(known, wanted, group);
+        let asking = known.map_or_else(Vec::new, |known| replacing(known, wanted, group));
         // What is stopped, or makes children, runs nothing by itself.
         let runs = |job: &'_ Job| !job.stop && !job.makes_children() && job.group(group).is_some();
-        let (change, because) = match (runs(known), runs(wanted)) {
+        let (change, because) = match (known.is_some_and(runs), runs(wanted)) {
             (false, false) => (GroupKind::Nothing, Vec::new()),
             (false, true) => (GroupKind::Create, Vec::new()),
             (true, false) => (GroupKind::Stop, Vec::new()),
@@ -265,12 +273,17 @@ fn groups(known: &Job, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange>
             (true, true) => (GroupKind::InPlace, because),
         };
         let update = wanted.group(group).and_then(|group| group.update.as_ref());
-        let at_a_time = update.map(|update| update.max_parallel).filter(|_| change == GroupKind::Replace);
+        let update = update.filter(|_| change == GroupKind::Replace);
+        let at_a_time = update.map(|update| update.max_parallel);
+        let canaries = update.map_or(0, |update| update.canary);
         let count = |job: &Job| job.group(group).map_or(0, |group| i64::from(job.wanted(group)));
-        let more = if runs(known) && runs(wanted) { count(wanted) - count(known) } else { 0 };
-        GroupChange { group: group.to_owned(), change, more, at_a_time, because }
+        let before = known.filter(|known| runs(known)).map_or(0, count);
+        let more = if runs(wanted) { count(wanted) - before } else { 0 };
+        GroupChange { group: group.to_owned(), change, more, canaries, at_a_time, because }
     };
-    names.map(change).collect()
+    // What is new and makes children only makes nothing yet.
+    let is_told = |one: &GroupChange| known.is_some() || one.change != GroupKind::Nothing;
+    names.map(change).filter(is_told).collect()
 }
 
 /// Of the paths that ask for other allocations, the fields that differ in them; the paths themselves where none does.
@@ -304,7 +317,12 @@ fn lines(change: &Change) -> String {
         lines.push_str(&line);
         lines.push('\n');
     }
-    for GroupChange { group, change, more, at_a_time, because } in &change.groups {
+    for GroupChange { group, change, more, canaries, at_a_time, because } in &change.groups {
+        let canaries = match canaries {
+            0 => String::new(),
+            1 => ", 1 canary first".to_owned(),
+            more => format!(", {more} canaries first"),
+        };
         let pace = match (change, at_a_time) {
             (GroupKind::Replace, Some(count)) => format!(", {count} at a time"),
             (GroupKind::Replace, None) => ", all at once (it has no `update`)".to_owned(),
@@ -314,9 +332,10 @@ fn lines(change: &Change) -> String {
         };
         let because =
             if because.is_empty() { String::new() } else { format!(", because of {}", because.join(", ")) };
-        let what = format!("{}{pace}{because}", change.as_str());
+        let what = format!("{}{canaries}{pace}{because}", change.as_str());
         let told = match (*more, change) {
             (0, _) => what,
+            (count, GroupKind::Create) => format!("{what} {count}"),
             (more, GroupKind::Nothing) => added(more),
             (more, _) => format!("{what}, {}", added(more)),
         };
@@ -414,7 +433,7 @@ mod tests {
         wanted.groups[4].name = "new".to_owned();
         let document = |job| value(&JobManifest::from_job(job));
         let change = change("job/web".to_owned(), Some(&document(&known)), &document(&wanted)).unwrap();
-        let told = groups(&known, &wanted, &change.fields);
+        let told = groups(Some(&known), &wanted, &change.fields);
         let told: Vec<_> =
             told.iter().map(|one| (one.group.as_str(), one.change, one.because.join(" "))).collect();
         assert_eq!(told[0], ("same", GroupKind::Nothing, String::new()));
@@ -424,14 +443,24 @@ mod tests {
         assert_eq!(told[3], ("work", GroupKind::Replace, "tasks[httpd].env.A".to_owned()));
         assert_eq!(told[4], ("new", GroupKind::Create, String::new()));
         assert_eq!(told[5], ("old", GroupKind::Stop, String::new()));
-        let change = Change { groups: groups(&known, &wanted, &change.fields), ..change };
+        let change = Change { groups: groups(Some(&known), &wanted, &change.fields), ..change };
         let replaced =
             "  group work: replace, all at once (it has no `update`), because of tasks[httpd].env.A\n";
         assert!(plain(&lines(&change)).contains(replaced));
         assert!(plain(&lines(&change)).contains("  group more: 1 more\n"));
         wanted.groups[3].update = wanted.groups[2].update.clone();
-        let change = Change { groups: groups(&known, &wanted, &change.fields), ..change };
+        let change = Change { groups: groups(Some(&known), &wanted, &change.fields), ..change };
         assert!(plain(&lines(&change)).contains("  group work: replace, 2 at a time, because of "));
+        let update = wanted.groups[3].update.as_mut().unwrap();
+        update.canary = 1;
+        let change = Change { groups: groups(Some(&known), &wanted, &change.fields), ..change };
+        assert!(
+            plain(&lines(&change))
+                .contains("  group work: replace, 1 canary first, 2 at a time, because of ")
+        );
+        let groups = groups(None, &wanted, &[]);
+        let created = Change { object: "job/web".to_owned(), groups, ..Change::default() };
+        assert!(plain(&lines(&created)).starts_with("+ job/web\n  group same: create 1\n"));
     }
 
     /// It was told as changed in place, though nothing of it had run.
@@ -440,7 +469,7 @@ mod tests {
         let plain = (*crate::test_views::job("web", "front", "httpd")).clone();
         let mut periodic = plain.clone();
         periodic.parameterized = Some(herdlet_api_types::job::Parameterized::default());
-        let told = |known: &Job, wanted: &Job| groups(known, wanted, &[])[0].change;
+        let told = |known: &Job, wanted: &Job| groups(Some(known), wanted, &[])[0].change;
         assert_eq!(told(&periodic, &plain), GroupKind::Create);
         assert_eq!(told(&plain, &periodic), GroupKind::Stop);
         assert_eq!(told(&periodic, &periodic), GroupKind::Nothing);

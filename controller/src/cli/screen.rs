@@ -218,11 +218,7 @@ mod tests {
             from_version: Some(7),
             wanted: 2,
             due: Some(UnixNanos(100 * SECOND + SECOND / 5)),
-            ..row(
-                "web",
-                ConvergenceState::Progressing,
-                "web.web[1]: task httpd: process: taking it down is under way",
-            )
+            ..row("web", ConvergenceState::Progressing, "web.web[1]: task httpd: process: stopping it")
         };
         let db = row(
             "database",
@@ -265,7 +261,7 @@ backup    8        converged              1/1
     fn on_more_columns_nothing_is_cut_and_colours_are_of_the_state() {
         let text = rendered(Some(160), None);
         assert!(without_colour(&text).contains(
-            "progressing            1/2  web.web[1]: task httpd: process: taking it down is under way (at most 1.2s)\n"
+            "progressing            1/2  web.web[1]: task httpd: process: stopping it (at most 1.2s)\n"
         ));
         assert!(text.contains(&styled(style::ERROR, "failed")), "{text:?}");
         assert!(text.contains(&styled(style::GOOD, "converged")), "{text:?}");

@@ -375,10 +375,18 @@ impl Waiting {
         let seconds = took.as_secs_f64();
         match waited {
             Waited::Reached => crate::tell!("{names} {goal} in {seconds:.1} s"),
-            Waited::Failed(why) | Waited::Reverted(why) | Waited::Superseded(why) => {
-                crate::tell!("not {goal}: {why}")
+            Waited::Failed(why) => {
+                crate::tell!("not {goal}: {why}");
+                if let Some(failed) = self.jobs(shown).into_iter().find(has_failed) {
+                    crate::tell!("  {}", what_now(failed));
+                }
             }
+            Waited::Reverted(why) | Waited::Superseded(why) => crate::tell!("not {goal}: {why}"),
             Waited::TimedOut => {
+                for failed in self.jobs(shown).into_iter().filter(has_failed) {
+                    crate::tell!("{} has failed: {}", failed.key, failed.convergence.message);
+                    crate::tell!("  {}", what_now(failed));
+                }
                 crate::tell!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
             }
             Waited::Interrupted => crate::tell!(
@@ -389,19 +397,34 @@ impl Waiting {
         }
     }
 
-    /// What is not as wanted yet, and why.
+    /// What is not as wanted yet and may still be, and why.
     fn open(&self, shown: &Shown) -> String {
-        let of_allocs = self.allocs(shown).into_iter();
+        let is_tried = |job: &JobKey| shown.jobs.get(job).is_some_and(|view| !has_failed(&&**view));
+        let of_allocs = self.allocs(shown).into_iter().filter(|view| is_tried(&view.spec.job_key));
         let of_allocs = of_allocs.filter(|view| view.convergence.state != ConvergenceState::Converged);
         let mut open: Vec<String> =
             of_allocs.map(|view| format!("{}: {}", view.spec.name(), view.convergence.message)).collect();
         if open.is_empty() {
-            let jobs = self.wanted.iter().filter_map(|wanted| shown.jobs.get(&wanted.job));
+            let jobs = self.jobs(shown).into_iter().filter(|view| !has_failed(view));
             let jobs = jobs.filter(|view| view.convergence.state != ConvergenceState::Converged);
             open.extend(jobs.map(|view| format!("{}: {}", view.key, view.convergence.message)));
         }
         if open.is_empty() { "nothing is open".to_owned() } else { open.join("; ") }
     }
+}
+
+fn has_failed(view: &&JobView) -> bool {
+    view.convergence.state == ConvergenceState::Failed
+}
+
+/// What can be done about a job that has failed.
+fn what_now(failed: &JobView) -> String {
+    let key = &failed.key;
+    let back = match failed.version {
+        0 => String::new(),
+        _ => format!("; back to the version before: herdlet rollback {key}"),
+    };
+    format!("see why: herdlet explain {key}; what it wrote: herdlet logs {key}{back}")
 }
 
 #[cfg(test)]

@@ -27,8 +27,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 mod probe;
 
 use crate::drivers::{catalog::ServiceOwner, sight::Sight};
+pub(in crate::drivers) use probe::host_port;
 use probe::{Probe, ProbeResult};
-pub(in crate::drivers) use probe::{host_port, in_full};
 
 /// News of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -204,6 +204,7 @@ impl Observation {
                 task: self.task.clone(),
                 status: result.status,
                 output: result.output.clone(),
+                http_status: result.code.map(|code| code.as_u16()),
                 at: changed_at,
             },
         };

@@ -342,8 +342,8 @@ mod tests {
     fn between_two_verdicts_the_trigger_is_told() {
         let view = job_view(&job("web", "g", "t"), 0);
         let before = of(0, 1);
-        let mut restarted = progressing(before.clone(), "task t: process: taking it down is under way");
-        assert_eq!(cause(Some(&before), &restarted, &view), "task t: process: taking it down is under way");
+        let mut restarted = progressing(before.clone(), "task t: process: stopping it");
+        assert_eq!(cause(Some(&before), &restarted, &view), "task t: process: stopping it");
         for one in [
             event(TaskEventKind::RestartSignaled, "User requested running tasks to restart"),
             event(TaskEventKind::Killing, "Sent interrupt"),
@@ -373,6 +373,7 @@ mod tests {
             task: None,
             status: CheckStatus::Failure,
             output: "connection refused\nagain".to_owned(),
+            http_status: None,
             at: UnixNanos(1),
         });
         assert_eq!(

@@ -167,6 +167,7 @@ fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckS
         task: None,
         status: check,
         output: String::new(),
+        http_status: None,
         at: UnixNanos(0),
     };
     View::Alloc(

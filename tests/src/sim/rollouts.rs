@@ -29,19 +29,24 @@ pub struct Rollouts {
     /// What was current before this turn, of jobs shown in it: an allocation that had been planned when its job decided on it
     /// is shown a turn later, and then the job may have another version.
     before: BTreeMap<JobKey, Arc<JobView>>,
+    /// What was to run before this turn, of allocations whose end somebody asked for in it: for the same reason.
+    asked: Vec<Arc<AllocView>>,
 }
 
 impl Rollouts {
     /// An allocation is shown anew.
     pub fn show(
         &mut self,
-        was: Option<&AllocView>,
+        was: Option<&Arc<AllocView>>,
         is: &AllocView,
         passed: Passed<'_>,
     ) -> Result<(), String> {
         let stops = |view: &AllocView| {
             view.spec.desired == Desired::Stop && view.spec.desired_description.contains("newer version")
         };
+        let ran = was.filter(|was| was.spec.desired == Desired::Run);
+        self.asked.extend(ran.filter(|_| is.spec.desired == Desired::Stop && !stops(is)).cloned());
+        let was = was.map(|was| &**was);
         if stops(is) && !was.is_some_and(stops) {
             self.replaced.push(is.spec.id);
         }
@@ -79,15 +84,14 @@ impl Rollouts {
     ) -> Result<(), String> {
         let newly_bad = std::mem::take(&mut self.newly_bad);
         let before = std::mem::take(&mut self.before);
+        let asked = std::mem::take(&mut self.asked);
         for spec in self.replaced.drain(..).filter_map(|id| Some(&*allocs.get(&id)?.spec)) {
             let Some(job) = jobs.get(&spec.job_key) else { continue };
-            let taken = may_take(spec, job, allocs, &newly_bad);
-            let under_another = before.get(&spec.job_key).filter(|was| was.version != job.version);
-            if let (Err(_), Some(was)) = (&taken, under_another) {
-                may_take(spec, was, allocs, &newly_bad)?;
-            } else {
-                taken?;
-            }
+            let Err(broken) = may_take(spec, job, allocs, &newly_bad) else { continue };
+            let was = before.get(&spec.job_key).filter(|was| was.version != job.version).unwrap_or(job);
+            let mut were = allocs.clone();
+            were.extend(asked.iter().map(|was| (was.spec.id, Arc::clone(was))));
+            may_take(spec, was, &were, &newly_bad).map_err(|_| broken)?;
         }
         Ok(())
     }

@@ -73,13 +73,7 @@ fn a_plan_that_waits_for_nothing_has_arrived() {
             "task main: is running",
         ),
         (Some(true), vec![], ConvergenceState::Converged, None, ""),
-        (
-            Some(false),
-            vec![],
-            ConvergenceState::Failed,
-            Some(Reason::Health),
-            "did not become healthy in time",
-        ),
+        (Some(false), vec![], ConvergenceState::Failed, Some(Reason::Health), "not healthy in time"),
         // Whatever it still waits for: it had its time.
         (Some(false), gate(), ConvergenceState::Failed, Some(Reason::Dependency), waits),
     ] {

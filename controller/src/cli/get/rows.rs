@@ -357,6 +357,7 @@ mod tests {
             task: None,
             status: *status,
             output: (*output).to_owned(),
+            http_status: None,
             at: UnixNanos(1),
         };
         let registration = Registration {

@@ -100,7 +100,7 @@ impl Probe {
                 };
                 match answer {
                     Ok(response) => judge(response).await,
-                    Err(error) => ProbeResult::failure(format!("nomad: {}", in_full(&error))),
+                    Err(error) => ProbeResult::failure(format!("nomad: {url}: {}", root_cause(&error))),
                 }
             }
         }
@@ -125,7 +125,7 @@ const OUTPUT_BYTES_MAX: usize = 3 * 1024;
 async fn judge(mut response: reqwest::Response) -> ProbeResult {
     let status = response.status();
     if status == StatusCode::OK {
-        return ProbeResult::success("nomad: http ok".to_owned());
+        return ProbeResult { code: Some(status), ..ProbeResult::success("nomad: http ok".to_owned()) };
     }
     let mut output = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
@@ -170,17 +170,11 @@ pub(in crate::drivers) fn host_port(address: &str, port: u16) -> String {
     }
 }
 
-/// An error with its causes: reqwest's own text says only what was tried.
-pub(in crate::drivers) fn in_full(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = error.source();
+/// What was wrong in the end: reqwest's own text says only what was tried.
+fn root_cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
     }
-    text
+    cause.to_string()
 }

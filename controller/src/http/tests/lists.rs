@@ -107,6 +107,7 @@ fn result(status: CheckStatus) -> CheckResult {
         task: None,
         status,
         output: String::new(),
+        http_status: None,
         at: THEN,
     }
 }

@@ -251,7 +251,7 @@ impl Life {
                 self.promises.show(&view)?;
                 self.may_have_lost(&view)?;
                 let passed = |since| self.clock.since(since, self.now_ns);
-                self.rollouts.show(self.allocs.get(&view.spec.id).map(|was| &**was), &view, &passed)?;
+                self.rollouts.show(self.allocs.get(&view.spec.id), &view, &passed)?;
                 if let Some(was) = self.allocs.get(&view.spec.id) {
                     if was.spec.job_version != view.spec.job_version {
                         self.met.note(Kind::InPlace);
@@ -526,6 +526,7 @@ impl Life {
                         task: task.map(|task| task.name.clone()),
                         status,
                         output: String::new(),
+                        http_status: None,
                         at: UnixNanos(0),
                     },
                 }));

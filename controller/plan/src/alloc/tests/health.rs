@@ -180,6 +180,7 @@ fn result(task: Option<&str>, status: CheckStatus) -> CheckResult {
         task: task.map(ToString::to_string),
         status,
         output: String::new(),
+        http_status: None,
         at: at(100).wall,
     }
 }

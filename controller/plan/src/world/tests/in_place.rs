@@ -44,6 +44,7 @@ fn passing(alloc: AllocId, task: Option<&str>) -> Event {
         task: task.map(ToOwned::to_owned),
         status: CheckStatus::Success,
         output: String::new(),
+        http_status: None,
         at: Default::default(),
     };
     Event::Check { alloc, result }

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::config::{Address, ConsulConfig};
 use crate::{
-    drivers::{catalog::CatalogFailure, checks::in_full, sight::Class},
+    drivers::{catalog::CatalogFailure, sight::Class, task::in_full},
     http_client::{self, Tls},
 };
 

@@ -197,6 +197,7 @@ fn changed(
         task: registration.task.clone(),
         status,
         output: entry.output(),
+        http_status: None,
         at: wall_now(),
     })
 }
