@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use crate::{
         fixture::{alloc, at, dead, pending, running, task},
-        state::Stage,
+        state::{Stage, TaskState},
         time::BootId,
     };
 
@@ -75,8 +75,10 @@ mod tests {
             task("ran", Lifecycle::Main),
             task("ended", Lifecycle::Prestart),
             task("last", Lifecycle::Poststop),
+            task("again", Lifecycle::Main),
         ]);
-        let tasks = vec![pending(), pending(), running(), dead(), pending()];
+        let again = TaskState { attempt: 1, ..pending() };
+        let tasks = vec![pending(), pending(), running(), dead(), pending(), again];
         let durable = Durable { adopted: true, boot, stage: Stage::Main, tasks, ..Durable::default() };
         AllocState::restored(spec.group(), durable, at(1))
     }
@@ -104,9 +106,32 @@ mod tests {
         assert_eq!(state.maybe_begun, [].into());
         let attempts: std_alloc::vec::Vec<u32> =
             state.durable.tasks.iter().map(|task| task.newest()).collect();
-        assert_eq!(attempts, [1, 1, 1, 1, 0]);
+        assert_eq!(attempts, [1, 1, 1, 1, 0, 1]);
         assert_eq!(state.durable.tasks[0].attempt, 0, "it is not known to have begun");
         assert!(!state.leaves_first_unstored(at(1)));
+    }
+
+    #[test]
+    fn what_was_never_adopted_has_nothing_to_look_for() {
+        let state = AllocState::restored(None, Durable::default(), at(1));
+        assert_eq!(*state.parts.get(Part::Dir), PartState::Absent);
+    }
+
+    #[test]
+    fn of_a_lost_memory_each_task_is_looked_for_by_its_newest_record() {
+        let spec = alloc(vec![task("ran", Lifecycle::Main), task("other", Lifecycle::Main)]);
+        let mut group = spec.group().expect("a group").clone();
+        group.update = Some(herdlet_api_types::fixture::update());
+        let known = Durable::rebuilt(&group, |index, _| (index == 0).then_some(3), at(5));
+        let boot = at(5).boot;
+        assert!(known.adopted && known.stage == Stage::UNTOLD);
+        let tasks: std_alloc::vec::Vec<_> =
+            known.tasks.iter().map(|task| (&*task.name, task.attempt, &task.run)).collect();
+        let begun = Run::Starting { attempt: 3, boot };
+        assert_eq!(tasks, [("ran", 3, &begun), ("other", 0, &Run::Waiting)]);
+        assert_eq!(known.healthy_by.map(|by| by.boot_ns), Some(at(25).boot_ns));
+        let nothing = Durable::rebuilt(&group, |_, _| None, at(5));
+        assert_eq!(nothing.stage, Stage::Init, "its lifecycle begins anew");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std_alloc::{string::ToString, sync::Arc, vec};
 use herdlet_api_types::{
     Duration, Moment,
     job::{Check, CheckKind, Lifecycle, Service, Update},
+    service::CheckResult,
     task::ExitResult,
 };
 
@@ -133,4 +134,47 @@ fn what_health_waits_for_is_told_as_it_is() {
     }
     let (spec, state) = (alloc(vec![task("main", Lifecycle::Main)]), AllocState::default());
     assert_eq!(describe(at(1), &spec, &state, &Waiting::Checks(None)).message, "waits for passing checks");
+}
+
+#[test]
+fn a_check_that_fails_is_named_with_the_first_line_that_it_said() {
+    let result = |id: &str, status, output: &str| CheckResult {
+        id: id.to_string(),
+        service: "web".to_string(),
+        check: id.to_string(),
+        task: None,
+        status,
+        output: output.to_string(),
+        at: at(0).wall,
+    };
+    let results = [
+        result("alive", CheckStatus::Success, "fine"),
+        result("ready", CheckStatus::Failure, "refused\nand more"),
+    ];
+    let checks = results.map(|result| (result.id.clone(), result)).into();
+    let state = AllocState { checks, ..AllocState::default() };
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    assert_eq!(
+        describe(at(1), &spec, &state, &Waiting::Checks(None)).message,
+        "waits for passing checks (ready of service web fails: refused)"
+    );
+}
+
+#[test]
+fn a_part_is_named_with_its_task() {
+    let (spec, state) = (alloc(vec![task("main", Lifecycle::Main)]), AllocState::default());
+    for (part, name) in
+        [(Part::Dir, "alloc_dir"), (Part::Task(0, crate::op::TaskPart::Process), "task main: process")]
+    {
+        let told = describe(at(1), &spec, &state, &Waiting::Part(part));
+        assert_eq!((&*told.part, &*told.message), (name, "not looked at yet"));
+    }
+}
+
+#[test]
+fn what_can_not_go_on_by_itself_is_told_before_what_only_follows_it() {
+    let volume = || Waiting::Volume(0, "data".to_string());
+    for waits in [vec![volume(), Waiting::Gate(0)], vec![Waiting::Gate(0), volume()]] {
+        assert_eq!(verdict(None, waits).2, "task main: waits for volume \"data\"");
+    }
 }

@@ -136,13 +136,8 @@ impl JobEntry {
             DeploymentStatus::Failed if is_open => {
                 worst.weigh(ConvergenceState::Failed, || plain(Reason::Error, &deployment.description));
             }
-            DeploymentStatus::Running if deployment.requires_promotion() => {
-                self.weigh_canaries(key, known, allocs, worst);
-            }
-            DeploymentStatus::Running
-            | DeploymentStatus::Failed
-            | DeploymentStatus::Successful
-            | DeploymentStatus::Cancelled => {}
+            DeploymentStatus::Running => self.weigh_canaries(key, known, allocs, worst),
+            DeploymentStatus::Failed | DeploymentStatus::Successful | DeploymentStatus::Cancelled => {}
         }
     }
 

@@ -257,3 +257,49 @@ fn a_first_attempt_that_may_have_begun_is_looked_for_before_anything_else() {
     state.maybe_begun.clear();
     assert_eq!(changes(Desired::Stop, &state)[..1], ["0 Die"]);
 }
+
+/// Nobody was sent there before the first start, so nobody has to be given time to go elsewhere.
+#[test]
+fn the_groups_shutdown_delay_runs_only_where_something_may_have_run() {
+    let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let spec_mut = std_alloc::sync::Arc::make_mut(&mut spec);
+    spec_mut.desired = Desired::Stop;
+    let delay = Duration::from_secs(9);
+    std_alloc::sync::Arc::make_mut(&mut spec_mut.job).groups[0].shutdown_delay = delay;
+    let mut maybe = known(vec![pending()], Stage::Main, Parts::unknown());
+    maybe.maybe_begun.insert(0);
+    for (state, expected) in [
+        (known(vec![pending()], Stage::Main, Parts::absent()), Duration::ZERO),
+        (known(vec![running()], Stage::WaitAlloc, up(&[Part::Dir, TASK_DIR, PROCESS])), delay),
+        (maybe, delay),
+    ] {
+        let plan = super::plan(at(100), &context(), &spec, &state);
+        let [Change::Stop(stop)] = &plan.changes[..] else { panic!("{:?}", plan.changes) };
+        assert_eq!(stop.delay.length, expected);
+    }
+}
+
+#[test]
+fn a_start_that_failed_tells_when_and_why() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    life.settle();
+    life.now = at(103);
+    life.outcome(
+        PROCESS,
+        Outcome::Failed { class: FailureClass::NoProgram, why: "no such file".to_string() },
+    );
+    let exit = life.state.durable.tasks[0].exit.clone().expect("it ended");
+    assert_eq!((exit.code, &*exit.error, exit.at), (127, "no such file", at(103).wall));
+}
+
+#[test]
+fn a_live_process_under_a_task_that_waits_to_start_again_is_stopped() {
+    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let waiting = TaskState { run: Run::Waiting, ..running() };
+    let mut life = Bench::new(&spec, known(vec![waiting], Stage::WaitAlloc, Parts::unknown()));
+    life.settle();
+    life.outcome(PROCESS, Outcome::Recovered(Recovered::Running));
+    assert!(life.issued.last().is_some_and(|verb| verb.starts_with("Stop")), "{:?}", life.issued);
+    assert_eq!(life.state.durable.tasks[0].attempt, 1);
+}

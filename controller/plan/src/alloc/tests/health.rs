@@ -230,3 +230,14 @@ fn who_was_healthy_has_time_to_become_so_again() {
     let restored = AllocState::restored(spec.group(), (*life.state.durable).clone(), at(2_000_000));
     assert_eq!(restored.durable.healthy_by, Some(Deadline::after(at(2_000_000), deadline)));
 }
+
+#[test]
+fn checks_that_have_said_nothing_yet_go_on_when_a_process_starts() {
+    let spec = with_a_failing_check(HealthCheck::Checks);
+    let parts = up(&[Part::Dir, Part::Services, Part::Checks, TASK_DIR]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, parts));
+    life.settle();
+    life.outcome(PROCESS, Outcome::Done);
+    assert!(!life.state.recheck);
+    assert!(!life.issued.iter().any(|verb| verb == "Down"), "{:?}", life.issued);
+}

@@ -222,3 +222,33 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     bench.crash();
     assert_eq!(look(&mut bench), 0, "it was told");
 }
+
+#[test]
+fn an_allocation_is_forgotten_once_no_catalogue_holds_anything_of_it() {
+    let service = || vec![crate::fixture::service("web")];
+    let of_task = Part::Task(0, TaskPart::Services);
+    let failed =
+        || PartState::Failed { doing: Doing::Down, attempt: 1, retry_at_ns: u64::MAX, why: String::new() };
+    for (serves, part, known_of_it, forgotten) in [
+        (true, Part::Services, PartState::Absent, true),
+        (true, Part::Services, failed(), false),
+        (true, of_task, failed(), false),
+        (false, Part::Services, PartState::Unknown, true),
+    ] {
+        let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+        let spec_mut = std_alloc::sync::Arc::make_mut(&mut spec);
+        spec_mut.desired = Desired::Gone;
+        if serves {
+            let group = &mut std_alloc::sync::Arc::make_mut(&mut spec_mut.job).groups[0];
+            (group.services, group.tasks[0].services) = (service(), service());
+        }
+        let mut parts = Parts::absent();
+        parts.learn(part, known_of_it);
+        let mut state = known(vec![dead()], Stage::Poststop, parts);
+        let delay = Deadline::after(at(1), Duration::ZERO);
+        let reason = crate::state::StopReason::Desired;
+        state.durable.stop = Some(crate::state::Stop { reason, decided_at: at(1).wall, delay });
+        let plan = super::plan(at(100), &context(), &spec, &state);
+        assert_eq!(plan.changes.contains(&Change::Forget), forgotten, "{part:?} {:?}", plan.changes);
+    }
+}

@@ -1,12 +1,13 @@
 //! Which slot is replaced when.
 
+use core::cell::Cell;
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::ToString, sync::Arc, vec, vec::Vec};
 
 use herdlet_api_types::{
-    JobKey, UnixNanos,
+    Duration, JobKey, UnixNanos,
     alloc::ClientStatus,
     fixture,
-    job::{Lifecycle, Update},
+    job::{Lifecycle, ReschedulePolicy, Update},
 };
 
 use super::*;
@@ -39,6 +40,26 @@ fn steps(slots: &[Slotted], max_parallel: u32, deleting: bool) -> (Vec<AllocId>,
     steps_in(None, slots, &Update { max_parallel, ..fixture::update() }, deleting)
 }
 
+/// The same, where a deployment of the new version stands like this.
+struct Deploys {
+    status: DeploymentStatus,
+    /// What is of the new version was made for it.
+    joined: bool,
+    reschedule: ReschedulePolicy,
+    progress_deadline: Duration,
+}
+
+/// The next steps of one slot with what is known of its allocation of the new version, and of one that is outdated.
+fn steps_beside(known: Durable, deploys: &Deploys) -> Vec<Step> {
+    let slots = [
+        Slotted { known, ..slotted(false, Desired::Run, running(), None) },
+        slotted(true, Desired::Run, running(), Some(true)),
+    ];
+    let update =
+        Update { max_parallel: 2, progress_deadline: deploys.progress_deadline, ..fixture::update() };
+    steps_of(Some("i"), &slots, &update, false, Some(deploys)).1
+}
+
 /// The same, where a deployment has just begun.
 fn steps_of_deployment(slots: &[Slotted], max_parallel: u32) -> (Vec<AllocId>, Vec<Step>) {
     steps_in(Some("i"), slots, &Update { max_parallel, ..fixture::update() }, false)
@@ -50,10 +71,21 @@ fn steps_in(
     update: &Update,
     deleting: bool,
 ) -> (Vec<AllocId>, Vec<Step>) {
+    steps_of(deploys, slots, update, deleting, None)
+}
+
+fn steps_of(
+    deploys: Option<&str>,
+    slots: &[Slotted],
+    update: &Update,
+    deleting: bool,
+    stands: Option<&Deploys>,
+) -> (Vec<AllocId>, Vec<Step>) {
     let mut old = (*alloc(vec![task("main", Lifecycle::Main)]).job).clone();
     let count = slots.iter().filter(|slot| slot.left.is_none()).count();
     old.groups[0].count = u32::try_from(count).expect("a few");
     old.groups[0].update = Some(update.clone());
+    old.groups[0].reschedule = stands.map(|stands| stands.reschedule).unwrap_or_default();
     let mut new = old.clone();
     new.groups[0].tasks[0].env.insert("COLOR".to_string(), "green".to_string());
     let ids: Vec<AllocId> = (0..slots.len()).map(|at| AllocId::from_hash([at as u8; 16])).collect();
@@ -79,6 +111,7 @@ fn steps_in(
         stable: [].into(),
     };
     let (old, new) = (Arc::new(old), Arc::new(new));
+    let of = Cell::new(None);
     let find = |id: AllocId| {
         let at = ids.iter().position(|known| *known == id)?;
         let slot = slots.get(at).filter(|slot| !slot.forgotten)?;
@@ -86,10 +119,15 @@ fn steps_in(
         let job = if slot.outdated { &*old } else { &*new };
         let version = u64::from(!slot.outdated);
         let (desired, known) = (slot.desired, &slot.known);
-        Some(Placed { job, version, group: "g", index, deployment: None, desired, previous: None, known })
+        let deployment = of.get().filter(|_| !slot.outdated);
+        Some(Placed { job, version, group: "g", index, deployment, desired, previous: None, known })
     };
     if let Some(instance) = deploys {
         state.deployments.extend(deployment::begin(&new, &state, instance, &ids, &find));
+    }
+    for (known, stands) in state.deployments.iter_mut().zip(stands) {
+        Arc::make_mut(&mut known.deployment).status = stands.status;
+        of.set(stands.joined.then_some(AllocDeployment { id: known.deployment.id, canary: false }));
     }
     let steps = plan(at(0), &new, &state, &ids, &find, &|_| true);
     (ids, steps)
@@ -211,4 +249,67 @@ fn bad_is_what_failed_or_did_not_become_healthy() {
     ] {
         assert_eq!(is_bad(&slotted(false, Desired::Run, task, healthy).known), bad, "{healthy:?}");
     }
+}
+
+fn deploys(status: DeploymentStatus, joined: bool) -> Deploys {
+    let (reschedule, progress_deadline) = (fixture::reschedule(), Duration::from_secs(60));
+    Deploys { status, joined, reschedule, progress_deadline }
+}
+
+#[test]
+fn what_has_failed_in_a_deployment_is_followed_only_where_that_goes_on() {
+    use DeploymentStatus::{Cancelled, Failed, Running, Successful};
+    let broken = || slotted(false, Desired::Run, failed(), None).known;
+    let follows = |known: Durable, deploys: &Deploys| {
+        let followed =
+            |step: &Step| if let Step::Follow { followed, .. } = step { Some(*followed) } else { None };
+        let followed = steps_beside(known, deploys).iter().find_map(followed);
+        followed.map(|followed| matches!(followed, Followed::At(_)))
+    };
+    for (status, joined, followed) in [
+        (Failed, true, None),
+        (Failed, false, Some(true)),
+        (Running, true, Some(true)),
+        (Successful, true, Some(true)),
+        (Cancelled, true, Some(true)),
+    ] {
+        assert_eq!(follows(broken(), &deploys(status, joined)), followed, "{status:?} {joined}");
+    }
+    let endless = Deploys { progress_deadline: Duration::ZERO, ..deploys(Running, true) };
+    assert_eq!(follows(broken(), &endless), None, "it is about to fail its deployment");
+    let never = Deploys { reschedule: ReschedulePolicy::default(), ..deploys(Successful, true) };
+    assert_eq!(follows(broken(), &never), None);
+    // One that was promised is not made once the deployment has failed.
+    let due = crate::time::Deadline::after(at(0), Duration::from_secs(5));
+    let promised = Durable { followed: Some(Followed::At(due)), ..broken() };
+    assert_eq!(follows(promised, &deploys(Failed, true)), Some(false));
+    let ending = Durable { tasks: vec![failed(), running()], ..broken() };
+    assert_eq!(follows(ending, &deploys(Successful, true)), None, "another task of it still runs");
+    let done = Durable { status: ClientStatus::Complete, tasks: vec![dead()], ..broken() };
+    assert_eq!(follows(done, &deploys(Successful, true)), None, "its work is done");
+}
+
+#[test]
+fn a_deployment_replaces_and_takes_over_only_while_it_runs() {
+    use DeploymentStatus::{Failed, Running, Successful};
+    for (status, joined, takes_over, replaces) in [
+        (Running, false, true, true),
+        (Running, true, false, true),
+        (Successful, false, false, true),
+        (Failed, false, false, false),
+    ] {
+        let healthy = slotted(false, Desired::Run, running(), Some(true)).known;
+        let steps = steps_beside(healthy, &deploys(status, joined));
+        let any = |is: fn(&Step) -> bool| steps.iter().any(is);
+        let seen =
+            (any(|step| matches!(step, Step::TakeOver(_))), any(|step| matches!(step, Step::Replace(_))));
+        assert_eq!(seen, (takes_over, replaces), "{status:?} {joined}");
+    }
+}
+
+#[test]
+fn nothing_old_is_stopped_before_its_canaries_are_promoted() {
+    let old = || slotted(true, Desired::Run, running(), Some(true));
+    let update = Update { canary: 1, max_parallel: 2, ..fixture::update() };
+    assert_eq!(moves(steps_in(Some("i"), &[old(), old()], &update, false)), (vec![], vec![]));
 }

@@ -221,3 +221,48 @@ fn who_is_left_alone_keeps_nobody_waiting() {
     bench.plan();
     assert!(runs(&bench, "b"));
 }
+
+/// A job of one port of the host that takes nothing else of it.
+fn listening(id: &str) -> Job {
+    let mut job = job(id, JobType::Service, vec![group("g", 1, vec![task("main")])]);
+    let request = PortRequest { fixed: Some(8080), to: None };
+    job.groups[0].network = Some(Network { ports: [("http".to_owned(), request)].into() });
+    job.groups[0].disk_mib = 0;
+    job
+}
+
+#[test]
+fn a_port_that_becomes_free_is_given_to_who_waits_for_it() {
+    let mut bench = bench();
+    bench.apply(vec![listening("first")], Vec::new());
+    bench.settle();
+    bench.apply(vec![listening("second")], Vec::new());
+    assert_eq!(bench.convergence(&key("second")).reason, Some(Reason::Port));
+    bench.ask(Command::Delete { job: key("first") });
+    bench.settle();
+    assert!(runs(&bench, "second"));
+}
+
+#[test]
+fn nobody_gets_a_port_that_is_reserved_for_the_machine() {
+    let reserved_ports = [8080].into();
+    let mut bench = Bench::new();
+    bench.world = World::new(Settings { reserved_ports, ..settings() });
+    bench.apply(vec![listening("first")], Vec::new());
+    let verdict = bench.convergence(&key("first"));
+    assert_eq!((verdict.state, verdict.reason), (ConvergenceState::Waiting, Some(Reason::Port)));
+    assert!(!runs(&bench, "first"));
+}
+
+#[test]
+fn what_is_stopped_while_it_waits_to_start_again_makes_room_at_once() {
+    let mut bench = bench();
+    bench.apply(vec![wanting("first", 600, 50)], Vec::new());
+    bench.settle();
+    bench.fail(bench.id());
+    bench.settle();
+    bench.apply(vec![wanting("second", 500, 50)], Vec::new());
+    assert!(!runs(&bench, "second"));
+    bench.ask(Command::Stop { job: key("first") });
+    assert!(runs(&bench, "second"));
+}

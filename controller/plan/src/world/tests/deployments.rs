@@ -3,8 +3,11 @@
 use herdlet_api_types::{
     DeploymentId,
     deployment::{Deployment, DeploymentStatus},
-    job::HealthCheck,
+    job::{HealthCheck, Update},
+    view::Reason,
 };
+
+use std_alloc::string::String;
 
 use super::*;
 use crate::world::{allocs::AllocEntry, deployments::PromoteScope};
@@ -108,4 +111,113 @@ fn canaries_are_promoted_by_group_once_all_of_it_are_healthy() {
     say(&mut bench, id, vec![canaries[1]], Vec::new());
     promote(&mut bench, id, only("b"));
     assert!(promoted(&bench, "b"));
+}
+
+/// The same job, whose groups roll out like this.
+fn rolling(number: u64, update: Update) -> Vec<Job> {
+    let mut jobs = version(number, 0);
+    jobs[0].groups.iter_mut().for_each(|group| group.update = Some(update.clone()));
+    jobs
+}
+
+/// State and cause of the job's verdict, what it says, and whether it may be overdue.
+fn verdict(bench: &Bench) -> (ConvergenceState, Option<Reason>, String, bool) {
+    let known = bench.convergence(&version(0, 0)[0].key());
+    let progress_by = bench.world.jobs.values().next().and_then(|job| {
+        job.state.deployment().and_then(|known| known.progress_by.get("a").map(|by| (by.wall, by.boot_ns)))
+    });
+    let overdue_at = known.overdue_at.map(|at| (at.wall, at.boot_ns));
+    (known.state, known.reason, known.message, overdue_at.is_some() && overdue_at == progress_by)
+}
+
+#[test]
+fn a_job_says_what_its_canaries_wait_for() {
+    use ConvergenceState::{Failed, Progressing, Waiting};
+    let mut bench = stable();
+    bench.apply(version(1, 1), Vec::new());
+    bench.settle();
+    let said = "group a: 0 of 1 canaries are healthy; others wait for somebody's word";
+    assert_eq!(verdict(&bench), (Waiting, Some(Reason::Promotion), said.to_owned(), true));
+    let id = deployment(&bench).id;
+    let canaries = of(&bench, id);
+    say(&mut bench, id, vec![canaries[0]], Vec::new());
+    let said = "group a: its canaries are healthy and wait for: herdlet promote j";
+    assert_eq!(verdict(&bench), (Waiting, Some(Reason::Promotion), said.to_owned(), false));
+    let mut deleted = stable();
+    deleted.apply(version(1, 1), Vec::new());
+    deleted.settle();
+    deleted.ask(Command::Delete { job: version(1, 1)[0].key() });
+    assert_eq!((verdict(&deleted).0, &*verdict(&deleted).2), (Progressing, "is being deleted"));
+    say(&mut bench, id, Vec::new(), vec![canaries[1]]);
+    let (state, reason, said, _) = verdict(&bench);
+    assert_eq!((state, reason), (Failed, Some(Reason::Error)));
+    assert_eq!(said, deployment(&bench).description);
+    // Nobody's word is waited for where health is seen.
+    let mut bench = stable();
+    bench.apply(rolling(1, Update { canary: 1, ..fixture::update() }), Vec::new());
+    bench.settle();
+    let said = "group a: 0 of 1 canaries are healthy";
+    assert_eq!(verdict(&bench), (Progressing, Some(Reason::Health), said.to_owned(), true));
+}
+
+/// Whoever waits for the job would have given up on it.
+#[test]
+fn a_bad_allocation_is_the_end_unless_its_deployment_takes_the_job_back() {
+    use ConvergenceState::{Failed, Progressing};
+    for (auto_revert, canary) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+        let mut bench = stable();
+        let update = Update { auto_revert, canary, ..fixture::update() };
+        bench.apply(rolling(1, update), Vec::new());
+        bench.settle();
+        let bad = of(&bench, deployment(&bench).id)[0];
+        let entry = bench.world.allocs.get_mut(bad).expect("it is there");
+        entry.state.durable.health = Some(crate::state::Health { healthy: false, at: bench.now.wall });
+        entry.verdict.as_mut().expect("it was shown").message = "it is bad".to_owned();
+        let (state, reason, said) = if auto_revert {
+            (Progressing, Reason::Health, "j.a[0]: it is bad; its deployment will fail and take the job back")
+        } else {
+            (Failed, Reason::Error, "j.a[0]: it is bad")
+        };
+        assert_eq!(verdict(&bench), (state, Some(reason), said.to_owned(), auto_revert), "{canary}");
+    }
+}
+
+#[test]
+fn a_failed_deployment_whose_allocations_have_become_healthy_holds_nothing_back() {
+    let mut bench = Bench::new();
+    bench.apply(rolling(0, fixture::update()), Vec::new());
+    bench.settle();
+    let id = deployment(&bench).id;
+    bench.ask(Command::FailDeployment { id });
+    bench.settle();
+    assert_eq!(verdict(&bench).0, ConvergenceState::Failed);
+    bench.now = at(9);
+    bench.dirty = bench.world.keys();
+    bench.plan();
+    bench.settle();
+    assert_eq!(deployment(&bench).status, DeploymentStatus::Failed);
+    assert_eq!(verdict(&bench).0, ConvergenceState::Converged);
+}
+
+/// What ran on is judged anew, with all of its time.
+#[test]
+fn what_a_deployment_takes_over_proves_itself_once_more() {
+    let mut bench = Bench::new();
+    bench.apply(rolling(0, fixture::update()), Vec::new());
+    bench.settle();
+    bench.now = at(9);
+    bench.dirty = bench.world.keys();
+    bench.plan();
+    bench.settle();
+    assert_eq!(deployment(&bench).status, DeploymentStatus::Successful);
+    let mut jobs = rolling(0, fixture::update());
+    jobs[0].groups[0].tasks[0].env.insert("VERSION".to_owned(), "1".to_owned());
+    bench.now = at(15);
+    bench.apply(jobs, Vec::new());
+    let kept = bench.world.allocs.iter().find(|(_, alloc)| alloc.spec.group == "b").expect("it runs on").0;
+    let (spec, state) = bench.world.allocation(kept).expect("it is there");
+    assert_eq!(spec.job_version, 1);
+    assert_eq!(spec.deployment.map(|of| of.id), Some(deployment(&bench).id));
+    assert_eq!(state.durable.health.map(|health| health.at), Some(at(15).wall));
+    assert_eq!(state.durable.healthy_by.map(|by| by.boot_ns), Some(at(35).boot_ns));
 }

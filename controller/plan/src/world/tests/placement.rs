@@ -99,3 +99,33 @@ fn what_runs_nothing_by_itself_waits_for_no_node() {
     bench.apply(vec![job], Vec::new());
     assert_eq!((bench.job().convergence.state, bench.job().unplaced.len()), (ConvergenceState::Converged, 0));
 }
+
+#[test]
+fn what_is_beyond_the_count_is_stopped_also_where_the_version_may_not_run() {
+    let mut bench = bench();
+    let mut job = one_task().remove(0);
+    job.groups[0].count = 2;
+    bench.apply(vec![job], Vec::new());
+    bench.settle();
+    bench.apply(vec![constrained("windows")], Vec::new());
+    let mut wanted: Vec<_> = bench.world.allocations().map(|(spec, _)| (spec.index, spec.desired)).collect();
+    wanted.sort_by_key(|(index, _)| *index);
+    assert_eq!(wanted, [(0, Desired::Run), (1, Desired::Stop)]);
+}
+
+#[test]
+fn a_job_that_can_not_be_placed_is_counted_as_waiting() {
+    let mut bench = bench();
+    let results = |bench: &mut Bench| -> Vec<&'static str> {
+        let notes = core::mem::take(&mut bench.turn.notes);
+        let of_job = |note: &Note| match note {
+            Note::Reconciled { kind: "job", result } => Some(*result),
+            _ => None,
+        };
+        notes.iter().filter_map(of_job).collect()
+    };
+    bench.apply(vec![constrained("windows")], Vec::new());
+    assert_eq!(results(&mut bench), ["waiting"]);
+    bench.apply(vec![constrained("linux")], Vec::new());
+    assert!(!results(&mut bench).contains(&"waiting"));
+}

@@ -112,3 +112,27 @@ fn a_job_is_never_shown_as_failed_before_what_follows_is_decided() {
     assert!(states.contains(&ConvergenceState::Waiting), "{states:?}");
     assert!(!states.contains(&ConvergenceState::Failed), "{states:?}");
 }
+
+#[test]
+fn what_follows_is_explained() {
+    let (mut bench, first) = broken();
+    let (reply, _) = bench.ask(Command::Explain { alloc: first });
+    let Reply::Explanation(told) = reply else { panic!("{reply:?}") };
+    let told: Vec<_> = told.waits.iter().map(|wait| (&*wait.part, wait.reason, wait.until)).collect();
+    assert!(told.contains(&("allocation", Reason::Backoff, Some(at(6).wall))), "{told:?}");
+}
+
+#[test]
+fn an_allocation_remembers_only_the_attempts_that_still_count() {
+    let (mut bench, first) = broken();
+    bench.pass(at(6));
+    let second = bench.other_than(&[first]).expect("it follows");
+    bench.now = at(9_000);
+    bench.fail(second);
+    bench.settle();
+    bench.pass(at(9_005));
+    let third = bench.other_than(&[first, second]).expect("it follows");
+    let (spec, _) = bench.world.allocation(third).expect("there");
+    let previous: Vec<AllocId> = spec.rescheduled.iter().map(|event| event.previous).collect();
+    assert_eq!(previous, [second]);
+}

@@ -31,3 +31,11 @@ fn an_allocation_that_nobody_knows_is_not_stopped() {
     let known = bench.world.allocs.iter().next().map(|(_, entry)| entry.spec.desired);
     assert_eq!(known, Some(Desired::Run));
 }
+
+#[test]
+fn a_stop_by_request_is_one_change() {
+    let mut bench = running();
+    let alloc = bench.id();
+    let mut grown = || bench.ask(Command::StopAlloc { alloc }).1;
+    assert_eq!([grown(), grown()], [1, 0]);
+}

@@ -105,3 +105,24 @@ fn what_cannot_be_gone_back_to_is_refused_and_changes_nothing() {
     let (reply, _) = bench.ask(Command::Revert { job, to: 0, prior: None });
     assert!(matches!(reply, Reply::Refused(Refusal::Conflict(_))), "{reply:?}");
 }
+
+#[test]
+fn a_text_is_written_once() {
+    let mut bench = running();
+    let mut jobs = one_task();
+    for priority in [51, 52] {
+        jobs[0].priority = priority;
+        let command = Command::Apply { jobs: jobs.clone(), volumes: Vec::new() };
+        let event = Event::Command { request: 1, command };
+        bench.world.apply(bench.now, event, &mut bench.dirty, &mut bench.turn);
+        while let Some(key) = bench.dirty.pop_first() {
+            bench.world.reconcile(bench.now, &key, &mut bench.dirty, &mut bench.turn);
+        }
+    }
+    let written = |record: &Record| match record {
+        Record::Put(RecordKey::JobVersion(_, version), _) => Some(*version),
+        Record::Put(..) | Record::Delete(_) => None,
+    };
+    let written: Vec<u64> = bench.turn.records.iter().filter_map(written).collect();
+    assert_eq!(written, [1, 2]);
+}
