@@ -241,3 +241,20 @@ fn checks_that_have_said_nothing_yet_go_on_when_a_process_starts() {
     assert!(!life.state.recheck);
     assert!(!life.issued.iter().any(|verb| verb == "Down"), "{:?}", life.issued);
 }
+
+/// Its verdict was given: a while in health does not take it back.
+#[test]
+fn who_was_never_judged_healthy_has_no_more_time() {
+    let spec = with_a_failing_check(HealthCheck::Checks);
+    let parts = up(&[Part::Dir, Part::Services, Part::Checks, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.state.durable.health = Some(Health { healthy: false, at: at(100).wall });
+    let by = Deadline::after(at(90), Duration::from_secs(10));
+    life.state.durable.healthy_by = Some(by);
+    for (second, status) in [(200, CheckStatus::Success), (300, CheckStatus::Failure)] {
+        life.now = at(second);
+        life.write(|writer| writer.checked(result(None, status)));
+        life.settle();
+    }
+    assert_eq!(life.state.durable.healthy_by, Some(by));
+}

@@ -4,7 +4,7 @@ use core::cell::Cell;
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::ToString, sync::Arc, vec, vec::Vec};
 
 use herdlet_api_types::{
-    Duration, JobKey, UnixNanos,
+    DeploymentId, Duration, JobKey, UnixNanos,
     alloc::ClientStatus,
     fixture,
     job::{Lifecycle, ReschedulePolicy, Update},
@@ -26,13 +26,21 @@ struct Slotted {
     left: Option<u32>,
     /// It was forgotten, and its slot not given to another yet.
     forgotten: bool,
+    /// It has not left its slot: it is the canary beside what that holds, of this deployment or an older one.
+    canary_of: Option<CanaryOf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CanaryOf {
+    This,
+    Older,
 }
 
 fn slotted(outdated: bool, desired: Desired, task: TaskState, healthy: Option<bool>) -> Slotted {
     let status = if task.failed { ClientStatus::Failed } else { ClientStatus::Running };
     let health = healthy.map(|healthy| Health { healthy, at: at(0).wall });
     let known = Durable { adopted: true, tasks: vec![task], status, health, ..Durable::default() };
-    Slotted { outdated, desired, known, left: None, forgotten: false }
+    Slotted { outdated, desired, known, left: None, forgotten: false, canary_of: None }
 }
 
 /// The next steps of a job in these slots, of which so many may be between versions.
@@ -119,7 +127,11 @@ fn steps_of(
         let job = if slot.outdated { &*old } else { &*new };
         let version = u64::from(!slot.outdated);
         let (desired, known) = (slot.desired, &slot.known);
-        let deployment = of.get().filter(|_| !slot.outdated);
+        let older = AllocDeployment { id: DeploymentId::from_hash([9; 16]), canary: true };
+        let deployment = match slot.canary_of {
+            Some(CanaryOf::Older) => Some(older),
+            Some(CanaryOf::This) | None => of.get().filter(|_| !slot.outdated),
+        };
         Some(Placed { job, version, group: "g", index, deployment, desired, previous: None, known })
     };
     if let Some(instance) = deploys {
@@ -128,6 +140,16 @@ fn steps_of(
     for (known, stands) in state.deployments.iter_mut().zip(stands) {
         Arc::make_mut(&mut known.deployment).status = stands.status;
         of.set(stands.joined.then_some(AllocDeployment { id: known.deployment.id, canary: false }));
+    }
+    for (id, slot) in ids.iter().zip(slots) {
+        let (Some(canary_of), Some(index)) = (slot.canary_of, slot.left) else { continue };
+        let beside = state.slots.get_mut("g").and_then(|slots| slots.get_mut(index as usize));
+        beside.expect("a slot").canary = Some(*id);
+        let known = state.deployments.first_mut().expect("it has canaries");
+        if canary_of == CanaryOf::This {
+            known.place(at(0), "g", *id, true);
+            of.set(Some(AllocDeployment { id: known.deployment.id, canary: true }));
+        }
     }
     let steps = plan(at(0), &new, &state, &ids, &find, &|_| true);
     (ids, steps)
@@ -176,13 +198,43 @@ fn a_canary_waits_for_what_has_left_its_slot() {
     let old = || slotted(true, Desired::Run, running(), Some(true));
     let left = |task| Slotted { left: Some(0), ..slotted(true, Desired::Gone, task, None) };
     let update = Update { canary: 1, ..fixture::update() };
-    let canaries = |slots: &[Slotted]| -> Vec<u32> {
-        let (_, steps) = steps_in(Some("i"), slots, &update, false);
-        let canary = |step: &Step| if let Step::Canary { index, .. } = step { Some(*index) } else { None };
-        steps.iter().filter_map(canary).collect()
-    };
+    let canaries = |slots: &[Slotted]| canaries(slots, &update);
     assert!(canaries(&[old(), old(), left(running())]).is_empty(), "three would live in one slot");
     assert_eq!(canaries(&[old(), old(), left(dead())]), [0]);
+}
+
+/// The slots in which canaries are made next.
+fn canaries(slots: &[Slotted], update: &Update) -> Vec<u32> {
+    let (_, steps) = steps_in(Some("i"), slots, update, false);
+    let canary = |step: &Step| if let Step::Canary { index, .. } = step { Some(*index) } else { None };
+    steps.iter().filter_map(canary).collect()
+}
+
+#[test]
+fn canaries_stand_beside_what_they_replace_then_where_nothing_is_replaced_then_beyond_the_count() {
+    let old = || slotted(true, Desired::Run, running(), Some(true));
+    let new = || slotted(false, Desired::Run, running(), Some(true));
+    for (canary, places) in [(1, vec![1]), (2, vec![1, 0]), (4, vec![1, 0, 2, 3])] {
+        assert_eq!(canaries(&[new(), old()], &Update { canary, ..fixture::update() }), places);
+    }
+}
+
+#[test]
+fn a_slot_has_room_for_a_canary_once_its_last_one_has_gone() {
+    let old = || slotted(true, Desired::Run, running(), Some(true));
+    let beside = |canary_of, desired, task| Slotted {
+        left: Some(0),
+        canary_of: Some(canary_of),
+        ..slotted(false, desired, task, None)
+    };
+    let update = Update { canary: 2, ..fixture::update() };
+    for (canary, places) in [
+        (beside(CanaryOf::This, Desired::Run, running()), vec![1]),
+        (beside(CanaryOf::Older, Desired::Run, running()), vec![1, 2]),
+        (beside(CanaryOf::Older, Desired::Gone, dead()), vec![0, 1]),
+    ] {
+        assert_eq!(canaries(&[old(), old(), canary], &update), places);
+    }
 }
 
 #[test]

@@ -238,7 +238,7 @@ fn a_port_that_becomes_free_is_given_to_who_waits_for_it() {
     bench.settle();
     bench.apply(vec![listening("second")], Vec::new());
     assert_eq!(bench.convergence(&key("second")).reason, Some(Reason::Port));
-    bench.ask(Command::Delete { job: key("first") });
+    bench.ask(Command::Stop { job: key("first") });
     bench.settle();
     assert!(runs(&bench, "second"));
 }

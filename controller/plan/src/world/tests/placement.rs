@@ -118,9 +118,8 @@ fn a_job_that_can_not_be_placed_is_counted_as_waiting() {
     let mut bench = bench();
     let results = |bench: &mut Bench| -> Vec<&'static str> {
         let notes = core::mem::take(&mut bench.turn.notes);
-        let of_job = |note: &Note| match note {
-            Note::Reconciled { kind: "job", result } => Some(*result),
-            _ => None,
+        let of_job = |note: &Note| {
+            if let Note::Reconciled { kind: "job", result } = note { Some(*result) } else { None }
         };
         notes.iter().filter_map(of_job).collect()
     };
