@@ -6,6 +6,7 @@ use std_alloc::{format, string::String, vec::Vec};
 use herdlet_api_types::{
     Duration, Moment,
     alloc::{Allocation, ClientStatus, Desired},
+    job::HealthCheck,
     service::CheckStatus,
     task::{TaskEvent, TaskEventKind, TaskStatus},
     view::{Convergence, ConvergenceState, Reason},
@@ -94,7 +95,7 @@ pub fn convergence(
             return Convergence {
                 state: ConvergenceState::Failed,
                 reason: Some(Reason::Health),
-                message: too_late(spec),
+                message: unhealthy_why(spec),
                 since,
                 overdue_at: None,
             };
@@ -110,7 +111,7 @@ pub fn convergence(
     let mut message = String::with_capacity(SENTENCE);
     let told = tell(&mut message, now, spec, state, waiting);
     if unhealthy && told.reason == Reason::Health {
-        message = format!("{}; {message}", too_late(spec));
+        message = format!("{}; {message}", unhealthy_why(spec));
     }
     let verdict = match told.reason {
         _ if unhealthy => ConvergenceState::Failed,
@@ -169,10 +170,11 @@ struct Told {
 }
 
 /// What its roll-out holds against an allocation that runs.
-fn too_late(spec: &Allocation) -> String {
-    match spec.group().and_then(|group| group.update.as_ref()) {
+fn unhealthy_why(spec: &Allocation) -> String {
+    let update = spec.group().and_then(|group| group.update.as_ref());
+    match update.filter(|update| update.health_check != HealthCheck::Manual) {
         Some(update) => format!("not healthy by the healthy_deadline of {}", update.healthy_deadline),
-        None => String::from("not healthy in time"),
+        None => String::from("judged as unhealthy"),
     }
 }
 

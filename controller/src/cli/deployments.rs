@@ -145,14 +145,13 @@ pub(super) fn of<'j>(
     missing: Missing,
 ) -> Result<Vec<&'j Deployment>, Failure> {
     let mut found = all(jobs);
-    let is_meant = |one: &Deployment, target: &str| {
-        one.job_key.to_string() == target || one.id.to_string().starts_with(target)
+    // A job's name may also be how an id begins, and a job may have none.
+    let is_job = |target: &str| jobs.iter().any(|view| view.key.to_string() == target);
+    let is_meant = |one: &Deployment, target: &str| match is_job(target) {
+        true => one.job_key.to_string() == target,
+        false => one.id.to_string().starts_with(target),
     };
-    // A job may have none.
-    let is_there = |target: &str| {
-        jobs.iter().any(|view| view.key.to_string() == target)
-            || found.iter().any(|one| is_meant(one, target))
-    };
+    let is_there = |target: &str| is_job(target) || found.iter().any(|one| is_meant(one, target));
     if let Some(target) = missing.among(targets, is_there) {
         return Err(unknown(target));
     }
@@ -256,6 +255,11 @@ mod tests {
         );
         let view = JobView { deployments: vec![Arc::new(deployment)], ..job_view(&web, 2) };
         let jobs = [view];
+        // Of a job that is called as an id begins.
+        let short = job("07", "front", "httpd");
+        let named = [jobs[0].clone(), job_view(&short, 0)];
+        let found = |target: &str| of(&named, &[target.to_owned()], Missing::IsWrong).unwrap().len();
+        assert_eq!((found("web"), found("0707"), found("07")), (1, 1, 0));
         let rows: Vec<_> = all(&jobs).into_iter().map(|one| row(one, one.id.short())).collect();
         assert_eq!(rows[0][..5], ["07070707", "web", "2", "running", "1/3"]);
     }

@@ -169,8 +169,8 @@ pub(super) async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     for loaded in &set.jobs {
         let key = loaded.object.key();
         let view = jobs.iter().find(|view| view.key == key).filter(|view| !view.deleting);
-        let known = view.map(|view| value(&JobManifest::from_job(&view.job)));
-        let wanted = value(&JobManifest::from_job(&loaded.object));
+        let known = view.map(|view| document(&view.job));
+        let wanted = document(&loaded.object);
         changes.extend(change(format!("job/{key}"), known.as_ref(), &wanted).map(|change| {
             let groups = groups(view.map(|view| &*view.job), &loaded.object, &change.fields);
             let planned = planned.jobs.iter().find(|planned| planned.job == key);
@@ -221,6 +221,16 @@ fn documents(set: &Set) -> Result<ApplyRequest, Failure> {
     Ok(ApplyRequest { files, ..ApplyRequest::default() })
 }
 
+/// A job as its manifest, with the count of each group also where it is the default: that is looked at first.
+fn document(job: &Job) -> Value {
+    let mut document = value(&JobManifest::from_job(job));
+    let groups = document.pointer_mut("/spec/groups").and_then(Value::as_array_mut);
+    for (shown, group) in groups.into_iter().flatten().zip(&job.groups) {
+        shown["count"] = group.count.into();
+    }
+    document
+}
+
 fn value<T: Serialize>(object: &T) -> Value {
     serde_json::to_value(object).unwrap_or_default()
 }
@@ -262,8 +272,9 @@ fn groups(known: Option<&Job>, wanted: &Job, fields: &[FieldChange]) -> Vec<Grou
             .map(|path| path.strip_prefix(&own).unwrap_or(path).to_owned())
             .collect();
         let asking = known.map_or_else(Vec::new, |known| replacing(known, wanted, group));
+        let count = |job: &Job| job.group(group).map_or(0, |group| i64::from(job.wanted(group)));
         // What is stopped, or makes children, runs nothing by itself.
-        let runs = |job: &'_ Job| !job.stop && !job.makes_children() && job.group(group).is_some();
+        let runs = |job: &'_ Job| !job.makes_children() && count(job) > 0;
         let (change, because) = match (known.is_some_and(runs), runs(wanted)) {
             (false, false) => (GroupKind::Nothing, Vec::new()),
             (false, true) => (GroupKind::Create, Vec::new()),
@@ -276,7 +287,6 @@ fn groups(known: Option<&Job>, wanted: &Job, fields: &[FieldChange]) -> Vec<Grou
         let update = update.filter(|_| change == GroupKind::Replace);
         let at_a_time = update.map(|update| update.max_parallel);
         let canaries = update.map_or(0, |update| update.canary);
-        let count = |job: &Job| job.group(group).map_or(0, |group| i64::from(job.wanted(group)));
         let before = known.filter(|known| runs(known)).map_or(0, count);
         let more = if runs(wanted) { count(wanted) - before } else { 0 };
         GroupChange { group: group.to_owned(), change, more, canaries, at_a_time, because }
@@ -431,7 +441,6 @@ mod tests {
         // It alone would be changed in place, and is no reason for more.
         wanted.groups[3].tasks[0].kill_timeout = herdlet_api_types::Duration::from_secs(90);
         wanted.groups[4].name = "new".to_owned();
-        let document = |job| value(&JobManifest::from_job(job));
         let change = change("job/web".to_owned(), Some(&document(&known)), &document(&wanted)).unwrap();
         let told = groups(Some(&known), &wanted, &change.fields);
         let told: Vec<_> =
@@ -481,7 +490,6 @@ mod tests {
         let mut changed = (*job).clone();
         changed.groups[0].tasks[0].kill_timeout = herdlet_api_types::Duration::from_secs(90);
         changed.groups[0].tasks[0].env.insert("A".to_owned(), "two words".to_owned());
-        let document = |job| value(&JobManifest::from_job(job));
         let change = change("job/web".to_owned(), Some(&document(&job)), &document(&changed)).unwrap();
         assert_eq!(
             plain(&lines(&change)),

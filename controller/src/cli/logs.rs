@@ -128,9 +128,15 @@ fn since(text: &str) -> Result<u64, String> {
     let at_s = match (text.parse::<Timestamp>(), parse_duration(text)) {
         (Ok(at), _) => at.as_second(),
         (Err(_), Ok(ago)) => agent::now().wall.0.saturating_sub(ago) / 1_000_000_000,
-        (Err(error), Err(_)) if text.contains('T') => return Err(error.to_string()),
-        (Err(_), Err(error)) => return Err(format!("{error}; or a time as 2026-01-02T15:04:05Z")),
+        (Err(_), Err(_)) => {
+            return Err(
+                "neither how long ago (10m, 2h30m) nor a time such as 2026-01-02T15:04:05Z".to_owned()
+            );
+        }
     };
+    if at_s > agent::now().wall.0 / 1_000_000_000 {
+        return Err("lies in the future".to_owned());
+    }
     u64::try_from(at_s).map_err(|_| "is before 1970".to_owned())
 }
 
@@ -324,26 +330,33 @@ async fn into_lines<F: Future<Output = bool>>(
 async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
     let mut names: Vec<String> = Vec::new();
     let mut width = 0;
-    while let Some(mut line) = lines.recv().await {
-        if !line.bytes.ends_with(b"\n") {
-            line.bytes.push(b'\n');
+    let mut batch = Vec::with_capacity(LINES_LEN);
+    while lines.recv_many(&mut batch, LINES_LEN).await > 0 {
+        // Of a busy task many are there: they are written at once.
+        for of_stream in batch.chunk_by(|one, next| one.stream == next.stream) {
+            let mut text = Vec::new();
+            for line in of_stream {
+                let position = names.iter().position(|name| *name == line.name).unwrap_or_else(|| {
+                    names.push(line.name.clone());
+                    names.len() - 1
+                });
+                width = width.max(line.name.len());
+                if prefix {
+                    let style = style::TASKS[position % style::TASKS.len()];
+                    let _ = write!(text, "{style}{:width$} |{style:#} ", line.name);
+                }
+                text.extend_from_slice(&line.bytes);
+                if !line.bytes.ends_with(b"\n") {
+                    text.push(b'\n');
+                }
+            }
+            // What a task wrote to stderr goes to ours, so that redirecting either works as with the task itself.
+            match of_stream.first().map(|line| line.stream) {
+                Some("stderr") => stdout::of_stderr(&text),
+                _ => stdout::text(&text),
+            }
         }
-        let position = names.iter().position(|name| *name == line.name).unwrap_or_else(|| {
-            names.push(line.name.clone());
-            names.len() - 1
-        });
-        width = width.max(line.name.len());
-        let mut text = Vec::new();
-        if prefix {
-            let style = style::TASKS[position % style::TASKS.len()];
-            let _ = write!(text, "{style}{:width$} |{style:#} ", line.name);
-        }
-        text.extend_from_slice(&line.bytes);
-        // What a task wrote to stderr goes to ours, so that redirecting either works as with the task itself.
-        match line.stream {
-            "stderr" => drop(anstream::stderr().write_all(&text)),
-            _ => stdout::text(&text),
-        }
+        batch.clear();
     }
 }
 

@@ -23,6 +23,11 @@ pub(super) fn text(text: &[u8]) {
     write(anstream::stdout(), text);
 }
 
+/// Prints what a task wrote to its standard error to ours: it is what was asked for, as [`text`] is.
+pub(super) fn of_stderr(text: &[u8]) {
+    write(anstream::stderr(), text);
+}
+
 /// Prints bytes as they are.
 pub(super) fn bytes(bytes: &[u8]) {
     write(io::stdout(), bytes);
@@ -53,5 +58,5 @@ async fn reader_is_gone() {
 /// What kept something from being written.
 pub(super) fn failure() -> Option<Failure> {
     let error = FAULT.get().filter(|error| error.kind() != ErrorKind::BrokenPipe)?;
-    Some(Failure::new(format!("failed to write to standard output: {error}")))
+    Some(Failure::new(format!("failed to write the output: {error}")))
 }

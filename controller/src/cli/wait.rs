@@ -388,6 +388,9 @@ impl Waiting {
                     crate::tell!("  {}", what_now(failed));
                 }
                 crate::tell!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
+                if let Some(tried) = self.jobs(shown).into_iter().find(|view| !has_failed(view)) {
+                    crate::tell!("  see why: herdlet explain {}", tried.key);
+                }
             }
             Waited::Interrupted => crate::tell!(
                 "interrupted; what was accepted stays in force: {}. Follow it with: herdlet status {}",

@@ -70,7 +70,7 @@ pub(super) fn color(args: &[OsString]) -> When {
 /// What to do about an argument that is known from elsewhere, and not as `unknown` here.
 pub(super) fn tip(args: &[OsString], unknown: &str) -> Option<String> {
     let known = match (verb(args)?, unknown) {
-        (_, "--since") => Some("what tasks have written bears no time; the last lines: --tail LINES"),
+        (_, "--since") => Some("only logs has it: herdlet logs JOB --since 10m"),
         ("up" | "apply", "--scale") => {
             Some("the manifest has the count; another for now: herdlet scale JOB COUNT")
         }
@@ -116,7 +116,7 @@ mod tests {
     fn flags_as_others_write_them_are_answered_with_ours() {
         let said = |line: &str, unknown: &str| tip(&args(line), unknown).unwrap_or_default();
         assert!(said("herdlet dispatch x -meta a=b", "-m").ends_with(": --meta"));
-        assert!(said("herdlet logs web --since 5m", "--since").contains("--tail LINES"));
+        assert!(said("herdlet get events --since 5m", "--since").contains("herdlet logs JOB"));
         assert_eq!(said("herdlet logs web --sinc", "--sinc"), "");
         assert!(said("herdlet up web", "web").contains("-f FILE"));
         assert!(said("herdlet up --scale web=2", "--scale").contains("herdlet scale"));

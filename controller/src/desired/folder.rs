@@ -235,7 +235,7 @@ impl FolderSource {
     /// Reads the folder after each change, until it vanishes or is replaced.
     async fn follow_once(&mut self) -> anyhow::Result<()> {
         // The way to it first, then which it is, then what is in it: whatever is replaced meanwhile is noticed.
-        let links = Links::on_the_way_to(&self.dir);
+        let mut links = Links::on_the_way_to(&self.dir);
         let watched = identity(&self.dir);
         let watch = DirectoryWatch::open(&self.dir, Interests::Entries).context("watch the folder");
         // What is there before the watch is; and where there is nothing to be watched, this says why.
@@ -246,18 +246,22 @@ impl FolderSource {
         self.first_try_is_over();
         let dir = self.dir.clone();
         let is_another = || identity(&dir) != watched;
-        while tokio::select! {
-            changed = watch.changed() => changed.is_ok(),
-            () = links.lead_elsewhere(&is_another) => true,
-        } {
+        loop {
+            tokio::select! {
+                changed = watch.changed() => if changed.is_err() { return Ok(()) },
+                () = links.changed() => {
+                    tokio::time::sleep(QUIET_TIME).await;
+                    links = Links::on_the_way_to(&self.dir);
+                    if !is_another() { continue }
+                }
+            }
             let _ = tokio::time::timeout(QUIET_WAIT_MAX, comes_to_rest(&watch)).await;
             self.load().await?;
             // Another folder in its place, or another one that a link leads to, is to be watched in its stead.
             if is_another() {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Something is wrong with the folder as a whole.

@@ -164,6 +164,10 @@ impl Change<'_> {
         if let Some((event, count)) = scaled.find_map(|event| Some((event, event.count?))) {
             return format!("scaled from {} to {count}, as version {version}", event.previous_count);
         }
+        let before = job.past.iter().find(|past| past.version + 1 == version);
+        if before.is_some_and(|before| before.job.stop && !text.stop) {
+            return format!("started again, as version {version}");
+        }
         let is_same = |past: &&std::sync::Arc<_>| is_older(past, version, text);
         if let Some(same) = job.past.iter().rev().find(is_same) {
             return format!("back to version {}, as version {version}", same.version);
@@ -282,6 +286,9 @@ mod tests {
         changed.version = 2;
         changed.past = vec![version(0, &web), version(1, &other)];
         assert_eq!(cause(None, &of(2, 1), &changed), "back to version 0, as version 2");
+        let stopped = Arc::new(herdlet_api_types::job::Job { stop: true, ..(*web).clone() });
+        changed.past = vec![version(0, &web), version(1, &stopped)];
+        assert_eq!(cause(None, &of(2, 1), &changed), "started again, as version 2");
         let mut scaled = ScalingEvents::default();
         let note = ScalingNote::default();
         let event = ScalingEvent { time: THEN, count: Some(3), previous_count: 1, note, create_index: 1 };

@@ -14,7 +14,7 @@ use herdlet_shim::times::{MARK_LEN, Mark, SPAN_S, SUFFIX};
 
 use super::{CHUNK_BYTES_MAX, LogFiles, is_no_log};
 
-/// So much is read of one file's marks at most, from their end: a week of writing each second.
+/// So much is read of marks at most, of each file from their end: a week of writing each second. What is older bears no times.
 const MARKS_BYTES_MAX: u64 = 10 * 1024 * 1024;
 
 impl LogFiles {
@@ -25,6 +25,7 @@ impl LogFiles {
     /// When the files can't be read.
     pub fn since(&self, at_s: u64) -> io::Result<Option<(u64, u64)>> {
         let mut begin = None;
+        let mut left = MARKS_BYTES_MAX;
         for index in self.indexes()?.into_iter().rev() {
             let file = match self.open(index) {
                 Ok(file) => file,
@@ -35,7 +36,7 @@ impl LogFiles {
             if u64::try_from(about.mtime()).is_ok_and(|written_s| written_s < at_s) {
                 return Ok(begin.or(Some((index, about.len()))));
             }
-            if let Some(offset) = offset_at(&self.marks(index)?, at_s) {
+            if let Some(offset) = offset_at(&self.marks(index, &mut left)?, at_s) {
                 return Ok(Some((index, line_start(&file, offset.min(about.len()))?)));
             }
             begin = Some((index, 0));
@@ -43,8 +44,8 @@ impl LogFiles {
         Ok(begin)
     }
 
-    /// None where an older supervisor wrote the log.
-    fn marks(&self, index: u64) -> io::Result<Vec<Mark>> {
+    /// None where an older supervisor wrote the log. `left` is how much may still be read.
+    fn marks(&self, index: u64, left: &mut u64) -> io::Result<Vec<Mark>> {
         let name = format!("{}.{index}{}", self.stem, String::from_utf8_lossy(SUFFIX));
         let mut file = match self.open_named(&name) {
             Ok(file) => file,
@@ -52,10 +53,11 @@ impl LogFiles {
             Err(error) => return Err(error),
         };
         let len = file.metadata()?.len();
-        let skipped = len.saturating_sub(MARKS_BYTES_MAX).next_multiple_of(MARK_LEN as u64);
+        let skipped = len.saturating_sub(*left).next_multiple_of(MARK_LEN as u64);
         file.seek(SeekFrom::Start(skipped))?;
         let mut bytes = Vec::new();
-        file.take(MARKS_BYTES_MAX).read_to_end(&mut bytes)?;
+        let read = file.take(*left).read_to_end(&mut bytes)?;
+        *left = left.saturating_sub(read as u64);
         Ok(bytes.chunks_exact(MARK_LEN).filter_map(Mark::from_bytes).collect())
     }
 }

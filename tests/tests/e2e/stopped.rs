@@ -43,7 +43,7 @@ fn a_stopped_job_keeps_what_it_has_had_and_comes_back() {
     assert_eq!(nomad(&agent)["Version"], 1);
 
     let differs = agent.cli(&["diff", "-f", &file]).ended(1).stdout;
-    assert_eq!(differs, "~ job/web\n  - spec.stop: true\n  group g: create\n");
+    assert_eq!(differs, "~ job/web\n  - spec.stop: true\n  group g: create 1\n");
     agent.cli(&["apply", "-f", &file, "--wait"]).success();
     let second = agent.alloc("web.g[0]").unwrap();
     assert!(second.id() != first, "another one follows");

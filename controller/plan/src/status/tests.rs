@@ -74,7 +74,7 @@ fn a_plan_that_waits_for_nothing_has_arrived() {
             "task main: is running",
         ),
         (Some(true), vec![], ConvergenceState::Converged, None, ""),
-        (Some(false), vec![], ConvergenceState::Failed, Some(Reason::Health), "not healthy in time"),
+        (Some(false), vec![], ConvergenceState::Failed, Some(Reason::Health), "judged as unhealthy"),
         // Whatever it still waits for: it had its time.
         (Some(false), gate(), ConvergenceState::Failed, Some(Reason::Dependency), waits),
     ] {
@@ -145,6 +145,7 @@ fn a_check_that_fails_is_named_with_the_first_line_that_it_said() {
         task: None,
         status,
         output: output.to_string(),
+        http_status: None,
         at: at(0).wall,
     };
     let results = [
@@ -164,7 +165,7 @@ fn a_check_that_fails_is_named_with_the_first_line_that_it_said() {
 fn a_part_is_named_with_its_task() {
     let (spec, state) = (alloc(vec![task("main", Lifecycle::Main)]), AllocState::default());
     for (part, name) in
-        [(Part::Dir, "alloc_dir"), (Part::Task(0, crate::op::TaskPart::Process), "task main: process")]
+        [(Part::Dir, "directory"), (Part::Task(0, crate::op::TaskPart::Process), "task main: process")]
     {
         let told = describe(at(1), &spec, &state, &Waiting::Part(part));
         assert_eq!((&*told.part, &*told.message), (name, "not looked at yet"));

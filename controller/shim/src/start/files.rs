@@ -29,11 +29,13 @@ pub(super) struct LogFile {
     index: u32,
     /// The last one of this file.
     mark: Option<Mark>,
+    /// Where one was due that could not be stored: the next one begins there, so that none claims too little.
+    unmarked: Option<u64>,
 }
 
 impl LogFile {
     pub(super) const fn closed() -> Self {
-        Self { fd: -1, index: 0, mark: None }
+        Self { fd: -1, index: 0, mark: None, unmarked: None }
     }
 
     /// Writes as much as can be written; returns how many bytes that were. Fewer than given means that the disk refused.
@@ -99,13 +101,10 @@ impl LogFile {
         if self.mark.is_some_and(|mark| !mark.is_over(at_s, size)) {
             return;
         }
-        let mark = Mark { at_s, offset: size };
-        self.mark = Some(mark);
-        if let Ok((fd, len)) = open_at(place, &times_of(place, self.index)) {
-            let end = len - len % MARK_LEN as u64;
-            let _: Result<usize, Errno> = sys::pwrite(fd, &mark.to_bytes(), end);
-            sys::close(fd);
-        }
+        self.mark = Some(Mark { at_s, offset: size });
+        let offset = self.unmarked.unwrap_or(size);
+        let is_stored = store(place, self.index, Mark { at_s, offset });
+        self.unmarked = if is_stored { None } else { Some(offset) };
     }
 
     /// Size of the open file, if there is one that still has its name.
@@ -160,7 +159,7 @@ impl LogFile {
 
     fn close(&mut self) {
         sys::close(self.fd);
-        (self.fd, self.mark) = (-1, None);
+        (self.fd, self.mark, self.unmarked) = (-1, None, None);
     }
 
     /// Removes what the step from `old` to the present index has made superfluous.
@@ -171,6 +170,15 @@ impl LogFile {
             remove(place, index);
         }
     }
+}
+
+/// Adds a mark to those of a file; whether that could be done.
+fn store(place: &Place, index: u32, mark: Mark) -> bool {
+    let Ok((fd, len)) = open_at(place, &times_of(place, index)) else { return false };
+    let end = len - len % MARK_LEN as u64;
+    let written = sys::pwrite(fd, &mark.to_bytes(), end);
+    sys::close(fd);
+    written == Ok(MARK_LEN)
 }
 
 fn remove(place: &Place, index: u32) {

@@ -26,20 +26,13 @@ impl Links {
         )
     }
 
-    /// Waits until one was replaced, so that the folder `is_another`.
-    pub(super) async fn lead_elsewhere(&self, is_another: impl Fn() -> bool) {
-        while !self.0.is_empty() {
-            let changes = self.0.iter().map(|holder| Box::pin(holder.changed()));
-            let changed = select_all(changes).await.0;
-            if is_another() {
-                return;
-            }
-            // A holder that is gone tells of nothing more; where the folder still is, the way to it lies elsewhere now.
-            if changed.is_err() {
-                break;
-            }
+    /// Waits until something changed beside one of them, or where it lies is gone: the way to the folder may be another one, also
+    /// where that leads to the same folder.
+    pub(super) async fn changed(&self) {
+        match self.0.is_empty() {
+            true => std::future::pending().await,
+            false => drop(select_all(self.0.iter().map(|holder| Box::pin(holder.changed()))).await),
         }
-        std::future::pending().await
     }
 }
 

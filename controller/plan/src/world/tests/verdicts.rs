@@ -147,7 +147,7 @@ fn a_job_says_which_of_its_allocations_has_not_converged() {
     let Convergence { state, reason, message, .. } = bench.job().convergence;
     assert_eq!(state, ConvergenceState::Failed);
     assert_eq!(reason, Some(herdlet_api_types::view::Reason::Error));
-    assert_eq!(message, "j.h[0]: not healthy in time");
+    assert_eq!(message, "j.h[0]: judged as unhealthy");
 }
 
 #[test]
