@@ -31,6 +31,7 @@ mod offline;
 mod output;
 mod restart;
 mod rollback;
+mod round;
 mod scale;
 mod schema;
 mod screen;
@@ -209,7 +210,7 @@ pub enum ClientCommand {
     #[command(
         after_help = "Examples:\n  herdlet stop web --wait                its versions and logs stay; again: herdlet start web\n  herdlet stop web.web[0]\n  herdlet stop web.web                   one after the other is up to you: all of a group stop at once\n\nA job is stopped and forgotten by: herdlet delete JOB"
     )]
-    Stop(restart::StopArgs),
+    Stop(stop::StopArgs),
     /// Start a job that was stopped
     #[command(
         after_help = "Example:\n  herdlet start web --wait\n\nSo does applying its manifest, and going back to a version that is not stopped: herdlet rollback JOB"
@@ -491,7 +492,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Exec(args) => exec::run(args).await.map_err(Failure::not_the_tasks),
         ClientCommand::Fs(args) => fs::run(args).await,
         ClientCommand::Restart(args) => restart::restart(args).await,
-        ClientCommand::Stop(args) => restart::stop(args).await,
+        ClientCommand::Stop(args) => stop::stop(args).await,
         ClientCommand::Start(args) => stop::start(args).await,
         ClientCommand::Signal(args) => restart::signal(args).await,
         ClientCommand::Dispatch(args) => dispatch::run(args).await,

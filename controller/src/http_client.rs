@@ -71,3 +71,8 @@ pub fn builder(tls: Tls) -> ClientBuilder {
         Tls::Unverified => builder.tls_danger_accept_invalid_certs(true),
     }
 }
+
+/// What was wrong in the end: the causes before it only say what was tried, and where.
+pub fn innermost(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), innermost)
+}

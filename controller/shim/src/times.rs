@@ -3,7 +3,7 @@
 //! In: the time, and how long a log file is. Out: whether that deserves a mark, and a mark's bytes. It opens nothing.
 
 /// What a log file's name is followed by in the name of its marks: `web.stdout.3.times`.
-pub const SUFFIX: &[u8] = b".times";
+pub const SUFFIX: &str = ".times";
 /// A mark in bytes: two numbers of 8, the lowest byte first.
 pub const MARK_LEN: usize = 16;
 /// What is written later than this, in seconds, has a later mark.

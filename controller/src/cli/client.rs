@@ -33,7 +33,7 @@ use super::Address;
 use crate::{
     desired::yaml::Problems,
     http::{EFFECT_HEADER, EFFECT_OPEN},
-    http_client::{self, Credentials, Tls},
+    http_client::{self, Credentials, Tls, innermost},
     paths::encode,
 };
 
@@ -506,10 +506,6 @@ async fn understood<T: DeserializeOwned>(answer: Response, effect: Effect) -> Re
 
 fn broken(error: &reqwest::Error, effect: Effect) -> ClientError {
     ClientError::Broken { why: innermost(error), effect }
-}
-
-fn innermost(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), innermost)
 }
 
 /// What becomes of a removed volume's data.

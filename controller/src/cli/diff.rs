@@ -73,12 +73,8 @@ struct Change {
     next_launch: Option<String>,
 }
 
-fn is_zero(number: &i64) -> bool {
-    *number == 0
-}
-
-fn is_none(number: &u32) -> bool {
-    *number == 0
+fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }
 
 /// What becomes of the allocations of a group.
@@ -90,7 +86,7 @@ struct GroupChange {
     #[serde(skip_serializing_if = "is_zero")]
     more: i64,
     /// Before any is replaced, so many are made beside them and wait to be promoted.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     canaries: u32,
     /// Of those that are replaced, how many at a time; all at once where it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -328,22 +328,15 @@ async fn into_lines<F: Future<Output = bool>>(
 
 /// Prints lines as they come. Of several tasks each line bears the name of its own, in a colour of its own.
 async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
-    let mut names: Vec<String> = Vec::new();
-    let mut width = 0;
+    let mut labels = Labels::default();
     let mut batch = Vec::with_capacity(LINES_LEN);
     while lines.recv_many(&mut batch, LINES_LEN).await > 0 {
         // Of a busy task many are there: they are written at once.
         for of_stream in batch.chunk_by(|one, next| one.stream == next.stream) {
             let mut text = Vec::new();
             for line in of_stream {
-                let position = names.iter().position(|name| *name == line.name).unwrap_or_else(|| {
-                    names.push(line.name.clone());
-                    names.len() - 1
-                });
-                width = width.max(line.name.len());
                 if prefix {
-                    let style = style::TASKS[position % style::TASKS.len()];
-                    let _ = write!(text, "{style}{:width$} |{style:#} ", line.name);
+                    labels.put(&line.name, &mut text);
                 }
                 text.extend_from_slice(&line.bytes);
                 if !line.bytes.ends_with(b"\n") {
@@ -357,6 +350,27 @@ async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
             }
         }
         batch.clear();
+    }
+}
+
+/// Names of tasks before their lines.
+#[derive(Default)]
+struct Labels {
+    /// In the order in which they came: each has a colour of its own.
+    names: Vec<String>,
+    /// Of the longest.
+    width: usize,
+}
+
+impl Labels {
+    fn put(&mut self, name: &str, text: &mut Vec<u8>) {
+        let position = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.names.push(name.to_owned());
+            self.names.len() - 1
+        });
+        self.width = self.width.max(name.len());
+        let (style, width) = (style::TASKS[position % style::TASKS.len()], self.width);
+        let _ = write!(text, "{style}{name:width$} |{style:#} ");
     }
 }
 

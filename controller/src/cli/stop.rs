@@ -1,19 +1,34 @@
-//! `herdlet stop JOB` and `herdlet start`: a whole job is stopped and kept, and started again.
+//! `herdlet stop` and `herdlet start`: a whole job is stopped and kept, and started again; single allocations are replaced.
 //!
-//! In: a job's name. Out: a new version of it that differs in nothing else, its number told.
+//! In: a name. Out: a new version of the job that differs in nothing else, its number told; or allocations that stop.
 
 use clap::Args;
-use herdlet_api_types::JobKey;
+use herdlet_api_types::{JobKey, view::AllocView};
 use serde::Serialize;
 
 use super::{
     Connection,
     client::Client,
-    failure::Failure,
+    failure::{Failure, USAGE},
     output::Output,
-    rollback::find,
-    wait::{Accepted, WaitFlags},
+    rollback,
+    round::Round,
+    target,
+    wait::{Accepted, Limit, WaitFlags},
 };
+
+/// Arguments of `herdlet stop`.
+#[derive(Debug, Clone, Args)]
+pub struct StopArgs {
+    /// A job, an allocation, or all of a group
+    target: String,
+    #[command(flatten)]
+    wait: WaitFlags,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    pub(super) connection: Connection,
+}
 
 /// Arguments of `herdlet start`.
 #[derive(Debug, Clone, Args)]
@@ -53,30 +68,51 @@ impl Fate {
     }
 }
 
-pub(super) async fn start(args: StartArgs) -> Result<u8, Failure> {
+pub(super) async fn stop(args: StopArgs) -> Result<u8, Failure> {
+    let limit = args.wait.limit();
     let client = args.connection.client()?;
-    decide(&client, &args.job, Fate::Started, &args.wait, args.output).await
+    let target = limit.within("find it", target::find(&client, &args.target)).await?;
+    let name = &args.target;
+    if let Some(task) = &target.task {
+        let message = format!("{task:?} is a task, and allocations are stopped as a whole");
+        let hint = format!("restart the task alone: herdlet restart {name}");
+        return Err(Failure::new(message).code(USAGE).hint(hint));
+    }
+    if target.job.as_ref().is_some_and(|job| job.to_string() == *name) {
+        return decide(&client, name, Fate::Stopped, limit, &args.wait, args.output).await;
+    }
+    let live: Vec<&AllocView> = target.allocs.iter().filter(|view| !view.status.is_terminal()).collect();
+    if live.is_empty() {
+        return Err(Failure::new(format!("{name} has ended already")));
+    }
+    let round = Round {
+        client: &client,
+        limit,
+        wait: &args.wait,
+        output: args.output,
+        what: "stop it",
+        told: "stopping; another takes its place where it can be placed",
+        task: None,
+    };
+    round.of(&live, async |alloc| client.stop_alloc(alloc).await).await
 }
 
-/// Stops a whole job.
-pub(super) async fn stop(
-    client: &Client,
-    name: &str,
-    wait: &WaitFlags,
-    output: Output,
-) -> Result<u8, Failure> {
-    decide(client, name, Fate::Stopped, wait, output).await
+pub(super) async fn start(args: StartArgs) -> Result<u8, Failure> {
+    let limit = args.wait.limit();
+    let client = args.connection.client()?;
+    decide(&client, &args.job, Fate::Started, limit, &args.wait, args.output).await
 }
 
+/// Stops or starts a whole job.
 async fn decide(
     client: &Client,
     name: &str,
     fate: Fate,
+    limit: Limit,
     wait: &WaitFlags,
     output: Output,
 ) -> Result<u8, Failure> {
-    let limit = wait.limit();
-    let view = limit.within("find it", find(client, name)).await?;
+    let view = limit.within("find it", rollback::find(client, name)).await?;
     let job = view.key;
     let index = match fate {
         Fate::Stopped => limit.within("stop it", client.stop_job(&job)).await?,

@@ -377,13 +377,13 @@ impl Waiting {
             Waited::Reached => crate::tell!("{names} {goal} in {seconds:.1} s"),
             Waited::Failed(why) => {
                 crate::tell!("not {goal}: {why}");
-                if let Some(failed) = self.jobs(shown).into_iter().find(has_failed) {
+                if let Some(failed) = self.jobs(shown).into_iter().find(|view| has_failed(view)) {
                     crate::tell!("  {}", what_now(failed));
                 }
             }
             Waited::Reverted(why) | Waited::Superseded(why) => crate::tell!("not {goal}: {why}"),
             Waited::TimedOut => {
-                for failed in self.jobs(shown).into_iter().filter(has_failed) {
+                for failed in self.jobs(shown).into_iter().filter(|view| has_failed(view)) {
                     crate::tell!("{} has failed: {}", failed.key, failed.convergence.message);
                     crate::tell!("  {}", what_now(failed));
                 }
@@ -402,7 +402,7 @@ impl Waiting {
 
     /// What is not as wanted yet and may still be, and why.
     fn open(&self, shown: &Shown) -> String {
-        let is_tried = |job: &JobKey| shown.jobs.get(job).is_some_and(|view| !has_failed(&&**view));
+        let is_tried = |job: &JobKey| shown.jobs.get(job).is_some_and(|view| !has_failed(view));
         let of_allocs = self.allocs(shown).into_iter().filter(|view| is_tried(&view.spec.job_key));
         let of_allocs = of_allocs.filter(|view| view.convergence.state != ConvergenceState::Converged);
         let mut open: Vec<String> =
@@ -416,7 +416,7 @@ impl Waiting {
     }
 }
 
-fn has_failed(view: &&JobView) -> bool {
+fn has_failed(view: &JobView) -> bool {
     view.convergence.state == ConvergenceState::Failed
 }
 

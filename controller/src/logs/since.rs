@@ -46,7 +46,7 @@ impl LogFiles {
 
     /// None where an older supervisor wrote the log. `left` is how much may still be read.
     fn marks(&self, index: u64, left: &mut u64) -> io::Result<Vec<Mark>> {
-        let name = format!("{}.{index}{}", self.stem, String::from_utf8_lossy(SUFFIX));
+        let name = format!("{}.{index}{SUFFIX}", self.stem);
         let mut file = match self.open_named(&name) {
             Ok(file) => file,
             Err(error) if is_no_log(&error) => return Ok(Vec::new()),

@@ -228,7 +228,7 @@ fn name_of(place: &Place, index: u32) -> Text {
 }
 
 fn times_of(place: &Place, index: u32) -> Text {
-    name_of(place, index).with(SUFFIX)
+    name_of(place, index).with(SUFFIX.as_bytes())
 }
 
 /// Walks over the regular files of this stream, in no order.

@@ -16,7 +16,7 @@ use reqwest::{
     redirect,
 };
 
-use crate::http_client::{self, Tls};
+use crate::http_client::{self, Tls, innermost};
 
 /// Clients that all checks share, made when the first check needs them.
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ impl Probe {
                 };
                 match answer {
                     Ok(response) => judge(response).await,
-                    Err(error) => ProbeResult::failure(format!("nomad: {url}: {}", root_cause(&error))),
+                    Err(error) => ProbeResult::failure(format!("nomad: {url}: {}", innermost(&error))),
                 }
             }
         }
@@ -168,13 +168,4 @@ pub(in crate::drivers) fn host_port(address: &str, port: u16) -> String {
         address if address.parse::<Ipv6Addr>().is_ok() => format!("[{address}]:{port}"),
         address => format!("{address}:{port}"),
     }
-}
-
-/// What was wrong in the end: reqwest's own text says only what was tried.
-fn root_cause(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }

@@ -57,15 +57,19 @@ fn a_version_is_kept_while_an_allocation_was_made_from_it() {
     assert_eq!(stored_versions(&bench), [0, 4, 5, 6, 7, 8, 9], "the first one's allocation still ends");
 }
 
+/// An apply arrives, and nothing is planned yet.
+fn hear_of(bench: &mut Bench, jobs: &[Job]) {
+    let command = Command::Apply { jobs: jobs.to_vec(), volumes: Vec::new() };
+    bench.world.apply(bench.now, Event::Command { request: 1, command }, &mut bench.dirty, &mut bench.turn);
+}
+
 #[test]
 fn versions_of_one_turn_are_all_stored() {
     let mut bench = running();
     let mut jobs = one_task();
     for priority in [51, 52] {
         jobs[0].priority = priority;
-        let command = Command::Apply { jobs: jobs.clone(), volumes: Vec::new() };
-        let event = Event::Command { request: 1, command };
-        bench.world.apply(bench.now, event, &mut bench.dirty, &mut bench.turn);
+        hear_of(&mut bench, &jobs);
     }
     bench.plan();
     assert_eq!(stored_versions(&bench), [0, 1, 2]);
@@ -112,9 +116,7 @@ fn a_text_is_written_once() {
     let mut jobs = one_task();
     for priority in [51, 52] {
         jobs[0].priority = priority;
-        let command = Command::Apply { jobs: jobs.clone(), volumes: Vec::new() };
-        let event = Event::Command { request: 1, command };
-        bench.world.apply(bench.now, event, &mut bench.dirty, &mut bench.turn);
+        hear_of(&mut bench, &jobs);
         while let Some(key) = bench.dirty.pop_first() {
             bench.world.reconcile(bench.now, &key, &mut bench.dirty, &mut bench.turn);
         }
