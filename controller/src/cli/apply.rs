@@ -91,7 +91,7 @@ pub(super) async fn run(mut args: ApplyArgs) -> Result<u8, Failure> {
         args.output.document(&report)?;
         return Ok(if unchanged { UNCHANGED } else { CHANGED });
     }
-    let wanted = |job: &AppliedJob| Wanted { job: job.job.clone(), version: Some(job.version) };
+    let wanted = |job: &AppliedJob| Wanted::version(job.job.clone(), job.version);
     let jobs = reply.jobs.iter().map(wanted).collect();
     let accepted = Accepted { client: &client, jobs, index: reply.index, goal: Goal::Converged };
     args.wait.finish(limit, accepted, &report, args.output).await

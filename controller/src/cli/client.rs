@@ -57,6 +57,9 @@ pub struct Client {
     token: Option<Zeroizing<String>>,
 }
 
+/// Where it is asked what an apply would do.
+const PLAN: &str = "/v1/herdlet/plan";
+
 /// What to read of a log.
 #[derive(Debug, Clone)]
 pub struct LogRequest {
@@ -78,6 +81,17 @@ pub struct LogRequest {
 struct Done {
     #[serde(default)]
     index: u64,
+}
+
+/// What a request has made of a job.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct Changed {
+    /// The index of the commit.
+    #[serde(rename = "Index")]
+    pub index: u64,
+    /// The job's version now.
+    #[serde(rename = "JobVersion")]
+    pub version: u64,
 }
 
 /// What a job is dispatched with.
@@ -162,7 +176,7 @@ impl Client {
     /// # Errors
     /// See [`Client::apply`].
     pub async fn plan(&self, manifests: &ApplyRequest) -> Result<PlanReply> {
-        self.ask(self.to(Method::POST, "/v1/herdlet/plan").json(manifests)).await
+        self.ask(self.to(Method::POST, PLAN).json(manifests)).await
     }
 
     /// All jobs.
@@ -210,11 +224,6 @@ impl Client {
         self.get(&format!("/v1/allocation/{alloc}")).await
     }
 
-    /// The number of a job's newest version; none of a job that is not there.
-    pub async fn newest_version(&self, job: &JobKey) -> Result<Option<u64>> {
-        Ok(self.versions(job).await?.first().map(|newest| newest.version))
-    }
-
     /// Asks for a job to be stopped and forgotten: the index of the commit.
     pub async fn delete_job(&self, job: &JobKey) -> Result<u64> {
         let path = format!("/v1/job/{}", encode(&job.id));
@@ -223,16 +232,16 @@ impl Client {
         self.change(request).await
     }
 
-    /// Stops a job and keeps it: the index of the commit.
-    pub async fn stop_job(&self, job: &JobKey) -> Result<u64> {
+    /// Stops a job and keeps it.
+    pub async fn stop_job(&self, job: &JobKey) -> Result<Changed> {
         let path = format!("/v1/job/{}", encode(&job.id));
-        self.change(self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)])).await
+        self.ask(self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)])).await
     }
 
-    /// Starts a job that was stopped: the index of the commit.
-    pub async fn start_job(&self, job: &JobKey) -> Result<u64> {
+    /// Starts a job that was stopped.
+    pub async fn start_job(&self, job: &JobKey) -> Result<Changed> {
         let path = format!("/v1/herdlet/job/{}/start", encode(&job.id));
-        self.change(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)])).await
+        self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)])).await
     }
 
     /// Makes a child of a parameterized job: its key, and the index of the commit.
@@ -260,20 +269,18 @@ impl Client {
         self.ask(self.to(Method::GET, &path).query(&[("namespace", &job.namespace)])).await
     }
 
-    /// Makes the text of version `to` the newest version if `current` is the current one: the index of the commit.
-    pub async fn revert(&self, job: &JobKey, to: u64, current: u64) -> Result<u64> {
+    /// Makes the text of version `to` the newest version if `current` is the current one.
+    pub async fn revert(&self, job: &JobKey, to: u64, current: u64) -> Result<Changed> {
         let path = format!("/v1/job/{}/revert", encode(&job.id));
         let body = json!({ "JobID": job.id, "JobVersion": to, "EnforcePriorVersion": current });
-        let request = self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body);
-        self.change(request).await
+        self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body)).await
     }
 
-    /// Gives a group another count: the index of the commit.
-    pub async fn scale(&self, job: &JobKey, group: &str, count: u32, message: &str) -> Result<u64> {
+    /// Gives a group another count.
+    pub async fn scale(&self, job: &JobKey, group: &str, count: u32, message: &str) -> Result<Changed> {
         let path = format!("/v1/job/{}/scale", encode(&job.id));
         let body = json!({ "Count": count, "Target": { "Group": group }, "Message": message });
-        let request = self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body);
-        self.change(request).await
+        self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body)).await
     }
 
     /// Promotes the canaries of a deployment; without names those of all its groups.
@@ -455,7 +462,7 @@ impl Client {
 
     async fn ask<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T> {
         let request = request.timeout(ANSWER_MAX).build().map_err(ClientError::Setup)?;
-        let effect = Effect::of(request.method());
+        let effect = effect_of(&request);
         understood(self.execute(request).await?, effect).await
     }
 
@@ -465,13 +472,16 @@ impl Client {
     }
 
     async fn execute(&self, request: Request) -> Result<Response> {
-        let within = if *request.method() == Method::GET { HEAD_MAX } else { CHANGE_HEAD_MAX };
+        let within = match effect_of(&request) {
+            Effect::None => HEAD_MAX,
+            Effect::Open => CHANGE_HEAD_MAX,
+        };
         self.execute_within(request, within).await
     }
 
     /// The same; the answer must begin within this.
     async fn execute_within(&self, request: Request, within: Duration) -> Result<Response> {
-        let effect = Effect::of(request.method());
+        let effect = effect_of(&request);
         let address = || self.address.clone();
         let answer = tokio::time::timeout(within, self.http.execute(request)).await;
         let answer = answer.map_err(|_| ClientError::Silent { address: address(), within, effect })?;
@@ -494,6 +504,12 @@ impl Client {
         let message = if text.trim().is_empty() { status.to_string() } else { text.trim().to_owned() };
         Err(ClientError::Status { status: status.as_u16(), message })
     }
+}
+
+/// What may come of a request: questions are asked by `GET`, and what a manifest would do is one as well.
+fn effect_of(request: &Request) -> Effect {
+    let asks = *request.method() == Method::GET || request.url().path() == PLAN;
+    if asks { Effect::None } else { Effect::Open }
 }
 
 /// The answer in full.
@@ -553,6 +569,8 @@ mod tests {
         assert_eq!(silent(client.status().await.unwrap_err()).unwrap(), "within 5 s");
         assert_eq!(silent(client.events().await.err().unwrap()).unwrap(), "within 5 s");
         let job = JobKey { namespace: "default".into(), id: "x".into() };
+        let plan = client.plan(&ApplyRequest::default()).await;
+        assert_eq!(silent(plan.unwrap_err()).unwrap(), "within 5 s", "it changes nothing");
         assert_eq!(silent(client.delete_job(&job).await.unwrap_err()).unwrap(), "within 10 s");
         let exec = client.exec(AllocId::from_hash([1; 16]), "t", &[], Tty::No).await;
         assert_eq!(silent(exec.err().unwrap()).unwrap(), "within 5 s");

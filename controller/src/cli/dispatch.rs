@@ -71,7 +71,7 @@ pub(super) async fn run(args: DispatchArgs) -> Result<u8, Failure> {
     let (job, index) = limit.within("dispatch it", client.dispatch(&parent, &wanted)).await?;
     args.output.line(&format!("job/{parent} dispatched as job/{job}"));
     let report = Report { job: job.clone(), parent };
-    let jobs = vec![Wanted { job, version: Some(0) }];
+    let jobs = vec![Wanted::version(job, 0)];
     let accepted = Accepted { client: &client, jobs, index, goal: Goal::Complete };
     args.wait.finish(limit, accepted, &report, args.output).await
 }

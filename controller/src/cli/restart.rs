@@ -77,6 +77,7 @@ pub(super) async fn restart(args: RestartArgs) -> Result<u8, Failure> {
         what: "restart it",
         told: "restarting",
         task: task.as_deref(),
+        replaced: false,
     };
     round.of(&allocs, async |alloc| client.restart(alloc, &scope).await).await
 }

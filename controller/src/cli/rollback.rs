@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::Client,
+    client::{Changed, Client},
     failure::Failure,
     output::Output,
     wait::{Accepted, WaitFlags},
@@ -48,9 +48,8 @@ pub(super) async fn run(args: RollbackArgs) -> Result<u8, Failure> {
     let job = view.key.clone();
     let kept = limit.within("list its versions", client.versions(&job)).await?;
     let (current, to) = choose(&view, &kept, args.to)?;
-    let index = limit.within("roll it back", client.revert(&job, to, current)).await?;
-    let newest = limit.within("list its versions", client.newest_version(&job)).await?;
-    let version = newest.unwrap_or(current);
+    let reverting = client.revert(&job, to, current);
+    let Changed { index, version } = limit.within("roll it back", reverting).await?;
     if version == current {
         args.output.line(&format!("job/{job} unchanged: version {current} says the same as version {to}"));
     } else {

@@ -2,7 +2,7 @@
 //!
 //! In: allocations, and what to ask. Out: lines, a document for programs, and a wait where that is wanted.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use herdlet_api_types::{AllocId, JobKey, view::AllocView};
 use serde::Serialize;
@@ -40,6 +40,8 @@ pub(super) struct Round<'r> {
     /// What is told of each.
     pub(super) told: &'r str,
     pub(super) task: Option<&'r str>,
+    /// Others may take their place: their jobs are waited for, not they themselves.
+    pub(super) replaced: bool,
 }
 
 impl Round<'_> {
@@ -60,8 +62,12 @@ impl Round<'_> {
         });
         match touched.await {
             Ok(index) => {
-                let jobs: BTreeSet<&JobKey> = allocs.iter().map(|view| &view.spec.job_key).collect();
-                let jobs = jobs.into_iter().map(Wanted::any).collect();
+                let mut jobs: BTreeMap<&JobKey, Wanted> = BTreeMap::new();
+                for AllocView { spec, .. } in allocs {
+                    let wanted = jobs.entry(&spec.job_key).or_insert_with(|| Wanted::any(&spec.job_key));
+                    wanted.allocs.extend((!self.replaced).then_some(spec.id));
+                }
+                let jobs = jobs.into_values().collect();
                 let accepted = Accepted { client: self.client, jobs, index, goal: Goal::Converged };
                 self.wait.finish(self.limit, accepted, &report, self.output).await
             }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{
     Connection,
+    client::Changed,
     failure::{Failure, USAGE},
     output::Output,
     wait::{Accepted, WaitFlags},
@@ -49,9 +50,7 @@ pub(super) async fn run(args: ScaleArgs) -> Result<u8, Failure> {
     let (view, group) = find(&jobs, &args.target)?;
     let job = view.key.clone();
     let scaling = client.scale(&job, &group.name, args.count, &args.message);
-    let index = limit.within("scale it", scaling).await?;
-    let newest = limit.within("list its versions", client.newest_version(&job)).await?;
-    let version = newest.unwrap_or(view.version);
+    let Changed { index, version } = limit.within("scale it", scaling).await?;
     let name = &group.name;
     if group.count == args.count {
         args.output.line(&format!("job/{job} unchanged: group {name} has count {} already", args.count));

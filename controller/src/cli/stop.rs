@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::Client,
+    client::{Changed, Client},
     failure::{Failure, USAGE},
     output::Output,
     rollback,
@@ -93,6 +93,7 @@ pub(super) async fn stop(args: StopArgs) -> Result<u8, Failure> {
         what: "stop it",
         told: "stopping; another takes its place where it can be placed",
         task: None,
+        replaced: true,
     };
     round.of(&live, async |alloc| client.stop_alloc(alloc).await).await
 }
@@ -114,12 +115,10 @@ async fn decide(
 ) -> Result<u8, Failure> {
     let view = limit.within("find it", rollback::find(client, name)).await?;
     let job = view.key;
-    let index = match fate {
+    let Changed { index, version } = match fate {
         Fate::Stopped => limit.within("stop it", client.stop_job(&job)).await?,
         Fate::Started => limit.within("start it", client.start_job(&job)).await?,
     };
-    let newest = limit.within("list its versions", client.newest_version(&job)).await?;
-    let version = newest.unwrap_or(view.version);
     let told = fate.as_str();
     if version == view.version {
         output.line(&format!("job/{job} unchanged: it is {told} already"));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use futures_util::{Stream, StreamExt};
 use herdlet_api_types::{
-    JobKey,
+    AllocId, JobKey,
     alloc::{ClientStatus, Desired},
     api::Change,
     view::{AllocView, ConvergenceState, JobView},
@@ -143,12 +143,24 @@ pub(super) struct Wanted {
     pub(super) job: JobKey,
     /// The version that was applied: a newer one ends the wait. None where any will do.
     pub(super) version: Option<u64>,
+    /// Where it is about these allocations only: what else became of the job decides nothing.
+    pub(super) allocs: Vec<AllocId>,
 }
 
 impl Wanted {
     /// The job, whichever version it has.
     pub(super) fn any(job: &JobKey) -> Self {
-        Self { job: job.clone(), version: None }
+        Self { job: job.clone(), version: None, allocs: Vec::new() }
+    }
+
+    /// This version of the job, and no newer one.
+    pub(super) fn version(job: JobKey, version: u64) -> Self {
+        Self { job, version: Some(version), allocs: Vec::new() }
+    }
+
+    /// Nothing more is done about it. An allocation that was asked for something is looked after also where its job has failed.
+    fn is_given_up(&self, job: &JobView) -> bool {
+        self.allocs.is_empty() && job.convergence.state == ConvergenceState::Failed
     }
 }
 
@@ -288,7 +300,13 @@ impl Waiting {
     }
 
     fn jobs<'s>(&self, shown: &'s Shown) -> Vec<&'s JobView> {
-        self.wanted.iter().filter_map(|wanted| Some(&**shown.jobs.get(&wanted.job)?)).collect()
+        self.of(shown, |_, _| true)
+    }
+
+    /// Those of the jobs that are meant.
+    fn of<'s>(&self, shown: &'s Shown, meant: impl Fn(&Wanted, &JobView) -> bool) -> Vec<&'s JobView> {
+        let known = |wanted: &Wanted| shown.jobs.get(&wanted.job).map(|view| &**view);
+        self.wanted.iter().filter_map(|wanted| known(wanted).filter(|view| meant(wanted, view))).collect()
     }
 
     fn allocs<'s>(&self, shown: &'s Shown) -> Vec<&'s AllocView> {
@@ -307,15 +325,24 @@ impl Waiting {
     /// How it ended; none while it goes on.
     fn verdict(&self, shown: &Shown) -> Option<Waited> {
         let verdicts: Vec<_> = self.wanted.iter().map(|wanted| self.verdict_on(wanted, shown)).collect();
-        let ended = |wanted: fn(&Waited) -> bool| verdicts.iter().flatten().find(|one| wanted(one)).cloned();
-        if let Some(superseded) = ended(|one| matches!(one, Waited::Superseded(_) | Waited::Reverted(_))) {
-            return Some(superseded);
+        let is_superseded = |one: &&Waited| matches!(one, Waited::Superseded(_) | Waited::Reverted(_));
+        if let Some(superseded) = verdicts.iter().flatten().find(is_superseded) {
+            return Some(superseded.clone());
         }
         // One that failed is told when the others have ended too: what they do is worth waiting for.
         if verdicts.iter().any(Option::is_none) {
             return None;
         }
-        ended(|one| matches!(one, Waited::Failed(_))).or(Some(Waited::Reached))
+        let failed = verdicts.into_iter().flatten().filter_map(|one| match one {
+            Waited::Failed(why) => Some(why),
+            Waited::Reached
+            | Waited::Reverted(_)
+            | Waited::Superseded(_)
+            | Waited::TimedOut
+            | Waited::Interrupted => None,
+        });
+        let failed: Vec<String> = failed.collect();
+        Some(if failed.is_empty() { Waited::Reached } else { Waited::Failed(failed.join("; ")) })
     }
 
     fn verdict_on(&self, wanted: &Wanted, shown: &Shown) -> Option<Waited> {
@@ -338,11 +365,25 @@ impl Waiting {
         }
         if let Some(version) = wanted.version.filter(|version| job.version > *version) {
             let failed = job.deployments.iter().find(|known| known.job_version == version);
-            if let Some(failed) = failed.filter(|known| known.reverted_to.is_some()) {
-                return Some(Waited::Reverted(format!("{}: {}", wanted.job, failed.description)));
+            if let Some((failed, to)) = failed.and_then(|known| Some((known, known.reverted_to?))) {
+                let came_of_it = match job.convergence.state {
+                    // Whether the old version is back is worth waiting for.
+                    ConvergenceState::Progressing | ConvergenceState::Waiting => return None,
+                    ConvergenceState::Converged => format!("version {to} is back"),
+                    ConvergenceState::Failed => {
+                        format!("version {to} was to come back, and: {}", job.convergence.message)
+                    }
+                };
+                return Some(Waited::Reverted(format!(
+                    "{}: {}; {came_of_it}",
+                    wanted.job, failed.description
+                )));
             }
             let message = format!("version {} of job {} was applied meanwhile", job.version, wanted.job);
             return Some(Waited::Superseded(message));
+        }
+        if !wanted.allocs.is_empty() {
+            return verdict_on_allocs(&wanted.allocs, shown);
         }
         if job.job.stop && self.goal != Goal::Converged {
             return Some(Waited::Failed(format!("job {} is stopped", wanted.job)));
@@ -377,18 +418,18 @@ impl Waiting {
             Waited::Reached => crate::tell!("{names} {goal} in {seconds:.1} s"),
             Waited::Failed(why) => {
                 crate::tell!("not {goal}: {why}");
-                if let Some(failed) = self.jobs(shown).into_iter().find(|view| has_failed(view)) {
+                for failed in self.of(shown, Wanted::is_given_up) {
                     crate::tell!("  {}", what_now(failed));
                 }
             }
             Waited::Reverted(why) | Waited::Superseded(why) => crate::tell!("not {goal}: {why}"),
             Waited::TimedOut => {
-                for failed in self.jobs(shown).into_iter().filter(|view| has_failed(view)) {
+                for failed in self.of(shown, Wanted::is_given_up) {
                     crate::tell!("{} has failed: {}", failed.key, failed.convergence.message);
                     crate::tell!("  {}", what_now(failed));
                 }
                 crate::tell!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
-                if let Some(tried) = self.jobs(shown).into_iter().find(|view| !has_failed(view)) {
+                if let Some(tried) = self.of(shown, |wanted, view| !wanted.is_given_up(view)).first() {
                     crate::tell!("  see why: herdlet explain {}", tried.key);
                 }
             }
@@ -402,22 +443,43 @@ impl Waiting {
 
     /// What is not as wanted yet and may still be, and why.
     fn open(&self, shown: &Shown) -> String {
-        let is_tried = |job: &JobKey| shown.jobs.get(job).is_some_and(|view| !has_failed(view));
+        let tried = self.of(shown, |wanted, view| !wanted.is_given_up(view));
+        let is_tried = |job: &JobKey| tried.iter().any(|view| view.key == *job);
         let of_allocs = self.allocs(shown).into_iter().filter(|view| is_tried(&view.spec.job_key));
         let of_allocs = of_allocs.filter(|view| view.convergence.state != ConvergenceState::Converged);
         let mut open: Vec<String> =
             of_allocs.map(|view| format!("{}: {}", view.spec.name(), view.convergence.message)).collect();
         if open.is_empty() {
-            let jobs = self.jobs(shown).into_iter().filter(|view| !has_failed(view));
-            let jobs = jobs.filter(|view| view.convergence.state != ConvergenceState::Converged);
+            let jobs = tried.iter().filter(|view| view.convergence.state != ConvergenceState::Converged);
             open.extend(jobs.map(|view| format!("{}: {}", view.key, view.convergence.message)));
         }
         if open.is_empty() { "nothing is open".to_owned() } else { open.join("; ") }
     }
 }
 
-fn has_failed(view: &JobView) -> bool {
-    view.convergence.state == ConvergenceState::Failed
+/// How it ended with allocations that were asked for something; none while it goes on.
+fn verdict_on_allocs(allocs: &[AllocId], shown: &Shown) -> Option<Waited> {
+    let mut reached = true;
+    for alloc in allocs {
+        let Some(view) = shown.allocs.get(alloc) else {
+            return Some(Waited::Failed(format!("allocation {} is gone", alloc.short())));
+        };
+        let name = view.spec.name();
+        if view.spec.desired != Desired::Run {
+            return Some(Waited::Failed(format!(
+                "{name} was stopped meanwhile: {}",
+                view.spec.desired_description
+            )));
+        }
+        match view.convergence.state {
+            ConvergenceState::Failed => {
+                return Some(Waited::Failed(format!("{name}: {}", view.convergence.message)));
+            }
+            ConvergenceState::Converged => {}
+            ConvergenceState::Progressing | ConvergenceState::Waiting => reached = false,
+        }
+    }
+    reached.then_some(Waited::Reached)
 }
 
 /// What can be done about a job that has failed.
@@ -445,7 +507,7 @@ mod tests {
         view: Option<JobView>,
         allocs: Vec<AllocView>,
     ) -> Option<Waited> {
-        let wanted = Wanted { job: job("web", "g", "t").key(), version };
+        let wanted = Wanted { version, ..Wanted::any(&job("web", "g", "t").key()) };
         let mut shown = Shown::default();
         if let Some(view) = view {
             shown.apply(Change::Job(Arc::new(view)));
@@ -459,6 +521,44 @@ mod tests {
 
     fn code(waited: Option<Waited>) -> Option<u8> {
         waited.map(|waited| waited.code())
+    }
+
+    /// A deployment that has failed stays so until there is another version: that says nothing of a restart.
+    #[test]
+    fn who_restarts_something_waits_for_it_also_where_its_job_has_failed() {
+        let web = job("web", "g", "t");
+        let failed =
+            JobView { convergence: verdict(ConvergenceState::Failed, "rollout"), ..job_view(&web, 1) };
+        let waited = |state, desired| {
+            let mut view = AllocView { convergence: verdict(state, "why"), ..alloc_view(&web, 0, 1) };
+            Arc::make_mut(&mut view.spec).desired = desired;
+            let wanted = Wanted { allocs: vec![view.spec.id], ..Wanted::any(&web.key()) };
+            let mut shown = Shown::default();
+            shown.apply(Change::Job(Arc::new(failed.clone())));
+            shown.apply(Change::Alloc(Arc::new(view)));
+            shown.apply(Change::Index(9));
+            Waiting { wanted: vec![wanted], index: 0, goal: Goal::Converged }.verdict(&shown)
+        };
+        use ConvergenceState as C;
+        assert_eq!(waited(C::Progressing, Desired::Run), None);
+        assert_eq!(waited(C::Converged, Desired::Run), Some(Waited::Reached));
+        assert_eq!(waited(C::Failed, Desired::Run), Some(Waited::Failed("web.g[0]: why".to_owned())));
+        assert_eq!(code(waited(C::Progressing, Desired::Stop)), Some(FAILED));
+    }
+
+    #[test]
+    fn of_several_jobs_that_failed_each_is_told() {
+        let mut shown = Shown::default();
+        let mut wanted = Vec::new();
+        for name in ["api", "web"] {
+            let view = job_view(&job(name, "g", "t"), 0);
+            wanted.push(Wanted::any(&view.key));
+            let convergence = verdict(ConvergenceState::Failed, "why");
+            shown.apply(Change::Job(Arc::new(JobView { convergence, ..view })));
+        }
+        shown.apply(Change::Index(9));
+        let waited = Waiting { wanted, index: 0, goal: Goal::Converged }.verdict(&shown);
+        assert_eq!(waited, Some(Waited::Failed("api: why; web: why".to_owned())));
     }
 
     #[test]

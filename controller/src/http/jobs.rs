@@ -21,6 +21,7 @@ use super::{
     evaluations::Trigger,
     payload,
     query::{Params, Read, Source, flag},
+    target::Changed,
 };
 
 /// All jobs as they are shown, of every namespace.
@@ -130,9 +131,16 @@ pub(super) async fn start(
     Params(read): Params<Read>,
 ) -> ApiResult<Json<Value>> {
     let job = read.job(id);
-    let index = shared.applied(Command::Start { job: job.clone() }).await?;
-    let eval = shared.evaluations.note(&job, Trigger::JobRegister, index);
-    Ok(Json(registered(&eval, index, index, "")))
+    let changed = shared.job_changed(Command::Start { job: job.clone() }).await?;
+    let eval = shared.evaluations.note(&job, Trigger::JobRegister, changed.index);
+    Ok(Json(reversioned(&eval, changed, "")))
+}
+
+/// What follows a change that may have given a job another version: beyond Nomad, which one that is.
+pub(super) fn reversioned(eval: &str, Changed { index, version }: Changed, warnings: &str) -> Value {
+    let mut answer = registered(eval, index, index, warnings);
+    answer["JobVersion"] = version.into();
+    answer
 }
 
 /// What becomes of a job that is deregistered.
@@ -151,14 +159,15 @@ pub(super) async fn remove(
     Params(Deregistration { purge }): Params<Deregistration>,
 ) -> ApiResult<Json<Value>> {
     let job = read.job(id);
-    let index = if purge {
-        shared.accepted(Command::Delete { job: job.clone() }).await?
+    let (index, version) = if purge {
+        (shared.accepted(Command::Delete { job: job.clone() }).await?, None)
     } else {
-        shared.applied(Command::Stop { job: job.clone() }).await?
+        let Changed { index, version } = shared.job_changed(Command::Stop { job: job.clone() }).await?;
+        (index, Some(version))
     };
     let eval = shared.evaluations.note(&job, Trigger::JobDeregister, index);
     Ok(Json(json!({
         "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": index, "VolumeEvalID": "", "VolumeEvalIndex": 0,
-        "Index": index, "LastContact": 0, "KnownLeader": true,
+        "JobVersion": version, "Index": index, "LastContact": 0, "KnownLeader": true,
     })))
 }

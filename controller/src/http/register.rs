@@ -26,7 +26,7 @@ use super::{
     Shared, body,
     error::{ApiError, ApiResult},
     evaluations::Trigger,
-    jobs::registered,
+    jobs::reversioned,
 };
 use crate::desired::{
     manifests::{self, Loaded},
@@ -84,9 +84,9 @@ async fn accept(shared: &Shared, request: Request, id: Option<String>) -> ApiRes
     } else {
         Command::Apply { jobs: vec![job], volumes: Vec::new() }
     };
-    let index = shared.applied(command).await?;
-    let eval = shared.evaluations.note(&key, Trigger::JobRegister, index);
-    Ok(Json(registered(&eval, index, index, &warnings)))
+    let changed = shared.job_changed(command).await?;
+    let eval = shared.evaluations.note(&key, Trigger::JobRegister, changed.index);
+    Ok(Json(reversioned(&eval, changed, &warnings)))
 }
 
 /// The text of a job file, in Nomad's words.

@@ -18,7 +18,7 @@ use super::{
     Shared, body,
     error::{ApiError, ApiResult},
     evaluations::Trigger,
-    jobs::registered,
+    jobs::reversioned,
     query::{Params, Read},
 };
 
@@ -82,7 +82,7 @@ pub(super) async fn scale(
 ) -> ApiResult<Json<Value>> {
     let job = read.job(id);
     let (group, count, note) = scale.read()?;
-    let index = shared.applied(Command::Scale { job: job.clone(), group, count, note }).await?;
-    let eval = count.map(|_| shared.evaluations.note(&job, Trigger::JobScaling, index));
-    Ok(Json(registered(&eval.unwrap_or_default(), index, index, "")))
+    let changed = shared.job_changed(Command::Scale { job: job.clone(), group, count, note }).await?;
+    let eval = count.map(|_| shared.evaluations.note(&job, Trigger::JobScaling, changed.index));
+    Ok(Json(reversioned(&eval.unwrap_or_default(), changed, "")))
 }

@@ -76,12 +76,24 @@ impl Shared {
         Ok(index)
     }
 
-    /// The same for a change of jobs.
-    pub(super) async fn applied(&self, command: Command) -> ApiResult<u64> {
+    /// The same for a change of one job: with its version now.
+    pub(super) async fn job_changed(&self, command: Command) -> ApiResult<Changed> {
         let reply = self.request(command).await?;
-        let Reply::Applied { index, .. } = reply else { return Err(unexpected(reply)) };
-        Ok(index)
+        let Reply::Applied { index, ref jobs, .. } = reply else { return Err(unexpected(reply)) };
+        match &jobs[..] {
+            [job] => Ok(Changed { index, version: job.version }),
+            _ => Err(unexpected(reply)),
+        }
     }
+}
+
+/// What a request has made of a job.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Changed {
+    /// The index of its commit.
+    pub(super) index: u64,
+    /// The job's version now.
+    pub(super) version: u64,
 }
 
 /// A whole allocation id; not every spelling of a UUID is one.

@@ -20,7 +20,7 @@ use super::{
     error::ApiResult,
     evaluations::Trigger,
     filter::Filter,
-    jobs::registered,
+    jobs::reversioned,
     list::fitting,
     payload,
     query::{Params, Read, Source},
@@ -75,9 +75,9 @@ pub(super) async fn revert(
 ) -> ApiResult<Json<Value>> {
     let Revert { job_version: to, enforce_prior_version: prior } = revert;
     let job = read.job(id);
-    let index = shared.applied(Command::Revert { job: job.clone(), to, prior }).await?;
-    let eval = shared.evaluations.note(&job, Trigger::JobRegister, index);
-    Ok(Json(registered(&eval, index, index, "")))
+    let changed = shared.job_changed(Command::Revert { job: job.clone(), to, prior }).await?;
+    let eval = shared.evaluations.note(&job, Trigger::JobRegister, changed.index);
+    Ok(Json(reversioned(&eval, changed, "")))
 }
 
 fn newest_first(view: &JobView) -> Vec<JobVersion> {

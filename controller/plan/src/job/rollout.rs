@@ -164,8 +164,15 @@ pub fn plan<'a>(
         kept.push(current);
         kept.extend(find(current).and_then(|placed| placed.previous));
     }
-    let canaries = state.slots.values().flatten().filter_map(|slot| slot.canary);
-    kept.extend(canaries.filter(|canary| is_of_deployment(*canary, state.deployment(), find)));
+    for canary in state.slots.values().flatten().filter_map(|slot| slot.canary) {
+        // With its job it is stopped as all else is, and stays for its logs.
+        if job.stop {
+            want(&mut steps, canary, find, Desired::Stop, STOPPED);
+        }
+        if job.stop || is_of_deployment(canary, state.deployment(), find) {
+            kept.push(canary);
+        }
+    }
     kept.sort_unstable();
     for alloc in allocs.iter().filter(|alloc| kept.binary_search(alloc).is_err()) {
         want(&mut steps, *alloc, find, Desired::Gone, "replaced");

@@ -99,7 +99,7 @@ impl World {
         let at = usize::try_from(spec.index).unwrap_or(usize::MAX);
         let slot = job.state.slots.get(&spec.group).and_then(|slots| slots.get(at));
         slot.is_some_and(|slot| {
-            slot.canary == Some(spec.id)
+            (slot.canary == Some(spec.id) && !job.current.stop)
                 || (slot.alloc == Some(spec.id) && spec.index < job.current.wanted(group))
         })
     }

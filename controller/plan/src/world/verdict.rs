@@ -110,12 +110,8 @@ impl JobEntry {
             worst.weigh(ConvergenceState::Waiting, || plain(*reason, message));
         }
         self.weigh_deployment(key, allocs, &mut worst);
-        if let Some((_, at, index)) = self.open.slots.first()
-            && let Some(group) = self.current.groups.get(*at)
-        {
-            let alloc = slot(self, allocs, group, *index);
-            let name = SlotName { key, group: &group.name, index: *index };
-            worst.weigh(state_of(self, group, alloc), || why_of(self, group, alloc, &name));
+        if let Some(slot) = self.worst_slot(allocs) {
+            worst.weigh(slot.state, || slot.why(self, key));
         }
         if let Some(alloc) = self.open.lingering.and_then(|id| allocs.get(id)) {
             worst.weigh(ConvergenceState::Progressing, || {
@@ -127,6 +123,14 @@ impl JobEntry {
 }
 
 impl JobEntry {
+    /// The first of the worst slots that have not converged.
+    fn worst_slot<'a>(&'a self, allocs: &'a Allocs) -> Option<OpenSlot<'a>> {
+        let (_, at, index) = self.open.slots.first()?;
+        let group = self.current.groups.get(*at)?;
+        let alloc = slot(self, allocs, group, *index);
+        Some(OpenSlot { group, index: *index, alloc, state: state_of(self, group, alloc) })
+    }
+
     /// What the deployment of the current version adds: it failed, or its canaries are not promoted.
     fn weigh_deployment(&self, key: &JobKey, allocs: &Allocs, worst: &mut Worst) {
         let Some(known) = self.state.deployment().filter(|_| !self.state.deleting) else { return };
@@ -134,7 +138,11 @@ impl JobEntry {
         let is_open = !self.open.slots.is_empty();
         match deployment.status {
             DeploymentStatus::Failed if is_open => {
-                worst.weigh(ConvergenceState::Failed, || plain(Reason::Error, &deployment.description));
+                worst.weigh(ConvergenceState::Failed, || {
+                    let slot = self.worst_slot(allocs).filter(|slot| slot.state == ConvergenceState::Failed);
+                    let why = slot.map_or(String::new(), |slot| format!(": {}", slot.why(self, key).message));
+                    plain(Reason::Error, &format!("{}{why}", deployment.description))
+                });
             }
             DeploymentStatus::Running => self.weigh_canaries(key, known, allocs, worst),
             DeploymentStatus::Failed | DeploymentStatus::Successful | DeploymentStatus::Cancelled => {}
@@ -207,6 +215,21 @@ fn overdue_at(known: &DeploymentState, group: &str) -> Option<Moment> {
 /// The deployment that an allocation of the current version is part of.
 fn deployment_of<'j>(job: &'j JobEntry, group: &Group) -> Option<&'j DeploymentState> {
     job.state.deployment().filter(|known| known.group(&group.name).is_some())
+}
+
+/// A slot that has not converged.
+struct OpenSlot<'a> {
+    group: &'a Group,
+    index: usize,
+    alloc: Option<&'a AllocEntry>,
+    state: ConvergenceState,
+}
+
+impl OpenSlot<'_> {
+    fn why(&self, job: &JobEntry, key: &JobKey) -> Why {
+        let name = SlotName { key, group: &self.group.name, index: self.index };
+        why_of(job, self.group, self.alloc, &name)
+    }
 }
 
 /// How a slot is called in output, also one without an allocation.

@@ -13,13 +13,6 @@ pub enum Effect {
     Open,
 }
 
-impl Effect {
-    /// What such requests do.
-    pub fn of(method: &reqwest::Method) -> Self {
-        if *method == reqwest::Method::GET { Self::None } else { Self::Open }
-    }
-}
-
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {

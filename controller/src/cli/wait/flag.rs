@@ -35,7 +35,7 @@ pub(in crate::cli) struct Accepted<'a> {
 impl<'a> Accepted<'a> {
     /// A version of a job, which is to converge.
     pub(in crate::cli) fn version(client: &'a Client, job: JobKey, version: u64, index: u64) -> Self {
-        let jobs = vec![Wanted { job, version: Some(version) }];
+        let jobs = vec![Wanted::version(job, version)];
         Self { client, jobs, index, goal: Goal::Converged }
     }
 }

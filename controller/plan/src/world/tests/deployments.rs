@@ -179,6 +179,11 @@ fn a_bad_allocation_is_the_end_unless_its_deployment_takes_the_job_back() {
             (Failed, Reason::Error, "j.a[0]: it is bad")
         };
         assert_eq!(verdict(&bench), (state, Some(reason), said.to_owned(), auto_revert), "{canary}");
+        if !auto_revert && canary == 0 {
+            bench.ask(Command::FailDeployment { id: deployment(&bench).id });
+            let said = "Deployment marked as failed: j.a[0]: it is bad";
+            assert_eq!(verdict(&bench), (state, Some(reason), said.to_owned(), false), "{canary}");
+        }
     }
 }
 

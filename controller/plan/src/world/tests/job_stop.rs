@@ -156,3 +156,42 @@ fn only_what_is_there_and_stays_is_stopped() {
     bench.ask(Command::Delete { job: key() });
     assert_eq!(refused(&mut bench), Refusal::Conflict("job \"j\" is being deleted".to_owned()));
 }
+
+/// Their logs say why nobody wanted to promote them.
+#[test]
+fn canaries_are_stopped_with_their_job_and_stay_until_they_are_collected() {
+    let version = |canary, color: &str| {
+        let mut jobs = one_task();
+        jobs[0].groups[0].update = Some(herdlet_api_types::job::Update {
+            health_check: herdlet_api_types::job::HealthCheck::Manual,
+            canary,
+            ..fixture::update()
+        });
+        jobs[0].groups[0].tasks[0].env.insert("COLOR".to_owned(), color.to_owned());
+        jobs
+    };
+    let mut bench = Bench::new();
+    bench.apply(version(0, "blue"), Vec::new());
+    bench.settle();
+    let id = bench.job().deployments[0].id;
+    bench.ask(Command::SetAllocHealth { id, healthy: vec![bench.id()], unhealthy: Vec::new() });
+    bench.settle();
+    bench.apply(version(1, "green"), Vec::new());
+    bench.settle();
+    assert_eq!(wanted(&bench).len(), 2);
+    stop(&mut bench);
+    let stopped = (Desired::Stop, "job was stopped".to_owned());
+    for _ in 0..2 {
+        assert_eq!(wanted(&bench), [stopped.clone(), stopped.clone()]);
+        assert_eq!(bench.convergence(&key()).state, ConvergenceState::Converged);
+        bench.restart(at(9));
+        bench.settle();
+    }
+    let all: Vec<AllocId> = bench.world.allocations().map(|(spec, _)| spec.id).collect();
+    let (reply, _) = bench.ask(Command::Collect { jobs: Vec::new(), allocs: all });
+    let Reply::Collected { allocs, .. } = reply else { panic!("{reply:?}") };
+    bench.settle();
+    assert_eq!((allocs.len(), wanted(&bench).len()), (2, 0), "nothing else of them is kept");
+    ask(&mut bench, Command::Start { job: key() });
+    assert_eq!(wanted(&bench), [(Desired::Run, String::new())]);
+}
