@@ -5,11 +5,12 @@ use std::{collections::BTreeMap, path::PathBuf};
 use clap::Args;
 use herdlet_api_types::{
     JobKey,
+    alloc::{Allocation, Desired},
     api::{ApplyRequest, ManifestText},
     job::Job,
     manifest::{JobManifest, VolumeManifest},
     nomad,
-    view::{JobView, Unplaced},
+    view::{AllocView, JobView, Unplaced},
 };
 use herdlet_plan::job::difference::replacing;
 use serde::Serialize;
@@ -150,7 +151,8 @@ pub(super) async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     let mut set = set.map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
     let client = args.connection.client()?;
     let wanted = documents(&set)?;
-    let (jobs, volumes, planned) = tokio::try_join!(client.jobs(), client.volumes(), client.plan(&wanted))?;
+    let known = async { tokio::try_join!(client.jobs(), client.allocs(), client.volumes()) };
+    let ((jobs, allocs, volumes), planned) = tokio::try_join!(known, client.plan(&wanted))?;
     if let Some(name) = &args.prune {
         join(&mut set, name, &jobs)?;
     }
@@ -168,7 +170,8 @@ pub(super) async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
         let known = view.map(|view| document(&view.job));
         let wanted = document(&loaded.object);
         changes.extend(change(format!("job/{key}"), known.as_ref(), &wanted).map(|change| {
-            let groups = groups(view.map(|view| &*view.job), &loaded.object, &change.fields);
+            let known = view.map(|view| Known::of(view, &allocs));
+            let groups = groups(known.as_ref(), &loaded.object, &change.fields);
             let planned = planned.jobs.iter().find(|planned| planned.job == key);
             Change {
                 groups,
@@ -254,9 +257,44 @@ fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Chang
     (!fields.is_empty()).then(|| Change { object, change: Kind::Update, fields, ..Change::default() })
 }
 
+/// A job as it is.
+struct Known<'k> {
+    /// Its newest version.
+    job: &'k Job,
+    /// What runs and is to go on: of older versions too, while canaries wait or after a roll-out that has failed.
+    runs: Vec<&'k Allocation>,
+}
+
+impl<'k> Known<'k> {
+    fn of(view: &'k JobView, allocs: &'k [AllocView]) -> Self {
+        let specs = allocs.iter().map(|alloc| &*alloc.spec);
+        // What becomes of canaries is their deployment's affair, which ends with the version.
+        let stays = |spec: &&Allocation| {
+            let is_canary = spec.deployment.is_some_and(|deployment| deployment.canary);
+            spec.job_key == view.key && spec.desired == Desired::Run && !is_canary
+        };
+        Self { job: &view.job, runs: specs.filter(stays).collect() }
+    }
+
+    /// What of the group asks for other allocations, by paths.
+    fn replacing(&self, wanted: &Job, group: &str) -> Vec<String> {
+        let running: Vec<&Job> =
+            self.runs.iter().filter(|spec| spec.group == group).map(|spec| &*spec.job).collect();
+        let running = if running.is_empty() { vec![self.job] } else { running };
+        let mut asking: Vec<String> = Vec::new();
+        for path in running.into_iter().flat_map(|job| replacing(job, wanted, group)) {
+            if !asking.contains(&path) {
+                asking.push(path);
+            }
+        }
+        asking
+    }
+}
+
 /// What becomes of each group when `known`, if there is such a job, becomes `wanted`, which differ in `fields`.
-fn groups(known: Option<&Job>, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange> {
-    let gone = known.iter().flat_map(|known| &known.groups);
+fn groups(known: Option<&Known<'_>>, wanted: &Job, fields: &[FieldChange]) -> Vec<GroupChange> {
+    let current = known.map(|known| known.job);
+    let gone = current.iter().flat_map(|known| &known.groups);
     let gone = gone.filter(|group| wanted.group(&group.name).is_none());
     let names = wanted.groups.iter().chain(gone).map(|group| group.name.as_str());
     let change = |group: &str| {
@@ -267,11 +305,11 @@ fn groups(known: Option<&Job>, wanted: &Job, fields: &[FieldChange]) -> Vec<Grou
             .filter(|path| is_of_job(path) || path.strip_prefix(&own).is_some_and(|rest| rest != "count"))
             .map(|path| path.strip_prefix(&own).unwrap_or(path).to_owned())
             .collect();
-        let asking = known.map_or_else(Vec::new, |known| replacing(known, wanted, group));
+        let asking = known.map_or_else(Vec::new, |known| known.replacing(wanted, group));
         let count = |job: &Job| job.group(group).map_or(0, |group| i64::from(job.wanted(group)));
         // What is stopped, or makes children, runs nothing by itself.
         let runs = |job: &'_ Job| !job.makes_children() && count(job) > 0;
-        let (change, because) = match (known.is_some_and(runs), runs(wanted)) {
+        let (change, because) = match (current.is_some_and(runs), runs(wanted)) {
             (false, false) => (GroupKind::Nothing, Vec::new()),
             (false, true) => (GroupKind::Create, Vec::new()),
             (true, false) => (GroupKind::Stop, Vec::new()),
@@ -283,7 +321,7 @@ fn groups(known: Option<&Job>, wanted: &Job, fields: &[FieldChange]) -> Vec<Grou
         let update = update.filter(|_| change == GroupKind::Replace);
         let at_a_time = update.map(|update| update.max_parallel);
         let canaries = update.map_or(0, |update| update.canary);
-        let before = known.filter(|known| runs(known)).map_or(0, count);
+        let before = current.filter(|known| runs(known)).map_or(0, count);
         let more = if runs(wanted) { count(wanted) - before } else { 0 };
         GroupChange { group: group.to_owned(), change, more, canaries, at_a_time, because }
     };
@@ -401,6 +439,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::test_views::{alloc_view, job_view};
 
     fn plain(text: &str) -> String {
         anstream::adapter::strip_str(text).to_string()
@@ -438,7 +477,7 @@ mod tests {
         wanted.groups[3].tasks[0].kill_timeout = herdlet_api_types::Duration::from_secs(90);
         wanted.groups[4].name = "new".to_owned();
         let change = change("job/web".to_owned(), Some(&document(&known)), &document(&wanted)).unwrap();
-        let told = groups(Some(&known), &wanted, &change.fields);
+        let told = groups(Some(&idle(&known)), &wanted, &change.fields);
         let told: Vec<_> =
             told.iter().map(|one| (one.group.as_str(), one.change, one.because.join(" "))).collect();
         assert_eq!(told[0], ("same", GroupKind::Nothing, String::new()));
@@ -448,17 +487,17 @@ mod tests {
         assert_eq!(told[3], ("work", GroupKind::Replace, "tasks[httpd].env.A".to_owned()));
         assert_eq!(told[4], ("new", GroupKind::Create, String::new()));
         assert_eq!(told[5], ("old", GroupKind::Stop, String::new()));
-        let change = Change { groups: groups(Some(&known), &wanted, &change.fields), ..change };
+        let change = Change { groups: groups(Some(&idle(&known)), &wanted, &change.fields), ..change };
         let replaced =
             "  group work: replace, all at once (it has no `update`), because of tasks[httpd].env.A\n";
         assert!(plain(&lines(&change)).contains(replaced));
         assert!(plain(&lines(&change)).contains("  group more: 1 more\n"));
         wanted.groups[3].update = wanted.groups[2].update.clone();
-        let change = Change { groups: groups(Some(&known), &wanted, &change.fields), ..change };
+        let change = Change { groups: groups(Some(&idle(&known)), &wanted, &change.fields), ..change };
         assert!(plain(&lines(&change)).contains("  group work: replace, 2 at a time, because of "));
         let update = wanted.groups[3].update.as_mut().unwrap();
         update.canary = 1;
-        let change = Change { groups: groups(Some(&known), &wanted, &change.fields), ..change };
+        let change = Change { groups: groups(Some(&idle(&known)), &wanted, &change.fields), ..change };
         assert!(
             plain(&lines(&change))
                 .contains("  group work: replace, 1 canary first, 2 at a time, because of ")
@@ -468,13 +507,35 @@ mod tests {
         assert!(plain(&lines(&created)).starts_with("+ job/web\n  group same: create 1\n"));
     }
 
+    /// It was told as replacing what an apply leaves running.
+    #[test]
+    fn while_canaries_wait_a_text_is_compared_with_what_runs() {
+        let blue = crate::test_views::job("web", "front", "httpd");
+        let mut green = (*blue).clone();
+        green.groups[0].tasks[0].env.insert("COLOR".to_owned(), "green".to_owned());
+        let mut view = job_view(&blue, 1);
+        view.job = std::sync::Arc::new(green);
+        let (runs, mut canary) = (alloc_view(&blue, 0, 1), alloc_view(&view.job, 0, 2));
+        let spec = std::sync::Arc::make_mut(&mut canary.spec);
+        let id = herdlet_api_types::DeploymentId::from_hash([1; 16]);
+        spec.deployment = Some(herdlet_api_types::alloc::AllocDeployment { id, canary: true });
+        let allocs = [runs, canary];
+        let told = |wanted: &Job| groups(Some(&Known::of(&view, &allocs)), wanted, &[])[0].change;
+        assert_eq!(told(&blue), GroupKind::Nothing);
+        assert_eq!(told(&view.job), GroupKind::Replace);
+    }
+
+    fn idle(job: &Job) -> Known<'_> {
+        Known { job, runs: Vec::new() }
+    }
+
     /// It was told as changed in place, though nothing of it had run.
     #[test]
     fn what_makes_children_runs_nothing_by_itself() {
         let plain = (*crate::test_views::job("web", "front", "httpd")).clone();
         let mut periodic = plain.clone();
         periodic.parameterized = Some(herdlet_api_types::job::Parameterized::default());
-        let told = |known: &Job, wanted: &Job| groups(Some(known), wanted, &[])[0].change;
+        let told = |known: &Job, wanted: &Job| groups(Some(&idle(known)), wanted, &[])[0].change;
         assert_eq!(told(&periodic, &plain), GroupKind::Create);
         assert_eq!(told(&plain, &periodic), GroupKind::Stop);
         assert_eq!(told(&periodic, &periodic), GroupKind::Nothing);
