@@ -7,8 +7,8 @@ use std_alloc::{borrow::ToOwned, collections::BTreeMap, vec, vec::Vec};
 use crate::{
     Duration,
     job::{
-        DelayFunction, Group, HealthCheck, Job, JobType, Lifecycle, LogMode, Logs, ReschedulePolicy,
-        Resources, RestartMode, RestartPolicy, Task, Update,
+        AddressMode, DelayFunction, Group, HealthCheck, Job, JobType, Lifecycle, LogMode, Logs, Provider,
+        ReschedulePolicy, Resources, RestartMode, RestartPolicy, Service, Task, Update,
     },
     manifest::defaults::NODE_POOL,
 };
@@ -43,6 +43,24 @@ pub fn task(name: &str) -> Task {
         shutdown_delay: Duration::ZERO,
         constraints: Vec::new(),
         affinities: Vec::new(),
+    }
+}
+
+/// A service in Consul without a port.
+pub fn service(name: &str) -> Service {
+    Service {
+        name: name.to_owned(),
+        provider: Provider::Consul,
+        port: None,
+        address: None,
+        address_mode: AddressMode::Auto,
+        tags: Vec::new(),
+        canary_tags: Vec::new(),
+        meta: BTreeMap::new(),
+        canary_meta: BTreeMap::new(),
+        tagged_addresses: BTreeMap::new(),
+        enable_tag_override: false,
+        checks: Vec::new(),
     }
 }
 

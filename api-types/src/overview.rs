@@ -23,8 +23,24 @@ pub struct Overview {
     pub overdue: u64,
     /// Differences from what is wanted that were repaired within the last 24 hours, while this agent ran.
     pub drift_repaired: u64,
+    /// How much of these 24 hours the agent has seen.
+    #[serde(default)]
+    pub drift_known: Duration,
     /// All jobs; those that are not as wanted come first.
     pub jobs: Vec<JobRow>,
+}
+
+impl Overview {
+    /// How many differences were repaired, and in what time: a day, or less where the agent has not run for one.
+    pub fn drift(&self) -> String {
+        const MINUTE_NS: i64 = 60_000_000_000;
+        let minutes = self.drift_known.as_nanos() / MINUTE_NS;
+        let time = match minutes {
+            60.. => format!("{}h", minutes / 60),
+            _ => format!("{}m", minutes.max(1)),
+        };
+        format!("drift {} repaired ({time})", self.drift_repaired)
+    }
 }
 
 /// A job on that screen.

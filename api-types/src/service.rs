@@ -23,10 +23,16 @@ pub struct Registration {
     pub address: String,
     /// Port, 0 for none.
     pub port: u16,
-    /// Tags, sorted.
+    /// Tags, sorted; those for canaries where it is one.
     pub tags: Vec<String>,
+    /// Others may change the tags.
+    #[serde(default)]
+    pub enable_tag_override: bool,
     /// Meta; carries our owner mark.
     pub meta: BTreeMap<String, String>,
+    /// Further addresses by name.
+    #[serde(default)]
+    pub tagged_addresses: BTreeMap<String, String>,
     /// Checks.
     pub checks: Vec<RegisteredCheck>,
     /// The allocation it belongs to.

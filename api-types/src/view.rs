@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AllocId, JobKey, Moment, UnixNanos,
-    alloc::{Allocation, ClientStatus},
+    alloc::{Allocation, ClientStatus, Desired},
     deployment::{Deployment, DeploymentStatus},
     job::{Group, Job},
     scaling::ScalingEvents,
@@ -152,6 +152,11 @@ impl AllocView {
     /// It counts as healthy, wherever allocations are counted.
     pub fn is_healthy(&self) -> bool {
         self.healthy == Some(true)
+    }
+
+    /// It is one of those that its group is to have: no canary, and nothing that is on its way out.
+    pub fn fills_a_place(&self) -> bool {
+        self.spec.desired == Desired::Run && !self.spec.deployment.is_some_and(|of| of.canary)
     }
 
     /// What became of its logs and files, where they were given up.

@@ -138,6 +138,7 @@ impl Agent {
             host_env: executor::inheritable(std::env::vars()),
         });
         let model = Arc::new(ReadModel::default());
+        model.history().begin(BootClock.now().boot_ns);
         model.history().adopt(world.allocations().map(|(spec, _)| spec.id));
         let notes = remembered(notes, &model);
         let pace = Pace::new(move || pressure::is_above(start_pressure_limit));

@@ -4,6 +4,7 @@
 //! nothing is asked of an agent that runs: that is the command's.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -412,7 +413,8 @@ async fn consul(config: &Config) -> Option<Finding> {
 
 /// Whether a job in these folders has services in Consul.
 fn wants_consul(folders: &[PathBuf]) -> bool {
-    let files = folders.iter().flat_map(|folder| read_folder(folder, &Drivers::built_in()).files);
+    let files =
+        folders.iter().flat_map(|folder| read_folder(folder, &Drivers::built_in(), &BTreeSet::new()).files);
     let mut jobs = files.filter_map(|file| file.content.ok()).flat_map(|set| set.jobs);
     jobs.any(|job| job.object.has_services_in(Provider::Consul))
 }

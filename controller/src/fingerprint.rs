@@ -47,7 +47,7 @@ pub fn attributes(total: Room) -> Attributes {
 pub fn room(state_dir: &Path) -> Room {
     let memory = rustix::system::sysinfo();
     let bytes = memory.totalram.checked_mul(u64::from(memory.mem_unit));
-    let disk = rustix::fs::statvfs(state_dir).ok().and_then(|disk| disk.f_blocks.checked_mul(disk.f_frsize));
+    let disk = rustix::fs::statvfs(state_dir).ok().and_then(|disk| disk.f_bavail.checked_mul(disk.f_frsize));
     let mib = |bytes: Option<u64>| bytes.map_or(u64::MAX, |bytes| bytes / MIB);
     Room { cpu_mhz: total_compute_mhz(), memory_mib: mib(bytes), disk_mib: mib(disk) }
 }

@@ -39,6 +39,8 @@ pub struct History(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// When the agent started: what was before is not known.
+    began_ns: u64,
     transitions: VecDeque<Transition>,
     /// Allocations of an earlier agent that were not shown yet.
     adopted: BTreeSet<AllocId>,
@@ -58,6 +60,11 @@ struct Span {
 }
 
 impl History {
+    /// The agent has started at this time of the boot clock.
+    pub fn begin(&self, now_ns: u64) {
+        self.inner().began_ns = now_ns;
+    }
+
     /// These allocations were made by an earlier agent.
     pub fn adopt(&self, allocs: impl IntoIterator<Item = AllocId>) {
         self.inner().adopted.extend(allocs);
@@ -157,6 +164,12 @@ impl History {
         self.inner().repairs.range(first..).map(|(_, count)| count).sum()
     }
 
+    /// How much of the last 24 hours is known.
+    pub fn known_of_day(&self, now_ns: u64) -> Duration {
+        let known_ns = now_ns.saturating_sub(self.inner().began_ns).min(HOURS_OF_DAY * HOUR_NS);
+        Duration(i64::try_from(known_ns).unwrap_or(i64::MAX))
+    }
+
     /// The last differences, newest first. What ends is not repaired: of allocations that do not live nothing is open.
     pub fn drifts(&self, lives: impl Fn(&AllocId) -> bool) -> Vec<Drift> {
         let mut drifts: Vec<Drift> = self.inner().drifts.iter().rev().cloned().collect();
@@ -173,17 +186,21 @@ impl History {
     }
 
     /// The age of the oldest change that was not made true yet, in nanoseconds: the largest of each minute of the last hour,
-    /// the present one last.
-    pub fn lag(&self, now_ns: u64) -> Vec<u64> {
+    /// the present one last. None of a minute before the agent started.
+    pub fn lag(&self, now_ns: u64) -> Vec<Option<u64>> {
         let inner = self.inner();
         let open = inner.open.values().map(|from_ns| Span { from_ns: *from_ns, to_ns: now_ns });
         let spans: Vec<Span> = inner.closed.iter().copied().chain(open).collect();
+        let began_ns = inner.began_ns;
         drop(inner);
         let minute = |back: usize| {
             let until = now_ns.saturating_sub(MINUTE_NS * back as u64);
             let from = until.saturating_sub(MINUTE_NS);
+            if until < began_ns {
+                return None;
+            }
             let lags = spans.iter().filter(|span| span.from_ns <= until && span.to_ns > from);
-            lags.map(|span| span.to_ns.min(until).saturating_sub(span.from_ns)).max().unwrap_or(0)
+            Some(lags.map(|span| span.to_ns.min(until).saturating_sub(span.from_ns)).max().unwrap_or(0))
         };
         (0..LAG_MINUTES).rev().map(minute).collect()
     }
@@ -253,10 +270,22 @@ mod tests {
         view.convergence = at(ConvergenceState::Waiting, now_ns - 90 * SECOND_NS);
         history.job(&view);
         let lag = history.lag(now_ns);
-        let last: Vec<u64> = lag[LAG_MINUTES - 4..].iter().map(|lag| lag / SECOND_NS).collect();
-        assert_eq!((lag.len(), last), (LAG_MINUTES, vec![0, 10, 30, 90]));
+        let last: Vec<_> = lag[LAG_MINUTES - 4..].iter().map(|lag| lag.map(|lag| lag / SECOND_NS)).collect();
+        assert_eq!((lag.len(), last), (LAG_MINUTES, [0, 10, 30, 90].map(Some).to_vec()));
         history.job_gone(&view.key, now_ns);
-        assert_eq!(history.lag(now_ns + MINUTE_NS)[LAG_MINUTES - 1], 0);
+        assert_eq!(history.lag(now_ns + MINUTE_NS)[LAG_MINUTES - 1], Some(0));
+    }
+
+    /// It was told as a time without lag, and as a day without repairs.
+    #[test]
+    fn what_was_before_the_agent_is_not_known() {
+        let history = History::default();
+        let began = 100 * MINUTE_NS;
+        history.begin(began);
+        let lag = history.lag(began + 2 * MINUTE_NS);
+        assert_eq!(lag[LAG_MINUTES - 4..], [None, Some(0), Some(0), Some(0)]);
+        assert_eq!(history.known_of_day(began + 2 * MINUTE_NS), Duration::from_secs(120));
+        assert_eq!(history.known_of_day(began + 2 * HOURS_OF_DAY * HOUR_NS), Duration::from_secs(24 * 3600));
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub fn overview(model: &ReadModel, now_ns: u64) -> Overview {
         lag: Duration(i64::try_from(gauges.lag_ns).unwrap_or(i64::MAX)),
         overdue: gauges.overdue.values().sum(),
         drift_repaired: model.history().repairs(now_ns),
+        drift_known: model.history().known_of_day(now_ns),
         jobs,
     }
 }
@@ -62,7 +63,7 @@ fn row(job: &JobView, allocs: &[std::sync::Arc<AllocView>]) -> JobRow {
         stopped: job.job.stop,
         state,
         since: job.convergence.since.wall,
-        healthy: allocs.iter().filter(|alloc| alloc.is_healthy()).count() as u64,
+        healthy: allocs.iter().filter(|alloc| alloc.is_healthy() && alloc.fills_a_place()).count() as u64,
         wanted: job.job.groups.iter().map(|group| u64::from(job.wanted(group))).sum(),
         next,
         next_alloc,

@@ -22,12 +22,52 @@ pub struct Service {
     /// Tags.
     #[serde(default)]
     pub tags: Vec<String>,
+    /// Tags in their place while the allocation is a canary; where there are none, those hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub canary_tags: Vec<String>,
     /// Meta.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
+    /// Meta in its place while the allocation is a canary; where there is none, that holds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub canary_meta: BTreeMap<String, String>,
+    /// Further addresses by name, with the service's port. Only Consul keeps them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tagged_addresses: BTreeMap<String, String>,
+    /// Tags that somebody has changed in Consul stay until the service is registered anew.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub enable_tag_override: bool,
     /// Health checks; names are unique in the service.
     #[serde(default)]
     pub checks: Vec<Check>,
+}
+
+impl Service {
+    /// Whether its checks are made as those of `other`: what differs is only told about it.
+    pub fn is_checked_as(&self, other: &Self) -> bool {
+        // Destructured so that a new field can't be forgotten.
+        let Self {
+            name,
+            provider,
+            port,
+            address,
+            address_mode,
+            checks,
+            tags: _,
+            canary_tags: _,
+            meta: _,
+            canary_meta: _,
+            tagged_addresses: _,
+            enable_tag_override: _,
+        } = self;
+        (name, provider, port, address, address_mode, checks)
+            == (&other.name, &other.provider, &other.port, &other.address, &other.address_mode, &other.checks)
+    }
+
+    /// Whether a canary registers it otherwise.
+    pub fn differs_in_canaries(&self) -> bool {
+        !self.canary_tags.is_empty() || !self.canary_meta.is_empty()
+    }
 }
 
 /// A service catalogue.

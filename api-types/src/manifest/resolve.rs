@@ -370,7 +370,11 @@ fn to_service(spec: &service::Service, names: &Names<'_>) -> Service {
         address: spec.address.clone(),
         address_mode: spec.address_mode.unwrap_or(AddressMode::Auto),
         tags: plain(spec.tags.as_deref()),
+        canary_tags: plain(spec.canary_tags.as_deref()),
         meta: strings(spec.meta.as_ref()),
+        canary_meta: strings(spec.canary_meta.as_ref()),
+        tagged_addresses: strings(spec.tagged_addresses.as_ref()),
+        enable_tag_override: spec.enable_tag_override.unwrap_or(false),
         checks: spec.checks.iter().flatten().map(|check| to_check(check, &name)).collect(),
         name,
     }

@@ -10,8 +10,7 @@ use crate::job::{AddressMode, Provider};
 block! {
     /// A service, registered in a catalogue while its group or task runs.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "canary_meta", "canary_tags", "check_restart", "cluster", "connect", "enable_tag_override", "identity",
-        "kind", "on_update", "tagged_addresses", "task", "weights",
+        "check_restart", "cluster", "connect", "identity", "kind", "on_update", "task", "weights",
     ])))]
     pub struct Service {
         /// A DNS label once `${…}` is filled in; default `<job>-<group>-<task>`, with `group` as the task of a group service.
@@ -27,8 +26,16 @@ block! {
         pub address_mode: AddressMode,
         /// Tags.
         pub tags: Vec<Text>,
+        /// Tags in the place of `tags` while the allocation is a canary, unless there are none.
+        pub canary_tags: Vec<Text>,
         /// Meta.
         pub meta: BTreeMap<String, Text>,
+        /// Meta in the place of `meta` while the allocation is a canary, unless there is none.
+        pub canary_meta: BTreeMap<String, Text>,
+        /// `consul`: further addresses by name, each with the service's port.
+        pub tagged_addresses: BTreeMap<String, Text>,
+        /// `consul`: tags that somebody else changes stay until anything of this service changes, or it is registered anew.
+        pub enable_tag_override: bool,
         /// Health checks.
         pub checks: Vec<Check>,
     }

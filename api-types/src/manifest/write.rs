@@ -323,7 +323,11 @@ fn from_service(service: &job::Service, names: &Names<'_>) -> Service {
         address: service.address.clone(),
         address_mode: (service.address_mode != AddressMode::Auto).then_some(service.address_mode),
         tags: from_plain(&service.tags),
+        canary_tags: from_plain(&service.canary_tags),
         meta: texts(&service.meta),
+        canary_meta: texts(&service.canary_meta),
+        tagged_addresses: texts(&service.tagged_addresses),
+        enable_tag_override: yes(service.enable_tag_override),
         checks: non_empty(service.checks.iter().map(|check| from_check(check, &service.name)).collect()),
     }
 }

@@ -204,6 +204,10 @@ fn restart(policy: &RestartPolicy) -> Value {
     })
 }
 
+fn texts(texts: &[String]) -> Value {
+    list(texts.iter().cloned().map(Value::String).collect())
+}
+
 fn service(service: &Service) -> Value {
     let provider = match service.provider {
         Provider::Nomad => "nomad",
@@ -218,7 +222,9 @@ fn service(service: &Service) -> Value {
     json!({
         "Name": service.name, "Provider": provider, "PortLabel": service.port.clone().unwrap_or_default(),
         "Address": service.address.clone().unwrap_or_default(), "AddressMode": address_mode,
-        "Tags": list(service.tags.iter().cloned().map(Value::String).collect()), "Meta": map(&service.meta),
+        "Tags": texts(&service.tags), "CanaryTags": texts(&service.canary_tags), "Meta": map(&service.meta),
+        "CanaryMeta": map(&service.canary_meta), "TaggedAddresses": map(&service.tagged_addresses),
+        "EnableTagOverride": service.enable_tag_override,
         "Checks": list(service.checks.iter().map(check).collect()), "OnUpdate": "require_healthy",
     })
 }

@@ -52,16 +52,7 @@ pub(crate) fn task(name: &str, lifecycle: Lifecycle) -> Task {
 }
 
 pub(crate) fn service(name: &str) -> Service {
-    Service {
-        name: name.to_owned(),
-        provider: Provider::Consul,
-        port: None,
-        address: None,
-        address_mode: AddressMode::Auto,
-        tags: Vec::new(),
-        meta: BTreeMap::new(),
-        checks: Vec::new(),
-    }
+    fixture::service(name)
 }
 
 pub(crate) fn leader(mut task: Task) -> Task {

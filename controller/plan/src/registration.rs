@@ -22,6 +22,7 @@ use herdlet_api_types::{
 
 use crate::{
     env::TaskEnv,
+    hash::Fields,
     network::{AllocNetwork, DriverNetwork},
 };
 use address::{Address, AddressError};
@@ -32,6 +33,9 @@ pub const META_SOURCE: &str = "external-source";
 pub const META_INSTANCE: &str = "herdlet-instance";
 /// Meta key of our owner mark: the allocation.
 pub const META_ALLOC: &str = "herdlet-alloc";
+/// Meta key that stands for the tags, of a service whose tags others may change in the catalogue: with other ones in the job it is
+/// another, and the service is registered anew.
+pub const META_TAGS: &str = "herdlet-tags";
 
 /// Longest service name: a DNS label (RFC 1035 §2.3.4).
 const NAME_BYTES_MAX: usize = 63;
@@ -110,7 +114,7 @@ pub enum Invalid {
 
 /// The registrations of a workload, one result for each of its services, in their order.
 ///
-/// Fields that Nomad interpolates are: a service's name, port, address, tags and meta; a check's name, port, path, method,
+/// Fields that Nomad interpolates are: a service's name, port, addresses, tags and meta; a check's name, port, path, method,
 /// protocol and header.
 pub fn registrations(workload: &Workload<'_>) -> Vec<Result<Registration, RegistrationError>> {
     let services = match workload.task {
@@ -147,7 +151,17 @@ fn register(
     }
     let of = check::Of { workload, id: &id, label: &label, literal: &literal, provider: service.provider };
     let checks = service.checks.iter().map(|check| of.register(check)).collect::<Result<_, _>>()?;
-    let tags: BTreeSet<String> = service.tags.iter().map(|tag| env.interpolate(tag)).collect();
+    let of_canary = is_canary(workload) && !service.canary_tags.is_empty();
+    let tags = if of_canary { &service.canary_tags } else { &service.tags };
+    let tags: BTreeSet<String> = tags.iter().map(|tag| env.interpolate(tag)).collect();
+    let mut meta = meta(workload, service, origin);
+    if service.enable_tag_override {
+        let mut fields = Fields::default();
+        tags.iter().for_each(|tag| fields.text(tag));
+        meta.insert(META_TAGS.to_string(), fields.hex::<8>());
+    }
+    let tagged = service.tagged_addresses.iter();
+    let tagged = tagged.map(|(name, address)| (env.interpolate(name), env.interpolate(address)));
     Ok(Registration {
         id,
         provider: service.provider,
@@ -155,7 +169,9 @@ fn register(
         address: ip,
         port,
         tags: tags.into_iter().collect(),
-        meta: meta(workload, service, origin),
+        enable_tag_override: service.enable_tag_override,
+        meta,
+        tagged_addresses: tagged.collect(),
         checks,
         alloc: alloc.id,
         task: task.map(|task| task.name.clone()),
@@ -175,12 +191,18 @@ fn service_id(workload: &Workload<'_>, name: &str, label: &str) -> String {
 /// The author's meta and our mark, which wins.
 fn meta(workload: &Workload<'_>, service: &Service, origin: Origin) -> BTreeMap<String, String> {
     let env = workload.env;
+    let of_canary = is_canary(workload) && !service.canary_meta.is_empty();
+    let written = if of_canary { &service.canary_meta } else { &service.meta };
     let mut meta: BTreeMap<String, String> =
-        service.meta.iter().map(|(key, value)| (env.interpolate(key), env.interpolate(value))).collect();
+        written.iter().map(|(key, value)| (env.interpolate(key), env.interpolate(value))).collect();
     meta.insert(META_SOURCE.to_string(), origin.as_str().to_string());
     meta.insert(META_INSTANCE.to_string(), workload.instance.to_string());
     meta.insert(META_ALLOC.to_string(), workload.alloc.id.to_string());
     meta
+}
+
+fn is_canary(workload: &Workload<'_>) -> bool {
+    workload.alloc.deployment.is_some_and(|deployment| deployment.canary)
 }
 
 fn is_dns_label(name: &str) -> bool {

@@ -28,7 +28,11 @@ pub fn client_status(tasks: &[TaskState]) -> (ClientStatus, &'static str) {
     } else if any(&|task| task.status() == TaskStatus::Running) {
         (ClientStatus::Running, "Tasks are running")
     } else if tasks.is_empty() || any(&|task| task.status() == TaskStatus::Pending) {
-        (ClientStatus::Pending, "No tasks have started")
+        let started = any(&|task| task.status() != TaskStatus::Pending || task.restarts > 0);
+        (
+            ClientStatus::Pending,
+            if started { "Tasks wait to be started again" } else { "No tasks have started" },
+        )
     } else {
         (ClientStatus::Complete, "All tasks have completed")
     }
@@ -110,7 +114,7 @@ pub fn convergence(
     };
     let mut message = String::with_capacity(SENTENCE);
     let told = tell(&mut message, now, spec, state, waiting);
-    if unhealthy && told.reason == Reason::Health {
+    if unhealthy {
         message = format!("{}; {message}", unhealthy_why(spec));
     }
     let verdict = match told.reason {

@@ -113,6 +113,8 @@ async fn prune(
                 output.line(&format!("job/{key} deleting: it is no longer in set {set}"));
                 pruned.push(key.clone());
             }
+            // Somebody else has deleted it meanwhile.
+            Err(ClientError::Status { status: 404, .. }) => {}
             Err(ClientError::Status { status: 409, message }) => {
                 crate::tell!("{} {message}", styled(style::WARNING, "kept:"));
             }

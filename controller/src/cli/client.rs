@@ -123,6 +123,13 @@ struct Launched {
     id: String,
 }
 
+/// What became of a deployment that was promoted.
+#[derive(Deserialize)]
+struct Promoted {
+    #[serde(rename = "DeploymentModifyIndex")]
+    index: u64,
+}
+
 /// What became of a deployment that was marked as failed.
 #[derive(Deserialize)]
 struct FailedDeployment {
@@ -283,10 +290,12 @@ impl Client {
         self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body)).await
     }
 
-    /// Promotes the canaries of a deployment; without names those of all its groups.
-    pub async fn promote(&self, id: DeploymentId, groups: &[String]) -> Result<()> {
+    /// Promotes the canaries of a deployment, without names those of all its groups: the index of the commit.
+    pub async fn promote(&self, id: DeploymentId, groups: &[String]) -> Result<u64> {
         let body = json!({ "DeploymentID": id, "All": groups.is_empty(), "Groups": groups });
-        self.put(&format!("/v1/deployment/promote/{id}"), &body).await
+        let promoted: Promoted =
+            self.ask(self.to(Method::PUT, &format!("/v1/deployment/promote/{id}")).json(&body)).await?;
+        Ok(promoted.index)
     }
 
     /// Marks a deployment as failed: the version that its job goes back to.

@@ -16,6 +16,7 @@ use super::{
     output::Output,
     show::{self, styled},
     style,
+    wait::{Accepted, WaitFlags},
 };
 
 /// Arguments of `herdlet promote`.
@@ -26,6 +27,8 @@ pub struct PromoteArgs {
     /// Only this group; may be given several times [default: all that have canaries]
     #[arg(long = "group", value_name = "GROUP")]
     groups: Vec<String>,
+    #[command(flatten)]
+    wait: WaitFlags,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -79,17 +82,19 @@ struct Report {
 }
 
 pub(super) async fn promote(args: PromoteArgs) -> Result<u8, Failure> {
+    let limit = args.wait.limit();
     let client = args.connection.client()?;
-    let deployment = find(&client, &args.target).await?;
-    client.promote(deployment.id, &args.groups).await?;
+    let deployment = limit.within("find it", find(&client, &args.target)).await?;
+    let index = limit.within("promote it", client.promote(deployment.id, &args.groups)).await?;
     let (job, id) = (&deployment.job_key, deployment.id);
     args.output.line(&format!(
         "job/{job} version {} promoted (deployment {})",
         deployment.job_version,
         id.short()
     ));
-    args.output.document(&Report { job: job.clone(), deployment: id, reverted_to: None })?;
-    Ok(0)
+    let report = Report { job: job.clone(), deployment: id, reverted_to: None };
+    let accepted = Accepted::version(&client, job.clone(), deployment.job_version, index);
+    args.wait.finish(limit, accepted, &report, args.output).await
 }
 
 pub(super) async fn run(args: DeploymentArgs) -> Result<u8, Failure> {
@@ -195,7 +200,7 @@ pub(super) fn show(job: &JobView) {
 fn line(one: &Deployment) -> String {
     let groups = one.groups.iter().map(|(name, group)| {
         let canaries = if group.is_canarying() {
-            format!("{}/{} canaries, ", group.placed_canaries.len(), group.desired_canaries)
+            format!("{} of {} canaries placed, ", group.placed_canaries.len(), group.desired_canaries)
         } else {
             String::new()
         };
@@ -250,7 +255,7 @@ mod tests {
         };
         assert_eq!(
             line(&deployment),
-            "deployment 07070707 of version 2: Deployment is running but requires manual promotion (front: 1/1 canaries, \
+            "deployment 07070707 of version 2: Deployment is running but requires manual promotion (front: 1 of 1 canaries placed, \
              1/3 healthy)"
         );
         let view = JobView { deployments: vec![Arc::new(deployment)], ..job_view(&web, 2) };

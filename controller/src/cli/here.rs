@@ -14,6 +14,8 @@ use super::failure::{Failure, USAGE};
 
 /// What stands for the whole folder, the first that is there.
 const NAMES: [&str; 4] = ["herdlet.yaml", "herdlet.yml", "herdlet.json", "herdlet.hcl"];
+/// What those who come from Compose have.
+const COMPOSE: [&str; 4] = ["compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"];
 /// What a manifest says near its beginning, in any of its spellings.
 const MARK: &str = "herdlet/v1";
 /// How far that is looked for.
@@ -65,6 +67,14 @@ fn find(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
     found.sort();
     if found.is_empty() {
+        if let Some(compose) = COMPOSE.iter().find(|name| folder.join(name).is_file()) {
+            let message = format!(
+                "there is no manifest in this folder, and {compose} is a Compose file: those are not read"
+            );
+            let hint = "write a job in which each of its services is a task or a group; what one can have: herdlet schema \
+                        spec.groups.tasks";
+            return Err(Failure::new(message).hint(hint).code(USAGE));
+        }
         let message = "there is no herdlet.yaml in this folder, nor a .yaml, .yml or .json file that says \
                        apiVersion: herdlet/v1, nor a .nomad or .nomad.hcl file; name files by -f FILE";
         return Err(Failure::new(message).code(USAGE));
@@ -112,8 +122,10 @@ mod tests {
         write("compose.yaml", "services: {}\n");
         write("package.json", "{}");
         write(".hidden.yaml", "apiVersion: herdlet/v1\n");
-        let told = find(dir.path()).unwrap_err().to_string();
-        assert!(told.starts_with("there is no herdlet.yaml in this folder"), "{told}");
+        let told = || find(dir.path()).unwrap_err().to_string();
+        assert!(told().contains("compose.yaml is a Compose file"), "{}", told());
+        fs::remove_file(dir.path().join("compose.yaml")).unwrap();
+        assert!(told().starts_with("there is no herdlet.yaml in this folder"), "{}", told());
         write("web.yaml", "# the web\napiVersion: herdlet/v1\nkind: Job\n");
         write("api.json", "{\"apiVersion\": \"herdlet/v1\"}");
         write("batch.nomad.hcl", "job \"b\" {}\n");

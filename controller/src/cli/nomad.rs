@@ -398,7 +398,7 @@ mod tests {
             ("herdlet job stop -purge -v web", "-v is not taken: with the data of its volumes"),
             ("herdlet job stop -yes=false web", "-yes is not taken with =false: nothing asks here"),
             (
-                "herdlet job promote -detach=false web",
+                "herdlet deployment fail -detach=false web",
                 "-detach is not taken with =false: it never waits here",
             ),
         ] {

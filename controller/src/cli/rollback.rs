@@ -78,11 +78,13 @@ fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, 
     let [current, past @ ..] = kept else {
         return Err(Failure::new(format!("no version of {name} is kept")));
     };
-    let is_good = |past: &&JobVersion| !past.job.stop && !view.has_failed(past.version);
+    // To a text that is in force already nothing goes back.
+    let is_good =
+        |past: &&JobVersion| !past.job.stop && past.job != current.job && !view.has_failed(past.version);
     match to.or_else(|| past.iter().find(is_good).map(|before| before.version)) {
         Some(to) => Ok((current.version, to)),
         None => Err(Failure::new(format!(
-            "of {name} no older version is kept that is not stopped and has not failed"
+            "of {name} no older version is kept that says something else, is not stopped and has not failed"
         ))
         .hint(format!("list them: herdlet get versions {name}; then: herdlet rollback {name} --to VERSION"))),
     }
@@ -104,7 +106,11 @@ mod tests {
             version,
             index: 0,
             submit_time: herdlet_api_types::UnixNanos(0),
-            job: job("web", "front", "httpd"),
+            job: Job {
+                priority: 50 + u8::try_from(version).unwrap(),
+                ..Job::clone(&job("web", "front", "httpd"))
+            }
+            .into(),
         };
         let kept = [version(7), version(5), version(4)];
         let view = job_view(&job("web", "front", "httpd"), 7);
@@ -130,5 +136,24 @@ mod tests {
             "what has failed is gone back to by number alone"
         );
         assert_eq!(choose(&view, &kept, Some(5)).unwrap(), (7, 5));
+    }
+
+    /// It was told as unchanged: the version that had failed was one that a failed deployment had gone back to.
+    #[test]
+    fn a_version_that_says_the_same_is_not_gone_back_to() {
+        let texts = ["good", "bad", "worse", "bad"].map(|name| job(name, "front", "httpd"));
+        let version = |(version, job)| JobVersion {
+            version,
+            index: 0,
+            submit_time: herdlet_api_types::UnixNanos(0),
+            job,
+        };
+        let mut kept: Vec<JobVersion> = (0..).zip(texts).map(version).collect();
+        kept.reverse();
+        let view = job_view(&kept[0].job, 3);
+        assert_eq!(
+            choose(&view, &[kept[0].clone(), kept[2].clone(), kept[3].clone()], None).unwrap(),
+            (3, 0)
+        );
     }
 }

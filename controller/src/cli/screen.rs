@@ -52,13 +52,14 @@ enum Side {
 impl Screen<'_> {
     /// The lines; none is longer than `columns` where that is known.
     pub(super) fn render(&self, columns: Option<usize>) -> String {
-        let Overview { converged, lag, overdue, drift_repaired, jobs, .. } = self.overview;
+        let Overview { converged, lag, overdue, jobs, .. } = self.overview;
         let late = if *overdue > 0 { style::ERROR } else { Style::new() };
         let mut text = format!(
-            "{}   lag {}   {}   drift {drift_repaired} repaired (24h)\n",
+            "{}   lag {}   {}   {}\n",
             styled(style::HEADING, format!("{converged}/{} converged", jobs.len())),
             lag.rounded(),
             styled(late, format!("overdue {overdue}")),
+            self.overview.drift(),
         );
         for wrong in self.wrongs {
             text.push_str(&format!("{}\n", styled(style::ERROR, cut(wrong, columns))));
@@ -228,7 +229,15 @@ mod tests {
         let old = JobRow { deleting: true, wanted: 0, ..row("old", ConvergenceState::Waiting, "") };
         let cron = row("backup", ConvergenceState::Converged, "");
         let jobs = vec![web, db, old, cron];
-        Overview { index: 3, converged: 1, lag: Duration(4_090_000_000), overdue: 1, drift_repaired: 2, jobs }
+        Overview {
+            index: 3,
+            converged: 1,
+            lag: Duration(4_090_000_000),
+            overdue: 1,
+            drift_repaired: 2,
+            drift_known: Duration::from_secs(24 * 3600),
+            jobs,
+        }
     }
 
     fn rendered(columns: Option<usize>, loads: Option<&BTreeMap<JobKey, Load>>) -> String {

@@ -1,5 +1,5 @@
 //! What TARGET names: `JOB`, `JOB.GROUP[N]` (also `JOB.GROUP.N`, or `JOB.GROUP` for all of a group), each with `/TASK`, or the
-//! beginning of an allocation id.
+//! beginning of an allocation id, at least eight digits of it.
 //!
 //! In: the text, and the jobs and allocations there are. Out: allocations, and a task if one is named. The longest job id
 //! that fits wins, since job ids may hold dots and slashes; a job comes before an allocation id.
@@ -130,14 +130,21 @@ fn of_slot(mut views: Vec<&AllocView>) -> Vec<&AllocView> {
     if views.is_empty() { newest.into_iter().collect() } else { views }
 }
 
+/// So many digits of an id stand for an allocation: as many as are printed. With fewer the name of a job that is not there, `db`,
+/// would be the beginning of some id.
+const DIGITS_MIN: usize = 8;
+
 /// The allocation whose id begins with `text` (before a `/TASK`). None where it is no beginning of any id.
 fn by_id(text: &str, allocs: &[AllocView]) -> Option<Result<Target, Failure>> {
     let (prefix, task) = text.split_once('/').map_or((text, None), |(prefix, task)| (prefix, Some(task)));
-    let wanted = prefix.replace('-', "").to_ascii_lowercase();
-    if wanted.is_empty() || !wanted.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    if prefix.len() < DIGITS_MIN {
         return None;
     }
-    let fits = |view: &&AllocView| view.spec.id.0.as_simple().to_string().starts_with(&wanted);
+    let wanted = prefix.to_ascii_lowercase();
+    let fits = |view: &&AllocView| {
+        let id = &view.spec.id.0;
+        id.as_hyphenated().to_string().starts_with(&wanted) || id.as_simple().to_string().starts_with(&wanted)
+    };
     let found: Vec<&AllocView> = allocs.iter().filter(fits).collect();
     match found.as_slice() {
         [] => None,
@@ -168,6 +175,10 @@ fn unknown(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Failure {
     if !of_task.is_empty() {
         of_task.truncate(CANDIDATES_LEN_MAX);
         return failure.hint(format!("a task is named with its job: {}", of_task.join(", ")));
+    }
+    let is_short = |view: &AllocView| view.spec.id.0.as_simple().to_string().starts_with(text);
+    if allocs.iter().any(is_short) {
+        return failure.hint(format!("an allocation is named by at least {DIGITS_MIN} digits of its id"));
     }
     match crate::desired::yaml::nearest(text, names.iter().map(String::as_str)) {
         Some(near) => failure.hint(format!("did you mean {near:?}?")),
@@ -223,8 +234,12 @@ impl Target {
         let running: Vec<_> =
             self.allocs.iter().filter(|view| view.status == ClientStatus::Running).collect();
         if running.is_empty() {
-            return Err(Failure::new(format!("nothing of {text} is running"))
-                .hint(format!("see why: herdlet explain {text}")));
+            // What has failed for good is not restarted: another one is made in its place.
+            let failed = self.allocs.iter().find(|view| view.status == ClientStatus::Failed);
+            let anew =
+                failed.map(|view| format!("; another in its place: herdlet stop {}", view.spec.name()));
+            let hint = format!("see why: herdlet explain {text}{}", anew.unwrap_or_default());
+            return Err(Failure::new(format!("nothing of {text} is running")).hint(hint));
         }
         Ok(running)
     }

@@ -162,10 +162,10 @@ fn targets_are_found() {
         ("web.api.front[0]", &[0x20], None),
         ("web/dispatch-1", &[0x30], None),
         ("web/dispatch-1/t", &[0x30], Some("t")),
-        ("2020", &[0x20], None),
+        ("20202020", &[0x20], None),
         ("30303030-3030", &[0x30], None),
+        ("303030303030", &[0x30], None),
         ("30303030/t", &[0x30], Some("t")),
-        ("10", &[0x10], None),
     ] {
         let found = target::resolve(text, &jobs, &allocs).unwrap();
         let ids: Vec<AllocId> = found.allocs.iter().map(|view| view.spec.id).collect();
@@ -182,7 +182,10 @@ fn what_is_no_target_is_told_with_what_there_is() {
         ("web.web[7]", "job web has no \"web[7]\""),
         ("web/nginx", "job web has no task \"nginx\""),
         ("web.web[0]/nginx", "job web has no task \"nginx\""),
-        ("1", "\"1\" is the beginning of 3 allocation ids"),
+        // A job of that name was deleted, and some allocation has an id that begins so.
+        ("1", "there is no job or allocation \"1\""),
+        ("10/t", "there is no job or allocation \"10/t\""),
+        ("3-0303030", "there is no job or allocation"),
         ("ffff", "there is no job or allocation"),
     ] {
         let failure = target::resolve(text, &jobs, &allocs).unwrap_err();

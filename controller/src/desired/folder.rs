@@ -9,6 +9,7 @@ mod memory;
 mod wanted;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -30,6 +31,7 @@ use crate::{
         owners::{Owned, Owners},
         yaml::Problem,
     },
+    drivers::mounts::MountBell,
     durable,
     planner::Input,
     watch::directory::{DirectoryWatch, Interests, identity},
@@ -143,7 +145,9 @@ impl FolderSource {
     /// When ownership can't be remembered, or the agent is shutting down. What is wrong with files is in the status.
     async fn load(&mut self) -> anyhow::Result<Reading> {
         let (dir, drivers) = (self.dir.clone(), self.drivers.clone());
-        let mut reading = herdlet_runtime::off_thread(move || read_folder(&dir, &drivers));
+        let before = self.remembered.owned();
+        let owners = owning(&before);
+        let mut reading = herdlet_runtime::off_thread(move || read_folder(&dir, &drivers, &owners));
         let folder = match tokio::time::timeout(READING_TIME_MAX, &mut reading).await {
             Ok(folder) => folder?,
             Err(_) => {
@@ -151,7 +155,6 @@ impl FolderSource {
                 reading.await?
             }
         };
-        let before = self.remembered.owned();
         let mut wanted = Wanted::of(folder, &before);
         if let Some(problem) = wanted.unreadable {
             self.tell_unreadable(problem);
@@ -236,6 +239,7 @@ impl FolderSource {
     async fn follow_once(&mut self) -> anyhow::Result<()> {
         // The way to it first, then which it is, then what is in it: whatever is replaced meanwhile is noticed.
         let mut links = Links::on_the_way_to(&self.dir);
+        let mounts = MountBell::open().ok();
         let watched = identity(&self.dir);
         let watch = DirectoryWatch::open(&self.dir, Interests::Entries).context("watch the folder");
         // What is there before the watch is; and where there is nothing to be watched, this says why.
@@ -249,6 +253,7 @@ impl FolderSource {
         loop {
             tokio::select! {
                 changed = watch.changed() => if changed.is_err() { return Ok(()) },
+                () = mounted(mounts.as_ref()) => if !is_another() { continue },
                 () = links.changed() => {
                     tokio::time::sleep(QUIET_TIME).await;
                     links = Links::on_the_way_to(&self.dir);
@@ -331,6 +336,23 @@ impl FolderSource {
             self.remembered = memory;
         }
         Ok(())
+    }
+}
+
+/// The files that own jobs.
+fn owning(owned: &Owned) -> BTreeSet<String> {
+    owned.iter().filter(|(_, keys)| !keys.is_empty()).map(|(file, _)| file.clone()).collect()
+}
+
+/// Waits until something was mounted or unmounted somewhere: what lies over the folder now may be another one, of which its own
+/// watch tells nothing.
+async fn mounted(mounts: Option<&MountBell>) {
+    let rung = match mounts {
+        Some(mounts) => mounts.rung().await.is_ok(),
+        None => false,
+    };
+    if !rung {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -3,7 +3,7 @@
 //! In: the volume's directory, where the task wants it (relative to its directory), and whether it may write. Out: what was
 //! made or seen. A bind mount is made in the agent's own mount namespace, so that a task without a namespace of its own
 //! sees it at once. A link can't be read-only: without mounting that is not enforced, and said in the log.
-//! It must not know what a volume is or which task this is. Everything but [`MountWatch`] blocks.
+//! It must not know what a volume is or which task this is. Everything but [`MountWatch`] and [`MountBell`] blocks.
 
 use std::{
     ffi::OsStr,
@@ -15,7 +15,7 @@ pub(crate) mod kernel;
 mod link;
 mod table;
 
-pub use table::{Mount, MountChange, MountWatch, mounts_below};
+pub use table::{Mount, MountBell, MountChange, MountWatch, mounts_below};
 
 use crate::drivers::{
     privileges::{Mounting, Privileges},

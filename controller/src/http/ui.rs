@@ -101,16 +101,17 @@ fn body_of(shared: &Shared) -> String {
 
 fn head(html: &mut String, shared: &Shared, overview: &Overview) {
     let vitals = (shared.vitals)();
-    let Overview { converged, lag, overdue, drift_repaired, jobs, .. } = overview;
+    let Overview { converged, lag, overdue, jobs, .. } = overview;
     put(html, format_args!("<h1>herdlet on {}</h1>\n", escaped(&shared.facts.node.name)));
     let late = if *overdue > 0 { " class=\"wrong\"" } else { "" };
     put(
         html,
         format_args!(
             "<div class=\"figures\"><span>{converged}/{} converged</span><span>lag {}</span><span{late}>overdue \
-             {overdue}</span><span>drift {drift_repaired} repaired (24h)</span></div>\n",
+             {overdue}</span><span>{}</span></div>\n",
             jobs.len(),
             lag.rounded(),
+            overview.drift(),
         ),
     );
     let manifests = vitals.manifest_problems.iter().map(|problem| format!("not in force: {problem}"));
@@ -184,14 +185,19 @@ fn explained(view: &AllocView, explanation: &Explanation) -> String {
 }
 
 /// The lag of the last hour as an area; its highest point in words.
-fn plot(html: &mut String, lag: &[u64]) {
-    let highest = lag.iter().copied().max().unwrap_or(0);
-    let words = Duration(i64::try_from(highest).unwrap_or(i64::MAX)).rounded();
+fn plot(html: &mut String, lag: &[Option<u64>]) {
+    let highest = lag.iter().copied().flatten().max().unwrap_or(0);
+    let first = lag.iter().position(Option::is_some).unwrap_or_default();
+    let since = match first {
+        0 => String::new(),
+        _ => ", since the agent started".to_owned(),
+    };
+    let words = format!("{}{since}", Duration(i64::try_from(highest).unwrap_or(i64::MAX)).rounded());
     put(html, format_args!("<h2>Lag of the last hour</h2>\n<p class=\"dim\">at most {words}</p>\n"));
     let height = |lag: u64| 100.0 - 96.0 * (lag as f64 / highest.max(1) as f64);
-    let mut path = String::from("M0 100");
-    for (minute, lag) in lag.iter().enumerate() {
-        put(&mut path, format_args!(" L{minute} {:.1}", height(*lag)));
+    let mut path = format!("M{first} 100");
+    for (minute, lag) in lag.iter().enumerate().skip(first) {
+        put(&mut path, format_args!(" L{minute} {:.1}", height(lag.unwrap_or_default())));
     }
     let last = LAG_MINUTES - 1;
     put(

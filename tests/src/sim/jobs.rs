@@ -1,7 +1,5 @@
 //! The jobs that simulated lives are made of.
 
-use std::collections::BTreeMap;
-
 pub use herdlet_api_types::fixture::{group, job};
 use herdlet_api_types::{
     Duration,
@@ -24,13 +22,8 @@ pub fn task(name: &str, run_for_ms: Option<u64>, exit_code: i32) -> Task {
 /// A service with one TCP check.
 pub fn service(name: &str) -> Service {
     Service {
-        name: name.to_owned(),
         provider: Provider::Nomad,
         port: Some("http".to_owned()),
-        address: None,
-        address_mode: AddressMode::Auto,
-        tags: Vec::new(),
-        meta: BTreeMap::new(),
         checks: vec![Check {
             name: "alive".to_owned(),
             kind: CheckKind::Tcp,
@@ -38,6 +31,7 @@ pub fn service(name: &str) -> Service {
             interval: Duration::from_secs(1),
             timeout: Duration::from_secs(1),
         }],
+        ..fixture::service(name)
     }
 }
 

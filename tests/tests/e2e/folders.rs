@@ -7,6 +7,8 @@ use herdlet_tests::e2e::{
     host, http, wait,
 };
 
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
 use crate::common::{is_root, job, sleeper};
 
 #[test]
@@ -94,5 +96,35 @@ fn a_folder_that_is_missing_is_said_once_and_followed_when_it_appears() {
     std::fs::rename(&folder, agent.home.path().join("away")).unwrap();
     wait::until_true("missed", || complaints(&agent).len() == 2);
     assert_eq!(agent.members(), [member]);
+    agent.finish();
+}
+
+/// What is mounted over a folder hides it, and its own watch tells nothing of that.
+#[test]
+fn what_is_mounted_over_a_folder_is_read() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::prepare(Setup::default());
+    let over = agent.home.path().join("over");
+    let folder = over.join("jobs");
+    for (dir, name) in [(&folder, "one"), (&agent.home.path().join("other"), "two")] {
+        std::fs::create_dir_all(dir).unwrap();
+        std::fs::write(dir.join("job.yaml"), job(name, "service", "", &[sleeper("t", "")])).unwrap();
+    }
+    agent.set_arguments(vec!["--manifests".into(), folder.display().to_string()]);
+    agent.launch();
+    let one = agent.single("one.g[0]", "t");
+    // Not over the folder itself, but over the one in which it lies: a disk that comes late.
+    mount("none", &over, "tmpfs", MountFlags::empty(), None).unwrap();
+    wait::until_true("it is missed", || agent.log().contains("cannot be listed"));
+    std::fs::rename(agent.home.path().join("other/job.yaml"), agent.home.path().join("job.yaml")).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::copy(agent.home.path().join("job.yaml"), folder.join("two.yaml")).unwrap();
+    let two = agent.single("two.g[0]", "t");
+    assert!(host::is_alive(one.pid), "a disk that hides its file removes nothing");
+    unmount(&over, UnmountFlags::DETACH).unwrap();
+    wait::until_true("what is under it is read again", || !host::is_alive(two.pid));
+    assert!(host::is_alive(one.pid));
     agent.finish();
 }

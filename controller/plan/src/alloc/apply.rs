@@ -80,8 +80,8 @@ pub fn judge_anew(now: Now, group: Option<&Group>, state: &mut AllocState) {
     state.durable.healthy_by = healthy_by(now, group);
 }
 
-/// The allocation stands for another version of its job from now on. Where that has other services, they are registered anew, and
-/// what their checks have said tells nothing any more.
+/// The allocation stands for another version of its job from now on. Where that has other services, they are registered anew;
+/// where these are checked otherwise, what their checks have said tells nothing any more.
 pub fn serve_anew(old: &Group, new: &Group, state: &mut AllocState) {
     if old.services != new.services {
         serve_owner_anew(&old.services, &new.services, None, [Part::Services, Part::Checks], state);
@@ -101,17 +101,36 @@ fn serve_owner_anew(
     [services, checks]: [Part; 2],
     state: &mut AllocState,
 ) {
-    state.checks.retain(|_, result| result.task.as_deref() != task);
-    if has_checks(old) {
-        state.outdated.insert(checks);
+    let alike = old.len() == new.len() && old.iter().zip(new).all(|(old, new)| new.is_checked_as(old));
+    if !alike {
+        state.checks.retain(|_, result| result.task.as_deref() != task);
+        if has_checks(old) {
+            state.outdated.insert(checks);
+        }
     }
     if new.is_empty() {
         state.durable.retired.insert(services);
     } else {
         state.durable.retired.remove(&services);
-        state.parts.overtake(services);
-        state.parts.learn(services, PartState::Unknown);
+        look_at(services, state);
     }
+}
+
+/// The allocation is a canary no more: services that tell so are registered as the others are. Their checks are the same.
+pub fn serve_as_promoted(group: &Group, state: &mut AllocState) {
+    let tells = |services: &[Service]| services.iter().any(Service::differs_in_canaries);
+    if tells(&group.services) {
+        look_at(Part::Services, state);
+    }
+    for (index, _) in (0..).zip(&group.tasks).filter(|(_, task)| tells(&task.services)) {
+        look_at(Part::Task(index, TaskPart::Services), state);
+    }
+}
+
+/// What is registered is compared with what should be.
+fn look_at(services: Part, state: &mut AllocState) {
+    state.parts.overtake(services);
+    state.parts.learn(services, PartState::Unknown);
 }
 
 impl Writer<'_> {

@@ -255,8 +255,7 @@ fn fail(
     if !reverts {
         return Vec::from([end(why)]);
     }
-    let stable = state.stable.iter().rev().find_map(|version| Some((*version, text(*version)?)));
-    match stable {
+    match newest_stable(state, text) {
         None => Vec::from([end(&format!("{why} - no stable job version to auto revert to"))]),
         Some((version, stable)) if *stable == *job => Vec::from([end(&format!(
             "{why} - not rolling back to stable job version {version} as current job has same specification"
@@ -268,6 +267,14 @@ fn fail(
             Vec::from([Turnout::Is(ended), Turnout::Revert(version)])
         }
     }
+}
+
+/// The version that a job would go back to, with its text.
+pub(crate) fn newest_stable(
+    state: &JobState,
+    text: &dyn Fn(u64) -> Option<Arc<Job>>,
+) -> Option<(u64, Arc<Job>)> {
+    state.stable.iter().rev().find_map(|version| Some((*version, text(*version)?)))
 }
 
 /// Groups with canaries are promoted together, once each of these canaries is healthy.

@@ -6,6 +6,7 @@ use std_alloc::vec;
 
 use herdlet_api_types::{
     Duration,
+    alloc::AllocDeployment,
     job::{AddressMode, Check, CheckKind, Provider},
     service::RegisteredCheck,
 };
@@ -15,16 +16,7 @@ use super::*;
 use crate::env::{Inputs, build, fixture};
 
 fn service(port: Option<&str>) -> Service {
-    Service {
-        name: "redis-http".into(),
-        provider: Provider::Consul,
-        port: port.map(Into::into),
-        address: None,
-        address_mode: AddressMode::Auto,
-        tags: vec![],
-        meta: BTreeMap::new(),
-        checks: vec![],
-    }
+    Service { port: port.map(Into::into), ..herdlet_api_types::fixture::service("redis-http") }
 }
 
 fn http() -> Check {
@@ -53,6 +45,8 @@ enum Place {
 /// The networks of the table of address resolution.
 struct World {
     place: Place,
+    /// Whether the allocation is a canary.
+    canary: bool,
     origin: Origin,
     driver: Option<DriverNetwork>,
     network: Option<AllocNetwork>,
@@ -63,6 +57,7 @@ impl World {
         let port_map = [("mapped".to_string(), 99)].into();
         Self {
             place: Place::Task,
+            canary: false,
             origin: Origin::Standalone,
             driver: Some(DriverNetwork { ip: "172.17.0.2".into(), port_map, auto_advertise: false }),
             network: Some(AllocNetwork { interface: "eth0".into(), address: "172.26.64.9".into() }),
@@ -76,6 +71,8 @@ impl World {
             Place::Task => task.services = services,
             Place::Group => alloc = fixture::alloc_with(|job| job.groups[0].services = services),
         }
+        let id = herdlet_api_types::DeploymentId::from_hash([3; 16]);
+        alloc.deployment = Some(AllocDeployment { id, canary: self.canary });
         let task = match self.place {
             Place::Task => Some(&task),
             Place::Group => None,
@@ -216,6 +213,52 @@ fn fields_are_interpolated_and_marked() {
     let CheckKind::Http { path, body, header, .. } = kind else { panic!("{kind:?}") };
     assert_eq!((path.as_str(), body.as_str()), ("/12", "${NOMAD_ALLOC_INDEX}"));
     assert_eq!(header["X-web"], ["edge"]);
+}
+
+#[test]
+fn a_canary_has_tags_and_meta_of_its_own_where_there_are_some() {
+    let list = |text: &str| -> Vec<String> { text.split_whitespace().map(Into::into).collect() };
+    let told = |canary, canary_tags, canary_meta: &[(&str, &str)]| {
+        let service = Service {
+            tags: list("main"),
+            canary_tags: list(canary_tags),
+            meta: fixture::variables(&[("kind", "main")]),
+            canary_meta: fixture::variables(canary_meta),
+            ..service(Some("http"))
+        };
+        let registration = World { canary, ..World::new() }.one(service).unwrap();
+        assert_eq!(registration.meta["herdlet-instance"], "00112233aabbccdd");
+        (
+            registration.tags.join(" "),
+            registration.meta.get("kind").cloned(),
+            registration.meta.contains_key("color"),
+        )
+    };
+    let main = Some("main".to_string());
+    let canary = [("color", "green")];
+    assert_eq!(told(false, "canary ${NOMAD_TASK_NAME}", &canary), ("main".into(), main.clone(), false));
+    assert_eq!(told(true, "canary ${NOMAD_TASK_NAME}", &canary), ("canary redis".into(), None, true));
+    assert_eq!(told(true, "", &[]), ("main".into(), main, false));
+}
+
+#[test]
+fn tags_that_others_may_change_are_marked() {
+    let mark = |enable_tag_override, tag: &str| {
+        let service = Service { enable_tag_override, tags: vec![tag.into()], ..service(None) };
+        World::new().one(service).unwrap().meta.get(META_TAGS).cloned()
+    };
+    assert_eq!(mark(false, "a"), None);
+    assert_ne!(mark(true, "a"), mark(true, "b"));
+    // It must survive an upgrade of the agent: with another one every such service would lose the tags that others gave it.
+    assert_eq!(mark(true, "a").unwrap(), "ae6121c88ba555f6");
+}
+
+#[test]
+fn tagged_addresses_are_interpolated() {
+    let tagged_addresses =
+        fixture::variables(&[("wan_${NOMAD_TASK_NAME}", "203.0.113.${NOMAD_ALLOC_INDEX}")]);
+    let registration = World::new().one(Service { tagged_addresses, ..service(None) }).unwrap();
+    assert_eq!(registration.tagged_addresses, fixture::variables(&[("wan_redis", "203.0.113.12")]));
 }
 
 #[test]

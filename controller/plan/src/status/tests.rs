@@ -63,6 +63,7 @@ fn verdict(health: Option<bool>, waits: Vec<Waiting>) -> (ConvergenceState, Opti
 fn a_plan_that_waits_for_nothing_has_arrived() {
     let gate = || vec![Waiting::Gate(0)];
     let waits = "task main: waits for its turn in the lifecycle";
+    let unhealthy = "judged as unhealthy; task main: waits for its turn in the lifecycle";
     for (health, waiting, expected, reason, said) in [
         (None, vec![], ConvergenceState::Converged, None, ""),
         (None, gate(), ConvergenceState::Waiting, Some(Reason::Dependency), waits),
@@ -76,7 +77,7 @@ fn a_plan_that_waits_for_nothing_has_arrived() {
         (Some(true), vec![], ConvergenceState::Converged, None, ""),
         (Some(false), vec![], ConvergenceState::Failed, Some(Reason::Health), "judged as unhealthy"),
         // Whatever it still waits for: it had its time.
-        (Some(false), gate(), ConvergenceState::Failed, Some(Reason::Dependency), waits),
+        (Some(false), gate(), ConvergenceState::Failed, Some(Reason::Dependency), unhealthy),
     ] {
         assert_eq!(verdict(health, waiting), (expected, reason, said.to_string()), "{health:?}");
     }

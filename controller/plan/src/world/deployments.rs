@@ -8,6 +8,7 @@ use std_alloc::{collections::BTreeSet, format, string::String, sync::Arc, vec::V
 use herdlet_api_types::{AllocId, DeploymentId, JobKey, alloc::Desired, deployment::DeploymentStatus};
 
 use crate::{
+    alloc::apply::serve_as_promoted,
     event::{Refusal, Reply},
     job::deployment::{self, DeploymentState, Turnout},
     limits::DEPLOYMENTS_KEPT,
@@ -266,6 +267,9 @@ impl World {
             if let Some(part) = &mut Arc::make_mut(&mut alloc.spec).deployment {
                 part.canary = false;
             }
+            if let Some(group) = alloc.spec.group() {
+                serve_as_promoted(group, &mut alloc.state);
+            }
             alloc.changed = true;
             dirty.insert(Key::Alloc(canary));
         }
@@ -285,7 +289,7 @@ impl World {
 
 impl JobEntry {
     /// The text of a version that is kept.
-    fn text(&self, version: u64) -> Option<Arc<herdlet_api_types::job::Job>> {
+    pub(super) fn text(&self, version: u64) -> Option<Arc<herdlet_api_types::job::Job>> {
         if version == self.state.version {
             return Some(Arc::clone(&self.current));
         }

@@ -36,10 +36,11 @@ impl World {
             && count != previous_count
             && let Some(active) = known.state.deployment().filter(|known| known.deployment.is_running())
         {
-            let id = active.deployment.id;
+            let way = if active.deployment.requires_promotion() { "promote" } else { "wait" };
             let message = format!(
-                "job \"{key}\" can't be scaled while its deployment {} goes on; wait for it, or: herdlet deployment fail {key}",
-                id.short()
+                "job \"{key}\" can't be scaled while its deployment {} goes on; herdlet {way} {key}, or: herdlet deployment \
+                 fail {key}",
+                active.deployment.id.short()
             );
             return Err(Refusal::Invalid(message));
         }

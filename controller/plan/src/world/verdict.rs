@@ -20,7 +20,7 @@ use herdlet_api_types::{
 
 use crate::{
     job::{
-        deployment::{DeploymentState, healthy_canaries},
+        deployment::{DeploymentState, healthy_canaries, newest_stable},
         rollout::{has_ended, is_bad, is_lost},
         same_work,
     },
@@ -156,7 +156,7 @@ impl JobEntry {
             let canaries = group.placed_canaries.iter().filter_map(|id| allocs.get(*id));
             let bad = canaries.clone().find(|canary| is_bad(&canary.state.durable));
             if let Some(canary) = bad {
-                worst.weigh(bad_state(known, name), || why_bad(known, canary));
+                worst.weigh(bad_state(self, known, name), || why_bad(self, known, canary));
             } else if healthy < group.desired_canaries {
                 let wanted = group.desired_canaries;
                 let (state, reason, more) = if canaries.clone().any(waits_for_word) {
@@ -179,19 +179,21 @@ impl JobEntry {
 }
 
 /// What a bad allocation of a deployment means for its job: the end, unless the deployment goes on to take the job back.
-fn bad_state(known: &DeploymentState, group: &str) -> ConvergenceState {
-    let reverts = known.group(group).is_some_and(|group| group.auto_revert);
-    if known.deployment.is_running() && reverts {
+fn bad_state(job: &JobEntry, known: &DeploymentState, group: &str) -> ConvergenceState {
+    let reverts = known.deployment.is_running() && known.group(group).is_some_and(|group| group.auto_revert);
+    let back = || newest_stable(&job.state, &|version| job.text(version));
+    // To a version that says the same nothing goes back.
+    if reverts && back().is_some_and(|(_, stable)| stable != job.current) {
         ConvergenceState::Progressing
     } else {
         ConvergenceState::Failed
     }
 }
 
-fn why_bad(known: &DeploymentState, alloc: &AllocEntry) -> Why {
+fn why_bad(job: &JobEntry, known: &DeploymentState, alloc: &AllocEntry) -> Why {
     let name = alloc.spec.name();
     let why = alloc.verdict.as_ref().map_or(&*alloc.state.durable.description, |verdict| &verdict.message);
-    match bad_state(known, &alloc.spec.group) {
+    match bad_state(job, known, &alloc.spec.group) {
         ConvergenceState::Progressing => Why {
             reason: Reason::Health,
             message: format!("{name}: {why}; its deployment will fail and take the job back"),
@@ -257,7 +259,7 @@ fn state_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>) -> Conver
     match alloc {
         Some(alloc) if is_current(job, group, alloc) => match &alloc.verdict {
             _ if is_lost(&alloc.state.durable) => match deployment_of(job, group) {
-                Some(known) => bad_state(known, &group.name),
+                Some(known) => bad_state(job, known, &group.name),
                 None => ConvergenceState::Failed,
             },
             // That another one follows is decided after its own verdict was given.
@@ -281,7 +283,7 @@ fn why_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>, name: &Slot
     match &alloc.verdict {
         _ if !is_current(job, group, alloc) => progressing("is being replaced"),
         verdict if is_lost(known) => match deployment_of(job, group) {
-            Some(deployment) => why_bad(deployment, alloc),
+            Some(deployment) => why_bad(job, deployment, alloc),
             None => {
                 let why = verdict.as_ref().map_or(&*known.description, |verdict| verdict.message.as_str());
                 plain(Reason::Error, &format!("{name}: {why}"))

@@ -368,6 +368,8 @@ mod tests {
             port: 8080,
             tags: vec!["a".to_owned(), "b".to_owned()],
             meta: BTreeMap::new(),
+            enable_tag_override: false,
+            tagged_addresses: Default::default(),
             checks: Vec::new(),
             alloc: AllocId::from_hash([seed; 16]),
             task: None,

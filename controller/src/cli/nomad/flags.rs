@@ -39,6 +39,8 @@ const WAITING: &[&str] = &[
     "job stop -purge",
     "job start",
     "job restart",
+    "job promote",
+    "deployment promote",
     "alloc stop",
     "alloc restart",
 ];
@@ -217,9 +219,11 @@ mod tests {
         assert_eq!(said("job run", "detach=false"), Some(Is(&["--wait"])));
         assert_eq!(said("job restart", "all-tasks=false"), Some(Granted));
         assert_eq!(said("job dispatch", "detach=false"), Some(Is(&["--wait"])));
-        for (verb, typed) in
-            [("job promote", "detach=false"), ("job restart", "yes=false"), ("alloc signal", "detach=false")]
-        {
+        for (verb, typed) in [
+            ("deployment fail", "detach=false"),
+            ("job restart", "yes=false"),
+            ("alloc signal", "detach=false"),
+        ] {
             assert!(matches!(said(verb, typed), Some(Refused(_))), "{verb} -{typed}");
         }
         assert_eq!(said("job run", "address=http://a:1"), Some(Named("--addr")));

@@ -16,7 +16,7 @@ fn key(id: &str) -> JobKey {
 }
 
 fn read(owned: &Owned, dir: &Path) -> Wanted {
-    Wanted::of(read_folder(dir, &Drivers::built_in()), owned)
+    Wanted::of(read_folder(dir, &Drivers::built_in(), &owning(owned)), owned)
 }
 
 #[test]
@@ -34,6 +34,21 @@ fn a_removed_file_takes_its_jobs_with_it_and_a_broken_one_keeps_them() {
     assert_eq!(second.gone, [key("a")].into());
     assert!(!second.problems.is_empty());
     assert_eq!(second.owned["b.yaml"], [key("b")].into());
+}
+
+/// A copy that was meant to become another job took the job away from its file.
+#[test]
+fn the_file_that_owns_a_job_keeps_it() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "b.yaml", "b");
+    let first = read(&Owned::new(), dir.path());
+    write(dir.path(), "a.yaml", "b");
+    let second = read(&first.owned, dir.path());
+    assert_eq!(second.owned["b.yaml"], [key("b")].into());
+    let problem = &second.problems[0];
+    assert!(problem.source.ends_with("a.yaml") && problem.message.contains("already defined"), "{problem}");
+    std::fs::remove_file(dir.path().join("b.yaml")).unwrap();
+    assert_eq!(read(&second.owned, dir.path()).owned["a.yaml"], [key("b")].into());
 }
 
 #[test]

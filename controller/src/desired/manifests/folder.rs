@@ -2,7 +2,7 @@
 //!
 //! In: paths. Out: named texts, in order, bounded. Hidden files and what editors leave behind are not manifests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::desired::yaml::{Limits, Problem, Problems};
 /// A folder of manifests, file by file: one that is broken doesn't take the others with it.
 #[derive(Debug, Default)]
 pub struct Folder {
-    /// All manifest files, by name.
+    /// All manifest files: those that owned something first, then by name.
     pub files: Vec<FolderFile>,
     /// Why the folder itself could not be read; then no file is listed, which doesn't mean that there is none.
     pub problem: Option<Problem>,
@@ -36,12 +36,16 @@ const EXTENSIONS: [&str; 5] = ["yaml", "yml", "json", "hcl", "nomad"];
 /// The name of standard input in problems.
 const STDIN: &str = "<stdin>";
 
-/// Reads all manifests of a folder (not below), file by file. Variables of HCL files have their defaults.
-pub fn read_folder(folder: &Path, drivers: &Drivers) -> Folder {
-    let paths = match list(folder) {
+/// Reads all manifests of a folder (not below), file by file: those that `own` jobs first, so that a copy that is laid beside one
+/// does not take its jobs away. Variables of HCL files have their defaults.
+pub fn read_folder(folder: &Path, drivers: &Drivers, own: &BTreeSet<String>) -> Folder {
+    let mut paths = match list(folder) {
         Ok(paths) => paths,
         Err(problem) => return Folder { files: Vec::new(), problem: Some(problem) },
     };
+    let owns =
+        |path: &Path| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| own.contains(name));
+    paths.sort_by_key(|path| !owns(path));
     let (mut places, variables) = (BTreeMap::new(), Variables::default());
     let files = paths.into_iter().map(|path| {
         let mut reading = Reading::new(drivers, &variables);

@@ -45,6 +45,8 @@ fn registration(provider: Provider, checks: Vec<RegisteredCheck>) -> Registratio
         port: 80,
         tags: Vec::new(),
         meta: BTreeMap::new(),
+        enable_tag_override: false,
+        tagged_addresses: Default::default(),
         checks,
         alloc: AllocId::from_hash([1; 16]),
         task: None,

@@ -232,6 +232,34 @@ impl MountWatch {
     }
 }
 
+/// Tells when anything was mounted or unmounted anywhere, and not what: for who looks at one path only.
+#[derive(Debug)]
+pub struct MountBell(AsyncFd<PolledFile>);
+
+impl MountBell {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    ///
+    /// When `/proc` can't be read or polled.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self(register(PolledFile(File::open(MOUNTINFO)?))?))
+    }
+
+    /// Waits until something was mounted or unmounted, and for the burst to end in which this comes. Dropping the future loses
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the table can't be polled any more.
+    pub async fn rung(&self) -> io::Result<()> {
+        let mut ready = self.0.ready(Interest::PRIORITY | Interest::ERROR).await?;
+        tokio::time::sleep(BURST).await;
+        ready.clear_ready();
+        Ok(())
+    }
+}
+
 /// What this thread has had of a core.
 fn spent() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()

@@ -92,6 +92,8 @@ fn registration(view: &AllocView, id: &str) -> Registration {
         port: 8080,
         tags: vec!["a".to_owned()],
         meta: Default::default(),
+        enable_tag_override: false,
+        tagged_addresses: Default::default(),
         checks: vec![check],
         alloc: view.spec.id,
         task: None,

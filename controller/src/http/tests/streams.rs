@@ -241,6 +241,8 @@ async fn deployments_services_and_evaluations_have_topics_of_their_own() {
         name: "http".to_owned(),
         tags: Vec::new(),
         meta: Default::default(),
+        enable_tag_override: false,
+        tagged_addresses: Default::default(),
         address: "127.0.0.1".to_owned(),
         port: 80,
         job: web.key(),

@@ -51,6 +51,23 @@ fn passing(alloc: AllocId, task: Option<&str>) -> Event {
 }
 
 #[test]
+fn services_whose_tags_alone_differ_are_told_so_and_checked_on() {
+    let mut bench = Bench::new();
+    let tagged = |tag| serving(vec![checked("one", tag)], vec![checked("two", tag)]);
+    bench.apply(tagged("a"), Vec::new());
+    bench.settle();
+    let id = bench.id();
+    bench.see(passing(id, None));
+    bench.see(passing(id, Some("main")));
+    bench.apply(tagged("b"), Vec::new());
+    let asked = bench.settle();
+    let up = |part| (part, &Verb::Up);
+    assert_eq!(done(&asked), [up(Part::Services), up(Part::Task(0, TaskPart::Services))]);
+    let (_, state) = bench.world.allocation(id).expect("it goes on");
+    assert_eq!(state.checks.len(), 2, "who lists only what passes lists them all the time");
+}
+
+#[test]
 fn services_that_differ_are_registered_anew_and_checked_anew() {
     let mut bench = Bench::new();
     bench.apply(serving(vec![checked("one", "a")], vec![checked("two", "a")]), Vec::new());
@@ -59,7 +76,9 @@ fn services_that_differ_are_registered_anew_and_checked_anew() {
     bench.see(passing(id, None));
     bench.see(passing(id, Some("main")));
 
-    bench.apply(serving(vec![checked("one", "b")], vec![checked("two", "a")]), Vec::new());
+    let mut slower = checked("one", "b");
+    slower.checks[0].interval = Duration::from_secs(2);
+    bench.apply(serving(vec![slower.clone()], vec![checked("two", "a")]), Vec::new());
     let asked = bench.settle();
     let (checks, services) = (Part::Checks, Part::Services);
     assert_eq!(done(&asked), [(checks, &Verb::Down), (services, &Verb::Up), (checks, &Verb::Up)]);
@@ -69,7 +88,7 @@ fn services_that_differ_are_registered_anew_and_checked_anew() {
     assert_eq!(left, [Some("main")], "the task's services are the same");
 
     let task = |part| Part::Task(0, part);
-    bench.apply(serving(vec![checked("one", "b")], Vec::new()), Vec::new());
+    bench.apply(serving(vec![slower], Vec::new()), Vec::new());
     let asked = bench.settle();
     let (checks, services) = (task(TaskPart::Checks), task(TaskPart::Services));
     let mut seen = done(&asked);
@@ -78,6 +97,46 @@ fn services_that_differ_are_registered_anew_and_checked_anew() {
     assert_eq!(bench.world.allocs.iter().count(), 1);
     bench.restart(at(9));
     assert!(bench.settle().iter().all(|action| action.verb != Verb::Down), "nothing is left to take back");
+}
+
+#[test]
+fn a_promoted_canary_is_listed_as_the_others_are_without_a_moment_of_absence() {
+    let rolled = |color: &str, canary, canary_tags: &[&str]| {
+        let canary_tags = canary_tags.iter().map(|tag| (*tag).to_owned()).collect();
+        let mut jobs =
+            serving(vec![Service { canary_tags, ..checked("one", "a") }], vec![checked("two", "a")]);
+        let group = &mut jobs[0].groups[0];
+        let health_check = herdlet_api_types::job::HealthCheck::Manual;
+        group.update = Some(herdlet_api_types::job::Update { canary, health_check, ..fixture::update() });
+        group.tasks[0].env.insert("COLOR".to_owned(), color.to_owned());
+        jobs
+    };
+    for (canary_tags, wanted) in [(&["canary"][..], vec![(Part::Services, &Verb::Up)]), (&[], vec![])] {
+        let mut bench = Bench::new();
+        bench.apply(rolled("blue", 0, canary_tags), Vec::new());
+        bench.settle();
+        let deployment = |bench: &Bench| bench.job().deployments[0].id;
+        let healthy = |bench: &mut Bench, alloc| {
+            let id = deployment(bench);
+            bench.ask(Command::SetAllocHealth { id, healthy: vec![alloc], unhealthy: Vec::new() });
+            bench.settle();
+        };
+        let old = bench.id();
+        healthy(&mut bench, old);
+        bench.apply(rolled("green", 1, canary_tags), Vec::new());
+        bench.settle();
+        let canary = bench.world.allocations().map(|(spec, _)| spec.id).find(|id| *id != old).expect("made");
+        bench.see(passing(canary, None));
+        healthy(&mut bench, canary);
+        let scope = crate::world::deployments::PromoteScope::All;
+        bench.ask(Command::PromoteDeployment { id: deployment(&bench), scope });
+        let asked = bench.settle();
+        let of_canary =
+            asked.iter().filter(|action| matches!(action.op.target, Target::Alloc(id, _) if id == canary));
+        let of_canary: Vec<Action> = of_canary.cloned().collect();
+        assert_eq!(done(&of_canary), wanted);
+        assert_eq!(bench.world.allocation(canary).expect("it goes on").1.checks.len(), 1);
+    }
 }
 
 #[test]

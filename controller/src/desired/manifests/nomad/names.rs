@@ -82,7 +82,8 @@ fn in_api_word(name: &str) -> String {
 }
 
 /// Fields whose keys are the user's own.
-const FREE: [&str; 7] = ["Config", "Env", "Meta", "Header", "Volumes", "Ports", "Labels"];
+const FREE: [&str; 9] =
+    ["Config", "Env", "Meta", "CanaryMeta", "TaggedAddresses", "Header", "Volumes", "Ports", "Labels"];
 
 /// A path into a manifest in the words of the API: `spec.groups[0].tasks[1]` is `Job.TaskGroups[0].Tasks[1]`. `job` is what
 /// stands for the job: `Job`, or nothing.

@@ -1,5 +1,6 @@
 //! Files, folders and what lies about in them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -59,7 +60,7 @@ fn a_watched_folder_answers_file_by_file() {
     write(folder.path(), "c.yaml", &job("one"));
     write(folder.path(), "d.yaml", &job("two"));
     std::os::unix::fs::symlink("nowhere", folder.path().join("e.yaml")).unwrap();
-    let read = read_folder(folder.path(), &Drivers::built_in());
+    let read = read_folder(folder.path(), &Drivers::built_in(), &BTreeSet::new());
     assert!(read.problem.is_none());
     let good: Vec<bool> = read.files.iter().map(|file| file.content.is_ok()).collect();
     assert_eq!(good, [true, false, false, true, false]);
@@ -76,9 +77,9 @@ fn folders_that_hold_nothing_or_are_none() {
     let problems =
         load(&[folder.path().to_owned()], &Drivers::built_in(), &Variables::default()).unwrap_err();
     assert!(problems.to_string().contains("has no manifest: no name ends in .yaml"), "{problems}");
-    let read = read_folder(folder.path(), &Drivers::built_in());
+    let read = read_folder(folder.path(), &Drivers::built_in(), &BTreeSet::new());
     assert!(read.files.is_empty() && read.problem.is_none());
-    let read = read_folder(&folder.path().join("none"), &Drivers::built_in());
+    let read = read_folder(&folder.path().join("none"), &Drivers::built_in(), &BTreeSet::new());
     assert!(read.problem.unwrap().message.starts_with("cannot be listed: "));
 }
 

@@ -77,6 +77,10 @@ pub(super) fn list(
         if let Some(address) = &spec.address {
             text::plain(address, &trail.field("address"), findings);
         }
+        for (field, address) in &service.tagged_addresses {
+            text::plain(address, &trail.field("tagged_addresses").field(field), findings);
+        }
+        only_consul(spec, service, &trail, findings);
         let checks = trail.field("checks");
         text::unique(
             service.checks.iter().map(|check| Some(check.name.as_str())),
@@ -87,6 +91,19 @@ pub(super) fn list(
         for (index, (spec, check)) in spec.checks.iter().flatten().zip(&service.checks).enumerate() {
             one_check(context, spec, check, service, &checks.item(index), findings);
         }
+    }
+}
+
+/// What the built-in catalogue takes and doesn't keep, as Nomad's own.
+fn only_consul(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let written = [
+        ("tagged_addresses", spec.tagged_addresses.is_some()),
+        ("enable_tag_override", service.enable_tag_override),
+    ];
+    for (name, _) in
+        written.into_iter().filter(|(_, written)| *written && service.provider == Provider::Nomad)
+    {
+        findings.warning(&trail.field(name), "has an effect only with `provider: consul`");
     }
 }
 

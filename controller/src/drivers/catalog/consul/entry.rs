@@ -35,7 +35,22 @@ pub(super) struct Entry {
     port: u16,
     #[serde(default, deserialize_with = "or_default")]
     meta: BTreeMap<String, String>,
+    #[serde(default)]
+    enable_tag_override: bool,
+    #[serde(default, deserialize_with = "or_default")]
+    tagged_addresses: BTreeMap<String, TaggedAddress>,
 }
+
+/// One of a service's further addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct TaggedAddress {
+    address: String,
+    port: u16,
+}
+
+/// Names under which Consul itself notes the addresses of a service.
+const TAGGED_BY_CONSUL: [&str; 5] = ["lan_ipv4", "lan_ipv6", "wan_ipv4", "wan_ipv6", "consul-virtual"];
 
 /// A check as the agent lists it.
 #[derive(Debug, Clone, Deserialize)]
@@ -75,9 +90,23 @@ impl Entry {
             && self.service == wanted.name
             && self.address == wanted.address
             && self.port == wanted.port
-            && set(&self.tags) == set(&wanted.tags)
+            && self.enable_tag_override == wanted.enable_tag_override
+            // Where others may change them, the meta tells which ones were wanted.
+            && (wanted.enable_tag_override || set(&self.tags) == set(&wanted.tags))
+            && self.has_tagged_addresses_of(wanted)
             && self.meta == meta(wanted, instance)
             && held_checks == wanted_checks
+    }
+
+    fn has_tagged_addresses_of(&self, wanted: &Registration) -> bool {
+        let tagged = |(name, address): (&String, &String)| {
+            self.tagged_addresses
+                .get(name)
+                .is_some_and(|held| held.address == *address && held.port == wanted.port)
+        };
+        let mut others =
+            self.tagged_addresses.keys().filter(|name| !wanted.tagged_addresses.contains_key(*name));
+        wanted.tagged_addresses.iter().all(tagged) && others.all(|name| TAGGED_BY_CONSUL.contains(&&**name))
     }
 }
 
@@ -103,6 +132,11 @@ impl CheckEntry {
 
 /// Body of `PUT /v1/agent/service/register`.
 pub(super) fn body(registration: &Registration, instance: &InstanceId) -> Value {
+    let tagged: BTreeMap<&str, Value> = registration
+        .tagged_addresses
+        .iter()
+        .map(|(name, address)| (&**name, json!({ "Address": address, "Port": registration.port })))
+        .collect();
     json!({
         "ID": registration.id,
         "Name": registration.name,
@@ -110,7 +144,8 @@ pub(super) fn body(registration: &Registration, instance: &InstanceId) -> Value 
         "Address": registration.address,
         "Port": registration.port,
         "Meta": meta(registration, instance),
-        "EnableTagOverride": false,
+        "EnableTagOverride": registration.enable_tag_override,
+        "TaggedAddresses": tagged,
         "Checks": registration.checks.iter().map(check).collect::<Vec<_>>(),
     })
 }

@@ -43,6 +43,8 @@ fn registration(n: u8, name: &str, checks: Vec<RegisteredCheck>) -> Registration
         port: 8080,
         tags: vec!["a".to_owned(), "b".to_owned()],
         meta: BTreeMap::from([("team".to_owned(), "x".to_owned())]),
+        enable_tag_override: false,
+        tagged_addresses: Default::default(),
         checks,
         alloc: alloc(n),
         task: None,
@@ -199,6 +201,10 @@ async fn what_is_right_is_not_registered_again_and_what_differs_is() {
             false,
         ),
         (json!({"Service": "other"}), false),
+        (json!({"EnableTagOverride": true}), false),
+        // Consul notes some by itself.
+        (json!({"TaggedAddresses": {"lan_ipv4": {"Address": "127.0.0.1", "Port": 8080}}}), true),
+        (json!({"TaggedAddresses": {"edge": {"Address": "127.0.0.1", "Port": 8080}}}), false),
     ] {
         let mut entry = held.clone();
         for (key, value) in change.as_object().unwrap() {
@@ -401,6 +407,47 @@ async fn a_real_agent_holds_what_it_should_and_gives_it_back() {
     assert_eq!(consul.sweep(&BTreeSet::from([of_task.id.clone()])).await.unwrap(), 0);
     assert_eq!(consul.sweep(&BTreeSet::new()).await.unwrap(), 1);
     assert_eq!(agent.services().await, ["_nomad-task-foreign"]);
+}
+
+/// Tags that others have changed were overwritten when another service changed.
+#[tokio::test]
+async fn tags_that_others_may_change_stay_until_their_own_service_changes() {
+    let Some(agent) = Agent::start(false).await else { return };
+    let consul = consul(&agent.address, None);
+    let mark = |tag: &str| BTreeMap::from([("herdlet-tags".to_owned(), tag.to_owned())]);
+    let open = |tag: &str| Registration {
+        tags: vec![tag.to_owned()],
+        meta: mark(tag),
+        enable_tag_override: true,
+        tagged_addresses: BTreeMap::from([("edge".to_owned(), "203.0.113.7".to_owned())]),
+        ..registration(1, "web", Vec::new())
+    };
+    let other = |port| Registration { port, ..registration(1, "api", Vec::new()) };
+    consul.up(&owner(1), &[open("own"), other(1)]).await.unwrap();
+    let id = open("own").id;
+    let node = agent.get("/v1/catalog/service/web").await[0].clone();
+    let tags = async || agent.get("/v1/agent/services").await[&id]["Tags"].clone();
+    let mut service = agent.get("/v1/agent/services").await[&id].clone();
+    assert_eq!(service["TaggedAddresses"]["edge"], json!({ "Address": "203.0.113.7", "Port": 8080 }));
+    service["Tags"] = json!(["theirs"]);
+    let body = json!({ "Node": node["Node"], "Address": node["Address"], "SkipNodeUpdate": true, "Service": service });
+    assert_eq!(agent.put("/v1/catalog/register", body).await, json!(true));
+    let told = async {
+        while tags().await != json!(["theirs"]) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    // The agent takes them over when it next compares itself with the catalogue; another service that changes makes it.
+    consul.up(&owner(1), &[open("own"), other(2)]).await.unwrap();
+    tokio::time::timeout(PATIENCE, told).await.expect("the agent takes over the tags");
+    for port in [2, 3] {
+        let wanted = [open("own"), other(port)];
+        consul.up(&owner(1), &wanted).await.unwrap();
+        assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
+        assert_eq!(tags().await, json!(["theirs"]));
+    }
+    consul.up(&owner(1), &[open("new"), other(3)]).await.unwrap();
+    assert_eq!(tags().await, json!(["new"]));
 }
 
 #[tokio::test]

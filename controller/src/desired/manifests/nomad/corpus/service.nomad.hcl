@@ -77,8 +77,16 @@ job "shop" {
       provider = "consul"
       port     = "http"
       tags     = ["v2", "${NOMAD_ALLOC_INDEX}"]
+      canary_tags = ["next"]
+      enable_tag_override = true
       meta {
         tier = "front"
+      }
+      canary_meta {
+        a-b = "c"
+      }
+      tagged_addresses {
+        wan = "203.0.113.7"
       }
 
       check {
