@@ -6,7 +6,7 @@ use std::{iter::Peekable, vec};
 
 use herdlet_plan::job::feasibility::compare::regexp;
 
-use super::{Condition, Field, Test};
+use super::{Condition, Field, HowMany, Items, Names, Test};
 use crate::http::error::{ApiError, ApiResult};
 
 /// So deep parentheses and negations may be: reading one costs stack.
@@ -68,27 +68,22 @@ impl Words {
         if self.takes("not") {
             return Ok(Condition::Not(Box::new(self.one(depth + 1)?)));
         }
-        if self.takes("(") {
+        if self.takes_mark('(') {
             let inner = self.any(depth + 1)?;
-            return if self.takes(")") {
+            return if self.takes_mark(')') {
                 Ok(inner)
             } else {
                 Err(ApiError::bad("filter: a parenthesis is not closed"))
             };
         }
-        self.test()
+        self.test(depth)
     }
 
-    /// `FIELD TEST VALUE`, `FIELD is empty` or `VALUE in FIELD`.
-    fn test(&mut self) -> ApiResult<Condition> {
+    /// `FIELD TEST VALUE`, `FIELD is empty`, `VALUE in FIELD`, or what `any` and `all` say of items.
+    fn test(&mut self, depth: usize) -> ApiResult<Condition> {
         let first = self.0.next().ok_or_else(|| ApiError::bad("filter: a field is expected"))?;
-        if let Word::Bare(word) = &first
-            && matches!(word.as_str(), "any" | "all")
-            && matches!(self.0.peek(), Some(Word::Bare(next)) if !is_operator(next))
-        {
-            return Err(ApiError::NotBuilt(format!(
-                "filter: {word:?} is not built; ==, !=, in, contains, matches, is empty, and, or, not and parentheses are"
-            )));
+        if let Some(how_many) = self.how_many(&first) {
+            return self.items(how_many, depth).map(Condition::Items);
         }
         let mut negated = self.takes("not");
         let Some(Word::Bare(operator)) = self.0.next() else {
@@ -130,6 +125,68 @@ impl Words {
         Ok(if negated { Condition::Not(Box::new(condition)) } else { condition })
     }
 
+    /// What `any` or `all` asks, unless it is the name of a field.
+    fn how_many(&mut self, word: &Word) -> Option<HowMany> {
+        let how_many = match word {
+            Word::Bare(word) if word == "any" => HowMany::Any,
+            Word::Bare(word) if word == "all" => HowMany::All,
+            Word::Bare(_) | Word::Quoted(_) | Word::Path(_) | Word::Mark(_) => return None,
+        };
+        let is_field = match self.0.peek() {
+            Some(Word::Bare(next)) => is_operator(next),
+            Some(Word::Mark(_)) | None => true,
+            Some(Word::Quoted(_) | Word::Path(_)) => false,
+        };
+        (!is_field).then_some(how_many)
+    }
+
+    /// `FIELD as NAME { … }`, `FIELD as KEY, VALUE { … }`, of which either may be `_`.
+    fn items(&mut self, how_many: HowMany, depth: usize) -> ApiResult<Items> {
+        let word = self.0.next().ok_or_else(|| ApiError::bad("filter: a field is expected"))?;
+        let as_what = format!("filter: \"as\" and a name are expected after {word}");
+        let of = Field::read(word)?;
+        if !self.takes("as") {
+            return Err(ApiError::bad(as_what));
+        }
+        let names = self.names()?;
+        if !self.takes_mark('{') {
+            return Err(ApiError::bad("filter: \"{\" is expected, and in braces what is asked of each"));
+        }
+        let condition = Box::new(self.any(depth + 1)?);
+        if !self.takes_mark('}') {
+            return Err(ApiError::bad("filter: a brace is not closed"));
+        }
+        Ok(Items { of, how_many, names, condition })
+    }
+
+    fn names(&mut self) -> ApiResult<Names> {
+        let first = self.name()?;
+        let names = if self.takes_mark(',') {
+            Names::Two(first, self.name()?)
+        } else {
+            Names::One(first.ok_or_else(|| ApiError::bad("filter: \"_\" alone names nothing"))?)
+        };
+        match &names {
+            Names::Two(None, None) => Err(ApiError::bad("filter: \"_, _\" names nothing")),
+            Names::Two(Some(one), Some(other)) if one == other => {
+                Err(ApiError::bad(format!("filter: {one:?} can't name both")))
+            }
+            Names::Two(..) | Names::One(_) => Ok(names),
+        }
+    }
+
+    /// The name of an item; none for `_`.
+    fn name(&mut self) -> ApiResult<Option<String>> {
+        match self.0.next() {
+            Some(Word::Bare(name)) if name == "_" => Ok(None),
+            Some(Word::Bare(name)) if is_name(&name) => Ok(Some(name)),
+            Some(other) => {
+                Err(ApiError::bad(format!("filter: a name is expected after \"as\", not {other}")))
+            }
+            None => Err(ApiError::bad("filter: a name is expected after \"as\"")),
+        }
+    }
+
     fn value(&mut self, of: &Word) -> ApiResult<String> {
         let Some(Word::Bare(value) | Word::Quoted(value)) = self.0.next() else {
             return Err(ApiError::bad(format!("filter: a value is expected to compare {of} with")));
@@ -137,10 +194,21 @@ impl Words {
         Ok(value)
     }
 
+    /// Whether this mark comes next; it is taken then.
+    fn takes_mark(&mut self, mark: char) -> bool {
+        self.0.next_if(|next| *next == Word::Mark(mark)).is_some()
+    }
+
     /// Whether this bare word comes next; it is taken then.
     fn takes(&mut self, word: &str) -> bool {
         self.0.next_if(|next| matches!(next, Word::Bare(bare) if bare == word)).is_some()
     }
+}
+
+/// As go-bexpr writes its identifiers.
+fn is_name(word: &str) -> bool {
+    word.starts_with(|first: char| first.is_ascii_alphabetic())
+        && word.chars().all(|one| one.is_ascii_alphanumeric() || matches!(one, '_' | '/'))
 }
 
 fn is_operator(word: &str) -> bool {
@@ -158,6 +226,15 @@ pub(super) enum Word {
     Quoted(String),
     /// A field within a field, of which at least one name stands in brackets: `Meta["a.b"]`.
     Path(Vec<String>),
+    /// A parenthesis, a brace or a comma.
+    Mark(char),
+}
+
+/// Marks by themselves, wherever they stand outside quotes.
+const MARKS: &str = "(){},";
+/// What ends a word without being part of it.
+fn ends_word(one: char) -> bool {
+    one.is_whitespace() || "=!\"`".contains(one) || MARKS.contains(one)
 }
 
 impl std::fmt::Display for Word {
@@ -165,6 +242,7 @@ impl std::fmt::Display for Word {
         match self {
             Self::Bare(word) | Self::Quoted(word) => write!(out, "{word:?}"),
             Self::Path(steps) => write!(out, "{:?}", steps.join(".")),
+            Self::Mark(mark) => write!(out, "\"{mark}\""),
         }
     }
 }
@@ -185,9 +263,9 @@ fn words(text: &str) -> ApiResult<Vec<Word>> {
                 let length = if rest[1..].starts_with('=') { 2 } else { 1 };
                 (Word::Bare(rest[..length].to_owned()), &rest[length..])
             }
-            '(' | ')' => (Word::Bare(first.to_string()), &rest[1..]),
+            _ if MARKS.contains(first) => (Word::Mark(first), &rest[1..]),
             _ => {
-                let end = rest.find(|one: char| one.is_whitespace() || "=!()\"`".contains(one));
+                let end = rest.find(ends_word);
                 let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
                 if word.ends_with('[') && after.starts_with(['"', '`']) {
                     path(rest)?
@@ -218,7 +296,7 @@ fn path(text: &str) -> ApiResult<(Word, &str)> {
             rest = after;
         } else {
             let name = rest.strip_prefix('.').unwrap_or(rest);
-            let is_end = |one: char| one.is_whitespace() || "=!()[.\"`".contains(one);
+            let is_end = |one: char| ends_word(one) || matches!(one, '[' | '.');
             let end = name.find(is_end).unwrap_or(name.len());
             if end == 0 {
                 return Ok((Word::Path(steps), rest));
