@@ -84,7 +84,7 @@ const LINES_LEN: usize = 64;
 pub(super) async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
-    let target = target::resolve(&args.target, &jobs, &allocs)?.only(args.task.clone())?;
+    let target = target::find_among(&client, &args.target, &jobs, &allocs).await?.only(args.task.clone())?;
     let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key));
     if let Some(failure) = job.and_then(|parent| children::instead("logs", parent, &jobs)) {
         return Err(failure);

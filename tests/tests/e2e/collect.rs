@@ -68,6 +68,15 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
     agent.cli(&["wait", "--for=deleted", "good", "--timeout", "20s"]).success();
     agent.cli(&["wait", "--for=deleted", "bad", "--timeout", "20s"]).success();
     assert_eq!(told(&agent, &[]), []);
+    for arguments in
+        [&["status", "good"][..], &["logs", "bad.g[0]"], &["get", "jobs", "good"], &["drift", "good/t"]]
+    {
+        let said = agent.cli(arguments).ended(1).stderr;
+        assert!(said.contains(" had ended") && said.contains("was collected"), "{arguments:?}: {said}");
+    }
+    let said = agent.cli(&["drift", "wbe"]).ended(1).stderr;
+    assert!(said.contains("there is no job or allocation \"wbe\"") && said.contains("\"web\""), "{said}");
+    agent.cli(&["drift", "web"]).success();
     assert_eq!(agent.members(), pids, "web runs on");
     assert_eq!(agent.metric("herdlet_collected_total", "kind=\"job\",reason=\"request\""), 2.0);
     agent.cli(&["delete", "web", "--wait"]).success();

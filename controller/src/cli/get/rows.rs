@@ -37,10 +37,44 @@ pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listin
         Kind::Volumes => volumes(client, targets).await,
         Kind::Deployments => list_deployments(client, targets, form, missing).await,
         Kind::Versions => versions(client, targets, missing).await,
-        Kind::Events => Ok(events::list(client.transitions().await?, targets, form)),
-        Kind::Drift => Ok(drift::list(client.drifts().await?, targets, form)),
+        Kind::Events => {
+            let events = client.transitions().await?;
+            let is_told = |target: &String| {
+                let only = std::slice::from_ref(target);
+                events.iter().any(|event| events::is_meant(&event.job, &event.name, event.alloc, only))
+            };
+            known(client, targets, missing, is_told).await?;
+            Ok(events::list(events, targets, form))
+        }
+        Kind::Drift => {
+            let drifts = client.drifts().await?;
+            let is_told = |target: &String| {
+                let only = std::slice::from_ref(target);
+                drifts.iter().any(|drift| events::is_meant(&drift.job, &drift.name, drift.alloc, only))
+            };
+            known(client, targets, missing, is_told).await?;
+            Ok(drift::list(drifts, targets, form))
+        }
         Kind::Node => Ok(Listing::new(&[])),
     }
+}
+
+/// Nothing may have been found of what there is; of a name that nothing has, nothing ever will be.
+async fn known(
+    client: &Client,
+    targets: &[String],
+    missing: Missing,
+    is_told: impl Fn(&String) -> bool,
+) -> Result<(), Failure> {
+    let open: Vec<&String> = targets.iter().filter(|target| !is_told(target)).collect();
+    if open.is_empty() || missing == Missing::IsGone {
+        return Ok(());
+    }
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    for target in open {
+        target::find_among(client, target, &jobs, &allocs).await?;
+    }
+    Ok(())
 }
 
 /// The jobs of these names, or all.
@@ -63,12 +97,27 @@ fn chosen_jobs(
 async fn jobs(client: &Client, targets: &[String], missing: Missing) -> Result<Listing, Failure> {
     let (all, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
     let mut listing = Listing::new(&["JOB", "TYPE", "VERSION", "RUNNING", "STATE", "AGE", "MESSAGE"]);
-    for view in chosen_jobs(all.clone(), targets, missing)? {
+    for view in with_fates(client, &all, targets, chosen_jobs(all.clone(), targets, missing)).await? {
         let name = view.key.to_string();
         let cells = job_cells(&view, &allocs, &all).into();
         listing.rows.push(Row { key: name.clone(), name, cells, document: Document::Job(Box::new(view)) });
     }
     Ok(listing)
+}
+
+/// Of a job that is not there, what has become of it.
+async fn with_fates<T>(
+    client: &Client,
+    jobs: &[JobView],
+    targets: &[String],
+    found: Result<T, Failure>,
+) -> Result<T, Failure> {
+    let is_missing = |target: &&String| !jobs.iter().any(|view| view.key.to_string() == **target);
+    match (found, targets.iter().find(is_missing)) {
+        (Ok(found), _) => Ok(found),
+        (Err(failure), Some(target)) => Err(target::with_fate(client, target, jobs, failure).await),
+        (Err(failure), None) => Err(failure),
+    }
 }
 
 /// A job in a table; `jobs` are all there are.
@@ -125,7 +174,7 @@ async fn chosen(
     let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
     let mut chosen = Vec::new();
     for text in targets {
-        match (target::resolve(text, &jobs, &allocs), missing) {
+        match (target::find_among(client, text, &jobs, &allocs).await, missing) {
             (Ok(target), _) => {
                 chosen.extend(target.allocs.into_iter().map(|view| (view, target.task.clone())));
             }
