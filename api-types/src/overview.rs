@@ -23,8 +23,18 @@ pub struct Overview {
     pub overdue: u64,
     /// Differences from what is wanted that were repaired within the last 24 hours, while this agent ran.
     pub drift_repaired: u64,
-    /// All jobs; those that are not as wanted come first.
+    /// All jobs but children that are complete; those that are not as wanted come first.
     pub jobs: Vec<JobRow>,
+    /// Jobs that have no row: children that are complete, counted with their parent.
+    #[serde(default)]
+    pub complete_children: u64,
+}
+
+impl Overview {
+    /// How many jobs there are, with a row or not.
+    pub fn job_count(&self) -> u64 {
+        self.jobs.len() as u64 + self.complete_children
+    }
 }
 
 /// A job on that screen.

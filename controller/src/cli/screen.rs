@@ -56,7 +56,7 @@ impl Screen<'_> {
         let late = if *overdue > 0 { style::ERROR } else { Style::new() };
         let mut text = format!(
             "{}   lag {}   {}   drift {drift_repaired} repaired (24h)\n",
-            styled(style::HEADING, format!("{converged}/{} converged", jobs.len())),
+            styled(style::HEADING, format!("{converged}/{} converged", self.overview.job_count())),
             lag.rounded(),
             styled(late, format!("overdue {overdue}")),
         );
@@ -228,7 +228,15 @@ mod tests {
         let old = JobRow { deleting: true, wanted: 0, ..row("old", ConvergenceState::Waiting, "") };
         let cron = row("backup", ConvergenceState::Converged, "");
         let jobs = vec![web, db, old, cron];
-        Overview { index: 3, converged: 1, lag: Duration(4_090_000_000), overdue: 1, drift_repaired: 2, jobs }
+        Overview {
+            index: 3,
+            converged: 1,
+            lag: Duration(4_090_000_000),
+            overdue: 1,
+            drift_repaired: 2,
+            jobs,
+            complete_children: 0,
+        }
     }
 
     fn rendered(columns: Option<usize>, loads: Option<&BTreeMap<JobKey, Load>>) -> String {
