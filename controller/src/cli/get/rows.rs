@@ -2,7 +2,7 @@
 //!
 //! In: what the agent shows, and targets. Out: rows, in the order in which they are printed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::{
     alloc::ClientStatus,
@@ -13,7 +13,7 @@ use herdlet_api_types::{
 };
 
 use super::{
-    Form, Kind, Missing, Wanted, drift, events,
+    Ended, Form, Kind, Missing, Wanted, drift, events,
     listing::{Cell, Document, Listing, Row},
 };
 use crate::{
@@ -28,10 +28,10 @@ use crate::{
 };
 
 pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listing, Failure> {
-    let Wanted { client, targets, form, .. } = *wanted;
+    let Wanted { client, targets, ended, form, .. } = *wanted;
     match wanted.kind {
         Kind::Jobs => jobs(client, targets, missing).await,
-        Kind::Allocs => allocs(client, targets, form, missing).await,
+        Kind::Allocs => allocs(client, targets, form, ended, missing).await,
         Kind::Tasks => tasks(client, targets, missing).await,
         Kind::Services => services(client, targets, form, missing).await,
         Kind::Volumes => volumes(client, targets).await,
@@ -189,6 +189,7 @@ async fn allocs(
     client: &Client,
     targets: &[String],
     form: Form,
+    ended: Ended,
     missing: Missing,
 ) -> Result<Listing, Failure> {
     let mut columns = vec!["ID", "NAME", "VERSION", "STATUS", "HEALTHY", "STATE", "AGE"];
@@ -196,7 +197,11 @@ async fn allocs(
         columns.extend(["PORTS", "MESSAGE"]);
     }
     let mut listing = Listing::new(&columns);
-    for (view, _) in chosen(client, targets, missing).await? {
+    for view in with_ended(client, targets, missing).await? {
+        if ended == Ended::Counted && view.status.is_terminal() {
+            listing.ended += 1;
+            continue;
+        }
         let id = view.spec.id.to_string();
         let shown = if form == Form::Wide { id.clone() } else { view.spec.id.short() };
         let mut cells: Vec<Cell> = alloc_cells(&view, shown).into();
@@ -209,6 +214,36 @@ async fn allocs(
         listing.rows.push(Row { key: id.clone(), name: id, cells, document });
     }
     Ok(listing)
+}
+
+/// The allocations that targets name, with those that had the same places before; or all.
+async fn with_ended(
+    client: &Client,
+    targets: &[String],
+    missing: Missing,
+) -> Result<Vec<AllocView>, Failure> {
+    let (named, all) = tokio::try_join!(chosen(client, targets, missing), async {
+        client.allocs().await.map_err(Failure::from)
+    })?;
+    // An id names one allocation and not its place.
+    let names_place =
+        |view: &AllocView| targets.iter().any(|target| target.starts_with(&view.spec.job_key.to_string()));
+    let mut found: Vec<AllocView> = Vec::new();
+    for (view, _) in named {
+        let slot = |view: &AllocView| (view.spec.job_key.clone(), view.spec.group.clone(), view.spec.index);
+        let before = all.iter().filter(|other| {
+            other.spec.id != view.spec.id
+                && names_place(&view)
+                && other.status.is_terminal()
+                && slot(other) == slot(&view)
+                && other.spec.create_index < view.spec.create_index
+        });
+        found.extend(before.cloned());
+        found.push(view);
+    }
+    let mut known = BTreeSet::new();
+    found.retain(|view| known.insert(view.spec.id));
+    Ok(found)
 }
 
 fn alloc_cells(view: &AllocView, id: String) -> [Cell; 7] {

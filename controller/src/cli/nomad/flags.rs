@@ -80,7 +80,7 @@ const FLAGS: [Flag; 58] = [
     ),
     flag(&["job plan"], &["diff"], Granted),
     flag(&["job plan"], &["diff=false"], Refused("whether anything would change is the exit code")),
-    flag(&["job status"], &["all-allocs"], Refused("list them: herdlet ps JOB")),
+    flag(&["job status"], &["all-allocs"], Refused("list them: herdlet ps --all JOB")),
     flag(&["job status"], &["evals"], Refused("the API has them: GET /v1/job/JOB/evaluations")),
     flag(&["job inspect"], &["json"], Refused("as data: herdlet get jobs JOB -o json")),
     flag(
