@@ -11,7 +11,13 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use futures_util::{Stream, StreamExt};
-use herdlet_api_types::{AllocId, nomad::FileInfo, parse_duration, view::AllocView};
+use herdlet_api_types::{
+    AllocId,
+    nomad::FileInfo,
+    parse_duration,
+    task::TaskStatus,
+    view::{AllocView, ConvergenceState},
+};
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::{sync::mpsc, task::JoinSet, time::timeout};
@@ -20,7 +26,8 @@ use super::{
     Connection, children,
     client::{Client, ClientError, LogRequest},
     failure::Failure,
-    stdout,
+    show, stdout,
+    table::plain,
     target::{self, Target},
     watch::{Shown, Told},
 };
@@ -102,9 +109,11 @@ pub(super) async fn run(args: LogsArgs) -> Result<u8, Failure> {
             .hint("see what goes when: herdlet gc --dry-run; how long logs stay is gc_max_allocs in the agent's config"));
     }
     if sources.is_empty() && !args.follow {
+        unbegun(&target, true).iter().for_each(|told| crate::tell!("{told}"));
         return Err(Failure::new(format!("no task of {} has been started yet", args.target))
             .hint(format!("see why: herdlet explain {}", args.target)));
     }
+    unbegun(&target, sources.is_empty()).iter().for_each(|told| crate::tell!("{told}"));
     let streams: &'static [&'static str] = match (args.stdout, args.stderr) {
         (true, _) => &["stdout"],
         (_, true) => &["stderr"],
@@ -226,6 +235,38 @@ fn sources(allocs: &[AllocView], task: &Option<String>) -> impl Iterator<Item = 
             name: view.spec.task_title(&task.name),
         })
     })
+}
+
+/// More tasks are not told of one by one.
+const UNBEGUN_LEN_MAX: usize = 10;
+
+/// Why there is nothing of tasks that have not begun. Where not they are meant but their job, those that wait in an allocation that is
+/// as wanted are none of it: they run when others have ended.
+fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
+    let is_meant = |view: &AllocView| {
+        is_all || target.task.is_some() || view.convergence.state != ConvergenceState::Converged
+    };
+    let unbegun =
+        target.tasks().filter(|(view, task)| task.attempt == 0 && !view.collected && is_meant(view));
+    let mut told: Vec<String> = unbegun
+        .map(|(view, task)| {
+            let title = view.spec.task_title(&task.name);
+            let word = if task.state == TaskStatus::Dead { "never began" } else { "has not begun" };
+            let last = task.events.last().map(|event| plain(&event.message)).unwrap_or_default();
+            let why = match (view.convergence.state, last.as_str()) {
+                (ConvergenceState::Converged, "") => show::phase(task),
+                (ConvergenceState::Converged, last) => last.to_owned(),
+                (ConvergenceState::Progressing | ConvergenceState::Waiting | ConvergenceState::Failed, _) => {
+                    show::convergence(&view.convergence)
+                }
+            };
+            format!("{title} {word}: {why}")
+        })
+        .collect();
+    let more = told.len().saturating_sub(UNBEGUN_LEN_MAX);
+    told.truncate(UNBEGUN_LEN_MAX);
+    told.extend((more > 0).then(|| format!("nor have {more} more")));
+    told
 }
 
 struct Line {
@@ -439,6 +480,42 @@ fn json_line(line: &Line) -> serde_json::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // `logs` of a task that waits for another said nothing, and ended well.
+    #[test]
+    fn a_task_that_has_not_begun_is_told_with_its_state() {
+        let web = crate::test_views::job("web", "front", "httpd");
+        let waiting = |state: ConvergenceState, message: &str| {
+            let mut view = crate::test_views::alloc_view(&web, 0, 1);
+            view.tasks[0].attempt = 0;
+            (view.convergence.state, view.convergence.message) = (state, message.to_owned());
+            view
+        };
+        let target = |view: AllocView, task: Option<&str>| Target {
+            job: Some(web.key()),
+            allocs: vec![view],
+            task: task.map(str::to_owned),
+        };
+        let waits = waiting(ConvergenceState::Waiting, "task httpd: dependency: waits for task init");
+        assert_eq!(
+            unbegun(&target(waits.clone(), None), false),
+            ["web.front[0]/httpd has not begun: waiting: task httpd: dependency: waits for task init"]
+        );
+        // A task that runs when the others have ended is told of only to whom asks for it.
+        let last = waiting(ConvergenceState::Converged, "");
+        assert!(unbegun(&target(last.clone(), None), false).is_empty());
+        assert_eq!(unbegun(&target(last.clone(), Some("httpd")), false).len(), 1);
+        assert_eq!(unbegun(&target(last, None), true).len(), 1);
+        let mut never = waits;
+        never.tasks[0].state = TaskStatus::Dead;
+        assert!(unbegun(&target(never, None), false)[0].starts_with("web.front[0]/httpd never began: "));
+        let begun = crate::test_views::alloc_view(&web, 0, 1);
+        assert!(unbegun(&target(begun, Some("httpd")), true).is_empty());
+        let many: Vec<AllocView> =
+            (0..13).map(|_| waiting(ConvergenceState::Waiting, "health: waits")).collect();
+        let many = Target { job: Some(web.key()), allocs: many, task: None };
+        assert_eq!(unbegun(&many, true).last().unwrap(), "nor have 3 more");
+    }
 
     #[test]
     fn a_stream_is_as_old_as_its_last_file() {
