@@ -210,6 +210,12 @@ impl Client {
         self.get(&format!("/v1/allocation/{alloc}")).await
     }
 
+    /// A job in Nomad's JSON.
+    pub async fn nomad_job(&self, job: &JobKey) -> Result<serde_json::Value> {
+        let path = format!("/v1/job/{}", encode(&job.id));
+        self.ask(self.to(Method::GET, &path).query(&[("namespace", &job.namespace)])).await
+    }
+
     /// The number of a job's newest version; none of a job that is not there.
     pub async fn newest_version(&self, job: &JobKey) -> Result<Option<u64>> {
         Ok(self.versions(job).await?.first().map(|newest| newest.version))

@@ -82,11 +82,11 @@ const FLAGS: [Flag; 58] = [
     flag(&["job plan"], &["diff=false"], Refused("whether anything would change is the exit code")),
     flag(&["job status"], &["all-allocs"], Refused("list them: herdlet ps --all JOB")),
     flag(&["job status"], &["evals"], Refused("the API has them: GET /v1/job/JOB/evaluations")),
-    flag(&["job inspect"], &["json"], Refused("as data: herdlet get jobs JOB -o json")),
+    flag(&["job inspect"], &["json"], Granted),
     flag(
         &["job inspect"],
         &["hcl", "with-vars"],
-        Refused("a job is printed as a manifest, in YAML; leave it out"),
+        Refused("a job is printed as JSON; as a manifest, in YAML: herdlet get jobs JOB -o yaml"),
     ),
     flag(&["job inspect"], &["version"], Refused(VERSIONS)),
     flag(&["job allocs", "job deployments", "deployment list"], &["all"], Granted),
