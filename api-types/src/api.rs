@@ -127,6 +127,9 @@ pub struct AgentStatus {
     pub instance: String,
     /// How tasks are held, for instance `cgroup v2` or `none: …`.
     pub isolation: String,
+    /// The directory of its state; empty where an older agent does not say.
+    #[serde(default)]
+    pub state_dir: String,
     /// When the agent process started.
     pub started_at: UnixNanos,
     /// Why it is not ready; none when it is.

@@ -26,11 +26,19 @@ pub struct Overview {
     /// How much of these 24 hours the agent has seen.
     #[serde(default)]
     pub drift_known: Duration,
-    /// All jobs; those that are not as wanted come first.
+    /// All jobs but children that are complete; those that are not as wanted come first.
     pub jobs: Vec<JobRow>,
+    /// Jobs that have no row: children that are complete, counted with their parent.
+    #[serde(default)]
+    pub complete_children: u64,
 }
 
 impl Overview {
+    /// How many jobs there are, with a row or not.
+    pub fn job_count(&self) -> u64 {
+        self.jobs.len() as u64 + self.complete_children
+    }
+
     /// How many differences were repaired, and in what time: a day, or less where the agent has not run for one.
     pub fn drift(&self) -> String {
         const MINUTE_NS: i64 = 60_000_000_000;

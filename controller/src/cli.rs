@@ -160,9 +160,11 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet get jobs\n  herdlet get allocs web -o wide\n  herdlet get allocs --watch             each change as it comes\n  herdlet get events web                 what has happened lately, and why\n  herdlet get tasks -o name | xargs -n 1 herdlet describe\n  herdlet get jobs web -o yaml           as a manifest that can be applied"
     )]
     Get(get::GetArgs),
-    /// List allocations: get allocs
-    #[command(after_help = "Example:\n  herdlet ps web")]
-    Ps(get::OfKindArgs),
+    /// List allocations that have not ended; get allocs lists all
+    #[command(
+        after_help = "Examples:\n  herdlet ps web\n  herdlet ps -a                          also what has ended, as get allocs does"
+    )]
+    Ps(get::PsArgs),
     /// List what was not as the agent had made it, and what became of that: get drift
     #[command(after_help = "Examples:\n  herdlet drift\n  herdlet drift web -o json")]
     Drift(get::OfKindArgs),
@@ -429,7 +431,8 @@ impl ClientCommand {
             Self::Apply(args) => Some(&mut args.connection),
             Self::Delete(args) => Some(&mut args.connection),
             Self::Get(args) => Some(&mut args.connection),
-            Self::Ps(args) | Self::Drift(args) => Some(&mut args.connection),
+            Self::Ps(args) => Some(&mut args.listed.connection),
+            Self::Drift(args) => Some(&mut args.connection),
             Self::Status(args) => Some(&mut args.connection),
             Self::Explain(args) | Self::Describe(args) => Some(&mut args.connection),
             Self::Logs(args) => Some(&mut args.connection),

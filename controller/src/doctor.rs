@@ -1,7 +1,7 @@
 //! What an agent finds on this machine: the kernel, cgroups, mounts, limits, ports, disk, clock, Consul, folders of manifests.
 //!
-//! In: the config that an agent would get. Out: findings, in the order in which somebody would mend them. Nothing is changed, and
-//! nothing is asked of an agent that runs: that is the command's.
+//! In: the config that an agent would get, and where one that runs keeps its state. Out: findings, in the order in which somebody would
+//! mend them. Nothing is changed, and nothing is asked of an agent that runs: that is the command's.
 
 use std::{
     collections::BTreeSet,
@@ -87,8 +87,18 @@ impl Finding {
     }
 }
 
-/// Looks at everything.
-pub async fn examine(config: &Config) -> Vec<Finding> {
+/// Where an agent keeps its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateDir<'d> {
+    /// One with this config would, as this user.
+    Planned(&'d Path),
+    /// The one that runs does, as whoever it runs: whether it can write there is told by itself.
+    InUse(&'d Path),
+}
+
+/// Looks at everything. `in_use` is where an agent that runs keeps its state.
+pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
+    let state_dir = in_use.map_or(StateDir::Planned(&config.state_dir), StateDir::InUse);
     let mut findings = vec![
         kernel(),
         container(Path::new("/")),
@@ -97,7 +107,7 @@ pub async fn examine(config: &Config) -> Vec<Finding> {
         open_files(),
         inotify(number_in("/proc/sys/fs/inotify/max_user_instances")),
         ports(config, &fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default()),
-        disk(&config.state_dir),
+        disk(state_dir),
         clock(crate::agent::now().wall.0, Path::new("/run/systemd")),
     ];
     findings.extend(config.manifests.iter().map(|folder| manifests(folder)));
@@ -257,9 +267,13 @@ fn ports(config: &Config, ephemeral: &str) -> Finding {
     }
 }
 
-fn disk(state_dir: &Path) -> Finding {
-    let shown = state_dir.display();
-    let nearest = state_dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
+fn disk(state_dir: StateDir<'_>) -> Finding {
+    let (StateDir::Planned(dir) | StateDir::InUse(dir)) = state_dir;
+    let shown = match state_dir {
+        StateDir::Planned(_) => dir.display().to_string(),
+        StateDir::InUse(_) => format!("{}, where the agent that runs keeps its state", dir.display()),
+    };
+    let nearest = dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
     if !nearest.is_dir() {
         return Finding::failure(
             "disk",
@@ -267,7 +281,7 @@ fn disk(state_dir: &Path) -> Finding {
             "name another with --state-dir",
         );
     }
-    if !may(nearest, Access::WRITE_OK) {
+    if matches!(state_dir, StateDir::Planned(_)) && !may(nearest, Access::WRITE_OK) {
         return Finding::failure(
             "disk",
             format!("{shown}: {} can't be written to", nearest.display()),

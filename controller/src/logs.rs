@@ -2,18 +2,18 @@
 //!
 //! In: an allocation's logs directory and the name its files begin with, `<task>.stdout` or `<task>.stderr`. Out: bytes in
 //! order. The directory is writable by the task: only regular files are read, links are not followed, and what is not named
-//! `<stem>.<number>` is passed over, but for the times of such a file (`since`).
+//! `<stem>.<number>` is passed over, but for the times of such a file (`since`). So is a number that the supervisor can't have come to.
 
 mod since;
 
 use std::{
-    ffi::OsString,
     fs::File,
     io::{self, Read, Seek, SeekFrom},
     os::unix::fs::FileExt,
     path::PathBuf,
 };
 
+use herdlet_shim::rotation::{self, Name};
 use rustix::fs::{Mode, OFlags};
 
 use crate::{
@@ -57,7 +57,7 @@ impl LogFiles {
         Self { dir, stem: format!("{}.{}", paths::encode(task), stream.as_str()) }
     }
 
-    /// Numbers of the files that are there, ascending.
+    /// Numbers of the files that are there and are the log's own, ascending.
     ///
     /// # Errors
     /// When the directory can't be read. One that does not exist has no files.
@@ -67,12 +67,23 @@ impl LogFiles {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let mut indexes = Vec::new();
+        let mut names = Vec::new();
         for entry in entries {
-            if let Some(index) = self.index_of(&entry?.file_name()) {
-                indexes.push(index);
-            }
+            let (entry, stem) = (entry?, self.stem.as_bytes());
+            names.extend(Name::of(entry.file_name().as_encoded_bytes(), stem));
         }
+        let Ok(own) = rotation::own(|visit: &mut dyn FnMut(Name)| {
+            names.iter().for_each(|name| visit(*name));
+            Ok::<(), std::convert::Infallible>(())
+        });
+        let Some((first, last)) = own else { return Ok(Vec::new()) };
+        let mut indexes: Vec<u64> = names
+            .into_iter()
+            .filter_map(|name| match name {
+                Name::Log(index) => (first..=last).contains(&index).then_some(u64::from(index)),
+                Name::Marks(_) => None,
+            })
+            .collect();
         indexes.sort_unstable();
         Ok(indexes)
     }
@@ -140,13 +151,6 @@ impl LogFiles {
         }
         Ok(indexes.first().map(|first| (*first, 0)))
     }
-
-    fn index_of(&self, name: &OsString) -> Option<u64> {
-        let number = name.to_str()?.strip_prefix(&self.stem)?.strip_prefix('.')?;
-        let plain =
-            number.bytes().all(|byte| byte.is_ascii_digit()) && (number == "0" || !number.starts_with('0'));
-        if plain { number.parse().ok() } else { None }
-    }
 }
 
 /// Reads a stream from some place on, to the end of the newest file or beyond as it grows.
@@ -154,6 +158,8 @@ pub struct Follower {
     files: LogFiles,
     watch: Option<DirectoryWatch>,
     current: Option<(u64, File)>,
+    /// The one before, read to its end. Where it grows, the current one is not what the supervisor went on in.
+    before: Option<(u64, File)>,
     start: (u64, u64),
 }
 
@@ -171,7 +177,7 @@ pub struct Chunk {
 impl Follower {
     /// Starts at `start`, a file number and an offset; a file that is gone means the oldest one that is there.
     pub fn new(files: LogFiles, start: (u64, u64)) -> Self {
-        Self { files, watch: None, current: None, start }
+        Self { files, watch: None, current: None, before: None, start }
     }
 
     /// The next piece that is there now; `None` at the end of what was written.
@@ -188,11 +194,13 @@ impl Follower {
                     (*index, file)
                 }
             };
-            let mut bytes = vec![0; CHUNK_BYTES_MAX];
-            let count = file.read(&mut bytes)?;
-            if count > 0 {
-                bytes.truncate(count);
-                return Ok(Some(Chunk { index, end_offset: file.stream_position()?, bytes }));
+            if let Some(chunk) = chunk(index, file)? {
+                return Ok(Some(chunk));
+            }
+            if let Some((index, file)) = &mut self.before
+                && let Some(chunk) = chunk(*index, file)?
+            {
+                return Ok(Some(chunk));
             }
             // Its end: the next file, if there is one, was begun after the last byte of this one was written. But bytes
             // may have come between our read and the look for the next file, so read once more before moving on.
@@ -200,12 +208,10 @@ impl Follower {
             if next.0 == index {
                 return Ok(None);
             }
-            let count = file.read(&mut bytes)?;
-            if count > 0 {
-                bytes.truncate(count);
-                return Ok(Some(Chunk { index, end_offset: file.stream_position()?, bytes }));
+            if let Some(chunk) = chunk(index, file)? {
+                return Ok(Some(chunk));
             }
-            self.current = Some(next);
+            self.before = self.current.replace(next);
         }
     }
 
@@ -239,6 +245,17 @@ impl Follower {
         }
         Ok(Some((index, file)))
     }
+}
+
+/// What comes next in a file; none at its end.
+fn chunk(index: u64, file: &mut File) -> io::Result<Option<Chunk>> {
+    let mut bytes = vec![0; CHUNK_BYTES_MAX];
+    let count = file.read(&mut bytes)?;
+    if count == 0 {
+        return Ok(None);
+    }
+    bytes.truncate(count);
+    Ok(Some(Chunk { index, end_offset: file.stream_position()?, bytes }))
 }
 
 /// Whether this is said of something that is no log file, or is none any more.
@@ -315,13 +332,54 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("t.stdout.2")).unwrap();
         std::fs::create_dir(dir.path().join("t.stdout.3")).unwrap();
         write(dir.path(), 4, "four\n");
-        write(dir.path(), u64::MAX, "last\n");
+        write(dir.path(), u64::MAX, "planted\n");
         let mut follower = Follower::new(files(dir.path()), (0, 0));
-        for text in ["one\n", "four\n", "last\n"] {
+        for text in ["one\n", "four\n"] {
             assert_eq!(follower.read().unwrap().unwrap().bytes, text.as_bytes());
         }
         assert_eq!(follower.read().unwrap(), None);
-        assert_eq!(files(dir.path()).tail(2).unwrap(), Some((1, 4)), "the end of what is read before");
+        assert_eq!(files(dir.path()).tail(1).unwrap(), Some((1, 4)), "the end of what is read before");
+    }
+
+    // `t.stdout.999999` hid all that was written after it was there: the reader had gone on to it, and stayed.
+    #[tokio::test]
+    async fn a_file_with_a_number_beyond_all_others_hides_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let append = |index: u64, text: &str| {
+            let path = dir.path().join(format!("t.stdout.{index}"));
+            let mut file = File::options().append(true).create(true).open(path).unwrap();
+            std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        };
+        let marks =
+            |index: u64| std::fs::write(dir.path().join(format!("t.stdout.{index}.times")), []).unwrap();
+        append(0, "one\n");
+        marks(0);
+        append(999_999, "planted\n");
+        let own = files(dir.path());
+        assert_eq!(own.indexes().unwrap(), [0]);
+        assert_eq!(own.tail(1).unwrap(), Some((0, 0)));
+        let mut follower = Follower::new(own, (0, 0));
+        let mut said = || {
+            let mut said = Vec::new();
+            while let Some(chunk) = follower.read().unwrap() {
+                said.extend(chunk.bytes);
+            }
+            String::from_utf8(said).unwrap()
+        };
+        assert_eq!(said(), "one\n");
+        append(0, "two\n");
+        assert_eq!(said(), "two\n");
+        // The next number might be the supervisor's: it is read, and what the log says after it too.
+        append(1, "planted\n");
+        assert_eq!(said(), "planted\n");
+        append(0, "three\n");
+        assert_eq!(said(), "three\n");
+        // Later the supervisor comes to that number as well.
+        append(1, "four\n");
+        marks(1);
+        append(2, "five\n");
+        marks(2);
+        assert_eq!(said(), "four\nfive\n");
     }
 
     #[test]

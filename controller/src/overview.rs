@@ -1,10 +1,13 @@
-//! The one screen, made from the read model: how far everything is, a row for each job.
+//! The one screen, made from the read model: how far everything is, a row for each job. Of children that are complete, of which there may be
+//! any number, their parent tells the number.
 //!
 //! In: what is published. Out: an [`Overview`] for the API, which the command line and the page at `/ui` show.
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use herdlet_api_types::{
-    Duration,
-    nomad::rfc3339,
+    Duration, JobKey,
+    nomad::{job_status, rfc3339},
     overview::{JobRow, Overview},
     view::{AllocView, Convergence, ConvergenceState, JobView},
 };
@@ -16,7 +19,19 @@ pub fn overview(model: &ReadModel, now_ns: u64) -> Overview {
     // Taken first: what is shown is no older.
     let index = model.index();
     let gauges = Gauges::of(model, now_ns);
-    let mut jobs: Vec<JobRow> = model.jobs().iter().map(|job| row(job, &model.allocs_of(&job.key))).collect();
+    let all = model.jobs();
+    let children = children(&all);
+    let is_shown = |job: &&Arc<JobView>| {
+        !(is_complete(job) && parent(job).is_some_and(|key| children.contains_key(&key)))
+    };
+    let mut jobs: Vec<JobRow> = Vec::new();
+    for job in all.iter().filter(is_shown) {
+        let mut row = row(job, &model.allocs_of(&job.key));
+        if let Some(children) = children.get(&job.key) {
+            row.next = children.told_before(&row.next);
+        }
+        jobs.push(row);
+    }
     jobs.sort_by_key(|row| row.state == ConvergenceState::Converged);
     Overview {
         index,
@@ -25,8 +40,65 @@ pub fn overview(model: &ReadModel, now_ns: u64) -> Overview {
         overdue: gauges.overdue.values().sum(),
         drift_repaired: model.history().repairs(now_ns),
         drift_known: model.history().known_of_day(now_ns),
+        complete_children: (all.len() - jobs.len()) as u64,
         jobs,
     }
+}
+
+/// How the children of a job are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Children {
+    pending: usize,
+    running: usize,
+    failed: usize,
+    complete: usize,
+}
+
+impl Children {
+    /// What is to be told of them, before what else is.
+    fn told_before(self, next: &str) -> String {
+        let Self { pending, running, failed, complete } = self;
+        let parts = [
+            (pending > 0).then(|| format!("{pending} pending")),
+            Some(format!("{running} running")),
+            Some(format!("{failed} failed")),
+            Some(format!("{complete} complete{}", if complete > 0 { " (not shown)" } else { "" })),
+        ];
+        let told = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let next = if next.is_empty() { String::new() } else { format!("; {next}") };
+        format!("children: {told}{next}")
+    }
+}
+
+/// Of each job that makes children, how those are.
+fn children(jobs: &[Arc<JobView>]) -> BTreeMap<JobKey, Children> {
+    let parents = jobs.iter().filter(|job| job.job.makes_children());
+    let mut counted: BTreeMap<JobKey, Children> =
+        parents.map(|job| (job.key.clone(), Children::default())).collect();
+    for child in jobs {
+        let Some(children) = parent(child).and_then(|key| counted.get_mut(&key)) else { continue };
+        let of = match child.convergence.state {
+            ConvergenceState::Failed => &mut children.failed,
+            _ if is_complete(child) => &mut children.complete,
+            ConvergenceState::Waiting if child.allocs.is_empty() => &mut children.pending,
+            ConvergenceState::Converged | ConvergenceState::Progressing | ConvergenceState::Waiting => {
+                &mut children.running
+            }
+        };
+        *of += 1;
+    }
+    counted
+}
+
+/// Whether all of it has ended as it should.
+fn is_complete(job: &JobView) -> bool {
+    job.convergence.state == ConvergenceState::Converged && job_status(job) == "dead"
+}
+
+/// The job that it was made of.
+fn parent(child: &JobView) -> Option<JobKey> {
+    let id = child.job.parent_id()?;
+    Some(JobKey { namespace: child.key.namespace.clone(), id: id.into() })
 }
 
 /// What is said of the job itself; of one that has converged, when it is launched next.
@@ -38,7 +110,7 @@ pub fn message(job: &JobView) -> String {
     }
 }
 
-fn row(job: &JobView, allocs: &[std::sync::Arc<AllocView>]) -> JobRow {
+fn row(job: &JobView, allocs: &[Arc<AllocView>]) -> JobRow {
     let state = job.convergence.state;
     let is_open = |convergence: &Convergence| convergence.state != ConvergenceState::Converged;
     let open = allocs
@@ -68,5 +140,66 @@ fn row(job: &JobView, allocs: &[std::sync::Arc<AllocView>]) -> JobRow {
         next,
         next_alloc,
         due: due.map(|due| due.wall),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::job::{Child, Job, JobType, Origin, Parameterized};
+    use herdlet_plan::turn::View;
+    use herdlet_runtime::{CommitIndex, Publisher as _};
+
+    use super::*;
+    use crate::test_views::{job, job_view};
+
+    // A job that is launched every minute filled the screen with what had ended long ago, and said nothing of what had failed.
+    #[test]
+    fn a_parent_counts_its_children_and_those_that_are_complete_have_no_row() {
+        let model = Arc::new(ReadModel::default());
+        let mut parent = Job::clone(&job("import", "g", "t"));
+        (parent.kind, parent.parameterized) = (JobType::Batch, Some(Parameterized::default()));
+        let child = |id: &str, state: ConvergenceState| {
+            let origin = Origin::Dispatch { payload: String::new(), idempotency_token: String::new() };
+            let child = Some(Child { parent: "import".to_owned(), origin });
+            let text = Job { id: format!("import/dispatch-{id}"), child, ..parent.clone() };
+            let mut view = job_view(&Arc::new(text), 0);
+            view.convergence.state = state;
+            view.convergence.message.clear();
+            view
+        };
+        let orphan =
+            Job { child: child("5", ConvergenceState::Converged).job.child.clone(), ..parent.clone() };
+        let orphan = Job { id: "other/dispatch-1".to_owned(), ..orphan };
+        let orphan = Job {
+            child: orphan.child.clone().map(|child| Child { parent: "other".to_owned(), ..child }),
+            ..orphan
+        };
+        let views = [
+            job_view(&Arc::new(parent.clone()), 0),
+            child("1", ConvergenceState::Converged),
+            child("2", ConvergenceState::Converged),
+            child("3", ConvergenceState::Failed),
+            child("4", ConvergenceState::Progressing),
+            child("5", ConvergenceState::Waiting),
+            job_view(&Arc::new(orphan), 0),
+        ];
+        let views = views.map(|view| View::Job(Arc::new(view)));
+        model.publisher().offer(CommitIndex(1), views.into());
+        let shown = overview(&model, 1);
+        let rows: Vec<(String, &str)> =
+            shown.jobs.iter().map(|row| (row.key.to_string(), row.next.as_str())).collect();
+        let parents = rows.iter().find(|(name, _)| name == "import").map(|(_, next)| *next);
+        let told = parents.unwrap_or_default();
+        assert!(
+            told.starts_with("children: 1 pending, 1 running, 1 failed, 2 complete (not shown)"),
+            "{told}"
+        );
+        let mut names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        let expected =
+            ["import", "import/dispatch-3", "import/dispatch-4", "import/dispatch-5", "other/dispatch-1"];
+        assert_eq!(names, expected);
+        assert_eq!((shown.complete_children, shown.job_count()), (2, 7));
+        assert_eq!(Children::default().told_before(""), "children: 0 running, 0 failed, 0 complete");
     }
 }

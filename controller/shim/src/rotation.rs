@@ -2,8 +2,12 @@
 //!
 //! In: names found in a directory, sizes, bytes to write. Out: indexes and decisions. It opens nothing. The names and the
 //! rule of the last 32 KiB are Nomad's (`client/lib/fifo`, `client/logmon/logging/rotator.go`), so that its readers work.
+//!
+//! The task can write to the directory too, and give a file of its own any index. Which files are the log's is decided by the marks that
+//! the supervisor lays beside them ([`crate::times`]), and by indexes following each other.
 
 use crate::spec::STEM_LEN_MAX;
+use crate::times::SUFFIX;
 use core::ffi::CStr;
 
 /// The highest index in use. A task can plant any name in its log directory; beyond this one it is not taken for ours.
@@ -11,6 +15,123 @@ pub const INDEX_MAX: u32 = 999_999_999;
 
 /// How close to its limit a file is cut at a line end rather than filled to the last byte, in bytes.
 const WINDOW_LEN: usize = 32 * 1024;
+
+/// Indexes that differ by more don't belong to one log: as files come and go one by one, those that are left are close together.
+const GAP_MAX: u32 = 1024;
+/// So many series of indexes are looked at, and so many gaps in each: names can be planted in any number.
+const SERIES_MAX: u32 = 16;
+const GAPS_MAX: u32 = 64;
+
+/// A name in the log directory that says something of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Name {
+    /// What has the name of a log file, with its index.
+    Log(u32),
+    /// What has the name of marks, with the index of the log file that they are of.
+    Marks(u32),
+}
+
+impl Name {
+    /// What this name says of the stream with this stem.
+    #[must_use]
+    pub fn of(name: &[u8], stem: &[u8]) -> Option<Self> {
+        match name.strip_suffix(SUFFIX.as_bytes()) {
+            Some(log) => index_of(log, stem).map(Self::Marks),
+            None => index_of(name, stem).map(Self::Log),
+        }
+    }
+
+    fn log(self) -> Option<u32> {
+        match self {
+            Self::Log(index) => Some(index),
+            Self::Marks(_) => None,
+        }
+    }
+
+    fn marks(self) -> Option<u32> {
+        match self {
+            Self::Marks(index) => Some(index),
+            Self::Log(_) => None,
+        }
+    }
+}
+
+/// The oldest and the newest index of a stream's own files; what lies outside was laid there by somebody else.
+///
+/// `each` tells all names, in any order, and is asked several times. Files with marks are the log's; where those are in several places, the
+/// longest series is. So are files without marks that follow one after the other on either side: marks can't always be stored. Where there
+/// are none at all, an older supervisor wrote the log: then it is the longest series of files, the lowest of several.
+///
+/// # Errors
+/// Those of `each`.
+pub fn own<E>(mut each: impl FnMut(&mut dyn FnMut(Name)) -> Result<(), E>) -> Result<Option<(u32, u32)>, E> {
+    if let Some((mut first, mut last)) = longest(&mut each, Name::marks)? {
+        for _ in 0..GAP_MAX {
+            let (below, above) = (first.checked_sub(1), last.checked_add(1));
+            let (before, after) = (first, last);
+            each(&mut |name| {
+                if name.log().is_some_and(|log| Some(log) == below) {
+                    first = before - 1;
+                } else if name.log().is_some_and(|log| Some(log) == above) {
+                    last = after + 1;
+                }
+            })?;
+            if (first, last) == (before, after) {
+                break;
+            }
+        }
+        return Ok(Some((first, last)));
+    }
+    longest(&mut each, Name::log)
+}
+
+/// The series with the most indexes, the lowest of several; none where there is no index at all.
+fn longest<E>(
+    each: &mut impl FnMut(&mut dyn FnMut(Name)) -> Result<(), E>,
+    index_of: fn(Name) -> Option<u32>,
+) -> Result<Option<(u32, u32)>, E> {
+    let mut best: Option<(u32, u32, u32)> = None;
+    let mut from = 0;
+    for _ in 0..SERIES_MAX {
+        let Some(first) = lowest(each, index_of, from)? else { break };
+        let mut last = first;
+        for _ in 0..GAPS_MAX {
+            let within = last..=last.saturating_add(GAP_MAX);
+            let before = last;
+            each(&mut |name| {
+                if let Some(index) = index_of(name).filter(|index| within.contains(index)) {
+                    last = last.max(index);
+                }
+            })?;
+            if last == before {
+                break;
+            }
+        }
+        let mut count = 0_u32;
+        each(&mut |name| {
+            count += u32::from(index_of(name).is_some_and(|index| (first..=last).contains(&index)))
+        })?;
+        if best.is_none_or(|(_, _, most)| count > most) {
+            best = Some((first, last, count));
+        }
+        from = last.saturating_add(1);
+    }
+    Ok(best.map(|(first, last, _)| (first, last)))
+}
+
+fn lowest<E>(
+    each: &mut impl FnMut(&mut dyn FnMut(Name)) -> Result<(), E>,
+    index_of: fn(Name) -> Option<u32>,
+    from: u32,
+) -> Result<Option<u32>, E> {
+    let mut lowest: Option<u32> = None;
+    each(&mut |name| {
+        if let Some(index) = index_of(name).filter(|index| *index >= from) {
+            lowest = Some(lowest.map_or(index, |lowest| lowest.min(index)));
+        }
+    })?;
+    Ok(lowest)
+}
 
 /// What to do with the next bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,6 +344,46 @@ mod tests {
             assert_eq!(index_of(name.as_bytes(), b"web.stdout"), None, "{name}");
         }
         assert_eq!(index_of(b"web.stdout.1000000000", b"web.stdout"), None);
+    }
+
+    #[test]
+    fn what_a_task_lays_among_its_logs_is_not_the_log() {
+        use Name::{Log, Marks};
+        let written = |indexes: core::ops::RangeInclusive<u32>| {
+            indexes.flat_map(|index| [Log(index), Marks(index)]).collect::<Vec<_>>()
+        };
+        for (names, expected) in [
+            (vec![], None),
+            (written(0..=0), Some((0, 0))),
+            (written(3..=12), Some((3, 12))),
+            // A number beyond all others, or below them.
+            ([written(0..=0), vec![Log(999_999)]].concat(), Some((0, 0))),
+            ([written(0..=0), vec![Log(7)]].concat(), Some((0, 0))),
+            ([written(100..=109), vec![Log(0)]].concat(), Some((100, 109))),
+            (
+                [written(5_000..=5_009), written(0..=0), written(999_999..=999_999)].concat(),
+                Some((5_000, 5_009)),
+            ),
+            ([written(0..=0), written(INDEX_MAX..=INDEX_MAX)].concat(), Some((0, 0))),
+            // Marks that could not be stored, and what an older supervisor wrote.
+            ([written(3..=4), vec![Log(5), Log(6), Log(2), Log(8)]].concat(), Some((2, 6))),
+            // One that somebody removed.
+            ([written(3..=4), written(6..=7)].concat(), Some((3, 7))),
+            (vec![Log(4), Log(5), Log(6), Log(999_999)], Some((4, 6))),
+            (vec![Log(0), Log(999_999)], Some((0, 0))),
+            (vec![Log(0), Log(5_000), Log(5_001)], Some((5_000, 5_001))),
+        ] {
+            for names in [names.clone(), names.iter().rev().copied().collect()] {
+                let found = own(|visit: &mut dyn FnMut(Name)| {
+                    names.iter().for_each(|name| visit(*name));
+                    Ok::<(), ()>(())
+                });
+                assert_eq!(found, Ok(expected), "{names:?}");
+            }
+        }
+        assert_eq!(Name::of(b"t.stdout.3", b"t.stdout"), Some(Log(3)));
+        assert_eq!(Name::of(b"t.stdout.3.times", b"t.stdout"), Some(Marks(3)));
+        assert_eq!(Name::of(b"t.stdout.times", b"t.stdout"), None);
     }
 
     #[test]

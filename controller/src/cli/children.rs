@@ -108,7 +108,11 @@ fn lines(view: &JobView, jobs: &[JobView]) -> Vec<String> {
     }
     if view.job.makes_children() {
         let Children { pending, running, dead } = of(view, jobs);
-        lines.push(format!("children: {pending} pending, {running} running, {dead} dead"));
+        let failed = match failed(view, jobs) {
+            0 => String::new(),
+            failed => format!(", {failed} failed"),
+        };
+        lines.push(format!("children: {pending} pending, {running} running, {dead} dead{failed}"));
         let children = newest_first(view, jobs);
         if let Some(newest) = children.first() {
             lines.push(format!("newest: {}; what it wrote: herdlet logs {}", named(&children), newest.key));

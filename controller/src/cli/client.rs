@@ -7,7 +7,7 @@ mod exec;
 mod lines;
 mod usage;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, io::ErrorKind, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::{Stream, TryStreamExt};
@@ -229,6 +229,12 @@ impl Client {
     /// An allocation in Nomad's JSON.
     pub async fn allocation(&self, alloc: AllocId) -> Result<nomad::Allocation> {
         self.get(&format!("/v1/allocation/{alloc}")).await
+    }
+
+    /// A job in Nomad's JSON.
+    pub async fn nomad_job(&self, job: &JobKey) -> Result<serde_json::Value> {
+        let path = format!("/v1/job/{}", encode(&job.id));
+        self.ask(self.to(Method::GET, &path).query(&[("namespace", &job.namespace)])).await
     }
 
     /// Asks for a job to be stopped and forgotten: the index of the commit.
@@ -530,7 +536,21 @@ async fn understood<T: DeserializeOwned>(answer: Response, effect: Effect) -> Re
 }
 
 fn broken(error: &reqwest::Error, effect: Effect) -> ClientError {
-    ClientError::Broken { why: innermost(error), effect }
+    let first: &(dyn std::error::Error + 'static) = error;
+    let mut causes = std::iter::successors(Some(first), |error| error.source());
+    // HTTP has its own words for it, each for another place in an answer.
+    let ended = causes.any(|cause| {
+        let is_io = cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
+            matches!(
+                error.kind(),
+                ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+            )
+        });
+        is_io || cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message)
+    });
+    let why =
+        if ended { "the agent ended it before its answer was whole".to_owned() } else { innermost(error) };
+    ClientError::Broken { why, effect }
 }
 
 /// What becomes of a removed volume's data.

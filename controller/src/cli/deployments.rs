@@ -2,8 +2,9 @@
 
 use clap::{Args, Subcommand};
 use herdlet_api_types::{
-    DeploymentId, JobKey,
+    DeploymentId, JobKey, UnixNanos,
     deployment::{Deployment, DeploymentGroup, DeploymentStatus},
+    nomad,
     view::JobView,
 };
 use serde::Serialize;
@@ -16,6 +17,7 @@ use super::{
     output::Output,
     show::{self, styled},
     style,
+    table::{Heading, Table},
     wait::{Accepted, WaitFlags},
 };
 
@@ -49,6 +51,19 @@ pub(super) enum DeploymentVerb {
     Promote(PromoteArgs),
     /// Mark it as failed; with auto_revert the job goes back to its last stable version
     Fail(FailArgs),
+    /// Show how far it has come, group by group
+    Status(StatusArgs),
+}
+
+/// Arguments of `herdlet deployment status`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct StatusArgs {
+    /// A job, or the beginning of a deployment's id [default: all]
+    target: Option<String>,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    connection: Connection,
 }
 
 impl DeploymentVerb {
@@ -56,6 +71,7 @@ impl DeploymentVerb {
         match self {
             Self::Promote(args) => &mut args.connection,
             Self::Fail(args) => &mut args.connection,
+            Self::Status(args) => &mut args.connection,
         }
     }
 }
@@ -101,7 +117,79 @@ pub(super) async fn run(args: DeploymentArgs) -> Result<u8, Failure> {
     match args.verb {
         DeploymentVerb::Promote(args) => promote(args).await,
         DeploymentVerb::Fail(args) => fail(args).await,
+        DeploymentVerb::Status(args) => status(args).await,
     }
+}
+
+/// What `herdlet deployment status -o json` prints.
+#[derive(Serialize)]
+struct Shown {
+    deployments: Vec<Deployment>,
+}
+
+async fn status(args: StatusArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let deployments = match &args.target {
+        Some(target) => vec![find(&client, target).await?],
+        None => all(&client.jobs().await?).into_iter().cloned().collect(),
+    };
+    if deployments.is_empty() {
+        crate::tell!("there are no deployments");
+    }
+    let told: Vec<String> =
+        deployments.iter().map(|one| format!("{}\n{}", heading(one), groups(one))).collect();
+    args.output.line(told.join("\n").trim_end());
+    args.output.document(&Shown { deployments })?;
+    Ok(0)
+}
+
+fn heading(one: &Deployment) -> String {
+    format!(
+        "deployment {} of job {} version {}: {}, {}",
+        one.id.short(),
+        one.job_key,
+        one.job_version,
+        one.status.as_str(),
+        one.description
+    )
+}
+
+/// Its groups as a table, as Nomad's `deployment status` has it.
+fn groups(one: &Deployment) -> String {
+    let mut table = Table::new(&[
+        "GROUP",
+        "PROMOTED",
+        "DESIRED",
+        "CANARIES",
+        "PLACED",
+        "HEALTHY",
+        "UNHEALTHY",
+        "PROGRESS DEADLINE",
+    ]);
+    for (name, group) in &one.groups {
+        let (promoted, canaries) = match (group.desired_canaries, group.promoted) {
+            (0, _) => ("-", "-".to_owned()),
+            (desired, true) => ("yes", format!("{}/{desired}", group.placed_canaries.len())),
+            (desired, false) => ("no", format!("{}/{desired}", group.placed_canaries.len())),
+        };
+        let deadline = group.require_progress_by.and_then(to_the_second);
+        table.row([
+            name.clone(),
+            promoted.to_owned(),
+            group.desired_total.to_string(),
+            canaries,
+            group.placed_allocs.to_string(),
+            group.healthy_allocs.to_string(),
+            group.unhealthy_allocs.to_string(),
+            deadline.unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    table.render(Heading::Shown)
+}
+
+fn to_the_second(at: UnixNanos) -> Option<String> {
+    const SECOND: i64 = 1_000_000_000;
+    nomad::rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND)))
 }
 
 async fn fail(args: FailArgs) -> Result<u8, Failure> {
@@ -219,10 +307,10 @@ fn line(one: &Deployment) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use herdlet_api_types::{Duration, UnixNanos};
+    use herdlet_api_types::Duration;
 
     use super::*;
-    use crate::test_views::{job, job_view};
+    use crate::test_views::{THEN, job, job_view};
 
     #[test]
     fn a_deployment_is_told_in_a_line() {
@@ -232,7 +320,7 @@ mod tests {
             auto_promote: false,
             promoted: false,
             progress_deadline: Duration::from_secs(60),
-            require_progress_by: None,
+            require_progress_by: Some(UnixNanos(THEN.0 + 5)),
             desired_canaries: 1,
             desired_total: 3,
             placed_canaries: vec![herdlet_api_types::AllocId::from_hash([1; 16])],
@@ -240,13 +328,22 @@ mod tests {
             healthy_allocs: 1,
             unhealthy_allocs: 0,
         };
+        let plain = DeploymentGroup {
+            require_progress_by: None,
+            desired_canaries: 0,
+            desired_total: 1,
+            placed_canaries: Vec::new(),
+            placed_allocs: 0,
+            healthy_allocs: 0,
+            ..group.clone()
+        };
         let deployment = Deployment {
             id: DeploymentId::from_hash([7; 16]),
             job_key: web.key(),
             job_version: 2,
             status: DeploymentStatus::Running,
             description: "Deployment is running but requires manual promotion".to_owned(),
-            groups: [("front".to_owned(), group)].into(),
+            groups: [("front".to_owned(), group), ("back".to_owned(), plain)].into(),
             reverted_to: None,
             create_index: 1,
             modify_index: 2,
@@ -255,8 +352,15 @@ mod tests {
         };
         assert_eq!(
             line(&deployment),
-            "deployment 07070707 of version 2: Deployment is running but requires manual promotion (front: 1 of 1 canaries placed, \
-             1/3 healthy)"
+            "deployment 07070707 of version 2: Deployment is running but requires manual promotion (back: 0/1 healthy; \
+             front: 1 of 1 canaries placed, 1/3 healthy)"
+        );
+        assert_eq!(
+            format!("{}\n{}", heading(&deployment), groups(&deployment)),
+            "deployment 07070707 of job web version 2: running, Deployment is running but requires manual promotion\n\
+             GROUP  PROMOTED  DESIRED  CANARIES  PLACED  HEALTHY  UNHEALTHY  PROGRESS DEADLINE\n\
+             back   -         1        -         0       0        0          -\n\
+             front  no        3        1/1       1       1        0          2026-01-02T03:04:05Z\n"
         );
         let view = JobView { deployments: vec![Arc::new(deployment)], ..job_view(&web, 2) };
         let jobs = [view];
@@ -266,6 +370,6 @@ mod tests {
         let found = |target: &str| of(&named, &[target.to_owned()], Missing::IsWrong).unwrap().len();
         assert_eq!((found("web"), found("0707"), found("07")), (1, 1, 0));
         let rows: Vec<_> = all(&jobs).into_iter().map(|one| row(one, one.id.short())).collect();
-        assert_eq!(rows[0][..5], ["07070707", "web", "2", "running", "1/3"]);
+        assert_eq!(rows[0][..5], ["07070707", "web", "2", "running", "1/4"]);
     }
 }

@@ -1,8 +1,12 @@
 //! `herdlet doctor`: whether an agent can work well on this machine, and what to do about what it lacks.
 //!
-//! In: the flags of an agent. Out: a line for each thing looked at, and what an agent that runs says. Nothing is changed.
+//! In: the flags of an agent. Out: a line for each thing looked at, and what an agent that runs says; of that it is the disk that is looked
+//! at. Nothing is changed.
+
+use std::path::Path;
 
 use clap::Args;
+use herdlet_api_types::api::AgentStatus;
 use serde::Serialize;
 
 use super::{
@@ -43,8 +47,11 @@ pub(super) async fn run(args: DoctorArgs) -> Result<u8, Failure> {
     let host = host_name();
     let config = Config::load(args.flags, &Surroundings::of_process(&host))
         .map_err(|error| Failure::new(format!("failed to {}", in_full(&error))).code(USAGE))?;
-    let mut checks = doctor::examine(&config).await;
-    checks.push(agent(&config).await);
+    let (agent, status) = agent(&config).await;
+    // An older one does not say where it is.
+    let in_use = status.as_ref().map(|status| Path::new(&status.state_dir));
+    let mut checks = doctor::examine(&config, in_use.filter(|dir| dir.is_absolute())).await;
+    checks.push(agent);
     let worst = checks.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok);
     let good = worst < if args.strict { Verdict::Warning } else { Verdict::Failure };
     match args.output.reader() {
@@ -54,17 +61,17 @@ pub(super) async fn run(args: DoctorArgs) -> Result<u8, Failure> {
     Ok(if good { 0 } else { FAILED })
 }
 
-/// That none runs is no failure: this command is for before, too.
-async fn agent(config: &Config) -> Finding {
+/// What is to be said of an agent that runs, and what it says. That none runs is no failure: this command is for before, too.
+async fn agent(config: &Config) -> (Finding, Option<AgentStatus>) {
     let socket = config.socket.display();
     if !config.socket.exists() {
-        return Finding::ok("agent", format!("none runs at {socket}"));
+        return (Finding::ok("agent", format!("none runs at {socket}")), None);
     }
     let asked = match Client::new(Address::Unix(config.socket.clone()), None) {
         Ok(client) => client.status().await,
         Err(error) => Err(error),
     };
-    match asked {
+    let finding = match &asked {
         Ok(status) if status.version == crate::http::VERSION => {
             Finding::ok("agent", format!("{} answers at {socket}", status.version))
         }
@@ -78,7 +85,8 @@ async fn agent(config: &Config) -> Finding {
             format!("failed to ask it: {error}"),
             "look at its log; a socket that nobody serves goes at the next start",
         ),
-    }
+    };
+    (finding, asked.ok())
 }
 
 fn say(finding: &Finding) {

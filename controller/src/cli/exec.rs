@@ -60,7 +60,7 @@ const HEARTBEAT: std::time::Duration = std::time::Duration::from_secs(10);
 pub(super) async fn run(args: ExecArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
-    let target = target::resolve(&args.target, &jobs, &allocs)?.only(args.task.clone())?;
+    let target = target::find_among(&client, &args.target, &jobs, &allocs).await?.only(args.task.clone())?;
     let (view, task) = choose(&target, &jobs, &args.target)?;
     let several = target.tasks().count() > 1;
     if several {

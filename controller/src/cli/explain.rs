@@ -86,7 +86,7 @@ enum Depth {
 async fn tell(args: ExplainArgs, depth: Depth) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
-    let target = target::resolve(&args.target, &jobs, &allocs)?;
+    let target = target::find_among(&client, &args.target, &jobs, &allocs).await?;
     let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key)).cloned();
     let mut allocs = Vec::new();
     for view in &target.allocs {

@@ -29,13 +29,25 @@ pub struct GetArgs {
     kind: Kind,
     /// Only these: targets, or names of services and volumes
     targets: Vec<String>,
+    #[arg(skip)]
+    ended: Ended,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
     pub(super) connection: Connection,
 }
 
-/// Arguments of `herdlet ps` and `herdlet drift`, which list one kind.
+/// Arguments of `herdlet ps`.
+#[derive(Debug, Clone, Args)]
+pub struct PsArgs {
+    /// Also what has ended
+    #[arg(short, long)]
+    all: bool,
+    #[command(flatten)]
+    pub(super) listed: OfKindArgs,
+}
+
+/// Arguments of `herdlet drift`, which lists one kind.
 #[derive(Debug, Clone, Args)]
 pub struct OfKindArgs {
     /// Only these targets
@@ -47,20 +59,31 @@ pub struct OfKindArgs {
 }
 
 impl OfKindArgs {
-    fn of(self, kind: Kind) -> GetArgs {
+    fn of(self, kind: Kind, ended: Ended) -> GetArgs {
         let Self { targets, output, connection } = self;
-        GetArgs { kind, targets, output, connection }
-    }
-
-    /// `herdlet get allocs`.
-    pub(super) fn allocs(self) -> GetArgs {
-        self.of(Kind::Allocs)
+        GetArgs { kind, targets, ended, output, connection }
     }
 
     /// `herdlet get drift`.
     pub(super) fn drift(self) -> GetArgs {
-        self.of(Kind::Drift)
+        self.of(Kind::Drift, Ended::Listed)
     }
+}
+
+impl PsArgs {
+    /// `herdlet get allocs`, of what has not ended.
+    pub(super) fn allocs(self) -> GetArgs {
+        self.listed.of(Kind::Allocs, if self.all { Ended::Listed } else { Ended::Counted })
+    }
+}
+
+/// What becomes of allocations that have ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Ended {
+    #[default]
+    Listed,
+    /// How many there are is told where others are listed.
+    Counted,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -117,6 +140,7 @@ struct Wanted<'w> {
     client: &'w Client,
     kind: Kind,
     targets: &'w [String],
+    ended: Ended,
     form: Form,
     heading: Heading,
 }
@@ -139,10 +163,10 @@ impl Missing {
 }
 
 pub(super) async fn run(args: GetArgs) -> Result<u8, Failure> {
-    let GetArgs { kind, targets, output, connection } = args;
+    let GetArgs { kind, targets, ended, output, connection } = args;
     let client = connection.client()?;
     let heading = if output.no_headers { Heading::Hidden } else { Heading::Shown };
-    let wanted = Wanted { client: &client, kind, targets: &targets, form: output.output, heading };
+    let wanted = Wanted { client: &client, kind, targets: &targets, ended, form: output.output, heading };
     if kind == Kind::Node {
         if output.watch {
             return Err(Failure::new("nothing changes about the machine while its agent runs").code(USAGE));

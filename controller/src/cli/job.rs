@@ -2,7 +2,9 @@
 
 use clap::{Args, Subcommand};
 
-use super::{Connection, dispatch::Report, failure::Failure, output::Output, rollback::find};
+use serde_json::json;
+
+use super::{Connection, dispatch::Report, failure::Failure, output::Output, rollback::find, show};
 
 /// Arguments of `herdlet job`.
 #[derive(Debug, Clone, Args)]
@@ -16,6 +18,17 @@ pub struct JobArgs {
 pub(super) enum JobVerb {
     /// Periodic jobs
     Periodic(PeriodicArgs),
+    /// Print a job in Nomad's JSON, as its API takes it; as a manifest: herdlet get jobs JOB -o yaml
+    Inspect(InspectArgs),
+}
+
+/// Arguments of `herdlet job inspect`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct InspectArgs {
+    /// A job
+    job: String,
+    #[command(flatten)]
+    connection: Connection,
 }
 
 /// Arguments of `herdlet job periodic`.
@@ -47,6 +60,7 @@ impl JobVerb {
     pub(super) fn connection(&mut self) -> &mut Connection {
         match self {
             Self::Periodic(PeriodicArgs { verb: PeriodicVerb::Force(args) }) => &mut args.connection,
+            Self::Inspect(args) => &mut args.connection,
         }
     }
 }
@@ -54,7 +68,16 @@ impl JobVerb {
 pub(super) async fn run(args: JobArgs) -> Result<u8, Failure> {
     match args.verb {
         JobVerb::Periodic(PeriodicArgs { verb: PeriodicVerb::Force(args) }) => force(args).await,
+        JobVerb::Inspect(args) => inspect(args).await,
     }
+}
+
+/// As Nomad prints it, and as it and we read it again.
+async fn inspect(args: InspectArgs) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let job = find(&client, &args.job).await?.key;
+    show::json(&json!({ "Job": client.nomad_job(&job).await? }))?;
+    Ok(0)
 }
 
 async fn force(args: ForceArgs) -> Result<u8, Failure> {

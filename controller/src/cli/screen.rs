@@ -56,7 +56,7 @@ impl Screen<'_> {
         let late = if *overdue > 0 { style::ERROR } else { Style::new() };
         let mut text = format!(
             "{}   lag {}   {}   {}\n",
-            styled(style::HEADING, format!("{converged}/{} converged", jobs.len())),
+            styled(style::HEADING, format!("{converged}/{} converged", self.overview.job_count())),
             lag.rounded(),
             styled(late, format!("overdue {overdue}")),
             self.overview.drift(),
@@ -237,6 +237,7 @@ mod tests {
             drift_repaired: 2,
             drift_known: Duration::from_secs(24 * 3600),
             jobs,
+            complete_children: 0,
         }
     }
 

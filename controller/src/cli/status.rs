@@ -112,7 +112,7 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     let mut whole = None;
     match &args.target {
         Some(text) => {
-            let target = target::resolve(text, &all, &allocs)?;
+            let target = target::find_among(&client, text, &all, &allocs).await?;
             let at = all.iter().position(|view| target.job.as_ref() == Some(&view.key));
             meant = at.map_or(0..0, |at| at..at + 1);
             allocs = target.allocs;
@@ -272,6 +272,7 @@ mod tests {
             node_name: "box".to_owned(),
             instance: String::new(),
             isolation: "cgroups".to_owned(),
+            state_dir: String::new(),
             started_at: UnixNanos(0),
             not_ready: None,
             degraded: None,

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use herdlet_api_types::{
     JobKey,
     alloc::ClientStatus,
+    overview::{Transition, TransitionState},
     view::{AllocView, JobView},
 };
 
@@ -16,6 +17,7 @@ use super::{
     children,
     client::Client,
     failure::{Failure, USAGE},
+    show,
 };
 
 /// What a target named.
@@ -35,7 +37,61 @@ const CANDIDATES_LEN_MAX: usize = 10;
 /// Asks the agent for what there is, and finds what `text` names.
 pub(super) async fn find(client: &Client, text: &str) -> Result<Target, Failure> {
     let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
-    resolve(text, &jobs, &allocs)
+    find_among(client, text, &jobs, &allocs).await
+}
+
+/// Finds what `text` names, or says what has become of it, as far as the agent remembers that.
+pub(super) async fn find_among(
+    client: &Client,
+    text: &str,
+    jobs: &[JobView],
+    allocs: &[AllocView],
+) -> Result<Target, Failure> {
+    match resolve(text, jobs, allocs) {
+        Ok(target) => Ok(target),
+        Err(failure) => Err(with_fate(client, text, jobs, failure).await),
+    }
+}
+
+/// The same failure, with what has become of a job that is not there any more.
+pub(super) async fn with_fate(client: &Client, text: &str, jobs: &[JobView], failure: Failure) -> Failure {
+    // What is not remembered, or not told, is left.
+    let transitions = client.transitions().await.unwrap_or_default();
+    match fate(text, jobs, &transitions) {
+        Some(fate) => failure.hint(fate),
+        None => failure,
+    }
+}
+
+/// What has become of the job that `text` named; none where it is there, or nobody knows of it. The newest transition comes first.
+fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<String> {
+    let names_it = |job: &JobKey| {
+        let rest = text.strip_prefix(&job.to_string());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[', '/']))
+    };
+    if jobs.iter().any(|view| names_it(&view.key)) {
+        return None;
+    }
+    let last = transitions.iter().find(|one| names_it(&one.job))?;
+    let (job, age) = (&last.job, show::age(last.at));
+    match (last.state, last.cause.as_str()) {
+        (TransitionState::Gone, "collected") => Some(format!(
+            "job {job} had ended, and was collected {age} ago; what goes when is told by: herdlet gc --dry-run"
+        )),
+        (TransitionState::Gone, "job deleted") => Some(format!("job {job} was deleted {age} ago")),
+        // Its directory had gone before.
+        (TransitionState::Gone, "removed") => {
+            Some(format!("job {job} is gone for {age}: it was deleted, or had ended and was collected"))
+        }
+        (TransitionState::Gone, _)
+        | (
+            TransitionState::Converged
+            | TransitionState::Progressing
+            | TransitionState::Waiting
+            | TransitionState::Failed,
+            _,
+        ) => None,
+    }
 }
 
 /// Finds what `text` names.
@@ -242,5 +298,48 @@ impl Target {
             return Err(Failure::new(format!("nothing of {text} is running")).hint(hint));
         }
         Ok(running)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::{AllocId, UnixNanos};
+
+    use super::*;
+    use crate::test_views::{job, job_view};
+
+    // A job that had ended and was collected was told as one that never was.
+    #[test]
+    fn a_job_that_is_gone_is_told_with_what_became_of_it() {
+        let gone = |id: &str, state: TransitionState, cause: &str| Transition {
+            at: UnixNanos(1),
+            job: JobKey { namespace: "default".into(), id: id.into() },
+            name: format!("{id}.g[0]"),
+            alloc: AllocId::from_hash([1; 16]),
+            state,
+            cause: cause.to_owned(),
+        };
+        let transitions = [
+            gone("old", TransitionState::Gone, "job deleted"),
+            gone("old", TransitionState::Gone, "collected"),
+            gone("backup", TransitionState::Gone, "collected"),
+            gone("web", TransitionState::Gone, "collected"),
+            gone("bare", TransitionState::Gone, "removed"),
+            gone("lives", TransitionState::Converged, "version 0 was applied"),
+        ];
+        let jobs = [job_view(&job("web", "g", "t"), 0)];
+        let told = |text: &str| fate(text, &jobs, &transitions);
+        for text in ["backup", "backup.g[0]", "backup/t"] {
+            let told = told(text).unwrap();
+            assert!(
+                told.starts_with("job backup had ended, and was collected ") && told.contains("gc --dry-run"),
+                "{told}"
+            );
+        }
+        assert!(told("old").unwrap().starts_with("job old was deleted "));
+        assert!(told("bare").unwrap().ends_with(": it was deleted, or had ended and was collected"));
+        for text in ["web", "web/x", "lives", "backups", "nobody"] {
+            assert_eq!(told(text), None, "{text}");
+        }
     }
 }

@@ -175,7 +175,7 @@ pub(super) async fn run(args: WaitArgs) -> Result<u8, Failure> {
             Ok(found) => keys.extend(found.job.or_else(|| Some(found.allocs.first()?.spec.job_key.clone()))),
             // What is not there is deleted.
             Err(_) if args.goal == Goal::Deleted => crate::tell!("{name} is not there"),
-            Err(failure) => return Err(failure),
+            Err(failure) => return Err(target::with_fate(&client, name, &jobs, failure).await),
         }
     }
     if args.goal == Goal::Complete {

@@ -56,10 +56,22 @@ fn a_state_directory_must_be_one() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
-    let finding = disk(&file.join("state"));
+    let finding = disk(StateDir::Planned(&file.join("state")));
     assert_eq!(finding.verdict, Verdict::Failure);
     assert!(finding.message.ends_with("file is not a directory"), "{}", finding.message);
-    assert_ne!(disk(&dir.path().join("to/be/made")).verdict, Verdict::Failure);
+    assert_ne!(disk(StateDir::Planned(&dir.path().join("to/be/made"))).verdict, Verdict::Failure);
+}
+
+// The disk of another directory was praised while that of the agent was full.
+#[test]
+fn where_an_agent_runs_its_disk_is_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let finding = disk(StateDir::InUse(dir.path()));
+    let says = format!(" free for {}, where the agent that runs keeps its state", dir.path().display());
+    assert!(finding.message.ends_with(&says), "{}", finding.message);
+    // The kernel's own file systems have no room and can't be written to: only the first is for us to tell.
+    let finding = disk(StateDir::InUse(Path::new("/proc")));
+    assert!(finding.message.starts_with("0 MiB free for /proc"), "{}", finding.message);
 }
 
 #[test]

@@ -1,24 +1,32 @@
 //! The parameter `filter` of lists: conditions on the fields of an object.
 //!
 //! In: the text of an expression in the language of Nomad's API (go-bexpr): `==`, `!=`, `in`, `contains`, `matches`, `is empty`, their
-//! opposites, `and`, `or`, `not`, parentheses. A field within a field is `Meta.team`, `Meta["a.b"]` or, as a JSON pointer in quotes,
-//! `"/Meta/a.b"`. Out: whether an object as it is shown fits. Its `any` and `all` are refused by name.
+//! opposites, `and`, `or`, `not`, parentheses, `any` and `all`. A field within a field is `Meta.team`, `Meta["a.b"]` or, as a JSON
+//! pointer in quotes, `"/Meta/a.b"`. Out: whether an object as it is shown fits. A value that a field can never have is an error.
 
-use std::{iter::Peekable, vec};
+mod values;
+mod words;
 
-use herdlet_plan::job::feasibility::compare::regexp;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use serde_json::Value;
 
 use super::error::{ApiError, ApiResult};
+use words::{Word, Words};
 
 /// A longer expression is a slip.
 const TEXT_BYTES_MAX: usize = 4_096;
-/// So deep parentheses and negations may be: reading one costs stack.
-const DEPTH_MAX: usize = 32;
+/// So many questions may be asked of items, by all objects of a list together: one `any` in another asks as many as their lengths
+/// multiplied, while everybody else waits for the same processor. It is some tenths of a second.
+const QUESTIONS_MAX: usize = 1_000_000;
 
 /// What must be so of an object; nothing for an empty expression.
 #[derive(Debug, Default)]
-pub(super) struct Filter(Option<Condition>);
+pub(super) struct Filter {
+    condition: Option<Condition>,
+    /// Questions that were asked of items so far.
+    asked: AtomicUsize,
+}
 
 #[derive(Debug)]
 enum Condition {
@@ -26,6 +34,31 @@ enum Condition {
     Any(Vec<Self>),
     Not(Box<Self>),
     Is(Field, Test),
+    Items(Items),
+}
+
+/// What must be so of items of a list, or of entries of a map.
+#[derive(Debug)]
+struct Items {
+    of: Field,
+    how_many: HowMany,
+    names: Names,
+    condition: Box<Condition>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HowMany {
+    Any,
+    All,
+}
+
+/// What an item is called where something is asked of it.
+#[derive(Debug, PartialEq, Eq)]
+enum Names {
+    /// The value of a list, the key of a map.
+    One(String),
+    /// The place in a list or the key of a map, and the value; none of what nothing is asked.
+    Two(Option<String>, Option<String>),
 }
 
 /// A field, and fields within it.
@@ -40,41 +73,51 @@ enum Test {
     Empty,
 }
 
+/// What names mean: those of items, the innermost first, then the fields of the object.
+#[derive(Clone, Copy)]
+struct Scope<'v> {
+    shown: &'v Value,
+    /// Questions that were asked of items.
+    asked: &'v AtomicUsize,
+    item: Option<&'v Named<'v>>,
+}
+
+/// An item, or the place of one, by its name.
+struct Named<'v> {
+    name: &'v str,
+    value: &'v Value,
+    outer: Option<&'v Self>,
+}
+
 impl Filter {
     /// Reads an expression.
     ///
     /// # Errors
-    /// 400 where it is none, 501 where it asks for what is not built.
+    /// 400 where it is none.
     pub(super) fn parse(text: &str) -> ApiResult<Self> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(ApiError::bad(format!("filter: it is longer than {TEXT_BYTES_MAX} bytes")));
         }
-        let mut words = Words(words(text)?.into_iter().peekable());
-        if words.0.peek().is_none() {
-            return Ok(Self::default());
-        }
-        let condition = words.any(0)?;
-        match words.0.next() {
-            None => Ok(Self(Some(condition))),
-            Some(word) => Err(ApiError::bad(format!("filter: \"and\" or \"or\" is expected, not {word}"))),
-        }
+        let condition = Words::of(text)?.expression()?;
+        Ok(Self { condition, asked: AtomicUsize::new(0) })
     }
 
     /// Whether the object, as it is shown, fits.
     ///
     /// # Errors
-    /// Where it has no such field.
+    /// Where it has no such field, or the field can't have such a value.
     pub(super) fn accepts(&self, shown: &Value) -> ApiResult<bool> {
-        self.0.as_ref().map_or(Ok(true), |condition| condition.holds(shown))
+        let scope = Scope { shown, asked: &self.asked, item: None };
+        self.condition.as_ref().map_or(Ok(true), |condition| condition.holds(scope))
     }
 }
 
 impl Condition {
-    fn holds(&self, shown: &Value) -> ApiResult<bool> {
+    fn holds(&self, scope: Scope<'_>) -> ApiResult<bool> {
         match self {
             Self::All(all) => {
                 for one in all {
-                    if !one.holds(shown)? {
+                    if !one.holds(scope)? {
                         return Ok(false);
                     }
                 }
@@ -82,21 +125,75 @@ impl Condition {
             }
             Self::Any(any) => {
                 for one in any {
-                    if one.holds(shown)? {
+                    if one.holds(scope)? {
                         return Ok(true);
                     }
                 }
                 Ok(false)
             }
-            Self::Not(inner) => Ok(!inner.holds(shown)?),
+            Self::Not(inner) => Ok(!inner.holds(scope)?),
             Self::Is(field, test) => {
-                let value = field.of(shown)?;
-                test.holds(value).ok_or_else(|| {
-                    let field = field.0.join(".");
-                    ApiError::bad(format!("filter: {field} is {}", test.unfit(value)))
-                })
+                scope.count()?;
+                let value = field.of(scope)?;
+                let told = |why| ApiError::bad(format!("filter: {} {why}", field.0.join(".")));
+                test.holds(value).map_err(told)
+            }
+            Self::Items(items) => items.hold(scope),
+        }
+    }
+}
+
+impl Items {
+    fn hold(&self, scope: Scope<'_>) -> ApiResult<bool> {
+        scope.count()?;
+        match self.of.of(scope)? {
+            Value::Array(all) => {
+                self.of_these(scope, all.iter().enumerate().map(|(at, one)| (at.into(), one)))
+            }
+            Value::Object(all) => {
+                self.of_these(scope, all.iter().map(|(key, one)| (key.as_str().into(), one)))
+            }
+            Value::Null => Ok(self.how_many == HowMany::All),
+            Value::String(_) | Value::Number(_) | Value::Bool(_) => {
+                Err(ApiError::bad(format!("filter: {} is no list and no map", self.of.0.join("."))))
             }
         }
+    }
+
+    /// Of each its key, or its place, comes with it.
+    fn of_these<'v>(
+        &self,
+        scope: Scope<'_>,
+        items: impl Iterator<Item = (Value, &'v Value)>,
+    ) -> ApiResult<bool> {
+        for (key, value) in items {
+            let (of_key, of_value) = match &self.names {
+                Names::One(name) if key.is_string() => (Some(name), None),
+                Names::One(name) => (None, Some(name)),
+                Names::Two(of_key, of_value) => (of_key.as_ref(), of_value.as_ref()),
+            };
+            let key = of_key.map(|name| Named { name, value: &key, outer: scope.item });
+            let outer = key.as_ref().or(scope.item);
+            let value = of_value.map(|name| Named { name, value, outer });
+            let holds = self.condition.holds(Scope { item: value.as_ref().or(outer), ..scope })?;
+            match (self.how_many, holds) {
+                (HowMany::Any, true) => return Ok(true),
+                (HowMany::All, false) => return Ok(false),
+                (HowMany::Any, false) | (HowMany::All, true) => {}
+            }
+        }
+        Ok(self.how_many == HowMany::All)
+    }
+}
+
+impl Scope<'_> {
+    /// One more question: of the object itself their number is bounded by the text, of its items only here.
+    fn count(&self) -> ApiResult<()> {
+        if self.item.is_some() && self.asked.fetch_add(1, Relaxed) >= QUESTIONS_MAX {
+            let message = format!("filter: more than {QUESTIONS_MAX} questions would be asked of items");
+            return Err(ApiError::bad(message));
+        }
+        Ok(())
     }
 }
 
@@ -114,13 +211,22 @@ impl Field {
             Word::Quoted(pointer) if pointer.starts_with('/') => {
                 pointer[1..].split('/').map(|step| step.replace("~1", "/").replace("~0", "~")).collect()
             }
-            Word::Quoted(_) => return Err(ApiError::bad(format!("filter: a field is expected, not {word}"))),
+            Word::Quoted(_) | Word::Mark(_) => {
+                return Err(ApiError::bad(format!("filter: a field is expected, not {word}")));
+            }
         }))
     }
 
-    fn of<'v>(&self, shown: &'v Value) -> ApiResult<&'v Value> {
-        let mut at = shown;
-        for (depth, step) in self.0.iter().enumerate() {
+    fn of<'v>(&self, scope: Scope<'v>) -> ApiResult<&'v Value> {
+        let mut at = scope.shown;
+        let mut steps = self.0.iter().enumerate();
+        let first = self.0.first();
+        let mut items = std::iter::successors(scope.item, |named| named.outer);
+        if let Some(item) = items.find(|named| first.is_some_and(|first| first == named.name)) {
+            at = item.value;
+            steps.next();
+        }
+        for (depth, step) in steps {
             let above = || self.0[..depth].join(".");
             at = match at {
                 Value::Object(fields) => match fields.get(step) {
@@ -149,258 +255,11 @@ impl Field {
     }
 }
 
-impl Test {
-    /// Whether it holds of a value; nothing where it can't be asked of such a one.
-    fn holds(&self, value: &Value) -> Option<bool> {
-        match (self, value) {
-            (Self::Equals(wanted), _) => single(value).map(|text| text == *wanted),
-            (Self::Contains(wanted), Value::Array(all)) => {
-                Some(all.iter().filter_map(single).any(|text| text == *wanted))
-            }
-            (Self::Contains(wanted), Value::Object(fields)) => Some(fields.contains_key(wanted)),
-            (Self::Contains(wanted), Value::String(text)) => Some(text.contains(wanted)),
-            (Self::Contains(_), Value::Null) => Some(false),
-            (Self::Matches(wanted), Value::String(text)) => Some(wanted.is_match(text)),
-            (Self::Matches(wanted), Value::Null) => Some(wanted.is_match("")),
-            (Self::Empty, Value::Array(all)) => Some(all.is_empty()),
-            (Self::Empty, Value::Object(fields)) => Some(fields.is_empty()),
-            (Self::Empty, Value::String(text)) => Some(text.is_empty()),
-            (Self::Empty, Value::Null) => Some(true),
-            (Self::Contains(_) | Self::Empty, Value::Bool(_) | Value::Number(_))
-            | (Self::Matches(_), Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
-                None
-            }
-        }
-    }
-
-    /// What a value is of which this can't be asked.
-    fn unfit(&self, value: &Value) -> &'static str {
-        match self {
-            Self::Equals(_) => "no single value, it can't be compared",
-            Self::Matches(_) => "no text, it can't match",
-            Self::Contains(_) | Self::Empty if value.is_boolean() => "true or false and holds nothing",
-            Self::Contains(_) | Self::Empty => "a number and holds nothing",
-        }
-    }
-}
-
-/// A single value as text.
-fn single(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Bool(flag) => Some(flag.to_string()),
-        Value::Null => Some(String::new()),
-        Value::Array(_) | Value::Object(_) => None,
-    }
-}
-
-/// What is left of an expression. `or` binds less than `and`, and that less than `not`.
-struct Words(Peekable<vec::IntoIter<Word>>);
-
-impl Words {
-    fn any(&mut self, depth: usize) -> ApiResult<Condition> {
-        self.joined("or", |words| words.all(depth), Condition::Any)
-    }
-
-    fn all(&mut self, depth: usize) -> ApiResult<Condition> {
-        self.joined("and", |words| words.one(depth), Condition::All)
-    }
-
-    /// One condition, or several joined by this word.
-    fn joined(
-        &mut self,
-        by: &str,
-        mut read: impl FnMut(&mut Self) -> ApiResult<Condition>,
-        join: fn(Vec<Condition>) -> Condition,
-    ) -> ApiResult<Condition> {
-        let first = read(self)?;
-        let mut found = vec![first];
-        while self.takes(by) {
-            if self.0.peek().is_none() {
-                return Err(ApiError::bad(format!("filter: nothing comes after {by:?}")));
-            }
-            found.push(read(self)?);
-        }
-        Ok(match (found.pop(), found.is_empty()) {
-            (Some(only), true) => only,
-            (last, _) => join(found.into_iter().chain(last).collect()),
-        })
-    }
-
-    fn one(&mut self, depth: usize) -> ApiResult<Condition> {
-        if depth == DEPTH_MAX {
-            return Err(ApiError::bad(format!("filter: it is more than {DEPTH_MAX} levels deep")));
-        }
-        if self.takes("not") {
-            return Ok(Condition::Not(Box::new(self.one(depth + 1)?)));
-        }
-        if self.takes("(") {
-            let inner = self.any(depth + 1)?;
-            return if self.takes(")") {
-                Ok(inner)
-            } else {
-                Err(ApiError::bad("filter: a parenthesis is not closed"))
-            };
-        }
-        self.test()
-    }
-
-    /// `FIELD TEST VALUE`, `FIELD is empty` or `VALUE in FIELD`.
-    fn test(&mut self) -> ApiResult<Condition> {
-        let first = self.0.next().ok_or_else(|| ApiError::bad("filter: a field is expected"))?;
-        if let Word::Bare(word) = &first
-            && matches!(word.as_str(), "any" | "all")
-            && matches!(self.0.peek(), Some(Word::Bare(next)) if !is_operator(next))
-        {
-            return Err(ApiError::NotBuilt(format!(
-                "filter: {word:?} is not built; ==, !=, in, contains, matches, is empty, and, or, not and parentheses are"
-            )));
-        }
-        let mut negated = self.takes("not");
-        let Some(Word::Bare(operator)) = self.0.next() else {
-            return Err(expected_after(&first));
-        };
-        let (field, test) = match operator.as_str() {
-            "in" => {
-                let (Word::Bare(value) | Word::Quoted(value)) = first else {
-                    return Err(ApiError::bad(format!("filter: a value is expected, not {first}")));
-                };
-                let field =
-                    self.0.next().ok_or_else(|| ApiError::bad("filter: a field is expected after \"in\""))?;
-                (field, Test::Contains(value))
-            }
-            "contains" => {
-                let value = self.value(&first)?;
-                (first, Test::Contains(value))
-            }
-            "matches" => {
-                let value = self.value(&first)?;
-                let wanted = regexp(&value).map_err(|error| ApiError::bad(format!("filter: {error}")))?;
-                (first, Test::Matches(wanted))
-            }
-            "==" | "!=" if !negated => {
-                negated = operator == "!=";
-                let value = self.value(&first)?;
-                (first, Test::Equals(value))
-            }
-            "is" if !negated => {
-                negated = self.takes("not");
-                if !self.takes("empty") {
-                    return Err(ApiError::bad("filter: \"empty\" is expected after \"is\""));
-                }
-                (first, Test::Empty)
-            }
-            _ => return Err(expected_after(&first)),
-        };
-        let condition = Condition::Is(Field::read(field)?, test);
-        Ok(if negated { Condition::Not(Box::new(condition)) } else { condition })
-    }
-
-    fn value(&mut self, of: &Word) -> ApiResult<String> {
-        let Some(Word::Bare(value) | Word::Quoted(value)) = self.0.next() else {
-            return Err(ApiError::bad(format!("filter: a value is expected to compare {of} with")));
-        };
-        Ok(value)
-    }
-
-    /// Whether this bare word comes next; it is taken then.
-    fn takes(&mut self, word: &str) -> bool {
-        self.0.next_if(|next| matches!(next, Word::Bare(bare) if bare == word)).is_some()
-    }
-}
-
-fn is_operator(word: &str) -> bool {
-    matches!(word, "==" | "!=" | "in" | "not" | "contains" | "matches" | "is")
-}
-
-fn expected_after(word: &Word) -> ApiError {
-    ApiError::bad(format!("filter: ==, !=, in, contains, matches or is empty is expected after {word}"))
-}
-
-/// A word of an expression.
-#[derive(Debug, PartialEq, Eq)]
-enum Word {
-    Bare(String),
-    Quoted(String),
-    /// A field within a field, of which at least one name stands in brackets: `Meta["a.b"]`.
-    Path(Vec<String>),
-}
-
-impl std::fmt::Display for Word {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Bare(word) | Self::Quoted(word) => write!(out, "{word:?}"),
-            Self::Path(steps) => write!(out, "{:?}", steps.join(".")),
-        }
-    }
-}
-
-/// Words of an expression: in quotes (`"` or a backtick), operators, and what lies between spaces.
-fn words(text: &str) -> ApiResult<Vec<Word>> {
-    let mut words = Vec::new();
-    let mut rest = text.trim_start();
-    while let Some(first) = rest.chars().next() {
-        let (word, after) = match first {
-            '"' | '`' => {
-                let (inner, after) = rest[1..]
-                    .split_once(first)
-                    .ok_or_else(|| ApiError::bad("filter: a quote is not closed"))?;
-                (Word::Quoted(inner.to_owned()), after)
-            }
-            '=' | '!' => {
-                let length = if rest[1..].starts_with('=') { 2 } else { 1 };
-                (Word::Bare(rest[..length].to_owned()), &rest[length..])
-            }
-            '(' | ')' => (Word::Bare(first.to_string()), &rest[1..]),
-            _ => {
-                let end = rest.find(|one: char| one.is_whitespace() || "=!()\"`".contains(one));
-                let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
-                if word.ends_with('[') && after.starts_with(['"', '`']) {
-                    path(rest)?
-                } else {
-                    (Word::Bare(word.to_owned()), after)
-                }
-            }
-        };
-        words.push(word);
-        rest = after.trim_start();
-    }
-    Ok(words)
-}
-
-/// A field within a field at the beginning of `text`, and what comes after it.
-fn path(text: &str) -> ApiResult<(Word, &str)> {
-    let mut steps = Vec::new();
-    let mut rest = text;
-    loop {
-        if let Some(inner) = rest.strip_prefix('[') {
-            let quote = inner.chars().next().filter(|first| matches!(first, '"' | '`'));
-            let named = quote.and_then(|quote| inner[1..].split_once(quote));
-            let named = named.and_then(|(name, after)| Some((name, after.strip_prefix(']')?)));
-            let (name, after) = named.ok_or_else(|| {
-                ApiError::bad("filter: after \"[\" a name in quotes is expected, and then \"]\"")
-            })?;
-            steps.push(name.to_owned());
-            rest = after;
-        } else {
-            let name = rest.strip_prefix('.').unwrap_or(rest);
-            let is_end = |one: char| one.is_whitespace() || "=!()[.\"`".contains(one);
-            let end = name.find(is_end).unwrap_or(name.len());
-            if end == 0 {
-                return Ok((Word::Path(steps), rest));
-            }
-            steps.push(name[..end].to_owned());
-            rest = &name[end..];
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use super::{words::DEPTH_MAX, *};
 
     #[test]
     fn fields_are_compared_with_values() {
@@ -485,10 +344,101 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_built_and_what_is_no_expression_is_refused_by_name() {
+    fn any_and_all_ask_of_items_of_lists_and_of_entries_of_maps() {
+        let shown = json!({
+            "Tags": ["a", "traefik.enable=true"], "Meta": { "team": "x", "zone": "eu" }, "Empty": [], "No": null,
+            "Groups": [{ "Name": "web", "Count": 2, "Tags": ["a"] }, { "Name": "db", "Count": 1, "Tags": [] }],
+            "t": "a field", "any": "thing",
+        });
+        for (text, expected) in [
+            ("any Tags as t { t == \"a\" }", true),
+            ("any Tags as t{t==\"b\"}", false),
+            ("all Tags as t { t matches `.` }", true),
+            ("all Tags as t { t == a or t contains traefik }", true),
+            ("not any Tags as t { t == a } or Tags is empty", false),
+            // Of a list the value is meant, of a map the key.
+            ("any Meta as k { k == team }", true),
+            ("any Meta as k { k == x }", false),
+            ("any Tags as i, t { i == 1 and t matches `^traefik` }", true),
+            ("any Tags as i, t { i == 0 and t matches `^traefik` }", false),
+            ("any Tags as i, _ { i == 1 }", true),
+            ("any Tags as _ , t { t == a }", true),
+            ("any Meta as k, v { k == zone and v == eu }", true),
+            ("all Meta as _, v { v == x or v == eu }", true),
+            ("any Groups as g { g.Name == web and g.Count == 2 }", true),
+            ("any \"/Groups\" as g { g[\"Name\"] == db and g.Tags is empty }", true),
+            ("any Groups as g { any g.Tags as t { t == a and g.Count == 2 } }", true),
+            ("all Groups as g { any g.Tags as t { t == a } }", false),
+            ("any Groups as g { g.Other == \"\" }", true),
+            ("any Groups.0.Tags as t { t == a }", true),
+            // An inner name hides an outer one, and both hide a field.
+            ("any Groups as t { any t.Tags as t { t == a } }", true),
+            ("any Tags as t { t == a } and t == \"a field\"", true),
+            // Of nothing all is true and nothing is.
+            ("any Empty as t { t == a }", false),
+            ("all Empty as t { t == a }", true),
+            ("any No as t { t == a } or all No as t { t == a }", true),
+            ("any Meta.none as t { t == a }", false),
+            // It may still be a field's name, or a value.
+            ("any == thing", true),
+            ("any is not empty and a in Tags", true),
+            ("all in Meta", false),
+        ] {
+            let found = Filter::parse(text)
+                .unwrap()
+                .accepts(&shown)
+                .unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(found, expected, "{text}");
+        }
+        for (text, says) in [
+            ("any t as x { x == a }", "filter: t is no list and no map"),
+            ("any Missing as x { x == a }", "there is no field \"Missing\""),
+            ("any Tags as x { y == a }", "there is no field \"y\""),
+            ("any Tags as i, x { i.below == a }", "i is a single value"),
+            ("any Tags as i, x { i == first }", "i is a number, and \"first\" is none like it"),
+            ("Groups contains web", "Groups holds no single values: ask with `any"),
+        ] {
+            let told = Filter::parse(text).unwrap().accepts(&shown).unwrap_err().to_string();
+            assert!(told.contains(says), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn what_would_ask_for_ever_is_refused() {
+        let many: Vec<u32> = (0..200).collect();
+        let shown = json!({ "A": many });
+        let text = "any A as a { any A as b { any A as c { any A as d { a == 201 } } } }";
+        let told = Filter::parse(text).unwrap().accepts(&shown).unwrap_err().to_string();
+        assert!(told.contains("more than 1000000 questions"), "{told}");
+        // Of many objects each asks little; together it counts.
+        let filter = Filter::parse("all A as a { a != 201 }").unwrap();
+        let asked = (0..6_000).map(|_| filter.accepts(&shown)).take_while(Result::is_ok).count();
+        assert_eq!(asked, QUESTIONS_MAX / 200);
+    }
+
+    #[test]
+    fn what_is_no_expression_is_refused_by_name() {
         let deep = format!("{}A == 1", "not ".repeat(DEPTH_MAX + 1));
+        let deep_items =
+            format!("{}t == 1{}", "any A as t {".repeat(DEPTH_MAX + 1), "}".repeat(DEPTH_MAX + 1));
         for (text, status, says) in [
-            ("any Tags as tag { tag == a }", 501, "\"any\""),
+            ("any Tags", 400, "\"as\" and a name are expected after \"Tags\""),
+            ("all Tags t { t == a }", 400, "\"as\" and a name are expected"),
+            ("any Tags as", 400, "a name is expected"),
+            ("any Tags as \"t\" { t == a }", 400, "a name is expected after \"as\", not \"t\""),
+            ("any Tags as 1t { 1t == a }", 400, "a name is expected"),
+            ("any Tags as _ { t == a }", 400, "\"_\" alone names nothing"),
+            ("any Tags as _, _ { t == a }", 400, "\"_, _\" names nothing"),
+            ("any Tags as t, t { t == a }", 400, "\"t\" can't name both"),
+            ("any Tags as t, { t == a }", 400, "a name is expected"),
+            ("any Tags as t t == a", 400, "\"{\" is expected"),
+            ("any Tags as t { t == a", 400, "a brace is not closed"),
+            ("any Tags as t { t == a )", 400, "a brace is not closed"),
+            ("any Tags as t { }", 400, "is expected"),
+            ("any \"Tags\" as t { t == a }", 400, "a field is expected, not \"Tags\""),
+            ("any", 400, "is expected after \"any\""),
+            ("Status == }", 400, "a value is expected"),
+            (&deep_items, 400, "levels deep"),
             ("Status", 400, "is expected after \"Status\""),
             ("Status ==", 400, "a value is expected"),
             ("Status not == a", 400, "is expected after \"Status\""),
@@ -520,6 +470,10 @@ mod tests {
             "Count.below == 1",
             "On.below is empty",
             "Tags.first == a",
+            "Count == x",
+            "Count != x",
+            "Count == \"\"",
+            "On == yes",
         ] {
             assert!(Filter::parse(text).unwrap().accepts(&shown).is_err(), "{text}");
         }

@@ -1,9 +1,9 @@
 //! Answers that go on: a producer writes pieces as they come, the connection takes them at its own pace.
 //!
 //! A slow reader slows its producer down and nobody else. Producer and answer end together: when either is done, when the
-//! reader goes away, or when the agent shuts down.
+//! reader goes away, or when the agent shuts down. Then the answer is cut off, so that nobody takes it for a whole one.
 
-use std::{convert::Infallible, future::Future, io, sync::Arc, time::Duration};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::stream;
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
 
 use super::{
     Shared,
@@ -69,16 +69,23 @@ where
     let closing = shared.closing.clone();
     let gone = pieces.clone();
     let producing = produce(pieces);
+    let (cut, is_cut) = oneshot::channel();
     tokio::spawn(async move {
         tokio::select! {
             _ = producing => {}
             () = gone.closed() => {}
-            () = closing.cancelled() => {}
+            () = closing.cancelled() => { let _ = cut.send(()); }
         }
     });
-    let pieces = stream::unfold(receiver, |mut receiver| async move {
-        let piece = receiver.recv().await?;
-        Some((Ok::<_, Infallible>(piece), receiver))
+    let pieces = stream::unfold(Some((receiver, is_cut)), |reading| async move {
+        let (mut receiver, is_cut) = reading?;
+        match receiver.recv().await {
+            Some(piece) => Some((Ok(piece), Some((receiver, is_cut)))),
+            None => {
+                is_cut.await.ok()?;
+                Some((Err(io::Error::other("the agent is shutting down")), None))
+            }
+        }
     });
     ([(header::CONTENT_TYPE, content_type)], Body::from_stream(pieces)).into_response()
 }

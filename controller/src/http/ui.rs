@@ -101,7 +101,7 @@ fn body_of(shared: &Shared) -> String {
 
 fn head(html: &mut String, shared: &Shared, overview: &Overview) {
     let vitals = (shared.vitals)();
-    let Overview { converged, lag, overdue, jobs, .. } = overview;
+    let Overview { converged, lag, overdue, .. } = overview;
     put(html, format_args!("<h1>herdlet on {}</h1>\n", escaped(&shared.facts.node.name)));
     let late = if *overdue > 0 { " class=\"wrong\"" } else { "" };
     put(
@@ -109,7 +109,7 @@ fn head(html: &mut String, shared: &Shared, overview: &Overview) {
         format_args!(
             "<div class=\"figures\"><span>{converged}/{} converged</span><span>lag {}</span><span{late}>overdue \
              {overdue}</span><span>{}</span></div>\n",
-            jobs.len(),
+            overview.job_count(),
             lag.rounded(),
             overview.drift(),
         ),

@@ -53,11 +53,23 @@ fn a_restart_goes_on_with_the_newest_file() {
     bench.run("b", &shell("echo two"));
     assert_eq!(bench.log("t.stdout.0"), "one\ntwo\n");
     fs::write(bench.path("logs/t.stdout.4"), "older\n").unwrap();
+    fs::write(bench.path("logs/t.stdout.4.times"), "").unwrap();
     bench.run("c", &shell("echo three"));
     assert_eq!(bench.log("t.stdout.4"), "older\nthree\n");
     fs::write(bench.path("logs/t.stdout.5"), vec![b'x'; 1 << 20]).unwrap();
     bench.run("d", &shell("echo four"));
     assert_eq!(bench.log("t.stdout.6"), "four\n");
+}
+
+// It was taken for the newest part of the log, and what came before it was removed.
+#[test]
+fn a_file_with_a_number_beyond_all_others_is_not_gone_on_with() {
+    let bench = Bench::new();
+    bench.run("a", &shell("echo one"));
+    fs::write(bench.path("logs/t.stdout.999999"), "planted\n").unwrap();
+    bench.run("b", &shell("echo two"));
+    assert_eq!(bench.log("t.stdout.0"), "one\ntwo\n");
+    assert_eq!(bench.log("t.stdout.999999"), "planted\n");
 }
 
 #[test]

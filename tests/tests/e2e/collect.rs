@@ -46,6 +46,20 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
     agent.apply(&ends("good", 0));
     agent.apply(&ends("bad", 3));
     agent.until_alloc("good.g[0]", "complete", |alloc| alloc.status() == "complete");
+    // As Compose has it: what runs, and with -a what has ended too, of one job as of all.
+    for (arguments, names) in [
+        (&["ps"][..], vec!["web.g[0]"]),
+        (&["ps", "good"], vec![]),
+        (&["ps", "-a", "good"], vec!["good.g[0]"]),
+        (&["ps", "web"], vec!["web.g[0]"]),
+    ] {
+        let listed = agent.cli(arguments).success().stdout;
+        let found: Vec<&str> =
+            ["web.g[0]", "good.g[0]"].into_iter().filter(|name| listed.contains(name)).collect();
+        assert_eq!(found, names, "{arguments:?}: {listed}");
+    }
+    let said = agent.cli(&["ps", "good"]).success().stderr;
+    assert_eq!(said, "nothing runs; not listed, as they have ended: 1 (herdlet ps --all)\n");
     let bad = agent.until_alloc("bad.g[0]", "failed", |alloc| alloc.status() == "failed");
     let pids = agent.members();
     let names = |told: &[(String, String)]| told.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
@@ -68,6 +82,15 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
     agent.cli(&["wait", "--for=deleted", "good", "--timeout", "20s"]).success();
     agent.cli(&["wait", "--for=deleted", "bad", "--timeout", "20s"]).success();
     assert_eq!(told(&agent, &[]), []);
+    for arguments in
+        [&["status", "good"][..], &["logs", "bad.g[0]"], &["get", "jobs", "good"], &["drift", "good/t"]]
+    {
+        let said = agent.cli(arguments).ended(1).stderr;
+        assert!(said.contains(" had ended") && said.contains("was collected"), "{arguments:?}: {said}");
+    }
+    let said = agent.cli(&["drift", "wbe"]).ended(1).stderr;
+    assert!(said.contains("there is no job or allocation \"wbe\"") && said.contains("\"web\""), "{said}");
+    agent.cli(&["drift", "web"]).success();
     assert_eq!(agent.members(), pids, "web runs on");
     assert_eq!(agent.metric("herdlet_collected_total", "kind=\"job\",reason=\"request\""), 2.0);
     agent.cli(&["delete", "web", "--wait"]).success();

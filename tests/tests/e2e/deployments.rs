@@ -64,6 +64,10 @@ fn a_canary_waits_to_be_promoted() {
     {
         assert!(status.contains(told), "{told}: {status}");
     }
+    let status = agent.cli(&["deployment", "status", "web"]).success().stdout;
+    let groups: Vec<Vec<&str>> = status.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(groups[1][..5], ["GROUP", "PROMOTED", "DESIRED", "CANARIES", "PLACED"], "{status}");
+    assert_eq!(groups[2][..7], ["g", "no", "1", "1/1", "1", "1", "0"], "{status}");
     let listed = agent.cli(&["get", "allocs", "web"]).success().stdout;
     assert!(listed.contains("web.g[0] (canary)") && listed.matches("web.g[0]").count() == 2, "{listed}");
     let id = newest(&agent)["ID"].as_str().unwrap().to_owned();

@@ -34,6 +34,9 @@ fn a_job_is_dispatched_with_payload_and_meta_and_its_children_outlive_it() {
     assert!(log.contains("users: one,two []"), "{log}");
     let known = agent.cli(&["explain", "import"]).success().stdout;
     assert!(known.contains("children: 0 pending, 0 running, 1 dead"), "{known}");
+    let screen = agent.cli(&["status"]).success().stdout;
+    assert!(screen.contains("children: 0 running, 0 failed, 1 complete (not shown)"), "{screen}");
+    assert!(screen.starts_with("2/2 converged") && !screen.contains(&child), "{screen}");
 
     for (arguments, said) in [
         (&["dispatch", "import"][..], "a payload is required"),

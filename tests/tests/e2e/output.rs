@@ -101,3 +101,53 @@ fn logs_since_a_moment_are_those_that_were_written_since() {
     }
     agent.finish();
 }
+
+// Whoever followed a log saw a question only once it was answered.
+#[test]
+fn a_followed_log_shows_a_line_that_is_not_finished_and_says_that_the_agent_has_gone() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let ask = "printf 'your name? '; sleep 100000";
+    agent.apply_and_wait(&job("chat", "service", "", &[shell("t", ask, "")]));
+    let ends: [fn(&mut Agent); 2] = [Agent::kill, |agent| assert!(agent.terminate().success())];
+    for end in ends {
+        let labelled = agent.spawn(&["logs", "-f", "chat"]);
+        labelled.until_stdout("chat.g[0]/t | your name? ");
+        let id = agent.alloc("chat.g[0]").unwrap().id();
+        let alone = agent.spawn(&["logs", "-f", "--stdout", &id]);
+        alone.until_stdout("your name? ");
+        end(&mut agent);
+        for logs in [labelled, alone] {
+            let ended = logs.finish().ended(1);
+            assert!(ended.stdout.ends_with("your name? \n"), "{:?}", ended.stdout);
+            assert!(ended.stderr.contains("the agent has gone"), "{}", ended.stderr);
+            assert!(!ended.stderr.contains("body") && !ended.stderr.contains("message"), "{}", ended.stderr);
+        }
+        agent.launch();
+    }
+    agent.finish();
+}
+
+// It was taken for the newest part of the log, by whoever read it and by the next supervisor, which removed all others.
+#[test]
+fn a_file_that_a_task_lays_beside_its_log_hides_nothing_of_it() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let plants = "echo one; sleep 0.5; echo planted > \"$NOMAD_ALLOC_DIR/logs/t.stdout.999999\"; echo two; exec sleep 100000";
+    agent.apply_and_wait(&job("chat", "service", "", &[shell("t", plants, "")]));
+    let logs = agent.spawn(&["logs", "-f", "chat", "--no-prefix"]);
+    logs.until_stdout("one\ntwo\n");
+    agent.cli(&["restart", "chat", "--wait"]).success();
+    logs.until_stdout("one\ntwo\none\ntwo\n");
+    let said = |arguments: &[&str]| agent.cli(&[&["logs", "chat"], arguments].concat()).success().stdout;
+    assert_eq!(said(&[]), "one\ntwo\none\ntwo\n");
+    assert_eq!(said(&["--tail", "1"]), "two\n");
+    assert_eq!(said(&["--since", "1h"]), "one\ntwo\none\ntwo\n");
+    agent.cli(&["delete", "chat", "--wait"]).success();
+    assert_eq!(logs.finish().code, 0);
+    agent.finish();
+}

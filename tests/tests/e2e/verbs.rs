@@ -27,7 +27,13 @@ fn nomads_verbs_do_what_they_say() {
     let told = agent.cli(&["alloc", "exec", "-task", "t", &alloc, "echo", "-n", "hi"]).success().stdout;
     assert_eq!(told, "hi");
     assert!(agent.cli(&["alloc", "status", &alloc]).success().stdout.contains("Task started by client"));
-    assert!(agent.cli(&["node", "status"]).success().stdout.contains("${attr.cpu.arch}"));
+    let node = agent.cli(&["node", "status"]).success().stdout;
+    assert!(node.contains("${attr.cpu.arch}") && node.contains("eligible     ready"), "{node}");
+    let inspected = agent.cli(&["job", "inspect", "web"]).success().stdout;
+    let parsed: serde_json::Value = serde_json::from_str(&inspected).unwrap();
+    assert_eq!(parsed["Job"]["ID"], "web", "{inspected}");
+    let again = agent.home.write("web.json", &inspected).display().to_string();
+    agent.cli(&["job", "validate", &again]).success();
     let unknown = agent.cli(&["job", "eval", "web"]).ended(2).stderr;
     assert!(
         unknown.starts_with("error: there is no command \"job eval\"")

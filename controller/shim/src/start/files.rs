@@ -5,7 +5,7 @@
 //! directory: nothing there is trusted, links are not followed, only regular files with a single name are written.
 
 use super::sys::{self, Errno, Fd};
-use crate::rotation::{Cut, INDEX_MAX, Text, cut, fits_whatever_it_is, index_of};
+use crate::rotation::{Cut, INDEX_MAX, Name, Text, cut, fits_whatever_it_is, own};
 use crate::times::{MARK_LEN, Mark, SUFFIX};
 use core::ffi::CStr;
 
@@ -117,14 +117,13 @@ impl LogFile {
 
     /// Goes on with the newest file unless it is full.
     fn open_newest(&mut self, place: &Place) -> Result<u64, Errno> {
-        let mut newest = 0;
-        each_index(place, |index| newest = newest.max(index))?;
+        let newest =
+            own(|visit: &mut dyn FnMut(Name)| each_name(place, visit))?.map_or(0, |(_, newest)| newest);
         let size = self.open_from(place, newest)?;
         if let Some(oldest) = self.index.checked_sub(place.files_max) {
-            each_index(place, |index| {
-                if index <= oldest {
-                    remove(place, index);
-                }
+            each_name(place, &mut |name| match name {
+                Name::Log(index) if index <= oldest => remove(place, index),
+                Name::Log(_) | Name::Marks(_) => {}
             })?;
         }
         Ok(size)
@@ -231,8 +230,8 @@ fn times_of(place: &Place, index: u32) -> Text {
     name_of(place, index).with(SUFFIX.as_bytes())
 }
 
-/// Walks over the regular files of this stream, in no order.
-fn each_index(place: &Place, mut visit: impl FnMut(u32)) -> Result<(), Errno> {
+/// Walks over the regular files of this stream and their marks, in no order.
+fn each_name(place: &Place, visit: &mut dyn FnMut(Name)) -> Result<(), Errno> {
     // Opened anew: the position of the held descriptor is shared with everyone who holds it.
     let dir = sys::openat(place.dir, c".", sys::O_RDONLY | sys::O_DIRECTORY, 0)?;
     let mut buffer = [0; 2048];
@@ -244,10 +243,10 @@ fn each_index(place: &Place, mut visit: impl FnMut(u32)) -> Result<(), Errno> {
         each_entry(buffer.get(..len).unwrap_or_default(), |kind, name| {
             const DT_UNKNOWN: u8 = 0;
             const DT_REG: u8 = 8;
-            if let Some(index) = index_of(name.to_bytes(), place.stem.as_bytes())
+            if let Some(name) = Name::of(name.to_bytes(), place.stem.as_bytes())
                 && matches!(kind, DT_UNKNOWN | DT_REG)
             {
-                visit(index);
+                visit(name);
             }
         });
     }

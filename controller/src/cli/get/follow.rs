@@ -312,8 +312,14 @@ mod tests {
     /// What is told of one list after the other.
     async fn told(form: Form, lists: &[&[(&str, &str)]]) -> Vec<String> {
         let client = Client::new(Address::Unix(Path::new("/nowhere").to_owned()), None).unwrap();
-        let wanted =
-            Wanted { client: &client, kind: Kind::Jobs, targets: &[], form, heading: Heading::Shown };
+        let wanted = Wanted {
+            client: &client,
+            kind: Kind::Jobs,
+            targets: &[],
+            ended: crate::cli::get::Ended::Listed,
+            form,
+            heading: Heading::Shown,
+        };
         let mut lines = Lines { known: BTreeMap::new(), wide: Vec::new(), heading: Heading::Shown };
         let mut told = Vec::new();
         for list in lists {

@@ -7,7 +7,11 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{Form, Kind, Wanted};
-use crate::cli::{failure::Failure, show, table::Table};
+use crate::cli::{
+    failure::Failure,
+    show,
+    table::{Heading, Table},
+};
 
 pub(super) async fn print(wanted: &Wanted<'_>) -> Result<(), Failure> {
     let node = wanted.client.node().await?;
@@ -24,12 +28,38 @@ pub(super) async fn print(wanted: &Wanted<'_>) -> Result<(), Failure> {
             Ok(())
         }
         Form::Table | Form::Wide => {
+            if wanted.heading == Heading::Shown {
+                show::out(&format!("{}\n", itself(&node).render(Heading::Shown)));
+            }
             let mut table = Table::new(&["ATTRIBUTE", "VALUE"]);
             attributes.into_iter().for_each(|(name, value)| table.row([name, value]));
             show::out(&table.render(wanted.heading));
             Ok(())
         }
     }
+}
+
+/// The node in a table, as Nomad's `node status` has it.
+fn itself(node: &Value) -> Table {
+    let columns = [
+        ("ID", "ID"),
+        ("NAME", "Name"),
+        ("DATACENTER", "Datacenter"),
+        ("POOL", "NodePool"),
+        ("CLASS", "NodeClass"),
+        ("DRAIN", "Drain"),
+        ("ELIGIBILITY", "SchedulingEligibility"),
+        ("STATUS", "Status"),
+    ];
+    let mut table = Table::new(&columns.map(|(heading, _)| heading));
+    table.row(columns.map(|(_, field)| match &node[field] {
+        Value::String(text) if !text.is_empty() => text.clone(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Null | Value::String(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            "-".to_owned()
+        }
+    }));
+    table
 }
 
 /// What constraints can name, with this machine's values.
@@ -63,6 +93,14 @@ mod tests {
         let node = json!({ "Datacenter": "dc1", "NodeClass": "", "Attributes": { "cpu.arch": "amd64" }, "Meta": { "rack": "r1" } });
         let told: Vec<String> =
             attributes(&node).into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let shown = json!({
+            "ID": "n1", "Name": "box", "Datacenter": "dc1", "NodePool": "default", "NodeClass": "", "Drain": false,
+            "SchedulingEligibility": "eligible", "Status": "ready",
+        });
+        assert_eq!(
+            itself(&shown).render(Heading::Shown),
+            "ID  NAME  DATACENTER  POOL     CLASS  DRAIN  ELIGIBILITY  STATUS\nn1  box   dc1         default  -      false  eligible     ready\n"
+        );
         assert_eq!(told, ["${attr.cpu.arch}=amd64", "${meta.rack}=r1", "${node.datacenter}=dc1"]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! In: what the agent shows, and targets. Out: rows, in the order in which they are printed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::{
     alloc::ClientStatus,
@@ -13,7 +13,7 @@ use herdlet_api_types::{
 };
 
 use super::{
-    Form, Kind, Missing, Wanted, drift, events,
+    Ended, Form, Kind, Missing, Wanted, drift, events,
     listing::{Cell, Document, Listing, Row},
 };
 use crate::{
@@ -28,19 +28,53 @@ use crate::{
 };
 
 pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listing, Failure> {
-    let Wanted { client, targets, form, .. } = *wanted;
+    let Wanted { client, targets, ended, form, .. } = *wanted;
     match wanted.kind {
         Kind::Jobs => jobs(client, targets, missing).await,
-        Kind::Allocs => allocs(client, targets, form, missing).await,
+        Kind::Allocs => allocs(client, targets, form, ended, missing).await,
         Kind::Tasks => tasks(client, targets, missing).await,
         Kind::Services => services(client, targets, form, missing).await,
         Kind::Volumes => volumes(client, targets).await,
         Kind::Deployments => list_deployments(client, targets, form, missing).await,
         Kind::Versions => versions(client, targets, missing).await,
-        Kind::Events => Ok(events::list(client.transitions().await?, targets, form)),
-        Kind::Drift => Ok(drift::list(client.drifts().await?, targets, form)),
+        Kind::Events => {
+            let events = client.transitions().await?;
+            let is_told = |target: &String| {
+                let only = std::slice::from_ref(target);
+                events.iter().any(|event| events::is_meant(&event.job, &event.name, event.alloc, only))
+            };
+            known(client, targets, missing, is_told).await?;
+            Ok(events::list(events, targets, form))
+        }
+        Kind::Drift => {
+            let drifts = client.drifts().await?;
+            let is_told = |target: &String| {
+                let only = std::slice::from_ref(target);
+                drifts.iter().any(|drift| events::is_meant(&drift.job, &drift.name, drift.alloc, only))
+            };
+            known(client, targets, missing, is_told).await?;
+            Ok(drift::list(drifts, targets, form))
+        }
         Kind::Node => Ok(Listing::new(&[])),
     }
+}
+
+/// Nothing may have been found of what there is; of a name that nothing has, nothing ever will be.
+async fn known(
+    client: &Client,
+    targets: &[String],
+    missing: Missing,
+    is_told: impl Fn(&String) -> bool,
+) -> Result<(), Failure> {
+    let open: Vec<&String> = targets.iter().filter(|target| !is_told(target)).collect();
+    if open.is_empty() || missing == Missing::IsGone {
+        return Ok(());
+    }
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    for target in open {
+        target::find_among(client, target, &jobs, &allocs).await?;
+    }
+    Ok(())
 }
 
 /// The jobs of these names, or all.
@@ -63,12 +97,27 @@ fn chosen_jobs(
 async fn jobs(client: &Client, targets: &[String], missing: Missing) -> Result<Listing, Failure> {
     let (all, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
     let mut listing = Listing::new(&["JOB", "TYPE", "VERSION", "RUNNING", "STATE", "AGE", "MESSAGE"]);
-    for view in chosen_jobs(all.clone(), targets, missing)? {
+    for view in with_fates(client, &all, targets, chosen_jobs(all.clone(), targets, missing)).await? {
         let name = view.key.to_string();
         let cells = job_cells(&view, &allocs, &all).into();
         listing.rows.push(Row { key: name.clone(), name, cells, document: Document::Job(Box::new(view)) });
     }
     Ok(listing)
+}
+
+/// Of a job that is not there, what has become of it.
+async fn with_fates<T>(
+    client: &Client,
+    jobs: &[JobView],
+    targets: &[String],
+    found: Result<T, Failure>,
+) -> Result<T, Failure> {
+    let is_missing = |target: &&String| !jobs.iter().any(|view| view.key.to_string() == **target);
+    match (found, targets.iter().find(is_missing)) {
+        (Ok(found), _) => Ok(found),
+        (Err(failure), Some(target)) => Err(target::with_fate(client, target, jobs, failure).await),
+        (Err(failure), None) => Err(failure),
+    }
 }
 
 /// A job in a table; `jobs` are all there are.
@@ -125,7 +174,7 @@ async fn chosen(
     let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
     let mut chosen = Vec::new();
     for text in targets {
-        match (target::resolve(text, &jobs, &allocs), missing) {
+        match (target::find_among(client, text, &jobs, &allocs).await, missing) {
             (Ok(target), _) => {
                 chosen.extend(target.allocs.into_iter().map(|view| (view, target.task.clone())));
             }
@@ -140,6 +189,7 @@ async fn allocs(
     client: &Client,
     targets: &[String],
     form: Form,
+    ended: Ended,
     missing: Missing,
 ) -> Result<Listing, Failure> {
     let mut columns = vec!["ID", "NAME", "VERSION", "STATUS", "HEALTHY", "STATE", "AGE"];
@@ -147,7 +197,11 @@ async fn allocs(
         columns.extend(["PORTS", "MESSAGE"]);
     }
     let mut listing = Listing::new(&columns);
-    for (view, _) in chosen(client, targets, missing).await? {
+    for view in with_ended(client, targets, missing).await? {
+        if ended == Ended::Counted && view.status.is_terminal() {
+            listing.ended += 1;
+            continue;
+        }
         let id = view.spec.id.to_string();
         let shown = if form == Form::Wide { id.clone() } else { view.spec.id.short() };
         let mut cells: Vec<Cell> = alloc_cells(&view, shown).into();
@@ -160,6 +214,36 @@ async fn allocs(
         listing.rows.push(Row { key: id.clone(), name: id, cells, document });
     }
     Ok(listing)
+}
+
+/// The allocations that targets name, with those that had the same places before; or all.
+async fn with_ended(
+    client: &Client,
+    targets: &[String],
+    missing: Missing,
+) -> Result<Vec<AllocView>, Failure> {
+    let (named, all) = tokio::try_join!(chosen(client, targets, missing), async {
+        client.allocs().await.map_err(Failure::from)
+    })?;
+    // An id names one allocation and not its place.
+    let names_place =
+        |view: &AllocView| targets.iter().any(|target| target.starts_with(&view.spec.job_key.to_string()));
+    let mut found: Vec<AllocView> = Vec::new();
+    for (view, _) in named {
+        let slot = |view: &AllocView| (view.spec.job_key.clone(), view.spec.group.clone(), view.spec.index);
+        let before = all.iter().filter(|other| {
+            other.spec.id != view.spec.id
+                && names_place(&view)
+                && other.status.is_terminal()
+                && slot(other) == slot(&view)
+                && other.spec.create_index < view.spec.create_index
+        });
+        found.extend(before.cloned());
+        found.push(view);
+    }
+    let mut known = BTreeSet::new();
+    found.retain(|view| known.insert(view.spec.id));
+    Ok(found)
 }
 
 fn alloc_cells(view: &AllocView, id: String) -> [Cell; 7] {

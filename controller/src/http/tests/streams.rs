@@ -134,7 +134,16 @@ async fn a_shutdown_ends_streams_and_waiting_queries() {
     ground.shared.closing.cancel();
     ground.tasks.close();
     tokio::time::timeout(Duration::from_secs(10), ground.tasks.wait()).await.expect("the server hangs");
-    while let Some(Ok(_)) = next(&mut events).await {}
+    // A log that is cut off looked like one that had ended.
+    let end = loop {
+        match next(&mut events).await {
+            Some(Ok(_)) => {}
+            end => break end,
+        }
+    };
+    assert!(matches!(end, Some(Err(ClientError::Broken { .. }))), "{end:?}");
+    let told = end.and_then(Result::err).map(|error| error.to_string()).unwrap_or_default();
+    assert_eq!(told, "the connection to the agent broke: the agent ended it before its answer was whole");
     // Answered, or refused if it came too late.
     let _ = tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("the query hangs");
 }

@@ -1,0 +1,308 @@
+//! Reading the text of a filter.
+//!
+//! In: the text. Out: its words, and the condition that they say. It must not know what is filtered.
+
+use std::{iter::Peekable, vec};
+
+use herdlet_plan::job::feasibility::compare::regexp;
+
+use super::{Condition, Field, HowMany, Items, Names, Test};
+use crate::http::error::{ApiError, ApiResult};
+
+/// So deep parentheses and negations may be: reading one costs stack.
+pub(super) const DEPTH_MAX: usize = 32;
+
+/// What is left of an expression. `or` binds less than `and`, and that less than `not`.
+pub(super) struct Words(Peekable<vec::IntoIter<Word>>);
+
+impl Words {
+    pub(super) fn of(text: &str) -> ApiResult<Self> {
+        Ok(Self(words(text)?.into_iter().peekable()))
+    }
+
+    /// All of it; nothing of an empty one.
+    pub(super) fn expression(&mut self) -> ApiResult<Option<Condition>> {
+        if self.0.peek().is_none() {
+            return Ok(None);
+        }
+        let condition = self.any(0)?;
+        match self.0.next() {
+            None => Ok(Some(condition)),
+            Some(word) => Err(ApiError::bad(format!("filter: \"and\" or \"or\" is expected, not {word}"))),
+        }
+    }
+
+    fn any(&mut self, depth: usize) -> ApiResult<Condition> {
+        self.joined("or", |words| words.all(depth), Condition::Any)
+    }
+
+    fn all(&mut self, depth: usize) -> ApiResult<Condition> {
+        self.joined("and", |words| words.one(depth), Condition::All)
+    }
+
+    /// One condition, or several joined by this word.
+    fn joined(
+        &mut self,
+        by: &str,
+        mut read: impl FnMut(&mut Self) -> ApiResult<Condition>,
+        join: fn(Vec<Condition>) -> Condition,
+    ) -> ApiResult<Condition> {
+        let first = read(self)?;
+        let mut found = vec![first];
+        while self.takes(by) {
+            if self.0.peek().is_none() {
+                return Err(ApiError::bad(format!("filter: nothing comes after {by:?}")));
+            }
+            found.push(read(self)?);
+        }
+        Ok(match (found.pop(), found.is_empty()) {
+            (Some(only), true) => only,
+            (last, _) => join(found.into_iter().chain(last).collect()),
+        })
+    }
+
+    fn one(&mut self, depth: usize) -> ApiResult<Condition> {
+        if depth == DEPTH_MAX {
+            return Err(ApiError::bad(format!("filter: it is more than {DEPTH_MAX} levels deep")));
+        }
+        if self.takes("not") {
+            return Ok(Condition::Not(Box::new(self.one(depth + 1)?)));
+        }
+        if self.takes_mark('(') {
+            let inner = self.any(depth + 1)?;
+            return if self.takes_mark(')') {
+                Ok(inner)
+            } else {
+                Err(ApiError::bad("filter: a parenthesis is not closed"))
+            };
+        }
+        self.test(depth)
+    }
+
+    /// `FIELD TEST VALUE`, `FIELD is empty`, `VALUE in FIELD`, or what `any` and `all` say of items.
+    fn test(&mut self, depth: usize) -> ApiResult<Condition> {
+        let first = self.0.next().ok_or_else(|| ApiError::bad("filter: a field is expected"))?;
+        if let Some(how_many) = self.how_many(&first) {
+            return self.items(how_many, depth).map(Condition::Items);
+        }
+        let mut negated = self.takes("not");
+        let Some(Word::Bare(operator)) = self.0.next() else {
+            return Err(expected_after(&first));
+        };
+        let (field, test) = match operator.as_str() {
+            "in" => {
+                let (Word::Bare(value) | Word::Quoted(value)) = first else {
+                    return Err(ApiError::bad(format!("filter: a value is expected, not {first}")));
+                };
+                let field =
+                    self.0.next().ok_or_else(|| ApiError::bad("filter: a field is expected after \"in\""))?;
+                (field, Test::Contains(value))
+            }
+            "contains" => {
+                let value = self.value(&first)?;
+                (first, Test::Contains(value))
+            }
+            "matches" => {
+                let value = self.value(&first)?;
+                let wanted = regexp(&value).map_err(|error| ApiError::bad(format!("filter: {error}")))?;
+                (first, Test::Matches(wanted))
+            }
+            "==" | "!=" if !negated => {
+                negated = operator == "!=";
+                let value = self.value(&first)?;
+                (first, Test::Equals(value))
+            }
+            "is" if !negated => {
+                negated = self.takes("not");
+                if !self.takes("empty") {
+                    return Err(ApiError::bad("filter: \"empty\" is expected after \"is\""));
+                }
+                (first, Test::Empty)
+            }
+            _ => return Err(expected_after(&first)),
+        };
+        let condition = Condition::Is(Field::read(field)?, test);
+        Ok(if negated { Condition::Not(Box::new(condition)) } else { condition })
+    }
+
+    /// What `any` or `all` asks, unless it is the name of a field.
+    fn how_many(&mut self, word: &Word) -> Option<HowMany> {
+        let how_many = match word {
+            Word::Bare(word) if word == "any" => HowMany::Any,
+            Word::Bare(word) if word == "all" => HowMany::All,
+            Word::Bare(_) | Word::Quoted(_) | Word::Path(_) | Word::Mark(_) => return None,
+        };
+        let is_field = match self.0.peek() {
+            Some(Word::Bare(next)) => is_operator(next),
+            Some(Word::Mark(_)) | None => true,
+            Some(Word::Quoted(_) | Word::Path(_)) => false,
+        };
+        (!is_field).then_some(how_many)
+    }
+
+    /// `FIELD as NAME { … }`, `FIELD as KEY, VALUE { … }`, of which either may be `_`.
+    fn items(&mut self, how_many: HowMany, depth: usize) -> ApiResult<Items> {
+        let word = self.0.next().ok_or_else(|| ApiError::bad("filter: a field is expected"))?;
+        let as_what = format!("filter: \"as\" and a name are expected after {word}");
+        let of = Field::read(word)?;
+        if !self.takes("as") {
+            return Err(ApiError::bad(as_what));
+        }
+        let names = self.names()?;
+        if !self.takes_mark('{') {
+            return Err(ApiError::bad("filter: \"{\" is expected, and in braces what is asked of each"));
+        }
+        let condition = Box::new(self.any(depth + 1)?);
+        if !self.takes_mark('}') {
+            return Err(ApiError::bad("filter: a brace is not closed"));
+        }
+        Ok(Items { of, how_many, names, condition })
+    }
+
+    fn names(&mut self) -> ApiResult<Names> {
+        let first = self.name()?;
+        let names = if self.takes_mark(',') {
+            Names::Two(first, self.name()?)
+        } else {
+            Names::One(first.ok_or_else(|| ApiError::bad("filter: \"_\" alone names nothing"))?)
+        };
+        match &names {
+            Names::Two(None, None) => Err(ApiError::bad("filter: \"_, _\" names nothing")),
+            Names::Two(Some(one), Some(other)) if one == other => {
+                Err(ApiError::bad(format!("filter: {one:?} can't name both")))
+            }
+            Names::Two(..) | Names::One(_) => Ok(names),
+        }
+    }
+
+    /// The name of an item; none for `_`.
+    fn name(&mut self) -> ApiResult<Option<String>> {
+        match self.0.next() {
+            Some(Word::Bare(name)) if name == "_" => Ok(None),
+            Some(Word::Bare(name)) if is_name(&name) => Ok(Some(name)),
+            Some(other) => {
+                Err(ApiError::bad(format!("filter: a name is expected after \"as\", not {other}")))
+            }
+            None => Err(ApiError::bad("filter: a name is expected after \"as\"")),
+        }
+    }
+
+    fn value(&mut self, of: &Word) -> ApiResult<String> {
+        let Some(Word::Bare(value) | Word::Quoted(value)) = self.0.next() else {
+            return Err(ApiError::bad(format!("filter: a value is expected to compare {of} with")));
+        };
+        Ok(value)
+    }
+
+    /// Whether this mark comes next; it is taken then.
+    fn takes_mark(&mut self, mark: char) -> bool {
+        self.0.next_if(|next| *next == Word::Mark(mark)).is_some()
+    }
+
+    /// Whether this bare word comes next; it is taken then.
+    fn takes(&mut self, word: &str) -> bool {
+        self.0.next_if(|next| matches!(next, Word::Bare(bare) if bare == word)).is_some()
+    }
+}
+
+/// As go-bexpr writes its identifiers.
+fn is_name(word: &str) -> bool {
+    word.starts_with(|first: char| first.is_ascii_alphabetic())
+        && word.chars().all(|one| one.is_ascii_alphanumeric() || matches!(one, '_' | '/'))
+}
+
+fn is_operator(word: &str) -> bool {
+    matches!(word, "==" | "!=" | "in" | "not" | "contains" | "matches" | "is")
+}
+
+fn expected_after(word: &Word) -> ApiError {
+    ApiError::bad(format!("filter: ==, !=, in, contains, matches or is empty is expected after {word}"))
+}
+
+/// A word of an expression.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    Bare(String),
+    Quoted(String),
+    /// A field within a field, of which at least one name stands in brackets: `Meta["a.b"]`.
+    Path(Vec<String>),
+    /// A parenthesis, a brace or a comma.
+    Mark(char),
+}
+
+/// Marks by themselves, wherever they stand outside quotes.
+const MARKS: &str = "(){},";
+/// What ends a word without being part of it.
+fn ends_word(one: char) -> bool {
+    one.is_whitespace() || "=!\"`".contains(one) || MARKS.contains(one)
+}
+
+impl std::fmt::Display for Word {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bare(word) | Self::Quoted(word) => write!(out, "{word:?}"),
+            Self::Path(steps) => write!(out, "{:?}", steps.join(".")),
+            Self::Mark(mark) => write!(out, "\"{mark}\""),
+        }
+    }
+}
+
+/// Words of an expression: in quotes (`"` or a backtick), operators, and what lies between spaces.
+fn words(text: &str) -> ApiResult<Vec<Word>> {
+    let mut words = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let (word, after) = match first {
+            '"' | '`' => {
+                let (inner, after) = rest[1..]
+                    .split_once(first)
+                    .ok_or_else(|| ApiError::bad("filter: a quote is not closed"))?;
+                (Word::Quoted(inner.to_owned()), after)
+            }
+            '=' | '!' => {
+                let length = if rest[1..].starts_with('=') { 2 } else { 1 };
+                (Word::Bare(rest[..length].to_owned()), &rest[length..])
+            }
+            _ if MARKS.contains(first) => (Word::Mark(first), &rest[1..]),
+            _ => {
+                let end = rest.find(ends_word);
+                let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
+                if word.ends_with('[') && after.starts_with(['"', '`']) {
+                    path(rest)?
+                } else {
+                    (Word::Bare(word.to_owned()), after)
+                }
+            }
+        };
+        words.push(word);
+        rest = after.trim_start();
+    }
+    Ok(words)
+}
+
+/// A field within a field at the beginning of `text`, and what comes after it.
+fn path(text: &str) -> ApiResult<(Word, &str)> {
+    let mut steps = Vec::new();
+    let mut rest = text;
+    loop {
+        if let Some(inner) = rest.strip_prefix('[') {
+            let quote = inner.chars().next().filter(|first| matches!(first, '"' | '`'));
+            let named = quote.and_then(|quote| inner[1..].split_once(quote));
+            let named = named.and_then(|(name, after)| Some((name, after.strip_prefix(']')?)));
+            let (name, after) = named.ok_or_else(|| {
+                ApiError::bad("filter: after \"[\" a name in quotes is expected, and then \"]\"")
+            })?;
+            steps.push(name.to_owned());
+            rest = after;
+        } else {
+            let name = rest.strip_prefix('.').unwrap_or(rest);
+            let is_end = |one: char| ends_word(one) || matches!(one, '[' | '.');
+            let end = name.find(is_end).unwrap_or(name.len());
+            if end == 0 {
+                return Ok((Word::Path(steps), rest));
+            }
+            steps.push(name[..end].to_owned());
+            rest = &name[end..];
+        }
+    }
+}
