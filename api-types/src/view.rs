@@ -38,6 +38,9 @@ pub struct JobView {
     pub allocs: Vec<AllocId>,
     /// How far it has come.
     pub convergence: Convergence,
+    /// Planning it panicked: it is left alone.
+    #[serde(default)]
+    pub quarantined: bool,
     /// Its deployments, newest first.
     #[serde(default)]
     pub deployments: Vec<Arc<Deployment>>,
@@ -140,6 +143,9 @@ pub struct AllocView {
     /// It has ended, and its directory was given up to make room: its logs and files are gone.
     #[serde(default)]
     pub collected: bool,
+    /// Planning it panicked: it is left alone.
+    #[serde(default)]
+    pub quarantined: bool,
     /// Commit in which it last changed.
     pub modify_index: u64,
     /// When it last changed.

@@ -455,6 +455,7 @@ impl JobEntry {
         let same = shown.is_some_and(|shown| {
             shown.modify_index == state.modify_index
                 && shown.convergence == convergence
+                && shown.quarantined == self.quarantine.is_some()
                 && shown.unplaced == self.unplaced
                 && shown.past.len() == self.past.len()
                 && shown.scaled == state.scaled
@@ -475,6 +476,7 @@ impl JobEntry {
             submit_time: state.submit_time,
             allocs: allocs.of_job(key).map(|(id, _)| id).collect(),
             convergence,
+            quarantined: self.quarantine.is_some(),
             deployments: state.deployments.iter().rev().map(|known| Arc::clone(&known.deployment)).collect(),
             unplaced: self.unplaced.clone(),
             past: self.past.values().map(Arc::clone).collect(),
