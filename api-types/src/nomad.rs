@@ -156,17 +156,17 @@ impl AllocMetric {
     pub fn unplaced(why: &Unplaced, allocations: u64) -> Self {
         let once = |what: &String| (what.clone(), 1);
         let coalesced_failures = allocations.saturating_sub(1);
-        match (&why.filtered_by, why.exhausted.as_slice()) {
-            (None, []) => Self { coalesced_failures, ..Self::default() },
-            (None, exhausted) => Self {
+        match (why.filtered_by.as_slice(), why.exhausted.as_slice()) {
+            ([], []) => Self { coalesced_failures, ..Self::default() },
+            ([], exhausted) => Self {
                 nodes_exhausted: 1,
                 dimension_exhausted: Some(exhausted.iter().map(once).collect()),
                 coalesced_failures,
                 ..Self::one_node()
             },
-            (Some(constraint), _) => Self {
+            (constraints, _) => Self {
                 nodes_filtered: 1,
-                constraint_filtered: Some([once(constraint)].into()),
+                constraint_filtered: Some(constraints.iter().map(once).collect()),
                 coalesced_failures,
                 ..Self::one_node()
             },

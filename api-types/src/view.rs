@@ -89,8 +89,8 @@ pub struct Unplaced {
     pub reason: Reason,
     /// In a sentence: what the node has, and what would be right.
     pub message: String,
-    /// The constraint that the node does not meet, as Nomad writes it.
-    pub filtered_by: Option<String>,
+    /// The constraints that the node does not meet, as Nomad writes them.
+    pub filtered_by: Vec<String>,
     /// What of the node is used up, in Nomad's words.
     pub exhausted: Vec<String>,
 }

@@ -176,6 +176,25 @@ fn an_expression_that_launches_nothing_is_said() {
 }
 
 #[test]
+fn an_attribute_that_no_node_has_is_said() {
+    let set = read(
+        "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {
+          constraints: [{attribute: '${attr.kernel.nam}', value: linux}, {distinct_property: '${meta.rack}'}],
+          affinities: [{attribute: '${attr.cpu.arch}', value: '${node.clas}'}],
+          groups: [{name: g, tasks: [{name: t, driver: mock}]}]}}",
+    )
+    .unwrap_or_else(|all| panic!("{all}"));
+    let warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "test.yaml:2:37: spec.constraints[0].attribute: no node has `${attr.kernel.nam}`; did you mean `${attr.kernel.name}`?",
+            "test.yaml:3:63: spec.affinities[0].value: no node has `${node.clas}`; did you mean `${node.class}`?"
+        ]
+    );
+}
+
+#[test]
 fn a_driver_with_files_of_its_own_takes_mounts_anywhere() {
     let mut drivers = Drivers::built_in();
     let mut rules = drivers.get("mock").unwrap().clone();

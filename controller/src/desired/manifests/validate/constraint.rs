@@ -9,7 +9,7 @@ use herdlet_api_types::manifest::{Affinity, Constraint, Spread};
 use herdlet_plan::job::feasibility::compare::{VALUE_BYTES_MAX, regexp};
 use herdlet_plan::job::feasibility::version::{Conditions, Rules};
 
-use super::Findings;
+use super::{Findings, attributes};
 use crate::desired::yaml::Trail;
 
 /// Where constraints stand.
@@ -70,6 +70,7 @@ pub(super) fn spreads(
     }
     for (index, spread) in spreads.into_iter().flatten().map(Spread::to_spread).enumerate() {
         let trail = &list.item(index);
+        attributes::known(&spread.attribute, &trail.field("attribute"), findings);
         let targets = trail.field("targets");
         let sum: u32 = spread.targets.iter().map(|target| u32::from(target.percent)).sum();
         if sum > 100 {
@@ -114,7 +115,22 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
     if constraint.attribute.is_empty() && operator != Operator::DistinctHosts {
         findings.problem(trail, "`attribute` is missing, such as ${attr.kernel.name}");
     }
+    if operator == Operator::DistinctHosts && !constraint.attribute.is_empty() {
+        let message = "`distinct_hosts` is about machines and looks at no attribute; remove `attribute`, or write `distinct_property`";
+        findings.problem(&trail.field("attribute"), message);
+        return None;
+    }
+    let attribute = if operator == Operator::DistinctProperty && written.distinct_property.is_some() {
+        "distinct_property"
+    } else {
+        "attribute"
+    };
+    attributes::known(&constraint.attribute, &trail.field(attribute), findings);
     let value = &constraint.value;
+    if !operator.is_distinct() {
+        let field = short.first().map_or("value", |(name, _, _)| name);
+        attributes::known(value, &trail.field(field), findings);
+    }
     // What stands for an attribute is not known yet.
     let is_literal = !value.starts_with("${");
     let wrong = match operator {
