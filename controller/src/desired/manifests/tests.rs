@@ -176,6 +176,22 @@ fn an_expression_that_launches_nothing_is_said() {
 }
 
 #[test]
+fn an_expression_whose_years_are_over_is_said() {
+    let set = read(
+        "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {type: batch,
+          periodic: {crons: [\"0 0 * * * 2001\", \"0 0 * * *\"]}, groups: [{name: g, tasks: [{name: t, driver: mock}]}]}}",
+    )
+    .unwrap_or_else(|all| panic!("{all}"));
+    let warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "test.yaml:2:30: spec.periodic.crons[0]: names only years that are over: nothing is launched by it any more"
+        ]
+    );
+}
+
+#[test]
 fn an_attribute_that_no_node_has_is_said() {
     let set = read(
         "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {
