@@ -210,6 +210,27 @@ fn an_attribute_that_no_node_has_is_said() {
     );
 }
 
+/// `60s` was written where `1m` had stood, and every allocation was replaced.
+#[test]
+fn a_length_of_time_in_a_config_is_the_same_however_it_is_written() {
+    let config = |length: &str, args: &str| {
+        let text = format!(
+            "{{apiVersion: herdlet/v1, kind: Job, metadata: {{name: a}}, spec: {{groups: [{{name: g, tasks: [
+               {{name: t, driver: mock, config: {{run_for: {length}}}}},
+               {{name: u, driver: raw_exec, config: {{command: x, args: [{args}]}}}}]}}]}}}}"
+        );
+        read(&text).unwrap_or_else(|all| panic!("{all}")).jobs.remove(0).object
+    };
+    assert_eq!(config("60s", "60s"), config("1m", "60s"));
+    assert_eq!(config("0", "60s"), config("0s", "60s"));
+    assert_ne!(config("61s", "60s"), config("1m", "60s"));
+    assert_ne!(
+        config("1m", "60s"),
+        config("1m", "1m"),
+        "of an argument nobody says that it is a length of time"
+    );
+}
+
 #[test]
 fn a_driver_with_files_of_its_own_takes_mounts_anywhere() {
     let mut drivers = Drivers::built_in();
