@@ -29,7 +29,7 @@ pub(super) fn of_job(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findin
             "only a batch or sysbatch job can be dispatched, this is a {} job; write `type: batch`",
             job.kind.as_str()
         );
-        return findings.problem(&trail, message);
+        findings.of_type(&trail, message);
     }
     let mut seen = BTreeSet::new();
     for (keys, name) in [(&written.meta_required, "meta_required"), (&written.meta_optional, "meta_optional")]
@@ -64,11 +64,16 @@ fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Fin
             "only a batch or sysbatch job can be periodic, this is a {} job; write `type: batch`",
             job.kind.as_str()
         );
-        return findings.problem(trail, message);
+        findings.of_type(trail, message);
     }
     let crons = written.crons.as_deref().unwrap_or_default();
     match (&written.cron, crons) {
-        (None, []) => findings.problem(trail, "needs `cron`, for instance \"0 3 * * *\" or \"@hourly\""),
+        (None, []) => {
+            let message = "needs `cron`, for instance \"0 3 * * *\" or \"@hourly\"";
+            if !findings.is_unread(&trail.field("crons")) {
+                findings.absent(&trail.field("cron"), trail, message);
+            }
+        }
         (Some(_), [_, ..]) => {
             findings.problem(&trail.field("crons"), "is beside `cron`; write all in `crons`")
         }
@@ -120,7 +125,8 @@ pub(super) fn of_task(
     match &context.job.parameterized {
         None => {
             let message = "only a job that is dispatched has a payload; write `parameterized` in the job";
-            return findings.problem(trail, message);
+            let parameterized = Trail::begin("spec");
+            return findings.absent(&parameterized.field("parameterized"), trail, message);
         }
         Some(block) if block.payload == PayloadRule::Forbidden => {
             let message = "`parameterized` forbids payloads; remove one of the two";

@@ -39,7 +39,7 @@ pub(super) fn of(
     }
     let list = trail.field("affinities");
     if affinities.is_some_and(|affinities| !affinities.is_empty()) && kind == JobType::System {
-        return findings.problem(&list, "a system job has no choice of machines; remove `affinities`");
+        return findings.of_type(&list, "a system job has no choice of machines; remove `affinities`");
     }
     for (index, affinity) in affinities.into_iter().flatten().enumerate() {
         let trail = &list.item(index);
@@ -66,7 +66,7 @@ pub(super) fn spreads(
 ) {
     let list = trail.field("spreads");
     if spreads.is_some_and(|spreads| !spreads.is_empty()) && kind == JobType::System {
-        return findings.problem(&list, "a system job is on each machine; remove `spreads`");
+        return findings.of_type(&list, "a system job is on each machine; remove `spreads`");
     }
     for (index, spread) in spreads.into_iter().flatten().map(Spread::to_spread).enumerate() {
         let trail = &list.item(index);
@@ -110,10 +110,14 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
             return None;
         }
     }
+    // How it compares is not known: nothing can be said of what it compares.
+    if findings.is_unread(&trail.field("operator")) {
+        return None;
+    }
     let constraint = written.to_constraint();
     let operator = constraint.operator;
     if constraint.attribute.is_empty() && operator != Operator::DistinctHosts {
-        findings.problem(trail, "`attribute` is missing, such as ${attr.kernel.name}");
+        findings.absent(&trail.field("attribute"), trail, "`attribute` is missing, such as ${attr.kernel.name}");
     }
     if operator == Operator::DistinctHosts && !constraint.attribute.is_empty() {
         let message = "`distinct_hosts` is about machines and looks at no attribute; remove `attribute`, or write `distinct_property`";
@@ -145,6 +149,7 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
             let is_count = value.is_empty() || value.parse::<u32>().is_ok_and(|count| count > 0);
             (!is_count).then(|| format!("must be a number of allocations, at least 1, found \"{value}\""))
         }
+        _ if value.is_empty() && findings.is_unread(&trail.field("value")) => None,
         _ if value.is_empty() => Some(format!("`{}` needs a value", operator.as_str())),
         Operator::Regexp if is_literal => {
             regexp(value).err().map(|error| format!("is no regular expression: {error}"))
