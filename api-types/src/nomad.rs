@@ -350,6 +350,7 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
         desired_description,
         desired_transition: DesiredTransition {
             reschedule: reschedules(view),
+            no_shutdown_delay: view.no_shutdown_delay.then_some(true),
             ..DesiredTransition::default()
         },
         client_status: view.status.as_str().to_owned(),

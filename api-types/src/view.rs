@@ -146,6 +146,9 @@ pub struct AllocView {
     /// Planning it panicked: it is left alone.
     #[serde(default)]
     pub quarantined: bool,
+    /// What ends of it does so without a `shutdown_delay`.
+    #[serde(default)]
+    pub no_shutdown_delay: bool,
     /// Commit in which it last changed.
     pub modify_index: u64,
     /// When it last changed.

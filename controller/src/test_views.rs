@@ -112,6 +112,7 @@ pub(crate) fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         verdict_at: THEN,
         reschedule_at: None,
         collected: false,
+        no_shutdown_delay: false,
         quarantined: false,
         modify_index: 5,
         modify_time: THEN,

@@ -88,6 +88,9 @@ pub struct Durable {
     /// It has ended, and its directory was given up to make room.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub collected: bool,
+    /// Somebody asked that what ends of it does so without a `shutdown_delay`.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub no_shutdown_delay: bool,
     /// Services of an older version of the job, where this one has none: they are taken back.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub retired: BTreeSet<Part>,
@@ -382,6 +385,21 @@ impl TaskState {
                 Some(*attempt)
             }
             Run::Waiting | Run::BackingOff { .. } | Run::Dead => None,
+        }
+    }
+
+    /// The attempt whose process gets signals: one that runs and was not asked to end yet.
+    pub fn signalled_attempt(&self) -> Option<u32> {
+        match &self.run {
+            Run::Running { attempt, .. }
+            | Run::Stopping { attempt, step: StopStep::Delay { .. } | StopStep::Prestop { .. }, .. } => {
+                Some(*attempt)
+            }
+            Run::Waiting
+            | Run::BackingOff { .. }
+            | Run::Starting { .. }
+            | Run::Stopping { step: StopStep::Kill { .. }, .. }
+            | Run::Dead => None,
         }
     }
 

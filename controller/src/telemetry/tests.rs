@@ -183,6 +183,7 @@ fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckS
             verdict_at: UnixNanos::default(),
             reschedule_at: None,
             collected: false,
+            no_shutdown_delay: false,
             quarantined: false,
             modify_index: 1,
             modify_time: UnixNanos(0),

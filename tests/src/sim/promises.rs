@@ -233,7 +233,8 @@ impl Promises {
         if self.registered.get(&alloc.id) == Some(&true) && !self.asking.contains(&alloc.id) {
             return Err(format!("{} is killed while its group's services stand", name()));
         }
-        let due = group.shutdown_delay.as_nanos() + task.shutdown_delay.as_nanos();
+        let delays = group.shutdown_delay.as_nanos() + task.shutdown_delay.as_nanos();
+        let due = if known.no_shutdown_delay { 0 } else { delays };
         if let Some(waited) = passed(stop.decided_at).filter(|waited| *waited < due) {
             return Err(format!("{} is killed {waited} ns after the decision, not {due}", name()));
         }
