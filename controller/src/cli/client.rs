@@ -578,7 +578,10 @@ mod tests {
         assert_eq!(silent(client.status().await.unwrap_err()).unwrap(), "within 5 s");
         assert_eq!(silent(client.events().await.err().unwrap()).unwrap(), "within 5 s");
         let job = JobKey { namespace: "default".into(), id: "x".into() };
-        assert_eq!(silent(client.delete_job(&job, ShutdownDelay::Kept).await.unwrap_err()).unwrap(), "within 10 s");
+        assert_eq!(
+            silent(client.delete_job(&job, ShutdownDelay::Kept).await.unwrap_err()).unwrap(),
+            "within 10 s"
+        );
         let exec = client.exec(AllocId::from_hash([1; 16]), "t", &[], Tty::No).await;
         assert_eq!(silent(exec.err().unwrap()).unwrap(), "within 5 s");
     }

@@ -151,6 +151,9 @@ pub(super) async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let wanted = documents(&set)?;
     let (jobs, volumes, planned) = tokio::try_join!(client.jobs(), client.volumes(), client.plan(&wanted))?;
+    for warning in &planned.warnings {
+        crate::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+    }
     if let Some(name) = &args.prune {
         join(&mut set, name, &jobs)?;
     }

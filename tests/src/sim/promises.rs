@@ -163,6 +163,10 @@ impl Promises {
             Verb::Down => {
                 self.registered.insert(alloc, false);
             }
+            // A Consul that has not answered is not waited for: to have asked it is enough.
+            Verb::Ask => {
+                self.registered.insert(alloc, true);
+            }
             Verb::Look
             | Verb::Start { .. }
             | Verb::Withdraw
@@ -230,7 +234,8 @@ impl Promises {
         {
             return Ok(());
         }
-        if self.registered.get(&alloc.id) == Some(&true) && !self.asking.contains(&alloc.id) {
+        let stand = known.may_be_held(Part::Services) && self.registered.get(&alloc.id) == Some(&true);
+        if stand && !self.asking.contains(&alloc.id) {
             return Err(format!("{} is killed while its group's services stand", name()));
         }
         let delays = group.shutdown_delay.as_nanos() + task.shutdown_delay.as_nanos();

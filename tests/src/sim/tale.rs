@@ -261,6 +261,7 @@ fn verb(verb: &Verb) -> String {
         Verb::Up => "up".to_owned(),
         Verb::Down => "down".to_owned(),
         Verb::Look => "look".to_owned(),
+        Verb::Ask => "ask".to_owned(),
         Verb::Start { attempt } => format!("start {attempt}"),
         Verb::Withdraw => "take the start back".to_owned(),
         Verb::Recover { attempt } => format!("recover {attempt}"),

@@ -89,7 +89,8 @@ fn read(
             let value = eval.node(&attribute.value);
             let told = value.as_ref().map(|_| ()).map_err(Fault::clone);
             let place = eval.position(&attribute.value);
-            let refused = || Node { value: Tree::Refused, text: "".into(), style: Style::Plain, position: place };
+            let refused =
+                || Node { value: Tree::Refused, text: "".into(), style: Style::Plain, position: place };
             let value = value.unwrap_or_else(|_| Arc::new(refused()));
             let position = eval.position(&attribute.key);
             body.attributes.push(Attribute { name: attribute.key.as_str().into(), position, value });

@@ -475,6 +475,7 @@ impl Life {
             | Verb::Destroy { .. }
             | Verb::Prestop { .. }
             | Verb::Look
+            | Verb::Ask
             | Verb::Start { .. }
             | Verb::Withdraw
             | Verb::Recover { .. }

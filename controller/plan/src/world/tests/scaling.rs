@@ -92,7 +92,8 @@ fn a_child_is_not_scaled() {
         bench.ask(Command::Scale { job, group, count, note }).0
     };
     let Reply::Refused(Refusal::Invalid(why)) = scale(&mut bench, &child, Some(2)) else { panic!("no") };
-    let expected = "was made of \"j\" and can't be scaled; scale \"j\", whose next children have the new count";
+    let expected =
+        "was made of \"j\" and can't be scaled; scale \"j\", whose next children have the new count";
     assert_eq!(why, format!("job \"{child}\" {expected}"));
     assert_eq!(bench.world.jobs[&child].current.groups[0].count, 1);
     assert!(matches!(scale(&mut bench, &child, None), Reply::Applied { .. }), "what is said is noted");

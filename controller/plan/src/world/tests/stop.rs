@@ -105,7 +105,11 @@ fn the_delay_of_a_task_ends_as_well_and_a_killed_agent_knows_of_it() {
         let (_, state) = bench.world.allocation(alloc).expect("it is known");
         match &state.durable.tasks[0].run {
             Run::Stopping { step, .. } => Some(core::mem::discriminant(step)),
-            Run::Waiting | Run::BackingOff { .. } | Run::Starting { .. } | Run::Running { .. } | Run::Dead => None,
+            Run::Waiting
+            | Run::BackingOff { .. }
+            | Run::Starting { .. }
+            | Run::Running { .. }
+            | Run::Dead => None,
         }
     };
     let until = Deadline::after(at(1), Duration::ZERO);

@@ -64,8 +64,9 @@ pub(super) fn known(text: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) 
 }
 
 fn complaint(name: &str) -> Option<String> {
-    let of_attributes =
-        name.strip_prefix("attr.").is_some_and(|name| ATTRIBUTES.iter().any(|listed| stands_for(listed, name)));
+    let of_attributes = name
+        .strip_prefix("attr.")
+        .is_some_and(|name| ATTRIBUTES.iter().any(|listed| stands_for(listed, name)));
     let of_node = name.strip_prefix("node.").is_some_and(|name| NODE.contains(&name));
     // Whoever runs a node says what its meta is.
     let of_meta = name.strip_prefix("meta.").is_some_and(|name| !name.is_empty());
@@ -104,7 +105,10 @@ mod tests {
             ("attr.unique.platform.aws.ami-id", None),
             ("meta.rack", None),
             ("node.unique.id", None),
-            ("attr.kernel.nam", Some("no node has `${attr.kernel.nam}`; did you mean `${attr.kernel.name}`?")),
+            (
+                "attr.kernel.nam",
+                Some("no node has `${attr.kernel.nam}`; did you mean `${attr.kernel.name}`?"),
+            ),
             ("node.datacentre", Some("no node has `${node.datacentre}`; did you mean `${node.datacenter}`?")),
             ("kernel.name", Some("no node has `${kernel.name}`; did you mean `${attr.kernel.name}`?")),
             ("attr.xyzzy", Some("no node has `${attr.xyzzy}`; herdlet get node lists what this one has")),

@@ -117,7 +117,11 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
     let constraint = written.to_constraint();
     let operator = constraint.operator;
     if constraint.attribute.is_empty() && operator != Operator::DistinctHosts {
-        findings.absent(&trail.field("attribute"), trail, "`attribute` is missing, such as ${attr.kernel.name}");
+        findings.absent(
+            &trail.field("attribute"),
+            trail,
+            "`attribute` is missing, such as ${attr.kernel.name}",
+        );
     }
     if operator == Operator::DistinctHosts && !constraint.attribute.is_empty() {
         let message = "`distinct_hosts` is about machines and looks at no attribute; remove `attribute`, or write `distinct_property`";

@@ -106,7 +106,11 @@ pub(super) fn update(
     }
     let rules = update.over(&outer.map_or(UPDATE, |outer| outer.over(&UPDATE)));
     if rules.auto_promote && rules.canary == 0 && update.auto_promote.is_some() {
-        findings.absent(&trail.field("canary"), &trail.field("auto_promote"), "needs canaries to promote; write `canary` too");
+        findings.absent(
+            &trail.field("canary"),
+            &trail.field("auto_promote"),
+            "needs canaries to promote; write `canary` too",
+        );
     }
     // What the outer block says alone was told there.
     let own = |written: &[bool]| outer.is_none() || written.contains(&true);

@@ -26,11 +26,9 @@ impl Walk<'_> {
     ) {
         let here = Enclosing { facets, trail, outer };
         let meant: Vec<&str> = entries.iter().filter_map(|entry| self.field(&here, entry)).collect();
-        let required =
-            facets.all("required").filter_map(Json::as_array).flatten().filter_map(Json::as_str);
+        let required = facets.all("required").filter_map(Json::as_array).flatten().filter_map(Json::as_str);
         let is_there = |name: &str| entries.iter().any(|entry| &*entry.key == name);
-        let missing: Vec<&str> =
-            required.filter(|name| !is_there(name) && !meant.contains(name)).collect();
+        let missing: Vec<&str> = required.filter(|name| !is_there(name) && !meant.contains(name)).collect();
         for name in &missing {
             self.tell(node.position, trail, || format!("`{name}` is missing"));
         }
