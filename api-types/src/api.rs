@@ -28,6 +28,9 @@ pub struct ApplyRequest {
 pub struct PlanReply {
     /// Each job.
     pub jobs: Vec<PlannedJob>,
+    /// What an apply would say beside what the manifests themselves tell, a line each.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// What would come of a job.

@@ -156,17 +156,17 @@ impl AllocMetric {
     pub fn unplaced(why: &Unplaced, allocations: u64) -> Self {
         let once = |what: &String| (what.clone(), 1);
         let coalesced_failures = allocations.saturating_sub(1);
-        match (&why.filtered_by, why.exhausted.as_slice()) {
-            (None, []) => Self { coalesced_failures, ..Self::default() },
-            (None, exhausted) => Self {
+        match (why.filtered_by.as_slice(), why.exhausted.as_slice()) {
+            ([], []) => Self { coalesced_failures, ..Self::default() },
+            ([], exhausted) => Self {
                 nodes_exhausted: 1,
                 dimension_exhausted: Some(exhausted.iter().map(once).collect()),
                 coalesced_failures,
                 ..Self::one_node()
             },
-            (Some(constraint), _) => Self {
+            (constraints, _) => Self {
                 nodes_filtered: 1,
-                constraint_filtered: Some([once(constraint)].into()),
+                constraint_filtered: Some(constraints.iter().map(once).collect()),
                 coalesced_failures,
                 ..Self::one_node()
             },
@@ -350,6 +350,7 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
         desired_description,
         desired_transition: DesiredTransition {
             reschedule: reschedules(view),
+            no_shutdown_delay: view.no_shutdown_delay.then_some(true),
             ..DesiredTransition::default()
         },
         client_status: view.status.as_str().to_owned(),

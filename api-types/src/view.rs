@@ -38,6 +38,9 @@ pub struct JobView {
     pub allocs: Vec<AllocId>,
     /// How far it has come.
     pub convergence: Convergence,
+    /// Planning it panicked: it is left alone.
+    #[serde(default)]
+    pub quarantined: bool,
     /// Its deployments, newest first.
     #[serde(default)]
     pub deployments: Vec<Arc<Deployment>>,
@@ -86,8 +89,8 @@ pub struct Unplaced {
     pub reason: Reason,
     /// In a sentence: what the node has, and what would be right.
     pub message: String,
-    /// The constraint that the node does not meet, as Nomad writes it.
-    pub filtered_by: Option<String>,
+    /// The constraints that the node does not meet, as Nomad writes them.
+    pub filtered_by: Vec<String>,
     /// What of the node is used up, in Nomad's words.
     pub exhausted: Vec<String>,
 }
@@ -140,6 +143,12 @@ pub struct AllocView {
     /// It has ended, and its directory was given up to make room: its logs and files are gone.
     #[serde(default)]
     pub collected: bool,
+    /// Planning it panicked: it is left alone.
+    #[serde(default)]
+    pub quarantined: bool,
+    /// What ends of it does so without a `shutdown_delay`.
+    #[serde(default)]
+    pub no_shutdown_delay: bool,
     /// Commit in which it last changed.
     pub modify_index: u64,
     /// When it last changed.

@@ -175,6 +175,11 @@ async fn perform(context: Arc<Context>, action: Action) -> Outcome {
     let Action { subject, verb, mounts, .. } = action;
     let place = PlaceVerb::of(&verb);
     match (subject, place) {
+        (Subject::Alloc(alloc, Part::Services | Part::Task(_, TaskPart::Services)), None)
+            if verb == Verb::Ask =>
+        {
+            services::ask(&context, alloc.id).await
+        }
         (Subject::Volume(volume), Some(verb)) => places::volume(&context, &volume, verb).await,
         (Subject::Alloc(alloc, Part::Dir), Some(verb)) => places::alloc_dir(&context, &alloc, verb).await,
         (Subject::Alloc(alloc, Part::Services), Some(verb)) => {
@@ -220,7 +225,8 @@ impl PlaceVerb {
             Verb::Up => Some(Self::Up),
             Verb::Down => Some(Self::Down),
             Verb::Look => Some(Self::Look),
-            Verb::Start { .. }
+            Verb::Ask
+            | Verb::Start { .. }
             | Verb::Withdraw
             | Verb::Recover { .. }
             | Verb::Stop { .. }
@@ -308,13 +314,13 @@ fn kind_of(action: &Action) -> Kind {
         }
         // Looks too: those that wait for a catalogue must not keep others from looking at processes.
         (
-            Verb::Up | Verb::Down | Verb::Look | Verb::Recover { .. },
+            Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Recover { .. },
             Target::Alloc(
                 _,
                 Part::Services | Part::Checks | Part::Task(_, TaskPart::Services | TaskPart::Checks),
             ),
         ) => Kind::Catalog,
-        (Verb::Look | Verb::Recover { .. }, _) => Kind::Look,
+        (Verb::Look | Verb::Ask | Verb::Recover { .. }, _) => Kind::Look,
         (Verb::Up | Verb::Down, _) => Kind::Place,
     }
 }

@@ -75,7 +75,10 @@ pub use tls::{Tls, TlsError, TlsFiles, Validity};
 
 use crate::{
     desired::{manifests::Drivers, yaml::Problem},
-    drivers::{catalog::BuiltIn, task::Registry},
+    drivers::{
+        catalog::{BuiltIn, Consul},
+        task::Registry,
+    },
     gc::Collector,
     paths::Paths,
     publish::ReadModel,
@@ -102,6 +105,8 @@ pub struct Shared {
     pub paths: Paths,
     /// Services registered in the built-in catalogue.
     pub catalog: Arc<BuiltIn>,
+    /// The Consul agent that services are registered in where they ask for it.
+    pub consul: Arc<Consul>,
     /// What became of changes, for those who look after them.
     pub evaluations: Evaluations,
     /// Collects what has ended.

@@ -151,6 +151,7 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::Scale { .. }
         | Command::DeleteVolume { .. }
         | Command::StopAlloc { .. }
+        | Command::SkipShutdownDelay { .. }
         | Command::Collect { .. }
         | Command::Restart { .. }
         | Command::Signal { .. }

@@ -35,6 +35,7 @@ use crate::{
         hcl::Variables,
         manifests::{self, Drivers, Set},
     },
+    drivers::catalog::Catalogs,
     durable,
     executor::pressure,
     guard::{Charge, Guard},
@@ -122,6 +123,9 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     for (job, group) in jobs.iter().flat_map(|job| job.groups.iter().map(move |group| (job, group))) {
         feasibility::check(job, group, &agent.context.node)
             .map_err(|unplaced| anyhow::anyhow!("place {}.{}: {}", job.id, group.name, unplaced.message))?;
+    }
+    if let Some(warning) = Catalogs::lacking(&agent.context.services.catalogs.consul, &jobs).await {
+        crate::tell!("warning: {warning}");
     }
     let volumes = set.volumes.into_iter().map(|loaded| loaded.object).collect();
     forget_others(&agent, &jobs).await?;

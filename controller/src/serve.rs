@@ -269,6 +269,7 @@ fn shared(
         manifests: manifest_rules(config),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
+        consul: Arc::clone(&agent.context.services.catalogs.consul),
         evaluations: Evaluations::default(),
         gc,
         // With what the drivers have said of themselves meanwhile.

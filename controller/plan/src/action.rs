@@ -55,6 +55,9 @@ pub enum Verb {
     Down,
     /// See what is there; changes nothing.
     Look,
+    /// See whether the catalogue answers at all; changes nothing, and nothing follows from it. Only of `Services`: it is asked before the
+    /// first registration is sent, so that what was never sent need not be taken back.
+    Ask,
     /// Start attempt `attempt` of a task. Fenced by the attempt's record: whoever creates it first wins, so that starting
     /// the same number again is safe. Done when the process runs.
     Start {
@@ -111,7 +114,7 @@ impl Action {
     /// What it waits for.
     pub fn release(&self) -> Release {
         match self.verb {
-            Verb::Look | Verb::Recover { .. } => Release::AtOnce,
+            Verb::Look | Verb::Ask | Verb::Recover { .. } => Release::AtOnce,
             Verb::Stop { .. } | Verb::Withdraw => Release::Stop,
             Verb::Down => match self.op.target {
                 // It comes before the kill, and is made good where the decision was never stored.
@@ -233,6 +236,7 @@ mod tests {
             (Verb::Stop { attempt, signal: None, grace: Duration::ZERO }, Release::Stop),
             (Verb::Up, Release::AfterCommit),
             (Verb::Look, Release::AtOnce),
+            (Verb::Ask, Release::AtOnce),
             (Verb::Start { attempt }, Release::AfterCommit),
             (Verb::Withdraw, Release::Stop),
             (Verb::Recover { attempt }, Release::AtOnce),

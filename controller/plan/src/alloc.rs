@@ -97,7 +97,8 @@ fn decide(pass: &mut Pass<'_>) -> bool {
         if let Some(reason) = reason {
             // Nobody was sent here before the first start, so nobody has to be given time to go elsewhere.
             let never_ran = durable.tasks.iter().all(|task| task.attempt == 0) && !pass.state.first_is_open();
-            let delay = if never_ran { Default::default() } else { pass.group.shutdown_delay };
+            let none = never_ran || durable.no_shutdown_delay;
+            let delay = if none { Default::default() } else { pass.group.shutdown_delay };
             let stop = Stop { reason, decided_at: pass.now.wall, delay: Deadline::after(pass.now, delay) };
             pass.plan.changes.push(Change::Stop(stop));
             return true;

@@ -209,6 +209,11 @@ pub enum Command {
         /// Which.
         alloc: AllocId,
     },
+    /// End what is being stopped without the rest of its `shutdown_delay`. What is gone already needs nothing.
+    SkipShutdownDelay {
+        /// Of what.
+        of: Ending,
+    },
     /// Give up what has ended: jobs with all they have, and directories of allocations. What has not ended stays.
     Collect {
         /// Jobs.
@@ -237,6 +242,15 @@ pub enum Command {
         /// Which.
         alloc: AllocId,
     },
+}
+
+/// What is being stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// All allocations of a job that are.
+    Job(JobKey),
+    /// One allocation.
+    Alloc(AllocId),
 }
 
 /// What becomes of a deleted volume's data.

@@ -93,8 +93,8 @@ pub enum Waiting {
     Gate(TaskIndex),
     /// Another task of the group.
     Dependency(TaskIndex, String),
-    /// A volume that is not ready.
-    Volume(TaskIndex, String),
+    /// A volume that is not ready; of the group where no task mounts it.
+    Volume(Option<TaskIndex>, String),
     /// The delay before the next start.
     Backoff(TaskIndex, Deadline),
     /// A `shutdown_delay`; of the group where no task is given.

@@ -88,9 +88,16 @@ pub struct Durable {
     /// It has ended, and its directory was given up to make room.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub collected: bool,
+    /// Somebody asked that what ends of it does so without a `shutdown_delay`.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub no_shutdown_delay: bool,
     /// Services of an older version of the job, where this one has none: they are taken back.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub retired: BTreeSet<Part>,
+    /// Services that a catalogue may hold: one that has answered, before they were sent. None where an agent adopted it that did not
+    /// store this, and where this was rebuilt: it may hold them all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered: Option<BTreeSet<Part>>,
     /// Planning it panicked; it is left alone until an operator acts.
     pub quarantine: Option<String>,
 }
@@ -117,6 +124,11 @@ impl Durable {
             Some(Followed::At(due)) => Some(due),
             Some(Followed::Never) | None => None,
         }
+    }
+
+    /// Whether a catalogue may hold these services.
+    pub fn may_be_held(&self, services: Part) -> bool {
+        self.offered.as_ref().is_none_or(|offered| offered.contains(&services))
     }
 
     /// Whether the roll-out's health watch has found it healthy. It may not be any more.
@@ -382,6 +394,21 @@ impl TaskState {
                 Some(*attempt)
             }
             Run::Waiting | Run::BackingOff { .. } | Run::Dead => None,
+        }
+    }
+
+    /// The attempt whose process gets signals: one that runs and was not asked to end yet.
+    pub fn signalled_attempt(&self) -> Option<u32> {
+        match &self.run {
+            Run::Running { attempt, .. }
+            | Run::Stopping { attempt, step: StopStep::Delay { .. } | StopStep::Prestop { .. }, .. } => {
+                Some(*attempt)
+            }
+            Run::Waiting
+            | Run::BackingOff { .. }
+            | Run::Starting { .. }
+            | Run::Stopping { step: StopStep::Kill { .. }, .. }
+            | Run::Dead => None,
         }
     }
 

@@ -224,8 +224,12 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             say(&task(index), format_args!("waits for task {other}"));
             (Reason::Dependency, None, None)
         }
-        Waiting::Volume(index, volume) => {
+        Waiting::Volume(Some(index), volume) => {
             say(&task(index), format_args!("waits for volume \"{volume}\""));
+            (Reason::Dependency, None, None)
+        }
+        Waiting::Volume(None, volume) => {
+            say(&"group", format_args!("waits for volume \"{volume}\""));
             (Reason::Dependency, None, None)
         }
         Waiting::Backoff(index, until) => {

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::{Client, ClientError},
+    client::{Client, ClientError, ShutdownDelay},
     failure::{Failure, USAGE},
     here,
     output::Output,
@@ -108,7 +108,7 @@ async fn prune(
     let is_kept = |key: &JobKey| reply.jobs.iter().any(|applied| applied.job == *key);
     let mut pruned = Vec::new();
     for key in sets::left(&jobs, set, is_kept) {
-        match client.delete_job(key).await {
+        match client.delete_job(key, ShutdownDelay::Kept).await {
             Ok(_) => {
                 output.line(&format!("job/{key} deleting: it is no longer in set {set}"));
                 pruned.push(key.clone());

@@ -238,17 +238,18 @@ impl Client {
     }
 
     /// Asks for a job to be stopped and forgotten: the index of the commit.
-    pub async fn delete_job(&self, job: &JobKey) -> Result<u64> {
+    pub async fn delete_job(&self, job: &JobKey, delay: ShutdownDelay) -> Result<u64> {
         let path = format!("/v1/job/{}", encode(&job.id));
         let request =
             self.to(Method::DELETE, &path).query(&[("namespace", &*job.namespace), ("purge", "true")]);
-        self.change(request).await
+        self.change(request.query(delay.query())).await
     }
 
     /// Stops a job and keeps it.
-    pub async fn stop_job(&self, job: &JobKey) -> Result<Changed> {
+    pub async fn stop_job(&self, job: &JobKey, delay: ShutdownDelay) -> Result<Changed> {
         let path = format!("/v1/job/{}", encode(&job.id));
-        self.ask(self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)])).await
+        let request = self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)]);
+        self.ask(request.query(delay.query())).await
     }
 
     /// Starts a job that was stopped.
@@ -392,9 +393,9 @@ impl Client {
     }
 
     /// Stops an allocation; its job makes another in its place.
-    pub async fn stop_alloc(&self, alloc: AllocId) -> Result<u64> {
+    pub async fn stop_alloc(&self, alloc: AllocId, delay: ShutdownDelay) -> Result<u64> {
         let path = format!("/v1/allocation/{alloc}/stop");
-        self.change(self.to(Method::PUT, &path).json(&json!({}))).await
+        self.change(self.to(Method::PUT, &path).query(delay.query()).json(&json!({}))).await
     }
 
     /// Everything that is shown, then every change.
@@ -562,6 +563,30 @@ pub enum Purge {
     Data,
 }
 
+/// Whether what is stopped has its `shutdown_delay`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShutdownDelay {
+    /// It has.
+    Kept,
+    /// It ends at once, also where the delay runs already.
+    Skipped,
+}
+
+impl ShutdownDelay {
+    /// As a flag says it.
+    pub fn of(skipped: bool) -> Self {
+        if skipped { Self::Skipped } else { Self::Kept }
+    }
+
+    /// The same in a request.
+    fn query(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Kept => &[],
+            Self::Skipped => &[("no_shutdown_delay", "true")],
+        }
+    }
+}
+
 /// Whether a command gets a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tty {
@@ -600,7 +625,10 @@ mod tests {
         let job = JobKey { namespace: "default".into(), id: "x".into() };
         let plan = client.plan(&ApplyRequest::default()).await;
         assert_eq!(silent(plan.unwrap_err()).unwrap(), "within 5 s", "it changes nothing");
-        assert_eq!(silent(client.delete_job(&job).await.unwrap_err()).unwrap(), "within 10 s");
+        assert_eq!(
+            silent(client.delete_job(&job, ShutdownDelay::Kept).await.unwrap_err()).unwrap(),
+            "within 10 s"
+        );
         let exec = client.exec(AllocId::from_hash([1; 16]), "t", &[], Tty::No).await;
         assert_eq!(silent(exec.err().unwrap()).unwrap(), "within 5 s");
     }

@@ -153,6 +153,9 @@ pub(super) async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     let wanted = documents(&set)?;
     let known = async { tokio::try_join!(client.jobs(), client.allocs(), client.volumes()) };
     let ((jobs, allocs, volumes), planned) = tokio::try_join!(known, client.plan(&wanted))?;
+    for warning in &planned.warnings {
+        crate::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+    }
     if let Some(name) = &args.prune {
         join(&mut set, name, &jobs)?;
     }

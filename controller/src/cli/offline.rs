@@ -134,7 +134,8 @@ fn say_validation(set: &Set, problems: &Problems) {
         show::out(&format!("good: {jobs}, {volumes}\n"));
         for job in for_consul(set) {
             show::out(&format!(
-                "  {job} has services in Consul, as without `provider` in Nomad's formats; without a Consul: provider = \"nomad\"\n"
+                "  {job} has services in Consul, as without `provider` in Nomad's formats; where no Consul answers they are not registered \
+                 and the job does not converge: write provider = \"nomad\" there\n"
             ));
         }
         for (job, at) in launches(set) {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::{Changed, Client},
+    client::{Changed, Client, ShutdownDelay},
     failure::{Failure, USAGE},
     output::Output,
     rollback,
@@ -22,6 +22,9 @@ use super::{
 pub struct StopArgs {
     /// A job, an allocation, or all of a group
     target: String,
+    /// Without the shutdown_delay of groups and tasks, nor the rest of one that runs
+    #[arg(long)]
+    no_shutdown_delay: bool,
     #[command(flatten)]
     wait: WaitFlags,
     #[command(flatten)]
@@ -55,14 +58,14 @@ struct Report {
 /// What is to become of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    Stopped,
+    Stopped(ShutdownDelay),
     Started,
 }
 
 impl Fate {
     fn as_str(self) -> &'static str {
         match self {
-            Self::Stopped => "stopped",
+            Self::Stopped(_) => "stopped",
             Self::Started => "started",
         }
     }
@@ -73,13 +76,14 @@ pub(super) async fn stop(args: StopArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let target = limit.within("find it", target::find(&client, &args.target)).await?;
     let name = &args.target;
+    let delay = ShutdownDelay::of(args.no_shutdown_delay);
     if let Some(task) = &target.task {
         let message = format!("{task:?} is a task, and allocations are stopped as a whole");
         let hint = format!("restart the task alone: herdlet restart {name}");
         return Err(Failure::new(message).code(USAGE).hint(hint));
     }
     if target.job.as_ref().is_some_and(|job| job.to_string() == *name) {
-        return decide(&client, name, Fate::Stopped, limit, &args.wait, args.output).await;
+        return decide(&client, name, Fate::Stopped(delay), limit, &args.wait, args.output).await;
     }
     let live: Vec<&AllocView> = target.allocs.iter().filter(|view| !view.status.is_terminal()).collect();
     if live.is_empty() {
@@ -95,7 +99,7 @@ pub(super) async fn stop(args: StopArgs) -> Result<u8, Failure> {
         task: None,
         replaced: true,
     };
-    round.of(&live, async |alloc| client.stop_alloc(alloc).await).await
+    round.of(&live, async |alloc| client.stop_alloc(alloc, delay).await).await
 }
 
 pub(super) async fn start(args: StartArgs) -> Result<u8, Failure> {
@@ -116,7 +120,7 @@ async fn decide(
     let view = limit.within("find it", rollback::find(client, name)).await?;
     let job = view.key;
     let Changed { index, version } = match fate {
-        Fate::Stopped => limit.within("stop it", client.stop_job(&job)).await?,
+        Fate::Stopped(delay) => limit.within("stop it", client.stop_job(&job, delay)).await?,
         Fate::Started => limit.within("start it", client.start_job(&job)).await?,
     };
     let told = fate.as_str();
@@ -125,7 +129,7 @@ async fn decide(
     } else {
         output.line(&format!("job/{job} {told} (version {version})"));
     }
-    let report = Report { job: job.clone(), version, stopped: fate == Fate::Stopped };
+    let report = Report { job: job.clone(), version, stopped: fate != Fate::Started };
     let accepted = Accepted::version(client, job, version, index);
     wait.finish(limit, accepted, &report, output).await
 }

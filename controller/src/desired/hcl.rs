@@ -41,12 +41,14 @@ pub struct Evaluated {
     pub body: Body,
     /// The variables that it declares.
     pub declared: BTreeSet<String>,
+    /// What is wrong with single values, each of which is left out of the body.
+    pub problems: Problems,
 }
 
 /// Reads a text and evaluates it.
 ///
 /// # Errors
-/// What is wrong with it; a syntax error hides all else.
+/// What is wrong with it as a whole; a syntax error hides all else.
 pub fn evaluate(source: &str, bytes: &[u8], variables: &Variables) -> Result<Evaluated, Problems> {
     let source = Source::read(source, bytes)?;
     let syntax = source.parse()?;
@@ -56,7 +58,10 @@ pub fn evaluate(source: &str, bytes: &[u8], variables: &Variables) -> Result<Eva
     problems.into_result()?;
     let mut problems = Problems::new();
     let body = body::evaluate(&syntax, &scope, &mut problems);
-    problems.into_result().map(|()| Evaluated { body, declared })
+    if body.torn {
+        return Err(problems);
+    }
+    Ok(Evaluated { body, declared, problems })
 }
 
 /// `var` and `local`.

@@ -160,7 +160,8 @@ impl<'r> Reading<'r> {
         };
         self.declared.extend(evaluated.declared);
         let (documents, problems) = nomad::from_hcl(source, &evaluated.body, self.drivers);
-        let translates = problems.is_empty();
+        let translates = problems.is_empty() && evaluated.problems.is_empty();
+        self.problems.append(evaluated.problems);
         self.problems.append(problems);
         for document in documents {
             let content = self.document(document, str::to_owned).filter(|_| translates);

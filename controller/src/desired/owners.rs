@@ -59,6 +59,7 @@ impl Owners {
             | Command::Revert { .. }
             | Command::DeleteVolume { .. }
             | Command::StopAlloc { .. }
+            | Command::SkipShutdownDelay { .. }
             | Command::Restart { .. }
             | Command::Signal { .. }
             | Command::PromoteDeployment { .. }

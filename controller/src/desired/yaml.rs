@@ -24,6 +24,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use check::{Checked, check_fields};
 pub use check::{check, schema_for};
 pub use node::{Document, Entry, Node, Place, Style, Value};
 pub use parse::{Limits, Parsed, parse, parse_within};

@@ -4,9 +4,13 @@
 //! registration stands for itself: a refused one delays no other. Results of Consul's checks and changes made behind our back
 //! come out as [`CatalogEvent`]s. It must not know when services are wanted.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use herdlet_api_types::{AllocId, job::Provider, service::Registration};
+use herdlet_api_types::{
+    AllocId,
+    job::{Job, Provider},
+    service::Registration,
+};
 
 mod built_in;
 mod consul;
@@ -18,6 +22,9 @@ use crate::drivers::{
     checks::CheckReport,
     sight::{Class, Sight},
 };
+
+/// So long a Consul may take to answer whoever is to be told that there is none.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Whose services: a task's, or the group's where `task` is none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +78,27 @@ pub struct Catalogs {
 }
 
 impl Catalogs {
+    /// What is to be said of jobs whose services go to a Consul that does not answer; nothing where it does, or none needs it.
+    pub async fn lacking(consul: &Consul, jobs: &[Job]) -> Option<String> {
+        let wanting = jobs.iter().filter(|job| job.has_services_in(Provider::Consul));
+        let names: Vec<String> = wanting.map(|job| job.key().to_string()).collect();
+        if names.is_empty() {
+            return None;
+        }
+        // Whoever waits for the answer is told soon: one that takes longer is as good as none.
+        let asked = tokio::time::timeout(ANSWER_MAX, consul.ask(AllocId::from_hash([0; 16])));
+        let why = match asked.await {
+            Ok(Ok(())) => return None,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("it has not answered within {ANSWER_MAX:?}"),
+        };
+        let names = names.join(", ");
+        Some(format!(
+            "{names}: its services are for Consul, as those without `provider` are in Nomad's formats, and no Consul answers ({why}); they \
+             are registered once one does, and until then the job has not converged; without a Consul write: provider = \"nomad\""
+        ))
+    }
+
     /// Makes the catalogues hold exactly these registrations for `owner`.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ pub async fn perform(context: &Arc<Context>, workload: &Workload, verb: &Verb) -
         Verb::Destroy { attempt } => done(driver.destroy(&attempt_id(*attempt), Leftover::Kill).await),
         Verb::Signal { attempt, signal } => done(driver.signal(&attempt_id(*attempt), signal).await),
         Verb::Prestop { attempt } => prestop(workload, driver.as_ref(), &attempt_id(*attempt)).await,
-        Verb::Up | Verb::Down | Verb::Look | Verb::Withdraw => {
+        Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Withdraw => {
             fatal(format!("{verb:?} a process: there is no such thing"))
         }
     }

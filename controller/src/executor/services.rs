@@ -107,6 +107,14 @@ pub async fn task_services(context: &Arc<Context>, workload: &Workload, verb: Pl
     carry_out(context, &owner, resolved, verb).await
 }
 
+/// Whether Consul answers. What it holds is not looked at: nothing of this was ever sent to it.
+pub async fn ask(context: &Context, alloc: AllocId) -> Outcome {
+    match context.services.catalogs.consul.ask(alloc).await {
+        Ok(()) => Outcome::Absent,
+        Err(error) => refused(&error),
+    }
+}
+
 /// The group's checks.
 pub async fn group_checks(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
     let (owner, resolved) = of_group(context, alloc);

@@ -15,7 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     desired::manifests::Drivers,
-    drivers::{catalog::BuiltIn, task::Registry},
+    drivers::{
+        catalog::{BuiltIn, Consul},
+        task::Registry,
+    },
     gc::{Collector, Rules},
     http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router},
     paths::Paths,
@@ -140,6 +143,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         manifests: Drivers::built_in(),
         paths: Paths { state: nowhere.clone(), runtime: nowhere },
         catalog: Arc::new(BuiltIn::default()),
+        consul: Arc::new(Consul::absent()),
         evaluations: Evaluations::default(),
         facts: Facts { started_at: UnixNanos(1), ..Facts::default() },
         vitals: Box::new(Vitals::default),

@@ -1,7 +1,8 @@
 //! What is collected, and why: a decision from what is shown.
 //!
 //! In: jobs, allocations, how full the disk is, the rules. Out: all that has ended, in the order in which it would be collected,
-//! with what is due named. Of allocations those that failed go last: their logs are the ones that somebody wants to read.
+//! with what is due named. Of allocations those that failed go last: their logs are the ones that somebody wants to read. What is left
+//! alone because planning it panicked is never chosen: the planner would not give it up, and nothing else would be chosen.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -194,9 +195,9 @@ fn fullness(rules: &Rules, usage: Usage) -> Option<(Due, String)> {
 
 /// Whether the job has done all that it ever will.
 fn is_over(job: &JobView, allocs: &[&AllocView]) -> bool {
-    let ends = job.job.ends() && !job.deleting;
+    let ends = job.job.ends() && !job.deleting && !job.quarantined;
     let verdict = matches!(job.convergence.state, ConvergenceState::Converged | ConvergenceState::Failed);
-    ends && verdict && allocs.iter().all(|view| has_ended(view))
+    ends && verdict && allocs.iter().all(|view| has_ended(view) && !view.quarantined)
 }
 
 fn has_ended(view: &AllocView) -> bool {
@@ -204,7 +205,7 @@ fn has_ended(view: &AllocView) -> bool {
 }
 
 fn can_be_collected(view: &AllocView) -> bool {
-    has_ended(view) && !view.collected && view.spec.desired != Desired::Gone
+    has_ended(view) && !view.quarantined && !view.collected && view.spec.desired != Desired::Gone
 }
 
 fn has_failed(view: &AllocView) -> bool {

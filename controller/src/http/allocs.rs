@@ -12,7 +12,7 @@ use herdlet_api_types::{
     view::{AllocView, Explanation},
 };
 use herdlet_plan::{
-    event::{Command, Reply, RestartScope},
+    event::{Command, Ending, Reply, RestartScope},
     job::feasibility,
 };
 use serde::Deserialize;
@@ -120,13 +120,15 @@ pub(super) async fn stop(
     Path(id): Path<String>,
     Params(stop): Params<Stop>,
 ) -> ApiResult<Json<Value>> {
-    for (asked, name) in [(stop.no_shutdown_delay, "no_shutdown_delay"), (stop.reschedule, "reschedule")] {
-        if asked {
-            return Err(ApiError::NotBuilt(format!("{name} is not built")));
-        }
+    if stop.reschedule {
+        return Err(ApiError::NotBuilt("reschedule is not built".to_owned()));
     }
     let alloc = shared.known_alloc(&id)?;
-    let index = shared.accepted(Command::StopAlloc { alloc: alloc.spec.id }).await?;
+    let mut index = shared.accepted(Command::StopAlloc { alloc: alloc.spec.id }).await?;
+    if stop.no_shutdown_delay {
+        let of = Ending::Alloc(alloc.spec.id);
+        index = shared.accepted(Command::SkipShutdownDelay { of }).await?;
+    }
     let eval = shared.evaluations.note(&alloc.spec.job_key, Trigger::AllocStop, index);
     Ok(Json(json!({ "EvalID": eval, "Index": index })))
 }

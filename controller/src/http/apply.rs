@@ -18,11 +18,14 @@ use super::{
     error::{ApiError, ApiResult, unexpected},
     register,
 };
-use crate::desired::{
-    hcl::Variables,
-    manifests::{self, Drivers, Set},
-    sets,
-    yaml::{Problem, Problems},
+use crate::{
+    desired::{
+        hcl::Variables,
+        manifests::{self, Drivers, Set},
+        sets,
+        yaml::{Problem, Problems},
+    },
+    drivers::catalog::Catalogs,
 };
 
 pub(super) async fn apply(
@@ -41,14 +44,23 @@ pub(super) async fn apply(
         let name = sets::name(&set_name)?;
         sets::join(&mut jobs, &name, |key| shared.model.job(key).filter(|view| !view.deleting))?;
     }
+    let mut warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
+    warnings.extend(shared.lacking_consul(&jobs).await);
     let reply = shared.request(Command::Apply { jobs, volumes }).await?;
     let Reply::Applied { index, jobs, volumes } = reply else { return Err(unexpected(reply)) };
     Ok(Json(ApplyReply {
         index,
         jobs: jobs.into_iter().map(|job| applied_job(&shared, job)).collect(),
         volumes,
-        warnings: set.warnings.iter().map(ToString::to_string).collect(),
+        warnings,
     }))
+}
+
+impl Shared {
+    /// What is to be said of jobs that need a Consul where none answers.
+    pub(super) async fn lacking_consul(&self, jobs: &[Job]) -> Option<String> {
+        Catalogs::lacking(&self.consul, jobs).await
+    }
 }
 
 /// `POST /v1/herdlet/plan`: what would come of an apply.
@@ -65,7 +77,9 @@ pub(super) async fn plan(
             next_launch: first_launch(job, crate::agent::now().wall),
         }
     };
-    Ok(Json(PlanReply { jobs: set.jobs.iter().map(|loaded| planned(&loaded.object)).collect() }))
+    let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
+    let warnings = shared.lacking_consul(&jobs).await.into_iter().collect();
+    Ok(Json(PlanReply { jobs: jobs.iter().map(planned).collect(), warnings }))
 }
 
 fn nothing(names: &[String]) -> Problem {

@@ -11,7 +11,7 @@ use herdlet_api_types::{
     nomad,
     view::{AllocView, JobView},
 };
-use herdlet_plan::event::Command;
+use herdlet_plan::event::{Command, Ending};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -149,6 +149,9 @@ pub(super) struct Deregistration {
     /// It is forgotten, not only stopped.
     #[serde(default, deserialize_with = "flag")]
     purge: bool,
+    /// Nothing of it waits for its `shutdown_delay`, nor for the rest of one that runs.
+    #[serde(default, deserialize_with = "flag")]
+    no_shutdown_delay: bool,
 }
 
 /// `DELETE /v1/job/ID`.
@@ -156,15 +159,19 @@ pub(super) async fn remove(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
     Params(read): Params<Read>,
-    Params(Deregistration { purge }): Params<Deregistration>,
+    Params(Deregistration { purge, no_shutdown_delay }): Params<Deregistration>,
 ) -> ApiResult<Json<Value>> {
     let job = read.job(id);
-    let (index, version) = if purge {
+    let (mut index, version) = if purge {
         (shared.accepted(Command::Delete { job: job.clone() }).await?, None)
     } else {
         let Changed { index, version } = shared.job_changed(Command::Stop { job: job.clone() }).await?;
         (index, Some(version))
     };
+    if no_shutdown_delay {
+        let of = Ending::Job(job.clone());
+        index = shared.accepted(Command::SkipShutdownDelay { of }).await?;
+    }
     let eval = shared.evaluations.note(&job, Trigger::JobDeregister, index);
     Ok(Json(json!({
         "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": index, "VolumeEvalID": "", "VolumeEvalIndex": 0,

@@ -25,7 +25,10 @@ use super::{Evaluations, Facts, Limits, Listener, Shared, Token, Vitals, metrics
 use crate::{
     cli::{Address, Client},
     desired::manifests::Drivers,
-    drivers::{catalog::BuiltIn, task::Registry},
+    drivers::{
+        catalog::{BuiltIn, Consul},
+        task::Registry,
+    },
     gc::{Collector, Rules},
     paths::Paths,
     publish::ReadModel,
@@ -66,6 +69,7 @@ impl Ground {
             manifests: Drivers::built_in(),
             paths: Paths { state: dir.path().join("state"), runtime: dir.path().join("run") },
             catalog: Arc::new(BuiltIn::default()),
+            consul: Arc::new(Consul::absent()),
             evaluations: Evaluations::default(),
             facts: Facts {
                 node: NodeFacts { id: "n1".to_owned(), name: "box".to_owned(), ..NodeFacts::default() },

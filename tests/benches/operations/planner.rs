@@ -157,6 +157,7 @@ fn done(action: &Action) -> Outcome {
             Outcome::Volume { path: format!("/volumes/{}", volume.name) }
         }
         (_, Verb::Look) => Outcome::Present,
+        (_, Verb::Ask) => Outcome::Absent,
         (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running),
         (
             _,

@@ -152,7 +152,9 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
     let fixed = (count == 1 && dice.one_in(4)).then(|| PORTS[dice.below(PORTS.len() as u64) as usize]);
     group.network = Some(Network { ports: [("http".to_owned(), PortRequest { fixed, to: None })].into() });
     if dice.one_in(2) {
-        group.services.push(service("web"));
+        // Checks in Consul are Consul's: nobody here would make them.
+        let in_consul = Service { provider: Provider::Consul, checks: Vec::new(), ..service("web") };
+        group.services.push(if dice.one_in(3) { in_consul } else { service("web") });
     }
     if dice.one_in(3) {
         group.shutdown_delay = Duration::from_secs(3);

@@ -375,7 +375,7 @@ impl Machine {
                 self.read_tokens(alloc.id, index);
                 Ok(Outcome::Done)
             }
-            Verb::Up | Verb::Down | Verb::Look | Verb::Withdraw | Verb::Prestop { .. } => {
+            Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Withdraw | Verb::Prestop { .. } => {
                 Err(format!("{verb:?} on a process"))
             }
         }
@@ -520,7 +520,12 @@ impl Machine {
                 (true, _) => Outcome::Present,
                 (false, _) => Outcome::Absent,
             },
-            verb @ (Verb::Start { .. }
+            Verb::Ask if of_catalogue && self.things.contains(&thing) => {
+                return Err(format!("{part:?} of {} is asked for and was sent before", alloc.name()));
+            }
+            Verb::Ask if of_catalogue => Outcome::Absent,
+            verb @ (Verb::Ask
+            | Verb::Start { .. }
             | Verb::Withdraw
             | Verb::Recover { .. }
             | Verb::Stop { .. }

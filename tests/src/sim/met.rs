@@ -38,6 +38,7 @@ kinds! {
     ForceLaunch = "jobs launched by request",
     Restart = "restarts asked for",
     Stop = "allocations stopped by request",
+    SkipDelay = "delays before a stop cut short",
     CollectJob = "jobs that were over collected",
     CollectAlloc = "allocations that had ended collected",
     VolumeDelete = "volumes deleted",

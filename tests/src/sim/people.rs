@@ -9,7 +9,7 @@ use herdlet_api_types::{
     view::{AllocView, JobView},
 };
 use herdlet_plan::{
-    event::{Command, Event, Noticed, RestartScope, VolumeData},
+    event::{Command, Ending, Event, Noticed, RestartScope, VolumeData},
     job::children::Dispatch,
     op::{Part, TaskPart},
     world::deployments::PromoteScope,
@@ -72,6 +72,13 @@ impl Life {
                 let ended = self.allocs.iter().filter(|(_, view)| view.status.is_terminal());
                 let allocs = ended.map(|(id, _)| *id).filter(|_| self.dice.one_in(2)).collect();
                 self.request(Command::Collect { jobs, allocs });
+            }
+            8 if self.dice.one_in(4) => {
+                let of = match self.some_alloc().filter(|_| self.dice.one_in(2)) {
+                    Some(alloc) => Ending::Alloc(alloc),
+                    None => Ending::Job(job_key(id)),
+                };
+                self.request(Command::SkipShutdownDelay { of });
             }
             8 if self.dice.one_in(2) => {
                 // Whoever does not know whether he was heard asks once more.

@@ -163,6 +163,10 @@ impl Promises {
             Verb::Down => {
                 self.registered.insert(alloc, false);
             }
+            // A Consul that has not answered is not waited for: to have asked it is enough.
+            Verb::Ask => {
+                self.registered.insert(alloc, true);
+            }
             Verb::Look
             | Verb::Start { .. }
             | Verb::Withdraw
@@ -230,10 +234,12 @@ impl Promises {
         {
             return Ok(());
         }
-        if self.registered.get(&alloc.id) == Some(&true) && !self.asking.contains(&alloc.id) {
+        let stand = known.may_be_held(Part::Services) && self.registered.get(&alloc.id) == Some(&true);
+        if stand && !self.asking.contains(&alloc.id) {
             return Err(format!("{} is killed while its group's services stand", name()));
         }
-        let due = group.shutdown_delay.as_nanos() + task.shutdown_delay.as_nanos();
+        let delays = group.shutdown_delay.as_nanos() + task.shutdown_delay.as_nanos();
+        let due = if known.no_shutdown_delay { 0 } else { delays };
         if let Some(waited) = passed(stop.decided_at).filter(|waited| *waited < due) {
             return Err(format!("{} is killed {waited} ns after the decision, not {due}", name()));
         }

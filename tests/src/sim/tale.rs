@@ -12,7 +12,7 @@ use herdlet_api_types::{
 };
 use herdlet_plan::{
     action::{Action, Outcome, Recovered, Verb},
-    event::{Command, Event, Reply, RestartScope},
+    event::{Command, Ending, Event, Reply, RestartScope},
     op::{Part, Subject, TaskPart},
 };
 
@@ -79,6 +79,10 @@ impl Tale {
                 format!("say healthy: {}; unhealthy: {}", names(healthy), names(unhealthy))
             }
             Command::StopAlloc { alloc } => format!("stop {}", self.name_of(*alloc)),
+            Command::SkipShutdownDelay { of: Ending::Job(job) } => format!("skip the delays of {}", job.id),
+            Command::SkipShutdownDelay { of: Ending::Alloc(alloc) } => {
+                format!("skip the delay of {}", self.name_of(*alloc))
+            }
             Command::Collect { jobs, allocs } => {
                 let jobs = jobs.iter().map(|key| key.id.to_string());
                 let all: Vec<String> = jobs.chain(allocs.iter().map(|id| self.name_of(*id))).collect();
@@ -257,6 +261,7 @@ fn verb(verb: &Verb) -> String {
         Verb::Up => "up".to_owned(),
         Verb::Down => "down".to_owned(),
         Verb::Look => "look".to_owned(),
+        Verb::Ask => "ask".to_owned(),
         Verb::Start { attempt } => format!("start {attempt}"),
         Verb::Withdraw => "take the start back".to_owned(),
         Verb::Recover { attempt } => format!("recover {attempt}"),

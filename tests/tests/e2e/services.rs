@@ -382,3 +382,65 @@ fn what_a_crash_left_in_consul_is_swept_also_where_no_job_uses_it() {
     assert_eq!(consul.ids("theirs").len(), 1);
     agent.finish();
 }
+
+/// On a machine without Consul, a job written for Nomad was accepted without a word, and deleting it never ended.
+#[test]
+fn a_job_for_a_consul_that_is_not_there_is_warned_of_and_can_be_deleted() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let nobody = format!("unix://{}", dir.path().join("consul.sock").display());
+    let mut agent = Agent::start_with(Setup::default().env("CONSUL_HTTP_ADDR", &nobody));
+    let file = dir.path().join("web.nomad.hcl");
+    let text = "job \"web\" {\n group \"g\" {\n network {\n port \"http\" {}\n }\n service {\n port = \"http\"\n }\n \
+                task \"t\" {\n driver = \"raw_exec\"\n config {\n command = \"/bin/sleep\"\n args = [\"1000\"]\n }\n }\n }\n}\n";
+    std::fs::write(&file, text).unwrap();
+    let path = file.display().to_string();
+    for command in [["diff", "-f", &path], ["apply", "-f", &path]] {
+        let done = agent.cli(&command);
+        assert!(
+            done.stderr.contains("no Consul answers") && done.stderr.contains("provider = \"nomad\""),
+            "{}",
+            done.stderr
+        );
+    }
+    let member = agent.single("web.g[0]", "t");
+    agent.crash();
+    assert_eq!(agent.single("web.g[0]", "t"), member);
+    let began = Instant::now();
+    agent.cli(&["delete", "web", "--wait", "--timeout", "30s"]).success();
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(!host::is_alive(member.pid));
+    agent.finish();
+}
+
+/// A `shutdown_delay` of an hour held up a deletion for an hour, whatever anybody did.
+#[test]
+fn a_shutdown_delay_that_runs_is_cut_short_also_by_an_agent_that_was_killed() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start_with(Setup::default());
+    let script = "trap 'echo heard' HUP; trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done";
+    agent.apply_and_wait(&job(
+        "slow",
+        "service",
+        "shutdown_delay: 1s",
+        &[shell("t", script, "kill_signal: SIGTERM\nshutdown_delay: 1h")],
+    ));
+    let alloc = agent.alloc("slow.g[0]").unwrap().id();
+    let member = agent.members().remove(0);
+    agent.cli(&["delete", "slow"]).success();
+    wait::until_true("the task's delay runs", || {
+        agent.cli(&["explain", "slow"]).stdout.contains("shutdown_delay of 1h0m0s runs")
+    });
+    agent.cli(&["signal", "slow", "--signal", "SIGHUP"]).success();
+    wait::until_true("it hears of it", || agent.task_log(&alloc, "t", "stdout").contains("heard"));
+    assert!(host::is_alive(member.pid));
+    agent.cli(&["delete", "slow", "--no-shutdown-delay"]).success();
+    agent.crash();
+    wait::until_true("it has ended", || !host::is_alive(member.pid));
+    wait::until_true("it is forgotten", || agent.cli(&["get", "jobs", "-o", "name"]).stdout.is_empty());
+    agent.finish();
+}

@@ -13,6 +13,7 @@ mod request;
 
 use std_alloc::{
     borrow::Cow,
+    collections::BTreeSet,
     format,
     string::{String, ToString},
     sync::Arc,
@@ -229,6 +230,7 @@ impl Writer<'_> {
         durable.boot = Some(now.boot);
         durable.tasks = tasks;
         durable.healthy_by = healthy_by;
+        durable.offered = Some(BTreeSet::new());
         durable.description = Cow::Borrowed("No tasks have started");
     }
 
@@ -256,10 +258,23 @@ impl Writer<'_> {
         if doing == Doing::Renew {
             self.expect_token_news(part);
         }
+        if verb == Verb::Up {
+            self.offer(part);
+        }
         *self.generation += 1;
         let generation = *self.generation;
         self.state.parts.begin(part, generation, doing, self.now.boot_ns);
         self.issued.push(Issued { part, generation, verb, timeout });
+    }
+
+    /// From now on a catalogue may hold these services.
+    fn offer(&mut self, part: Part) {
+        if matches!(part, Part::Services | Part::Task(_, TaskPart::Services))
+            && !self.state.durable.may_be_held(part)
+            && let Some(offered) = &mut self.state.durable.offered
+        {
+            offered.insert(part);
+        }
     }
 
     fn part_outcome(&mut self, part: Part, doing: Doing, outcome: Outcome) {
@@ -340,6 +355,8 @@ impl Writer<'_> {
     /// A look did not find it, or found something else in its place.
     fn part_is_missing(&mut self, part: Part, doing: Doing) {
         self.state.parts.learn(part, PartState::Absent);
+        // Who was only asked has answered: now they are sent.
+        self.offer(part);
         if let Doing::Look(Some(by)) = doing {
             self.notes.push(Note::DriftDetected { of: self.drifted(part), by });
             self.state.parts.mark_drifted(part, self.now.boot_ns);

@@ -1,7 +1,8 @@
 //! Registrations of the group's services. Issued before tasks start, taken back first on stop. A catalogue that is down
-//! holds nothing back: what it should hold is remembered here and made true when it is back.
+//! holds nothing back: what it should hold is remembered here and made true when it is back. To a Consul that has never answered
+//! nothing was sent, and nothing is taken back from it.
 
-use herdlet_api_types::job::Service;
+use herdlet_api_types::job::{Provider, Service};
 
 use crate::{
     action::Verb,
@@ -9,7 +10,8 @@ use crate::{
     limits::CATALOG_TIMEOUT,
     op::{Part, TaskPart},
     pass::{Pass, Trust},
-    state::PartState,
+    plan::Waiting,
+    state::{Doing, PartState},
 };
 
 /// Registers them. The next part goes on as soon as the request is issued.
@@ -39,9 +41,33 @@ pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
 pub(crate) fn register(pass: &mut Pass<'_>, part: Part, services: &[Service], checks: Part) {
     if services.is_empty() {
         withdraw(pass, part, services);
-    } else if !is_outdated(pass, checks) {
+    } else if is_outdated(pass, checks) {
+    } else if in_consul(services) && !pass.state.durable.may_be_held(part) {
+        ask(pass, part);
+    } else {
         pass.want_up(part, Trust::Assert, CATALOG_TIMEOUT);
     }
+}
+
+/// Sees whether there is a Consul that answers. Before one did, nothing is sent: many a job written for Nomad means one by saying
+/// nothing, on a machine that never has any.
+fn ask(pass: &mut Pass<'_>, part: Part) {
+    let due = match pass.state.parts.get(part) {
+        PartState::Unknown | PartState::Suspect(_) | PartState::Absent | PartState::Up => true,
+        PartState::Busy { .. } => false,
+        PartState::Failed { retry_at_ns, .. } => {
+            let retry_at_ns = *retry_at_ns;
+            pass.due(retry_at_ns)
+        }
+    };
+    if due {
+        pass.issue(part, Doing::Look(None), Verb::Ask, CATALOG_TIMEOUT);
+    }
+    pass.wait(Waiting::Part(part));
+}
+
+fn in_consul(services: &[Service]) -> bool {
+    services.iter().any(|service| service.provider == Provider::Consul)
 }
 
 /// Makes the catalogues hold nothing of these services.
@@ -61,7 +87,8 @@ pub(crate) fn withdrawn(pass: &Pass<'_>) -> bool {
         && tasks.all(|(index, task)| gone(Part::Task(index, TaskPart::Services), &task.services))
 }
 
-/// Whether the catalogues should hold any, or may hold some of an older version of the job: this one has none.
+/// Whether the catalogues may hold any, also some of an older version of the job where this one has none.
 fn has_any(pass: &Pass<'_>, part: Part, services: &[Service]) -> bool {
-    !services.is_empty() || pass.state.durable.retired.contains(&part)
+    let durable = &pass.state.durable;
+    (!services.is_empty() || durable.retired.contains(&part)) && durable.may_be_held(part)
 }

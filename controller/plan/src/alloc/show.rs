@@ -35,6 +35,8 @@ pub fn view(spec: &Arc<Allocation>, state: &AllocState, convergence: Convergence
         verdict_at: state.durable.health.map(|health| health.at).unwrap_or_default(),
         reschedule_at: state.durable.reschedule().map(|due| due.wall),
         collected: state.durable.collected,
+        quarantined: state.durable.quarantine.is_some(),
+        no_shutdown_delay: state.durable.no_shutdown_delay,
         modify_index: state.durable.modify_index,
         modify_time: state.durable.modify_time,
         convergence,

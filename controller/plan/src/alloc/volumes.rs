@@ -3,21 +3,30 @@
 
 use std_alloc::{borrow::Cow, format};
 
-use herdlet_api_types::{alloc::Allocation, job::VolumeRequest};
+use herdlet_api_types::{
+    alloc::Allocation,
+    job::{Task, VolumeRequest},
+};
 
 use crate::{pass::Pass, plan::Waiting};
 
-/// Waits for the volumes that the tasks mount.
+/// Waits for the group's volumes, whether a task mounts them or not: the group has asked for a machine that has them, as in Nomad.
 pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
     let mut ready = true;
-    for (index, task) in (0..).zip(&pass.group.tasks) {
-        for mount in &task.volume_mounts {
-            let Some(request) = pass.group.volumes.get(&mount.volume) else { continue };
-            let name = volume_name(pass.spec, request);
-            if pass.ctx.volume_path(&name).is_none() {
-                ready = false;
-                pass.wait(Waiting::Volume(index, name.into_owned()));
-            }
+    for (volume, request) in &pass.group.volumes {
+        let name = volume_name(pass.spec, request);
+        if pass.ctx.volume_path(&name).is_some() {
+            continue;
+        }
+        ready = false;
+        let mounts = |task: &Task| task.volume_mounts.iter().any(|mount| mount.volume == *volume);
+        let mut users = (0..).zip(&pass.group.tasks).filter(|(_, task)| mounts(task)).peekable();
+        if users.peek().is_none() {
+            pass.wait(Waiting::Volume(None, name.into_owned()));
+            continue;
+        }
+        for (index, _) in users {
+            pass.wait(Waiting::Volume(Some(index), name.clone().into_owned()));
         }
     }
     ready

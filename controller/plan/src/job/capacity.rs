@@ -102,7 +102,7 @@ impl Room {
         Err(Unplaced {
             reason: Reason::Capacity,
             message: format!("wants {}", told.join(" and ")),
-            filtered_by: None,
+            filtered_by: Vec::new(),
             exhausted: lacking().map(|(name, ..)| String::from(*name)).collect(),
         })
     }

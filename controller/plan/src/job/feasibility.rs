@@ -9,6 +9,7 @@ pub mod version;
 use std_alloc::{
     format,
     string::{String, ToString},
+    vec::Vec,
 };
 
 use herdlet_api_types::{
@@ -23,26 +24,67 @@ use crate::env::NodeFacts;
 /// The pool that every node is in.
 const ALL_POOLS: &str = "all";
 
+/// So many reasons are told; of more how many there are.
+const TOLD_MAX: usize = 8;
+
+/// What keeps a group from this node.
+#[derive(Default)]
+struct Misses {
+    sentences: Vec<String>,
+    constraints: Vec<String>,
+}
+
+impl Misses {
+    /// The node is not among those that are looked at.
+    fn absent(&mut self, sentence: String) {
+        self.sentences.push(sentence);
+    }
+
+    /// The node is looked at, and this does not hold. What is asked for twice is told once.
+    fn filtered(&mut self, constraint: &Constraint, sentence: String) {
+        let constraint = constraint.to_string();
+        if !self.constraints.contains(&constraint) {
+            self.constraints.push(constraint);
+            self.sentences.push(sentence);
+        }
+    }
+
+    /// All of it in one go: whoever mends the first should not meet the second only then.
+    fn verdict(mut self) -> Result<(), Unplaced> {
+        if self.sentences.is_empty() {
+            return Ok(());
+        }
+        let more = self.sentences.len().saturating_sub(TOLD_MAX);
+        self.sentences.truncate(TOLD_MAX);
+        if more > 0 {
+            self.sentences.push(format!("and {more} more"));
+        }
+        let (message, filtered_by) = (self.sentences.join("; "), self.constraints);
+        Err(Unplaced { reason: Reason::Constraint, message, filtered_by, exhausted: Vec::new() })
+    }
+}
+
 /// Whether the node itself will do.
 ///
 /// # Errors
-/// The first thing that keeps the group from this node.
+/// Everything that keeps the group from this node.
 pub fn check(job: &Job, group: &Group, node: &NodeFacts) -> Result<(), Unplaced> {
+    let mut misses = Misses::default();
     if !job.datacenters.iter().any(|pattern| compare::fits_pattern(&node.datacenter, pattern)) {
         let wanted = job.datacenters.join(", ");
-        return Err(absent(format!(
+        misses.absent(format!(
             "this node is in datacenter \"{}\", and must be in one of: {wanted}; \
              change `datacenters` of the job, or `datacenter` in the agent's config",
             node.datacenter
-        )));
+        ));
     }
     let pool = if node.pool.is_empty() { NODE_POOL } else { node.pool.as_str() };
     if job.node_pool != pool && job.node_pool != ALL_POOLS {
-        return Err(absent(format!(
+        misses.absent(format!(
             "this node is in node pool \"{}\", and must be in \"{}\"; \
              change `node_pool` of the job, or in the agent's config",
             pool, job.node_pool
-        )));
+        ));
     }
     let of_tasks = group
         .tasks
@@ -59,19 +101,20 @@ pub fn check(job: &Job, group: &Group, node: &NodeFacts) -> Result<(), Unplaced>
         };
         if !holds {
             let of_task = task.map(|task| format!(" (constraint of task {task})")).unwrap_or_default();
-            return Err(filtered(constraint, format!("{}{of_task}", sentence(constraint, has))));
+            misses.filtered(constraint, format!("{}{of_task}", sentence(constraint, has)));
         }
     }
-    Ok(())
+    misses.verdict()
 }
 
 /// Whether one more allocation may join those that live: `of_job` of the job, of them `of_group` of the group.
 ///
 /// # Errors
-/// The constraint that keeps it away.
+/// The constraints that keep it away.
 pub fn check_distinct(job: &Job, group: &Group, of_job: u32, of_group: u32) -> Result<(), Unplaced> {
     let of_job = job.constraints.iter().map(|constraint| (constraint, of_job, "job"));
     let of_group = group.constraints.iter().map(|constraint| (constraint, of_group, "group"));
+    let mut misses = Misses::default();
     for (constraint, live, of) in of_job.chain(of_group) {
         // A system job has one of each group on a machine anyway.
         let most = if constraint.operator == Operator::DistinctHosts && !job.kind.is_on_each_machine() {
@@ -86,10 +129,10 @@ pub fn check_distinct(job: &Job, group: &Group, of_job: u32, of_group: u32) -> R
                 "{constraint} allows {most} of this {of} on one machine, and {live} {} there",
                 if live == 1 { "is" } else { "are" }
             );
-            return Err(filtered(constraint, sentence));
+            misses.filtered(constraint, sentence);
         }
     }
-    Ok(())
+    misses.verdict()
 }
 
 /// Whether anything is to be asked of [`check_distinct`].
@@ -107,16 +150,6 @@ pub fn affinity_score(job: &Job, group: &Group, node: &NodeFacts) -> Option<f64>
         compare::holds(*operator, node.value_of(attribute), node.value_of(value))
     });
     (total > 0.0).then(|| held.map(|affinity| f64::from(affinity.weight)).sum::<f64>() / total)
-}
-
-/// The node is not among those that are looked at.
-fn absent(message: String) -> Unplaced {
-    Unplaced { reason: Reason::Constraint, message, filtered_by: None, exhausted: Default::default() }
-}
-
-fn filtered(constraint: &Constraint, message: String) -> Unplaced {
-    let filtered_by = Some(constraint.to_string());
-    Unplaced { reason: Reason::Constraint, message, filtered_by, exhausted: Default::default() }
 }
 
 fn sentence(constraint: &Constraint, has: Option<&str>) -> String {

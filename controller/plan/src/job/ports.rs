@@ -44,7 +44,7 @@ impl NoPorts {
                 String::from("network: dynamic port selection failed"),
             ),
         };
-        Unplaced { reason: Reason::Port, message, filtered_by: None, exhausted: Vec::from([dimension]) }
+        Unplaced { reason: Reason::Port, message, filtered_by: Vec::new(), exhausted: Vec::from([dimension]) }
     }
 }
 

@@ -40,10 +40,11 @@ pub fn plan(pass: &mut Pass<'_>, index: TaskIndex, ready: bool) -> bool {
     false
 }
 
-/// The first step of a stop. A `shutdown_delay` counts only where the task is not coming back at once.
+/// The first step of a stop. A `shutdown_delay` counts only where the task is not coming back at once, and nobody asked for none.
 pub fn first_stop_step(pass: &Pass<'_>, task: &Task, then: AfterStop) -> StopStep {
+    let has_delay = task.shutdown_delay > Duration::ZERO && !pass.state.durable.no_shutdown_delay;
     match then {
-        AfterStop::Dead if task.shutdown_delay > Duration::ZERO => {
+        AfterStop::Dead if has_delay => {
             StopStep::Delay { until: Deadline::after(pass.now, task.shutdown_delay) }
         }
         AfterStop::Dead | AfterStop::Restart => step_after_delay(pass, task),
@@ -157,7 +158,7 @@ impl Me<'_> {
         match step {
             StopStep::Delay { until } => {
                 self.watch(pass, attempt);
-                if pass.passed(until) {
+                if pass.state.durable.no_shutdown_delay || pass.passed(until) {
                     let next = step_after_delay(pass, self.task);
                     pass.change(self.index, TaskChange::Step(next));
                 } else {
@@ -387,7 +388,7 @@ impl Me<'_> {
             && self.task.lifecycle != Lifecycle::Poststop
         {
             let delay = stop.delay;
-            if !pass.passed(&delay) {
+            if !pass.state.durable.no_shutdown_delay && !pass.passed(&delay) {
                 pass.wait(Waiting::Delay(None, delay));
                 return None;
             }

@@ -6,13 +6,13 @@ use herdlet_api_types::{AllocId, alloc::Desired, job::Job, volume::Volume};
 
 use crate::{
     alloc::{self, show},
-    event::{AppliedJob, Command, Refusal, Reply, VolumeData},
+    event::{AppliedJob, Command, Ending, Refusal, Reply, VolumeData},
     job::rollout::has_ended,
     op::Key,
     shared::volume::{Fate, Origin},
     time::Now,
     turn::Turn,
-    world::World,
+    world::{JobEntry, World},
 };
 
 impl World {
@@ -62,6 +62,7 @@ impl World {
             }
             Command::DeleteVolume { name, data } => self.delete_volume(name, data, dirty),
             Command::StopAlloc { alloc } => self.stop_alloc(alloc, dirty),
+            Command::SkipShutdownDelay { of } => Ok(self.skip_shutdown_delay(&of, dirty)),
             Command::Collect { jobs, allocs } => Ok(self.collect(now, jobs, allocs, dirty)),
             Command::Restart { alloc, scope } => {
                 let done = self.write(now, alloc, dirty, turn, |writer| writer.restart(&scope));
@@ -97,6 +98,33 @@ impl World {
             self.stir_job(job, dirty);
         }
         Ok(Reply::Accepted { index: self.meta.index })
+    }
+
+    /// What is being stopped ends at once, also where its delay runs already. Of a job that is to be forgotten that is all it has: who
+    /// deletes while the first readings go on is heard before anything is stopped.
+    fn skip_shutdown_delay(&mut self, of: &Ending, dirty: &mut BTreeSet<Key>) -> Reply {
+        let of_job = |key| self.allocs.of_job(key).map(|(id, _)| id).collect();
+        let (ids, all): (Vec<AllocId>, bool) = match of {
+            Ending::Job(key) => (of_job(key), self.jobs.get(key).is_some_and(JobEntry::is_stopped)),
+            Ending::Alloc(id) => (Vec::from([*id]), false),
+        };
+        let mut index = self.meta.index;
+        for id in ids {
+            let Some(entry) = self.allocs.get_mut(id) else { continue };
+            let durable = &entry.state.durable;
+            let ends = all || entry.spec.desired != Desired::Run;
+            if !ends || durable.no_shutdown_delay || has_ended(durable) {
+                continue;
+            }
+            entry.state.durable.no_shutdown_delay = true;
+            entry.changed = true;
+            dirty.insert(Key::Alloc(id));
+            index = self.meta.index + 1;
+        }
+        if index != self.meta.index {
+            self.meta.index = index;
+        }
+        Reply::Accepted { index }
     }
 
     pub(super) fn apply_set(

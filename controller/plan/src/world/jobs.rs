@@ -66,6 +66,7 @@ impl World {
                 if self.promise_anew(&key) {
                     self.stir_short();
                 }
+                self.keep_shutdown_delays(&key);
                 (version, JobChange::Updated)
             }
             None => {
@@ -123,6 +124,20 @@ impl World {
             dirty.insert(Key::Job(key.clone()));
             if self.promise_anew(key) {
                 self.stir_short();
+            }
+        }
+    }
+
+    /// What goes on after all has its `shutdown_delay` when it ends one day.
+    fn keep_shutdown_delays(&mut self, key: &JobKey) {
+        let ids: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
+        for id in ids {
+            if let Some(entry) = self.allocs.get_mut(id)
+                && entry.spec.desired == Desired::Run
+                && entry.state.durable.no_shutdown_delay
+            {
+                entry.state.durable.no_shutdown_delay = false;
+                entry.changed = true;
             }
         }
     }
@@ -455,6 +470,7 @@ impl JobEntry {
         let same = shown.is_some_and(|shown| {
             shown.modify_index == state.modify_index
                 && shown.convergence == convergence
+                && shown.quarantined == self.quarantine.is_some()
                 && shown.unplaced == self.unplaced
                 && shown.past.len() == self.past.len()
                 && shown.scaled == state.scaled
@@ -475,6 +491,7 @@ impl JobEntry {
             submit_time: state.submit_time,
             allocs: allocs.of_job(key).map(|(id, _)| id).collect(),
             convergence,
+            quarantined: self.quarantine.is_some(),
             deployments: state.deployments.iter().rev().map(|known| Arc::clone(&known.deployment)).collect(),
             unplaced: self.unplaced.clone(),
             past: self.past.values().map(Arc::clone).collect(),

@@ -30,6 +30,12 @@ impl World {
     ) -> Result<Reply, Refusal> {
         let known = self.jobs.get(key).filter(|known| !known.state.deleting);
         let known = known.ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
+        if let (Some(parent), Some(_)) = (known.current.parent_id(), count) {
+            let message = format!(
+                "job \"{key}\" was made of \"{parent}\" and can't be scaled; scale \"{parent}\", whose next children have the new count"
+            );
+            return Err(Refusal::Invalid(message));
+        }
         let previous_count = known.current.group(group).map(|group| group.count);
         let scaled = scale::scaled(&known.current, group, count.or(previous_count).unwrap_or_default())?;
         if count.is_some()

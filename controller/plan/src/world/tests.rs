@@ -9,6 +9,7 @@ mod placement;
 mod quarantine;
 mod reschedule;
 mod scaling;
+mod services;
 mod stop;
 mod stored;
 mod verdicts;
@@ -80,15 +81,22 @@ impl Bench {
 
     /// Does everything that is asked for, until nothing is. What was asked, in order.
     pub(super) fn settle(&mut self) -> Vec<Action> {
+        self.settle_but(|_| None)
+    }
+
+    /// The same, but for what ends otherwise.
+    fn settle_but(&mut self, otherwise: impl Fn(&Action) -> Option<Outcome>) -> Vec<Action> {
         let mut asked = Vec::new();
         while !self.turn.actions.is_empty() {
             for action in core::mem::take(&mut self.turn.actions) {
-                let outcome = match (&action.subject, &action.verb) {
+                let ordinary = match (&action.subject, &action.verb) {
                     (Subject::Volume(volume), Verb::Up) => Outcome::Volume { path: volume.name.clone() },
                     (_, Verb::Look) => Outcome::Present,
+                    (_, Verb::Ask) => Outcome::Absent,
                     (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running),
                     _ => Outcome::Done,
                 };
+                let outcome = otherwise(&action).unwrap_or(ordinary);
                 self.see(Event::Outcome(action.op.clone(), outcome));
                 if let (Target::Alloc(alloc, _), Verb::Stop { attempt, .. }) =
                     (&action.op.target, &action.verb)

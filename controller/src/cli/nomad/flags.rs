@@ -57,7 +57,7 @@ const fn flag(after: &'static [&'static str], names: &'static [&'static str], me
 }
 
 /// What stands further up wins, also where both come to the same flag of ours.
-const FLAGS: [Flag; 58] = [
+const FLAGS: [Flag; 59] = [
     flag(READING, &["json", "hcl2-strict"], Granted),
     flag(READING, &["hcl1"], Refused("HCL2 is read, and HCL1 isn't")),
     flag(READING, &["hcl2-strict=false"], Refused("a value for a variable that nobody declares is an error")),
@@ -137,9 +137,14 @@ const FLAGS: [Flag; 58] = [
     ),
     flag(&["job run", "job dispatch"], &["ui"], Refused("open the status page afterwards: herdlet ui")),
     flag(
-        &["job stop", "job stop -purge", "job restart", "alloc stop", "alloc restart"],
+        &["job restart", "alloc restart"],
         &["no-shutdown-delay"],
-        Refused("shutdown_delay always holds; a smaller one is an update in place"),
+        Refused("shutdown_delay always holds there; a smaller one is an update in place"),
+    ),
+    flag(
+        &["job stop", "job stop -purge", "alloc stop"],
+        &["no-shutdown-delay"],
+        Is(&["--no-shutdown-delay"]),
     ),
     flag(&[], &["detach=false"], Refused("it never waits here; wait afterwards: herdlet wait JOB")),
     flag(&[], &["yes=false"], Refused("nothing asks here before it is done; leave it out")),

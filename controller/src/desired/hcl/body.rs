@@ -1,7 +1,7 @@
 //! Blocks and attributes with their values.
 //!
 //! In: the syntax of a body and a scope. Out: the same with every expression evaluated and `dynamic` blocks expanded, in
-//! the order written. What is wrong is told for each expression; the rest of the body is still read.
+//! the order written. What is wrong is told for each expression; the rest of the body is still read, and the value has its place.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use hcl_edit::structure::{Block as Syntax, Body as SyntaxBody, Structure};
 use super::eval::Eval;
 use super::scope::{Fault, Scope};
 use super::value::Value;
-use crate::desired::yaml::{Node, Position, Problems};
+use crate::desired::yaml::{Node, Position, Problems, Style, Value as Tree};
 
 /// What stands between a pair of braces, or in a text.
 #[derive(Debug, Default)]
@@ -20,6 +20,8 @@ pub struct Body {
     pub attributes: Vec<Attribute>,
     /// `kind "label" { … }`
     pub blocks: Vec<Block>,
+    /// Some blocks are not known: what stands here would be taken for all there is.
+    pub torn: bool,
 }
 
 /// A name with its value.
@@ -68,6 +70,7 @@ pub(super) fn evaluate(syntax: &SyntaxBody, scope: &Scope<'_>, problems: &mut Pr
     for structure in undeclaring {
         if let Err(fault) = read(structure, &Eval::new(scope), &mut body, problems) {
             problems.push(fault.into_problem());
+            body.torn = true;
             break;
         }
     }
@@ -82,11 +85,22 @@ fn read(
     problems: &mut Problems,
 ) -> Result<(), Fault> {
     let told = match structure {
-        Structure::Attribute(attribute) => eval.node(&attribute.value).map(|value| {
+        Structure::Attribute(attribute) => {
+            let value = eval.node(&attribute.value);
+            let told = value.as_ref().map(|_| ()).map_err(Fault::clone);
+            let place = eval.position(&attribute.value);
+            let refused =
+                || Node { value: Tree::Refused, text: "".into(), style: Style::Plain, position: place };
+            let value = value.unwrap_or_else(|_| Arc::new(refused()));
             let position = eval.position(&attribute.key);
             body.attributes.push(Attribute { name: attribute.key.as_str().into(), position, value });
-        }),
-        Structure::Block(block) if block.ident.as_str() == "dynamic" => dynamic(block, eval, body, problems),
+            told
+        }
+        Structure::Block(block) if block.ident.as_str() == "dynamic" => {
+            let told = dynamic(block, eval, body, problems);
+            body.torn |= told.is_err();
+            told
+        }
         Structure::Block(block) => {
             let labels = block.labels.iter().map(|label| Label {
                 text: label.as_str().into(),
@@ -99,6 +113,7 @@ fn read(
             eval.scope.spend(1, position)?;
             let labels = labels.collect();
             let body_of_block = all(&block.body, eval, problems)?;
+            body.torn |= body_of_block.torn;
             body.blocks.push(Block { kind, position, labels, body: body_of_block });
             Ok(())
         }
@@ -158,6 +173,7 @@ fn dynamic(
             Some(expression) => self::labels(&within, expression)?,
         };
         let content = all(&content.body, &within, problems)?;
+        body.torn |= content.torn;
         body.blocks.push(Block { kind: kind.into(), position, labels, body: content });
         Ok(())
     })

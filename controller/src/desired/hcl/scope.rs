@@ -24,7 +24,7 @@ pub(super) struct Scope<'s> {
 }
 
 /// Why an expression has no value.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Fault {
     /// It is wrong; or it asks for too much, which nothing may take for an ordinary mistake.
     Wrong(Problem),

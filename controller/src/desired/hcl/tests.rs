@@ -10,7 +10,8 @@ fn given(assignments: &[&str]) -> Variables {
 }
 
 fn read(text: &str) -> Result<Evaluated, Problems> {
-    evaluate("t.hcl", text.as_bytes(), &Variables::default())
+    let evaluated = evaluate("t.hcl", text.as_bytes(), &Variables::default())?;
+    if evaluated.problems.is_empty() { Ok(evaluated) } else { Err(evaluated.problems) }
 }
 
 /// The value of an expression, after declarations.

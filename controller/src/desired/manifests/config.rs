@@ -1,9 +1,10 @@
 //! `driver` and `config` of every task: checked against the driver's own schema, and kept as JSON.
 //!
 //! In: a typed manifest, whose configs are not to be trusted (typing lost what the numbers in them looked like), and the
-//! tree. Out: configs in which every text is as it was written, and problems.
+//! tree. Out: configs in which every text is as it was written and every length of time in one notation, and problems.
 
 use herdlet_api_types::manifest::{JobManifest, TaskSpec};
+use herdlet_api_types::{format_duration, parse_duration};
 use serde_json::{Map, Number, Value as Json};
 
 use super::drivers::{Drivers, KNOWN};
@@ -66,8 +67,12 @@ fn unknown(driver: &str, drivers: &Drivers) -> String {
 /// A checked node as JSON: what the schema takes for text keeps its source text.
 fn to_json(root: &Json, schema: &Json, node: &Node) -> Json {
     let parts = parts(root, schema);
-    let keeps_text =
-        ["x-text", "x-duration"].iter().any(|keyword| parts.iter().any(|part| part.contains_key(*keyword)));
+    let is = |keyword: &str| parts.iter().any(|part| part.contains_key(keyword));
+    // In one notation: `60s` and `1m` are the same work.
+    if let Some(length) = parse_duration(&node.text).ok().filter(|_| is("x-duration")) {
+        return Json::String(format_duration(length));
+    }
+    let keeps_text = is("x-text") || is("x-duration");
     match &node.value {
         Value::Bool(_) | Value::Int(_) | Value::Float(_) if keeps_text => Json::String(node.text.to_string()),
         Value::Null | Value::Refused => Json::Null,

@@ -4,10 +4,10 @@
 //! and meaning (names that must exist, numbers that must fit) are told in one go: what the structure's problems left
 //! readable is typed and validated too.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use herdlet_api_types::job::Job;
-use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
+use herdlet_api_types::manifest::{API_VERSION, JobManifest, VolumeManifest};
 use herdlet_api_types::volume::Volume;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use super::drivers::Drivers;
 use super::findings::Findings;
 use super::prune::{Pruned, typed};
 use super::{config, unbuilt, validate};
-use crate::desired::yaml::{self, Document, Problem, Problems};
+use crate::desired::yaml::{self, Checked, Document, Entry, Node, Problem, Problems, Style, Value, nearest};
 
 /// What a document holds.
 #[derive(Debug)]
@@ -52,10 +52,42 @@ pub(super) struct Outcome {
 /// Reads a document of any kind.
 pub(super) fn read(document: &mut Document, drivers: &Drivers) -> Outcome {
     document.ignore_fields("x-");
-    match kind(document) {
-        Some(Kind::Job) => read_job(document, drivers),
-        Some(Kind::Volume) => read_volume(document),
-        None => Outcome { problems: no_kind(document), ..Outcome::default() },
+    if let Some(kind) = kind(document) {
+        return read_kind(kind, document, drivers);
+    }
+    let problems = no_kind(document);
+    let Some(kind) = meant(document) else { return Outcome { problems, ..Outcome::default() } };
+    // What its head says wrong was told with all kinds that there are; of the rest it is the one that was probably meant.
+    let rest = read_kind(kind, document, drivers);
+    let mut outcome = Outcome { problems, warnings: rest.warnings, content: None };
+    outcome.problems.add_more(rest.problems.more());
+    outcome.problems.extend(rest.problems.into_vec().into_iter().filter(|problem| problem.path != "kind"));
+    outcome
+}
+
+fn read_kind(kind: Kind, document: &Document, drivers: &Drivers) -> Outcome {
+    match kind {
+        Kind::Job => read_job(document, drivers),
+        Kind::Volume => read_volume(document),
+    }
+}
+
+/// The kind that a document without a right one was probably to be: by its name, else by what it holds.
+fn meant(document: &Document) -> Option<Kind> {
+    let version = document.at("apiVersion");
+    let is_ours = version.is_none_or(|version| version.node.text.starts_with("herdlet/"));
+    match document.at("kind") {
+        _ if !is_ours => None,
+        Some(kind) => match nearest(&kind.node.text, ["Job", "Volume"].into_iter()) {
+            Some("Job") => Some(Kind::Job),
+            Some(_) => Some(Kind::Volume),
+            None => None,
+        },
+        None if document.at("spec.groups").is_some() => Some(Kind::Job),
+        None if document.at("spec.host_path").is_some() || document.at("spec.plugin_id").is_some() => {
+            Some(Kind::Volume)
+        }
+        None => None,
     }
 }
 
@@ -97,7 +129,7 @@ fn kind(document: &Document) -> Option<Kind> {
 }
 
 fn read_job(document: &Document, drivers: &Drivers) -> Outcome {
-    let (mut problems, pruned) = structure::<JobManifest>(document, &JOB);
+    let (mut problems, pruned) = structure::<JobManifest>(document, &JOB, "Job");
     let Some(Pruned { value: mut manifest, lost }) = pruned else {
         return Outcome { problems, ..Outcome::default() };
     };
@@ -112,7 +144,7 @@ fn read_job(document: &Document, drivers: &Drivers) -> Outcome {
 }
 
 fn read_volume(document: &Document) -> Outcome {
-    let (mut problems, pruned) = structure::<VolumeManifest>(document, &VOLUME);
+    let (mut problems, pruned) = structure::<VolumeManifest>(document, &VOLUME, "Volume");
     let Some(Pruned { value: manifest, lost }) = pruned else {
         return Outcome { problems, ..Outcome::default() };
     };
@@ -126,17 +158,24 @@ fn read_volume(document: &Document) -> Outcome {
 }
 
 /// Everything wrong with the structure, and what of it can be read in spite of that.
-fn structure<T: DeserializeOwned>(document: &Document, schema: &Schema) -> (Problems, Option<Pruned<T>>) {
+fn structure<T: DeserializeOwned>(
+    document: &Document,
+    schema: &Schema,
+    kind: &str,
+) -> (Problems, Option<Pruned<T>>) {
     let unbuilt = unbuilt::find(document, schema);
     let mut problems = Problems::new();
-    let checked = yaml::check(&document.root(), schema);
+    let Checked { problems: checked, absent } = yaml::check_fields(&document.root(), schema);
     // Of the same place, that it isn't built says more than that it is unknown.
     problems.extend(
         checked.iter().filter(|problem| !unbuilt.iter().any(|told| told.path == problem.path)).cloned(),
     );
     problems.extend(unbuilt);
-    let pruned = match typed(document) {
-        Ok(pruned) => Some(pruned),
+    let pruned = match typed(document, &head(document, kind)) {
+        Ok(Pruned { value, mut lost }) => {
+            lost.extend(absent);
+            Some(Pruned { value, lost })
+        }
         Err(problem) if problems.is_empty() => {
             problems.push(problem);
             None
@@ -144,6 +183,21 @@ fn structure<T: DeserializeOwned>(document: &Document, schema: &Schema) -> (Prob
         Err(_) => None,
     };
     (problems, pruned)
+}
+
+/// What every document of a kind has, so that the rest can be read where it is missing.
+fn head(document: &Document, kind: &str) -> Node {
+    let node = |value: Value, text: &str| {
+        let (style, position) = (Style::Plain, document.root.position);
+        Node { value, text: text.into(), style, position }
+    };
+    let text = |text: &str| node(Value::Str, text);
+    let map = || node(Value::Map(Vec::new()), "");
+    let fields =
+        [("apiVersion", text(API_VERSION)), ("kind", text(kind)), ("metadata", map()), ("spec", map())];
+    let key_position = document.root.position;
+    let entry = |(key, value): (&str, Node)| Entry { key: key.into(), key_position, value: Arc::new(value) };
+    node(Value::Map(fields.into_iter().map(entry).collect()), "")
 }
 
 fn to_json<T: serde::Serialize>(manifest: &T) -> serde_json::Value {

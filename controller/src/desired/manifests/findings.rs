@@ -40,10 +40,15 @@ impl<'d> Findings<'d> {
         at: &Trail<'_>,
         message: impl FnOnce() -> String,
     ) {
-        if !self.is_lost(within) {
+        if !self.is_unread(within) {
             let is_told = self.problems.len() < Problems::SHOWN_MAX;
             self.problem(at, if is_told { message() } else { "refers to what is not there".to_owned() });
         }
+    }
+
+    /// Something that follows from the job's type; left out when that could not be read.
+    pub(super) fn of_type(&mut self, at: &Trail<'_>, message: impl Into<String>) {
+        self.absent(&Trail::begin("spec").field("type"), at, message);
     }
 
     /// Something is accepted, but worth saying.
@@ -54,7 +59,7 @@ impl<'d> Findings<'d> {
     }
 
     /// Whether a list or map, something around it, one of its items or an item's name could not be read.
-    fn is_lost(&self, within: &Trail<'_>) -> bool {
+    pub(super) fn is_unread(&self, within: &Trail<'_>) -> bool {
         let within = within.to_string();
         self.lost
             .iter()

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use crate::desired::yaml::{Document, Node, PathStep, Place, Problem, Value, from_node, parse_path};
+use crate::desired::yaml::{
+    Document, Entry, Node, PathStep, Place, Problem, Problems, Value, from_node, parse_path,
+};
 
 /// A value, and what was left out of it.
 pub(super) struct Pruned<T> {
@@ -18,15 +20,19 @@ pub(super) struct Pruned<T> {
 }
 
 /// So many misfits are left out before we give up: each costs another reading.
-const MISFITS_MAX: usize = 32;
+const MISFITS_MAX: usize = Problems::SHOWN_MAX;
 
-/// Types a document, leaving out what doesn't fit.
+/// Types a document, leaving out what doesn't fit. Of the fields of the document itself those of `whole` take the place of what is
+/// not there or doesn't fit.
 ///
 /// # Errors
 /// The first misfit of a document that can't be typed at all.
-pub(super) fn typed<T: DeserializeOwned>(document: &Document) -> Result<Pruned<T>, Problem> {
+pub(super) fn typed<T: DeserializeOwned>(document: &Document, whole: &Node) -> Result<Pruned<T>, Problem> {
     let mut root = Arc::clone(&document.root);
     let mut lost: Vec<String> = Vec::new();
+    if let Some(completed) = completed(&root, whole, &mut lost) {
+        root = completed;
+    }
     loop {
         let problem = match from_node(&Place { source: &document.source, path: String::new(), node: &root }) {
             Ok(value) => return Ok(Pruned { value, lost }),
@@ -45,6 +51,31 @@ pub(super) fn typed<T: DeserializeOwned>(document: &Document) -> Result<Pruned<T
         root = next;
         lost.push(path);
     }
+}
+
+/// The tree with the fields that it must have; none where it has them.
+fn completed(root: &Node, whole: &Node, lost: &mut Vec<String>) -> Option<Arc<Node>> {
+    let Value::Map(entries) = &root.value else { return None };
+    let fits = |entry: &Entry, wanted: &Entry| match &wanted.value.value {
+        Value::Map(_) => matches!(entry.value.value, Value::Map(_)),
+        Value::Null
+        | Value::Bool(_)
+        | Value::Int(_)
+        | Value::Float(_)
+        | Value::Str
+        | Value::Seq(_)
+        | Value::Refused => entry.value == wanted.value || entry.value.text == wanted.value.text,
+    };
+    let mut entries = entries.clone();
+    for wanted in whole.entries().unwrap_or_default() {
+        match entries.iter_mut().find(|entry| entry.key == wanted.key) {
+            Some(entry) if fits(entry, wanted) => continue,
+            Some(entry) => entry.value = Arc::clone(&wanted.value),
+            None => entries.push(wanted.clone()),
+        }
+        lost.push(wanted.key.to_string());
+    }
+    (!lost.is_empty()).then(|| Arc::new(Node { value: Value::Map(entries), ..root.clone() }))
 }
 
 /// The tree without what is at the end of a path: a field is removed, an item becomes an empty map.

@@ -176,6 +176,62 @@ fn an_expression_that_launches_nothing_is_said() {
 }
 
 #[test]
+fn an_expression_whose_years_are_over_is_said() {
+    let set = read(
+        "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {type: batch,
+          periodic: {crons: [\"0 0 * * * 2001\", \"0 0 * * *\"]}, groups: [{name: g, tasks: [{name: t, driver: mock}]}]}}",
+    )
+    .unwrap_or_else(|all| panic!("{all}"));
+    let warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "test.yaml:2:30: spec.periodic.crons[0]: names only years that are over: nothing is launched by it any more"
+        ]
+    );
+}
+
+#[test]
+fn an_attribute_that_no_node_has_is_said() {
+    let set = read(
+        "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {
+          constraints: [{attribute: '${attr.kernel.nam}', value: linux}, {distinct_property: '${meta.rack}'}],
+          affinities: [{attribute: '${attr.cpu.arch}', value: '${node.clas}'}],
+          groups: [{name: g, tasks: [{name: t, driver: mock}]}]}}",
+    )
+    .unwrap_or_else(|all| panic!("{all}"));
+    let warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "test.yaml:2:37: spec.constraints[0].attribute: no node has `${attr.kernel.nam}`; did you mean `${attr.kernel.name}`?",
+            "test.yaml:3:63: spec.affinities[0].value: no node has `${node.clas}`; did you mean `${node.class}`?"
+        ]
+    );
+}
+
+/// `60s` was written where `1m` had stood, and every allocation was replaced.
+#[test]
+fn a_length_of_time_in_a_config_is_the_same_however_it_is_written() {
+    let config = |length: &str, args: &str| {
+        let text = format!(
+            "{{apiVersion: herdlet/v1, kind: Job, metadata: {{name: a}}, spec: {{groups: [{{name: g, tasks: [
+               {{name: t, driver: mock, config: {{run_for: {length}}}}},
+               {{name: u, driver: raw_exec, config: {{command: x, args: [{args}]}}}}]}}]}}}}"
+        );
+        read(&text).unwrap_or_else(|all| panic!("{all}")).jobs.remove(0).object
+    };
+    assert_eq!(config("60s", "60s"), config("1m", "60s"));
+    assert_eq!(config("0", "60s"), config("0s", "60s"));
+    assert_ne!(config("61s", "60s"), config("1m", "60s"));
+    assert_ne!(
+        config("1m", "60s"),
+        config("1m", "1m"),
+        "of an argument nobody says that it is a length of time"
+    );
+}
+
+#[test]
 fn a_driver_with_files_of_its_own_takes_mounts_anywhere() {
     let mut drivers = Drivers::built_in();
     let mut rules = drivers.get("mock").unwrap().clone();

@@ -14,6 +14,7 @@ use super::drivers::Drivers;
 use super::findings::Findings;
 use crate::desired::yaml::Trail;
 
+mod attributes;
 mod bounds;
 mod children;
 mod constraint;
@@ -107,7 +108,7 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
             "a {} job has one allocation of a group on each machine; remove `count`, or write 0 for none",
             job.kind.as_str()
         );
-        findings.problem(&trail.field("count"), message);
+        findings.of_type(&trail.field("count"), message);
     }
     if let Some(restart) = &spec.restart {
         policy::restart(&policy::of_group(restart, job.kind), &trail.field("restart"), findings);

@@ -42,9 +42,23 @@ pub use prepare::schema_for;
 /// | `x-command` | `true` | on a string: `[a, b]` is told to be `command: a` and `args: [b]` |
 /// | `x-misplaced` | `{name: sentence}` | on a map, or on the root for all maps: fields that people write there in vain |
 pub fn check(place: &Place<'_>, schema: &Schema) -> Problems {
-    let mut walk = Walk { root: schema.as_value(), source: place.source, problems: Problems::new() };
+    check_fields(place, schema).problems
+}
+
+/// What comparing with a schema came to.
+pub(crate) struct Checked {
+    /// Every problem.
+    pub(crate) problems: Problems,
+    /// Paths of fields that are not there and were told of: missing names, and those that an unknown field was probably to be.
+    pub(crate) absent: Vec<String>,
+}
+
+/// Compares what is at a place with a schema, and says of which fields nothing is known.
+pub(crate) fn check_fields(place: &Place<'_>, schema: &Schema) -> Checked {
+    let mut walk =
+        Walk { root: schema.as_value(), source: place.source, problems: Problems::new(), absent: Vec::new() };
     walk.node(schema.as_value(), place.node, &Trail::begin(&place.path), None);
-    walk.problems
+    Checked { problems: walk.problems, absent: walk.absent }
 }
 
 /// A walk through tree and schema side by side.
@@ -52,6 +66,8 @@ struct Walk<'s> {
     root: &'s Json,
     source: &'s str,
     problems: Problems,
+    /// See [`Checked`].
+    absent: Vec<String>,
 }
 
 /// The maps around where the walk stands, for fields that belong further out.

@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use herdlet_api_types::{InstanceId, service::Registration};
+use herdlet_api_types::{AllocId, InstanceId, service::Registration};
 use tokio::sync::{Notify, watch};
 
 mod client;
@@ -82,6 +82,15 @@ impl Consul {
         })
     }
 
+    /// A client for an agent that there is not.
+    #[cfg(any(test, fuzzing))]
+    #[expect(clippy::expect_used, reason = "for tests only")]
+    pub(crate) fn absent() -> Self {
+        let config = ConsulConfig::resolve(Some("unix:///nonexistent/consul.sock"), None, |_| None);
+        let client = config.ok().and_then(|config| Self::new(&config, InstanceId("test".to_owned())).ok());
+        client.expect("nothing is asked")
+    }
+
     /// Whether somebody said where the agent is. Where nobody did, it is asked only if something is registered in it.
     pub fn is_named(&self) -> bool {
         self.is_named
@@ -136,6 +145,15 @@ impl Consul {
             let why = format!("deregister service {id}: Consul holds it still");
             Err(CatalogFailure { class: Class::Retry, why })
         }))
+    }
+
+    /// Whether the agent answers what a registration asks first. Changes nothing, and nothing of this should be there from now on.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be asked.
+    pub async fn ask(&self, alloc: AllocId) -> Result<(), CatalogError> {
+        self.list_entries(&mark(META_ALLOC, &alloc.to_string())).await.map(drop).map_err(one)
     }
 
     /// Whether the agent holds exactly these registrations for `owner`.

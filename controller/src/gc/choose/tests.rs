@@ -116,6 +116,32 @@ fn a_disk_that_fills_takes_one_after_the_other() {
     assert_eq!(due(10, 96), told("96 % of the disk's inodes are used, gc_inode_usage_threshold is 95"));
 }
 
+/// Planning the oldest of three had panicked. With the disk full it was chosen each time and never given up, and nothing else was chosen.
+#[test]
+fn what_is_left_alone_is_not_chosen_and_keeps_nothing_else_from_being_so() {
+    let (job, mut allocs) = batch("j", &[(1, false), (2, false), (3, true)]);
+    Arc::make_mut(&mut allocs[0]).quarantined = true;
+    let due = |job: &Arc<JobView>, hours: i64| {
+        let (now, usage) = (UnixNanos(THEN.0 + hours * HOUR), Usage { disk: 99, inodes: 0 });
+        let jobs = [Arc::clone(job)];
+        let seen = Seen { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage, now };
+        let chosen = choose(&Rules::default(), &seen);
+        let told = |choice: &Choice| (choice.ended.name.clone(), choice.ended.due);
+        chosen.iter().map(told).collect::<Vec<_>>()
+    };
+    let others = [("j.g[1]".to_owned(), Some(Due::Disk)), ("j.g[2]".to_owned(), None)];
+    assert_eq!(due(&job, 4), others, "the job is not over either: it has one that is left alone");
+    assert_eq!(due(&job, 500), others);
+    let left_alone = Arc::new(JobView { quarantined: true, ..JobView::clone(&job) });
+    Arc::make_mut(&mut allocs[0]).quarantined = false;
+    let now = UnixNanos(THEN.0 + 500 * HOUR);
+    let jobs = [left_alone];
+    let seen = Seen { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage: Usage::default(), now };
+    let chosen = choose(&Rules::default(), &seen);
+    assert!(chosen.iter().all(|choice| choice.ended.kind == EndedKind::Alloc), "{chosen:?}");
+    assert_eq!(chosen.len(), 3, "what such a job has left can go");
+}
+
 #[test]
 fn the_next_job_is_waited_for_and_a_clock_that_was_set_back_collects_nothing() {
     let ((a, a_allocs), (b, b_allocs)) = (batch("a", &[(0, false)]), batch("b", &[(1, false)]));

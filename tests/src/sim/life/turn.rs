@@ -366,6 +366,7 @@ impl Life {
             Command::SetAllocHealth { .. } => self.met.note(Kind::Judge),
             Command::DeleteVolume { .. } => self.met.note(Kind::VolumeDelete),
             Command::StopAlloc { .. } => self.met.note(Kind::Stop),
+            Command::SkipShutdownDelay { .. } => self.met.note(Kind::SkipDelay),
             Command::Collect { .. } => self.collected(reply)?,
             Command::Restart { .. } => self.met.note(Kind::Restart),
             Command::Signal { .. } | Command::Explain { .. } => {}
@@ -474,6 +475,7 @@ impl Life {
             | Verb::Destroy { .. }
             | Verb::Prestop { .. }
             | Verb::Look
+            | Verb::Ask
             | Verb::Start { .. }
             | Verb::Withdraw
             | Verb::Recover { .. }

@@ -44,6 +44,8 @@ impl Writer<'_> {
         let Some(index) = self.index_of(task) else { return };
         if !self.state.durable.adopted {
             self.adopt();
+            // Whoever began it may have sent its services too.
+            self.state.durable.offered = None;
         }
         if self.known(index).is_none_or(|known| known.attempt >= attempt) {
             return;

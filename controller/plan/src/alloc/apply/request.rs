@@ -52,7 +52,7 @@ impl Writer<'_> {
             if task.is_some_and(|task| task != &*known.name) {
                 continue;
             }
-            let Run::Running { attempt, .. } = known.run else { continue };
+            let Some(attempt) = known.signalled_attempt() else { continue };
             sent = true;
             self.note(index, TaskEventKind::Signaling, format!("Task being sent signal {signal}"));
             *self.generation += 1;

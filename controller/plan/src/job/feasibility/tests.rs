@@ -57,6 +57,38 @@ fn datacenters_and_node_pool_are_names_of_the_node() {
     assert!(told(|job| job.node_pool = "gpu".to_owned()).contains("must be in \"gpu\""));
 }
 
+/// A job with three mistakes in its constraints was mended three times: only the first was told each time.
+#[test]
+fn all_that_keeps_a_group_away_is_told_in_one_go() {
+    let mut job = job();
+    let windows = constraint("${attr.kernel.name}", Operator::Equal, "windows");
+    job.datacenters = vec!["eu-*".to_owned()];
+    job.constraints = vec![windows.clone(), constraint("${meta.rack}", Operator::Equal, "r1")];
+    job.groups[0].constraints = vec![windows, constraint("${meta.rack}", Operator::NotEqual, "r1")];
+    job.groups[0].tasks[0].constraints.push(constraint("${attr.gpu}", Operator::IsSet, ""));
+    let why = check(&job, &job.groups[0], &node()).expect_err("nothing of it holds");
+    assert_eq!(
+        why.message,
+        "this node is in datacenter \"dc1\", and must be in one of: eu-*; change `datacenters` of the job, or `datacenter` in \
+         the agent's config; ${attr.kernel.name} is \"linux\" on this node, and must be \"windows\"; \
+         ${meta.rack} is \"r1\" on this node, and must not be \"r1\"; \
+         ${attr.gpu} is not set on this node, and must be set (constraint of task t)"
+    );
+    assert_eq!(
+        why.filtered_by,
+        ["${attr.kernel.name} = windows", "${meta.rack} != r1", "${attr.gpu} is_set"]
+    );
+    job.groups[0].constraints =
+        (0..100).map(|name| constraint("${meta.rack}", Operator::Equal, &format!("x{name}"))).collect();
+    let why = check(&job, &job.groups[0], &node()).expect_err("nothing of it holds");
+    assert!(why.message.ends_with("must be \"x5\"; and 95 more"), "{}", why.message);
+    let hosts = constraint("", Operator::DistinctHosts, "");
+    let racks = constraint("${meta.rack}", Operator::DistinctProperty, "2");
+    (job.constraints, job.groups[0].constraints) = (vec![hosts], vec![racks]);
+    let why = check_distinct(&job, &job.groups[0], 3, 2).expect_err("there are too many");
+    assert_eq!(why.filtered_by.len(), 2, "{}", why.message);
+}
+
 #[test]
 fn what_is_distinct_looks_at_other_allocations() {
     assert!(!is_distinct(&job(), &job().groups[0]), "nothing is");

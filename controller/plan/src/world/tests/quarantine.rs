@@ -18,7 +18,9 @@ fn what_made_the_planner_panic_is_left_alone_and_shown_also_by_the_next_agent() 
             bench.world.quarantine(bench.now, &Key::Alloc(alloc), "index out of bounds", dirty, turn);
         }
         bench.plan();
-        let shown = bench.shown().expect("it was shown").convergence;
+        let shown = bench.shown().expect("it was shown");
+        assert!(shown.quarantined);
+        let shown = shown.convergence;
         assert_eq!(shown.state, ConvergenceState::Failed);
         assert!(shown.message.ends_with("index out of bounds"), "{}", shown.message);
         let job = bench.world.jobs.values().next().and_then(|job| job.shown.clone());
@@ -40,6 +42,7 @@ fn a_job_and_a_volume_that_made_the_planner_panic_are_shown_until_somebody_acts(
         let (dirty, turn) = (&mut bench.dirty, &mut bench.turn);
         bench.world.quarantine(bench.now, &key, "index out of bounds", dirty, turn);
     }
+    assert!(bench.job().quarantined);
     let shown = bench.job().convergence;
     assert_eq!(shown.state, ConvergenceState::Failed);
     assert!(shown.message.ends_with("it is left alone: index out of bounds"), "{}", shown.message);

@@ -1,7 +1,7 @@
 //! Groups that are scaled: a new version, what is remembered, and what is refused.
 
 use herdlet_api_types::scaling::ScalingNote;
-use std_alloc::string::ToString;
+use std_alloc::{format, string::ToString};
 
 use super::*;
 
@@ -76,4 +76,29 @@ fn a_group_that_is_rolled_out_is_not_scaled() {
     );
     assert!(events(&bench).is_empty() && bench.job().version == 0);
     assert!(matches!(scale(&mut bench, Some(1)), Reply::Applied { .. }), "nothing changes by it");
+}
+
+/// A child of a job that is dispatched was given another count, and ran twice what it was made for.
+#[test]
+fn a_child_is_not_scaled() {
+    let mut bench = Bench::new();
+    let group = group("g", 1, vec![task("main")]);
+    let parent = Job { parameterized: Some(Default::default()), ..job("j", JobType::Batch, vec![group]) };
+    bench.apply(vec![parent.clone()], Vec::new());
+    let dispatch = Command::Dispatch { job: parent.key(), dispatch: Default::default() };
+    let Reply::Dispatched { job: child, .. } = bench.ask(dispatch).0 else { panic!("it may") };
+    let scale = |bench: &mut Bench, job: &JobKey, count| {
+        let (job, group, note) = (job.clone(), "g".to_owned(), ScalingNote::default());
+        bench.ask(Command::Scale { job, group, count, note }).0
+    };
+    let Reply::Refused(Refusal::Invalid(why)) = scale(&mut bench, &child, Some(2)) else { panic!("no") };
+    let expected =
+        "was made of \"j\" and can't be scaled; scale \"j\", whose next children have the new count";
+    assert_eq!(why, format!("job \"{child}\" {expected}"));
+    assert_eq!(bench.world.jobs[&child].current.groups[0].count, 1);
+    assert!(matches!(scale(&mut bench, &child, None), Reply::Applied { .. }), "what is said is noted");
+    assert!(matches!(scale(&mut bench, &parent.key(), Some(2)), Reply::Applied { .. }));
+    let dispatch = Command::Dispatch { job: parent.key(), dispatch: Default::default() };
+    let Reply::Dispatched { job: child, .. } = bench.ask(dispatch).0 else { panic!("it may") };
+    assert_eq!(bench.world.jobs[&child].current.groups[0].count, 2);
 }

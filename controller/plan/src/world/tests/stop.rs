@@ -1,6 +1,13 @@
 //! Stopping one allocation by request: its job makes another in its place.
 
+use herdlet_api_types::Duration;
+
 use super::*;
+use crate::{
+    event::Ending,
+    job::rollout::has_ended,
+    state::{Run, StopStep},
+};
 
 fn stop(bench: &mut Bench, alloc: AllocId) -> Reply {
     bench.ask(Command::StopAlloc { alloc }).0
@@ -38,4 +45,117 @@ fn a_stop_by_request_is_one_change() {
     let alloc = bench.id();
     let mut grown = || bench.ask(Command::StopAlloc { alloc }).1;
     assert_eq!([grown(), grown()], [1, 0]);
+}
+
+/// Of two delays, the group's and then the task's, each of an hour.
+fn delayed() -> Bench {
+    let hour = Duration::from_secs(3_600);
+    let mut jobs = one_task();
+    jobs[0].groups[0].shutdown_delay = hour;
+    jobs[0].groups[0].tasks[0].shutdown_delay = hour;
+    let mut bench = Bench::new();
+    bench.apply(jobs, Vec::new());
+    bench.settle();
+    bench
+}
+
+fn skip(bench: &mut Bench, of: Ending) -> u64 {
+    let (reply, grown) = bench.ask(Command::SkipShutdownDelay { of });
+    assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
+    grown
+}
+
+/// The times and the first signal's that are waited for and asked for.
+fn asked_to_end(bench: &mut Bench) -> bool {
+    let is_stop = |action: &Action| matches!(action.verb, Verb::Stop { .. });
+    bench.turn.actions.iter().any(is_stop)
+}
+
+/// An hour was written by mistake for a second. Nothing but the agent's end shortened it.
+#[test]
+fn a_delay_that_runs_ends_when_somebody_asks_for_it() {
+    let key = one_task()[0].key();
+    for asked in [Command::Delete { job: key.clone() }, Command::Stop { job: key.clone() }] {
+        let mut bench = delayed();
+        bench.ask(asked.clone());
+        bench.now = at(100);
+        assert!(!asked_to_end(&mut bench), "its delay runs: {asked:?}");
+        assert_eq!(skip(&mut bench, Ending::Job(key.clone())), 1);
+        assert!(asked_to_end(&mut bench), "{asked:?}");
+        assert_eq!(skip(&mut bench, Ending::Job(key.clone())), 0, "asked for once more, nothing changes");
+        bench.settle();
+        let left = bench.world.allocations().any(|(_, state)| !has_ended(&state.durable));
+        assert!(!left, "{asked:?}");
+        assert_eq!(skip(&mut bench, Ending::Job(key.clone())), 0, "what is gone needs nothing");
+    }
+}
+
+#[test]
+fn the_delay_of_a_task_ends_as_well_and_a_killed_agent_knows_of_it() {
+    let mut bench = delayed();
+    let alloc = bench.id();
+    assert_eq!(skip(&mut bench, Ending::Alloc(alloc)), 0, "it is not being stopped");
+    stop(&mut bench, alloc);
+    // The group's delay is over, and the task's runs.
+    bench.now = at(3_700);
+    bench.dirty.insert(Key::Alloc(alloc));
+    bench.plan();
+    bench.settle();
+    let step = |bench: &Bench| {
+        let (_, state) = bench.world.allocation(alloc).expect("it is known");
+        match &state.durable.tasks[0].run {
+            Run::Stopping { step, .. } => Some(core::mem::discriminant(step)),
+            Run::Waiting
+            | Run::BackingOff { .. }
+            | Run::Starting { .. }
+            | Run::Running { .. }
+            | Run::Dead => None,
+        }
+    };
+    let until = Deadline::after(at(1), Duration::ZERO);
+    assert_eq!(step(&bench), Some(core::mem::discriminant(&StopStep::Delay { until })));
+    // It runs, and hears of signals.
+    let signal = Command::Signal { alloc, task: None, signal: "SIGHUP".to_owned() };
+    assert!(matches!(bench.ask(signal.clone()).0, Reply::Accepted { .. }));
+    let is_signal = |action: &Action| matches!(&action.verb, Verb::Signal { attempt: 1, .. });
+    assert!(bench.turn.actions.iter().any(is_signal), "{:?}", bench.turn.actions);
+    bench.turn.actions.clear();
+    assert_eq!(skip(&mut bench, Ending::Alloc(alloc)), 1);
+    assert!(asked_to_end(&mut bench));
+    assert!(matches!(bench.ask(signal).0, Reply::Refused(Refusal::Conflict(_))), "it is asked to end");
+    bench.restart(at(3_701));
+    let (_, state) = bench.world.allocation(alloc).expect("it is known");
+    assert!(state.durable.no_shutdown_delay);
+    assert_eq!(step(&bench), Some(core::mem::discriminant(&StopStep::Kill { until })));
+}
+
+#[test]
+fn without_its_delay_nothing_waits_and_what_takes_its_place_has_its_own() {
+    let mut bench = delayed();
+    let old = bench.id();
+    stop(&mut bench, old);
+    skip(&mut bench, Ending::Alloc(old));
+    bench.restart(at(2));
+    bench.settle();
+    assert!(bench.world.allocation(old).is_none_or(|(_, state)| has_ended(&state.durable)));
+    let next = bench.world.allocations().find(|(spec, _)| spec.previous == Some(old));
+    let (_, state) = next.expect("its job goes on");
+    assert!(!state.durable.no_shutdown_delay);
+}
+
+/// A job was deleted without its delays before all folders were read, and a folder wanted it after all.
+#[test]
+fn what_goes_on_after_all_has_its_delay_when_it_ends() {
+    let mut bench = delayed();
+    let (alloc, key) = (bench.id(), one_task()[0].key());
+    bench.world.ctx.complete = false;
+    bench.ask(Command::Delete { job: key.clone() });
+    assert_eq!(skip(&mut bench, Ending::Job(key)), 1);
+    let (text, hurried) = (Job::clone(&bench.job().job), |bench: &Bench| {
+        let (spec, state) = bench.world.allocation(alloc).expect("it is kept");
+        (spec.desired, state.durable.no_shutdown_delay)
+    });
+    assert_eq!(hurried(&bench), (Desired::Run, true));
+    bench.apply(vec![text], Vec::new());
+    assert_eq!(hurried(&bench), (Desired::Run, false));
 }

@@ -23,6 +23,30 @@ fn mounts_are_left_alone_until_their_volume_is_there() {
     assert_eq!(bench.turn.actions[0].verb, Verb::Look);
 }
 
+/// A group asked for a volume that no task mounts. It ran without it, on a machine that was not meant for it.
+#[test]
+fn a_volume_that_no_task_mounts_is_waited_for_as_well() {
+    let mut jobs = mounting();
+    jobs[0].groups[0].tasks[0].volume_mounts.clear();
+    let mut bench = Bench::new();
+    bench.apply(jobs, Vec::new());
+    bench.settle();
+    let shown = bench.shown().expect("it was shown");
+    assert_eq!(shown.convergence.state, ConvergenceState::Waiting);
+    assert_eq!(shown.convergence.message, "group: waits for volume \"data\"");
+    assert_eq!(shown.tasks[0].attempt, 0, "nothing was started");
+    bench.apply(Vec::new(), vec![data(false)]);
+    bench.settle();
+    let shown = bench.shown().expect("it was shown");
+    assert_eq!((shown.convergence.state, shown.tasks[0].attempt), (ConvergenceState::Converged, 1));
+    // What runs is left alone where the volume goes, and nothing else is started before it is back.
+    bench.world.ctx.volumes.get_mut("data").expect("the volume").part = PartState::Absent;
+    let alloc = bench.id();
+    bench.dirty.insert(Key::Alloc(alloc));
+    bench.plan();
+    assert!(bench.turn.actions.is_empty(), "{:?}", bench.turn.actions);
+}
+
 #[test]
 fn a_mount_may_be_written_to_where_task_group_and_volume_allow_it() {
     for case in 0..8u8 {

@@ -156,6 +156,24 @@ fn slips_in_hcl_are_told_with_their_place() {
     }
 }
 
+/// One value that could not be evaluated hid all that was wrong with the rest.
+#[test]
+fn beside_a_value_that_is_not_known_the_rest_is_told_as_well() {
+    let text = "job \"a\" {\n  type = var.x\n  periodic {\n    crons = [\"0 0 * * *\"]\n  }\n  group \"g\" {\n    cuont = 2\n    \
+                count = local.y\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        comand = \"x\"\n      }\n    \
+                }\n  }\n}\n";
+    assert_eq!(
+        wrong("a.hcl", text),
+        "a.hcl:2:14: there is no variable `x`\n\
+         a.hcl:7:5: spec.groups[0].cuont: unknown field `cuont`; did you mean `count`?\n\
+         a.hcl:8:19: there is no local `y`\n\
+         a.hcl:12:9: spec.groups[0].tasks[0].config.comand: unknown field `comand`; did you mean `command`?"
+    );
+    // Which blocks there are is not known: nothing is missing.
+    let text = "job \"a\" {\n  dynamic \"group\" {\n    for_each = var.x\n    content {\n    }\n  }\n}\n";
+    assert_eq!(wrong("a.hcl", text), "a.hcl:3:20: there is no variable `x`");
+}
+
 #[test]
 fn slips_in_json_are_told_by_the_paths_of_the_api() {
     let job = |fields: &str| {

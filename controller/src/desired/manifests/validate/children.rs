@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use herdlet_api_types::job::{Job, PayloadRule};
-use herdlet_api_types::manifest::{JobManifest, Periodic, TaskSpec};
+use herdlet_api_types::UnixNanos;
+use herdlet_api_types::job::{self, Job, PayloadRule};
+use herdlet_api_types::manifest::{JobManifest, Periodic, TaskSpec, defaults::TIME_ZONE};
 use herdlet_plan::job::periodic::{
-    calendar::{EXPRESSIONS_LEN_MAX, zone},
+    calendar::{Calendar, EXPRESSIONS_LEN_MAX, zone},
     cron::Cron,
 };
 
@@ -28,7 +29,7 @@ pub(super) fn of_job(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findin
             "only a batch or sysbatch job can be dispatched, this is a {} job; write `type: batch`",
             job.kind.as_str()
         );
-        return findings.problem(&trail, message);
+        findings.of_type(&trail, message);
     }
     let mut seen = BTreeSet::new();
     for (keys, name) in [(&written.meta_required, "meta_required"), (&written.meta_optional, "meta_optional")]
@@ -63,15 +64,20 @@ fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Fin
             "only a batch or sysbatch job can be periodic, this is a {} job; write `type: batch`",
             job.kind.as_str()
         );
-        return findings.problem(trail, message);
+        findings.of_type(trail, message);
     }
     let crons = written.crons.as_deref().unwrap_or_default();
     match (&written.cron, crons) {
-        (None, []) => findings.problem(trail, "needs `cron`, for instance \"0 3 * * *\" or \"@hourly\""),
+        (None, []) => {
+            let message = "needs `cron`, for instance \"0 3 * * *\" or \"@hourly\"";
+            if !findings.is_unread(&trail.field("crons")) {
+                findings.absent(&trail.field("cron"), trail, message);
+            }
+        }
         (Some(_), [_, ..]) => {
             findings.problem(&trail.field("crons"), "is beside `cron`; write all in `crons`")
         }
-        (Some(cron), []) => expression(cron, &trail.field("cron"), findings),
+        (Some(cron), []) => expression(cron, written, &trail.field("cron"), findings),
         (None, crons) if crons.len() > EXPRESSIONS_LEN_MAX => {
             let found = crons.len();
             let message = format!("must have at most {EXPRESSIONS_LEN_MAX} expressions, found {found}");
@@ -79,7 +85,7 @@ fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Fin
         }
         (None, crons) => {
             for (index, cron) in crons.iter().enumerate() {
-                expression(cron, &trail.field("crons").item(index), findings);
+                expression(cron, written, &trail.field("crons").item(index), findings);
             }
         }
     }
@@ -88,12 +94,24 @@ fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Fin
     }
 }
 
-fn expression(cron: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+fn expression(cron: &str, block: &Periodic, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     match Cron::parse(cron) {
-        Ok(cron) if cron.names_any() => {}
-        Ok(_) => findings.warning(trail, "names a day that no month has: nothing is launched by it"),
+        Ok(known) if !known.names_any() => {
+            findings.warning(trail, "names a day that no month has: nothing is launched by it");
+        }
+        Ok(_) if is_over(cron, block.time_zone.as_deref(), crate::agent::now().wall) => {
+            findings.warning(trail, "names only years that are over: nothing is launched by it any more");
+        }
+        Ok(_) => {}
         Err(complaint) => findings.problem(trail, complaint),
     }
+}
+
+/// Whether an expression names no moment after this one. Of a time zone that there is none of its own mistake is told.
+fn is_over(cron: &str, time_zone: Option<&str>, now: UnixNanos) -> bool {
+    let time_zone = time_zone.unwrap_or(TIME_ZONE).to_owned();
+    let block = job::Periodic { crons: vec![cron.to_owned()], time_zone, ..job::Periodic::default() };
+    Calendar::of(&block).is_ok_and(|calendar| calendar.next(now).is_none())
 }
 
 /// Validates `dispatch_payload` of a task.
@@ -107,7 +125,8 @@ pub(super) fn of_task(
     match &context.job.parameterized {
         None => {
             let message = "only a job that is dispatched has a payload; write `parameterized` in the job";
-            return findings.problem(trail, message);
+            let parameterized = Trail::begin("spec");
+            return findings.absent(&parameterized.field("parameterized"), trail, message);
         }
         Some(block) if block.payload == PayloadRule::Forbidden => {
             let message = "`parameterized` forbids payloads; remove one of the two";
@@ -131,5 +150,29 @@ fn file_complaint(path: &str) -> Option<&'static str> {
         Some("must have at most 1024 bytes, at most 240 in each part, and no NUL")
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cron_is_over_with_its_last_year_where_its_clocks_are() {
+        let at = |text: &str| {
+            let moment: jiff::Timestamp = text.parse().expect("a moment");
+            UnixNanos(i64::try_from(moment.as_nanosecond()).expect("it fits"))
+        };
+        for (cron, time_zone, now, expected) in [
+            ("0 3 * * * 2024", None, "2024-12-30T00:00:00Z", false),
+            ("0 3 * * * 2024", None, "2024-12-31T03:00:00Z", true),
+            ("0 3 * * * 2020-2024", None, "2026-01-01T00:00:00Z", true),
+            ("0 3 * * *", None, "2026-01-01T00:00:00Z", false),
+            ("0 23 31 12 * 2024", Some("UTC"), "2025-01-01T01:00:00Z", true),
+            ("0 23 31 12 * 2024", Some("America/New_York"), "2025-01-01T01:00:00Z", false),
+            ("0 3 * * * 2024", Some("Nowhere"), "2026-01-01T00:00:00Z", false),
+        ] {
+            assert_eq!(is_over(cron, time_zone, at(now)), expected, "{cron} {time_zone:?} {now}");
+        }
     }
 }

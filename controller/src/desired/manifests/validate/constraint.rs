@@ -9,7 +9,7 @@ use herdlet_api_types::manifest::{Affinity, Constraint, Spread};
 use herdlet_plan::job::feasibility::compare::{VALUE_BYTES_MAX, regexp};
 use herdlet_plan::job::feasibility::version::{Conditions, Rules};
 
-use super::Findings;
+use super::{Findings, attributes};
 use crate::desired::yaml::Trail;
 
 /// Where constraints stand.
@@ -39,7 +39,7 @@ pub(super) fn of(
     }
     let list = trail.field("affinities");
     if affinities.is_some_and(|affinities| !affinities.is_empty()) && kind == JobType::System {
-        return findings.problem(&list, "a system job has no choice of machines; remove `affinities`");
+        return findings.of_type(&list, "a system job has no choice of machines; remove `affinities`");
     }
     for (index, affinity) in affinities.into_iter().flatten().enumerate() {
         let trail = &list.item(index);
@@ -66,10 +66,11 @@ pub(super) fn spreads(
 ) {
     let list = trail.field("spreads");
     if spreads.is_some_and(|spreads| !spreads.is_empty()) && kind == JobType::System {
-        return findings.problem(&list, "a system job is on each machine; remove `spreads`");
+        return findings.of_type(&list, "a system job is on each machine; remove `spreads`");
     }
     for (index, spread) in spreads.into_iter().flatten().map(Spread::to_spread).enumerate() {
         let trail = &list.item(index);
+        attributes::known(&spread.attribute, &trail.field("attribute"), findings);
         let targets = trail.field("targets");
         let sum: u32 = spread.targets.iter().map(|target| u32::from(target.percent)).sum();
         if sum > 100 {
@@ -109,12 +110,35 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
             return None;
         }
     }
+    // How it compares is not known: nothing can be said of what it compares.
+    if findings.is_unread(&trail.field("operator")) {
+        return None;
+    }
     let constraint = written.to_constraint();
     let operator = constraint.operator;
     if constraint.attribute.is_empty() && operator != Operator::DistinctHosts {
-        findings.problem(trail, "`attribute` is missing, such as ${attr.kernel.name}");
+        findings.absent(
+            &trail.field("attribute"),
+            trail,
+            "`attribute` is missing, such as ${attr.kernel.name}",
+        );
     }
+    if operator == Operator::DistinctHosts && !constraint.attribute.is_empty() {
+        let message = "`distinct_hosts` is about machines and looks at no attribute; remove `attribute`, or write `distinct_property`";
+        findings.problem(&trail.field("attribute"), message);
+        return None;
+    }
+    let attribute = if operator == Operator::DistinctProperty && written.distinct_property.is_some() {
+        "distinct_property"
+    } else {
+        "attribute"
+    };
+    attributes::known(&constraint.attribute, &trail.field(attribute), findings);
     let value = &constraint.value;
+    if !operator.is_distinct() {
+        let field = short.first().map_or("value", |(name, _, _)| name);
+        attributes::known(value, &trail.field(field), findings);
+    }
     // What stands for an attribute is not known yet.
     let is_literal = !value.starts_with("${");
     let wrong = match operator {
@@ -129,6 +153,7 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
             let is_count = value.is_empty() || value.parse::<u32>().is_ok_and(|count| count > 0);
             (!is_count).then(|| format!("must be a number of allocations, at least 1, found \"{value}\""))
         }
+        _ if value.is_empty() && findings.is_unread(&trail.field("value")) => None,
         _ if value.is_empty() => Some(format!("`{}` needs a value", operator.as_str())),
         Operator::Regexp if is_literal => {
             regexp(value).err().map(|error| format!("is no regular expression: {error}"))

@@ -11,8 +11,8 @@ pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) 
     let GroupContext { group, trail, job, .. } = *context;
     let tasks = trail.field("tasks");
     let mut impossible = false;
-    for (index, task) in group.tasks.iter().enumerate() {
-        let trail = tasks.item(index);
+    for (index_of_task, task) in group.tasks.iter().enumerate() {
+        let trail = tasks.item(index_of_task);
         let list = trail.field("depends_on");
         for (index, dependency) in task.depends_on.iter().enumerate() {
             let item = list.item(index);
@@ -25,7 +25,12 @@ pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) 
                 findings.problem(&item, "a task can't wait for itself");
             } else if let Some(other) = group.task(&dependency.task) {
                 if let Some(message) = objection(task, other, dependency.condition, job.kind) {
-                    findings.problem(&item, message);
+                    let at = group.tasks.iter().position(|known| known.name == other.name);
+                    let its = tasks.item(at.unwrap_or(index_of_task));
+                    let stages = [its.field("lifecycle"), trail.field("lifecycle")];
+                    if !stages.iter().any(|stage| findings.is_unread(stage)) {
+                        findings.of_type(&item, message);
+                    }
                     impossible = true;
                 }
             } else {

@@ -71,7 +71,7 @@ pub(super) fn reschedule(
     }
     if matches!(kind, JobType::System | JobType::Sysbatch) {
         let message = format!("a {} job is not rescheduled; remove `reschedule`", kind.as_str());
-        return findings.problem(trail, message);
+        return findings.of_type(trail, message);
     }
     if *unlimited && *attempts > 0 {
         let message =
@@ -102,11 +102,15 @@ pub(super) fn update(
 ) {
     if kind.completes() {
         let message = format!("a {} job is not rolled out; remove `update`", kind.as_str());
-        return findings.problem(trail, message);
+        return findings.of_type(trail, message);
     }
     let rules = update.over(&outer.map_or(UPDATE, |outer| outer.over(&UPDATE)));
     if rules.auto_promote && rules.canary == 0 && update.auto_promote.is_some() {
-        findings.problem(&trail.field("auto_promote"), "needs canaries to promote; write `canary` too");
+        findings.absent(
+            &trail.field("canary"),
+            &trail.field("auto_promote"),
+            "needs canaries to promote; write `canary` too",
+        );
     }
     // What the outer block says alone was told there.
     let own = |written: &[bool]| outer.is_none() || written.contains(&true);

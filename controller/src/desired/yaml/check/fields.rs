@@ -9,6 +9,7 @@ use super::facets::Facets;
 use super::{Enclosing, Walk, mismatch, shorten, units};
 use crate::desired::yaml::node::{Entry, Node};
 use crate::desired::yaml::path::Trail;
+use crate::desired::yaml::problem::Problems;
 use crate::desired::yaml::words::nearest;
 
 /// So many names are listed when none is near the one written.
@@ -24,17 +25,22 @@ impl Walk<'_> {
         outer: Option<&Enclosing<'_>>,
     ) {
         let here = Enclosing { facets, trail, outer };
-        for entry in entries {
-            self.field(&here, entry);
+        let meant: Vec<&str> = entries.iter().filter_map(|entry| self.field(&here, entry)).collect();
+        let required = facets.all("required").filter_map(Json::as_array).flatten().filter_map(Json::as_str);
+        let is_there = |name: &str| entries.iter().any(|entry| &*entry.key == name);
+        let missing: Vec<&str> = required.filter(|name| !is_there(name) && !meant.contains(name)).collect();
+        for name in &missing {
+            self.tell(node.position, trail, || format!("`{name}` is missing"));
         }
-        for name in facets.all("required").filter_map(Json::as_array).flatten().filter_map(Json::as_str) {
-            if !entries.iter().any(|entry| &*entry.key == name) {
-                self.tell(node.position, trail, || format!("`{name}` is missing"));
-            }
+        if self.absent.len() < Problems::SHOWN_MAX {
+            // Others refer to a name; of any other missing field nothing follows.
+            let names = missing.iter().filter(|name| **name == "name");
+            self.absent.extend(meant.iter().chain(names).map(|name| trail.field(name).to_string()));
         }
     }
 
-    fn field(&mut self, here: &Enclosing<'_>, entry: &Entry) {
+    /// Compares one field. The name that was probably meant where nothing has this one: that it is missing follows from that.
+    fn field<'s>(&mut self, here: &Enclosing<'s>, entry: &Entry) -> Option<&'s str> {
         let trail = here.trail.field(&entry.key);
         if let Some(names) = here.facets.get("propertyNames") {
             let names = here.facets.beside(names);
@@ -47,8 +53,12 @@ impl Walk<'_> {
             Field::Known(_) if here.facets.is("x-text") => self.text_as_written(&entry.value, &trail),
             Field::Known(schema) => self.node(schema, &entry.value, &trail, Some(here)),
             Field::Unchecked => {}
-            Field::Unknown => self.tell(entry.key_position, &trail, || unknown(here, &entry.key)),
+            Field::Unknown => {
+                self.tell(entry.key_position, &trail, || unknown(here, &entry.key));
+                return meant(here.facets, &entry.key);
+            }
         }
+        None
     }
 }
 
@@ -95,10 +105,19 @@ fn explain(here: &Enclosing<'_>, name: &str) -> Option<String> {
         return Some(format!("put a space after `{key}:`"));
     }
     misplaced(here, name)
-        .or_else(|| plural(here.facets, name))
+        .or_else(|| plural(here.facets, name).map(|plural| plural_told(&plural)))
         .or_else(|| elsewhere(here, name))
         .or_else(|| nearest(name, names.iter().copied()).map(|name| format!("did you mean `{name}`?")))
         .or_else(|| listing(&names))
+}
+
+/// The field that an unknown one was probably to be.
+fn meant<'s>(facets: &Facets<'s>, name: &str) -> Option<&'s str> {
+    let names = facets.field_names();
+    let before_colon = name.split_once(':').map(|(key, _)| key);
+    let plural = plural(facets, name);
+    let is_one = |known: &&str| Some(*known) == before_colon || Some(*known) == plural.as_deref();
+    names.iter().copied().find(|known| is_one(known)).or_else(|| nearest(name, names.iter().copied()))
 }
 
 /// The sentence that a table in the schema has for a name.
@@ -115,13 +134,13 @@ fn misplaced(here: &Enclosing<'_>, name: &str) -> Option<String> {
 fn plural(facets: &Facets<'_>, name: &str) -> Option<String> {
     let stem = name.strip_suffix('y').map(|stem| format!("{stem}ies"));
     let candidates = [Some(format!("{name}s")), Some(format!("{name}es")), stem];
-    candidates.into_iter().flatten().find_map(|plural| {
-        let schema = facets.beside(facets.field(&plural)?);
-        schema
-            .types()
-            .contains(&"array")
-            .then(|| format!("blocks that repeat take the plural here: `{plural}` is a list"))
+    candidates.into_iter().flatten().find(|plural| {
+        facets.field(plural).is_some_and(|schema| facets.beside(schema).types().contains(&"array"))
     })
+}
+
+fn plural_told(plural: &str) -> String {
+    format!("blocks that repeat take the plural here: `{plural}` is a list")
 }
 
 /// The same name in a map around, or in one within.

@@ -1,0 +1,110 @@
+//! Services in a Consul that answers, or never does.
+
+use super::*;
+use crate::{action::FailureClass, fixture::service};
+
+/// With a service in Consul.
+fn served() -> Vec<Job> {
+    let mut jobs = one_task();
+    jobs[0].groups[0].services.push(service("web"));
+    jobs
+}
+
+/// A machine without Consul.
+fn refused(action: &Action) -> Option<Outcome> {
+    let why = "connection refused".to_owned();
+    of_services(action).then_some(Outcome::Failed { class: FailureClass::Retry, why })
+}
+
+fn of_services(action: &Action) -> bool {
+    matches!(action.op.target, Target::Alloc(_, Part::Services | Part::Task(_, TaskPart::Services)))
+}
+
+fn verbs(asked: &[Action]) -> Vec<&Verb> {
+    asked.iter().filter(|action| of_services(action)).map(|action| &action.verb).collect()
+}
+
+/// The next agent, which has heard of all that is wanted.
+fn next_agent(bench: &mut Bench) {
+    bench.restart(at(50));
+    bench.see(Event::Desired(DesiredChange::Complete));
+}
+
+fn delete(bench: &mut Bench) {
+    bench.ask(Command::Delete { job: one_task()[0].key() });
+}
+
+/// A job written for Nomad ran on a machine without Consul. Deleting it waited for one for ever.
+#[test]
+fn from_a_consul_that_has_never_answered_nothing_is_taken_back() {
+    for restarts in [false, true] {
+        let mut bench = Bench::new();
+        bench.apply(served(), Vec::new());
+        assert_eq!(verbs(&bench.settle_but(refused)), [&Verb::Ask]);
+        let (_, state) = bench.world.allocation(bench.id()).expect("it is known");
+        assert!(matches!(state.durable.tasks[0].run, crate::state::Run::Running { .. }), "no task waits");
+        assert_eq!(bench.shown().expect("it was shown").convergence.state, ConvergenceState::Waiting);
+        if restarts {
+            next_agent(&mut bench);
+            assert_eq!(verbs(&bench.settle_but(refused)), [&Verb::Ask]);
+        }
+        delete(&mut bench);
+        assert_eq!(verbs(&bench.settle_but(refused)), [] as [&Verb; 0]);
+        assert!(bench.world.jobs.is_empty() && bench.stored.len() == 1, "{:?}", bench.stored.keys());
+    }
+}
+
+#[test]
+fn it_is_asked_again_and_gets_what_it_should_hold_once_it_answers() {
+    let mut bench = Bench::new();
+    bench.apply(served(), Vec::new());
+    bench.settle_but(refused);
+    bench.now = at(500);
+    bench.dirty.insert(Key::Alloc(bench.id()));
+    bench.plan();
+    assert_eq!(verbs(&bench.settle()), [&Verb::Ask, &Verb::Up]);
+    assert_eq!(bench.shown().expect("it was shown").convergence.state, ConvergenceState::Converged);
+}
+
+/// What may have been sent is taken back, whoever knows whether it was.
+#[test]
+fn from_a_consul_that_has_answered_all_is_taken_back_that_may_have_been_sent() {
+    for killed in [false, true] {
+        let mut bench = Bench::new();
+        bench.apply(served(), Vec::new());
+        // It goes away before it confirms what it was sent.
+        let lost = |action: &Action| refused(action).filter(|_| action.verb != Verb::Ask);
+        assert_eq!(verbs(&bench.settle_but(lost)), [&Verb::Ask, &Verb::Up]);
+        if killed {
+            next_agent(&mut bench);
+            bench.settle_but(refused);
+        }
+        delete(&mut bench);
+        assert_eq!(verbs(&bench.settle_but(refused)), [&Verb::Down]);
+        let (_, state) = bench.world.allocation(bench.id()).expect("it is remembered");
+        assert!(crate::job::rollout::has_ended(&state.durable), "its tasks don't wait");
+        bench.now = at(5_000);
+        bench.dirty.insert(Key::Alloc(bench.id()));
+        bench.plan();
+        assert_eq!(verbs(&bench.settle()), [&Verb::Down]);
+        assert!(bench.world.jobs.is_empty());
+    }
+}
+
+/// An agent before this one did not store what it had sent.
+#[test]
+fn of_what_an_older_agent_has_left_all_may_have_been_sent() {
+    let mut bench = Bench::new();
+    bench.apply(served(), Vec::new());
+    bench.settle_but(refused);
+    for value in bench.stored.values_mut() {
+        if let RecordValue::AllocState(durable) = value {
+            durable.offered = None;
+        }
+    }
+    next_agent(&mut bench);
+    assert_eq!(verbs(&bench.settle_but(refused)), [&Verb::Up]);
+    delete(&mut bench);
+    assert_eq!(verbs(&bench.settle_but(refused)), [&Verb::Down]);
+    assert_eq!(bench.world.jobs.len(), 1);
+}
