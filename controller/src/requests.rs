@@ -144,6 +144,7 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::Stop { .. }
         | Command::Start { .. }
         | Command::Delete { .. }
+        | Command::DeleteVersion { .. }
         | Command::Dispatch { .. }
         | Command::ForceLaunch { .. }
         | Command::Revert { .. }

@@ -139,6 +139,13 @@ pub enum Command {
         /// Which.
         job: JobKey,
     },
+    /// The same, if this is the job's version still: whoever asks has seen it.
+    DeleteVersion {
+        /// Which.
+        job: JobKey,
+        /// Its version, as seen.
+        version: u64,
+    },
     /// Make a child of a parameterized job.
     Dispatch {
         /// Of which job.

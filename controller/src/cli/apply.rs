@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::{Client, ClientError, ShutdownDelay},
+    client::{Client, ClientError},
     failure::{Failure, USAGE},
     here,
     output::Output,
@@ -107,8 +107,9 @@ async fn prune(
     let jobs = client.jobs().await?;
     let is_kept = |key: &JobKey| reply.jobs.iter().any(|applied| applied.job == *key);
     let mut pruned = Vec::new();
-    for key in sets::left(&jobs, set, is_kept) {
-        match client.delete_job(key, ShutdownDelay::Kept).await {
+    for view in sets::left(&jobs, set, is_kept) {
+        let key = &view.key;
+        match client.delete_version(key, view.version).await {
             Ok(_) => {
                 output.line(&format!("job/{key} deleting: it is no longer in set {set}"));
                 pruned.push(key.clone());

@@ -245,6 +245,14 @@ impl Client {
         self.change(request.query(delay.query())).await
     }
 
+    /// The same, if this is the job's version still.
+    pub async fn delete_version(&self, job: &JobKey, version: u64) -> Result<u64> {
+        let path = format!("/v1/job/{}", encode(&job.id));
+        let request =
+            self.to(Method::DELETE, &path).query(&[("namespace", &*job.namespace), ("purge", "true")]);
+        self.change(request.query(&[("enforce_prior_version", version)])).await
+    }
+
     /// Stops a job and keeps it.
     pub async fn stop_job(&self, job: &JobKey, delay: ShutdownDelay) -> Result<Changed> {
         let path = format!("/v1/job/{}", encode(&job.id));

@@ -205,8 +205,8 @@ fn join(read: &mut Set, name: &str, jobs: &[JobView]) -> Result<(), Failure> {
 /// The jobs of the set that are not among those that are read.
 fn pruned<'j>(read: &'j Set, name: &'j str, jobs: &'j [JobView]) -> impl Iterator<Item = Change> + 'j {
     let is_kept = |key: &JobKey| read.jobs.iter().any(|loaded| loaded.object.key() == *key);
-    sets::left(jobs, name, is_kept).map(|key| Change {
-        object: format!("job/{key}"),
+    sets::left(jobs, name, is_kept).map(|view| Change {
+        object: format!("job/{}", view.key),
         change: Kind::Delete,
         ..Change::default()
     })

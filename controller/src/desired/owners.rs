@@ -51,6 +51,7 @@ impl Owners {
             Command::Stop { job }
             | Command::Start { job }
             | Command::Delete { job }
+            | Command::DeleteVersion { job, .. }
             | Command::Scale { job, .. } => vec![job.clone()],
             // What is done to a job that stays as it is defined.
             Command::Explain { .. }

@@ -82,11 +82,10 @@ pub fn left<'v>(
     jobs: &'v [JobView],
     set: &'v str,
     kept: impl Fn(&JobKey) -> bool + 'v,
-) -> impl Iterator<Item = &'v JobKey> {
+) -> impl Iterator<Item = &'v JobView> {
     jobs.iter()
         .filter(move |view| of(&view.job) == Some(set) && !view.deleting && view.job.parent_id().is_none())
-        .map(|view| &view.key)
-        .filter(move |key| !kept(key))
+        .filter(move |view| !kept(&view.key))
 }
 
 #[cfg(test)]
@@ -114,7 +113,7 @@ mod tests {
         Arc::make_mut(&mut child.job).child = Some(Child { parent: "old".to_owned(), origin });
         let jobs = [web, old, gone, child, of_set("post", "blog"), job_view(&job("free", "g", "t"), 0)];
         let left: Vec<String> =
-            left(&jobs, "shop", |key| &*key.id == "web").map(ToString::to_string).collect();
+            left(&jobs, "shop", |key| &*key.id == "web").map(|view| view.key.to_string()).collect();
         assert_eq!(left, ["old"]);
     }
 

@@ -152,6 +152,8 @@ pub(super) struct Deregistration {
     /// Nothing of it waits for its `shutdown_delay`, nor for the rest of one that runs.
     #[serde(default, deserialize_with = "flag")]
     no_shutdown_delay: bool,
+    /// Only if this is its version still; with `purge`.
+    enforce_prior_version: Option<u64>,
 }
 
 /// `DELETE /v1/job/ID`.
@@ -159,14 +161,20 @@ pub(super) async fn remove(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
     Params(read): Params<Read>,
-    Params(Deregistration { purge, no_shutdown_delay }): Params<Deregistration>,
+    Params(ending): Params<Deregistration>,
 ) -> ApiResult<Json<Value>> {
+    let Deregistration { purge, no_shutdown_delay, enforce_prior_version } = ending;
     let job = read.job(id);
-    let (mut index, version) = if purge {
-        (shared.accepted(Command::Delete { job: job.clone() }).await?, None)
-    } else {
-        let Changed { index, version } = shared.job_changed(Command::Stop { job: job.clone() }).await?;
-        (index, Some(version))
+    let (mut index, version) = match (purge, enforce_prior_version) {
+        (true, None) => (shared.accepted(Command::Delete { job: job.clone() }).await?, None),
+        (true, Some(version)) => {
+            (shared.accepted(Command::DeleteVersion { job: job.clone(), version }).await?, None)
+        }
+        (false, None) => {
+            let Changed { index, version } = shared.job_changed(Command::Stop { job: job.clone() }).await?;
+            (index, Some(version))
+        }
+        (false, Some(_)) => return Err(ApiError::bad("enforce_prior_version stands only with purge=true")),
     };
     if no_shutdown_delay {
         let of = Ending::Job(job.clone());

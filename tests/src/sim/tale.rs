@@ -68,6 +68,7 @@ impl Tale {
             Command::Stop { job } => format!("stop {}", job.id),
             Command::Start { job } => format!("start {}", job.id),
             Command::Delete { job } => format!("delete {}", job.id),
+            Command::DeleteVersion { job, version } => format!("delete {} if at version {version}", job.id),
             Command::ForceLaunch { job } => format!("launch {}", job.id),
             Command::Dispatch { job, .. } => format!("dispatch {}", job.id),
             Command::Revert { job, to, .. } => format!("revert {} to version {to}", job.id),

@@ -2,7 +2,7 @@
 
 use std_alloc::{boxed::Box, collections::BTreeSet, format, string::String, sync::Arc, vec::Vec};
 
-use herdlet_api_types::{AllocId, alloc::Desired, job::Job, volume::Volume};
+use herdlet_api_types::{AllocId, JobKey, alloc::Desired, job::Job, volume::Volume};
 
 use crate::{
     alloc::{self, show},
@@ -16,6 +16,23 @@ use crate::{
 };
 
 impl World {
+    fn delete(
+        &mut self,
+        now: Now,
+        key: &JobKey,
+        seen: Option<u64>,
+        dirty: &mut BTreeSet<Key>,
+    ) -> Result<Reply, Refusal> {
+        let job = self.jobs.get(key);
+        let job = job.ok_or_else(|| Refusal::NotFound(format!("there is no job \"{key}\"")))?;
+        let current = job.state.version;
+        if seen.is_some_and(|seen| seen != current) {
+            return Err(Refusal::Conflict(format!("job \"{key}\" is at version {current} meanwhile")));
+        }
+        self.delete_job(now, key, dirty);
+        Ok(Reply::Accepted { index: self.meta.index })
+    }
+
     /// Carries out a request. A refused one changes nothing.
     pub(crate) fn command(
         &mut self,
@@ -39,13 +56,8 @@ impl World {
     ) -> Result<Reply, Refusal> {
         match command {
             Command::Apply { jobs, volumes } => self.apply_set(now, jobs, volumes, dirty),
-            Command::Delete { job } => {
-                if !self.jobs.contains_key(&job) {
-                    return Err(Refusal::NotFound(format!("there is no job \"{job}\"")));
-                }
-                self.delete_job(now, &job, dirty);
-                Ok(Reply::Accepted { index: self.meta.index })
-            }
+            Command::Delete { job } => self.delete(now, &job, None, dirty),
+            Command::DeleteVersion { job, version } => self.delete(now, &job, Some(version), dirty),
             Command::Stop { job } => self.reword_job(now, &job, |job| job.stop = true, dirty),
             Command::Start { job } => self.reword_job(now, &job, |job| job.stop = false, dirty),
             Command::Dispatch { job, dispatch } => self.dispatch_job(now, &job, *dispatch, dirty),

@@ -95,7 +95,14 @@ impl World {
             }
         }
         dirty.insert(Key::Volume(String::from(name)));
-        dirty.extend(self.claims(name).map(Key::Alloc));
+        let claims: Vec<AllocId> = self.claims(name).collect();
+        for id in claims {
+            // Of a volume that none of its tasks mounts it has nothing of its own that would tell.
+            if let Some(alloc) = self.allocs.get_mut(id) {
+                alloc.changed = true;
+            }
+            dirty.insert(Key::Alloc(id));
+        }
     }
 
     pub(crate) fn reconcile_volume(&mut self, now: Now, name: &str, turn: &mut Turn) {

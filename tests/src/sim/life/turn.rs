@@ -345,7 +345,7 @@ impl Life {
             }
             Command::Stop { job } => self.is_decided(&job, Kind::StopJob),
             Command::Start { job } => self.is_decided(&job, Kind::StartJob),
-            Command::Delete { job } => {
+            Command::Delete { job } | Command::DeleteVersion { job, .. } => {
                 self.met.note(Kind::Delete);
                 self.wanted.remove(&*job.id);
             }

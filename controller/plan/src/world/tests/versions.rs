@@ -105,6 +105,11 @@ fn what_cannot_be_gone_back_to_is_refused_and_changes_nothing() {
     }
     assert_eq!((bench.job().version, stored_versions(&bench)), (2, [0, 1, 2].to_vec()));
     let job = one_task()[0].key();
+    // Who has seen another version deletes nothing.
+    let refused = bench.ask(Command::DeleteVersion { job: job.clone(), version: 99 });
+    let meanwhile =
+        matches!(&refused.0, Reply::Refused(Refusal::Conflict(why)) if why.ends_with("meanwhile"));
+    assert!(meanwhile && refused.1 == 0, "{refused:?}");
     bench.ask(Command::Delete { job: job.clone() });
     let (reply, _) = bench.ask(Command::Revert { job, to: 0, prior: None });
     assert!(matches!(reply, Reply::Refused(Refusal::Conflict(_))), "{reply:?}");

@@ -206,3 +206,18 @@ fn volumes_of_the_config_are_read_anew_and_go_with_it() {
         assert_eq!(bench.world.ctx.volumes.contains_key("data"), !of_config);
     }
 }
+
+/// The agent starts anew: what runs is known before its volume is, and is shown as waiting until then.
+#[test]
+fn what_runs_waits_no_more_once_its_volume_is_known_again() {
+    let mut jobs = mounting();
+    jobs[0].groups[0].tasks[0].volume_mounts.clear();
+    let mut bench = Bench::new();
+    bench.apply(jobs, vec![data(false)]);
+    bench.settle();
+    bench.restart(at(9));
+    // All of it is there, and of the volume it is heard last.
+    bench.turn.actions.sort_by_key(|action| matches!(action.op.target, Target::Volume(_)));
+    bench.settle();
+    assert_eq!(bench.shown().expect("it was shown").convergence.state, ConvergenceState::Converged);
+}
