@@ -1,16 +1,19 @@
 //! `herdlet diff`: what an apply would change, found by comparing canonical jobs.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use clap::Args;
 use herdlet_api_types::{
     JobKey,
-    alloc::{Allocation, Desired},
     api::{ApplyRequest, ManifestText},
     job::Job,
     manifest::{JobManifest, VolumeManifest},
     nomad,
-    view::{AllocView, JobView, Unplaced},
+    view::{AllocView, JobVersion, JobView, Unplaced},
 };
 use herdlet_plan::job::difference::replacing;
 use serde::Serialize;
@@ -159,6 +162,13 @@ pub(super) async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     if let Some(name) = &args.prune {
         join(&mut set, name, &jobs)?;
     }
+    let mut kept = BTreeMap::new();
+    for key in set.jobs.iter().map(|loaded| loaded.object.key()) {
+        if jobs.iter().any(|view| view.key == key) {
+            let versions = client.versions(&key).await?;
+            kept.insert(key, versions);
+        }
+    }
     let mut changes = Vec::new();
     for loaded in &set.volumes {
         let wanted = &loaded.object;
@@ -173,7 +183,8 @@ pub(super) async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
         let known = view.map(|view| document(&view.job));
         let wanted = document(&loaded.object);
         changes.extend(change(format!("job/{key}"), known.as_ref(), &wanted).map(|change| {
-            let known = view.map(|view| Known::of(view, &allocs));
+            let versions = kept.get(&key).map_or(&[][..], Vec::as_slice);
+            let known = view.map(|view| Known::of(view, &allocs, versions));
             let groups = groups(known.as_ref(), &loaded.object, &change.fields);
             let planned = planned.jobs.iter().find(|planned| planned.job == key);
             Change {
@@ -264,33 +275,28 @@ fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Chang
 struct Known<'k> {
     /// Its newest version.
     job: &'k Job,
-    /// What runs and is to go on: of older versions too, while canaries wait or after a roll-out that has failed.
-    runs: Vec<&'k Allocation>,
+    /// By group, the versions of what runs and is to go on: older ones too, while canaries wait or after a roll-out that has failed.
+    runs: BTreeMap<&'k str, Vec<Arc<Job>>>,
 }
 
 impl<'k> Known<'k> {
-    fn of(view: &'k JobView, allocs: &'k [AllocView]) -> Self {
-        let specs = allocs.iter().map(|alloc| &*alloc.spec);
-        // What becomes of canaries is their deployment's affair, which ends with the version.
-        let stays = |spec: &&Allocation| {
-            let is_canary = spec.deployment.is_some_and(|deployment| deployment.canary);
-            spec.job_key == view.key && spec.desired == Desired::Run && !is_canary
-        };
-        Self { job: &view.job, runs: specs.filter(stays).collect() }
+    fn of(view: &'k JobView, allocs: &'k [AllocView], versions: &[JobVersion]) -> Self {
+        let mut runs: BTreeMap<&str, Vec<Arc<Job>>> = BTreeMap::new();
+        for spec in allocs.iter().filter(|alloc| alloc.fills_a_place()).map(|alloc| &*alloc.spec) {
+            let text = versions.iter().find(|kept| kept.version == spec.job_version);
+            let text = text.filter(|_| spec.job_key == view.key).map(|kept| Arc::clone(&kept.job));
+            let of_group = runs.entry(&spec.group).or_default();
+            of_group.extend(text.filter(|text| !of_group.iter().any(|known| Arc::ptr_eq(known, text))));
+        }
+        Self { job: &view.job, runs }
     }
 
     /// What of the group asks for other allocations, by paths.
     fn replacing(&self, wanted: &Job, group: &str) -> Vec<String> {
-        let running: Vec<&Job> =
-            self.runs.iter().filter(|spec| spec.group == group).map(|spec| &*spec.job).collect();
-        let running = if running.is_empty() { vec![self.job] } else { running };
-        let mut asking: Vec<String> = Vec::new();
-        for path in running.into_iter().flat_map(|job| replacing(job, wanted, group)) {
-            if !asking.contains(&path) {
-                asking.push(path);
-            }
-        }
-        asking
+        let running = self.runs.get(group).into_iter().flatten().map(|job| &**job);
+        let running = running.chain(self.runs.get(group).is_none_or(Vec::is_empty).then_some(self.job));
+        let asking: BTreeSet<String> = running.flat_map(|job| replacing(job, wanted, group)).collect();
+        asking.into_iter().collect()
     }
 }
 
@@ -516,20 +522,27 @@ mod tests {
         let blue = crate::test_views::job("web", "front", "httpd");
         let mut green = (*blue).clone();
         green.groups[0].tasks[0].env.insert("COLOR".to_owned(), "green".to_owned());
-        let mut view = job_view(&blue, 1);
-        view.job = std::sync::Arc::new(green);
-        let (runs, mut canary) = (alloc_view(&blue, 0, 1), alloc_view(&view.job, 0, 2));
-        let spec = std::sync::Arc::make_mut(&mut canary.spec);
+        let green = Arc::new(green);
+        let view = job_view(&green, 1);
+        let (runs, mut canary) = (alloc_view(&blue, 0, 1), alloc_view(&green, 0, 2));
+        let spec = Arc::make_mut(&mut canary.spec);
         let id = herdlet_api_types::DeploymentId::from_hash([1; 16]);
         spec.deployment = Some(herdlet_api_types::alloc::AllocDeployment { id, canary: true });
+        spec.job_version = 1;
         let allocs = [runs, canary];
-        let told = |wanted: &Job| groups(Some(&Known::of(&view, &allocs)), wanted, &[])[0].change;
+        let kept = [(1, &green), (0, &blue)].map(|(version, job)| JobVersion {
+            version,
+            index: 0,
+            submit_time: herdlet_api_types::UnixNanos(0),
+            job: Arc::clone(job),
+        });
+        let told = |wanted: &Job| groups(Some(&Known::of(&view, &allocs, &kept)), wanted, &[])[0].change;
         assert_eq!(told(&blue), GroupKind::Nothing);
-        assert_eq!(told(&view.job), GroupKind::Replace);
+        assert_eq!(told(&green), GroupKind::Replace);
     }
 
     fn idle(job: &Job) -> Known<'_> {
-        Known { job, runs: Vec::new() }
+        Known { job, runs: BTreeMap::new() }
     }
 
     /// It was told as changed in place, though nothing of it had run.

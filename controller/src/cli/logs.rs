@@ -175,7 +175,12 @@ impl From<ClientError> for Unread {
 
 /// Why a connection has ended before the log did: by asking again.
 async fn lost(client: &Client, error: ClientError, target: &str) -> Failure {
-    match client.status().await {
+    let asked = match client.status().await {
+        // One that is about to end takes connections until it has.
+        Err(ClientError::Silent { .. }) => client.status().await,
+        answer => answer,
+    };
+    match asked {
         Ok(_) => {
             Failure::new("the connection to the agent has ended before the log did, and the agent is there")
                 .hint(format!("go on: herdlet logs -f {target}"))

@@ -60,7 +60,8 @@ fn a_canary_waits_to_be_promoted() {
     agent.apply(&version("sleep 0; exec sleep 100000", "canary: 1"));
     until_true("the canary is healthy", || newest(&agent)["TaskGroups"]["g"]["HealthyAllocs"] == 1);
     let status = agent.cli(&["status", "web"]).success().stdout;
-    for told in ["herdlet promote web", "Deployment is running but requires manual promotion", "1/1 canaries"]
+    for told in
+        ["herdlet promote web", "Deployment is running but requires manual promotion", "1 of 1 canaries"]
     {
         assert!(status.contains(told), "{told}: {status}");
     }

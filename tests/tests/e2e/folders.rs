@@ -126,5 +126,7 @@ fn what_is_mounted_over_a_folder_is_read() {
     unmount(&over, UnmountFlags::DETACH).unwrap();
     wait::until_true("what is under it is read again", || !host::is_alive(two.pid));
     assert!(host::is_alive(one.pid));
+    std::fs::remove_file(folder.join("job.yaml")).unwrap();
+    wait::until_true("its job is stopped", || !host::is_alive(one.pid));
     agent.finish();
 }
