@@ -16,7 +16,7 @@ use crate::{
     alloc::health::has_counted_check,
     op::{Part, TaskIndex, TaskPart},
     plan::{Plan, Waiting},
-    state::{AllocState, Doing, PartState, TaskState},
+    state::{AllocState, Doing, PartState, Run, TaskState},
     time::{Deadline, Now},
 };
 
@@ -28,11 +28,15 @@ pub fn client_status(tasks: &[TaskState]) -> (ClientStatus, &'static str) {
     } else if any(&|task| task.status() == TaskStatus::Running) {
         (ClientStatus::Running, "Tasks are running")
     } else if tasks.is_empty() || any(&|task| task.status() == TaskStatus::Pending) {
-        let started = any(&|task| task.status() != TaskStatus::Pending || task.restarts > 0);
-        (
-            ClientStatus::Pending,
-            if started { "Tasks wait to be started again" } else { "No tasks have started" },
-        )
+        // As in Nomad a task is pending as well while its `shutdown_delay` runs.
+        let why = if any(&|task| matches!(task.run, Run::Stopping { .. })) {
+            "Tasks are being stopped"
+        } else if any(&|task| task.attempt > 0) {
+            "Tasks wait to be started again"
+        } else {
+            "No tasks have started"
+        };
+        (ClientStatus::Pending, why)
     } else {
         (ClientStatus::Complete, "All tasks have completed")
     }

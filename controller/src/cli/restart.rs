@@ -86,10 +86,12 @@ pub(super) async fn signal(args: SignalArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let target = target::find(&client, &args.target).await?.only(args.task)?;
     let task = target.task.clone();
-    let running = target.running(&args.target)?;
+    // Also to what still has its `shutdown_delay`, in which it counts as pending.
+    let live: Vec<&AllocView> = target.allocs.iter().filter(|view| !view.status.is_terminal()).collect();
+    let live = if live.is_empty() { target.running(&args.target)? } else { live };
     let mut report = Report::default();
     let touched = async {
-        for view in running {
+        for view in live {
             client.signal(view.spec.id, task.as_deref(), &args.signal).await?;
             report.add(view, task.as_deref(), "signalled", args.output);
         }
