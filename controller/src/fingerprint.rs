@@ -43,7 +43,8 @@ pub fn attributes(total: Room) -> Attributes {
     found
 }
 
-/// What the machine has; endless where it doesn't tell. The disk is the one on which state is kept.
+/// What the machine has; endless where it doesn't tell. Of the disk, the one on which state is kept, it is what is free now, as in
+/// Nomad.
 pub fn room(state_dir: &Path) -> Room {
     let memory = rustix::system::sysinfo();
     let bytes = memory.totalram.checked_mul(u64::from(memory.mem_unit));

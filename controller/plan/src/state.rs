@@ -94,7 +94,7 @@ pub struct Durable {
     /// Services of an older version of the job, where this one has none: they are taken back.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub retired: BTreeSet<Part>,
-    /// Services that a catalogue may hold: one that has answered, before they were sent. None where an agent adopted it that did not
+    /// Services that a Consul may hold: one that has answered, before they were sent. None where an agent adopted it that did not
     /// store this, and where this was rebuilt: it may hold them all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offered: Option<BTreeSet<Part>>,
@@ -126,7 +126,7 @@ impl Durable {
         }
     }
 
-    /// Whether a catalogue may hold these services.
+    /// Whether a Consul may hold these services.
     pub fn may_be_held(&self, services: Part) -> bool {
         self.offered.as_ref().is_none_or(|offered| offered.contains(&services))
     }

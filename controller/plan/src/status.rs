@@ -31,7 +31,7 @@ pub fn client_status(tasks: &[TaskState]) -> (ClientStatus, &'static str) {
         // As in Nomad a task is pending as well while its `shutdown_delay` runs.
         let why = if any(&|task| matches!(task.run, Run::Stopping { .. })) {
             "Tasks are being stopped"
-        } else if any(&|task| task.attempt > 0) {
+        } else if any(&|task| task.status() == TaskStatus::Pending && task.attempt > 0) {
             "Tasks wait to be started again"
         } else {
             "No tasks have started"

@@ -18,9 +18,11 @@ const WINDOW_LEN: usize = 32 * 1024;
 
 /// Indexes that differ by more don't belong to one log: as files come and go one by one, those that are left are close together.
 const GAP_MAX: u32 = 1024;
-/// So many series of indexes are looked at, and so many gaps in each: names can be planted in any number.
-const SERIES_MAX: u32 = 16;
-const GAPS_MAX: u32 = 64;
+/// So many series of indexes are looked at, so many gaps in each, and so many files without marks on either side: names can be planted
+/// in any number, and all of them are gone through at most about a hundred times.
+const SERIES_MAX: u32 = 4;
+const GAPS_MAX: u32 = 8;
+const UNMARKED_MAX: u32 = 64;
 
 /// A name in the log directory that says something of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +68,7 @@ impl Name {
 /// Those of `each`.
 pub fn own<E>(mut each: impl FnMut(&mut dyn FnMut(Name)) -> Result<(), E>) -> Result<Option<(u32, u32)>, E> {
     if let Some((mut first, mut last)) = longest(&mut each, Name::marks)? {
-        for _ in 0..GAP_MAX {
+        for _ in 0..UNMARKED_MAX {
             let (below, above) = (first.checked_sub(1), last.checked_add(1));
             let (before, after) = (first, last);
             each(&mut |name| {

@@ -364,8 +364,12 @@ impl Waiting {
             return Some(Waited::Failed(format!("job {} is being deleted", wanted.job)));
         }
         if let Some(version) = wanted.version.filter(|version| job.version > *version) {
-            let failed = job.deployments.iter().find(|known| known.job_version == version);
-            if let Some((failed, to)) = failed.and_then(|known| Some((known, known.reverted_to?))) {
+            // What a deployment goes back to is the next version, which may fail in its turn. What comes after that is somebody else's.
+            let failed_at = |version| job.deployments.iter().find(|known| known.job_version == version);
+            let reverted = |version| failed_at(version).filter(|known| known.reverted_to.is_some());
+            let last = (version..job.version).map_while(reverted).last();
+            let last = last.filter(|known| known.job_version + 1 == job.version);
+            if let Some((failed, to)) = last.and_then(|known| Some((known, known.reverted_to?))) {
                 let came_of_it = match job.convergence.state {
                     // Whether the old version is back is worth waiting for.
                     ConvergenceState::Progressing | ConvergenceState::Waiting => return None,

@@ -45,8 +45,12 @@ pub(super) async fn apply(
         sets::join(&mut jobs, &name, |key| shared.model.job(key).filter(|view| !view.deleting))?;
     }
     let mut warnings: Vec<String> = set.warnings.iter().map(ToString::to_string).collect();
-    warnings.extend(shared.lacking_consul(&jobs).await);
-    let reply = shared.request(Command::Apply { jobs, volumes }).await?;
+    // Asked at the same time: a Consul that hangs holds nothing up.
+    let asking = jobs.clone();
+    let (lacking, reply) =
+        tokio::join!(shared.lacking_consul(&asking), shared.request(Command::Apply { jobs, volumes }));
+    let reply = reply?;
+    warnings.extend(lacking);
     let Reply::Applied { index, jobs, volumes } = reply else { return Err(unexpected(reply)) };
     Ok(Json(ApplyReply {
         index,

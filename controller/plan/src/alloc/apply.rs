@@ -31,7 +31,7 @@ use herdlet_api_types::{
 pub use self::history::kind_of;
 use crate::{
     action::{FailureClass, Outcome, Verb},
-    alloc::{checks::has_checks, health},
+    alloc::{checks::has_checks, health, services::in_consul},
     backoff::retry_delay,
     event::Noticed,
     op::{Part, TaskIndex, TaskPart},
@@ -267,9 +267,17 @@ impl Writer<'_> {
         self.issued.push(Issued { part, generation, verb, timeout });
     }
 
-    /// From now on a catalogue may hold these services.
+    /// From now on a Consul may hold these services.
     fn offer(&mut self, part: Part) {
-        if matches!(part, Part::Services | Part::Task(_, TaskPart::Services))
+        let group = self.spec.group();
+        let services = match part {
+            Part::Services => group.map(|group| &group.services),
+            Part::Task(index, TaskPart::Services) => {
+                group.and_then(|group| group.tasks.get(usize::from(index))).map(|task| &task.services)
+            }
+            Part::Dir | Part::Checks | Part::Task(..) => None,
+        };
+        if services.is_some_and(|services| in_consul(services))
             && !self.state.durable.may_be_held(part)
             && let Some(offered) = &mut self.state.durable.offered
         {

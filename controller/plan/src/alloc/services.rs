@@ -66,7 +66,8 @@ fn ask(pass: &mut Pass<'_>, part: Part) {
     pass.wait(Waiting::Part(part));
 }
 
-fn in_consul(services: &[Service]) -> bool {
+/// Whether a Consul is to hold any of these services.
+pub(crate) fn in_consul(services: &[Service]) -> bool {
     services.iter().any(|service| service.provider == Provider::Consul)
 }
 
@@ -90,5 +91,6 @@ pub(crate) fn withdrawn(pass: &Pass<'_>) -> bool {
 /// Whether the catalogues may hold any, also some of an older version of the job where this one has none.
 fn has_any(pass: &Pass<'_>, part: Part, services: &[Service]) -> bool {
     let durable = &pass.state.durable;
-    (!services.is_empty() || durable.retired.contains(&part)) && durable.may_be_held(part)
+    let built_in = !services.is_empty() && !in_consul(services);
+    built_in || durable.retired.contains(&part) || (!services.is_empty() && durable.may_be_held(part))
 }

@@ -66,7 +66,7 @@ impl World {
                 if self.promise_anew(&key) {
                     self.stir_short();
                 }
-                self.keep_shutdown_delays(&key);
+                self.keep_shutdown_delays(&key, dirty);
                 (version, JobChange::Updated)
             }
             None => {
@@ -129,7 +129,7 @@ impl World {
     }
 
     /// What goes on after all has its `shutdown_delay` when it ends one day.
-    fn keep_shutdown_delays(&mut self, key: &JobKey) {
+    fn keep_shutdown_delays(&mut self, key: &JobKey, dirty: &mut BTreeSet<Key>) {
         let ids: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
         for id in ids {
             if let Some(entry) = self.allocs.get_mut(id)
@@ -138,6 +138,7 @@ impl World {
             {
                 entry.state.durable.no_shutdown_delay = false;
                 entry.changed = true;
+                dirty.insert(Key::Alloc(id));
             }
         }
     }

@@ -54,6 +54,31 @@ fn from_a_consul_that_has_never_answered_nothing_is_taken_back() {
     }
 }
 
+/// What the built-in catalogue had held was taken for what Consul may hold.
+#[test]
+fn what_moves_to_a_consul_asks_it_first() {
+    let moved = |provider| {
+        let mut jobs = served();
+        jobs[0].groups[0].services[0].provider = provider;
+        jobs
+    };
+    let mut bench = Bench::new();
+    bench.apply(moved(herdlet_api_types::job::Provider::Nomad), Vec::new());
+    assert_eq!(verbs(&bench.settle()), [&Verb::Up]);
+    bench.apply(moved(herdlet_api_types::job::Provider::Consul), Vec::new());
+    assert_eq!(verbs(&bench.settle_but(refused)), [&Verb::Ask]);
+    delete(&mut bench);
+    bench.settle_but(refused);
+    assert!(bench.world.jobs.is_empty());
+    // The built-in catalogue gives back what it holds, also without having been asked.
+    let mut bench = Bench::new();
+    bench.apply(moved(herdlet_api_types::job::Provider::Nomad), Vec::new());
+    bench.settle();
+    next_agent(&mut bench);
+    delete(&mut bench);
+    assert!(verbs(&bench.settle()).contains(&&Verb::Down));
+}
+
 #[test]
 fn it_is_asked_again_and_gets_what_it_should_hold_once_it_answers() {
     let mut bench = Bench::new();

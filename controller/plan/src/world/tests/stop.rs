@@ -158,4 +158,6 @@ fn what_goes_on_after_all_has_its_delay_when_it_ends() {
     assert_eq!(hurried(&bench), (Desired::Run, true));
     bench.apply(vec![text], Vec::new());
     assert_eq!(hurried(&bench), (Desired::Run, false));
+    bench.restart(at(3));
+    assert_eq!(hurried(&bench), (Desired::Run, false), "it is stored");
 }
