@@ -238,7 +238,7 @@ fn show_alloc(view: &AllocView) {
     let state = view.convergence.state;
     let verdict = styled(style::of(state), show::convergence(&view.convergence));
     let id = styled(style::DIM, view.spec.id.short());
-    show::out(&format!("  {} {id} {}: {verdict}\n", view.spec.name(), view.status.as_str()));
+    show::out(&format!("  {} {id} {}: {verdict}\n", view.spec.title(), view.status.as_str()));
     if state == ConvergenceState::Converged {
         return;
     }
