@@ -69,12 +69,22 @@ pub(super) fn left(parent: &JobView, jobs: &[JobView]) -> Option<String> {
 /// The first of these children by name, with the state of each.
 fn named(children: &[&JobView]) -> String {
     let first = children.iter().take(NAMED_LEN);
-    let first: Vec<_> = first.map(|child| format!("{} ({})", child.key, nomad::job_status(child))).collect();
+    let first: Vec<_> = first.map(|child| format!("{} ({})", child.key, standing(child))).collect();
     let more = match children.len().saturating_sub(NAMED_LEN) {
         0 => String::new(),
         more => format!(" and {more} more (herdlet get jobs)"),
     };
     format!("{}{more}", first.join(", "))
+}
+
+/// Nomad's word for it, but for what has failed: that is dead as well.
+fn standing(child: &JobView) -> &'static str {
+    match child.convergence.state {
+        ConvergenceState::Failed => "failed",
+        ConvergenceState::Converged | ConvergenceState::Progressing | ConvergenceState::Waiting => {
+            nomad::job_status(child)
+        }
+    }
 }
 
 /// What may have become of a child of this name that is not there.
@@ -166,6 +176,10 @@ mod tests {
         assert!(instead("logs", &jobs[1], &jobs).is_none());
         let told = collected("import/dispatch-0-00000000", &jobs).unwrap();
         assert!(told.contains("of import: import/dispatch-1-0a1b2c3d (dead)"), "{told}");
+        let mut failed = jobs.clone();
+        failed[1].convergence.state = ConvergenceState::Failed;
+        let told = lines(&failed[0], &failed).join("\n");
+        assert!(told.contains("0a1b2c3d (failed); what it wrote"), "{told}");
         assert_eq!(collected("imports", &jobs), None);
         assert_eq!(lines(&jobs[1], &jobs), ["made of job import"]);
     }
