@@ -239,18 +239,17 @@ impl Client {
 
     /// Asks for a job to be stopped and forgotten: the index of the commit.
     pub async fn delete_job(&self, job: &JobKey, delay: ShutdownDelay) -> Result<u64> {
-        let path = format!("/v1/job/{}", encode(&job.id));
-        let request =
-            self.to(Method::DELETE, &path).query(&[("namespace", &*job.namespace), ("purge", "true")]);
-        self.change(request.query(delay.query())).await
+        self.change(self.deletion(job).query(delay.query())).await
     }
 
     /// The same, if this is the job's version still.
     pub async fn delete_version(&self, job: &JobKey, version: u64) -> Result<u64> {
+        self.change(self.deletion(job).query(&[("enforce_prior_version", version)])).await
+    }
+
+    fn deletion(&self, job: &JobKey) -> RequestBuilder {
         let path = format!("/v1/job/{}", encode(&job.id));
-        let request =
-            self.to(Method::DELETE, &path).query(&[("namespace", &*job.namespace), ("purge", "true")]);
-        self.change(request.query(&[("enforce_prior_version", version)])).await
+        self.to(Method::DELETE, &path).query(&[("namespace", &*job.namespace), ("purge", "true")])
     }
 
     /// Stops a job and keeps it.

@@ -9,6 +9,7 @@ use std::{
 use clap::Args;
 use herdlet_api_types::{
     JobKey,
+    alloc::Allocation,
     api::{ApplyRequest, ManifestText},
     job::Job,
     manifest::{JobManifest, VolumeManifest},
@@ -164,7 +165,7 @@ pub(super) async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     }
     let mut kept = BTreeMap::new();
     for key in set.jobs.iter().map(|loaded| loaded.object.key()) {
-        if jobs.iter().any(|view| view.key == key) {
+        if jobs.iter().any(|view| view.key == key && runs_older(view, &allocs)) {
             let versions = client.versions(&key).await?;
             kept.insert(key, versions);
         }
@@ -271,6 +272,17 @@ fn change(object: String, known: Option<&Value>, wanted: &Value) -> Option<Chang
     (!fields.is_empty()).then(|| Change { object, change: Kind::Update, fields, ..Change::default() })
 }
 
+/// What of a job runs and is to go on.
+fn placed<'k>(view: &'k JobView, allocs: &'k [AllocView]) -> impl Iterator<Item = &'k Allocation> {
+    let of_job = allocs.iter().filter(|alloc| alloc.spec.job_key == view.key && alloc.fills_a_place());
+    of_job.map(|alloc| &*alloc.spec)
+}
+
+/// Whether some of it is of an older version, whose text has to be asked for.
+fn runs_older(view: &JobView, allocs: &[AllocView]) -> bool {
+    placed(view, allocs).any(|spec| spec.job_version != view.version)
+}
+
 /// A job as it is.
 struct Known<'k> {
     /// Its newest version.
@@ -282,11 +294,13 @@ struct Known<'k> {
 impl<'k> Known<'k> {
     fn of(view: &'k JobView, allocs: &'k [AllocView], versions: &[JobVersion]) -> Self {
         let mut runs: BTreeMap<&str, Vec<Arc<Job>>> = BTreeMap::new();
-        for spec in allocs.iter().filter(|alloc| alloc.fills_a_place()).map(|alloc| &*alloc.spec) {
-            let text = versions.iter().find(|kept| kept.version == spec.job_version);
-            let text = text.filter(|_| spec.job_key == view.key).map(|kept| Arc::clone(&kept.job));
+        for spec in placed(view, allocs) {
+            let older = versions.iter().find(|kept| kept.version == spec.job_version);
+            let text = older.map_or(&view.job, |older| &older.job);
             let of_group = runs.entry(&spec.group).or_default();
-            of_group.extend(text.filter(|text| !of_group.iter().any(|known| Arc::ptr_eq(known, text))));
+            if !of_group.iter().any(|known| Arc::ptr_eq(known, text)) {
+                of_group.push(Arc::clone(text));
+            }
         }
         Self { job: &view.job, runs }
     }
@@ -294,7 +308,7 @@ impl<'k> Known<'k> {
     /// What of the group asks for other allocations, by paths.
     fn replacing(&self, wanted: &Job, group: &str) -> Vec<String> {
         let running = self.runs.get(group).into_iter().flatten().map(|job| &**job);
-        let running = running.chain(self.runs.get(group).is_none_or(Vec::is_empty).then_some(self.job));
+        let running = running.chain((!self.runs.contains_key(group)).then_some(self.job));
         let asking: BTreeSet<String> = running.flat_map(|job| replacing(job, wanted, group)).collect();
         asking.into_iter().collect()
     }

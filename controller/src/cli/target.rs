@@ -63,12 +63,14 @@ pub(super) async fn with_fate(client: &Client, text: &str, jobs: &[JobView], fai
     }
 }
 
+/// What follows the name of this job in `text`; none where that names another one, which may begin so.
+pub(super) fn after_job<'t>(text: &'t str, job: &str) -> Option<&'t str> {
+    text.strip_prefix(job).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[', '/']))
+}
+
 /// What has become of the job that `text` named; none where it is there, or nobody knows of it. The newest transition comes first.
 fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<String> {
-    let names_it = |job: &JobKey| {
-        let rest = text.strip_prefix(&job.to_string());
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[', '/']))
-    };
+    let names_it = |job: &JobKey| after_job(text, &job.to_string()).is_some();
     if jobs.iter().any(|view| names_it(&view.key)) {
         return None;
     }
@@ -102,10 +104,7 @@ pub(super) fn resolve(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Res
     keys.dedup();
     let mut near = None;
     for (name, key) in keys {
-        let Some(rest) = text.strip_prefix(&name) else { continue };
-        if !(rest.is_empty() || rest.starts_with(['.', '[', '/'])) {
-            continue;
-        }
+        let Some(rest) = after_job(text, &name) else { continue };
         match within_job(rest, key, allocs) {
             Ok(target) => return Ok(target),
             Err(failure) => near = near.or(Some(failure)),

@@ -226,8 +226,10 @@ async fn with_ended(
         client.allocs().await.map_err(Failure::from)
     })?;
     // An id names one allocation and not its place.
-    let names_place =
-        |view: &AllocView| targets.iter().any(|target| target.starts_with(&view.spec.job_key.to_string()));
+    let names_place = |view: &AllocView| {
+        let job = view.spec.job_key.to_string();
+        targets.iter().any(|target| target::after_job(target, &job).is_some())
+    };
     let mut found: Vec<AllocView> = Vec::new();
     for (view, _) in named {
         let slot = |view: &AllocView| (view.spec.job_key.clone(), view.spec.group.clone(), view.spec.index);
