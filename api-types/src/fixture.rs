@@ -2,15 +2,17 @@
 //!
 //! In: names. Out: values to change. Only with the feature `fixture`.
 
-use std_alloc::{borrow::ToOwned, collections::BTreeMap, vec, vec::Vec};
+use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec, vec::Vec};
 
 use crate::{
-    Duration,
+    AllocId, Duration, JobKey, UnixNanos,
     job::{
-        AddressMode, DelayFunction, Group, HealthCheck, Job, JobType, Lifecycle, LogMode, Logs, Provider,
-        ReschedulePolicy, Resources, RestartMode, RestartPolicy, Service, Task, Update,
+        AddressMode, Check, CheckKind, DelayFunction, Group, HealthCheck, Job, JobType, Lifecycle, LogMode,
+        Logs, OnUpdate, Provider, ReschedulePolicy, Resources, RestartMode, RestartPolicy, Service, Task,
+        Thresholds, Update, Weights,
     },
     manifest::defaults::NODE_POOL,
+    service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
 };
 
 /// A main task of the driver `mock` that may be restarted twice a minute, a second after its end.
@@ -60,7 +62,80 @@ pub fn service(name: &str) -> Service {
         canary_meta: BTreeMap::new(),
         tagged_addresses: BTreeMap::new(),
         enable_tag_override: false,
+        weights: Weights::default(),
         checks: Vec::new(),
+    }
+}
+
+/// A check of a port every ten seconds.
+pub fn check(name: &str) -> Check {
+    Check {
+        name: name.to_owned(),
+        kind: CheckKind::Tcp,
+        port: None,
+        address_mode: None,
+        interval: Duration::from_secs(10),
+        timeout: Duration::from_secs(2),
+        initial_status: None,
+        thresholds: Thresholds::default(),
+        on_update: OnUpdate::default(),
+        check_restart: None,
+        notes: String::new(),
+    }
+}
+
+/// What `check` says, of the group's service `web`.
+pub fn check_result(check: &str, status: CheckStatus) -> CheckResult {
+    CheckResult {
+        id: check.to_owned(),
+        service: "web".to_owned(),
+        check: check.to_owned(),
+        task: None,
+        status,
+        output: String::new(),
+        http_status: None,
+        at: UnixNanos(0),
+        stale: false,
+        on_update: OnUpdate::default(),
+        restarts: None,
+    }
+}
+
+/// A check as a catalogue holds it.
+pub fn registered_check(id: &str) -> RegisteredCheck {
+    RegisteredCheck {
+        id: id.to_owned(),
+        name: id.to_owned(),
+        kind: CheckKind::Tcp,
+        address: "127.0.0.1".to_owned(),
+        port: 8080,
+        interval: Duration::from_secs(10),
+        timeout: Duration::from_secs(2),
+        initial_status: None,
+        thresholds: Thresholds::default(),
+        on_update: OnUpdate::default(),
+        check_restart: None,
+        notes: String::new(),
+    }
+}
+
+/// A service of job `web`'s group as the built-in catalogue holds it.
+pub fn registration(id: &str, alloc: AllocId) -> Registration {
+    Registration {
+        id: id.to_owned(),
+        provider: Provider::Nomad,
+        name: "web".to_owned(),
+        address: "127.0.0.1".to_owned(),
+        port: 8080,
+        tags: Vec::new(),
+        meta: BTreeMap::new(),
+        enable_tag_override: false,
+        tagged_addresses: BTreeMap::new(),
+        weights: Weights::default(),
+        checks: Vec::new(),
+        alloc,
+        task: None,
+        job: JobKey { namespace: "default".into(), id: "web".into() },
     }
 }
 

@@ -20,7 +20,10 @@ mod service;
 
 pub use children::{Child, Origin, Parameterized, PayloadRule, Periodic};
 pub use policy::{DelayFunction, HealthCheck, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Update};
-pub use service::{AddressMode, Check, CheckKind, Provider, Service};
+pub use service::{
+    AddressMode, Check, CheckKind, CheckRestart, InitialStatus, OnUpdate, Provider, Service, Thresholds,
+    Weights,
+};
 
 /// A job: what its author wants to run, with all defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

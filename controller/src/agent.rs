@@ -36,6 +36,7 @@ use crate::{
     },
     executor::{
         self, Executor, pressure,
+        scripts::InTasks,
         services::{Services, sweep_consul, task_index},
     },
     fingerprint,
@@ -126,7 +127,9 @@ impl Agent {
         let (found, orphans) = reconcile_found(&instance, &memory).await;
         let signer = Signer::load_or_create(&instance.paths.keys()).context("load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
-        let (services, news) = Services::new(instance.id.clone(), &consul)?;
+        let model = Arc::new(ReadModel::default());
+        let scripts = InTasks { drivers: instance.drivers.clone(), model: Arc::clone(&model) };
+        let (services, news) = Services::new(instance.id.clone(), &consul, Arc::new(scripts))?;
         let context = Arc::new(executor::Context {
             instance: instance.id.clone(),
             paths: instance.paths.clone(),
@@ -137,7 +140,6 @@ impl Agent {
             services,
             host_env: executor::inheritable(std::env::vars()),
         });
-        let model = Arc::new(ReadModel::default());
         model.history().begin(BootClock.now().boot_ns);
         model.history().adopt(world.allocations().map(|(spec, _)| spec.id));
         let notes = remembered(notes, &model);

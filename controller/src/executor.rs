@@ -7,10 +7,12 @@
 //! - [`pressure`]: whether the machine is under pressure, by which starts are paced.
 //! - [`places`]: directories, mounts, tokens, volumes.
 //! - [`services`]: registrations and checks.
+//! - [`scripts`]: commands of checks.
 
 pub mod places;
 pub mod pressure;
 pub mod process;
+pub mod scripts;
 pub mod services;
 
 use std::{cmp::Reverse, collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};

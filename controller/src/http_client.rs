@@ -64,6 +64,7 @@ pub fn builder(tls: Tls) -> ClientBuilder {
     let builder = reqwest::Client::builder()
         .user_agent(concat!("herdlet/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIMEOUT)
+        .http1_only()
         .no_proxy();
     match tls {
         Tls::None => builder.tls_certs_only([]),

@@ -37,6 +37,9 @@ pub struct Service {
     /// Tags that somebody has changed in Consul stay until the service is registered anew.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub enable_tag_override: bool,
+    /// Its share of what is sent to the service. Only Consul keeps it.
+    #[serde(default, skip_serializing_if = "Weights::is_default")]
+    pub weights: Weights,
     /// Health checks; names are unique in the service.
     #[serde(default)]
     pub checks: Vec<Check>,
@@ -59,6 +62,7 @@ impl Service {
             canary_meta: _,
             tagged_addresses: _,
             enable_tag_override: _,
+            weights: _,
         } = self;
         (name, provider, port, address, address_mode, checks)
             == (&other.name, &other.provider, &other.port, &other.address, &other.address_mode, &other.checks)
@@ -67,6 +71,27 @@ impl Service {
     /// Whether a canary registers it otherwise.
     pub fn differs_in_canaries(&self) -> bool {
         !self.canary_tags.is_empty() || !self.canary_meta.is_empty()
+    }
+}
+
+/// The share of an instance in what is sent to its service, by its health.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Weights {
+    /// While its checks pass.
+    pub passing: u32,
+    /// While one of them warns.
+    pub warning: u32,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self { passing: 1, warning: 1 }
+    }
+}
+
+impl Weights {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 
@@ -105,10 +130,99 @@ pub struct Check {
     pub kind: CheckKind,
     /// Port label or number; the service's where absent.
     pub port: Option<String>,
+    /// Whose address is checked; the host's where absent, or the literal one of the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address_mode: Option<AddressMode>,
     /// Time between two checks, at least 1 s.
     pub interval: Duration,
     /// Time one check may take, at least 1 s.
     pub timeout: Duration,
+    /// Its status until it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial_status: Option<InitialStatus>,
+    /// How many results in a row change its status.
+    #[serde(default, skip_serializing_if = "Thresholds::is_default")]
+    pub thresholds: Thresholds,
+    /// What it says of the health of an allocation.
+    #[serde(default, skip_serializing_if = "OnUpdate::is_default")]
+    pub on_update: OnUpdate,
+    /// When it restarts what it checks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check_restart: Option<CheckRestart>,
+    /// A sentence for people. Only Consul keeps it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub notes: String,
+}
+
+/// The status of a check that has not been made yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum InitialStatus {
+    /// It passes.
+    Passing,
+    /// It warns.
+    Warning,
+    /// It fails.
+    Critical,
+}
+
+/// How many results in a row change the status of a check. 0 is as 1, but for warnings.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thresholds {
+    /// Good ones until it passes.
+    pub success_before_passing: u32,
+    /// Bad ones until it fails.
+    pub failures_before_critical: u32,
+    /// Bad ones until it warns; 0: it fails without a warning.
+    pub failures_before_warning: u32,
+}
+
+impl Thresholds {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What a check says of the health of an allocation, in a roll-out and else.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OnUpdate {
+    /// It has to pass.
+    #[default]
+    RequireHealthy,
+    /// It has to pass or to warn.
+    IgnoreWarnings,
+    /// Nothing: it only tells whether requests may be sent.
+    Ignore,
+}
+
+impl OnUpdate {
+    /// Nomad's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RequireHealthy => "require_healthy",
+            Self::IgnoreWarnings => "ignore_warnings",
+            Self::Ignore => "ignore",
+        }
+    }
+
+    /// Whether it is what holds where nothing is written.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// When a check that goes on failing restarts its task, or for a service of the group all running tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckRestart {
+    /// Failures in a row, at least one.
+    pub limit: u32,
+    /// Time after a start in which failures don't count.
+    pub grace: Duration,
+    /// Warnings are no failures.
+    pub ignore_warnings: bool,
 }
 
 /// How a check is made.
@@ -129,7 +243,37 @@ pub enum CheckKind {
         body: String,
         /// Accept any certificate.
         tls_skip_verify: bool,
+        /// Name that the certificate is for, where it is not the address.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        tls_server_name: String,
     },
     /// A TCP connection.
     Tcp,
+    /// gRPC's health protocol; `SERVING` passes.
+    Grpc {
+        /// The service asked for; empty for the whole server.
+        service: String,
+        /// Over TLS.
+        tls: bool,
+        /// Accept any certificate.
+        tls_skip_verify: bool,
+        /// Name that the certificate is for, where it is not the address.
+        tls_server_name: String,
+    },
+    /// A command in a running task: exit code 0 passes, 1 warns, any other fails.
+    Script {
+        /// The program.
+        command: String,
+        /// Its arguments.
+        args: Vec<String>,
+        /// The task in which it runs.
+        task: String,
+    },
+}
+
+impl CheckKind {
+    /// Whether it is made at an address.
+    pub fn has_address(&self) -> bool {
+        !matches!(self, Self::Script { .. })
+    }
 }

@@ -29,6 +29,8 @@ pub const TIME_ZONE: &str = "UTC";
 pub const DISK_MIB: u64 = 300;
 /// `kill_timeout` where none is written.
 pub const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// `grace` of a `check_restart`.
+pub const CHECK_GRACE: Duration = Duration::from_secs(1);
 /// `prestop.timeout` where none is written: as long as a task has for its own end.
 pub const PRESTOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// `logs` where nothing is written.

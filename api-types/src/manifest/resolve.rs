@@ -10,8 +10,8 @@ use super::{
     Affinity, CheckType, Constraint, Dependency, GroupSpec, Hook, JobManifest, Lifecycle, Reschedule,
     Restart, Scaling, Span, Spread, TaskSpec, Text, Update, VolumeManifest,
     defaults::{
-        DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, NODE_POOL,
-        PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name, default_reschedule,
+        CHECK_GRACE, DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE,
+        NODE_POOL, PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name, default_reschedule,
         default_restart,
     },
     service, strings,
@@ -19,8 +19,9 @@ use super::{
 use crate::{
     Duration,
     job::{
-        self, AddressMode, ChangeMode, Check, CheckKind, DependencyCondition, Group, Job, JobType, Network,
-        PortRequest, Provider, ReschedulePolicy, RestartPolicy, Service, Task, VolumeRequest,
+        self, AddressMode, ChangeMode, Check, CheckKind, CheckRestart, DependencyCondition, Group, Job,
+        JobType, Network, PortRequest, Provider, ReschedulePolicy, RestartPolicy, Service, Task, Thresholds,
+        VolumeRequest, Weights,
     },
     volume::{Volume, VolumeKind},
 };
@@ -180,8 +181,7 @@ fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
     };
     let default = default_restart(outer.kind);
     let restart = spec.restart.as_ref().map_or(default.clone(), |written| written.over(&default));
-    // Nomad names a group's own service after a task called "group".
-    let names = Names { job: outer.job, group: &name, task: "group" };
+    let names = Names { job: outer.job, group: &name, task: None };
     Group {
         count,
         scaling: spec.scaling.as_ref().map(|scaling| scaling.of(count)),
@@ -254,7 +254,7 @@ fn to_request(spec: &super::VolumeRequest) -> VolumeRequest {
 
 fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolicy) -> Task {
     let name = spec.name.clone().unwrap_or_default();
-    let names = Names { task: &name, ..*group };
+    let names = Names { task: Some(&name), ..*group };
     Task {
         driver: spec.driver.clone().unwrap_or_default(),
         user: spec.user.clone().map(|user| user.0),
@@ -336,14 +336,21 @@ pub(super) struct Names<'a> {
     pub(super) job: &'a str,
     /// Name of the group.
     pub(super) group: &'a str,
-    /// Name of the task, `group` for a service of the group.
-    pub(super) task: &'a str,
+    /// Name of the task; none for a service of the group.
+    pub(super) task: Option<&'a str>,
 }
 
 impl Names<'_> {
+    /// The task in which the command of a check runs: the one that has the service, unless another is written.
+    fn script_task(&self, written: Option<&str>) -> String {
+        written.or(self.task).unwrap_or_default().to_owned()
+    }
+
     /// The service's name with its placeholders filled in, or the default. Others (`${NOMAD_…}`) stay.
     pub(super) fn service(&self, written: Option<&str>) -> String {
         let Self { job, group, task } = self;
+        // Nomad names a group's own service after a task called "group".
+        let task = &task.unwrap_or("group");
         let base = format!("{job}-{group}-{task}");
         let Some(written) = written else { return base };
         [
@@ -364,6 +371,8 @@ fn to_services(services: Option<&[service::Service]>, names: &Names<'_>) -> Vec<
 
 fn to_service(spec: &service::Service, names: &Names<'_>) -> Service {
     let name = names.service(spec.name.as_deref());
+    let weights = spec.weights.clone().unwrap_or_default();
+    let default = Weights::default();
     Service {
         provider: spec.provider.unwrap_or(Provider::Nomad),
         port: spec.port.clone().map(|port| port.0),
@@ -375,12 +384,18 @@ fn to_service(spec: &service::Service, names: &Names<'_>) -> Service {
         canary_meta: strings(spec.canary_meta.as_ref()),
         tagged_addresses: strings(spec.tagged_addresses.as_ref()),
         enable_tag_override: spec.enable_tag_override.unwrap_or(false),
-        checks: spec.checks.iter().flatten().map(|check| to_check(check, &name)).collect(),
+        weights: Weights {
+            passing: weights.passing.unwrap_or(default.passing),
+            warning: weights.warning.unwrap_or(default.warning),
+        },
+        checks: spec.checks.iter().flatten().map(|check| to_check(check, spec, &name, names)).collect(),
         name,
     }
 }
 
-fn to_check(spec: &service::Check, service: &str) -> Check {
+/// What the service says for all of its checks is written into each.
+fn to_check(spec: &service::Check, of: &service::Service, service: &str, names: &Names<'_>) -> Check {
+    let tls_server_name = || spec.tls_server_name.clone().unwrap_or_default();
     let kind = match spec.kind.unwrap_or_default() {
         CheckType::Tcp => CheckKind::Tcp,
         CheckType::Http => CheckKind::Http {
@@ -393,15 +408,51 @@ fn to_check(spec: &service::Check, service: &str) -> Check {
             header: to_header(spec.header.as_ref()),
             body: spec.body.clone().unwrap_or_default().0,
             tls_skip_verify: spec.tls_skip_verify.unwrap_or(false),
+            tls_server_name: tls_server_name(),
+        },
+        CheckType::Grpc => CheckKind::Grpc {
+            service: spec.grpc_service.clone().unwrap_or_default(),
+            tls: spec.grpc_use_tls.unwrap_or(false),
+            tls_skip_verify: spec.tls_skip_verify.unwrap_or(false),
+            tls_server_name: tls_server_name(),
+        },
+        CheckType::Script => CheckKind::Script {
+            command: spec.command.clone().unwrap_or_default(),
+            args: plain(spec.args.as_deref()),
+            task: names.script_task(spec.task.as_deref().or(of.task.as_deref())),
         },
     };
     Check {
         name: spec.name.clone().unwrap_or_else(|| check_name(service)),
         kind,
         port: spec.port.clone().map(|port| port.0),
+        address_mode: spec.address_mode,
         interval: length(spec.interval, Duration::ZERO),
         timeout: length(spec.timeout, Duration::ZERO),
+        initial_status: spec.initial_status,
+        thresholds: Thresholds {
+            success_before_passing: spec.success_before_passing.unwrap_or(0),
+            failures_before_critical: spec.failures_before_critical.unwrap_or(0),
+            failures_before_warning: spec.failures_before_warning.unwrap_or(0),
+        },
+        on_update: spec.on_update.or(of.on_update).unwrap_or_default(),
+        check_restart: to_check_restart(of.check_restart.as_ref(), spec.check_restart.as_ref()),
+        notes: spec.notes.clone().unwrap_or_default(),
     }
+}
+
+/// Each field is the check's, else the service's.
+fn to_check_restart(
+    service: Option<&service::CheckRestart>,
+    check: Option<&service::CheckRestart>,
+) -> Option<CheckRestart> {
+    let (outer, inner) = (service.cloned().unwrap_or_default(), check.cloned().unwrap_or_default());
+    let limit = inner.limit.or(outer.limit).filter(|limit| *limit > 0)?;
+    Some(CheckRestart {
+        limit,
+        grace: length(inner.grace.or(outer.grace), CHECK_GRACE),
+        ignore_warnings: inner.ignore_warnings.or(outer.ignore_warnings).unwrap_or(false),
+    })
 }
 
 fn to_header(header: Option<&BTreeMap<String, Vec<Text>>>) -> BTreeMap<String, Vec<String>> {

@@ -153,10 +153,25 @@ fn fill_services(written: Option<&mut [Service]>, services: &[crate::job::Servic
 
 fn fill_check(written: &mut Check, check: &crate::job::Check) {
     written.name.get_or_insert_with(|| check.name.clone());
-    if let CheckKind::Http { method, .. } = &check.kind {
-        written.method.get_or_insert_with(|| method.clone());
-        written.protocol.get_or_insert(Protocol::Http);
-        written.tls_skip_verify.get_or_insert(false);
+    written.on_update.get_or_insert(check.on_update);
+    match &check.kind {
+        CheckKind::Http { method, .. } => {
+            written.method.get_or_insert_with(|| method.clone());
+            written.protocol.get_or_insert(Protocol::Http);
+            written.tls_skip_verify.get_or_insert(false);
+        }
+        CheckKind::Grpc { .. } => {
+            written.grpc_use_tls.get_or_insert(false);
+            written.tls_skip_verify.get_or_insert(false);
+        }
+        CheckKind::Script { task, .. } => {
+            written.task.get_or_insert_with(|| task.clone());
+        }
+        CheckKind::Tcp => {}
+    }
+    if let (Some(written), Some(restart)) = (&mut written.check_restart, &check.check_restart) {
+        written.grace.get_or_insert(Span(restart.grace));
+        written.ignore_warnings.get_or_insert(false);
     }
 }
 

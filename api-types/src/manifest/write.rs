@@ -11,13 +11,13 @@ use super::{
     Signal, Span, Spread, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata,
     VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
     defaults::{
-        DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE, NODE_POOL,
-        PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name, default_reschedule,
+        CHECK_GRACE, DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE,
+        NODE_POOL, PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name, default_reschedule,
         default_restart,
     },
     non_empty, non_empty_map,
     resolve::Names,
-    service::Protocol,
+    service::{CheckRestart, Protocol, Weights},
     texts, unless,
 };
 use crate::{
@@ -123,8 +123,9 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         Some((first, rest)) if rest.iter().all(|task| task.restart == first.restart) => &first.restart,
         Some(_) | None => &default,
     };
-    let names = Names { job: &job.id, group: &group.name, task: "group" };
-    let tasks = group.tasks.iter().map(|task| from_task(task, &Names { task: &task.name, ..names }, shared));
+    let names = Names { job: &job.id, group: &group.name, task: None };
+    let tasks =
+        group.tasks.iter().map(|task| from_task(task, &Names { task: Some(&task.name), ..names }, shared));
     GroupSpec {
         name: Some(group.name.clone()),
         count: (group.count != 1 || group.scaling.is_some()).then_some(group.count),
@@ -328,21 +329,51 @@ fn from_service(service: &job::Service, names: &Names<'_>) -> Service {
         canary_meta: texts(&service.canary_meta),
         tagged_addresses: texts(&service.tagged_addresses),
         enable_tag_override: yes(service.enable_tag_override),
-        checks: non_empty(service.checks.iter().map(|check| from_check(check, &service.name)).collect()),
+        weights: from_weights(service.weights),
+        checks: non_empty(
+            service.checks.iter().map(|check| from_check(check, &service.name, names.task)).collect(),
+        ),
+        // They are written in the checks.
+        task: None,
+        on_update: None,
+        check_restart: None,
     }
 }
 
-fn from_check(check: &job::Check, service: &str) -> Check {
+fn from_weights(weights: job::Weights) -> Option<Weights> {
+    let default = job::Weights::default();
+    unless_empty(Weights {
+        passing: (weights.passing != default.passing).then_some(weights.passing),
+        warning: (weights.warning != default.warning).then_some(weights.warning),
+    })
+}
+
+/// `of_task` is the task that has the service.
+fn from_check(check: &job::Check, service: &str, of_task: Option<&str>) -> Check {
+    let times = |number: u32| (number != 0).then_some(number);
+    let thresholds = check.thresholds;
     let mut spec = Check {
         name: unless(&check.name, &check_name(service)),
         port: check.port.clone().map(Text),
+        address_mode: check.address_mode,
         interval: Some(Span(check.interval)),
         timeout: Some(Span(check.timeout)),
+        initial_status: check.initial_status,
+        success_before_passing: times(thresholds.success_before_passing),
+        failures_before_critical: times(thresholds.failures_before_critical),
+        failures_before_warning: times(thresholds.failures_before_warning),
+        on_update: (!check.on_update.is_default()).then_some(check.on_update),
+        check_restart: check.check_restart.map(|restart| CheckRestart {
+            limit: Some(restart.limit),
+            grace: from_length(restart.grace, CHECK_GRACE),
+            ignore_warnings: yes(restart.ignore_warnings),
+        }),
+        notes: unless(&check.notes, ""),
         ..Check::default()
     };
     match &check.kind {
         CheckKind::Tcp => spec.kind = Some(CheckType::Tcp),
-        CheckKind::Http { path, method, protocol, header, body, tls_skip_verify } => {
+        CheckKind::Http { path, method, protocol, header, body, tls_skip_verify, tls_server_name } => {
             spec.kind = Some(CheckType::Http);
             spec.path = Some(path.clone());
             spec.method = unless(method, "GET");
@@ -350,6 +381,20 @@ fn from_check(check: &job::Check, service: &str) -> Check {
             spec.header = from_header(header);
             spec.body = unless(body, "").map(Text);
             spec.tls_skip_verify = yes(*tls_skip_verify);
+            spec.tls_server_name = unless(tls_server_name, "");
+        }
+        CheckKind::Grpc { service, tls, tls_skip_verify, tls_server_name } => {
+            spec.kind = Some(CheckType::Grpc);
+            spec.grpc_service = unless(service, "");
+            spec.grpc_use_tls = yes(*tls);
+            spec.tls_skip_verify = yes(*tls_skip_verify);
+            spec.tls_server_name = unless(tls_server_name, "");
+        }
+        CheckKind::Script { command, args, task } => {
+            spec.kind = Some(CheckType::Script);
+            spec.command = Some(command.clone());
+            spec.args = from_plain(args);
+            spec.task = (Some(task.as_str()) != of_task).then(|| task.clone());
         }
     }
     spec

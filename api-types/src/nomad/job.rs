@@ -7,8 +7,9 @@ use serde_json::{Map, Value, json};
 use crate::{
     constraint::{Affinity, Constraint, Spread},
     job::{
-        AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, Job, Provider,
-        ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Service, Task, Update, VolumeRequest,
+        AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus, Job,
+        OnUpdate, Provider, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Service, Task, Update,
+        VolumeRequest,
     },
     view::{AllocView, ConvergenceState, JobVersion, JobView},
 };
@@ -213,33 +214,60 @@ fn service(service: &Service) -> Value {
         Provider::Nomad => "nomad",
         Provider::Consul => "consul",
     };
-    let address_mode = match service.address_mode {
+    json!({
+        "Name": service.name, "Provider": provider, "PortLabel": service.port.clone().unwrap_or_default(),
+        "Address": service.address.clone().unwrap_or_default(), "AddressMode": address_mode(service.address_mode),
+        "Tags": texts(&service.tags), "CanaryTags": texts(&service.canary_tags), "Meta": map(&service.meta),
+        "CanaryMeta": map(&service.canary_meta), "TaggedAddresses": map(&service.tagged_addresses),
+        "EnableTagOverride": service.enable_tag_override,
+        "Weights": { "Passing": service.weights.passing, "Warning": service.weights.warning },
+        "Checks": list(service.checks.iter().map(check).collect()),
+        // What it says for all of its checks stands in each.
+        "OnUpdate": OnUpdate::RequireHealthy.as_str(), "TaskName": "", "CheckRestart": null,
+    })
+}
+
+fn address_mode(mode: AddressMode) -> &'static str {
+    match mode {
         AddressMode::Auto => "auto",
         AddressMode::Host => "host",
         AddressMode::Driver => "driver",
         AddressMode::Alloc => "alloc",
-    };
-    json!({
-        "Name": service.name, "Provider": provider, "PortLabel": service.port.clone().unwrap_or_default(),
-        "Address": service.address.clone().unwrap_or_default(), "AddressMode": address_mode,
-        "Tags": texts(&service.tags), "CanaryTags": texts(&service.canary_tags), "Meta": map(&service.meta),
-        "CanaryMeta": map(&service.canary_meta), "TaggedAddresses": map(&service.tagged_addresses),
-        "EnableTagOverride": service.enable_tag_override,
-        "Checks": list(service.checks.iter().map(check).collect()), "OnUpdate": "require_healthy",
-    })
+    }
 }
 
 fn check(check: &Check) -> Value {
+    let restart = check.check_restart.map(|restart| {
+        json!({ "Limit": restart.limit, "Grace": restart.grace, "IgnoreWarnings": restart.ignore_warnings })
+    });
+    let initial_status = check.initial_status.map(|status| match status {
+        InitialStatus::Passing => "passing",
+        InitialStatus::Warning => "warning",
+        InitialStatus::Critical => "critical",
+    });
+    let thresholds = check.thresholds;
     let mut shown = json!({
         "Name": check.name, "PortLabel": check.port.clone().unwrap_or_default(),
-        "Interval": check.interval, "Timeout": check.timeout,
+        "AddressMode": check.address_mode.map(address_mode).unwrap_or_default(),
+        "Interval": check.interval, "Timeout": check.timeout, "InitialStatus": initial_status.unwrap_or_default(),
+        "SuccessBeforePassing": thresholds.success_before_passing,
+        "FailuresBeforeCritical": thresholds.failures_before_critical,
+        "FailuresBeforeWarning": thresholds.failures_before_warning, "OnUpdate": check.on_update.as_str(),
+        "CheckRestart": restart, "Notes": check.notes,
     });
     let kind = match &check.kind {
         CheckKind::Tcp => json!({ "Type": "tcp" }),
-        CheckKind::Http { path, method, protocol, header, body, tls_skip_verify } => json!({
+        CheckKind::Http { path, method, protocol, header, body, tls_skip_verify, tls_server_name } => json!({
             "Type": "http", "Path": path, "Method": method, "Protocol": protocol, "Header": header,
-            "Body": body, "TLSSkipVerify": tls_skip_verify,
+            "Body": body, "TLSSkipVerify": tls_skip_verify, "TLSServerName": tls_server_name,
         }),
+        CheckKind::Grpc { service, tls, tls_skip_verify, tls_server_name } => json!({
+            "Type": "grpc", "GRPCService": service, "GRPCUseTLS": tls, "TLSSkipVerify": tls_skip_verify,
+            "TLSServerName": tls_server_name,
+        }),
+        CheckKind::Script { command, args, task } => {
+            json!({ "Type": "script", "Command": command, "Args": texts(args), "TaskName": task })
+        }
     };
     if let (Value::Object(shown), Value::Object(kind)) = (&mut shown, kind) {
         shown.extend(kind);

@@ -3,6 +3,7 @@
 //! Goes in: what is wanted and what is remembered. Comes out: a [`Plan`]. The tables in [`crate::parts`] give the order.
 
 pub mod apply;
+mod check_restart;
 pub mod checks;
 pub mod dir;
 pub mod health;
@@ -111,6 +112,9 @@ fn decide(pass: &mut Pass<'_>) -> bool {
             return true;
         }
         pass.wait(Waiting::Delay(None, restart.delay));
+    } else if let Some(change) = check_restart::due(pass) {
+        pass.plan.changes.push(change);
+        return true;
     }
     false
 }

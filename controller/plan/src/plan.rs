@@ -54,6 +54,13 @@ pub enum Change {
     },
     /// A group-wide restart begins to stop its tasks.
     RestartTasks(GroupRestart),
+    /// A check has failed for too long: this task is restarted, or all that run.
+    Unhealthy {
+        /// None for all that run.
+        task: Option<TaskIndex>,
+        /// Name of the check.
+        check: String,
+    },
     /// A task moves.
     Task(TaskIndex, TaskChange),
     /// The allocation is healthy from now on, or no longer.
@@ -107,6 +114,13 @@ pub enum Waiting {
     Task(TaskIndex, TaskStatus),
     /// Passing checks.
     Checks(Option<Deadline>),
+    /// A failing check to pass before it restarts what it checks.
+    CheckRestart {
+        /// Its id.
+        check: String,
+        /// When it restarts.
+        at_ns: u64,
+    },
     /// The verdict of the roll-out: time in health.
     Health(Option<Deadline>),
     /// Somebody's word on its health, for this deployment.

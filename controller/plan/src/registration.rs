@@ -172,6 +172,7 @@ fn register(
         enable_tag_override: service.enable_tag_override,
         meta,
         tagged_addresses: tagged.collect(),
+        weights: service.weights,
         checks,
         alloc: alloc.id,
         task: task.map(|task| task.name.clone()),

@@ -37,8 +37,10 @@ pub struct AllocState {
     pub durable: Tracked<Durable>,
     /// What is not.
     pub parts: Parts,
-    /// Last results of the checks, by check id. Not stored: after a restart the stored health holds until the first result.
+    /// Last results of the checks, by check id. Of those in [`Durable::checks`] the output may be newer.
     pub checks: BTreeMap<String, CheckResult>,
+    /// Since when the checks fail that restart what they check, by check id and `CLOCK_BOOTTIME`.
+    pub failing_since_ns: BTreeMap<String, u64>,
     /// Since when the allocation is healthy without a break, by `CLOCK_BOOTTIME`.
     pub healthy_since_ns: Option<u64>,
     /// Signals under way that tell tasks of renewed tokens, by operation.
@@ -98,8 +100,36 @@ pub struct Durable {
     /// store this, and where this was rebuilt: it may hold them all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offered: Option<BTreeSet<Part>>,
+    /// What the checks said when their status last changed, by check id: until they are made again it holds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub checks: BTreeMap<String, CheckResult>,
     /// Planning it panicked; it is left alone until an operator acts.
     pub quarantine: Option<String>,
+}
+
+impl AllocState {
+    /// A check was made. Stored is what a new agent has to know: the status, and what was said when it changed.
+    pub fn learn_check(&mut self, result: CheckResult, boot_ns: u64) {
+        let before = self.durable.checks.get(&result.id);
+        if before.is_none_or(|before| before.status != result.status || before.restarts != result.restarts) {
+            self.durable.checks.insert(result.id.clone(), result.clone());
+        }
+        if result.restarts_now().is_some() {
+            self.failing_since_ns.entry(result.id.clone()).or_insert(boot_ns);
+        } else {
+            self.failing_since_ns.remove(&result.id);
+        }
+        self.checks.insert(result.id.clone(), result);
+    }
+
+    /// What these checks have said tells nothing any more.
+    pub fn forget_checks(&mut self, forgotten: impl Fn(&CheckResult) -> bool) {
+        self.checks.retain(|_, result| !forgotten(result));
+        self.failing_since_ns.retain(|id, _| self.checks.contains_key(id));
+        if self.durable.checks.values().any(&forgotten) {
+            self.durable.checks.retain(|_, result| !forgotten(result));
+        }
+    }
 }
 
 /// What follows an allocation that has failed. Decided once for each version of its job, by what its slot had been through then.
@@ -214,6 +244,9 @@ pub struct GroupRestart {
     pub all: bool,
     /// End of the group's `shutdown_delay`; the services are down until then.
     pub delay: Deadline,
+    /// A check asked for it: each task's restart policy counts it.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub unhealthy: bool,
 }
 
 /// Verdict of the roll-out's health watch.
@@ -248,6 +281,9 @@ pub struct TaskState {
     pub last_restart: UnixNanos,
     /// When its process last started.
     pub started_at: UnixNanos,
+    /// The same by the `CLOCK_BOOTTIME` of that boot.
+    #[serde(default)]
+    pub started_ns: u64,
     /// When it ended for good.
     pub finished_at: UnixNanos,
     /// Restart policy: end of the current window.
@@ -260,6 +296,9 @@ pub struct TaskState {
     pub events: History,
     /// An accepted restart of this task that has not been carried out.
     pub restart_requested: bool,
+    /// A check asked for it: the restart policy counts it.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub unhealthy: bool,
     /// It can't go on: it is stopped if it runs, then it has failed.
     pub doom: Option<Doom>,
     /// Its tokens are being renewed, or were, and it was not told as its identities ask for. Stored before the renewal begins.
@@ -359,9 +398,17 @@ pub enum AfterStop {
     Dead,
     /// It starts again at once; not counted as an attempt.
     Restart,
+    /// A check asked for it: what follows is for the restart policy to say, as if it had failed.
+    RestartUnhealthy,
 }
 
 impl TaskState {
+    /// No restart is asked for any more.
+    pub fn withdraw_restart(&mut self) {
+        self.restart_requested = false;
+        self.unhealthy = false;
+    }
+
     /// Nomad's coarse state.
     pub fn status(&self) -> TaskStatus {
         match &self.run {

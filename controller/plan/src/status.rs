@@ -265,6 +265,23 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             say(&"health", format_args!("waits for {}", Checks(state)));
             (Reason::Health, None, by.as_ref().and_then(due))
         }
+        Waiting::CheckRestart { check, at_ns } => {
+            let result = state.checks.get(check);
+            let (check, service) = result.map_or(("", ""), |result| (&*result.check, &*result.service));
+            match result.and_then(|result| result.task.as_deref()) {
+                Some(task) => say(
+                    &format_args!("task {task}"),
+                    format_args!("restarts unless check {check} of service {service} passes"),
+                ),
+                None => say(
+                    &"group",
+                    format_args!(
+                        "its running tasks restart unless check {check} of service {service} passes"
+                    ),
+                ),
+            }
+            (Reason::Health, None, Some(*at_ns))
+        }
         Waiting::Health(by) => {
             say(&"health", format_args!("waits for {}", Lacking(spec, state)));
             (Reason::Health, None, by.as_ref().and_then(due))
@@ -404,7 +421,7 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
         Waiting::Volume(..) => 8,
         Waiting::Backoff(..) => 7,
         Waiting::Delay(..) => 6,
-        Waiting::Exit(..) => 5,
+        Waiting::Exit(..) | Waiting::CheckRestart { .. } => 5,
         Waiting::Part(_) => 4,
         Waiting::Checks(_) | Waiting::Health(_) | Waiting::Judgement(_) => 3,
         Waiting::Task(..) => 2,

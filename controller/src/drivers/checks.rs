@@ -1,9 +1,14 @@
-//! Checks of services in the built-in catalogue: one observer for each check, in the agent itself.
+//! Checks that the agent itself makes: those of services in the built-in catalogue, and commands, which no Consul can run. One
+//! observer for each.
 //!
 //! In: the registrations of a task or group. Out: [`CheckReport`]s on a bounded channel, only when a check's status changes or
-//! (rarely) when a failing one says something new. The first run follows soon after the start, each further one an interval
-//! after the end of the one before. A slow or hanging target holds up nobody but its own check.
-//! It must not know what a result is good for. Checks of services in Consul are made by Consul, not here.
+//! (rarely) when a failing one says something new; a Consul hears of every run of a command. The first run follows soon after the
+//! start, each further one an interval after the end of the one before. A slow or hanging target holds up nobody but its own check.
+//! It must not know what a result is good for. All other checks of services in Consul are made by Consul.
+//!
+//! - `probe`: one run of a check: HTTP, TCP, gRPC or a command.
+//! - `streak`: how many results in a row change a status.
+//! - `lanes`: how many runs are under way at a time.
 
 use std::{
     collections::BTreeMap,
@@ -15,20 +20,26 @@ use std::{
 use futures_util::FutureExt as _;
 use herdlet_api_types::{
     AllocId, UnixNanos,
-    job::Provider,
+    job::{CheckKind, Provider},
     service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
 };
-use tokio::{
-    sync::{Semaphore, mpsc},
-    time::Instant,
-};
+use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+mod grpc;
+mod lanes;
 mod probe;
+mod streak;
 
-use crate::drivers::{catalog::ServiceOwner, sight::Sight};
+use crate::drivers::{
+    catalog::{Consul, ServiceOwner},
+    sight::Sight,
+};
+use lanes::Lanes;
+pub use probe::Scripts;
 pub(in crate::drivers) use probe::host_port;
 use probe::{Probe, ProbeResult};
+use streak::Streak;
 
 /// News of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +61,8 @@ pub struct Checks {
 struct Shared {
     probe: Probe,
     reports: mpsc::Sender<CheckReport>,
-    places: Semaphore,
+    lanes: Lanes,
+    consul: Arc<Consul>,
 }
 
 /// A running observer; it ends when this is dropped.
@@ -61,19 +73,19 @@ struct Observer {
 }
 
 impl Checks {
-    /// Observers that report to `reports`.
-    pub fn new(reports: mpsc::Sender<CheckReport>) -> Self {
-        let shared = Shared { probe: Probe::default(), reports, places: Semaphore::new(RUNNING_MAX) };
+    /// Observers that report to `reports`, run commands by `scripts`, and tell `consul` what those of its services say.
+    pub fn new(reports: mpsc::Sender<CheckReport>, scripts: Arc<dyn Scripts>, consul: Arc<Consul>) -> Self {
+        let shared = Shared { probe: Probe::new(scripts), reports, lanes: Lanes::default(), consul };
         Self { shared: Arc::new(shared), running: Mutex::default() }
     }
 
     /// Makes exactly the checks of these registrations run for `owner`: what runs already goes on undisturbed, what is no
-    /// longer wanted ends. Registrations in other catalogues are left out. Must be called inside a tokio runtime.
+    /// longer wanted ends. What others check is left out. Must be called inside a tokio runtime.
     pub fn up(&self, owner: &ServiceOwner, registrations: &[Registration]) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = running.remove(owner).unwrap_or_default();
         let mut now = BTreeMap::new();
-        for (registration, check) in built_in(registrations) {
+        for (registration, check) in ours(registrations) {
             let observer = match before.remove(&check.id).filter(|observer| observer.check == *check) {
                 Some(observer) => observer,
                 None => self.observe(registration, check),
@@ -95,7 +107,7 @@ impl Checks {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let none = BTreeMap::new();
         let observers = running.get(owner).unwrap_or(&none);
-        let wanted: BTreeMap<_, _> = built_in(registrations).map(|(_, check)| (&check.id, check)).collect();
+        let wanted: BTreeMap<_, _> = ours(registrations).map(|(_, check)| (&check.id, check)).collect();
         let same = |(id, check): (&&String, &&RegisteredCheck)| {
             observers.get(*id).is_some_and(|observer| observer.check == **check)
         };
@@ -113,18 +125,16 @@ impl Checks {
         let observation = Observation {
             shared: Arc::clone(&self.shared),
             check: check.clone(),
-            service: registration.name.clone(),
+            pending: CheckResult::pending(registration, check),
             alloc: registration.alloc,
-            task: registration.task.clone(),
+            provider: registration.provider,
+            streak: Streak::new(check.thresholds),
             last: None,
         };
         tokio::spawn(token.clone().run_until_cancelled_owned(observation.run()));
         Observer { check: check.clone(), _end: token.drop_guard() }
     }
 }
-
-/// Probes under way at a time: bounds open files, whatever the number of checks.
-const RUNNING_MAX: usize = 256;
 
 /// The first result should not be long in coming: a start waits for it. (Nomad: half an interval.)
 const FIRST_AFTER_MAX: Duration = Duration::from_secs(1);
@@ -138,12 +148,17 @@ const INTERVAL_MIN: Duration = Duration::from_millis(50);
 /// Tokio's timers end after about two years.
 const INTERVAL_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// Until a Consul that did not take what a command said is told again.
+const TELL_AGAIN_AFTER: Duration = Duration::from_secs(2);
+
 struct Observation {
     shared: Arc<Shared>,
     check: RegisteredCheck,
-    service: String,
+    /// What its results are made of.
+    pending: CheckResult,
     alloc: AllocId,
-    task: Option<String>,
+    provider: Provider,
+    streak: Streak,
     last: Option<Last>,
 }
 
@@ -155,40 +170,76 @@ struct Last {
     reported: Instant,
 }
 
+/// Nobody listens any more.
+struct Ended;
+
 impl Observation {
-    async fn run(mut self) {
+    async fn run(self) {
+        // Ended is what it becomes; there is nobody to tell.
+        let _: Result<(), Ended> = self.observe().await;
+    }
+
+    async fn observe(mut self) -> Result<(), Ended> {
         let interval = self.check.interval.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
-        let timeout = self.check.timeout.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
-        tokio::time::sleep((interval / 2).min(FIRST_AFTER_MAX)).await;
+        if let Some(status) = self.check.initial_status {
+            self.report(ProbeResult::initial(status)).await?;
+        }
+        // Checks that begin together drift apart: neither their first runs nor later ones come all at once.
+        let share = f64::from(self.seed()) / f64::from(u32::MAX);
+        tokio::time::sleep((interval / 2).min(FIRST_AFTER_MAX).mul_f64(0.5 + share / 2.0)).await;
+        let mut pause = interval.mul_f64(0.5 + share / 2.0);
         loop {
-            let result = {
-                // Waiting for a place is our slowness, not the target's: the timeout begins after it.
-                let _place = self.shared.places.acquire().await;
-                let probe = AssertUnwindSafe(self.shared.probe.run(&self.check)).catch_unwind();
-                match tokio::time::timeout(timeout, probe).await {
-                    Ok(Ok(result)) => result,
-                    // Checked no more, it would be healthy or not for ever.
-                    Ok(Err(_)) => {
-                        ProbeResult::failure("nomad: the check panicked, a defect of the agent".to_owned())
-                    }
-                    Err(_) => ProbeResult::failure(format!("nomad: no answer within {timeout:?}")),
-                }
-            };
-            if self.report(result).await.is_err() {
-                return;
+            let result = self.probe().await;
+            let next = Instant::now() + pause;
+            if let Some(result) = self.streak.take(result) {
+                self.tell_consul(&result, next).await;
+                self.report(result).await?;
             }
-            tokio::time::sleep(interval).await;
+            tokio::time::sleep_until(next).await;
+            pause = interval;
         }
     }
 
-    /// Fails when nobody listens any more.
-    async fn report(&mut self, result: ProbeResult) -> Result<(), ()> {
+    /// Waiting for a place is our slowness, not the target's: the timeout begins after it.
+    async fn probe(&self) -> ProbeResult {
+        let timeout = self.check.timeout.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
+        let was_slow = self.last.as_ref().is_some_and(|last| last.result.timed_out);
+        // On the heap: between two runs, which is most of the time, an observer takes little memory.
+        let probe = Box::pin(self.shared.probe.run(self.alloc, &self.check, timeout));
+        let probe = AssertUnwindSafe(probe).catch_unwind();
+        match self.shared.lanes.run(was_slow, tokio::time::timeout(timeout, probe)).await {
+            Ok(Ok(result)) => result,
+            // Checked no more, it would be healthy or not for ever.
+            Ok(Err(_)) => ProbeResult::failure("nomad: the check panicked, a defect of the agent".to_owned()),
+            Err(_) => ProbeResult::timed_out(timeout),
+        }
+    }
+
+    /// Until it takes it, or the next run is due.
+    async fn tell_consul(&self, result: &ProbeResult, until: Instant) {
+        if self.provider != Provider::Consul {
+            return;
+        }
+        let telling = async {
+            let consul = &self.shared.consul;
+            while let Err(failure) = consul
+                .update_check(&self.pending.service, &self.check.id, result.status, &result.output)
+                .await
+            {
+                tracing::debug!(why = %failure.why, "Consul was not told what a check said");
+                tokio::time::sleep(TELL_AGAIN_AFTER).await;
+            }
+        };
+        // Late by an interval it is no news any more.
+        let _ = tokio::time::timeout_at(until, telling).await;
+    }
+
+    async fn report(&mut self, result: ProbeResult) -> Result<(), Ended> {
         let changed_at = match &self.last {
             Some(last) if last.result.status == result.status => {
                 let is_other = result.code != last.result.code || last.reported.elapsed() >= NEW_OUTPUT_EVERY;
-                let news =
-                    result.status == CheckStatus::Failure && result.output != last.result.output && is_other;
-                if !news {
+                let said = result.output != last.result.output;
+                if result.status == CheckStatus::Success || !said || !is_other {
                     return Ok(());
                 }
                 last.changed_at
@@ -198,27 +249,33 @@ impl Observation {
         let report = CheckReport {
             alloc: self.alloc,
             result: CheckResult {
-                id: self.check.id.clone(),
-                service: self.service.clone(),
-                check: self.check.name.clone(),
-                task: self.task.clone(),
                 status: result.status,
                 output: result.output.clone(),
                 http_status: result.code.map(|code| code.as_u16()),
                 at: changed_at,
+                ..self.pending.clone()
             },
         };
         self.last = Some(Last { result, changed_at, reported: Instant::now() });
-        self.shared.reports.send(report).await.map_err(|_| ())
+        self.shared.reports.send(report).await.map_err(|_| Ended)
+    }
+
+    /// Of its id: the same for the same check.
+    fn seed(&self) -> u32 {
+        // FNV-1a.
+        let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
+        self.check.id.bytes().fold(2_166_136_261, mix)
     }
 }
 
 /// Checks that are ours to make.
-fn built_in(registrations: &[Registration]) -> impl Iterator<Item = (&Registration, &RegisteredCheck)> {
-    registrations
+fn ours(registrations: &[Registration]) -> impl Iterator<Item = (&Registration, &RegisteredCheck)> {
+    let all = registrations
         .iter()
-        .filter(|registration| registration.provider == Provider::Nomad)
-        .flat_map(|registration| registration.checks.iter().map(move |check| (registration, check)))
+        .flat_map(|registration| registration.checks.iter().map(move |check| (registration, check)));
+    all.filter(|(registration, check)| {
+        registration.provider == Provider::Nomad || matches!(check.kind, CheckKind::Script { .. })
+    })
 }
 
 pub(crate) fn wall_now() -> UnixNanos {

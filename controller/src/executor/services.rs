@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     drivers::{
         catalog::{BuiltIn, CatalogError, CatalogEvent, Catalogs, Consul, ConsulConfig, ServiceOwner},
-        checks::{CheckReport, Checks},
+        checks::{CheckReport, Checks, Scripts},
         sight::Sight,
     },
     executor::{Context, PlaceVerb, Workload, retry},
@@ -60,11 +60,15 @@ impl Services {
     ///
     /// # Errors
     /// When no HTTP client can be made.
-    pub fn new(instance: InstanceId, consul: &ConsulConfig) -> anyhow::Result<(Self, News)> {
+    pub fn new(
+        instance: InstanceId,
+        consul: &ConsulConfig,
+        scripts: Arc<dyn Scripts>,
+    ) -> anyhow::Result<(Self, News)> {
         let consul = Arc::new(Consul::new(consul, instance).context("prepare the Consul catalogue")?);
         let (report_sender, reports) = mpsc::channel(REPORTS_LEN);
         let (sender, events) = mpsc::channel(REPORTS_LEN);
-        let checks = Checks::new(report_sender);
+        let checks = Checks::new(report_sender, scripts, Arc::clone(&consul));
         let catalogs = Catalogs { built_in: Arc::new(BuiltIn::default()), consul: Arc::clone(&consul) };
         Ok((Self { catalogs, checks }, News { reports, events, sender, consul }))
     }

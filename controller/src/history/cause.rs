@@ -238,7 +238,7 @@ mod tests {
     use std::sync::Arc;
 
     use herdlet_api_types::{
-        AllocId, Duration, UnixNanos,
+        AllocId, Duration,
         alloc::RescheduleEvent,
         scaling::{ScalingEvent, ScalingEvents, ScalingNote},
         task::TaskEvent,
@@ -374,14 +374,9 @@ mod tests {
         let mut failing = progressing(before.clone(), "health: waits for passing checks");
         failing.healthy = Some(false);
         failing.checks.push(herdlet_api_types::service::CheckResult {
-            id: "1".to_owned(),
             service: "front".to_owned(),
-            check: "alive".to_owned(),
-            task: None,
-            status: CheckStatus::Failure,
             output: "connection refused\nagain".to_owned(),
-            http_status: None,
-            at: UnixNanos(1),
+            ..herdlet_api_types::fixture::check_result("alive", CheckStatus::Failure)
         });
         assert_eq!(
             cause(Some(&before), &failing, &view),

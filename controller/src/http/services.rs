@@ -120,7 +120,7 @@ pub(super) async fn of_job(
 /// Whether requests may be sent to an instance: one with checks takes them only while all of them pass.
 pub(super) fn is_listed(shared: &Shared, registration: &Registration) -> bool {
     let alloc = shared.model.alloc(&registration.alloc);
-    alloc.is_some_and(|alloc| health(registration, &alloc) == ServiceHealth::Passing)
+    alloc.is_some_and(|alloc| health(registration, &alloc).is_listed())
 }
 
 fn view(shared: &Shared, registration: Registration) -> ServiceView {
@@ -151,10 +151,14 @@ fn health(registration: &Registration, alloc: &AllocView) -> ServiceHealth {
     let is_stopping = alloc.tasks.iter().any(|task| is_its(&task.name) && task.phase == TaskPhase::Stopping);
     if said(CheckStatus::Failure) > 0 {
         ServiceHealth::Critical
-    } else if said(CheckStatus::Success) == registration.checks.len() && !is_stopping {
-        ServiceHealth::Passing
-    } else {
+    } else if said(CheckStatus::Success) + said(CheckStatus::Warning) != registration.checks.len()
+        || is_stopping
+    {
         ServiceHealth::Pending
+    } else if said(CheckStatus::Warning) > 0 {
+        ServiceHealth::Warning
+    } else {
+        ServiceHealth::Passing
     }
 }
 

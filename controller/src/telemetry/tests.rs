@@ -10,7 +10,7 @@ use herdlet_api_types::{
     AllocId, JobKey, Moment, UnixNanos,
     alloc::{Allocation, ClientStatus, Desired},
     job::Job,
-    service::{CheckResult, CheckStatus},
+    service::CheckStatus,
     task::{ExitResult, TaskPhase, TaskStatus},
     view::{AllocView, Convergence, ConvergenceState, JobView, Reason, TaskView},
 };
@@ -161,16 +161,7 @@ fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckS
         exit,
         events: Default::default(),
     };
-    let check = CheckResult {
-        id: "c".to_owned(),
-        service: "web".to_owned(),
-        check: "alive".to_owned(),
-        task: None,
-        status: check,
-        output: String::new(),
-        http_status: None,
-        at: UnixNanos(0),
-    };
+    let check = herdlet_api_types::fixture::check_result("alive", check);
     View::Alloc(
         AllocView {
             spec: Arc::new(spec),

@@ -19,18 +19,28 @@ pub fn task(name: &str, run_for_ms: Option<u64>, exit_code: i32) -> Task {
     Task { config, ..fixture::task(name) }
 }
 
+/// A service with one TCP check that may restart what it checks.
+fn random_service(name: &str, dice: &mut Dice) -> Service {
+    let mut service = service(name);
+    for check in &mut service.checks {
+        check.check_restart = dice.one_in(2).then(|| CheckRestart {
+            limit: 1 + dice.below(3) as u32,
+            grace: Duration::from_secs(dice.below(3) as i64),
+            ignore_warnings: dice.one_in(2),
+        });
+        if check.check_restart.is_none() && dice.one_in(3) {
+            check.on_update = if dice.one_in(2) { OnUpdate::Ignore } else { OnUpdate::IgnoreWarnings };
+        }
+    }
+    service
+}
+
 /// A service with one TCP check.
 pub fn service(name: &str) -> Service {
     Service {
         provider: Provider::Nomad,
         port: Some("http".to_owned()),
-        checks: vec![Check {
-            name: "alive".to_owned(),
-            kind: CheckKind::Tcp,
-            port: None,
-            interval: Duration::from_secs(1),
-            timeout: Duration::from_secs(1),
-        }],
+        checks: vec![Check { interval: Duration::from_secs(1), ..fixture::check("alive") }],
         ..fixture::service(name)
     }
 }
@@ -90,7 +100,7 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
         tasks[0].config["stubborn"] = true.into();
     }
     if dice.one_in(4) {
-        tasks[0].services.push(service("inner"));
+        tasks[0].services.push(random_service("inner", dice));
     }
     if dice.one_in(3) {
         // Tasks that restart with their tokens, each hour, leave a life time to settle in between.
@@ -154,7 +164,7 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
     if dice.one_in(2) {
         // Checks in Consul are Consul's: nobody here would make them.
         let in_consul = Service { provider: Provider::Consul, checks: Vec::new(), ..service("web") };
-        group.services.push(if dice.one_in(3) { in_consul } else { service("web") });
+        group.services.push(if dice.one_in(3) { in_consul } else { random_service("web", dice) });
     }
     if dice.one_in(3) {
         group.shutdown_delay = Duration::from_secs(3);

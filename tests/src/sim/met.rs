@@ -50,6 +50,7 @@ kinds! {
     SlowOperation = "slow operations",
     Overdue = "overdue operations",
     FailingCheck = "failing checks",
+    CheckRestart = "tasks restarted by their checks",
     TokenRenewal = "token renewals",
     Outage = "outages of the catalogue",
     Vanished = "things that vanish",

@@ -104,7 +104,7 @@ fn serve_owner_anew(
 ) {
     let alike = old.len() == new.len() && old.iter().zip(new).all(|(old, new)| new.is_checked_as(old));
     if !alike {
-        state.checks.retain(|_, result| result.task.as_deref() != task);
+        state.forget_checks(|result| result.task.as_deref() == task);
         if has_checks(old) {
             state.outdated.insert(checks);
         }
@@ -143,6 +143,7 @@ impl Writer<'_> {
             Change::Stop(stop) => self.begin_group_stop(stop),
             Change::Issue { part, doing, verb, timeout } => self.issue(part, doing, verb, timeout),
             Change::RestartTasks(restart) => self.restart_tasks(&restart),
+            Change::Unhealthy { task, check } => self.restart_unhealthy(task, &check),
             Change::Task(index, change) => self.change_task(index, change),
             Change::Healthy(healthy) => self.health_changed(healthy),
             Change::Verdict(verdict, message) => {
@@ -181,7 +182,7 @@ impl Writer<'_> {
 
     /// Takes in a check's result.
     pub fn checked(&mut self, result: CheckResult) {
-        self.state.checks.insert(result.id.clone(), result);
+        self.state.learn_check(result, self.now.boot_ns);
         self.refresh_status();
     }
 
@@ -267,8 +268,7 @@ impl Writer<'_> {
         self.issued.push(Issued { part, generation, verb, timeout });
     }
 
-    /// From now on a Consul may hold these services.
-    fn offer(&mut self, part: Part) {
+    fn is_in_consul(&self, part: Part) -> bool {
         let group = self.spec.group();
         let services = match part {
             Part::Services => group.map(|group| &group.services),
@@ -277,7 +277,12 @@ impl Writer<'_> {
             }
             Part::Dir | Part::Checks | Part::Task(..) => None,
         };
-        if services.is_some_and(|services| in_consul(services))
+        services.is_some_and(|services| in_consul(services))
+    }
+
+    /// From now on a Consul may hold these services.
+    fn offer(&mut self, part: Part) {
+        if self.is_in_consul(part)
             && !self.state.durable.may_be_held(part)
             && let Some(offered) = &mut self.state.durable.offered
         {
@@ -353,11 +358,18 @@ impl Writer<'_> {
                 self.state.recheck = false;
                 None
             }
-            Part::Task(index, TaskPart::Checks) => self.task(index).map(|task| task.name.clone()),
+            // A Consul's checks go with the services.
+            Part::Services if self.is_in_consul(part) => None,
+            Part::Task(index, TaskPart::Services) if self.is_in_consul(part) => self.task_name(index),
+            Part::Task(index, TaskPart::Checks) => self.task_name(index),
             Part::Dir | Part::Services | Part::Task(..) => return,
         };
         self.state.outdated.remove(&part);
-        self.state.checks.retain(|_, result| result.task != task);
+        self.state.forget_checks(|result| result.task == task);
+    }
+
+    fn task_name(&self, index: TaskIndex) -> Option<String> {
+        self.task(index).map(|task| task.name.clone())
     }
 
     /// A look did not find it, or found something else in its place.

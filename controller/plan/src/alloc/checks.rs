@@ -1,6 +1,6 @@
-//! Checks of services in the built-in catalogue. A Consul agent makes its own.
+//! Checks of services in the built-in catalogue, and commands. A Consul agent makes its other checks itself.
 
-use herdlet_api_types::job::{Provider, Service};
+use herdlet_api_types::job::{Check, CheckKind, OnUpdate, Provider, Service};
 
 use crate::{
     action::Verb,
@@ -8,7 +8,7 @@ use crate::{
     limits::OPERATION_TIMEOUT,
     op::Part,
     pass::{Pass, Trust},
-    state::PartState,
+    state::{AllocState, PartState},
 };
 
 /// Runs them while the group's services are registered.
@@ -47,5 +47,32 @@ pub(crate) fn is_outdated(pass: &Pass<'_>, part: Part) -> bool {
 
 /// Whether any of these services has a check that the agent itself makes.
 pub(crate) fn has_checks(services: &[Service]) -> bool {
-    services.iter().any(|service| service.provider == Provider::Nomad && !service.checks.is_empty())
+    let is_ours = |service: &Service, check: &Check| {
+        service.provider == Provider::Nomad || matches!(check.kind, CheckKind::Script { .. })
+    };
+    services.iter().any(|service| service.checks.iter().any(|check| is_ours(service, check)))
+}
+
+/// Whether every check of these services that counts is as the allocation's health asks for. `is_theirs` tells the owner of a
+/// result: its task, none for the group.
+pub(crate) fn are_as_required(
+    services: &[Service],
+    state: &AllocState,
+    is_theirs: impl Fn(Option<&str>) -> bool,
+) -> bool {
+    let mut wanted =
+        services.iter().flat_map(|service| &service.checks).filter(|check| counts(check)).count();
+    for result in state.checks.values().filter(|result| result.counts() && is_theirs(result.task.as_deref()))
+    {
+        if !result.is_as_required() {
+            return false;
+        }
+        wanted = wanted.saturating_sub(1);
+    }
+    wanted == 0
+}
+
+/// Whether the allocation's health asks for it.
+pub(crate) fn counts(check: &Check) -> bool {
+    check.on_update != OnUpdate::Ignore
 }

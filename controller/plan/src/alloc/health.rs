@@ -10,12 +10,11 @@ use herdlet_api_types::{
     DeploymentId,
     alloc::{Allocation, ClientStatus, Desired},
     job::{Group, HealthCheck, Lifecycle},
-    service::CheckStatus,
     task::TaskStatus,
 };
 
 use crate::{
-    alloc::wants_tasks,
+    alloc::{checks, wants_tasks},
     pass::Pass,
     plan::{Change, Waiting},
     state::{AllocState, Health, TaskState},
@@ -43,7 +42,7 @@ pub fn watch(pass: &mut Pass<'_>) {
     let failed = pass.state.durable.tasks.iter().any(|task| task.failed);
     if failed {
         verdict(pass, false, String::from("Unhealthy because of failed task"));
-    } else if let Some(since_ns) = pass.state.healthy_since_ns
+    } else if let Some(since_ns) = pass.state.healthy_since_ns.filter(|_| !is_hearsay(pass.state))
         && pass.due(since_ns.saturating_add(update.min_healthy_time.as_nanos().unsigned_abs()))
     {
         verdict(pass, true, String::new());
@@ -90,11 +89,16 @@ fn task_is_well(lifecycle: Lifecycle, known: &TaskState) -> bool {
     }
 }
 
+/// Every check of the group and of its tasks that counts. What an agent before this one has heard still holds.
 fn checks_pass(group: &Group, state: &AllocState) -> bool {
-    let wanted: usize = group.all_services().map(|(_, service)| service.checks.len()).sum();
-    wanted == 0
-        || state.checks.len() >= wanted
-            && state.checks.values().all(|result| result.status == CheckStatus::Success)
+    let are_well = |services, owner: Option<&str>| checks::are_as_required(services, state, |of| of == owner);
+    are_well(&group.services, None)
+        && group.tasks.iter().all(|task| are_well(&task.services, Some(&task.name)))
+}
+
+/// Whether it is healthy only by what checks told an agent before this one.
+fn is_hearsay(state: &AllocState) -> bool {
+    state.checks.values().any(|result| result.stale && result.counts())
 }
 
 /// Whether more than the states of tasks is asked for.
@@ -104,7 +108,7 @@ fn counts_checks(group: &Group) -> bool {
 
 /// Whether a check has to pass before an allocation of the group is healthy.
 pub(crate) fn has_counted_check(group: &Group) -> bool {
-    counts_checks(group) && group.all_services().any(|(_, service)| !service.checks.is_empty())
+    counts_checks(group) && group.all_services().any(|(_, service)| service.checks.iter().any(checks::counts))
 }
 
 fn verdict(pass: &mut Pass<'_>, healthy: bool, message: String) {

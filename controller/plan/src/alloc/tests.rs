@@ -1,6 +1,7 @@
 //! Plans by example; this page has what all of them share: states, and a bench on which an allocation is planned and written to.
 
 mod attempts;
+mod check_restart;
 mod health;
 mod parts;
 mod properties;
@@ -17,7 +18,7 @@ use herdlet_api_types::{
     DeploymentId, Duration,
     alloc::{AllocDeployment, ClientStatus, Desired},
     job::{
-        ChangeMode, Check, CheckKind, Dependency, DependencyCondition, HealthCheck, Identity, Lifecycle,
+        ChangeMode, Check, Dependency, DependencyCondition, HealthCheck, Identity, Lifecycle, OnUpdate,
         Provider, Service, Update,
     },
     service::{CheckResult, CheckStatus},
@@ -73,6 +74,7 @@ fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
             other @ (Change::Adopt
             | Change::Stage(_)
             | Change::RestartTasks(_)
+            | Change::Unhealthy { .. }
             | Change::Healthy(_)
             | Change::Verdict(..)
             | Change::Forget) => format!("{other:?}"),

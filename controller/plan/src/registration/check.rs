@@ -9,7 +9,7 @@ use std_alloc::{
 };
 
 use herdlet_api_types::{
-    job::{AddressMode, Check, CheckKind, Provider},
+    job::{AddressMode, Check, CheckKind, Provider, Thresholds},
     service::RegisteredCheck,
 };
 
@@ -45,19 +45,31 @@ impl Of<'_> {
             port,
             interval: check.interval,
             timeout: check.timeout,
+            initial_status: check.initial_status,
+            thresholds: check.thresholds,
+            on_update: check.on_update,
+            check_restart: check.check_restart,
+            notes: check.notes.clone(),
         };
         registered.id = self.check_id(&registered);
         Ok(registered)
     }
 
-    /// A check goes to the host's address, or to the service's literal one.
+    /// Unless it says otherwise a check goes to the host's address, or to the service's literal one. A command goes nowhere.
     fn address(&self, check: &Check) -> Result<Address, AddressError> {
+        if !check.kind.has_address() {
+            return Ok(Address::default());
+        }
         let label = match &check.port {
             Some(label) => self.workload.env.interpolate(label),
             None => self.label.to_string(),
         };
-        let mode = if self.literal.is_empty() { AddressMode::Host } else { AddressMode::Auto };
-        let address = address::resolve(self.workload, mode, &label, self.literal)?;
+        let (mode, literal) = match check.address_mode {
+            Some(mode) => (mode, if mode == AddressMode::Auto { self.literal } else { "" }),
+            None if self.literal.is_empty() => (AddressMode::Host, ""),
+            None => (AddressMode::Auto, self.literal),
+        };
+        let address = address::resolve(self.workload, mode, &label, literal)?;
         if address.port == 0 { Err(AddressError::NoPort) } else { Ok(address) }
     }
 
@@ -74,34 +86,86 @@ impl Of<'_> {
 
 fn kind(kind: &CheckKind, env: &TaskEnv) -> CheckKind {
     match kind {
-        CheckKind::Http { path, method, protocol, header, body, tls_skip_verify } => CheckKind::Http {
-            path: env.interpolate(path),
-            method: env.interpolate(method),
-            protocol: env.interpolate(protocol),
-            header: header
-                .iter()
-                .map(|(name, values)| {
-                    (env.interpolate(name), values.iter().map(|value| env.interpolate(value)).collect())
-                })
-                .collect(),
-            // Nomad takes the body literally.
-            body: body.clone(),
-            tls_skip_verify: *tls_skip_verify,
-        },
+        CheckKind::Http { path, method, protocol, header, body, tls_skip_verify, tls_server_name } => {
+            CheckKind::Http {
+                path: env.interpolate(path),
+                method: env.interpolate(method),
+                protocol: env.interpolate(protocol),
+                header: header
+                    .iter()
+                    .map(|(name, values)| {
+                        (env.interpolate(name), values.iter().map(|value| env.interpolate(value)).collect())
+                    })
+                    .collect(),
+                // Nomad takes the body literally.
+                body: body.clone(),
+                tls_skip_verify: *tls_skip_verify,
+                tls_server_name: env.interpolate(tls_server_name),
+            }
+        }
         CheckKind::Tcp => CheckKind::Tcp,
+        CheckKind::Grpc { service, tls, tls_skip_verify, tls_server_name } => CheckKind::Grpc {
+            service: env.interpolate(service),
+            tls: *tls,
+            tls_skip_verify: *tls_skip_verify,
+            tls_server_name: env.interpolate(tls_server_name),
+        },
+        CheckKind::Script { command, args, task } => CheckKind::Script {
+            command: env.interpolate(command),
+            args: args.iter().map(|arg| env.interpolate(arg)).collect(),
+            task: task.clone(),
+        },
     }
 }
 
-/// SHA-256 over the service's id and every field of the check, in lower-case hexadecimal.
+/// SHA-256 over the service's id and every field that makes the check, in lower-case hexadecimal.
 fn hash(service: &str, check: &RegisteredCheck) -> String {
     // Destructured so that a new field can't be forgotten.
-    let RegisteredCheck { id: _, name, kind, address, port, interval, timeout } = check;
+    let RegisteredCheck {
+        id: _,
+        name,
+        kind,
+        address,
+        port,
+        interval,
+        timeout,
+        initial_status,
+        thresholds,
+        // What its results are good for changes nothing in how it is made.
+        on_update: _,
+        check_restart: _,
+        notes,
+    } = check;
     let mut fields = Fields::default();
     fields.text(service);
     fields.text(name);
+    hash_kind(kind, &mut fields);
+    fields.text(address);
+    fields.number(u64::from(*port));
+    fields.number(interval.as_nanos().cast_unsigned());
+    fields.number(timeout.as_nanos().cast_unsigned());
+    // What older agents knew nothing of counts only where it is written: their checks keep their ids.
+    if let Some(status) = initial_status {
+        fields.text("initial_status");
+        fields.number(*status as u64);
+    }
+    if *thresholds != Thresholds::default() {
+        fields.text("thresholds");
+        fields.number(u64::from(thresholds.success_before_passing));
+        fields.number(u64::from(thresholds.failures_before_critical));
+        fields.number(u64::from(thresholds.failures_before_warning));
+    }
+    if !notes.is_empty() {
+        fields.text("notes");
+        fields.text(notes);
+    }
+    fields.hex::<32>()
+}
+
+fn hash_kind(kind: &CheckKind, fields: &mut Fields) {
     match kind {
         CheckKind::Tcp => fields.text("tcp"),
-        CheckKind::Http { path, method, protocol, header, body, tls_skip_verify } => {
+        CheckKind::Http { path, method, protocol, header, body, tls_skip_verify, tls_server_name } => {
             fields.text("http");
             fields.text(path);
             fields.text(method);
@@ -114,11 +178,23 @@ fn hash(service: &str, check: &RegisteredCheck) -> String {
             }
             fields.text(body);
             fields.number(u64::from(*tls_skip_verify));
+            if !tls_server_name.is_empty() {
+                fields.text(tls_server_name);
+            }
+        }
+        CheckKind::Grpc { service, tls, tls_skip_verify, tls_server_name } => {
+            fields.text("grpc");
+            fields.text(service);
+            fields.number(u64::from(*tls));
+            fields.number(u64::from(*tls_skip_verify));
+            fields.text(tls_server_name);
+        }
+        CheckKind::Script { command, args, task } => {
+            fields.text("script");
+            fields.text(command);
+            fields.number(args.len() as u64);
+            args.iter().for_each(|arg| fields.text(arg));
+            fields.text(task);
         }
     }
-    fields.text(address);
-    fields.number(u64::from(*port));
-    fields.number(interval.as_nanos().cast_unsigned());
-    fields.number(timeout.as_nanos().cast_unsigned());
-    fields.hex::<32>()
 }

@@ -7,7 +7,7 @@ use std_alloc::vec;
 use herdlet_api_types::{
     Duration,
     alloc::AllocDeployment,
-    job::{AddressMode, Check, CheckKind, Provider},
+    job::{AddressMode, Check, CheckKind, CheckRestart, InitialStatus, OnUpdate, Provider},
     service::RegisteredCheck,
 };
 use proptest::prelude::*;
@@ -21,7 +21,6 @@ fn service(port: Option<&str>) -> Service {
 
 fn http() -> Check {
     Check {
-        name: "alive".into(),
         kind: CheckKind::Http {
             path: "/".into(),
             method: "GET".into(),
@@ -29,11 +28,22 @@ fn http() -> Check {
             header: BTreeMap::new(),
             body: String::new(),
             tls_skip_verify: false,
+            tls_server_name: String::new(),
         },
-        port: None,
         interval: Duration::from_secs(1),
         timeout: Duration::from_secs(1),
+        ..herdlet_api_types::fixture::check("alive")
     }
+}
+
+fn grpc(service: &str) -> CheckKind {
+    let tls_server_name = String::new();
+    CheckKind::Grpc { service: service.into(), tls: false, tls_skip_verify: false, tls_server_name }
+}
+
+fn script(args: &[&str]) -> CheckKind {
+    let args = args.iter().map(|arg| (*arg).into()).collect();
+    CheckKind::Script { command: "/bin/true".into(), args, task: "redis".into() }
 }
 
 /// Where the services stand.
@@ -362,9 +372,28 @@ fn a_check_id_changes_with_everything_that_defines_the_check() {
                 *tls_skip_verify = true;
             }
         }),
+        of_http(&|kind| {
+            if let CheckKind::Http { tls_server_name, .. } = kind {
+                *tls_server_name = "a".into();
+            }
+        }),
+        changed(&|service| service.checks[0].initial_status = Some(InitialStatus::Passing)),
+        changed(&|service| service.checks[0].initial_status = Some(InitialStatus::Warning)),
+        changed(&|service| service.checks[0].thresholds.success_before_passing = 2),
+        changed(&|service| service.checks[0].thresholds.failures_before_critical = 2),
+        changed(&|service| service.checks[0].thresholds.failures_before_warning = 2),
+        changed(&|service| service.checks[0].notes = "n".into()),
+        changed(&|service| service.checks[0].kind = grpc("")),
+        changed(&|service| service.checks[0].kind = grpc("one")),
+        changed(&|service| service.checks[0].kind = script(&["a b"])),
+        changed(&|service| service.checks[0].kind = script(&["a", "b"])),
     ];
     let distinct: BTreeSet<_> = ids.iter().collect();
     assert_eq!(distinct.len(), ids.len());
+    // What its results are good for changes nothing in a catalogue.
+    assert_eq!(changed(&|service| service.checks[0].on_update = OnUpdate::Ignore), ids[0]);
+    let restart = CheckRestart { limit: 2, grace: Duration::ZERO, ignore_warnings: false };
+    assert_eq!(changed(&|service| service.checks[0].check_restart = Some(restart)), ids[0]);
     assert_eq!(check_id(base()), ids[0]);
 }
 

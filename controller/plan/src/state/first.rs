@@ -6,9 +6,9 @@
 //! later nobody can tell any more whether there was a first attempt. Its number is used up then, and nothing else follows from it:
 //! a task that may never have begun has lost nothing.
 
-use std_alloc::collections::BTreeSet;
+use std_alloc::{collections::BTreeSet, string::String};
 
-use herdlet_api_types::job::Group;
+use herdlet_api_types::{job::Group, service::CheckResult};
 
 use crate::{
     op::{Part, TaskPart},
@@ -40,7 +40,11 @@ impl AllocState {
                 None => {}
             }
         }
-        Self { durable: Tracked::stored(durable), parts, maybe_begun, ..Self::default() }
+        let heard = |(id, result): (&String, &CheckResult)| {
+            (id.clone(), CheckResult { stale: true, ..result.clone() })
+        };
+        let checks = durable.checks.iter().map(heard).collect();
+        Self { durable: Tracked::stored(durable), parts, checks, maybe_begun, ..Self::default() }
     }
 
     /// Whether a first attempt that begins now is left unstored.

@@ -4,7 +4,7 @@ use std_alloc::{string::ToString, sync::Arc, vec};
 
 use herdlet_api_types::{
     Duration, Moment,
-    job::{Check, CheckKind, Lifecycle, Service, Update},
+    job::{Lifecycle, Service, Update},
     service::CheckResult,
     task::ExitResult,
 };
@@ -107,14 +107,7 @@ fn a_task_that_waits_before_it_starts_again_says_how_it_ended() {
 /// What the roll-out's verdict waits for is told as it is now: what is there already is not waited for.
 #[test]
 fn what_health_waits_for_is_told_as_it_is() {
-    let second = Duration::from_secs(1);
-    let check = Check {
-        name: "alive".to_string(),
-        kind: CheckKind::Tcp,
-        port: None,
-        interval: second,
-        timeout: second,
-    };
+    let check = herdlet_api_types::fixture::check("alive");
     for (checked, healthy, min_healthy_time, expected) in [
         (true, false, 10, "waits for passing checks, then for min_healthy_time of 10s"),
         (false, false, 10, "waits for running tasks, then for min_healthy_time of 10s"),
@@ -140,14 +133,8 @@ fn what_health_waits_for_is_told_as_it_is() {
 #[test]
 fn a_check_that_fails_is_named_with_the_first_line_that_it_said() {
     let result = |id: &str, status, output: &str| CheckResult {
-        id: id.to_string(),
-        service: "web".to_string(),
-        check: id.to_string(),
-        task: None,
-        status,
         output: output.to_string(),
-        http_status: None,
-        at: at(0).wall,
+        ..herdlet_api_types::fixture::check_result(id, status)
     };
     let results = [
         result("alive", CheckStatus::Success, "fine"),

@@ -6,7 +6,6 @@
 use herdlet_api_types::{
     Duration,
     job::{DependencyCondition, Lifecycle, Task},
-    service::CheckStatus,
     task::TaskStatus,
 };
 
@@ -47,7 +46,7 @@ pub fn first_stop_step(pass: &Pass<'_>, task: &Task, then: AfterStop) -> StopSte
         AfterStop::Dead if has_delay => {
             StopStep::Delay { until: Deadline::after(pass.now, task.shutdown_delay) }
         }
-        AfterStop::Dead | AfterStop::Restart => step_after_delay(pass, task),
+        AfterStop::Dead | AfterStop::Restart | AfterStop::RestartUnhealthy => step_after_delay(pass, task),
     }
 }
 
@@ -398,7 +397,8 @@ impl Me<'_> {
             }
             return Some(AfterStop::Dead);
         }
-        self.known.restart_requested.then_some(AfterStop::Restart)
+        let after = if self.known.unhealthy { AfterStop::RestartUnhealthy } else { AfterStop::Restart };
+        self.known.restart_requested.then_some(after)
     }
 
     fn unmet_dependency(self, pass: &Pass<'_>) -> Option<std_alloc::string::String> {
@@ -439,11 +439,8 @@ fn is_met(pass: &Pass<'_>, dependency: &herdlet_api_types::job::Dependency) -> b
         DependencyCondition::Started => running,
         DependencyCondition::Completed => false,
         DependencyCondition::Healthy => {
-            let checks: usize = task.services.iter().map(|service| service.checks.len()).sum();
-            let passing = pass.state.checks.values().filter(|result| {
-                result.task.as_deref() == Some(task.name.as_str()) && result.status == CheckStatus::Success
-            });
-            running && passing.count() >= checks
+            let is_its = |owner: Option<&str>| owner == Some(task.name.as_str());
+            running && checks::are_as_required(&task.services, pass.state, is_its)
         }
     }
 }

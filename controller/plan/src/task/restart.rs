@@ -23,6 +23,8 @@ pub enum Ended<'a> {
     StartFailed,
     /// It can't be started as specified.
     StartImpossible,
+    /// It was stopped because a check went on failing, however it ended then.
+    Unhealthy,
 }
 
 /// What follows.
@@ -64,7 +66,7 @@ pub fn decide(
 ) -> Decision {
     let done = match ended {
         Ended::Exit(result) => result.is_success() && !on_success,
-        Ended::StartFailed | Ended::StartImpossible => false,
+        Ended::StartFailed | Ended::StartImpossible | Ended::Unhealthy => false,
     };
     if policy.attempts == 0 {
         return if done {

@@ -430,36 +430,22 @@ async fn versions(client: &Client, targets: &[String], missing: Missing) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::{AllocId, JobKey, UnixNanos};
+    use herdlet_api_types::{AllocId, UnixNanos, fixture};
 
     use super::*;
     use crate::cli::table::Heading;
 
     fn instance(name: &str, seed: u8, health: ServiceHealth, said: &[(CheckStatus, &str)]) -> ServiceView {
         let result = |(status, output): &(CheckStatus, &str)| CheckResult {
-            id: "1".to_owned(),
             service: name.to_owned(),
-            check: "alive".to_owned(),
-            task: None,
-            status: *status,
             output: (*output).to_owned(),
-            http_status: None,
             at: UnixNanos(1),
+            ..fixture::check_result("alive", *status)
         };
         let registration = Registration {
-            id: format!("{name}-{seed}"),
-            provider: Provider::Nomad,
             name: name.to_owned(),
-            address: "127.0.0.1".to_owned(),
-            port: 8080,
             tags: vec!["a".to_owned(), "b".to_owned()],
-            meta: BTreeMap::new(),
-            enable_tag_override: false,
-            tagged_addresses: Default::default(),
-            checks: Vec::new(),
-            alloc: AllocId::from_hash([seed; 16]),
-            task: None,
-            job: JobKey { namespace: "default".into(), id: "web".into() },
+            ..fixture::registration(&format!("{name}-{seed}"), AllocId::from_hash([seed; 16]))
         };
         ServiceView { registration, health, results: said.iter().map(result).collect() }
     }

@@ -15,7 +15,10 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use herdlet_api_types::{AllocId, InstanceId, service::Registration};
+use herdlet_api_types::{
+    AllocId, InstanceId,
+    service::{CheckStatus, Registration},
+};
 use tokio::sync::{Notify, watch};
 
 mod client;
@@ -196,6 +199,29 @@ impl Consul {
             .api
             .put("/v1/agent/service/register?replace-existing-checks=true", Some(&body), &doing)
             .await?)
+    }
+
+    /// Tells what a check said that Consul does not make itself.
+    ///
+    /// # Errors
+    ///
+    /// When the agent can't be asked, refuses, or does not know the check (yet).
+    pub async fn update_check(
+        &self,
+        service: &str,
+        id: &str,
+        status: CheckStatus,
+        output: &str,
+    ) -> Result<(), CatalogFailure> {
+        let doing = || format!("tell what a check of service {service} said");
+        let status = match status {
+            CheckStatus::Success => "passing",
+            CheckStatus::Warning => "warning",
+            CheckStatus::Pending | CheckStatus::Failure => "critical",
+        };
+        let body = serde_json::json!({ "Status": status, "Output": output });
+        let path = format!("/v1/agent/check/update/{}", path_part(id));
+        Ok(self.api.put(&path, Some(&body), &doing).await?)
     }
 
     async fn deregister(&self, id: &str) -> Result<(), CatalogFailure> {

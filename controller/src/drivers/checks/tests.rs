@@ -5,13 +5,19 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use herdlet_api_types::{Duration as Span, JobKey, job::CheckKind};
+use futures_util::future::BoxFuture;
+use herdlet_api_types::{
+    Duration as Span, fixture,
+    job::{CheckKind, CheckRestart, InitialStatus, OnUpdate, Thresholds},
+    task::ExitResult,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
 };
 
 use super::*;
+use crate::drivers::task::ExecOutcome;
 
 fn http(path: &str) -> CheckKind {
     CheckKind::Http {
@@ -21,37 +27,64 @@ fn http(path: &str) -> CheckKind {
         header: BTreeMap::new(),
         body: String::new(),
         tls_skip_verify: false,
+        tls_server_name: String::new(),
     }
 }
 
 fn check(id: &str, kind: CheckKind, port: u16) -> RegisteredCheck {
     RegisteredCheck {
-        id: id.to_owned(),
         name: format!("name of {id}"),
         kind,
-        address: "127.0.0.1".to_owned(),
         port,
         interval: Span::from_millis(50),
         timeout: Span::from_millis(400),
+        ..fixture::registered_check(id)
     }
 }
 
 fn registration(provider: Provider, checks: Vec<RegisteredCheck>) -> Registration {
-    Registration {
-        id: "_herdlet-task-x".to_owned(),
-        provider,
-        name: "web".to_owned(),
-        address: "127.0.0.1".to_owned(),
-        port: 80,
-        tags: Vec::new(),
-        meta: BTreeMap::new(),
-        enable_tag_override: false,
-        tagged_addresses: Default::default(),
-        checks,
-        alloc: AllocId::from_hash([1; 16]),
-        task: None,
-        job: JobKey { namespace: "default".into(), id: "web".into() },
+    Registration { provider, checks, ..fixture::registration("_herdlet-task-x", AllocId::from_hash([1; 16])) }
+}
+
+/// Commands end as their first argument says: with an exit code, or not at all.
+#[derive(Debug, Default)]
+struct Said {
+    asked: Mutex<Vec<String>>,
+}
+
+impl Scripts for Said {
+    fn run<'a>(
+        &'a self,
+        _: AllocId,
+        task: &'a str,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<ExecOutcome, String>> {
+        async move {
+            self.asked.lock().unwrap().push(format!("{task}: {}", command.join(" ")));
+            match command[1].as_str() {
+                "none" => Err(format!("task {task} is not running")),
+                "hangs" => {
+                    tokio::time::sleep(timeout * 2).await;
+                    Ok(ExecOutcome::default())
+                }
+                code => Ok(ExecOutcome {
+                    stdout: b"out\n".to_vec(),
+                    stderr: "e".repeat(5_000).into_bytes(),
+                    exit: ExitResult { code: code.parse().unwrap(), ..ExitResult::default() },
+                }),
+            }
+        }
+        .boxed()
     }
+}
+
+fn checks_to(reports: mpsc::Sender<CheckReport>) -> Checks {
+    Checks::new(reports, Arc::new(Said::default()), Arc::new(Consul::absent()))
+}
+
+fn script(arg: &str) -> CheckKind {
+    CheckKind::Script { command: "/bin/check".to_owned(), args: vec![arg.to_owned()], task: "app".to_owned() }
 }
 
 fn owner() -> ServiceOwner {
@@ -106,7 +139,7 @@ async fn only_changes_of_status_are_reported() {
     })
     .await;
     let (sender, mut reports) = mpsc::channel(8);
-    let checks = Checks::new(sender);
+    let checks = checks_to(sender);
     checks.up(&owner(), &[registration(Provider::Nomad, vec![check("c", http("/"), port)])]);
     let results = [next(&mut reports).await, next(&mut reports).await, next(&mut reports).await];
     let said = results.each_ref().map(|result| (result.status, result.output.as_str()));
@@ -128,7 +161,7 @@ async fn requests_carry_what_the_check_says_and_long_answers_are_cut() {
     let (port, _) =
         serve(|request, _| response("404 Not Found", &(request.to_lowercase() + &"x".repeat(10_000)))).await;
     let (sender, mut reports) = mpsc::channel(8);
-    let checks = Checks::new(sender);
+    let checks = checks_to(sender);
     let kind = CheckKind::Http {
         path: "/health?full=1".to_owned(),
         method: "POST".to_owned(),
@@ -139,6 +172,7 @@ async fn requests_carry_what_the_check_says_and_long_answers_are_cut() {
         ]),
         body: "ping".to_owned(),
         tls_skip_verify: false,
+        tls_server_name: String::new(),
     };
     checks.up(&owner(), &[registration(Provider::Nomad, vec![check("c", kind, port)])]);
     let output = next(&mut reports).await.output;
@@ -161,7 +195,7 @@ async fn silence_refusal_and_tcp() {
     let (silent, _) = serve(|_, _| String::new()).await;
     let refused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let (sender, mut reports) = mpsc::channel(8);
-    let checks = Checks::new(sender);
+    let checks = checks_to(sender);
     let all = vec![
         check("silent", http("/"), silent),
         check("refused", http("/"), refused),
@@ -189,7 +223,7 @@ async fn silence_refusal_and_tcp() {
 async fn exactly_the_wanted_checks_run_and_unchanged_ones_are_not_disturbed() {
     let (port, count) = serve(|_, _| response("200 OK", "")).await;
     let (sender, mut reports) = mpsc::channel(8);
-    let checks = Checks::new(sender);
+    let checks = checks_to(sender);
     let (a, b) = (check("a", http("/"), port), check("b", CheckKind::Tcp, port));
     let both = [registration(Provider::Nomad, vec![a.clone(), b])];
     let one = [registration(Provider::Nomad, vec![a.clone()])];
@@ -226,7 +260,7 @@ async fn exactly_the_wanted_checks_run_and_unchanged_ones_are_not_disturbed() {
 async fn a_thousand_checks_report_over_a_narrow_channel() {
     let (port, _) = serve(|_, _| response("200 OK", "")).await;
     let (sender, mut reports) = mpsc::channel(1);
-    let checks = Checks::new(sender);
+    let checks = checks_to(sender);
     let many = (0..1000)
         .map(|n| RegisteredCheck {
             timeout: Span::from_secs(30),
@@ -237,4 +271,176 @@ async fn a_thousand_checks_report_over_a_narrow_channel() {
     for _ in 0..1000 {
         assert_eq!(next(&mut reports).await.status, CheckStatus::Success);
     }
+}
+
+#[tokio::test]
+async fn commands_pass_warn_or_fail_by_their_exit_code() {
+    let (sender, mut reports) = mpsc::channel(8);
+    let checks = checks_to(sender);
+    let all = ["0", "1", "2", "none", "hangs"].map(|arg| check(arg, script(arg), 0));
+    // Consul can't run commands: those of its services are ours too, and nothing else of them.
+    let mut of_consul = all.to_vec();
+    of_consul.push(check("tcp", CheckKind::Tcp, 1));
+    checks.up(&owner(), &[registration(Provider::Consul, of_consul)]);
+    let mut results = BTreeMap::new();
+    for _ in 0..all.len() {
+        let result = next(&mut reports).await;
+        results.insert(result.id.clone(), result);
+    }
+    let said =
+        |id: &str| (results[id].status, results[id].output.lines().next().unwrap_or_default().to_owned());
+    assert_eq!(said("0"), (CheckStatus::Success, "out".to_owned()));
+    assert_eq!(said("1"), (CheckStatus::Warning, "out".to_owned()));
+    assert_eq!(said("2"), (CheckStatus::Failure, "exit code 2".to_owned()));
+    assert_eq!(said("none"), (CheckStatus::Failure, "nomad: task app is not running".to_owned()));
+    assert_eq!(said("hangs"), (CheckStatus::Failure, "nomad: no answer within 400ms".to_owned()));
+    assert!(results.values().all(|result| result.output.len() <= 3 * 1024));
+}
+
+#[tokio::test]
+async fn until_a_check_is_made_its_initial_status_counts() {
+    let (port, _) = serve(|_, _| response("503 no", "")).await;
+    let (sender, mut reports) = mpsc::channel(8);
+    let checks = checks_to(sender);
+    let initial_status = Some(InitialStatus::Passing);
+    let passing = RegisteredCheck { initial_status, ..check("c", http("/"), port) };
+    checks.up(&owner(), &[registration(Provider::Nomad, vec![passing])]);
+    assert_eq!(next(&mut reports).await.status, CheckStatus::Success);
+    assert_eq!(next(&mut reports).await.status, CheckStatus::Failure);
+}
+
+#[tokio::test]
+async fn as_many_results_in_a_row_as_are_asked_for_change_the_status() {
+    let (port, count) = serve(|_, number| match number {
+        0 | 4.. => response("200 OK", ""),
+        _ => response("500 Oops", ""),
+    })
+    .await;
+    let (sender, mut reports) = mpsc::channel(8);
+    let checks = checks_to(sender);
+    let thresholds =
+        Thresholds { success_before_passing: 1, failures_before_critical: 3, failures_before_warning: 2 };
+    let patient = RegisteredCheck { thresholds, ..check("c", http("/"), port) };
+    checks.up(&owner(), &[registration(Provider::Nomad, vec![patient])]);
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        let status = next(&mut reports).await.status;
+        told.push((status, count.load(Ordering::SeqCst)));
+    }
+    let statuses: Vec<_> = told.iter().map(|(status, _)| *status).collect();
+    use CheckStatus::{Failure, Success, Warning};
+    assert_eq!(statuses, [Success, Warning, Failure, Success]);
+    assert!(told[1].1 >= 3 && told[2].1 >= 4 && told[3].1 >= 5, "{told:?}");
+}
+
+/// Whoever judges health by the results needs no more than them.
+#[tokio::test]
+async fn results_say_what_they_are_good_for() {
+    let (port, _) = serve(|_, _| response("500 Oops", "")).await;
+    let (sender, mut reports) = mpsc::channel(8);
+    let checks = checks_to(sender);
+    let restart = CheckRestart { limit: 3, grace: Span::from_secs(7), ignore_warnings: true };
+    let on_update = OnUpdate::IgnoreWarnings;
+    let of = RegisteredCheck { on_update, check_restart: Some(restart), ..check("c", http("/"), port) };
+    checks.up(&owner(), &[registration(Provider::Nomad, vec![of])]);
+    let result = next(&mut reports).await;
+    let when = result.restarts.unwrap();
+    assert_eq!((result.on_update, when.ignore_warnings), (on_update, true));
+    // The third failure in a row comes two intervals after the first.
+    assert_eq!((when.failing_for, when.grace), (Span::from_millis(100), Span::from_secs(7)));
+}
+
+/// Answers each call with this message, or with this status alone.
+async fn serve_grpc(answer: impl Fn(&[u8]) -> Result<Vec<u8>, &'static str> + Send + Sync + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answer = Arc::new(answer);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let answer = Arc::clone(&answer);
+            tokio::spawn(async move {
+                let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+                    assert_eq!(request.headers()["content-type"], "application/grpc");
+                    let mut asked = Vec::new();
+                    let mut body = request.into_body();
+                    while let Some(Ok(bytes)) = body.data().await {
+                        asked.extend_from_slice(&bytes);
+                    }
+                    let head = http::Response::builder().header("content-type", "application/grpc");
+                    match answer(&asked) {
+                        Ok(message) => {
+                            let mut stream = respond.send_response(head.body(()).unwrap(), false).unwrap();
+                            stream.send_data(message.into(), false).unwrap();
+                            let trailers = [("grpc-status".parse().unwrap(), "0".parse().unwrap())];
+                            stream.send_trailers(trailers.into_iter().collect()).unwrap();
+                        }
+                        Err(status) => {
+                            let head = head.header("grpc-status", status).body(()).unwrap();
+                            respond.send_response(head, true).unwrap();
+                        }
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn grpc_is_asked_in_its_health_protocol() {
+    let port = serve_grpc(|asked| match asked {
+        b"\0\0\0\0\0" => Ok(b"\0\0\0\0\x02\x08\x01".to_vec()),
+        b"\0\0\0\0\x06\x0a\x04shop" => Ok(b"\0\0\0\0\x02\x08\x02".to_vec()),
+        _ => Err("5"),
+    })
+    .await;
+    let (plain, _) = serve(|_, _| response("200 OK", "")).await;
+    let grpc = |service: &str| CheckKind::Grpc {
+        service: service.to_owned(),
+        tls: false,
+        tls_skip_verify: false,
+        tls_server_name: String::new(),
+    };
+    let (sender, mut reports) = mpsc::channel(8);
+    let checks = checks_to(sender);
+    let all = vec![
+        check("server", grpc(""), port),
+        check("shop", grpc("shop"), port),
+        check("none", grpc("none"), port),
+        check("plain", grpc(""), plain),
+    ];
+    checks.up(&owner(), &[registration(Provider::Nomad, all)]);
+    let mut said = BTreeMap::new();
+    for _ in 0..4 {
+        let result = next(&mut reports).await;
+        said.insert(result.id.clone(), (result.status, result.output));
+    }
+    assert_eq!(said["server"], (CheckStatus::Success, "nomad: grpc ok".to_owned()));
+    assert_eq!(said["shop"], (CheckStatus::Failure, "nomad: grpc NOT_SERVING".to_owned()));
+    assert_eq!(said["none"], (CheckStatus::Failure, "nomad: grpc service unknown (status 5)".to_owned()));
+    assert_eq!(said["plain"].0, CheckStatus::Failure);
+}
+
+/// A thousand targets that never answer, and one that does: it is checked as often as before.
+#[tokio::test]
+async fn targets_that_hang_cost_no_healthy_one_its_interval() {
+    let (silent, _) = serve(|_, _| String::new()).await;
+    let (healthy, count) = serve(|_, _| response("200 OK", "")).await;
+    let (sender, mut reports) = mpsc::channel(2_048);
+    let checks = checks_to(sender);
+    let hanging = (0..1000).map(|n| RegisteredCheck {
+        timeout: Span::from_secs(30),
+        ..check(&n.to_string(), http("/"), silent)
+    });
+    checks.up(&owner(), &[registration(Provider::Nomad, hanging.collect())]);
+    let other = ServiceOwner { task: Some("t".to_owned()), ..owner() };
+    checks.up(&other, &[registration(Provider::Nomad, vec![check("healthy", http("/"), healthy)])]);
+    assert_eq!(next(&mut reports).await.id, "healthy");
+    let before = count.load(Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let made = count.load(Ordering::SeqCst) - before;
+    // Forty intervals of 50 ms; on a busy machine fewer.
+    assert!(made >= 10, "{made}");
 }

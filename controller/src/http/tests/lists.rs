@@ -1,8 +1,8 @@
 //! Lists, page by page, and what wakes those who wait for a change of them.
 
 use herdlet_api_types::{
-    job::Provider,
-    service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
+    fixture,
+    service::{CheckResult, CheckStatus, Registration},
     task::TaskPhase,
 };
 use serde_json::{Value, json};
@@ -75,43 +75,17 @@ async fn lists_that_have_no_pages_take_a_filter_too() {
 }
 
 fn registration(view: &AllocView, id: &str) -> Registration {
-    let check = RegisteredCheck {
-        id: "c1".to_owned(),
-        name: "up".to_owned(),
-        kind: herdlet_api_types::job::CheckKind::Tcp,
-        address: "127.0.0.1".to_owned(),
-        port: 8080,
-        interval: herdlet_api_types::Duration::from_secs(1),
-        timeout: herdlet_api_types::Duration::from_secs(1),
-    };
     Registration {
-        id: id.to_owned(),
-        provider: Provider::Nomad,
         name: "front".to_owned(),
-        address: "127.0.0.1".to_owned(),
-        port: 8080,
         tags: vec!["a".to_owned()],
-        meta: Default::default(),
-        enable_tag_override: false,
-        tagged_addresses: Default::default(),
-        checks: vec![check],
-        alloc: view.spec.id,
-        task: None,
+        checks: vec![fixture::registered_check("c1")],
         job: view.spec.job_key.clone(),
+        ..fixture::registration(id, view.spec.id)
     }
 }
 
 fn result(status: CheckStatus) -> CheckResult {
-    CheckResult {
-        id: "c1".to_owned(),
-        service: "front".to_owned(),
-        check: "up".to_owned(),
-        task: None,
-        status,
-        output: String::new(),
-        http_status: None,
-        at: THEN,
-    }
+    CheckResult { at: THEN, service: "front".to_owned(), ..fixture::check_result("c1", status) }
 }
 
 /// Whoever routes requests by this list must hear at once of what comes and goes, whether it was committed or not.

@@ -7,7 +7,6 @@ use herdlet_api_types::{
     AllocId, DeploymentId,
     api::Change,
     deployment::{Deployment, DeploymentStatus},
-    job::Provider,
     service::Registration,
 };
 
@@ -245,19 +244,10 @@ async fn deployments_services_and_evaluations_have_topics_of_their_own() {
     assert_eq!(line(&mut evaluations).await["Events"][0]["Payload"]["Evaluation"]["ID"], id);
     let owner = ServiceOwner { alloc: AllocId::from_hash([7; 16]), task: None };
     let registration = Registration {
-        id: "_herdlet-1".to_owned(),
-        provider: Provider::Nomad,
         name: "http".to_owned(),
-        tags: Vec::new(),
-        meta: Default::default(),
-        enable_tag_override: false,
-        tagged_addresses: Default::default(),
-        address: "127.0.0.1".to_owned(),
         port: 80,
         job: web.key(),
-        alloc: owner.alloc,
-        task: None,
-        checks: Vec::new(),
+        ..herdlet_api_types::fixture::registration("_herdlet-1", owner.alloc)
     };
     ground.shared.catalog.up(&owner, vec![registration]);
     let event = line(&mut services).await["Events"][0].clone();

@@ -8,9 +8,9 @@ use std::{
 };
 
 use herdlet_api_types::{
-    AllocId, JobKey, UnixNanos,
-    job::Job,
-    service::{CheckResult, CheckStatus},
+    AllocId, JobKey, fixture,
+    job::{Check, Job, Service},
+    service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
     view::{AllocView, Reason},
 };
 use herdlet_plan::{
@@ -20,7 +20,7 @@ use herdlet_plan::{
     record::{Record, RecordKey, RecordValue},
     state::Durable,
     time::BootId,
-    turn::{Turn, View},
+    turn::{Note, Turn, View},
 };
 
 use super::{Flight, Life, SECOND};
@@ -173,6 +173,10 @@ impl Life {
         }
         for action in turn.actions.drain(..) {
             self.release(action, release)?;
+        }
+        let by_check = |note: &&Note| matches!(note, Note::TaskRestart { reason: "check", .. });
+        for _ in turn.notes.iter().filter(by_check) {
+            self.met.note(Kind::CheckRestart);
         }
         turn.notes.clear();
         self.sheet = turn;
@@ -497,8 +501,11 @@ impl Life {
             self.checks.iter().filter(|(_, (at, _))| *at <= now_ns).map(|(id, _)| *id).collect();
         for id in due {
             let hard = self.faults.failing_one_in > 0;
-            let status =
-                if hard && self.dice.one_in(3) { CheckStatus::Failure } else { CheckStatus::Success };
+            let status = match hard {
+                true if self.dice.one_in(3) => CheckStatus::Failure,
+                true if self.dice.one_in(6) => CheckStatus::Warning,
+                true | false => CheckStatus::Success,
+            };
             if status == CheckStatus::Failure {
                 self.met.note(Kind::FailingCheck);
             }
@@ -523,17 +530,26 @@ impl Life {
                     alloc: id,
                     result: CheckResult {
                         id: format!("{owner}-{}-{}", service.name, check.name),
-                        service: service.name.clone(),
-                        check: check.name.clone(),
-                        task: task.map(|task| task.name.clone()),
                         status,
-                        output: String::new(),
-                        http_status: None,
-                        at: UnixNanos(0),
+                        task: task.map(|task| task.name.clone()),
+                        ..CheckResult::pending(&registration(service, id), &registered(check))
                     },
                 }));
             }
         }
+    }
+}
+
+fn registration(service: &Service, alloc: AllocId) -> Registration {
+    Registration { name: service.name.clone(), ..fixture::registration(&service.name, alloc) }
+}
+
+fn registered(check: &Check) -> RegisteredCheck {
+    RegisteredCheck {
+        interval: check.interval,
+        on_update: check.on_update,
+        check_restart: check.check_restart,
+        ..fixture::registered_check(&check.name)
     }
 }
 

@@ -274,10 +274,11 @@ impl Writer<'_> {
     }
 
     fn started(&mut self, index: TaskIndex, attempt: u32) {
-        let (wall, boot) = (self.now.wall, self.now.boot);
+        let (wall, boot, boot_ns) = (self.now.wall, self.now.boot, self.now.boot_ns);
         let Some(known) = self.known_mut(index) else { return };
         known.run = Run::Running { attempt, boot };
         known.started_at = wall;
+        known.started_ns = boot_ns;
         known.exit = None;
         self.note(index, TaskEventKind::Started, String::from("Task started by client"));
         self.check_anew(index);
@@ -289,7 +290,7 @@ impl Writer<'_> {
         let lasts = |task: &Task| task.lifecycle == Lifecycle::Main || task.lifecycle.is_sidecar();
         let known = self.state.checks.len();
         if self.task(index).is_some_and(lasts) {
-            self.state.checks.retain(|_, result| result.task.is_some());
+            self.state.forget_checks(|result| result.task.is_none());
         }
         if self.state.checks.len() < known {
             self.state.recheck = true;
@@ -360,6 +361,7 @@ impl Writer<'_> {
 
     /// The attempt is over: what the task does next.
     fn after_end(&mut self, index: TaskIndex, attempt: u32, ended: Ended<'_>, cause: &'static str) {
+        let (mut ended, mut cause) = (ended, cause);
         let Some(known) = self.known(index) else { return };
         let Some(task) = self.task(index) else { return };
         if let Some(doom) = &known.doom {
@@ -372,12 +374,16 @@ impl Writer<'_> {
             Run::Stopping { then: AfterStop::Restart, .. } if !group_stops => {
                 return self.restart_at_once(index, "request");
             }
+            Run::Stopping { then: AfterStop::RestartUnhealthy, .. } if !group_stops => {
+                (ended, cause) = (Ended::Unhealthy, "check");
+            }
             Run::Stopping { .. } => {
                 let failed = if known.failed { Failed::Yes } else { Failed::No };
                 self.note(index, TaskEventKind::Killed, String::from("Task successfully killed"));
                 return self.die(index, failed);
             }
             Run::Starting { .. } | Run::Running { .. } if group_stops => return self.die(index, Failed::No),
+            Run::Running { .. } if known.unhealthy => (ended, cause) = (Ended::Unhealthy, "check"),
             Run::Running { .. } if known.restart_requested => return self.restart_at_once(index, "request"),
             Run::Starting { .. } | Run::Running { .. } => {}
             Run::Waiting | Run::BackingOff { .. } | Run::Dead => return,
@@ -406,6 +412,7 @@ impl Writer<'_> {
         let until = Deadline::after(self.now, delay);
         self.count_restart(index, cause);
         if let Some(known) = self.known_mut(index) {
+            known.withdraw_restart();
             known.run = Run::BackingOff { until };
         }
     }
@@ -414,7 +421,7 @@ impl Writer<'_> {
         self.note(index, TaskEventKind::Restarting, String::from("Task restarting in 0s"));
         self.count_restart(index, cause);
         if let Some(known) = self.known_mut(index) {
-            known.restart_requested = false;
+            known.withdraw_restart();
             known.run = Run::Waiting;
         }
     }
@@ -433,7 +440,7 @@ impl Writer<'_> {
         let Some(known) = self.known_mut(index) else { return };
         known.run = Run::Dead;
         known.failed = failed == Failed::Yes;
-        known.restart_requested = false;
+        known.withdraw_restart();
         known.finished_at = wall;
     }
 
@@ -445,7 +452,7 @@ impl Writer<'_> {
             Run::Waiting | Run::BackingOff { .. } | Run::Stopping { .. } | Run::Dead => return,
         };
         known.run = Run::Stopping { attempt, boot, ran, step: step.clone(), then };
-        known.restart_requested = false;
+        known.withdraw_restart();
         self.note_step(index, &step);
     }
 }

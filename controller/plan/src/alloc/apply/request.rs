@@ -39,8 +39,31 @@ impl Writer<'_> {
         };
         let delay = self.spec.group().map(|group| group.shutdown_delay).unwrap_or_default();
         self.note_live_tasks(TaskEventKind::RestartSignaled, reason);
-        self.state.durable.restart = Some(GroupRestart { all, delay: Deadline::after(self.now, delay) });
+        let delay = Deadline::after(self.now, delay);
+        self.state.durable.restart = Some(GroupRestart { all, delay, unhealthy: false });
         Ok(())
+    }
+
+    /// A check has failed for too long: the task that it checks is restarted, or all that run, after the `shutdown_delay` in which
+    /// the group's services are down.
+    pub(super) fn restart_unhealthy(&mut self, task: Option<TaskIndex>, check: &str) {
+        // Nomad's text.
+        let reason = format!("healthcheck: check {check:?} unhealthy");
+        match task {
+            Some(index) => {
+                self.note(index, TaskEventKind::RestartSignaled, reason);
+                if let Some(known) = self.known_mut(index) {
+                    known.restart_requested = true;
+                    known.unhealthy = true;
+                }
+            }
+            None => {
+                self.note_live_tasks(TaskEventKind::RestartSignaled, &reason);
+                let delay = self.spec.group().map(|group| group.shutdown_delay).unwrap_or_default();
+                let delay = Deadline::after(self.now, delay);
+                self.state.durable.restart = Some(GroupRestart { all: false, delay, unhealthy: true });
+            }
+        }
     }
 
     /// Accepts a signal to one task, or to all running ones.
@@ -88,7 +111,10 @@ impl Writer<'_> {
             }
             let Some(known) = self.known_mut(index) else { continue };
             match &known.run {
-                Run::Running { .. } | Run::Starting { .. } => known.restart_requested = true,
+                Run::Running { .. } | Run::Starting { .. } => {
+                    known.restart_requested = true;
+                    known.unhealthy = restart.unhealthy;
+                }
                 Run::Dead | Run::BackingOff { .. } if restart.all => {
                     known.run = Run::Waiting;
                     known.failed = false;

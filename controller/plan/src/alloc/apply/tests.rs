@@ -254,7 +254,7 @@ fn signals_are_operations_of_their_own() {
 fn a_restart_of_what_runs_leaves_what_has_ended() {
     for (all, expected) in [(false, Run::Dead), (true, Run::Waiting)] {
         let mut desk = Desk::with(vec![failed(), running(), dead()]);
-        let restart = GroupRestart { all, delay: Deadline::after(at(100), Duration::ZERO) };
+        let restart = GroupRestart { all, delay: Deadline::after(at(100), Duration::ZERO), unhealthy: false };
         desk.write(|writer| writer.change(Change::RestartTasks(restart)));
         assert_eq!((&desk.main().run, desk.main().failed), (&expected, !all));
         assert!(desk.state.durable.tasks[1].restart_requested);
@@ -369,7 +369,9 @@ fn a_first_attempt_begins_without_being_written_in_the_boot_of_its_adoption_only
 fn a_restart_of_all_ends_what_may_have_begun_first() {
     let mut desk = maybe_begun();
     let delay = Deadline::after(at(100), Duration::ZERO);
-    desk.write(|writer| writer.change(Change::RestartTasks(GroupRestart { all: true, delay })));
+    desk.write(|writer| {
+        writer.change(Change::RestartTasks(GroupRestart { all: true, delay, unhealthy: false }))
+    });
     assert!(
         matches!(desk.main().run, Run::Stopping { attempt: 1, ran: false, then: AfterStop::Restart, .. }),
         "{:?}",

@@ -121,8 +121,11 @@ fn a_restart_of_the_group_is_forgotten_once_all_tasks_have_ended() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     for (stage, kept) in [(Stage::Main, true), (Stage::WaitAlloc, true), (Stage::Poststop, false)] {
         let mut life = Bench::new(&spec, known(vec![running()], Stage::Prestart, Parts::absent()));
-        life.state.durable.restart =
-            Some(GroupRestart { all: false, delay: Deadline::after(at(100), Duration::from_secs(9)) });
+        life.state.durable.restart = Some(GroupRestart {
+            all: false,
+            delay: Deadline::after(at(100), Duration::from_secs(9)),
+            unhealthy: false,
+        });
         life.write(|writer| writer.change(Change::Stage(stage)));
         assert_eq!(life.state.durable.restart.is_some(), kept, "{stage:?}");
     }

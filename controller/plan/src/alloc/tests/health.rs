@@ -3,8 +3,7 @@
 use super::*;
 
 fn tcp_check() -> Check {
-    let second = Duration::from_secs(1);
-    Check { name: "alive".to_string(), kind: CheckKind::Tcp, port: None, interval: second, timeout: second }
+    herdlet_api_types::fixture::check("alive")
 }
 
 #[test]
@@ -173,16 +172,8 @@ fn only_checks_of_the_built_in_catalogue_are_made_here() {
 }
 
 fn result(task: Option<&str>, status: CheckStatus) -> CheckResult {
-    CheckResult {
-        id: "1".to_string(),
-        service: "web".to_string(),
-        check: "alive".to_string(),
-        task: task.map(ToString::to_string),
-        status,
-        output: String::new(),
-        http_status: None,
-        at: at(100).wall,
-    }
+    let base = herdlet_api_types::fixture::check_result("alive", status);
+    CheckResult { task: task.map(ToString::to_string), ..base }
 }
 
 /// What a check said of a process that has ended tells nothing of the next: it counts for nobody, and the checks begin anew.
@@ -257,4 +248,47 @@ fn who_was_never_judged_healthy_has_no_more_time() {
         life.settle();
     }
     assert_eq!(life.state.durable.healthy_by, Some(by));
+}
+
+/// Start-up, readiness and liveness: what a check is for says whether health asks for it.
+#[test]
+fn a_check_counts_as_its_on_update_says() {
+    use CheckStatus::{Failure, Pending, Success, Warning};
+    for (on_update, good) in [
+        (OnUpdate::RequireHealthy, vec![Success]),
+        (OnUpdate::IgnoreWarnings, vec![Success, Warning]),
+        (OnUpdate::Ignore, vec![Pending, Success, Warning, Failure]),
+    ] {
+        let mut spec = with_a_failing_check(HealthCheck::Checks);
+        let job = std_alloc::sync::Arc::make_mut(&mut std_alloc::sync::Arc::make_mut(&mut spec).job);
+        job.groups[0].services[0].checks[0].on_update = on_update;
+        for status in [Pending, Success, Warning, Failure] {
+            let mut life = Bench::new(&spec, known(vec![running()], Stage::Main, Parts::absent()));
+            life.write(|writer| writer.checked(CheckResult { on_update, ..result(None, status) }));
+            let healthy = crate::alloc::health::now(&spec, &life.state);
+            assert_eq!(healthy, Some(good.contains(&status)), "{on_update:?} {status:?}");
+        }
+    }
+}
+
+/// What an agent before this one has heard is shown and listed, but no verdict rests on it.
+#[test]
+fn results_outlive_the_agent_as_hearsay() {
+    let spec = with_a_failing_check(HealthCheck::Checks);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, Parts::absent()));
+    life.write(|writer| writer.checked(result(None, CheckStatus::Success)));
+    let stored = (*life.state.durable).clone();
+    let group = spec.group();
+    let mut next = Bench::new(&spec, AllocState::restored(group, stored, at(200)));
+    assert!(next.state.checks["alive"].stale);
+    assert_eq!(crate::alloc::health::now(&spec, &next.state), Some(true));
+    next.now = at(200);
+    next.settle();
+    next.now = at(202);
+    next.settle();
+    assert_eq!(next.state.durable.health, None, "nobody has made the check anew");
+    next.write(|writer| writer.checked(result(None, CheckStatus::Success)));
+    next.settle();
+    assert_eq!(next.state.durable.health.map(|verdict| verdict.healthy), Some(true));
+    assert!(!next.state.checks["alive"].stale);
 }

@@ -2,7 +2,7 @@
 
 use herdlet_api_types::{
     Duration,
-    job::{Check, CheckKind, Provider, Service},
+    job::{Provider, Service},
     service::{CheckResult, CheckStatus},
 };
 
@@ -10,13 +10,7 @@ use super::*;
 use crate::fixture::service;
 
 fn checked(name: &str, tag: &str) -> Service {
-    let check = Check {
-        name: "alive".to_owned(),
-        kind: CheckKind::Tcp,
-        port: None,
-        interval: Duration::from_secs(1),
-        timeout: Duration::from_secs(1),
-    };
+    let check = herdlet_api_types::fixture::check("alive");
     Service { provider: Provider::Nomad, tags: vec![tag.to_owned()], checks: vec![check], ..service(name) }
 }
 
@@ -37,16 +31,9 @@ fn done(asked: &[Action]) -> Vec<(Part, &Verb)> {
 }
 
 fn passing(alloc: AllocId, task: Option<&str>) -> Event {
-    let result = CheckResult {
-        id: std_alloc::format!("{task:?}"),
-        service: "one".to_owned(),
-        check: "alive".to_owned(),
-        task: task.map(ToOwned::to_owned),
-        status: CheckStatus::Success,
-        output: String::new(),
-        http_status: None,
-        at: Default::default(),
-    };
+    let task_name = task.map(ToOwned::to_owned);
+    let base = herdlet_api_types::fixture::check_result("alive", CheckStatus::Success);
+    let result = CheckResult { id: std_alloc::format!("{task:?}"), task: task_name, ..base };
     Event::Check { alloc, result }
 }
 

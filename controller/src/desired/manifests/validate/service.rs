@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use herdlet_api_types::Duration;
-use herdlet_api_types::job::{AddressMode, Check, CheckKind, Provider, Service};
+use herdlet_api_types::job::{AddressMode, Check, CheckKind, OnUpdate, Provider, Service};
 use herdlet_api_types::manifest::{CheckType, Span, service as spec};
 
 use super::text::no_such;
@@ -81,6 +81,9 @@ pub(super) fn list(
             text::plain(address, &trail.field("tagged_addresses").field(field), findings);
         }
         only_consul(spec, service, &trail, findings);
+        if let Some(task) = &spec.task {
+            a_task(context, task, &trail.field("task"), findings);
+        }
         let checks = trail.field("checks");
         text::unique(
             service.checks.iter().map(|check| Some(check.name.as_str())),
@@ -99,6 +102,7 @@ fn only_consul(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findi
     let written = [
         ("tagged_addresses", spec.tagged_addresses.is_some()),
         ("enable_tag_override", service.enable_tag_override),
+        ("weights", spec.weights.is_some()),
     ];
     for (name, _) in
         written.into_iter().filter(|(_, written)| *written && service.provider == Provider::Nomad)
@@ -158,7 +162,7 @@ fn one_check(
 ) {
     if let Some(port) = &check.port {
         label(context, port, &trail.field("port"), findings);
-    } else if service.port.is_none() {
+    } else if service.port.is_none() && check.kind.has_address() {
         findings.absent(trail, trail, "needs a port: its own or the service's");
     }
     for (written, length, name) in
@@ -171,27 +175,125 @@ fn one_check(
             );
         }
     }
-    match (&check.kind, spec.kind) {
-        (CheckKind::Tcp, _) => tcp(spec, trail, findings),
-        (CheckKind::Http { .. }, Some(CheckType::Http | CheckType::Tcp)) => {
-            http(spec, check, trail, findings)
+    fields_of_kind(spec, trail, findings);
+    thresholds(check, trail, findings);
+    restart(spec, check, service, trail, findings);
+    for (name, written) in [("notes", &spec.notes), ("tls_server_name", &spec.tls_server_name)] {
+        if let Some(text) = written {
+            text::plain(text, &trail.field(name), findings);
         }
-        // The type could not be read.
-        (CheckKind::Http { .. }, None) => {}
+    }
+    // Of a type that could not be read nothing is said.
+    match (&check.kind, spec.kind) {
+        (CheckKind::Http { .. }, Some(_)) => http(spec, check, trail, findings),
+        (CheckKind::Grpc { tls, .. }, _) => tls_only(spec, *tls, "grpc_use_tls: true", trail, findings),
+        (CheckKind::Script { task, .. }, _) => script(context, spec, task, trail, findings),
+        (CheckKind::Http { .. }, None) | (CheckKind::Tcp, _) => {}
     }
 }
 
-fn tcp(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    let only_http = [
-        ("path", spec.path.is_some()),
-        ("method", spec.method.is_some()),
-        ("protocol", spec.protocol.is_some()),
-        ("header", spec.header.is_some()),
-        ("body", spec.body.is_some()),
-        ("tls_skip_verify", spec.tls_skip_verify.is_some()),
+/// Fields that belong to some types only. Nomad writes those of the others, too, with nothing in them.
+fn fields_of_kind(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    use CheckType::{Grpc, Http, Script, Tcp};
+    let Some(kind) = spec.kind else { return };
+    let counts = |number: Option<u32>| number.is_some_and(|number| number > 0);
+    let fields: [(&str, bool, &[CheckType]); 17] = [
+        ("path", spec.path.is_some(), &[Http]),
+        ("method", spec.method.is_some(), &[Http]),
+        ("protocol", spec.protocol.is_some(), &[Http]),
+        ("header", spec.header.is_some(), &[Http]),
+        ("body", spec.body.is_some(), &[Http]),
+        ("grpc_service", spec.grpc_service.is_some(), &[Grpc]),
+        ("grpc_use_tls", spec.grpc_use_tls == Some(true), &[Grpc]),
+        ("tls_skip_verify", spec.tls_skip_verify == Some(true), &[Http, Grpc]),
+        ("tls_server_name", spec.tls_server_name.is_some(), &[Http, Grpc]),
+        ("command", spec.command.is_some(), &[Script]),
+        ("args", spec.args.is_some(), &[Script]),
+        ("task", spec.task.is_some(), &[Script]),
+        ("port", spec.port.is_some(), &[Http, Tcp, Grpc]),
+        ("address_mode", spec.address_mode.is_some(), &[Http, Tcp, Grpc]),
+        ("success_before_passing", counts(spec.success_before_passing), &[Http, Tcp, Grpc]),
+        ("failures_before_critical", counts(spec.failures_before_critical), &[Http, Tcp, Grpc]),
+        ("failures_before_warning", counts(spec.failures_before_warning), &[Http, Tcp, Grpc]),
     ];
-    for (name, _) in only_http.into_iter().filter(|(_, written)| *written) {
-        findings.problem(&trail.field(name), "stands only with `type: http`");
+    for (name, _, kinds) in
+        fields.into_iter().filter(|(_, written, kinds)| *written && !kinds.contains(&kind))
+    {
+        let kinds: Vec<String> = kinds.iter().map(|kind| format!("`type: {}`", kind.as_str())).collect();
+        findings.problem(&trail.field(name), format!("stands only with {}", kinds.join(", ")));
+    }
+}
+
+/// A check warns before it fails.
+fn thresholds(check: &Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let warning = check.thresholds.failures_before_warning;
+    let critical = check.thresholds.failures_before_critical.max(1);
+    if warning > critical {
+        let message = format!("must not be above `failures_before_critical`, which is {critical}");
+        findings.problem(&trail.field("failures_before_warning"), message);
+    }
+}
+
+/// As Nomad: what an allocation's health lets pass restarts nothing.
+fn restart(
+    spec: &spec::Check,
+    check: &Check,
+    service: &Service,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let Some(restart) = &check.check_restart else { return };
+    let message = match check.on_update {
+        OnUpdate::Ignore => "a check with `on_update: ignore` can't restart anything",
+        OnUpdate::IgnoreWarnings if !restart.ignore_warnings => {
+            "with `on_update: ignore_warnings` write `ignore_warnings: true` here too"
+        }
+        OnUpdate::IgnoreWarnings | OnUpdate::RequireHealthy => return,
+    };
+    match &spec.check_restart {
+        Some(_) => findings.problem(&trail.field("check_restart"), message),
+        None => findings.problem(trail, format!("`check_restart` of service `{}`: {message}", service.name)),
+    }
+}
+
+/// A command has a task to run in.
+fn script(
+    context: &GroupContext<'_>,
+    spec: &spec::Check,
+    task: &str,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    match &spec.command {
+        None => findings.absent(trail, trail, "`command` is missing"),
+        Some(command) if command.is_empty() => {
+            findings.problem(&trail.field("command"), "must not be empty");
+        }
+        Some(_) => {}
+    }
+    if task.is_empty() {
+        findings.absent(trail, trail, "`task` is missing: the task of the group in which the command runs");
+    } else if spec.task.is_some() {
+        a_task(context, task, &trail.field("task"), findings);
+    }
+}
+
+/// A task of the group.
+fn a_task(context: &GroupContext<'_>, name: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let tasks = || context.group.tasks.iter().map(|task| task.name.as_str());
+    if !tasks().any(|task| task == name) {
+        findings.absent_with(&context.trail.field("tasks"), trail, || no_such("task", name, tasks()));
+    }
+}
+
+/// What makes sense over TLS only.
+fn tls_only(spec: &spec::Check, tls: bool, how: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let written = [
+        ("tls_skip_verify", spec.tls_skip_verify == Some(true)),
+        ("tls_server_name", spec.tls_server_name.is_some()),
+    ];
+    for (name, _) in written.into_iter().filter(|(_, written)| *written && !tls) {
+        findings.problem(&trail.field(name), format!("stands only with `{how}`"));
     }
 }
 
@@ -218,9 +320,7 @@ fn http(spec: &spec::Check, check: &Check, trail: &Trail<'_>, findings: &mut Fin
         };
         findings.problem(&trail.field("method"), message);
     }
-    if spec.tls_skip_verify == Some(true) && protocol == "http" {
-        findings.problem(&trail.field("tls_skip_verify"), "stands only with `protocol: https`");
-    }
+    tls_only(spec, protocol == "https", "protocol: https", trail, findings);
     for (field, values) in header {
         let headers = trail.field("header");
         let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

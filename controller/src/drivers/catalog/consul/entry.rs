@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::{
-    InstanceId, format_duration,
-    job::CheckKind,
+    Duration, InstanceId, format_duration,
+    job::{CheckKind, InitialStatus, Weights},
     service::{CheckStatus, RegisteredCheck, Registration},
 };
 use serde::{Deserialize, Deserializer};
@@ -39,6 +39,28 @@ pub(super) struct Entry {
     enable_tag_override: bool,
     #[serde(default, deserialize_with = "or_default")]
     tagged_addresses: BTreeMap<String, TaggedAddress>,
+    #[serde(default, deserialize_with = "or_default")]
+    weights: EntryWeights,
+}
+
+/// The share of an instance in what is sent to its service; Consul writes 1 where nothing was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct EntryWeights {
+    passing: u32,
+    warning: u32,
+}
+
+impl Default for EntryWeights {
+    fn default() -> Self {
+        Weights::default().into()
+    }
+}
+
+impl From<Weights> for EntryWeights {
+    fn from(weights: Weights) -> Self {
+        Self { passing: weights.passing, warning: weights.warning }
+    }
 }
 
 /// One of a service's further addresses.
@@ -94,6 +116,7 @@ impl Entry {
             // Where others may change them, the meta tells which ones were wanted.
             && (wanted.enable_tag_override || set(&self.tags) == set(&wanted.tags))
             && self.has_tagged_addresses_of(wanted)
+            && self.weights == wanted.weights.into()
             && self.meta == meta(wanted, instance)
             && held_checks == wanted_checks
     }
@@ -115,6 +138,7 @@ impl CheckEntry {
     pub(super) fn status(&self) -> CheckStatus {
         match self.status.as_str() {
             "passing" => CheckStatus::Success,
+            "warning" => CheckStatus::Warning,
             "critical" if self.output.is_empty() => CheckStatus::Pending,
             _ => CheckStatus::Failure,
         }
@@ -146,6 +170,7 @@ pub(super) fn body(registration: &Registration, instance: &InstanceId) -> Value 
         "Meta": meta(registration, instance),
         "EnableTagOverride": registration.enable_tag_override,
         "TaggedAddresses": tagged,
+        "Weights": { "Passing": registration.weights.passing, "Warning": registration.weights.warning },
         "Checks": registration.checks.iter().map(check).collect::<Vec<_>>(),
     })
 }
@@ -164,24 +189,65 @@ fn meta(registration: &Registration, instance: &InstanceId) -> BTreeMap<String, 
 
 fn check(check: &RegisteredCheck) -> Value {
     let target = host_port(&check.address, check.port);
-    let mut body = json!({
-        "CheckID": check.id,
-        "Name": check.name,
-        "Interval": format_duration(check.interval.as_nanos()),
-        "Timeout": format_duration(check.timeout.as_nanos()),
-    });
+    let thresholds = check.thresholds;
+    let mut body = json!({ "CheckID": check.id, "Name": check.name, "Notes": check.notes });
+    if check.kind.has_address() {
+        body["Interval"] = format_duration(check.interval.as_nanos()).into();
+        body["Timeout"] = format_duration(check.timeout.as_nanos()).into();
+        body["SuccessBeforePassing"] = thresholds.success_before_passing.into();
+        body["FailuresBeforeCritical"] = thresholds.failures_before_critical.into();
+    }
+    if thresholds.failures_before_warning > 0 {
+        // Consul 1.10 and later; written only where it is asked for, as older ones may refuse what they don't know.
+        body["FailuresBeforeWarning"] = thresholds.failures_before_warning.into();
+    }
+    if let Some(status) = check.initial_status {
+        body["Status"] = match status {
+            InitialStatus::Passing => "passing",
+            InitialStatus::Warning => "warning",
+            InitialStatus::Critical => "critical",
+        }
+        .into();
+    }
     match &check.kind {
         CheckKind::Tcp => body["TCP"] = target.into(),
-        CheckKind::Http { path, method, protocol, header, body: content, tls_skip_verify } => {
+        CheckKind::Grpc { service, tls, tls_skip_verify, tls_server_name } => {
+            let slash = if service.is_empty() { "" } else { "/" };
+            body["GRPC"] = format!("{target}{slash}{service}").into();
+            body["GRPCUseTLS"] = (*tls).into();
+            body["TLSSkipVerify"] = (*tls_skip_verify).into();
+            if !tls_server_name.is_empty() {
+                body["TLSServerName"] = tls_server_name.as_str().into();
+            }
+        }
+        CheckKind::Script { .. } => {
+            let alive = check.interval.as_nanos().saturating_add(TTL_MARGIN.as_nanos());
+            body["TTL"] = format_duration(alive).into();
+        }
+        CheckKind::Http {
+            path,
+            method,
+            protocol,
+            header,
+            body: content,
+            tls_skip_verify,
+            tls_server_name,
+        } => {
             body["HTTP"] = format!("{protocol}://{target}{path}").into();
             body["Method"] = method.as_str().into();
             body["Header"] = json!(header);
             body["Body"] = content.as_str().into();
             body["TLSSkipVerify"] = (*tls_skip_verify).into();
+            if !tls_server_name.is_empty() {
+                body["TLSServerName"] = tls_server_name.as_str().into();
+            }
         }
     }
     body
 }
+
+/// How long after it was due a command may tell what it said, before Consul takes it for failing. As Nomad's.
+const TTL_MARGIN: Duration = Duration::from_secs(31);
 
 /// Go writes an empty list or map as null.
 fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(

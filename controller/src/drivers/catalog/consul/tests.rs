@@ -9,7 +9,7 @@ use std::{
 };
 
 use herdlet_api_types::{
-    AllocId, Duration as Span, JobKey,
+    AllocId, Duration as Span, fixture,
     job::{CheckKind, Provider},
     service::{CheckStatus, RegisteredCheck},
 };
@@ -43,24 +43,18 @@ fn registration(n: u8, name: &str, checks: Vec<RegisteredCheck>) -> Registration
         port: 8080,
         tags: vec!["a".to_owned(), "b".to_owned()],
         meta: BTreeMap::from([("team".to_owned(), "x".to_owned())]),
-        enable_tag_override: false,
-        tagged_addresses: Default::default(),
         checks,
-        alloc: alloc(n),
-        task: None,
-        job: JobKey { namespace: "default".into(), id: "web".into() },
+        ..fixture::registration("", alloc(n))
     }
 }
 
 fn tcp_check(id: &str, port: u16) -> RegisteredCheck {
     RegisteredCheck {
-        id: format!("_herdlet-check-{id}"),
         name: "alive".to_owned(),
-        kind: CheckKind::Tcp,
-        address: "127.0.0.1".to_owned(),
         port,
         interval: Span::from_secs(1),
         timeout: Span::from_secs(1),
+        ..fixture::registered_check(&format!("_herdlet-check-{id}"))
     }
 }
 
@@ -365,6 +359,7 @@ async fn a_real_agent_holds_what_it_should_and_gives_it_back() {
         header: BTreeMap::from([("X-A".to_owned(), vec!["b".to_owned()])]),
         body: String::new(),
         tls_skip_verify: false,
+        tls_server_name: String::new(),
     };
     let http_check = RegisteredCheck { kind, ..tcp_check("h", 9) };
     let wanted =

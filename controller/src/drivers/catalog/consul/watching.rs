@@ -12,7 +12,7 @@ use std::{
 };
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
-use herdlet_api_types::service::{CheckResult, CheckStatus, Registration};
+use herdlet_api_types::service::{CheckResult, CheckStatus, RegisteredCheck, Registration};
 use serde::Deserialize;
 use tokio::{
     sync::{Notify, mpsc},
@@ -156,10 +156,11 @@ impl Consul {
                 news.push(CatalogEvent::Changed(owner.clone()));
             }
             for registration in &held.registrations {
-                for check in &registration.checks {
+                // What a command says is told by whoever runs it.
+                for check in registration.checks.iter().filter(|check| check.kind.has_address()) {
                     let key = (owner.clone(), check.id.clone());
                     if let Some(entry) = checks.get(&check.id)
-                        && let Some(result) = changed(results.get(&key), registration, &check.name, entry)
+                        && let Some(result) = changed(results.get(&key), registration, check, entry)
                     {
                         results.insert(key.clone(), result.clone());
                         news.push(CatalogEvent::Check(CheckReport { alloc: owner.alloc, result }));
@@ -183,23 +184,15 @@ impl Consul {
 fn changed(
     last: Option<&CheckResult>,
     registration: &Registration,
-    name: &str,
+    check: &RegisteredCheck,
     entry: &CheckEntry,
 ) -> Option<CheckResult> {
     let status = entry.status();
     if status == last.map_or(CheckStatus::Pending, |last| last.status) {
         return None;
     }
-    Some(CheckResult {
-        id: entry.id.clone(),
-        service: registration.name.clone(),
-        check: name.to_owned(),
-        task: registration.task.clone(),
-        status,
-        output: entry.output(),
-        http_status: None,
-        at: wall_now(),
-    })
+    let pending = CheckResult::pending(registration, check);
+    Some(CheckResult { status, output: entry.output(), at: wall_now(), ..pending })
 }
 
 fn backoff() -> impl Iterator<Item = Duration> {

@@ -88,6 +88,17 @@ job "shop" {
       tagged_addresses {
         wan = "203.0.113.7"
       }
+      weights {
+        passing = 10
+        warning = 2
+      }
+      on_update = "ignore_warnings"
+      task      = "httpd"
+      check_restart {
+        limit           = 3
+        grace           = "90s"
+        ignore_warnings = true
+      }
 
       check {
         name     = "alive"
@@ -102,6 +113,36 @@ job "shop" {
           Accept = ["text/plain"]
         }
         tls_skip_verify = true
+        tls_server_name = "shop.example.org"
+        initial_status  = "warning"
+        success_before_passing   = 2
+        failures_before_critical = 3
+        failures_before_warning  = 2
+        notes                    = "asks the shop itself"
+        check_restart {
+          limit = 5
+        }
+      }
+
+      check {
+        name            = "serving"
+        type            = "grpc"
+        port            = "admin"
+        address_mode    = "host"
+        grpc_service    = "shop.Cart"
+        grpc_use_tls    = true
+        interval        = "10s"
+        timeout         = "2s"
+      }
+
+      check {
+        name      = "stock"
+        type      = "script"
+        command   = "/bin/sh"
+        args      = ["-c", "test -s stock"]
+        interval  = "30s"
+        timeout   = "5s"
+        on_update = "require_healthy"
       }
     }
 

@@ -1,0 +1,80 @@
+//! `check_restart`: a check that goes on failing restarts what it checks.
+//!
+//! Goes in: a pass. Comes out: the restart that is due; if none is, the plan is made again when the next will be. A failure counts
+//! from its first result on, but not before the `grace` after the last start is over; `limit` failures in a row have then taken
+//! `limit - 1` intervals. A check of a task's service restarts that task, one of the group's services all tasks that run. It knows
+//! nothing of restart policies: those count the restart.
+
+use herdlet_api_types::{job::Lifecycle, service::CheckResult, service::RestartsWhen};
+
+use crate::{
+    op::TaskIndex,
+    pass::Pass,
+    plan::{Change, Waiting},
+    state::{Run, TaskState},
+};
+
+/// The restart that is due.
+pub(super) fn due(pass: &mut Pass<'_>) -> Option<Change> {
+    if pass.state.failing_since_ns.is_empty() || pass.state.durable.stop.is_some() {
+        return None;
+    }
+    let state = pass.state;
+    for result in state.checks.values() {
+        let Some(when) = result.restarts_now() else { continue };
+        let Some(since_ns) = state.failing_since_ns.get(&result.id) else { continue };
+        let Some(checked) = checked(pass, result) else { continue };
+        let at_ns = restart_at_ns(*since_ns, checked.started_ns, when);
+        if pass.due(at_ns) {
+            return Some(Change::Unhealthy { task: checked.task, check: result.check.clone() });
+        }
+        pass.wait(Waiting::CheckRestart { check: result.id.clone(), at_ns });
+    }
+    None
+}
+
+fn restart_at_ns(since_ns: u64, started_ns: u64, when: RestartsWhen) -> u64 {
+    let nanos = |length: herdlet_api_types::Duration| length.as_nanos().max(0).unsigned_abs();
+    let counted_from_ns = since_ns.max(started_ns.saturating_add(nanos(when.grace)));
+    counted_from_ns.saturating_add(nanos(when.failing_for))
+}
+
+/// What a check is about.
+struct Checked {
+    /// None for all tasks that run.
+    task: Option<TaskIndex>,
+    /// When the last of them started.
+    started_ns: u64,
+}
+
+/// None where nothing of it runs, or it is being restarted already.
+fn checked(pass: &Pass<'_>, result: &CheckResult) -> Option<Checked> {
+    let tasks = || (0..).zip(pass.group.tasks.iter().zip(&pass.state.durable.tasks));
+    match &result.task {
+        Some(name) => {
+            let (index, (_, known)) = tasks().find(|(_, (task, _))| task.name == *name)?;
+            Some(Checked { task: Some(index), started_ns: runs_since(pass, known)? })
+        }
+        None => {
+            let running = tasks()
+                .filter(|(_, (task, _))| task.lifecycle != Lifecycle::Poststop)
+                .filter_map(|(_, (_, known))| runs_since(pass, known));
+            Some(Checked { task: None, started_ns: running.max()? })
+        }
+    }
+}
+
+/// When it started, while it runs undisturbed. After a reboot that was never.
+fn runs_since(pass: &Pass<'_>, known: &TaskState) -> Option<u64> {
+    match known.run {
+        Run::Running { boot, .. } if boot == pass.now.boot && known.doom.is_none() => {
+            (!known.restart_requested).then_some(known.started_ns)
+        }
+        Run::Running { .. }
+        | Run::Waiting
+        | Run::BackingOff { .. }
+        | Run::Starting { .. }
+        | Run::Stopping { .. }
+        | Run::Dead => None,
+    }
+}

@@ -1,0 +1,187 @@
+//! `check_restart`: which failures restart what, and when.
+
+use herdlet_api_types::service::RestartsWhen;
+
+use super::*;
+
+/// Fails for 20 s (three failures in a row, ten seconds apart), beginning five seconds after a start.
+const WHEN: RestartsWhen = RestartsWhen {
+    failing_for: Duration::from_secs(20),
+    grace: Duration::from_secs(5),
+    ignore_warnings: false,
+};
+
+fn said(task: Option<&str>, status: CheckStatus) -> CheckResult {
+    let base = herdlet_api_types::fixture::check_result("alive", status);
+    CheckResult { task: task.map(ToString::to_string), restarts: Some(WHEN), ..base }
+}
+
+/// Two tasks that started at 95 s, and one for the end.
+fn life(spec: &std_alloc::sync::Arc<Allocation>) -> Bench<'_> {
+    let started = || TaskState { started_ns: at(95).boot_ns, ..running() };
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut state = known(vec![started(), started(), pending()], Stage::WaitAlloc, parts);
+    for (known, name) in state.durable.tasks.iter_mut().zip(["main", "other", "stop"]) {
+        known.name = name.into();
+    }
+    Bench::new(spec, state)
+}
+
+fn spec() -> std_alloc::sync::Arc<Allocation> {
+    alloc(vec![
+        task("main", Lifecycle::Main),
+        task("other", Lifecycle::PoststartSidecar),
+        task("stop", Lifecycle::Poststop),
+    ])
+}
+
+/// What is being stopped, and for what.
+fn stopping(life: &Bench<'_>) -> Vec<(usize, AfterStop)> {
+    let tasks = life.state.durable.tasks.iter().enumerate();
+    tasks
+        .filter_map(|(index, known)| match known.run {
+            Run::Stopping { then, .. } => Some((index, then)),
+            Run::Waiting
+            | Run::BackingOff { .. }
+            | Run::Starting { .. }
+            | Run::Running { .. }
+            | Run::Dead => None,
+        })
+        .collect()
+}
+
+/// Tells the results, each at its time, and returns when something was first stopped.
+fn first_stop(life: &mut Bench<'_>, told: &[(u64, CheckResult)]) -> Option<u64> {
+    (100..200).find(|second| {
+        life.now = at(*second);
+        for (_, result) in told.iter().filter(|(at, _)| at == second) {
+            life.write(|writer| writer.checked(result.clone()));
+        }
+        life.settle();
+        !stopping(life).is_empty()
+    })
+}
+
+#[test]
+fn failures_in_a_row_restart_when_they_are_as_many_as_the_limit() {
+    use CheckStatus::{Failure, Pending, Success, Warning};
+    let lenient = |status| {
+        let restarts = Some(RestartsWhen { ignore_warnings: true, ..WHEN });
+        CheckResult { restarts, ..said(Some("main"), status) }
+    };
+    let main = |status| said(Some("main"), status);
+    for (name, told, stops_at) in [
+        ("it passes", vec![(100, main(Success))], None),
+        ("it was not made yet", vec![(100, main(Pending))], None),
+        ("it fails", vec![(101, main(Failure))], Some(121)),
+        ("it says something else meanwhile", vec![(101, main(Failure)), (110, main(Failure))], Some(121)),
+        ("it passed once", vec![(101, main(Failure)), (110, main(Success)), (112, main(Failure))], Some(132)),
+        ("a warning is a failure", vec![(101, main(Warning)), (110, main(Failure))], Some(121)),
+        ("unless it is ignored", vec![(101, lenient(Warning))], None),
+        (
+            "then failures count from the first",
+            vec![(101, lenient(Warning)), (110, lenient(Failure))],
+            Some(130),
+        ),
+        (
+            "what an agent before this one heard is no news",
+            vec![(101, CheckResult { stale: true, ..main(Failure) })],
+            None,
+        ),
+        ("without check_restart", vec![(101, CheckResult { restarts: None, ..main(Failure) })], None),
+    ] {
+        let spec = spec();
+        assert_eq!(first_stop(&mut life(&spec), &told), stops_at, "{name}");
+    }
+}
+
+#[test]
+fn failures_within_the_grace_after_a_start_count_when_it_is_over() {
+    let spec = spec();
+    let mut life = life(&spec);
+    life.state.durable.tasks[0].started_ns = at(110).boot_ns;
+    let told = [(101, said(Some("main"), CheckStatus::Failure))];
+    assert_eq!(first_stop(&mut life, &told), Some(110 + 5 + 20));
+}
+
+#[test]
+fn a_tasks_check_restarts_it_alone_and_one_of_the_group_all_that_run() {
+    let then = AfterStop::RestartUnhealthy;
+    for (task, expected) in [(Some("other"), vec![(1, then)]), (None, vec![(0, then), (1, then)])] {
+        let spec = spec();
+        let mut life = life(&spec);
+        first_stop(&mut life, &[(100, said(task, CheckStatus::Failure))]);
+        assert_eq!(stopping(&life), expected, "{task:?}");
+        let told =
+            life.state.durable.tasks[1].events.iter().find(|event| event.kind.as_str() == "Restart Signaled");
+        assert_eq!(told.map(|event| &*event.message), Some("healthcheck: check \"alive\" unhealthy"));
+    }
+}
+
+/// A load balancer hears of it before anything ends.
+#[test]
+fn the_groups_services_are_down_for_its_shutdown_delay_before_all_restart() {
+    let mut spec = spec();
+    let job = std_alloc::sync::Arc::make_mut(&mut std_alloc::sync::Arc::make_mut(&mut spec).job);
+    job.groups[0].shutdown_delay = Duration::from_secs(7);
+    let mut life = life(&spec);
+    assert_eq!(first_stop(&mut life, &[(100, said(None, CheckStatus::Failure))]), Some(127));
+}
+
+/// However it ended when it was asked to: it did not fulfil its purpose.
+#[test]
+fn the_restart_policy_counts_each_such_restart() {
+    let spec = spec();
+    let mut life = life(&spec);
+    let mut second = 100;
+    for attempt in 1..=3 {
+        life.now = at(second);
+        life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Failure)));
+        life.now = at(second + 19);
+        life.settle();
+        assert_eq!(stopping(&life), [], "attempt {attempt}");
+        life.now = at(second + 20);
+        life.settle();
+        assert_eq!(stopping(&life), [(0, AfterStop::RestartUnhealthy)]);
+        life.write(|writer| writer.exited("main", attempt, exit(0)));
+        let main = &life.state.durable.tasks[0];
+        if attempt == 3 {
+            assert_eq!((&main.run, main.failed), (&Run::Dead, true), "two attempts a minute are allowed");
+            return;
+        }
+        assert!(matches!(main.run, Run::BackingOff { .. }), "{:?}", main.run);
+        assert!(!main.restart_requested && !main.unhealthy);
+        second += 20;
+        // The next one runs, since before its checks fail.
+        let main = &mut life.state.durable.tasks[0];
+        (main.attempt, main.started_ns) = (attempt + 1, at(second - 10).boot_ns);
+        main.run = Run::Running { attempt: attempt + 1, boot: at(0).boot };
+        life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Success)));
+    }
+}
+
+/// A second check of the same task, and a task that is being restarted already, change nothing.
+#[test]
+fn one_restart_at_a_time() {
+    let spec = spec();
+    let mut life = life(&spec);
+    let second = CheckResult { id: "second".to_string(), ..said(Some("main"), CheckStatus::Failure) };
+    first_stop(&mut life, &[(100, said(Some("main"), CheckStatus::Failure)), (100, second)]);
+    let main = &life.state.durable.tasks[0];
+    let signalled = main.events.iter().filter(|event| event.kind.as_str() == "Restart Signaled").count();
+    assert_eq!(signalled, 1);
+}
+
+#[test]
+fn what_is_waited_for_is_told() {
+    let spec = spec();
+    let mut life = life(&spec);
+    life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Failure)));
+    let plan = crate::alloc::plan(life.now, &life.ctx, &spec, &life.state);
+    let told = crate::alloc::show::explain(life.now, &spec, &life.state, &plan);
+    let wait = told.waits.iter().find(|wait| wait.message.contains("alive")).expect("it is told");
+    assert_eq!(
+        (&*wait.part, &*wait.message, wait.until),
+        ("task main", "restarts unless check alive of service web passes", Some(at(120).wall))
+    );
+}

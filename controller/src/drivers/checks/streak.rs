@@ -1,0 +1,91 @@
+//! How many results in a row change the status of a check.
+//!
+//! In: results of single runs. Out: those that say what the check's status is now. The rules are those of Consul, for which a warning
+//! is a good result.
+
+use herdlet_api_types::{job::Thresholds, service::CheckStatus};
+
+use super::probe::ProbeResult;
+
+/// Good or bad results in a row.
+#[derive(Debug)]
+pub(super) struct Streak {
+    thresholds: Thresholds,
+    good: u32,
+    bad: u32,
+}
+
+impl Streak {
+    pub(super) fn new(thresholds: Thresholds) -> Self {
+        Self { thresholds, good: 0, bad: 0 }
+    }
+
+    /// The check's status after this run; none where it stays what it was.
+    pub(super) fn take(&mut self, result: ProbeResult) -> Option<ProbeResult> {
+        let Thresholds { success_before_passing, failures_before_critical, failures_before_warning } =
+            self.thresholds;
+        match result.status {
+            CheckStatus::Pending => None,
+            CheckStatus::Success | CheckStatus::Warning => {
+                (self.good, self.bad) = (self.good.saturating_add(1), 0);
+                (self.good >= success_before_passing).then_some(result)
+            }
+            CheckStatus::Failure => {
+                (self.good, self.bad) = (0, self.bad.saturating_add(1));
+                if self.bad >= failures_before_critical {
+                    Some(result)
+                } else if failures_before_warning > 0 && self.bad >= failures_before_warning {
+                    Some(ProbeResult { status: CheckStatus::Warning, ..result })
+                } else {
+                    None
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each letter is a run: `s`uccess, `w`arning, `f`ailure; what comes out is the status that is told, `-` where none is.
+    fn told(thresholds: [u32; 3], runs: &str) -> String {
+        let [success_before_passing, failures_before_critical, failures_before_warning] = thresholds;
+        let thresholds =
+            Thresholds { success_before_passing, failures_before_critical, failures_before_warning };
+        let mut streak = Streak::new(thresholds);
+        let run = |letter| match letter {
+            's' => CheckStatus::Success,
+            'w' => CheckStatus::Warning,
+            _ => CheckStatus::Failure,
+        };
+        let mut told = |status| {
+            let result = ProbeResult { status, ..ProbeResult::failure(String::new()) };
+            streak.take(result).map_or('-', |result| match result.status {
+                CheckStatus::Success => 's',
+                CheckStatus::Warning => 'w',
+                CheckStatus::Failure => 'f',
+                CheckStatus::Pending => '?',
+            })
+        };
+        runs.chars().map(|letter| told(run(letter))).collect()
+    }
+
+    #[test]
+    fn results_in_a_row_change_the_status() {
+        for (thresholds, runs, expected) in [
+            ([0, 0, 0], "sfsws", "sfsws"),
+            ([1, 1, 1], "sfsws", "sfsws"),
+            ([3, 0, 0], "ssfsss", "--f--s"),
+            ([0, 3, 0], "sffsfff", "s--s--f"),
+            ([0, 3, 2], "sffff", "s-wff"),
+            // Worse is not a step towards better.
+            ([2, 3, 1], "ffsffsss", "ww-ww-ss"),
+            // A warning that comes no earlier than the failure is none.
+            ([0, 2, 2], "fff", "-ff"),
+            ([2, 0, 0], "wws", "-ws"),
+        ] {
+            assert_eq!(told(thresholds, runs), expected, "{thresholds:?} {runs}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Commands of checks, in the attempts that run now.
+//!
+//! In: the allocation, the task and the command. Out: how the command ended. Which attempt runs is what was last published; the
+//! driver knows whether it still does.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use herdlet_api_types::{AllocId, task::TaskPhase};
+
+use crate::{
+    drivers::{
+        checks::Scripts,
+        task::{AttemptId, ExecOutcome, Registry},
+    },
+    publish::ReadModel,
+};
+
+/// Runs commands through the drivers of this agent.
+#[derive(Debug)]
+pub struct InTasks {
+    /// The task drivers.
+    pub drivers: Registry,
+    /// What runs.
+    pub model: Arc<ReadModel>,
+}
+
+impl Scripts for InTasks {
+    fn run<'a>(
+        &'a self,
+        alloc: AllocId,
+        task: &'a str,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<ExecOutcome, String>> {
+        async move {
+            let not_running = || format!("task {task} is not running");
+            let view = self.model.alloc(&alloc).ok_or_else(not_running)?;
+            let known = view.tasks.iter().find(|known| *known.name == *task);
+            let known = known.filter(|known| known.phase == TaskPhase::Running).ok_or_else(not_running)?;
+            let spec = view.spec.task(task).ok_or_else(not_running)?;
+            let driver = self.drivers.get(&spec.driver);
+            let driver = driver.ok_or_else(|| format!("there is no driver {:?}", spec.driver))?;
+            let attempt = AttemptId { alloc, task: task.to_owned(), attempt: known.attempt };
+            driver.exec(&attempt, &command, timeout).await.map_err(|error| error.to_string())
+        }
+        .boxed()
+    }
+}
