@@ -71,6 +71,7 @@ pub(crate) use exec::input_frames as exec_input_frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) use serve::connection;
 pub use serve::{Limits, Listener, ServeError, serve};
+pub(crate) use services::is_listed;
 pub use tls::{Tls, TlsError, TlsFiles, Validity};
 
 use crate::{

@@ -29,6 +29,7 @@ use super::{
     list::{Listed, fitting},
     query::{INDEX, Params, Read, Source, flag},
 };
+use crate::publish::ReadModel;
 
 impl Listed for Registration {
     const SOURCE: Source = Source::Services;
@@ -101,7 +102,7 @@ pub(super) async fn read(
     let choice = Choice::parse(&wanted.choose)?;
     let instances = |shared: &Shared| {
         let mut found = shared.catalog.all();
-        found.retain(|one| one.name == name && (wanted.all || is_listed(shared, one)));
+        found.retain(|one| one.name == name && (wanted.all || is_listed(&shared.model, one)));
         Ok(found)
     };
     let chosen = |shown| match &choice {
@@ -155,8 +156,8 @@ pub(super) async fn of_job(
 }
 
 /// Whether requests may be sent to an instance: one with checks takes them only while all of them pass.
-pub(super) fn is_listed(shared: &Shared, registration: &Registration) -> bool {
-    let alloc = shared.model.alloc(&registration.alloc);
+pub(crate) fn is_listed(model: &ReadModel, registration: &Registration) -> bool {
+    let alloc = model.alloc(&registration.alloc);
     alloc.is_some_and(|alloc| health(registration, &alloc) == ServiceHealth::Passing)
 }
 

@@ -104,7 +104,8 @@ impl BuiltIn {
         self.select(|_| true)
     }
 
-    fn select(&self, wanted: impl Fn(&Registration) -> bool) -> Vec<Registration> {
+    /// All registrations that are wanted, in order of their ids.
+    pub fn select(&self, wanted: impl Fn(&Registration) -> bool) -> Vec<Registration> {
         let mut found: Vec<_> =
             self.held().values().flatten().filter(|registration| wanted(registration)).cloned().collect();
         found.sort_by(|a, b| a.id.cmp(&b.id));

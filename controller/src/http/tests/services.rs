@@ -1,7 +1,6 @@
 //! Services: which instances are listed, what wakes those who wait for a change of them, and what is deleted.
 
 use herdlet_api_types::{
-    job::Provider,
     service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
     task::TaskPhase,
 };
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 use super::{streams::line, *};
 use crate::{
     drivers::catalog::{CatalogEvent, ServiceOwner},
-    test_views::{THEN, alloc_view, job, job_view},
+    test_views::{self, THEN, alloc_view, job, job_view},
 };
 
 fn registration(view: &AllocView, id: &str) -> Registration {
@@ -23,21 +22,7 @@ fn registration(view: &AllocView, id: &str) -> Registration {
         interval: herdlet_api_types::Duration::from_secs(1),
         timeout: herdlet_api_types::Duration::from_secs(1),
     };
-    Registration {
-        id: id.to_owned(),
-        provider: Provider::Nomad,
-        name: "front".to_owned(),
-        address: "127.0.0.1".to_owned(),
-        port: 8080,
-        tags: vec!["a".to_owned()],
-        meta: Default::default(),
-        enable_tag_override: false,
-        tagged_addresses: Default::default(),
-        checks: vec![check],
-        alloc: view.spec.id,
-        task: None,
-        job: view.spec.job_key.clone(),
-    }
+    Registration { checks: vec![check], ..test_views::registration(view, "front", id) }
 }
 
 fn result(status: CheckStatus) -> CheckResult {
