@@ -71,6 +71,8 @@ pub struct Config {
     pub listen: Option<(HostPort, PathBuf)>,
     /// Where /metrics, /healthz and /readyz are served.
     pub metrics_listen: Option<HostPort>,
+    /// Where the DNS server for services answers.
+    pub dns_listen: Option<HostPort>,
     /// Certificates of the API on TCP, where it speaks TLS.
     pub tls: Option<TlsFiles>,
     /// Folders of manifests to keep true.
@@ -250,6 +252,7 @@ impl Config {
             tls: file.tls.and_then(|tls| tls.files()),
             publish_allocation_metrics: file.telemetry.publish_allocation_metrics,
             metrics_listen: host_port("metrics-listen", flags.metrics_listen.or(file.metrics_listen))?,
+            dns_listen: host_port("dns-listen", flags.dns_listen.or(file.dns_listen))?,
             manifests: if flags.manifests.is_empty() { file.manifests } else { flags.manifests },
             cgroup_parent,
             host_ip,

@@ -71,6 +71,7 @@ pub(crate) use exec::input_frames as exec_input_frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) use serve::connection;
 pub use serve::{Limits, Listener, ServeError, serve};
+pub(crate) use services::is_listed;
 pub use tls::{Tls, TlsError, TlsFiles, Validity};
 
 use crate::{
@@ -235,6 +236,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/client/fs/stream/{alloc}", get(fs::stream))
         .route("/v1/services", get(services::list))
         .route("/v1/service/{name}", get(services::read))
+        .route("/v1/service/{name}/{id}", delete(services::remove))
         .route("/v1/nodes", get(nodes::list))
         .route("/v1/node/{node}", get(nodes::read))
         .route("/v1/node/{node}/allocations", get(nodes::allocations))

@@ -15,6 +15,7 @@ pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod desired;
+pub mod dns;
 pub mod doctor;
 pub mod drivers;
 pub mod durable;

@@ -28,6 +28,7 @@ use crate::{
         folder::{FolderSource, FolderStatus},
         manifests::{DriverRules, Drivers},
     },
+    dns::{self, Sockets, Zone},
     doctor,
     drivers::{alloc_dir, catalog::ConsulConfig, cgroup::Isolation, task::in_full, volume::HostVolumes},
     gc::Collector,
@@ -282,12 +283,13 @@ fn shared(
     })
 }
 
-/// Sockets on TCP, opened before anything else, so that a taken address is told at once. Whoever connects early waits until
+/// Sockets on TCP and UDP, opened before anything else, so that a taken address is told at once. Whoever connects early waits until
 /// the agent serves.
 struct Doors {
     api: Option<(Listener, Token)>,
     tls: Option<Arc<Tls>>,
     metrics: Option<Listener>,
+    dns: Option<Sockets>,
 }
 
 impl Doors {
@@ -310,7 +312,11 @@ impl Doors {
             Some(address) => Some(Listener::tcp(&address.to_string()).await?),
             None => None,
         };
-        Ok(Self { api, tls, metrics })
+        let dns = match &config.dns_listen {
+            Some(address) => Some(Sockets::open(&address.to_string()).await?),
+            None => None,
+        };
+        Ok(Self { api, tls, metrics, dns })
     }
 }
 
@@ -342,6 +348,15 @@ async fn listen(
         tracing::info!(%address, "serving metrics");
         let router = http::metrics_router(Arc::clone(shared));
         faces.spawn(http::serve(listener, router, None, Limits::default(), closing.clone()));
+    }
+    if let (Some(sockets), Some(address)) = (doors.dns, &config.dns_listen) {
+        tracing::info!(%address, "answering DNS for services");
+        let zone = Zone {
+            model: Arc::clone(&shared.model),
+            catalog: Arc::clone(&shared.catalog),
+            restored: shared.restored.clone(),
+        };
+        faces.spawn(dns::serve(sockets, Arc::new(zone), dns::Limits::default(), closing.clone()));
     }
     Ok(())
 }

@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use herdlet_api_types::{
     AllocId, UnixNanos,
     alloc::{Allocation, AssignedPort, ClientStatus, Desired},
-    job::Job,
+    job::{Job, Provider},
+    service::Registration,
     task::{TaskEvent, TaskEventKind, TaskPhase, TaskStatus},
     view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
 };
@@ -117,6 +118,26 @@ pub(crate) fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         modify_index: 5,
         modify_time: THEN,
         convergence: converged(),
+    }
+}
+
+/// A service of the allocation in the built-in catalogue, without checks.
+pub(crate) fn registration(view: &AllocView, name: &str, id: &str) -> Registration {
+    Registration {
+        id: id.to_owned(),
+        provider: Provider::Nomad,
+        name: name.to_owned(),
+        address: "127.0.0.1".to_owned(),
+        port: 8080,
+        tags: vec!["a".to_owned()],
+        meta: BTreeMap::new(),
+        enable_tag_override: false,
+        tagged_addresses: BTreeMap::new(),
+        weights: Default::default(),
+        checks: Vec::new(),
+        alloc: view.spec.id,
+        task: None,
+        job: view.spec.job_key.clone(),
     }
 }
 

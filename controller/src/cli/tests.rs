@@ -21,7 +21,7 @@ fn the_command_line_is_consistent() {
 #[test]
 fn command_lines_people_type_are_understood() {
     for line in [
-        "herdlet agent --state-dir /s --socket /x.sock --listen 127.0.0.1:1 --token-file /t --metrics-listen [::1]:2 --manifests /m",
+        "herdlet agent --state-dir /s --socket /x.sock --listen 127.0.0.1:1 --token-file /t --metrics-listen [::1]:2 --dns-listen [::1]:53 --manifests /m",
         "herdlet run hello.yaml more.yaml --state-dir /s",
         "herdlet apply -f web.yaml --wait --timeout 30s",
         "herdlet up -f - -f dir",

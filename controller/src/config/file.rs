@@ -52,6 +52,8 @@ pub struct File {
     pub tls: Option<Tls>,
     /// TCP address of the metrics.
     pub metrics_listen: Option<String>,
+    /// Address of the DNS server for services, on UDP and TCP.
+    pub dns_listen: Option<String>,
     /// Folders of manifests.
     #[schemars(with = "Vec<String>")]
     pub manifests: Vec<PathBuf>,
@@ -292,7 +294,11 @@ impl File {
         for (index, path) in self.manifests.iter().enumerate() {
             not_absolute(path).into_iter().for_each(|message| tell(&format!("manifests[{index}]"), message));
         }
-        for (at, address) in [("listen", &self.listen), ("metrics_listen", &self.metrics_listen)] {
+        for (at, address) in [
+            ("listen", &self.listen),
+            ("metrics_listen", &self.metrics_listen),
+            ("dns_listen", &self.dns_listen),
+        ] {
             let wrong = address.as_ref().and_then(|address| address.parse::<HostPort>().err());
             wrong.into_iter().for_each(|error| tell(at, error.to_string()));
         }

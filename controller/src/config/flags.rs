@@ -36,6 +36,9 @@ pub struct Flags {
     /// Serve /metrics, /healthz and /readyz, and nothing else, without a token
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics_listen: Option<String>,
+    /// Answer DNS for services, NAME.service.herdlet, on UDP and TCP, without a token
+    #[arg(long, value_name = "HOST:PORT")]
+    pub dns_listen: Option<String>,
     /// Folder of manifests to keep true; may be given more than once
     #[arg(long, value_name = "DIR")]
     pub manifests: Vec<PathBuf>,
@@ -74,6 +77,7 @@ impl Flags {
             listen: self.listen.or_else(|| set("HERDLET_LISTEN")),
             token_file: self.token_file.or_else(|| path("HERDLET_TOKEN_FILE")),
             metrics_listen: self.metrics_listen.or_else(|| set("HERDLET_METRICS_LISTEN")),
+            dns_listen: self.dns_listen.or_else(|| set("HERDLET_DNS_LISTEN")),
             manifests,
             cgroup_parent: self.cgroup_parent.or_else(|| set("HERDLET_CGROUP_PARENT")),
             host_ip: self.host_ip.or_else(|| set("HERDLET_HOST_IP")),

@@ -41,6 +41,7 @@ fn the_sample_is_valid_and_says_the_defaults() {
     assert_eq!(file.host_volumes.len(), 1);
     assert_eq!(file.consul.address.as_deref(), Some("http://127.0.0.1:8500"));
     assert_eq!(file.meta["rack"].0, "17");
+    assert!(file.dns_listen.is_some());
     assert!(file.listen.is_some() && file.metrics_listen.is_some() && !file.manifests.is_empty());
 }
 
@@ -109,6 +110,8 @@ fn tcp_without_a_token_refuses_on_loopback_too() {
     assert_eq!(config.listen.unwrap().1, Path::new("/t"));
     let flags = Flags { metrics_listen: Some("[::1]:9".to_owned()), ..Flags::default() };
     assert_eq!(load(flags, true, &[]).unwrap().metrics_listen.unwrap().to_string(), "[::1]:9");
+    let config = load(Flags::default(), true, &[("HERDLET_DNS_LISTEN", "127.0.0.1:53")]).unwrap();
+    assert_eq!(config.dns_listen.unwrap().to_string(), "127.0.0.1:53");
 }
 
 #[test]
@@ -129,6 +132,7 @@ fn wrong_flags_are_told_by_name() {
             with(|flags| flags.metrics_listen = Some("a:70000".to_owned())),
             "--metrics-listen: expected HOST:PORT",
         ),
+        (with(|flags| flags.dns_listen = Some("53".to_owned())), "--dns-listen: expected HOST:PORT"),
         (with(|flags| flags.host_ip = Some("eth0".to_owned())), "--host-ip: expected an IP address"),
         (with(|flags| flags.cgroup_parent = Some("../x".to_owned())), "--cgroup-parent: expected a cgroup"),
         (with(|flags| flags.cgroup_parent = Some(String::new())), "--cgroup-parent: expected a cgroup"),

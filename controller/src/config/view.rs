@@ -85,6 +85,7 @@ fn said(flags: &Flags) -> Map<String, Value> {
         listen,
         token_file,
         metrics_listen,
+        dns_listen,
         manifests,
         cgroup_parent,
         host_ip,
@@ -93,7 +94,8 @@ fn said(flags: &Flags) -> Map<String, Value> {
     } = flags;
     let all = json!({
         "name": name, "state_dir": state_dir, "runtime_dir": runtime_dir, "socket": socket, "listen": listen,
-        "token_file": token_file, "metrics_listen": metrics_listen, "cgroup_parent": cgroup_parent, "host_ip": host_ip,
+        "token_file": token_file, "metrics_listen": metrics_listen, "dns_listen": dns_listen,
+        "cgroup_parent": cgroup_parent, "host_ip": host_ip,
         "manifests": (!manifests.is_empty()).then_some(manifests),
         "log_level": log_level, "log_format": log_format,
     });
@@ -131,6 +133,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("tls.ca_file", json!(config.tls.as_ref().map(|tls| &tls.clients))),
         ("tls.verify_https_client", json!(config.tls.as_ref().map(|tls| tls.clients.is_some()))),
         ("metrics_listen", json!(config.metrics_listen.as_ref().map(address))),
+        ("dns_listen", json!(config.dns_listen.as_ref().map(address))),
         ("manifests", json!(config.manifests)),
         ("cgroup_parent", json!(config.cgroup_parent)),
         ("host_ip", json!(config.host_ip.to_string())),

@@ -69,7 +69,8 @@ impl Services {
         let (report_sender, reports) = mpsc::channel(REPORTS_LEN);
         let (sender, events) = mpsc::channel(REPORTS_LEN);
         let checks = Checks::new(report_sender, scripts, Arc::clone(&consul));
-        let catalogs = Catalogs { built_in: Arc::new(BuiltIn::default()), consul: Arc::clone(&consul) };
+        let built_in = Arc::new(BuiltIn::new(sender.clone()));
+        let catalogs = Catalogs { built_in, consul: Arc::clone(&consul) };
         Ok((Self { catalogs, checks }, News { reports, events, sender, consul }))
     }
 }

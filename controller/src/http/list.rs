@@ -78,15 +78,26 @@ impl Shared {
     pub(super) async fn list<T: Listed>(
         self: &Arc<Self>,
         read: &Read,
-        find: impl FnOnce(&Self) -> ApiResult<Vec<T>>,
+        find: impl Fn(&Self) -> ApiResult<Vec<T>>,
         show: impl Fn(&Self, &T) -> Value,
+    ) -> ApiResult<Response> {
+        self.arranged(read, find, show, |shown| shown).await
+    }
+
+    /// The same, of which `arrange` picks what is shown, and in which order.
+    pub(super) async fn arranged<T: Listed>(
+        self: &Arc<Self>,
+        read: &Read,
+        find: impl Fn(&Self) -> ApiResult<Vec<T>>,
+        show: impl Fn(&Self, &T) -> Value,
+        arrange: impl Fn(Vec<Value>) -> Vec<Value>,
     ) -> ApiResult<Response> {
         let filter = Filter::parse(&read.filter)?;
         let mut next = None;
         let look = |shared: &Self| {
             let page = page(find(shared)?, read, &filter, |one| show(shared, one))?;
             next = page.next;
-            Ok(page.shown)
+            Ok(arrange(page.shown))
         };
         let answer = self.answer_from(T::SOURCE, read, look).await?;
         Ok(match next {
@@ -100,7 +111,7 @@ impl Shared {
         self: &Arc<Self>,
         source: Source,
         read: &Read,
-        find: impl FnOnce(&Self) -> ApiResult<Vec<T>>,
+        find: impl Fn(&Self) -> ApiResult<Vec<T>>,
     ) -> ApiResult<Response> {
         let filter = Filter::parse(&read.filter)?;
         if read.filter.trim().is_empty() {

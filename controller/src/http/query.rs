@@ -20,9 +20,11 @@ const WAIT_DEFAULT: Duration = Duration::from_secs(300);
 const WAIT_MAX: Duration = Duration::from_secs(600);
 /// Up to this part of the wait is added by chance, as in Nomad: queries that began together don't end together.
 const WAIT_JITTER: u32 = 16;
+/// What services a waiting reader is shown is looked at no more often: where much changes, one look serves many changes.
+const LOOKS_APART: Duration = Duration::from_millis(20);
 
 /// The index at which an answer was read.
-const INDEX: HeaderName = HeaderName::from_static("x-nomad-index");
+pub(super) const INDEX: HeaderName = HeaderName::from_static("x-nomad-index");
 /// Whether it came from a leader's state; ours always does.
 const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-nomad-knownleader");
 /// How old it may be, in milliseconds.
@@ -109,7 +111,12 @@ impl Shared {
     }
 
     /// Waits as a blocking query asks for. Read the model only after this.
-    async fn await_index(&self, read: &Read, source: Source) -> Result<(), ApiError> {
+    async fn await_news<T: Serialize>(
+        &self,
+        read: &Read,
+        source: Source,
+        look: &mut impl FnMut(&Self) -> Result<T, ApiError>,
+    ) -> Result<(), ApiError> {
         let wait = match read.wait.as_deref() {
             None | Some("") => WAIT_DEFAULT,
             Some(text) => {
@@ -123,7 +130,7 @@ impl Shared {
         // An index that was not reached yet is from before a restart: the answer tells the present one.
         if (1..=self.index(source)).contains(&read.index) {
             tokio::select! {
-                () = self.changed(source, read.index) => {}
+                () = self.news(read.index, source, look) => {}
                 () = tokio::time::sleep(wait) => {}
                 () = self.closing.cancelled() => {}
             }
@@ -131,11 +138,37 @@ impl Shared {
         Ok(())
     }
 
-    /// An answer with the index it was read at. `look` runs after the index was taken, so it shows no less.
+    /// Until there is something that a reader who has read at `index` doesn't know. Of the model that is any change; of services
+    /// one of what is shown, since proxies read them again and again and each other service changes too.
+    async fn news<T: Serialize>(
+        &self,
+        index: u64,
+        source: Source,
+        look: &mut impl FnMut(&Self) -> Result<T, ApiError>,
+    ) {
+        let mut shown = |shared: &Self| Some(serde_json::to_vec(&look(shared).ok()?).ok());
+        let known = match source {
+            Source::Model => None,
+            Source::Services => shown(self),
+        };
+        let mut index = index;
+        // What has come by now, perhaps after the reader has read, is news.
+        let is_known = source == Source::Services && self.index(source) == index;
+        loop {
+            self.changed(source, index).await;
+            index = self.index(source);
+            if !is_known || shown(self) != known {
+                return;
+            }
+            tokio::time::sleep(LOOKS_APART).await;
+        }
+    }
+
+    /// An answer with the index it was read at. The `look` that is shown runs after the index was taken, so it shows no less.
     pub(super) async fn answer<T: Serialize>(
         self: &Arc<Self>,
         read: &Read,
-        look: impl FnOnce(&Self) -> Result<T, ApiError>,
+        look: impl FnMut(&Self) -> Result<T, ApiError>,
     ) -> Result<Response, ApiError> {
         self.answer_from(Source::Model, read, look).await
     }
@@ -145,9 +178,9 @@ impl Shared {
         self: &Arc<Self>,
         source: Source,
         read: &Read,
-        look: impl FnOnce(&Self) -> Result<T, ApiError>,
+        mut look: impl FnMut(&Self) -> Result<T, ApiError>,
     ) -> Result<Response, ApiError> {
-        self.await_index(read, source).await?;
+        self.await_news(read, source, &mut look).await?;
         let index = self.index(source);
         let body = look(self)?;
         let headers =

@@ -1,26 +1,35 @@
 //! The built-in catalogue of services, in Nomad's form.
+//!
+//! In: what the catalogue holds, what checks of it have said, and requests to delete an entry. Out: entries by name, of
+//! which usually those are shown that requests may be sent to. It must not know what is wanted: the planner has what was deleted
+//! put back where it is.
+
+mod choose;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use axum::{
     extract::{Path, State},
-    response::Response,
+    response::{IntoResponse as _, Response},
 };
 use herdlet_api_types::{
-    job::Provider,
     service::{CheckResult, CheckStatus, Registration, ServiceHealth, ServiceView},
     task::TaskPhase,
     view::AllocView,
 };
+use serde::Deserialize;
 use serde_json::{Value, json};
+
+use choose::Choice;
 
 use super::{
     Shared,
-    error::ApiResult,
+    error::{ApiError, ApiResult},
     filter::Filter,
     list::{Listed, fitting},
-    query::{Params, Read, Source},
+    query::{INDEX, Params, Read, Source, flag},
 };
+use crate::publish::ReadModel;
 
 impl Listed for Registration {
     const SOURCE: Source = Source::Services;
@@ -72,18 +81,47 @@ pub(super) async fn list(
     shared.answer_from(Source::Services, &read, stubs).await
 }
 
-/// Instances of one service that requests may be sent to.
+/// Which instances of a service are asked for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Wanted {
+    /// Also those that requests may not be sent to now.
+    #[serde(deserialize_with = "flag")]
+    all: bool,
+    /// So many of them, always the same for the same key: `NUMBER|KEY`.
+    choose: String,
+}
+
+/// Instances of one service that requests may be sent to, or all of them.
 pub(super) async fn read(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
     Params(read): Params<Read>,
+    Params(wanted): Params<Wanted>,
 ) -> ApiResult<Response> {
+    let choice = Choice::parse(&wanted.choose)?;
     let instances = |shared: &Shared| {
         let mut found = shared.catalog.all();
-        found.retain(|one| one.name == name && is_listed(shared, one));
+        found.retain(|one| one.name == name && (wanted.all || is_listed(&shared.model, one)));
         Ok(found)
     };
-    shared.list(&read, instances, instance).await
+    let chosen = |shown| match &choice {
+        Some(choice) => choice.of(shown),
+        None => shown,
+    };
+    shared.arranged(&read, instances, instance, chosen).await
+}
+
+/// Deletes one entry. As in Nomad its id alone names it; what still stands for something that runs comes back.
+pub(super) async fn remove(
+    State(shared): State<Arc<Shared>>,
+    Path((_, id)): Path<(String, String)>,
+    Params(read): Params<Read>,
+) -> ApiResult<Response> {
+    if !shared.catalog.remove(read.namespace(), &id).await {
+        return Err(ApiError::NotFound("service registration not found".to_owned()));
+    }
+    Ok([(INDEX, shared.index(Source::Services).to_string())].into_response())
 }
 
 /// What an allocation has registered, whatever its checks say.
@@ -118,8 +156,8 @@ pub(super) async fn of_job(
 }
 
 /// Whether requests may be sent to an instance: one with checks takes them only while all of them pass.
-pub(super) fn is_listed(shared: &Shared, registration: &Registration) -> bool {
-    let alloc = shared.model.alloc(&registration.alloc);
+pub(crate) fn is_listed(model: &ReadModel, registration: &Registration) -> bool {
+    let alloc = model.alloc(&registration.alloc);
     alloc.is_some_and(|alloc| health(registration, &alloc).is_listed())
 }
 
@@ -183,14 +221,10 @@ fn stub(namespace: &str, services: Vec<Value>) -> Value {
 
 pub(super) fn instance(shared: &Shared, registration: &Registration) -> Value {
     let index = shared.model.alloc(&registration.alloc).map_or(0, |view| view.spec.create_index);
-    let provider = match registration.provider {
-        Provider::Nomad => "nomad",
-        Provider::Consul => "consul",
-    };
     json!({
         "ID": registration.id, "ServiceName": registration.name, "Namespace": registration.job.namespace,
         "NodeID": shared.facts.node.id, "Datacenter": shared.facts.node.datacenter, "JobID": registration.job.id,
         "AllocID": registration.alloc, "Tags": registration.tags, "Address": registration.address,
-        "Port": registration.port, "Provider": provider, "CreateIndex": index, "ModifyIndex": index,
+        "Port": registration.port, "CreateIndex": index, "ModifyIndex": index,
     })
 }

@@ -4,6 +4,7 @@ mod bounds;
 mod files;
 mod lists;
 mod reads;
+mod services;
 mod shapes;
 mod streams;
 mod tls;

@@ -193,6 +193,42 @@ fn checks_of_the_built_in_catalogue_follow_what_the_task_answers() {
 }
 
 #[test]
+fn an_entry_that_somebody_deletes_is_put_back_while_it_is_wanted() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let text = job("kept", "service", &group("kept", "nomad", ""), &[sleeper("t", "")]);
+    agent.apply_and_wait(&text);
+    let member = agent.single("kept.g[0]", "t");
+    let listed = |agent: &Agent| {
+        let answer = http::get(&agent.peer(), "/v1/service/kept").unwrap().json();
+        answer
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["ID"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let id = listed(&agent).remove(0);
+    let delete = |agent: &Agent| {
+        let path = format!("/v1/service/kept/{id}");
+        http::request(&agent.peer(), "DELETE", &path, &[], "").unwrap().status
+    };
+    let repaired = agent.metric("herdlet_drift_repaired_total", "service");
+    assert_eq!(delete(&agent), 200);
+    wait::until_true("it is put back", || listed(&agent) == [id.clone()]);
+    wait::until_true("the repair is counted", || {
+        agent.metric("herdlet_drift_repaired_total", "service") > repaired
+    });
+    assert_eq!(agent.single("kept.g[0]", "t"), member);
+    agent.cli(&["delete", "kept", "--wait"]).success();
+    assert_eq!(delete(&agent), 404);
+    assert!(listed(&agent).is_empty());
+    agent.finish();
+}
+
+#[test]
 fn a_task_that_was_restarted_is_healthy_once_its_check_has_passed_again() {
     if !is_root() {
         return;

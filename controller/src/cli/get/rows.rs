@@ -2,9 +2,13 @@
 //!
 //! In: what the agent shows, and targets. Out: rows, in the order in which they are printed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use herdlet_api_types::{
+    JobKey,
     alloc::ClientStatus,
     job::Provider,
     service::{CheckResult, CheckStatus, Registration, ServiceHealth, ServiceView},
@@ -297,12 +301,13 @@ async fn services(
     missing: Missing,
 ) -> Result<Listing, Failure> {
     let mut services = client.services().await?;
-    let is_there = |name: &str| services.iter().any(|one| one.registration.name == name);
+    let is_there = |name: &str| services.iter().any(|one| service_name(one) == name);
     if let Some(name) = missing.among(names, is_there) {
         let failure = Failure::new(format!("there is no service {name:?} in the built-in catalogue"));
         return Err(failure.hint("list them: herdlet get services"));
     }
-    services.retain(|one| names.is_empty() || names.contains(&one.registration.name));
+    services.retain(|one| names.is_empty() || names.contains(&service_name(one)));
+    services.sort_by_cached_key(service_name);
     Ok(service_listing(services, form))
 }
 
@@ -310,32 +315,37 @@ fn service_listing(services: Vec<ServiceView>, form: Form) -> Listing {
     let mut columns = vec!["SERVICE", "HEALTH", "PASSING", "ADDRESS", "PROVIDER", "ALLOC", "TASK", "TAGS"];
     columns.extend((form == Form::Wide).then_some("OUTPUT"));
     let mut listing = Listing::new(&columns);
-    let name = |one: &ServiceView| (one.registration.job.namespace.clone(), one.registration.name.clone());
-    let mut instances: BTreeMap<_, (usize, usize)> = BTreeMap::new();
+    let mut instances: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for one in &services {
-        let (passing, all) = instances.entry(name(one)).or_default();
+        let (passing, all) = instances.entry(service_name(one)).or_default();
         *passing += usize::from(one.health == ServiceHealth::Passing);
         *all += 1;
     }
     for one in services {
-        let (passing, all) = instances.get(&name(&one)).copied().unwrap_or_default();
+        let (key, name) = (one.registration.id.clone(), service_name(&one));
+        let (passing, all) = instances.get(&name).copied().unwrap_or_default();
         let mut cells: Vec<Cell> = service_cells(&one, format!("{passing}/{all}")).map(Cell::Text).into();
         cells.extend((form == Form::Wide).then(|| Cell::Text(check_output(&one.results))));
-        let (key, name) = (one.registration.id.clone(), one.registration.name.clone());
         listing.rows.push(Row { key, name, cells, document: Document::Service(Box::new(one)) });
     }
     listing
 }
 
+/// Its name, with its namespace where that is not the default one, as jobs have theirs.
+fn service_name(one: &ServiceView) -> String {
+    let Registration { name, job, .. } = &one.registration;
+    JobKey { namespace: Arc::clone(&job.namespace), id: name.as_str().into() }.to_string()
+}
+
 /// `passing` is how many instances of the service do, of how many.
 fn service_cells(one: &ServiceView, passing: String) -> [String; 8] {
-    let ServiceView { registration: Registration { name, address, port, alloc, task, tags, .. }, .. } = one;
+    let Registration { address, port, alloc, task, tags, .. } = &one.registration;
     let provider = match one.registration.provider {
         Provider::Nomad => "nomad",
         Provider::Consul => "consul",
     };
     [
-        name.clone(),
+        service_name(one),
         one.health.as_str().to_owned(),
         passing,
         format!("{address}:{port}"),
@@ -450,6 +460,11 @@ mod tests {
         ServiceView { registration, health, results: said.iter().map(result).collect() }
     }
 
+    fn elsewhere(mut one: ServiceView) -> ServiceView {
+        one.registration.job.namespace = "prod".into();
+        one
+    }
+
     #[test]
     fn services_are_listed_with_their_health() {
         let all = || {
@@ -463,21 +478,23 @@ mod tests {
                     &[(CheckStatus::Success, "fine"), (CheckStatus::Failure, "connection refused\nand more")],
                 ),
                 instance("web", 0x44, ServiceHealth::Pending, &[(CheckStatus::Pending, "")]),
+                elsewhere(instance("web", 0x55, ServiceHealth::Passing, &[])),
             ]
         };
         assert_eq!(
             service_listing(all(), Form::Table).whole(super::super::Kind::Services, Heading::Shown),
             "\
-SERVICE  HEALTH    PASSING  ADDRESS         PROVIDER  ALLOC     TASK  TAGS
-db       passing   1/1      127.0.0.1:8080  nomad     11111111  -     a,b
-web      passing   1/3      127.0.0.1:8080  nomad     22222222  -     a,b
-web      critical  1/3      127.0.0.1:8080  nomad     33333333  -     a,b
-web      pending   1/3      127.0.0.1:8080  nomad     44444444  -     a,b
+SERVICE   HEALTH    PASSING  ADDRESS         PROVIDER  ALLOC     TASK  TAGS
+db        passing   1/1      127.0.0.1:8080  nomad     11111111  -     a,b
+web       passing   1/3      127.0.0.1:8080  nomad     22222222  -     a,b
+web       critical  1/3      127.0.0.1:8080  nomad     33333333  -     a,b
+web       pending   1/3      127.0.0.1:8080  nomad     44444444  -     a,b
+prod/web  passing   1/1      127.0.0.1:8080  nomad     55555555  -     a,b
 "
         );
         let wide = service_listing(all(), Form::Wide);
         let outputs: Vec<String> =
             wide.rows.iter().filter_map(|row| Some(row.cells.last()?.text())).collect();
-        assert_eq!(outputs, ["", "alive: HTTP 200", "alive: connection refused", "alive: "]);
+        assert_eq!(outputs, ["", "alive: HTTP 200", "alive: connection refused", "alive: ", ""]);
     }
 }

@@ -1,6 +1,7 @@
 //! The built-in catalogue: what this agent itself knows of services, for templates and the API.
 //!
-//! In: registrations by owner. Out: the same, by name. It lives in memory: after a restart it is empty until the planner, which asks
+//! In: registrations by owner, and ids of single ones that somebody wants gone. Out: the same, by name, and whose services were
+//! changed behind the planner's back. It must not know which of them are wanted. It lives in memory: after a restart it is empty until the planner, which asks
 //! for every part anew, has it filled again.
 
 use std::{
@@ -10,9 +11,9 @@ use std::{
 
 use herdlet_api_types::service::Registration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-use super::ServiceOwner;
+use super::{CatalogEvent, ServiceOwner};
 use crate::drivers::sight::Sight;
 
 /// The built-in catalogue.
@@ -21,9 +22,16 @@ pub struct BuiltIn {
     held: Mutex<BTreeMap<ServiceOwner, Vec<Registration>>>,
     /// How often it has changed.
     version: watch::Sender<u64>,
+    /// Who is told of what was not changed by [`BuiltIn::up`] and [`BuiltIn::down`].
+    events: Option<mpsc::Sender<CatalogEvent>>,
 }
 
 impl BuiltIn {
+    /// An empty one that tells of what was removed.
+    pub fn new(events: mpsc::Sender<CatalogEvent>) -> Self {
+        Self { events: Some(events), ..Self::default() }
+    }
+
     /// Makes it hold exactly `registrations` for `owner`.
     pub fn up(&self, owner: &ServiceOwner, registrations: Vec<Registration>) {
         if registrations.is_empty() {
@@ -39,6 +47,30 @@ impl BuiltIn {
         if self.held().remove(owner).is_some() {
             self.version.send_modify(|version| *version += 1);
         }
+    }
+
+    /// Removes one registration and tells of it. Whether there was one.
+    pub async fn remove(&self, namespace: &str, id: &str) -> bool {
+        let Some(owner) = self.take(namespace, id) else { return false };
+        self.version.send_modify(|version| *version += 1);
+        if let Some(events) = &self.events {
+            // Nobody listens any more where the agent ends, and with it the catalogue.
+            let _ = events.send(CatalogEvent::Changed(owner)).await;
+        }
+        true
+    }
+
+    /// Whose it was.
+    fn take(&self, namespace: &str, id: &str) -> Option<ServiceOwner> {
+        let mut held = self.held();
+        let is_it = |one: &Registration| one.id == id && *one.job.namespace == *namespace;
+        let owner = held.iter().find(|(_, held)| held.iter().any(is_it))?.0.clone();
+        let left = held.get_mut(&owner)?;
+        left.retain(|one| !is_it(one));
+        if left.is_empty() {
+            held.remove(&owner);
+        }
+        Some(owner)
     }
 
     /// How often it has changed. What is read after this is no older.
@@ -72,7 +104,8 @@ impl BuiltIn {
         self.select(|_| true)
     }
 
-    fn select(&self, wanted: impl Fn(&Registration) -> bool) -> Vec<Registration> {
+    /// All registrations that are wanted, in order of their ids.
+    pub fn select(&self, wanted: impl Fn(&Registration) -> bool) -> Vec<Registration> {
         let mut found: Vec<_> =
             self.held().values().flatten().filter(|registration| wanted(registration)).cloned().collect();
         found.sort_by(|a, b| a.id.cmp(&b.id));

@@ -41,7 +41,7 @@ struct KnownJob {
 impl Known {
     /// All that there is now.
     pub(super) fn now(shared: &Shared) -> Self {
-        let services = shared.catalog.all().into_iter().filter(|one| services::is_listed(shared, one));
+        let services = shared.catalog.all().into_iter().filter(|one| services::is_listed(&shared.model, one));
         let services = services.map(|one| (one.id.clone(), one)).collect();
         Self { services, ..Self::before(shared, u64::MAX) }
     }
@@ -191,7 +191,7 @@ impl Reader {
         if !self.topics.want_any("Service") {
             return Vec::new();
         }
-        let listed = |one: &Registration| services::is_listed(&self.shared, one);
+        let listed = |one: &Registration| services::is_listed(&self.shared.model, one);
         let now: BTreeMap<String, Registration> =
             self.shared.catalog.all().into_iter().filter(listed).map(|one| (one.id.clone(), one)).collect();
         let before = std::mem::replace(&mut self.known.services, now);

@@ -1,0 +1,87 @@
+//! A few instances of a service for each of its callers: rendezvous hashing, as Nomad's parameter `choose` asks for.
+//!
+//! In: `NUMBER|KEY` and instances as they are shown. Out: at most so many of them. The same key always gets the same ones; where one
+//! comes or goes, only those change that it displaces or leaves a place to. It must not know which instances are healthy.
+
+use std::cmp::Reverse;
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::super::error::ApiError;
+
+/// So many instances, for whoever has this key.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Choice<'p> {
+    number: usize,
+    key: &'p str,
+}
+
+impl<'p> Choice<'p> {
+    /// What the parameter asks for; none where it is empty.
+    pub(super) fn parse(parameter: &'p str) -> Result<Option<Self>, ApiError> {
+        if parameter.is_empty() {
+            return Ok(None);
+        }
+        let choice = parameter.split_once('|').and_then(|(number, key)| {
+            let number = number.parse().ok()?;
+            (!key.is_empty()).then_some(Self { number, key })
+        });
+        choice.map(Some).ok_or_else(|| {
+            ApiError::bad("failed to choose services: Parameter for choose must be in form '<number>|<key>'")
+        })
+    }
+
+    /// Its instances, the one that weighs most for its key first.
+    pub(super) fn of(&self, mut instances: Vec<Value>) -> Vec<Value> {
+        instances.sort_by_cached_key(|one| Reverse(self.weight(one["ID"].as_str().unwrap_or_default())));
+        instances.truncate(self.number);
+        instances
+    }
+
+    fn weight(&self, id: &str) -> [u8; 32] {
+        // No id has a NUL in it.
+        Sha256::new().chain_update(id).chain_update([0]).chain_update(self.key).finalize().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn ids(choice: &Choice<'_>, ids: impl Iterator<Item = u32>) -> Vec<String> {
+        let instances = ids.map(|id| json!({ "ID": format!("s{id}") })).collect();
+        choice.of(instances).iter().map(|one| one["ID"].as_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn what_is_no_number_and_key_is_refused_in_nomads_words() {
+        for text in ["x", "1", "1|", "|key", "a|key", "-1|key", " 1|key"] {
+            let error = Choice::parse(text).unwrap_err();
+            assert!(error.to_string().ends_with("must be in form '<number>|<key>'"), "{text}: {error}");
+        }
+        assert_eq!(Choice::parse("").unwrap(), None);
+        assert_eq!(Choice::parse("2|a|b").unwrap(), Some(Choice { number: 2, key: "a|b" }));
+    }
+
+    #[test]
+    fn a_key_keeps_its_instances_when_others_come_and_go() {
+        let mut chosen = BTreeSet::new();
+        for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+            let choice = Choice { number: 2, key };
+            let before = ids(&choice, 0..10);
+            assert_eq!(before.len(), 2);
+            assert_eq!(before, ids(&choice, (0..10).rev()), "in whatever order they are found");
+            let without = ids(&choice, (0..10).filter(|id| *before[0] != format!("s{id}")));
+            assert_eq!(without[0], before[1], "only the place of what has gone is given to another");
+            chosen.extend(before);
+        }
+        assert!(chosen.len() > 4, "keys are spread: {chosen:?}");
+        assert_eq!(ids(&Choice { number: 5, key: "a" }, 0..3).len(), 3);
+        assert!(ids(&Choice { number: 0, key: "a" }, 0..3).is_empty());
+    }
+}
