@@ -202,7 +202,7 @@ impl Agent {
             // A request is answered after what was sent before it, so that the read model holds all that is wanted.
             let nothing = Command::Apply { jobs: Vec::new(), volumes: Vec::new() };
             if request(&inbox, nothing).await.is_ok() {
-                sweep_consul(&context, &model.allocs()).await;
+                sweep_consul(context, model).await;
             }
         });
     }

@@ -21,7 +21,7 @@ use crate::{
     config::Config,
     desired::manifests::{Drivers, read_folder},
     drivers::{
-        catalog::{Consul, ServiceOwner},
+        catalog::{Consul, ServiceOwner, check_service_token},
         cgroup::{Controller, Mounts},
         privileges::{Mounting, Ownership, Privileges},
         task::in_full,
@@ -412,7 +412,13 @@ async fn consul(config: &Config) -> Option<Finding> {
         }
         Err(error) => Err(in_full(&error)),
     };
+    let unfit = config.consul.service_tokens_dir.as_deref().map(unfit_tokens).unwrap_or_default();
     Some(match answer {
+        Ok(()) if !unfit.is_empty() => Finding::warning(
+            "consul",
+            format!("answers, but {}", unfit.join("; ")),
+            "see `consul.service_tokens_dir` of the config; those services are not registered",
+        ),
         Ok(()) => Finding::ok("consul", "answers"),
         Err(why) if resolved.is_named() => {
             Finding::warning("consul", why, "services with provider consul wait for it")
@@ -423,6 +429,19 @@ async fn consul(config: &Config) -> Option<Finding> {
             "name it, or write provider = \"nomad\": in Nomad's formats a service without provider is Consul's",
         ),
     })
+}
+
+/// What of a directory with tokens of services can't be used.
+fn unfit_tokens(dir: &Path) -> Vec<String> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) => return Vec::from([format!("{} can't be read: {error}", dir.display())]),
+    };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    // No service is called like this: editors and mounted secrets leave such files.
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
+    names.sort();
+    names.iter().filter_map(|name| check_service_token(dir, name).err()).collect()
 }
 
 /// Whether a job in these folders has services in Consul.

@@ -17,7 +17,11 @@ pub mod services;
 
 use std::{cmp::Reverse, collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 
-use herdlet_api_types::{InstanceId, alloc::Allocation, job::Task};
+use herdlet_api_types::{
+    InstanceId,
+    alloc::Allocation,
+    job::{Provider, Task},
+};
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
     env::{self, Inputs, NodeFacts, TaskDirs, TaskEnv, Variables},
@@ -161,7 +165,8 @@ fn limit_of(kind: Kind) -> Limit {
         Kind::Place => 8,
         Kind::Start => 8,
         Kind::Stop => 1_024,
-        Kind::Catalog => 16,
+        // They wait for a Consul that may hang, and share what they ask it; the requests have bounds of their own.
+        Kind::Catalog => 1_024,
     };
     let rate = match kind {
         // A node with thousands of services must not drown its Consul agent (whose own limit is about this) when it starts.
@@ -177,10 +182,11 @@ async fn perform(context: Arc<Context>, action: Action) -> Outcome {
     let Action { subject, verb, mounts, .. } = action;
     let place = PlaceVerb::of(&verb);
     match (subject, place) {
-        (Subject::Alloc(alloc, Part::Services | Part::Task(_, TaskPart::Services)), None)
-            if verb == Verb::Ask =>
-        {
-            services::ask(&context, alloc.id).await
+        (Subject::Alloc(alloc, Part::Services), None) if verb == Verb::Ask => {
+            services::ask(&context, &alloc, None).await
+        }
+        (Subject::Alloc(alloc, Part::Task(index, TaskPart::Services)), None) if verb == Verb::Ask => {
+            services::ask(&context, &alloc, Workload::of(&alloc, index).as_ref()).await
         }
         (Subject::Volume(volume), Some(verb)) => places::volume(&context, &volume, verb).await,
         (Subject::Alloc(alloc, Part::Dir), Some(verb)) => places::alloc_dir(&context, &alloc, verb).await,
@@ -314,17 +320,29 @@ fn kind_of(action: &Action) -> Kind {
         (Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. } | Verb::Signal { .. }, _) => {
             Kind::Stop
         }
-        // Looks too: those that wait for a catalogue must not keep others from looking at processes.
+        // Looks too: those that wait for a Consul must not keep others from looking at processes, nor services from the built-in
+        // catalogue or checks from being made.
         (
             Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Recover { .. },
-            Target::Alloc(
-                _,
-                Part::Services | Part::Checks | Part::Task(_, TaskPart::Services | TaskPart::Checks),
-            ),
-        ) => Kind::Catalog,
+            Target::Alloc(_, part @ (Part::Services | Part::Task(_, TaskPart::Services))),
+        ) if is_for_consul(&action.subject, *part) => Kind::Catalog,
         (Verb::Look | Verb::Ask | Verb::Recover { .. }, _) => Kind::Look,
         (Verb::Up | Verb::Down, _) => Kind::Place,
     }
+}
+
+/// Whether a Consul is to hold any of the services of this part, or none at all: then what it may still hold is taken back.
+fn is_for_consul(subject: &Subject, part: Part) -> bool {
+    let Subject::Alloc(alloc, _) = subject else { return false };
+    let Some(group) = alloc.group() else { return false };
+    let services = match part {
+        Part::Services => Some(&group.services),
+        Part::Task(index, _) => group.tasks.get(usize::from(index)).map(|task| &task.services),
+        Part::Dir | Part::Checks => None,
+    };
+    services.is_some_and(|services| {
+        services.is_empty() || services.iter().any(|service| service.provider == Provider::Consul)
+    })
 }
 
 /// A wish of the planner as a standard duration; a negative one is none.

@@ -227,7 +227,8 @@ pub(crate) fn consul(config: &Config) -> anyhow::Result<ConsulConfig> {
         None => None,
     };
     let variable = |name: &str| std::env::var(name).ok();
-    Ok(ConsulConfig::resolve(config.consul.address.as_deref(), token, variable)?)
+    let resolved = ConsulConfig::resolve(config.consul.address.as_deref(), token, variable)?;
+    Ok(resolved.with_service_tokens(config.consul.service_tokens_dir.clone()))
 }
 
 /// How the agent is, asked anew for each answer.

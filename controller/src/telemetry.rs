@@ -10,6 +10,7 @@
 //!   runtime, operations ──┘
 //! ```
 
+mod catalogs;
 mod counts;
 mod gauges;
 mod journal;
@@ -49,7 +50,7 @@ pub use page::Format;
 use crate::{
     agent::{Agent, Orphans, Tally},
     desired::folder::FolderStatus,
-    drivers::cgroup::Isolation,
+    drivers::{catalog::Catalogs, cgroup::Isolation},
     executor::Kind,
     http::Tls,
     planner::NoteSink,
@@ -73,6 +74,8 @@ pub struct Sources {
     pub isolation: &'static str,
     /// Size of the state database in bytes.
     pub state_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// Where services are registered.
+    pub catalogs: Catalogs,
     /// How many manifest files are refused now.
     pub manifest_errors: Box<dyn Fn() -> u64 + Send + Sync>,
     /// What the machine has, and what of it is kept from allocations.
@@ -154,6 +157,7 @@ impl Telemetry {
             }),
             isolation,
             state_bytes: Box::new(move || std::fs::metadata(&database).map_or(0, |metadata| metadata.len())),
+            catalogs: agent.context.services.catalogs.clone(),
             manifest_errors: Box::new(move || refused_files(&folders)),
             room,
             node: agent.context.node.clone(),
@@ -254,6 +258,7 @@ impl Shared {
             write_loop(page, &sources.runtime)?;
             write_operations(page, &(sources.operations)())?;
             write_state(page, sources)?;
+            catalogs::write(page, &sources.catalogs, &sources.model)?;
             page.gauges(&names::ISOLATION_INFO, [([sources.isolation], 1.0)])?;
             let until = (sources.certificate_until)().map(|until| ([], number(until.max(0).unsigned_abs())));
             page.gauges(&names::CERTIFICATE_EXPIRY, until)?;

@@ -139,6 +139,9 @@ pub struct Consul {
     /// File with our token.
     #[schemars(with = "Option<String>")]
     pub token_file: Option<PathBuf>,
+    /// Directory with a file for each service that has a token of its own, named as the service.
+    #[schemars(with = "Option<String>")]
+    pub service_tokens_dir: Option<PathBuf>,
 }
 
 /// TLS of the API on TCP.
@@ -287,6 +290,7 @@ impl File {
             ("socket", &self.socket),
             ("token_file", &self.token_file),
             ("consul.token_file", &self.consul.token_file),
+            ("consul.service_tokens_dir", &self.consul.service_tokens_dir),
         ];
         for (at, path) in paths {
             path.iter().filter_map(|path| not_absolute(path)).for_each(|message| tell(at, message));

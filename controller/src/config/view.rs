@@ -156,6 +156,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("host_volumes", config.host_volumes.iter().map(volume).collect()),
         ("consul.address", json!(config.consul.address)),
         ("consul.token_file", json!(config.consul.token_file)),
+        ("consul.service_tokens_dir", json!(config.consul.service_tokens_dir)),
         ("telemetry.publish_allocation_metrics", json!(config.publish_allocation_metrics)),
         ("log_level", json!(config.log_level)),
         (

@@ -104,6 +104,26 @@ async fn consul_is_asked_only_where_somebody_named_it() {
 }
 
 #[test]
+fn tokens_of_services_that_can_not_be_used_are_told() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text, mode) in
+        [("web", "s3cret", 0o640), ("open", "s3cret", 0o644), ("empty", "", 0o600), (".swp", "", 0o644)]
+    {
+        std::fs::write(dir.path().join(name), text).unwrap();
+        std::fs::set_permissions(dir.path().join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let told = unfit_tokens(dir.path());
+    assert!(
+        told.len() == 2
+            && told[0].contains("/empty: it holds no token")
+            && told[1].contains("open to everybody"),
+        "{told:?}"
+    );
+    assert!(unfit_tokens(Path::new("/nowhere"))[0].contains("can't be read"));
+}
+
+#[test]
 fn the_token_and_certificates_are_read_as_an_agent_would() {
     use std::os::unix::fs::PermissionsExt as _;
     let ground = tempfile::tempdir().unwrap();

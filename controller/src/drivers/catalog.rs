@@ -16,7 +16,7 @@ mod built_in;
 mod consul;
 
 pub use built_in::BuiltIn;
-pub use consul::{Consul, ConsulConfig, ConsulConfigError};
+pub use consul::{Consul, ConsulConfig, ConsulConfigError, ServiceCounts, check_service_token};
 
 use crate::drivers::{
     checks::CheckReport,
@@ -86,7 +86,7 @@ impl Catalogs {
             return None;
         }
         // Whoever waits for the answer is told soon: one that takes longer is as good as none.
-        let asked = tokio::time::timeout(ANSWER_MAX, consul.ask(AllocId::from_hash([0; 16])));
+        let asked = tokio::time::timeout(ANSWER_MAX, consul.ask());
         let why = match asked.await {
             Ok(Ok(())) => return None,
             Ok(Err(error)) => error.to_string(),

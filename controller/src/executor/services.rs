@@ -3,9 +3,10 @@
 //! Services of an allocation's group and of each of its tasks are resolved anew for every operation; they are functions of
 //! the specification, so taking back needs no memory of what was registered.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
+use backon::{BackoffBuilder as _, ExponentialBuilder};
 use herdlet_api_types::{
     AllocId, InstanceId,
     alloc::Allocation,
@@ -113,8 +114,13 @@ pub async fn task_services(context: &Arc<Context>, workload: &Workload, verb: Pl
 }
 
 /// Whether Consul answers. What it holds is not looked at: nothing of this was ever sent to it.
-pub async fn ask(context: &Context, alloc: AllocId) -> Outcome {
-    match context.services.catalogs.consul.ask(alloc).await {
+pub async fn ask(context: &Context, alloc: &Arc<Allocation>, task: Option<&Workload>) -> Outcome {
+    let (owner, resolved) = match task.and_then(|workload| Some((workload, workload.task()?))) {
+        Some((workload, task)) => of_task(context, workload, task),
+        None => of_group(context, alloc),
+    };
+    let count = resolved.registrations.iter().filter(|one| one.provider == Provider::Consul).count();
+    match context.services.catalogs.consul.ask_for(&owner, count).await {
         Ok(()) => Outcome::Absent,
         Err(error) => refused(&error),
     }
@@ -133,9 +139,59 @@ pub async fn task_checks(context: &Arc<Context>, workload: &Workload, verb: Plac
     checks(context, &owner, &resolved.registrations, verb)
 }
 
-/// Removes from Consul what this instance registered and no live allocation wants. Without a configured Consul and without
-/// users of one nothing is asked. To be called once all that is wanted is known.
-pub async fn sweep_consul(context: &Arc<Context>, views: &[Arc<AllocView>]) {
+/// Removes from Consul what this instance registered and no live allocation wants, now and whenever more of it is seen. To be called once
+/// all that is wanted is known. Without a configured Consul and without users of one nothing is asked.
+pub async fn sweep_consul(context: Arc<Context>, model: Arc<ReadModel>) {
+    let consul = &context.services.catalogs.consul;
+    loop {
+        let (keep, used) = wanted_in_consul(&context, &model.allocs());
+        // A crash may have left entries of a job that is gone; but a machine without Consul is not asked for one.
+        if used || consul.is_named() {
+            sweep_until_done(&context, &model, keep).await;
+        }
+        consul.until_leftovers().await;
+        // What is only on its way is gone by then, or wanted.
+        tokio::time::sleep(LEFTOVERS_PAUSE).await;
+    }
+}
+
+/// Tries again with growing delays until there is nothing left that nobody wants.
+async fn sweep_until_done(context: &Arc<Context>, model: &ReadModel, mut keep: BTreeSet<String>) {
+    let mut said = None;
+    let delays = ExponentialBuilder::new().with_min_delay(SWEEP_AGAIN_MIN).with_max_delay(SWEEP_AGAIN_MAX);
+    for delay in delays.with_jitter().without_max_times().build() {
+        match context.services.catalogs.consul.sweep(&keep).await {
+            Ok(0) => return,
+            Ok(count) => {
+                tracing::info!(count, "removed services from Consul that no allocation wants any more");
+                return;
+            }
+            Err(error) => {
+                let why = error.to_string();
+                // The same again is no news.
+                if said.as_ref() != Some(&why) {
+                    tracing::warn!(
+                        error = why,
+                        "failed to remove forgotten services from Consul; it is tried again"
+                    );
+                    said = Some(why);
+                }
+            }
+        }
+        tokio::time::sleep(delay).await;
+        (keep, _) = wanted_in_consul(context, &model.allocs());
+    }
+}
+
+/// After so long what is left in Consul is looked at once more before it is removed.
+const LEFTOVERS_PAUSE: Duration = Duration::from_secs(1);
+
+/// First delay after a failed removal; later ones double up to [`SWEEP_AGAIN_MAX`], which jitter doubles at most.
+const SWEEP_AGAIN_MIN: Duration = Duration::from_millis(500);
+const SWEEP_AGAIN_MAX: Duration = Duration::from_secs(15);
+
+/// Ids of what live allocations may want in Consul, and whether any allocation wants one.
+fn wanted_in_consul(context: &Context, views: &[Arc<AllocView>]) -> (BTreeSet<String>, bool) {
     let mut keep = BTreeSet::new();
     let mut used = false;
     for view in views {
@@ -152,15 +208,7 @@ pub async fn sweep_consul(context: &Arc<Context>, views: &[Arc<AllocView>]) {
             keep.extend(resolved.registrations.into_iter().map(|registration| registration.id));
         }
     }
-    // A crash may have left entries of a job that is gone; but a machine without Consul is not asked for one.
-    if !used && !context.services.catalogs.consul.is_named() {
-        return;
-    }
-    match context.services.catalogs.consul.sweep(&keep).await {
-        Ok(0) => {}
-        Ok(count) => tracing::info!(count, "removed services from Consul that no allocation wants any more"),
-        Err(error) => tracing::warn!(%error, "failed to look for forgotten services in Consul"),
-    }
+    (keep, used)
 }
 
 /// Services that could be resolved, and why others could not.

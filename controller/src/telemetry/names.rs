@@ -165,6 +165,12 @@ metrics! {
     STOPS_AHEAD = Counter Number "stops_without_commit_total" []
         "Stops that were carried out although the state database was too slow to take them first.";
 
+    // Catalogues.
+    SERVICES = Gauge Number "services" ["catalog", "state"]
+        "Services by catalogue: registered as wanted; pending, so wanted and not known to be there; leaving, so not known to be gone.";
+    CATALOG_FAILURES = Counter Number "catalog_failures_total" ["catalog", "request"]
+        "Requests that a catalogue refused or did not answer, by what they were for (list, register, deregister, update, watch).";
+
     // Input.
     MANIFEST_ERRORS = Gauge Number "manifest_errors" []
         "Manifest files that are refused now.";

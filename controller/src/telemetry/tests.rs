@@ -22,7 +22,10 @@ use herdlet_plan::{
 use herdlet_runtime::{CommitIndex, Publisher};
 
 use super::{names::Kind, *};
-use crate::desired::manifests;
+use crate::{
+    desired::manifests,
+    drivers::catalog::{BuiltIn, Consul},
+};
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -52,6 +55,7 @@ fn node() -> Node {
         }),
         isolation: "cgroup",
         state_bytes: Box::new(|| 4096),
+        catalogs: Catalogs { built_in: Arc::new(BuiltIn::default()), consul: Arc::new(Consul::absent()) },
         manifest_errors: Box::new(|| 2),
         room: (
             Room { cpu_mhz: 4_000, memory_mib: 1_024, disk_mib: 2_048 },

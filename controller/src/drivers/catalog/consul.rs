@@ -2,16 +2,14 @@
 //!
 //! In: registrations by owner. Out: what was done or seen, and (from [`Consul::watch`]) changes made behind our back and the results
 //! of checks, which Consul makes. Every entry of ours carries our instance in its meta; nothing else is ever touched. What should be there
-//! is told to the agent only where it differs.
+//! is told to the agent only where it differs, each service by itself and with its own token, and counts as done when a listing that
+//! began afterwards shows it.
 //!
 //! Consul is asked only from the first registration on: on a machine without it nothing is tried.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use futures_util::future::join_all;
@@ -19,18 +17,26 @@ use herdlet_api_types::{
     AllocId, InstanceId,
     service::{CheckStatus, Registration},
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 mod client;
 mod config;
 mod entry;
+mod held;
+mod listing;
+mod tokens;
 mod watching;
 
 pub use config::{ConsulConfig, ConsulConfigError};
+pub use held::ServiceCounts;
+pub use tokens::check_service_token;
 
 use self::{
-    client::HttpApi,
-    entry::{CheckEntry, Entry, META_ALLOC, META_INSTANCE},
+    client::{HttpApi, Kind, Refused},
+    entry::{Entry, META_INSTANCE},
+    held::Held,
+    listing::{Items, Listing, Shared},
+    tokens::{Print, Token, Tokens},
 };
 use super::{CatalogError, CatalogFailure, ServiceOwner};
 use crate::drivers::sight::{Class, Sight};
@@ -40,24 +46,14 @@ use crate::drivers::sight::{Class, Sight};
 pub struct Consul {
     instance: InstanceId,
     api: HttpApi,
+    tokens: Tokens,
     is_named: bool,
-    held: Mutex<BTreeMap<ServiceOwner, Held>>,
-    /// How many owners have something there.
-    held_count: watch::Sender<usize>,
-    /// Orders what was seen.
-    clock: AtomicU64,
-    /// What is held has changed.
-    changed: Notify,
-}
-
-/// What should be in Consul for an owner.
-#[derive(Debug, Clone)]
-struct Held {
-    registrations: Vec<Registration>,
-    /// When it was last seen there as it should be, while no change was told since: then a difference is news. Counts up.
-    settled: Option<u64>,
-    /// What its checks say is told once more: whoever registers them has forgotten what he heard before.
-    tell_again: bool,
+    held: Held,
+    listings: Shared,
+    /// With which token each service was registered last. Consul does not tell, and goes on using it.
+    registered_with: Mutex<BTreeMap<String, Print>>,
+    /// There is something of ours that nobody wants.
+    leftovers: Notify,
 }
 
 /// Why there is no Consul client.
@@ -72,16 +68,15 @@ impl Consul {
     ///
     /// When no HTTP client can be made.
     pub fn new(config: &ConsulConfig, instance: InstanceId) -> Result<Self, ConsulError> {
-        let api = HttpApi::new(config).map_err(ConsulError)?;
-        let (held_count, _) = watch::channel(0);
         Ok(Self {
             instance,
-            api,
+            api: HttpApi::new(config).map_err(ConsulError)?,
+            tokens: Tokens::new(config),
             is_named: config.is_named,
-            held: Mutex::default(),
-            held_count,
-            clock: AtomicU64::new(0),
-            changed: Notify::new(),
+            held: Held::default(),
+            listings: Shared::default(),
+            registered_with: Mutex::default(),
+            leftovers: Notify::new(),
         })
     }
 
@@ -101,7 +96,17 @@ impl Consul {
 
     /// Whether something of `owner` should be there.
     pub fn holds(&self, owner: &ServiceOwner) -> bool {
-        self.held().contains_key(owner)
+        self.held.holds(owner)
+    }
+
+    /// How many services are in what state, of allocations that `is_known` knows.
+    pub fn counts(&self, is_known: impl Fn(&AllocId) -> bool) -> ServiceCounts {
+        self.held.counts(is_known)
+    }
+
+    /// How many requests have failed so far, by what they were for.
+    pub fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.api.failures().into_iter()
     }
 
     /// Makes the agent hold exactly these registrations for `owner`; what is right already is not registered again. They go
@@ -111,23 +116,41 @@ impl Consul {
     ///
     /// Lists what was refused; everything else was done.
     pub async fn up(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
-        self.hold(owner, wanted);
-        if let Some(held) = self.held().get_mut(owner) {
-            held.tell_again = true;
-        }
-        let (entries, checks) = self.list(owner).await?;
-        let differing = wanted.iter().filter(|wanted| {
-            !entries.get(&wanted.id).is_some_and(|entry| entry.equals(wanted, &self.instance, &checks))
-        });
-        let stale: Vec<_> =
-            entries.keys().filter(|id| !wanted.iter().any(|wanted| wanted.id == **id)).cloned().collect();
+        self.held.want(owner, wanted, true);
+        let result = self.bring_up(owner, wanted).await;
+        self.held.unseen(owner);
+        result
+    }
+
+    async fn bring_up(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
+        let mut listing = self.list().await.map_err(one)?;
+        let stale: Vec<_> = listing
+            .entries(owner)
+            .iter()
+            .filter(|(id, _)| !is_in(wanted, id))
+            .map(|(_, entry)| entry)
+            .collect();
         let (registered, removed) = tokio::join!(
-            join_all(differing.map(|registration| self.register(registration))),
-            join_all(stale.iter().map(|id| self.deregister(id))),
+            join_all(wanted.iter().map(|wanted| self.register_if_needed(wanted, owner, &listing))),
+            join_all(stale.iter().map(|entry| self.deregister(&entry.id, entry.service(), Some(entry)))),
         );
-        collect(registered.into_iter().chain(removed))?;
-        self.settle(owner);
-        Ok(())
+        let was_sent = !stale.is_empty() || registered.iter().any(|result| *result != Ok(Sent::Nothing));
+        let mut failures: BTreeMap<String, CatalogFailure> = BTreeMap::new();
+        for (wanted, result) in wanted.iter().zip(registered) {
+            result.err().map(|failure| failures.insert(wanted.id.clone(), failure));
+        }
+        for (stale, result) in stale.iter().zip(removed) {
+            result.err().map(|failure| failures.insert(stale.id.clone(), failure));
+        }
+        if was_sent {
+            listing = self.list().await.map_err(one)?;
+        }
+        for (id, why) in self.differences(owner, wanted, &listing) {
+            let why = format!("register {why}, though it took it; is it shown {}?", self.tokens.agent());
+            failures.entry(id).or_insert(CatalogFailure { class: Class::Retry, why });
+        }
+        self.held.seen(owner, listing.number, failures.keys().cloned().collect());
+        collect(failures.into_values().map(Err))
     }
 
     /// Takes back all registrations of `owner`, the ones in `known` and whatever else bears its mark, and makes sure that
@@ -137,17 +160,31 @@ impl Consul {
     ///
     /// When the agent can't be asked, refuses, or still holds one afterwards.
     pub async fn down(&self, owner: &ServiceOwner, known: &[Registration]) -> Result<(), CatalogError> {
-        self.release(owner);
-        let (entries, _) = self.list(owner).await?;
+        self.held.release(owner, known.len());
+        let result = self.take_down(owner, known).await;
+        self.held.released(owner, &result);
+        result
+    }
+
+    async fn take_down(&self, owner: &ServiceOwner, known: &[Registration]) -> Result<(), CatalogError> {
+        let before = self.list().await.map_err(one)?;
         // An entry that hides from our token in the list is still ours to remove.
-        let ids: BTreeSet<String> =
-            entries.into_keys().chain(known.iter().map(|known| known.id.clone())).collect();
-        collect(join_all(ids.iter().map(|id| self.deregister(id))).await)?;
-        let (left, _) = self.list(owner).await?;
-        collect(left.into_keys().map(|id| {
+        let mut services: BTreeMap<&str, (&str, Option<&Entry>)> =
+            known.iter().map(|known| (&*known.id, (&*known.name, None))).collect();
+        services
+            .extend(before.entries(owner).iter().map(|(id, entry)| (&**id, (entry.service(), Some(entry)))));
+        let removed = services.iter().map(|(id, (name, entry))| self.deregister(id, name, *entry));
+        let mut failures: BTreeMap<&str, CatalogFailure> = BTreeMap::new();
+        for (id, result) in services.keys().zip(join_all(removed).await) {
+            result.err().map(|failure| failures.insert(id, failure));
+        }
+        let after = self.list().await.map_err(one)?;
+        let left = services.keys().copied().filter(|id| after.has(id));
+        for id in left.chain(after.entries(owner).keys().map(|id| &**id)) {
             let why = format!("deregister service {id}: Consul holds it still");
-            Err(CatalogFailure { class: Class::Retry, why })
-        }))
+            failures.entry(id).or_insert(CatalogFailure { class: Class::Retry, why });
+        }
+        collect(failures.into_values().map(Err))
     }
 
     /// Whether the agent answers what a registration asks first. Changes nothing, and nothing of this should be there from now on.
@@ -155,8 +192,18 @@ impl Consul {
     /// # Errors
     ///
     /// When it can't be asked.
-    pub async fn ask(&self, alloc: AllocId) -> Result<(), CatalogError> {
-        self.list_entries(&mark(META_ALLOC, &alloc.to_string())).await.map(drop).map_err(one)
+    pub async fn ask(&self) -> Result<(), CatalogError> {
+        self.list().await.map(drop).map_err(one)
+    }
+
+    /// The same for somebody who wants so many services to be there.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be asked.
+    pub async fn ask_for(&self, owner: &ServiceOwner, count: usize) -> Result<(), CatalogError> {
+        self.held.ask(owner, count);
+        self.ask().await
     }
 
     /// Whether the agent holds exactly these registrations for `owner`.
@@ -165,40 +212,47 @@ impl Consul {
     ///
     /// When it can't be asked.
     pub async fn look(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<Sight, CatalogError> {
-        self.hold(owner, wanted);
-        let (entries, checks) = self.list(owner).await?;
-        let difference = self.difference(wanted, &entries, &checks);
-        Ok(match difference {
-            None => {
-                self.settle(owner);
-                Sight::Present
+        self.held.want(owner, wanted, false);
+        let seen = self.see(owner, wanted).await;
+        self.held.unseen(owner);
+        seen
+    }
+
+    async fn see(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<Sight, CatalogError> {
+        let listing = self.list().await.map_err(one)?;
+        let mut differences = self.differences(owner, wanted, &listing);
+        for wanted in wanted {
+            if !differences.contains_key(&wanted.id) && self.has_other_token(wanted).await {
+                let why = format!("service {} is registered with another token than it has now", wanted.id);
+                differences.insert(wanted.id.clone(), why);
             }
-            Some(_) if entries.is_empty() => Sight::Absent,
+        }
+        self.held.seen(owner, listing.number, differences.keys().cloned().collect());
+        Ok(match differences.into_values().next() {
+            None => Sight::Present,
+            Some(_) if listing.entries(owner).is_empty() => Sight::Absent,
             Some(why) => Sight::Foreign { why },
         })
     }
 
-    /// Removes entries of this instance that nobody wants any more: those whose id is not in `keep`. Call it only when all that
-    /// is wanted is known. Returns how many there were.
+    /// Removes entries of this instance that nobody wants any more: those whose id is not in `keep`, and that no owner should have. Call it
+    /// only when all that is wanted is known. Returns how many there were.
     ///
     /// # Errors
     ///
-    /// When the agent can't be asked or refuses.
+    /// When the agent can't be asked or refuses; the others are gone.
     pub async fn sweep(&self, keep: &BTreeSet<String>) -> Result<usize, CatalogError> {
-        let entries =
-            self.list_entries(&mark(META_INSTANCE, &self.instance.to_string())).await.map_err(one)?;
-        let orphans: Vec<_> = entries.into_keys().filter(|id| !keep.contains(id)).collect();
-        collect(join_all(orphans.iter().map(|id| self.deregister(id))).await)?;
-        Ok(orphans.len())
+        let listing = self.list().await.map_err(one)?;
+        let leftovers: Vec<_> =
+            self.leftovers(&listing).into_iter().filter(|entry| !keep.contains(&entry.id)).collect();
+        let removed = leftovers.iter().map(|entry| self.deregister(&entry.id, entry.service(), Some(entry)));
+        collect(join_all(removed).await)?;
+        Ok(leftovers.len())
     }
 
-    async fn register(&self, registration: &Registration) -> Result<(), CatalogFailure> {
-        let doing = || format!("register service {}", registration.id);
-        let body = entry::body(registration, &self.instance);
-        Ok(self
-            .api
-            .put("/v1/agent/service/register?replace-existing-checks=true", Some(&body), &doing)
-            .await?)
+    /// Waits until there seem to be entries of this instance that nobody wants.
+    pub async fn until_leftovers(&self) {
+        self.leftovers.notified().await;
     }
 
     /// Tells what a check said that Consul does not make itself.
@@ -214,6 +268,8 @@ impl Consul {
         output: &str,
     ) -> Result<(), CatalogFailure> {
         let doing = || format!("tell what a check of service {service} said");
+        let token = self.tokens.of(service).await;
+        let token = token.map_err(|error| retry(format!("{}: {error}", doing())))?;
         let status = match status {
             CheckStatus::Success => "passing",
             CheckStatus::Warning => "warning",
@@ -221,98 +277,173 @@ impl Consul {
         };
         let body = serde_json::json!({ "Status": status, "Output": output });
         let path = format!("/v1/agent/check/update/{}", path_part(id));
-        Ok(self.api.put(&path, Some(&body), &doing).await?)
+        Ok(self.api.put(Kind::Update, &path, Some(&body), &token, &doing).await?)
     }
 
-    async fn deregister(&self, id: &str) -> Result<(), CatalogFailure> {
-        let doing = || format!("deregister service {id}");
-        let path = format!("/v1/agent/service/deregister/{}", path_part(id));
-        match self.api.put(&path, None, &doing).await {
-            // Newer agents say so where older ones are content.
-            Err(refused) if refused.is_missing() => Ok(()),
+    /// Entries of this instance that no owner should have, and that nobody is taking back.
+    fn leftovers<'l>(&self, listing: &'l Listing) -> Vec<&'l Entry> {
+        let owners = self.held.owners();
+        let is_left = |entry: &&Entry| entry.owner().is_none_or(|owner| !owners.knows(&owner));
+        listing.all().map(|(_, entry)| entry).filter(is_left).collect()
+    }
+
+    async fn register_if_needed(
+        &self,
+        wanted: &Registration,
+        owner: &ServiceOwner,
+        listing: &Listing,
+    ) -> Result<Sent, CatalogFailure> {
+        let token = self.tokens.of(&wanted.name).await;
+        let token = token.map_err(|error| retry(format!("register service {}: {error}", wanted.id)))?;
+        let held = listing.entries(owner).get(&wanted.id);
+        let held = held.filter(|entry| entry.equals(wanted, &self.instance, listing.checks(&wanted.id)));
+        if held.is_some() && self.is_registered_with(&wanted.id, &token) {
+            return Ok(Sent::Nothing);
+        }
+        let mut body = entry::body(wanted, &self.instance);
+        // Only its token differs: what others have made of its tags stays.
+        if let Some(held) = held.filter(|_| wanted.enable_tag_override) {
+            body["Tags"] = held.tags().into();
+        }
+        let path = "/v1/agent/service/register?replace-existing-checks=true";
+        self.register(&wanted.id, path, &body, &token).await?;
+        Ok(Sent::Registration)
+    }
+
+    async fn register(
+        &self,
+        id: &str,
+        path: &str,
+        body: &serde_json::Value,
+        token: &Token,
+    ) -> Result<(), Refused> {
+        let doing = || format!("register service {id}");
+        self.api.put(Kind::Register, path, Some(body), token, &doing).await?;
+        self.registered_with().insert(id.to_owned(), token.print());
+        Ok(())
+    }
+
+    /// Takes a service back with its own token, and with the agent's where that is gone or refused.
+    async fn deregister(&self, id: &str, service: &str, entry: Option<&Entry>) -> Result<(), CatalogFailure> {
+        let agents = self.tokens.agent();
+        let own = self.tokens.of(service).await.unwrap_or_else(|_| agents.clone());
+        match self.deregister_with(&own, id, entry).await {
+            Err(refused) if refused.is_denied() && own.print() != agents.print() => {
+                let again = self.deregister_with(agents, id, entry).await;
+                again.map_err(|again| both(refused.into(), again.into()))
+            }
             result => Ok(result?),
         }
     }
 
-    /// What bears the mark of `owner`, and the checks of it.
-    async fn list(
+    async fn deregister_with(&self, token: &Token, id: &str, entry: Option<&Entry>) -> Result<(), Refused> {
+        // Consul tells its servers with the token of the registration, and gives up where that was revoked: the service would stay in
+        // the catalogue for ever. So it is given one that is good.
+        if let Some(entry) = entry
+            && !self.is_registered_with(id, token)
+        {
+            self.register(id, "/v1/agent/service/register", &entry.as_body(), token).await?;
+        }
+        let doing = || format!("deregister service {id}");
+        let path = format!("/v1/agent/service/deregister/{}", path_part(id));
+        match self.api.put(Kind::Deregister, &path, None, token, &doing).await {
+            // Newer agents say so where older ones are content.
+            Err(refused) if refused.is_missing() => {}
+            result => result?,
+        }
+        self.registered_with().remove(id);
+        Ok(())
+    }
+
+    /// What the agent holds of this instance, in a listing that begins after this call.
+    async fn list(&self) -> Result<Arc<Listing>, CatalogFailure> {
+        let ask = async {
+            let token = self.tokens.agent();
+            // The values are ids of ours, without quotes.
+            let filter = format!("Meta[\"{META_INSTANCE}\"] == \"{}\"", self.instance);
+            let services = self.api.get("/v1/agent/services", Some(&filter), token, Items::read).await?;
+            let checks = if services.is_empty() {
+                Items::default()
+            } else {
+                // All services of ours have such ids.
+                let filter = "ServiceID matches \"^_(herdlet|nomad)-task-\"";
+                self.api.get("/v1/agent/checks", Some(filter), token, Items::read).await?
+            };
+            Ok(Listing::of(services, checks))
+        };
+        self.listings.get(ask).await
+    }
+
+    /// What is not as it should be, by id.
+    fn differences(
         &self,
         owner: &ServiceOwner,
-    ) -> Result<(BTreeMap<String, Entry>, BTreeMap<String, CheckEntry>), CatalogError> {
-        let alloc = owner.alloc.to_string();
-        let mut entries = self.list_entries(&mark(META_ALLOC, &alloc)).await.map_err(one)?;
-        entries.retain(|_, entry| entry.is_of(owner));
-        let checks = if entries.is_empty() {
-            BTreeMap::new()
-        } else {
-            // The id of each service of ours holds its allocation's.
-            self.list_checks(&format!("-task-{alloc}-")).await.map_err(one)?
-        };
-        Ok((entries, checks))
-    }
-
-    async fn list_entries(&self, filter: &str) -> Result<BTreeMap<String, Entry>, CatalogFailure> {
-        let mine = mark(META_INSTANCE, &self.instance.to_string());
-        let filter = if filter == mine { mine } else { format!("{mine} and {filter}") };
-        self.api.get("/v1/agent/services", &[("filter", &filter)]).await
-    }
-
-    async fn list_checks(&self, service_part: &str) -> Result<BTreeMap<String, CheckEntry>, CatalogFailure> {
-        let filter = format!("ServiceID matches \"{service_part}\"");
-        self.api.get("/v1/agent/checks", &[("filter", &filter)]).await
-    }
-
-    /// What is not as it should be, if anything.
-    fn difference(
-        &self,
         wanted: &[Registration],
-        entries: &BTreeMap<String, Entry>,
-        checks: &BTreeMap<String, CheckEntry>,
-    ) -> Option<String> {
+        listing: &Listing,
+    ) -> BTreeMap<String, String> {
+        let entries = listing.entries(owner);
+        let mut differences = BTreeMap::new();
         for wanted in wanted {
-            match entries.get(&wanted.id) {
-                None => return Some(format!("service {} is not in Consul", wanted.id)),
-                Some(entry) if !entry.equals(wanted, &self.instance, checks) => {
-                    return Some(format!("service {} differs in Consul", wanted.id));
-                }
-                Some(_) => {}
+            let id = &wanted.id;
+            let why = match entries.get(id) {
+                None if listing.has(id) => "makes no sense in Consul",
+                None => "is not in Consul",
+                Some(entry) if entry.equals(wanted, &self.instance, listing.checks(id)) => continue,
+                Some(_) => "differs in Consul",
+            };
+            differences.insert(id.clone(), format!("service {id} {why}"));
+        }
+        let left = entries.keys().filter(|id| !is_in(wanted, id));
+        differences
+            .extend(left.map(|id| (id.clone(), format!("service {id} is in Consul but no longer wanted"))));
+        differences
+    }
+
+    /// Whether the service has a token now that it was not registered with. One that can't be read changes nothing.
+    async fn has_other_token(&self, wanted: &Registration) -> bool {
+        let token = self.tokens.of(&wanted.name).await;
+        token.is_ok_and(|token| !self.is_registered_with(&wanted.id, &token))
+    }
+
+    /// Owners of services that have another token now than they were registered with.
+    async fn owners_with_other_tokens(&self) -> BTreeSet<ServiceOwner> {
+        let mut tokens: BTreeMap<String, Option<Token>> = BTreeMap::new();
+        let mut owners = BTreeSet::new();
+        for (owner, id, name) in self.tokens.may_change().then(|| self.held.settled()).into_iter().flatten() {
+            if !tokens.contains_key(&name) {
+                tokens.insert(name.clone(), self.tokens.of(&name).await.ok());
+            }
+            if let Some(Some(token)) = tokens.get(&name)
+                && !self.is_registered_with(&id, token)
+            {
+                owners.insert(owner);
             }
         }
-        let left = entries.keys().find(|id| !wanted.iter().any(|wanted| wanted.id == **id))?;
-        Some(format!("service {left} is in Consul but no longer wanted"))
+        owners
     }
 
-    fn hold(&self, owner: &ServiceOwner, wanted: &[Registration]) {
-        let mut held = self.held();
-        if wanted.is_empty() {
-            held.remove(owner);
-        } else {
-            let tell_again = held.get(owner).is_some_and(|before| before.tell_again);
-            let now = Held { registrations: wanted.to_vec(), settled: None, tell_again };
-            held.insert(owner.clone(), now);
+    /// Whether it was registered with this token, as far as is known. Without tokens it does not matter.
+    fn is_registered_with(&self, id: &str, token: &Token) -> bool {
+        match self.registered_with().get(id) {
+            Some(print) => *print == token.print(),
+            None => !token.is_some(),
         }
-        self.held_count.send_replace(held.len());
     }
 
-    fn settle(&self, owner: &ServiceOwner) {
-        if let Some(held) = self.held().get_mut(owner) {
-            held.settled = Some(self.clock.fetch_add(1, Ordering::Relaxed));
-        }
-        self.changed.notify_one();
-    }
-
-    fn release(&self, owner: &ServiceOwner) {
-        self.hold(owner, &[]);
-    }
-
-    fn held(&self) -> MutexGuard<'_, BTreeMap<ServiceOwner, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registered_with(&self) -> MutexGuard<'_, BTreeMap<String, Print>> {
+        self.registered_with.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A filter (go-bexpr) on a meta key. The values are ids of ours, without quotes.
-fn mark(key: &str, value: &str) -> String {
-    format!("Meta[\"{key}\"] == \"{value}\"")
+/// What was sent to the agent.
+#[derive(Debug, PartialEq, Eq)]
+enum Sent {
+    Nothing,
+    Registration,
+}
+
+fn is_in(registrations: &[Registration], id: &str) -> bool {
+    registrations.iter().any(|registration| registration.id == *id)
 }
 
 /// Service ids hold names of people's choice.
@@ -324,6 +455,15 @@ fn path_part(id: &str) -> String {
         parts.clear().push(id);
     }
     url.map(|url| url.path().trim_start_matches('/').to_owned()).unwrap_or_default()
+}
+
+fn retry(why: String) -> CatalogFailure {
+    CatalogFailure { class: Class::Retry, why }
+}
+
+/// Two tokens were tried.
+fn both(first: CatalogFailure, second: CatalogFailure) -> CatalogFailure {
+    CatalogFailure { class: first.class.min(second.class), why: format!("{}; {}", first.why, second.why) }
 }
 
 fn one(failure: CatalogFailure) -> CatalogError {

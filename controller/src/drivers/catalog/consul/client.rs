@@ -1,18 +1,21 @@
 //! The requests we make of a Consul agent (API of Consul 1.8 and later).
 //!
-//! In: paths and bodies. Out: parsed answers, or failures that say whether trying again may help. Every request has a deadline,
+//! In: paths, bodies and tokens. Out: answers, or failures that say whether trying again may help. Every request has a deadline,
 //! and there are never more at a time, nor per second, than an agent takes from one client. It must not know why it is asked.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{
+    num::NonZeroU32,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use herdlet_runtime::{Limit, Permits, Rate};
-use reqwest::{
-    Client, Method, StatusCode,
-    header::{HeaderMap, HeaderValue},
-};
-use serde::de::DeserializeOwned;
+use reqwest::{Client, Method, StatusCode, header::HeaderMap};
 
-use super::config::{Address, ConsulConfig};
+use super::{
+    config::{Address, ConsulConfig},
+    tokens::Token,
+};
 use crate::{
     drivers::{catalog::CatalogFailure, sight::Class, task::in_full},
     http_client::{self, Tls},
@@ -26,15 +29,39 @@ pub(super) struct HttpApi {
     /// The same for people.
     address: String,
     permits: Permits<Kind>,
+    failures: [AtomicU64; Kind::ALL.len()],
 }
 
-/// Kinds of requests.
+/// Kinds of requests, each with its own permits: what is taken back waits for nothing that is to be registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    /// Answered at once.
-    Short,
+pub(super) enum Kind {
+    /// What the agent holds.
+    List,
+    /// A service is registered.
+    Register,
+    /// One is taken back.
+    Deregister,
+    /// What a check has said is told.
+    Update,
     /// Answered when something changes.
-    Blocking,
+    Watch,
+}
+
+impl Kind {
+    /// All of them.
+    pub(super) const ALL: [Self; 5] =
+        [Self::List, Self::Register, Self::Deregister, Self::Update, Self::Watch];
+
+    /// Its name in metrics.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Register => "register",
+            Self::Deregister => "deregister",
+            Self::Update => "update",
+            Self::Watch => "watch",
+        }
+    }
 }
 
 /// A request that was not done.
@@ -42,13 +69,23 @@ enum Kind {
 pub(super) struct Refused {
     /// What Consul answered, if it did.
     status: Option<StatusCode>,
+    /// What it said then.
+    said: String,
     failure: CatalogFailure,
 }
 
 impl Refused {
-    /// Consul knows no such thing.
+    /// Consul knows no such thing. Older agents have no status of its own for it.
     pub(super) fn is_missing(&self) -> bool {
         self.status == Some(StatusCode::NOT_FOUND)
+            || (self.status == Some(StatusCode::INTERNAL_SERVER_ERROR)
+                && self.said.starts_with("Unknown service"))
+    }
+
+    /// The token may not do this, or is none (any more).
+    pub(super) fn is_denied(&self) -> bool {
+        self.status == Some(StatusCode::FORBIDDEN)
+            || ["ACL not found", "Permission denied"].iter().any(|sign| self.said.contains(sign))
     }
 }
 
@@ -58,21 +95,8 @@ impl From<Refused> for CatalogFailure {
     }
 }
 
-/// Answer to a blocking query.
-pub(super) struct Answer {
-    /// Grows with every change.
-    pub(super) index: u64,
-}
-
 impl HttpApi {
     pub(super) fn new(config: &ConsulConfig) -> Result<Self, reqwest::Error> {
-        let mut headers = HeaderMap::new();
-        if let Some(token) = &config.token
-            && let Ok(mut value) = HeaderValue::from_str(token)
-        {
-            value.set_sensitive(true);
-            headers.insert("x-consul-token", value);
-        }
         let (builder, base, address) = match &config.address {
             Address::Http(url) => (http_client::builder(Tls::of(url)), url.clone(), url.clone()),
             Address::Unix(path) => {
@@ -80,81 +104,138 @@ impl HttpApi {
                 (builder, "http://localhost".to_owned(), format!("unix://{}", path.display()))
             }
         };
-        let builder = builder
-            .default_headers(headers)
-            .connect_timeout(CONNECT_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none());
-        Ok(Self { client: builder.build()?, base, address, permits: Permits::new(limit_of) })
+        let builder = builder.connect_timeout(CONNECT_TIMEOUT).redirect(reqwest::redirect::Policy::none());
+        let failures = Kind::ALL.map(|_| AtomicU64::new(0));
+        Ok(Self { client: builder.build()?, base, address, permits: Permits::new(limit_of), failures })
     }
 
-    pub(super) async fn get<T: DeserializeOwned>(
+    /// How many requests of each kind have failed so far.
+    pub(super) fn failures(&self) -> [(&'static str, u64); Kind::ALL.len()] {
+        Kind::ALL.map(|kind| (kind.as_str(), self.failed(kind).load(Ordering::Relaxed)))
+    }
+
+    /// What `read` makes of the answer to this path.
+    pub(super) async fn get<T, E: std::error::Error>(
         &self,
         path: &str,
-        query: &[(&str, &str)],
+        filter: Option<&str>,
+        token: &Token,
+        read: impl Fn(&[u8]) -> Result<T, E>,
     ) -> Result<T, CatalogFailure> {
-        let doing = || format!("ask Consul for {path}");
-        let request = self.client.request(Method::GET, self.url(path)).query(query);
-        let response = self.send(Kind::Short, request, REQUEST_TIMEOUT, &doing).await?;
-        let body = body(response).await.map_err(|why| retry(format!("{}: {why}", doing())))?;
-        serde_json::from_slice(&body).map_err(|error| retry(format!("{}: {error}", doing())))
+        let doing = || format!("ask Consul for {path} {token}");
+        let mut request = self.client.request(Method::GET, self.url(path));
+        if let Some(filter) = filter {
+            request = request.query(&[("filter", filter)]);
+        }
+        let response = self.send(Kind::List, request, token, REQUEST_TIMEOUT, &doing).await?;
+        let read = match body(response).await {
+            Ok(body) => read(&body).map_err(|error| error.to_string()),
+            Err(why) => Err(why),
+        };
+        read.map_err(|why| {
+            self.failed(Kind::List).fetch_add(1, Ordering::Relaxed);
+            retry(format!("{}: {why}", doing()))
+        })
     }
 
     pub(super) async fn put(
         &self,
+        kind: Kind,
         path: &str,
         body: Option<&serde_json::Value>,
+        token: &Token,
         doing: &(impl Fn() -> String + Sync),
     ) -> Result<(), Refused> {
         let mut request = self.client.request(Method::PUT, self.url(path));
         if let Some(body) = body {
             request = request.json(body);
         }
-        self.send(Kind::Short, request, REQUEST_TIMEOUT, doing).await.map(drop)
+        let doing = || format!("{} {token}", doing());
+        self.send(kind, request, token, REQUEST_TIMEOUT, &doing).await.map(drop)
     }
 
-    /// Waits until what `path` shows is newer than `index`, or for a few minutes.
-    pub(super) async fn wait_newer(&self, path: &str, index: u64) -> Result<Answer, CatalogFailure> {
-        let doing = || format!("wait for changes of {path} in Consul");
+    /// Waits until what `path` shows is newer than `index`, or for a few minutes. Its index, which grows with every change. What it
+    /// shows is left out by `filter`.
+    pub(super) async fn wait_newer(
+        &self,
+        path: &str,
+        filter: &str,
+        index: u64,
+        token: &Token,
+    ) -> Result<u64, CatalogFailure> {
+        let doing = || format!("wait for changes of {path} in Consul {token}");
         let index = index.to_string();
         let wait = format!("{}s", BLOCKING_WAIT.as_secs());
-        let query = [("index", index.as_str()), ("wait", wait.as_str()), ("stale", "")];
+        let query = [("index", index.as_str()), ("wait", wait.as_str()), ("stale", ""), ("filter", filter)];
         let request = self.client.request(Method::GET, self.url(path)).query(&query);
         // Consul adds up to a sixteenth of the wait.
-        let response = self.send(Kind::Blocking, request, BLOCKING_WAIT + BLOCKING_WAIT / 8, &doing).await?;
-        let index =
-            response.headers().get("x-consul-index").and_then(|value| value.to_str().ok()?.parse().ok());
+        let timeout = BLOCKING_WAIT + BLOCKING_WAIT / 8;
+        let response = self.send(Kind::Watch, request, token, timeout, &doing).await?;
+        let index = index_of(response.headers());
         // Only the index matters, but an unread body would cost the connection.
-        body(response).await.map_err(|why| retry(format!("{}: {why}", doing())))?;
-        Ok(Answer { index: index.unwrap_or(0) })
+        let read = body(response).await;
+        let index = read.and_then(|_| index.ok_or_else(|| "its answer has no index".to_owned()));
+        index.map_err(|why| {
+            self.failed(Kind::Watch).fetch_add(1, Ordering::Relaxed);
+            retry(format!("{}: {why}", doing()))
+        })
     }
 
     async fn send(
         &self,
         kind: Kind,
         request: reqwest::RequestBuilder,
+        token: &Token,
         timeout: Duration,
         doing: &(impl Fn() -> String + Sync),
     ) -> Result<reqwest::Response, Refused> {
         let _permit = self.permits.acquire(kind, 0).await;
-        let response = match request.timeout(timeout).send().await {
-            Ok(response) => response,
+        let request = match token.header() {
+            Some(token) => request.header("x-consul-token", token),
+            None => request,
+        };
+        let refused = match request.timeout(timeout).send().await {
+            Ok(response) if response.status().is_success() => return Ok(response),
+            Ok(response) => {
+                let status = response.status();
+                let said = said(response).await;
+                let why = format!("{}: Consul answers {status}: {said}", doing());
+                Refused {
+                    status: Some(status),
+                    said,
+                    failure: CatalogFailure { class: class_of(status), why },
+                }
+            }
             Err(error) => {
                 let why = in_full(&error.without_url());
-                return Err(unanswered(format!("{}: no answer from {}: {why}", doing(), self.address)));
+                unanswered(format!("{}: no answer from {}: {why}", doing(), self.address))
             }
         };
-        let status = response.status();
-        if status.is_success() {
-            return Ok(response);
+        if !refused.is_missing() {
+            self.failed(kind).fetch_add(1, Ordering::Relaxed);
         }
-        let said = said(response).await;
-        let why = format!("{}: Consul answers {status}: {said}", doing());
-        Err(Refused { status: Some(status), failure: CatalogFailure { class: class_of(status), why } })
+        Err(refused)
+    }
+
+    fn failed(&self, kind: Kind) -> &AtomicU64 {
+        let [list, register, deregister, update, watch] = &self.failures;
+        match kind {
+            Kind::List => list,
+            Kind::Register => register,
+            Kind::Deregister => deregister,
+            Kind::Update => update,
+            Kind::Watch => watch,
+        }
     }
 
     fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
+}
+
+/// The index of a blocking query. It is never 0 (Consul's rules for blocking queries).
+pub(super) fn index_of(headers: &HeaderMap) -> Option<u64> {
+    headers.get("x-consul-index")?.to_str().ok()?.parse().ok().filter(|index| *index > 0)
 }
 
 /// Thousands of services fit.
@@ -181,16 +262,15 @@ const SAID_CHARS_MAX: usize = 300;
 /// A Consul agent takes 200 connections from one address, and others may want some of them (`http_max_conns_per_client`).
 fn limit_of(kind: Kind) -> Limit {
     let one = |n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN);
-    match kind {
-        Kind::Short => Limit {
-            concurrent: one(16),
-            rate: Some(Rate { burst: one(100), period: Duration::from_millis(10) }),
-        },
+    let (concurrent, burst, period) = match kind {
+        // Whoever wants to know shares what is asked: see `listing.rs`.
+        Kind::List => (4, 100, Duration::from_millis(10)),
+        // What an agent is told it tells its servers, one service after the other: faster only makes it queue.
+        Kind::Register | Kind::Deregister | Kind::Update => (16, 100, Duration::from_millis(4)),
         // Two are made, one after the other each; should every one return at once, once a second is enough.
-        Kind::Blocking => {
-            Limit { concurrent: one(4), rate: Some(Rate { burst: one(8), period: Duration::from_secs(1) }) }
-        }
-    }
+        Kind::Watch => (4, 8, Duration::from_secs(1)),
+    };
+    Limit { concurrent: one(concurrent), rate: Some(Rate { burst: one(burst), period }) }
 }
 
 /// Consul refuses what it will never take with 400. Permissions, and what a newer agent or an operator may repair, can
@@ -204,7 +284,7 @@ fn retry(why: String) -> CatalogFailure {
 }
 
 fn unanswered(why: String) -> Refused {
-    Refused { status: None, failure: retry(why) }
+    Refused { status: None, said: String::new(), failure: retry(why) }
 }
 
 async fn said(mut response: reqwest::Response) -> String {

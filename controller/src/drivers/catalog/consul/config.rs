@@ -1,6 +1,6 @@
-//! Where the Consul agent is and with which token we speak to it.
+//! Where the Consul agent is and with which tokens we speak to it.
 //!
-//! In: the agent's config and environment variables. Out: an address and a token. The token is never shown.
+//! In: the agent's config and environment variables. Out: an address, a token, and where tokens of services are. No token is ever shown.
 
 use std::{fmt, path::PathBuf};
 
@@ -11,6 +11,10 @@ use zeroize::Zeroizing;
 pub struct ConsulConfig {
     pub(super) address: Address,
     pub(super) token: Option<Zeroizing<String>>,
+    /// The setting that the token comes from.
+    pub(super) token_source: Option<&'static str>,
+    /// Directory with a file for each service that has a token of its own.
+    pub(super) service_tokens_dir: Option<PathBuf>,
     /// Somebody said where it is.
     pub(super) is_named: bool,
 }
@@ -59,13 +63,18 @@ impl ConsulConfig {
                 None => Address::Http(DEFAULT_ADDRESS.to_owned()),
             },
         };
-        let token = token.filter(|token| !token.is_empty()).or_else(|| set("CONSUL_HTTP_TOKEN"));
-        let token = token.map(Zeroizing::new);
-        Ok(Self { address, token, is_named })
+        let own = token.filter(|token| !token.is_empty()).map(|token| (token, "consul.token_file"));
+        let token = own.or_else(|| set("CONSUL_HTTP_TOKEN").map(|token| (token, "CONSUL_HTTP_TOKEN")));
+        let (token, token_source) = token.map(|(token, source)| (Zeroizing::new(token), source)).unzip();
+        Ok(Self { address, token, token_source, service_tokens_dir: None, is_named })
     }
-}
 
-impl ConsulConfig {
+    /// The same, with tokens of services in this directory.
+    #[must_use]
+    pub fn with_service_tokens(self, dir: Option<PathBuf>) -> Self {
+        Self { service_tokens_dir: dir, ..self }
+    }
+
     /// Whether somebody said where it is.
     pub fn is_named(&self) -> bool {
         self.is_named

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::{
-    Duration, InstanceId, format_duration,
+    AllocId, Duration, InstanceId, format_duration,
     job::{CheckKind, InitialStatus, Weights},
     service::{CheckStatus, RegisteredCheck, Registration},
 };
@@ -17,7 +17,7 @@ use crate::drivers::{catalog::ServiceOwner, checks::host_port};
 
 /// Meta keys of our owner mark.
 pub(super) const META_INSTANCE: &str = "herdlet-instance";
-pub(super) const META_ALLOC: &str = "herdlet-alloc";
+const META_ALLOC: &str = "herdlet-alloc";
 const META_TASK: &str = "herdlet-task";
 
 /// A service as the agent lists it. What we don't compare is left out.
@@ -88,10 +88,33 @@ pub(super) struct CheckEntry {
 }
 
 impl Entry {
-    /// Whether it bears the mark of `owner`.
-    pub(super) fn is_of(&self, owner: &ServiceOwner) -> bool {
-        self.meta.get(META_ALLOC).is_some_and(|alloc| *alloc == owner.alloc.to_string())
-            && self.meta.get(META_TASK) == owner.task.as_ref()
+    /// Whose mark it bears.
+    pub(super) fn owner(&self) -> Option<ServiceOwner> {
+        let alloc = self.meta.get(META_ALLOC)?.parse().ok().map(AllocId)?;
+        Some(ServiceOwner { alloc, task: self.meta.get(META_TASK).cloned() })
+    }
+
+    /// The name of its service.
+    pub(super) fn service(&self) -> &str {
+        &self.service
+    }
+
+    /// Tags that it has now.
+    pub(super) fn tags(&self) -> &[String] {
+        &self.tags
+    }
+
+    /// The body that registers it as it is; of its checks nothing is said, so they stay.
+    pub(super) fn as_body(&self) -> Value {
+        json!({
+            "ID": self.id,
+            "Name": self.service,
+            "Tags": self.tags,
+            "Address": self.address,
+            "Port": self.port,
+            "Meta": self.meta,
+            "EnableTagOverride": self.enable_tag_override,
+        })
     }
 
     /// Whether it is what `wanted` says. Checks are told apart by their ids, which change with their content.

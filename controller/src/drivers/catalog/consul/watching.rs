@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,7 +20,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{CheckEntry, Consul, Entry, META_INSTANCE, mark};
+use super::{
+    Consul,
+    entry::CheckEntry,
+    held::{Known, Owners},
+};
 use crate::drivers::{
     catalog::{CatalogEvent, CatalogFailure, ServiceOwner},
     checks::{CheckReport, wall_now},
@@ -44,8 +48,8 @@ impl Consul {
         let poke = Notify::new();
         let work = async {
             tokio::join!(
-                self.follow("/v1/catalog/node/", &poke),
-                self.follow("/v1/health/node/", &poke),
+                self.follow("/v1/catalog/node/", "Service == \"\"", &poke),
+                self.follow("/v1/health/node/", "CheckID == \"\"", &poke),
                 self.look_when_poked(&events, &poke),
             );
         };
@@ -56,14 +60,14 @@ impl Consul {
         }
     }
 
-    /// Pokes whenever what the servers know of this node changes.
-    async fn follow(&self, path: &str, poke: &Notify) {
+    /// Pokes whenever what the servers know of this node changes. Nothing of that is read: it passes no filter that wants `nothing`.
+    async fn follow(&self, path: &str, nothing: &str, poke: &Notify) {
         let mut node = None;
         let mut index = 0;
         let mut delays = backoff();
         loop {
-            self.until_something_is_held().await;
-            match self.follow_once(path, &mut node, index).await {
+            self.held.until_any().await;
+            match self.follow_once(path, nothing, &mut node, index).await {
                 Ok(newer) => {
                     delays = backoff();
                     if newer != index {
@@ -85,6 +89,7 @@ impl Consul {
     async fn follow_once(
         &self,
         path: &str,
+        nothing: &str,
         node: &mut Option<String>,
         index: u64,
     ) -> Result<u64, CatalogFailure> {
@@ -93,12 +98,11 @@ impl Consul {
             None => node.insert(self.node_name().await?),
         };
         let path = format!("{path}{}", super::path_part(name));
-        Ok(self.api.wait_newer(&path, index).await?.index)
+        self.api.wait_newer(&path, nothing, index, self.tokens.agent()).await
     }
 
     async fn node_name(&self) -> Result<String, CatalogFailure> {
-        let about: AgentSelf = self.api.get("/v1/agent/self", &[]).await?;
-        Ok(about.config.node_name)
+        self.api.get("/v1/agent/self", None, self.tokens.agent(), node_of).await
     }
 
     async fn look_when_poked(&self, events: &mpsc::Sender<CatalogEvent>, poke: &Notify) {
@@ -106,10 +110,10 @@ impl Consul {
         let mut delays = backoff();
         let mut next_look = Instant::now() + LOOK_EVERY;
         loop {
-            self.until_something_is_held().await;
+            self.held.until_any().await;
             tokio::select! {
                 () = poke.notified() => {}
-                () = self.changed.notified() => {}
+                () = self.held.until_changed() => {}
                 () = tokio::time::sleep_until(next_look) => {}
             }
             tokio::time::sleep(LOOK_PAUSE).await;
@@ -133,29 +137,35 @@ impl Consul {
 
     /// Compares what the agent holds with what it should hold, and checks with their last results.
     async fn news(&self, results: &mut Results) -> Result<Vec<CatalogEvent>, CatalogFailure> {
-        // What is settled only after the lists were made can't be compared with them.
-        let asked_at = self.clock.load(Ordering::Relaxed);
-        let entries = self.list_entries(&mark(META_INSTANCE, &self.instance.to_string())).await?;
-        let checks = self.list_checks("^_(herdlet|nomad)-task-").await?;
+        let listing = self.list().await?;
+        if !self.leftovers(&listing).is_empty() {
+            self.leftovers.notify_one();
+        }
+        let outdated = self.owners_with_other_tokens().await;
         let mut news = Vec::new();
         let mut known = BTreeSet::new();
-        for (owner, held) in
-            self.held().iter_mut().filter(|(_, held)| held.settled.is_some_and(|seen| seen < asked_at))
-        {
-            let own: BTreeMap<String, Entry> = entries
-                .iter()
-                .filter(|(_, entry)| entry.is_of(owner))
-                .map(|(id, entry)| (id.clone(), entry.clone()))
-                .collect();
-            if std::mem::take(&mut held.tell_again) {
+        let mut owners = self.held.owners();
+        let Owners { wanted, .. } = &mut *owners;
+        for (owner, wanted) in wanted.iter_mut() {
+            let is_settled = match wanted.known {
+                // What is under way says itself how it ends.
+                Known::Nothing => continue,
+                // That listing is no older than this one.
+                Known::Settled(number) if number >= listing.number => continue,
+                Known::Settled(_) => true,
+                Known::Differs => false,
+            };
+            if std::mem::take(&mut wanted.tell_again) {
                 results.retain(|(of, _), _| of != owner);
             }
-            if self.difference(&held.registrations, &own, &checks).is_some() {
+            let differs = || !self.differences(owner, &wanted.registrations, &listing).is_empty();
+            if is_settled && (outdated.contains(owner) || differs()) {
                 // Told once: whoever hears it looks, and settles it again.
-                held.settled = None;
+                wanted.known = Known::Differs;
                 news.push(CatalogEvent::Changed(owner.clone()));
             }
-            for registration in &held.registrations {
+            for registration in &wanted.registrations {
+                let checks = listing.checks(&registration.id);
                 // What a command says is told by whoever runs it.
                 for check in registration.checks.iter().filter(|check| check.kind.has_address()) {
                     let key = (owner.clone(), check.id.clone());
@@ -169,14 +179,8 @@ impl Consul {
                 }
             }
         }
-        let held = self.held();
-        results.retain(|key, _| known.contains(key) || held.contains_key(&key.0));
+        results.retain(|key, _| known.contains(key) || wanted.contains_key(&key.0));
         Ok(news)
-    }
-
-    async fn until_something_is_held(&self) {
-        // The sender lives in `self`.
-        let _ = self.held_count.subscribe().wait_for(|count| *count > 0).await;
     }
 }
 
@@ -202,6 +206,11 @@ fn backoff() -> impl Iterator<Item = Duration> {
         .with_jitter()
         .without_max_times()
         .build()
+}
+
+/// The name of the node in what the agent says of itself.
+pub(super) fn node_of(body: &[u8]) -> Result<String, serde_json::Error> {
+    serde_json::from_slice(body).map(|AgentSelf { config }| config.node_name)
 }
 
 #[derive(Deserialize)]

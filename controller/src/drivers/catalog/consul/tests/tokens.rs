@@ -1,0 +1,148 @@
+//! Tokens of services, against a real agent that denies by default.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+/// What the token of our agent may do: see all services, and write those without a token of their own.
+const RULES: &str = r#"agent_prefix "" { policy = "read" } node_prefix "" { policy = "read" }
+    service_prefix "" { policy = "write" }"#;
+
+struct Denying {
+    agent: Agent,
+    dir: tempfile::TempDir,
+    own: String,
+}
+
+impl Denying {
+    async fn start() -> Option<Self> {
+        let agent = Agent::start(true).await?;
+        agent.put("/v1/acl/policy", json!({ "Name": "ours", "Rules": RULES })).await;
+        let own = agent.put("/v1/acl/token", json!({ "Policies": [{ "Name": "ours" }] })).await;
+        let own = own["SecretID"].as_str().unwrap().to_owned();
+        Some(Self { agent, dir: tempfile::tempdir().unwrap(), own })
+    }
+
+    fn client(&self) -> Consul {
+        let config = ConsulConfig::resolve(Some(&self.agent.address), Some(self.own.clone()), |_| None);
+        let config = config.unwrap().with_service_tokens(Some(self.dir.path().to_owned()));
+        Consul::new(&config, InstanceId("0123456789abcdef".to_owned())).unwrap()
+    }
+
+    /// A token that may write `service`, in the file of `name`. Its accessor.
+    async fn give(&self, name: &str, service: &str) -> String {
+        let made = self
+            .agent
+            .put("/v1/acl/token", json!({ "ServiceIdentities": [{ "ServiceName": service }] }))
+            .await;
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, made["SecretID"].as_str().unwrap()).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        made["AccessorID"].as_str().unwrap().to_owned()
+    }
+
+    async fn revoke(&self, accessor: &str) {
+        let url = format!("{}/v1/acl/token/{accessor}", self.agent.address);
+        let request = reqwest::Client::new().delete(url).header("X-Consul-Token", MASTER);
+        assert!(request.send().await.unwrap().status().is_success());
+    }
+
+    /// Waits until the servers, not only the agent, know so many instances of a service.
+    async fn until_known(&self, service: &str, count: usize) {
+        let known = async {
+            let path = format!("/v1/catalog/service/{service}");
+            while self.agent.get(&path).await.as_array().map(Vec::len) != Some(count) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, known)
+            .await
+            .unwrap_or_else(|_| panic!("{count} instances of {service}"));
+    }
+}
+
+#[tokio::test]
+async fn one_refused_token_is_told_with_its_source_and_holds_no_other_service_back() {
+    let Some(ground) = Denying::start().await else { return };
+    ground.give("web", "web").await;
+    ground.give("denied", "another").await;
+    std::fs::write(ground.dir.path().join("public"), "s3cret").unwrap();
+    std::fs::set_permissions(ground.dir.path().join("public"), std::fs::Permissions::from_mode(0o644))
+        .unwrap();
+    let consul = ground.client();
+    let wanted = ["denied", "plain", "public", "web"].map(|name| registration(1, name, Vec::new()));
+    let error = consul.up(&owner(1), &wanted).await.unwrap_err();
+    let [denied, public] = &error.failures[..] else { panic!("{error}") };
+    let path = |name: &str| ground.dir.path().join(name).display().to_string();
+    assert!(
+        denied.why.contains(&format!("denied-http with the token in {}: Consul answers 403", path("denied"))),
+        "{error}"
+    );
+    assert!(public.why.contains(&format!("read the token in {}: it is open to everybody", path("public"))));
+    let counts = consul.counts(|_| true);
+    assert_eq!((counts.registered, counts.pending, counts.leaving), (2, 2, 0));
+    let [plain, web] = [&wanted[1], &wanted[3]].map(|wanted| wanted.id.clone());
+    assert_eq!(ground.agent.services().await, [plain, web]);
+    ground.until_known("web", 1).await;
+    // What was never there is taken back like the rest.
+    consul.down(&owner(1), &wanted).await.unwrap();
+    assert!(ground.agent.services().await.is_empty());
+    assert_eq!(consul.counts(|_| true), ServiceCounts::default());
+}
+
+/// A Consul agent goes on telling its servers with the token of the registration: one that was revoked before its service was taken back
+/// left the service in the catalogue for ever.
+#[tokio::test]
+async fn a_service_is_gone_from_the_whole_catalogue_also_when_its_token_was_revoked_first() {
+    let Some(ground) = Denying::start().await else { return };
+    let accessor = ground.give("web", "web").await;
+    let gone = ground.give("gone", "gone").await;
+    let consul = ground.client();
+    let wanted = ["web", "gone"].map(|name| registration(1, name, vec![tcp_check(name, 9)]));
+    consul.up(&owner(1), &wanted).await.unwrap();
+    ground.until_known("web", 1).await;
+    ground.until_known("gone", 1).await;
+    ground.revoke(&accessor).await;
+    ground.revoke(&gone).await;
+    std::fs::remove_file(ground.dir.path().join("gone")).unwrap();
+    // Who takes it back may be another process than who registered it.
+    ground.client().down(&owner(1), &wanted).await.unwrap();
+    assert!(ground.agent.services().await.is_empty());
+    ground.until_known("web", 0).await;
+    ground.until_known("gone", 0).await;
+}
+
+#[tokio::test]
+async fn a_token_that_was_replaced_is_the_one_that_consul_goes_on_with() {
+    let Some(ground) = Denying::start().await else { return };
+    let accessor = ground.give("web", "web").await;
+    let consul = Arc::new(ground.client());
+    let (sender, mut events) = mpsc::channel(8);
+    let stop = CancellationToken::new();
+    let watch = tokio::spawn(Arc::clone(&consul).watch(sender, stop.clone()));
+    let wanted = [registration(1, "web", Vec::new())];
+    consul.up(&owner(1), &wanted).await.unwrap();
+    ground.until_known("web", 1).await;
+    assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
+    ground.give("web", "web").await;
+    ground.revoke(&accessor).await;
+    // Any change makes it look; else the next half minute.
+    consul.up(&owner(2), &[registration(2, "other", Vec::new())]).await.unwrap();
+    let event = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
+    assert_eq!(event, CatalogEvent::Changed(owner(1)));
+    let Sight::Foreign { why } = consul.look(&owner(1), &wanted).await.unwrap() else { panic!("not seen") };
+    assert!(why.contains("another token"), "{why}");
+    consul.up(&owner(1), &wanted).await.unwrap();
+    assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
+    // The agent tells its servers of changes again.
+    let moved = Registration { port: 9, ..wanted[0].clone() };
+    consul.up(&owner(1), &[moved]).await.unwrap();
+    let told = async {
+        while ground.agent.get("/v1/catalog/service/web").await[0]["ServicePort"] != 9 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.expect("the servers hear of it");
+    stop.cancel();
+    watch.await.unwrap();
+}
