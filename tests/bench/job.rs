@@ -39,7 +39,11 @@ impl Bench {
 
     /// Submits a job of `count` tasks; the answer says that it is accepted and durable.
     pub(super) fn submit(&self, kind: &str, count: usize, config: &str) {
-        let text = manifest(kind, count, config);
+        self.apply(&manifest(kind, count, config));
+    }
+
+    /// Submits these documents.
+    pub(super) fn apply(&self, text: &str) {
         let body = serde_json::json!({ "files": [{ "name": "bench.yaml", "text": text }] });
         let answer = self.ask("POST", "/v1/herdlet/apply", &body.to_string());
         assert_eq!(answer.status, 200, "{}", answer.body);

@@ -9,6 +9,7 @@
 //! - [`durable`]: what is written to the database.
 //! - [`rest`]: what an agent costs that has nothing to do, with and without tasks.
 //! - [`adoption`]: a killed agent that finds its tasks again.
+//! - [`checks`]: what checks cost that the agent makes.
 //! - [`output`]: how fast a task can write its log.
 //! - [`machine`]: what the same work costs without herdlet.
 //! - [`ground`]: where it takes place.
@@ -18,6 +19,7 @@
 #![expect(clippy::expect_used, reason = "a measure that can't go on says why and ends")]
 
 mod adoption;
+mod checks;
 mod cost;
 mod durable;
 mod ground;
@@ -36,7 +38,7 @@ use table::Table;
 /// A measure: prints one row or more.
 type Measure = fn(&mut Table, &Ground);
 
-const MEASURES: [(&str, Measure); 12] = [
+const MEASURES: [(&str, Measure); 14] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -48,6 +50,8 @@ const MEASURES: [(&str, Measure); 12] = [
     ("look", rest::a_look),
     ("adoption", adoption::after_kill),
     ("memory-back", rest::memory_comes_back),
+    ("checks", checks::http),
+    ("hanging-checks", checks::hanging),
     ("output", output::throughput),
 ];
 

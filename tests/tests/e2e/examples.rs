@@ -16,13 +16,16 @@ use rustix::process::Signal;
 use crate::common::{is_root, start_run};
 
 /// The examples that have a test below, in `run.rs` or in `traefik.rs`.
-const TOLD: [&str; 10] = [
+const TOLD: [&str; 13] = [
+    "canary",
+    "check-restart",
     "dispatch",
     "hello",
     "identity",
     "periodic",
     "placement",
     "sidecar",
+    "tag-override",
     "volume",
     "web",
     "web-consul",
@@ -162,5 +165,83 @@ fn web_consul_is_registered_and_checked_by_consul() {
     });
     agent.cli(&["delete", "web-consul", "--wait"]).success();
     assert!(consul.ids("web-consul").is_empty());
+    agent.finish();
+}
+
+#[test]
+fn check_restart_restarts_what_is_stuck() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&fs::read_to_string(example("check-restart")).unwrap());
+    let before = agent.single("check-restart.worker[0]", "worker");
+    agent.cli(&["exec", "check-restart", "--", "touch", "local/stuck"]).success();
+    let told = wait::until("that it will be restarted", || {
+        let told = agent.cli(&["explain", "check-restart"]).success().stdout;
+        told.contains("restarts unless check moves of service worker passes").then_some(told)
+    });
+    assert!(told.contains("it is stuck"), "what the check said: {told}");
+    wait::until_true("it is another process", || {
+        agent.members().iter().any(|member| member.alloc == before.alloc && member.pid != before.pid)
+    });
+    agent.cli(&["wait", "check-restart", "--timeout", "30s"]).success();
+    let events = agent.cli(&["describe", "check-restart"]).success().stdout;
+    assert!(events.contains("healthcheck: check \"moves\" unhealthy"), "{events}");
+    agent.finish();
+}
+
+#[test]
+fn canary_is_seen_under_its_own_tags_until_it_is_promoted() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let text = fs::read_to_string(example("canary")).unwrap();
+    agent.apply_and_wait(&text);
+    let tags = || {
+        let listed = http::get(&agent.peer(), "/v1/service/canary").unwrap().json();
+        let mut tags: Vec<String> = listed
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["Tags"][0].as_str().unwrap().to_owned())
+            .collect();
+        tags.sort();
+        tags
+    };
+    assert_eq!(tags(), ["live", "live"]);
+    let next = agent.home.write("next.yaml", &text.replace("RELEASE: \"1\"", "RELEASE: \"2\""));
+    agent.cli(&["apply", "-f", next.to_str().unwrap()]).success();
+    wait::until_true("the canary is listed beside the others", || tags() == ["canary", "live", "live"]);
+    // Healthy for long enough.
+    wait::until_true("it may be promoted", || agent.cli(&["promote", "canary"]).code == 0);
+    agent.cli(&["wait", "canary", "--timeout", "60s"]).success();
+    assert_eq!(tags(), ["live", "live"]);
+    agent.finish();
+}
+
+#[test]
+fn tag_override_keeps_what_others_write() {
+    if !is_root() {
+        return;
+    }
+    let Some(consul) = Consul::start(Access::Open) else { return };
+    let mut agent = Agent::start_with(Setup::default().env("CONSUL_HTTP_ADDR", consul.address()));
+    agent.apply_and_wait(&fs::read_to_string(example("tag-override")).unwrap());
+    let id = wait::until("the registration", || consul.ids("tag-override").pop());
+    let mut entry = consul.services()[&id].clone();
+    assert_eq!(entry["Tags"], serde_json::json!(["replica"]));
+    // As the agent's own API takes it; servers' changes come to the agent the same way.
+    entry["Tags"] = serde_json::json!(["primary"]);
+    entry["Name"] = entry["Service"].take();
+    entry.as_object_mut().unwrap().retain(|key, _| {
+        ["ID", "Name", "Tags", "Address", "Port", "Meta", "EnableTagOverride"].contains(&key.as_str())
+    });
+    consul.put("/v1/agent/service/register", &entry.to_string());
+    // Something else changes, so that everything is looked at.
+    let other = fs::read_to_string(example("web-consul")).unwrap();
+    agent.apply_and_wait(&other);
+    assert_eq!(consul.services()[&id]["Tags"], serde_json::json!(["primary"]));
     agent.finish();
 }

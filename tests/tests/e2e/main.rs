@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that can't go on says why and ends")]
 
 mod agent;
+mod checks;
 mod clients;
 mod collect;
 mod common;

@@ -1,0 +1,135 @@
+//! What checks cost that the agent itself makes.
+
+use std::{
+    fmt::Write as _,
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use herdlet_tests::e2e::wait;
+
+use super::{cost, ground::Ground, job::Bench, table::Table};
+
+/// So many services, each with a check.
+const COUNT: usize = 1_000;
+const INTERVAL: Duration = Duration::from_secs(10);
+/// How long they are watched.
+const REST: Duration = Duration::from_secs(60);
+/// By then every check has been made a few times, and what only the start needed was given back.
+const SETTLED: Duration = Duration::from_secs(35);
+
+/// 1,000 http checks, one every ten seconds each.
+pub(super) fn http(table: &mut Table, ground: &Ground) {
+    let target = Target::start(Answers::Always);
+    let bench = Bench::new(ground);
+    bench.apply(&manifest(target.port, 0));
+    bench.until_running(1);
+    wait::pause(SETTLED);
+    let before = cost::pss_kib([bench.agent.pid()]);
+    bench.apply(&manifest(target.port, COUNT));
+    wait::pause(SETTLED);
+    let made = target.asked();
+    let (cpu, began) = (cost::cpu([bench.agent.pid()]), Instant::now());
+    wait::pause(REST);
+    let cpu = cost::cpu([bench.agent.pid()]).saturating_sub(cpu).as_secs_f64();
+    let made = target.asked() - made;
+    table.row(
+        &format!("{COUNT} http checks, each every {} s: processor time of the agent", INTERVAL.as_secs()),
+        format_args!("{:.2} % of a core", 100.0 * cpu / began.elapsed().as_secs_f64()),
+        "≤ 3 %",
+        &format!("{:.0} µs for each of {made}", cpu * 1e6 / made as f64),
+    );
+    let grown = cost::pss_kib([bench.agent.pid()]).saturating_sub(before) as f64 / 1024.0;
+    table.row(&format!("{COUNT} http checks: memory (PSS)"), format_args!("{grown:.1} MB"), "≤ 10 MB", "");
+    bench.agent.finish();
+}
+
+/// 1,000 targets that take a request and never answer, and one that answers.
+pub(super) fn hanging(table: &mut Table, ground: &Ground) {
+    let (silent, healthy) = (Target::start(Answers::Never), Target::start(Answers::Always));
+    let bench = Bench::new(ground);
+    let second = service(COUNT, healthy.port, "1s");
+    bench.apply(&(manifest(silent.port, COUNT) + &second));
+    bench.until_running(1);
+    wait::pause(SETTLED);
+    let (made, began) = (healthy.asked(), Instant::now());
+    wait::pause(REST);
+    let made = healthy.asked() - made;
+    table.row(
+        &format!("a check every second beside {COUNT} whose targets hang: how often it is made"),
+        format_args!("{:.2} a second", made as f64 / began.elapsed().as_secs_f64()),
+        "≥ 0.95",
+        "",
+    );
+    bench.agent.finish();
+}
+
+/// One task that sleeps, with so many services that are checked.
+fn manifest(port: u16, count: usize) -> String {
+    let mut text = String::from(
+        "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: bench}\nspec:\n  groups:\n    - name: g\n      \
+         tasks: [{name: t, driver: raw_exec, config: {command: sleep, args: [\"100000\"]}}]\n      services:\n",
+    );
+    text.push_str("        - {name: plain, port: 1}\n");
+    for index in 0..count {
+        text.push_str(&service(index, port, "10s"));
+    }
+    text
+}
+
+fn service(index: usize, port: u16, interval: &str) -> String {
+    let mut line = String::new();
+    let _ = writeln!(
+        line,
+        "        - {{name: s{index}, port: {port}, checks: [{{type: http, path: /, interval: {interval}, timeout: 9s}}]}}"
+    );
+    line
+}
+
+/// Whether a target answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    Always,
+    Never,
+}
+
+/// A server of this process.
+struct Target {
+    port: u16,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Target {
+    fn start(answers: Answers) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let port = listener.local_addr().expect("it is bound").port();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            let mut open = Vec::new();
+            for mut stream in listener.incoming().flatten() {
+                count.fetch_add(1, Ordering::Relaxed);
+                match answers {
+                    Answers::Never => open.push(stream),
+                    Answers::Always => {
+                        // Who asks and goes away is none of this one's business.
+                        let _ = stream.read(&mut [0; 1_024]);
+                        let _ = stream.write_all(
+                            b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+                        );
+                    }
+                }
+            }
+        });
+        Self { port, asked }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
