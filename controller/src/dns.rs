@@ -18,8 +18,14 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use crate::http;
+
 pub(crate) use message::{Over, answer};
 pub use zone::Zone;
+
+/// More are of no use: answers that don't fit into a datagram are rare, and read at once. Where few files may be open these are
+/// as few as any listener's.
+const CONNECTIONS_MAX: usize = 64;
 
 /// Bytes of a query. A name has 255 at most; the rest is room for options.
 const QUERY_MAX: usize = 4_096;
@@ -40,9 +46,8 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        // Answers that don't fit into a datagram are rare, and read at once.
         Self {
-            connections_max: 64,
+            connections_max: CONNECTIONS_MAX.min(http::Limits::default().connections_max),
             idle_max: Duration::from_secs(5),
             connection_max: Duration::from_secs(60),
         }

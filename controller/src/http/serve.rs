@@ -64,7 +64,7 @@ impl Default for Limits {
 /// More serve nobody.
 const CONNECTIONS_MAX: usize = 512;
 
-/// An eighth of the files that this process may open, for each of three listeners: whoever can connect takes at most so much,
+/// An eighth of the files that this process may open, for each of four listeners: whoever can connect takes at most so much,
 /// and tasks are started with the rest.
 fn connections_max() -> usize {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;

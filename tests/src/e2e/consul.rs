@@ -89,6 +89,11 @@ impl Consul {
         format!("http://127.0.0.1:{}", self.ports[0])
     }
 
+    /// The port of its API.
+    pub fn port(&self) -> u16 {
+        self.ports[0]
+    }
+
     /// GET with the token.
     pub fn get(&self, path: &str) -> Option<Answer> {
         http::request(&Peer::Port(self.ports[0]), "GET", path, &[("X-Consul-Token", TOKEN)], "")

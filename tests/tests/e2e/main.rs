@@ -14,6 +14,7 @@ mod crash;
 mod deployments;
 mod disk;
 mod dispatch;
+mod dns;
 mod drift;
 mod examples;
 mod faults;

@@ -1,9 +1,9 @@
-//! Traefik finds services by its Nomad provider, following events or asking again and again, and loses no request while they
-//! are rolled out, scaled and restarted.
+//! Traefik finds services by its Nomad provider and by its Consul catalogue, following events or asking again and again, and
+//! loses no request while they are rolled out, scaled and restarted.
 
 use std::{
     fs::File,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -11,7 +11,8 @@ use std::{
 
 use herdlet_tests::{
     e2e::{
-        agent::Agent,
+        agent::{Agent, Setup},
+        consul::{Access, Consul},
         http::{self, Peer},
         ports, wait,
     },
@@ -20,11 +21,40 @@ use herdlet_tests::{
 
 use crate::common::{TOKEN, is_root, on_loopback};
 
-/// How Traefik learns of changes.
+/// Where Traefik learns of services. Each follows changes or asks again and again.
+#[derive(Debug, Clone, Copy)]
+enum Catalogue {
+    /// An agent's own, at its API on this port.
+    Nomad(u16),
+    /// A Consul on this port.
+    Consul(u16),
+}
+
+/// How it learns of changes.
 #[derive(Debug, Clone, Copy)]
 enum Learns {
     FromEvents,
     ByAsking,
+}
+
+impl Catalogue {
+    fn arguments(self, learns: Learns) -> Vec<String> {
+        let (name, address) = match self {
+            Self::Nomad(port) => ("nomad", format!("http://127.0.0.1:{port}")),
+            Self::Consul(port) => ("consulcatalog", format!("127.0.0.1:{port}")),
+        };
+        let watch = matches!(learns, Learns::FromEvents);
+        let mut arguments = vec![
+            format!("--providers.{name}.endpoint.address={address}"),
+            format!("--providers.{name}.exposedbydefault=false"),
+            format!("--providers.{name}.refreshinterval=1s"),
+            format!("--providers.{name}.watch={watch}"),
+        ];
+        if let Self::Nomad(_) = self {
+            arguments.push(format!("--providers.nomad.endpoint.token={TOKEN}"));
+        }
+        arguments
+    }
 }
 
 /// A running Traefik on a port of loopback.
@@ -34,16 +64,12 @@ struct Traefik {
 }
 
 impl Traefik {
-    fn start(program: &Path, log: &Path, api: u16, learns: Learns) -> Self {
+    fn start(program: &Path, log: &Path, catalogue: Catalogue, learns: Learns) -> Self {
         let [port] = ports::free();
         let log = File::create(log).unwrap();
-        let watch = matches!(learns, Learns::FromEvents);
         let process = Command::new(program)
             .arg(format!("--entrypoints.web.address=127.0.0.1:{port}"))
-            .arg(format!("--providers.nomad.endpoint.address=http://127.0.0.1:{api}"))
-            .arg(format!("--providers.nomad.endpoint.token={TOKEN}"))
-            .arg(format!("--providers.nomad.watch={watch}"))
-            .args(["--providers.nomad.exposedbydefault=false", "--providers.nomad.refreshinterval=1s"])
+            .args(catalogue.arguments(learns))
             .args(["--providers.providersthrottleduration=100ms", "--log.level=DEBUG"])
             .args(["--global.checknewversion=false", "--global.sendanonymoususage=false"])
             .stdin(Stdio::null())
@@ -84,6 +110,61 @@ impl Drop for Traefik {
     }
 }
 
+/// A service of two replicas, and whoever knows which of them are listed.
+struct Story<'s> {
+    agent: &'s mut Agent,
+    /// The manifest of a release.
+    manifest: &'s dyn Fn(&str) -> String,
+    /// The ids of what is listed, in any form.
+    listed: &'s dyn Fn(&Agent) -> String,
+}
+
+impl Story<'_> {
+    /// Rolls, scales and restarts the service while `proxies` are asked for it.
+    fn tell(mut self, proxies: &[Traefik]) {
+        self.agent.apply_and_wait(&(self.manifest)("first"));
+        for proxy in proxies {
+            wait::until_true("Traefik routes to the service", || proxy.asked().as_deref() == Ok("first\n"));
+        }
+        let done = AtomicBool::new(false);
+        let asked: Vec<_> = std::thread::scope(|scope| {
+            let clients: Vec<_> =
+                proxies.iter().map(|proxy| scope.spawn(|| proxy.asked_until(&done))).collect();
+            let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.change()));
+            done.store(true, Ordering::Relaxed);
+            let asked = clients.into_iter().map(|client| client.join().unwrap()).collect();
+            changed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            asked
+        });
+        for ((answered, failed), proxy) in asked.into_iter().zip(proxies) {
+            assert!(
+                failed.is_empty() && answered > 100,
+                "{answered} answered, {} failed: {failed:?}",
+                failed.len()
+            );
+            assert_eq!(proxy.asked().as_deref(), Ok("second\n"));
+        }
+    }
+
+    /// A new version, another count and back, a restart of one replica after the other.
+    fn change(&mut self) {
+        self.agent.apply_and_wait(&(self.manifest)("second"));
+        for count in ["3", "2"] {
+            self.agent.cli(&["scale", "web-traefik", count, "--wait"]).success();
+        }
+        for index in 0..2 {
+            let name = format!("web-traefik.web[{index}]");
+            self.agent.cli(&["restart", &name]).success();
+            let replica = self.agent.alloc(&name).unwrap().id();
+            let is_listed = || (self.listed)(self.agent).contains(&replica);
+            wait::until_true("the replica has left the list", || !is_listed());
+            wait::until_true("the replica is back", is_listed);
+            // Until whoever asks once a second has asked.
+            wait::pause(Duration::from_millis(1_500));
+        }
+    }
+}
+
 /// The example, as this release of it.
 fn web(python: &Path, release: &str) -> String {
     let example = include_str!("../../../manifests/web-traefik.yaml");
@@ -91,60 +172,44 @@ fn web(python: &Path, release: &str) -> String {
     text.replace("exec python3", &format!("exec {}", python.display()))
 }
 
+/// What the stories need; none where this machine has not got it.
+fn programs() -> Option<(PathBuf, PathBuf)> {
+    if !is_root() {
+        return None;
+    }
+    Some((environment::component(environment::PYTHON)?, environment::component(environment::TRAEFIK)?))
+}
+
+/// One that follows changes, and one that asks again and again.
+fn proxies(program: &Path, agent: &Agent, catalogue: Catalogue) -> [Traefik; 2] {
+    let log = |name: &str| agent.home.path().join(name);
+    [
+        Traefik::start(program, &log("events.log"), catalogue, Learns::FromEvents),
+        Traefik::start(program, &log("asking.log"), catalogue, Learns::ByAsking),
+    ]
+}
+
 #[test]
 fn no_request_through_traefik_fails_while_its_service_is_rolled_scaled_and_restarted() {
-    if !is_root() {
-        return;
-    }
-    let (Some(python), Some(program)) =
-        (environment::component(environment::PYTHON), environment::component(environment::TRAEFIK))
-    else {
-        return;
-    };
+    let Some((python, program)) = programs() else { return };
     let (mut agent, api) = on_loopback();
-    let log = |name: &str| agent.home.path().join(name);
-    let proxies = [
-        Traefik::start(&program, &log("events.log"), api, Learns::FromEvents),
-        Traefik::start(&program, &log("asking.log"), api, Learns::ByAsking),
-    ];
-    agent.apply_and_wait(&web(&python, "first"));
-    for proxy in &proxies {
-        wait::until_true("Traefik routes to the service", || proxy.asked().as_deref() == Ok("first\n"));
-    }
-    let done = AtomicBool::new(false);
-    let asked = std::thread::scope(|scope| {
-        let clients = proxies.each_ref().map(|proxy| scope.spawn(|| proxy.asked_until(&done)));
-        let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| change(&mut agent, &python)));
-        done.store(true, Ordering::Relaxed);
-        let asked = clients.map(|client| client.join().unwrap());
-        changed.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        asked
-    });
-    for ((answered, failed), proxy) in asked.into_iter().zip(&proxies) {
-        assert!(
-            failed.is_empty() && answered > 100,
-            "{answered} answered, {} failed: {failed:?}",
-            failed.len()
-        );
-        assert_eq!(proxy.asked().as_deref(), Ok("second\n"));
-    }
+    let proxies = proxies(&program, &agent, Catalogue::Nomad(api));
+    let manifest = |release: &str| web(&python, release);
+    let listed = |agent: &Agent| http::get(&agent.peer(), "/v1/service/web").unwrap().body;
+    Story { agent: &mut agent, manifest: &manifest, listed: &listed }.tell(&proxies);
     drop(proxies);
     agent.finish();
 }
 
-/// A new version, another count and back, a restart of one replica after the other.
-fn change(agent: &mut Agent, python: &Path) {
-    agent.apply_and_wait(&web(python, "second"));
-    for count in ["3", "2"] {
-        agent.cli(&["scale", "web-traefik", count, "--wait"]).success();
-    }
-    for index in 0..2 {
-        agent.cli(&["restart", &format!("web-traefik.web[{index}]")]).success();
-        let replica = agent.alloc(&format!("web-traefik.web[{index}]")).unwrap().id();
-        let listed = || http::get(&agent.peer(), "/v1/service/web").unwrap().body.contains(&replica);
-        wait::until_true("the replica has left the list", || !listed());
-        wait::until_true("the replica is back", listed);
-        // Until whoever asks once a second has asked.
-        wait::pause(Duration::from_millis(1_500));
-    }
+#[test]
+fn none_fails_either_where_traefik_learns_of_the_service_from_consul() {
+    let Some((python, program)) = programs() else { return };
+    let Some(consul) = Consul::start(Access::Open) else { return };
+    let mut agent = Agent::start_with(Setup::default().env("CONSUL_HTTP_ADDR", consul.address()));
+    let proxies = proxies(&program, &agent, Catalogue::Consul(consul.port()));
+    let manifest = |release: &str| web(&python, release).replace("provider: nomad", "provider: consul");
+    let listed = |_: &Agent| consul.get("/v1/health/service/web?passing").unwrap().body;
+    Story { agent: &mut agent, manifest: &manifest, listed: &listed }.tell(&proxies);
+    drop(proxies);
+    agent.finish();
 }
