@@ -119,9 +119,8 @@ impl Target {
                     Answers::Always => {
                         // Who asks and goes away is none of this one's business.
                         let _ = stream.read(&mut [0; 1_024]);
-                        let _ = stream.write_all(
-                            b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-                        );
+                        let _ = stream
+                            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
                     }
                 }
             }

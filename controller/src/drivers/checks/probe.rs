@@ -354,7 +354,8 @@ fn judge_script(outcome: &ExecOutcome) -> ProbeResult {
         0 => format!("exit code {}", exit.code),
         signal => format!("ended by signal {signal}"),
     };
-    ProbeResult::failure(cut(format!("{how}\n{output}")))
+    let colon = if output.is_empty() { "" } else { ": " };
+    ProbeResult::failure(cut(format!("{how}{colon}{output}")))
 }
 
 async fn judge(mut response: Response) -> ProbeResult {
