@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a broken promise is told by a panic")]
 
+mod consul;
 mod manifest;
 mod request;
 mod state;
@@ -26,7 +27,8 @@ pub struct Target {
 }
 
 /// Everything that is fed.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
+    Target { name: "consul", feed: consul::feed, seeds: consul::seeds },
     Target { name: "hcl", feed: manifest::feed_hcl, seeds: manifest::hcl_seeds },
     Target { name: "manifest", feed: manifest::feed, seeds: manifest::seeds },
     Target { name: "request", feed: request::feed, seeds: request::seeds },
@@ -91,6 +93,11 @@ mod tests {
     #[test]
     fn the_corpus_of_manifests_holds() {
         replay("manifest");
+    }
+
+    #[test]
+    fn the_corpus_of_consuls_answers_holds() {
+        replay("consul");
     }
 
     #[test]
