@@ -10,6 +10,7 @@
 //! - [`rest`]: what an agent costs that has nothing to do, with and without tasks.
 //! - [`adoption`]: a killed agent that finds its tasks again.
 //! - [`output`]: how fast a task can write its log.
+//! - [`services`]: services in a Consul; left out where there is none.
 //! - [`machine`]: what the same work costs without herdlet.
 //! - [`ground`]: where it takes place.
 //! - [`cost`]: what processes have cost so far, read from /proc.
@@ -25,6 +26,7 @@ mod job;
 mod machine;
 mod output;
 mod rest;
+mod services;
 mod starts;
 mod table;
 
@@ -36,7 +38,7 @@ use table::Table;
 /// A measure: prints one row or more.
 type Measure = fn(&mut Table, &Ground);
 
-const MEASURES: [(&str, Measure); 12] = [
+const MEASURES: [(&str, Measure); 13] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -49,6 +51,7 @@ const MEASURES: [(&str, Measure); 12] = [
     ("adoption", adoption::after_kill),
     ("memory-back", rest::memory_comes_back),
     ("output", output::throughput),
+    ("services", services::a_thousand),
 ];
 
 fn main() -> ExitCode {

@@ -9,6 +9,7 @@ mod agent;
 mod clients;
 mod collect;
 mod common;
+mod consul;
 mod crash;
 mod deployments;
 mod disk;
