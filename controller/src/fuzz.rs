@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a broken promise is told by a panic")]
 
+mod consul;
 mod dns;
 mod manifest;
 mod request;
@@ -27,7 +28,8 @@ pub struct Target {
 }
 
 /// Everything that is fed.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
+    Target { name: "consul", feed: consul::feed, seeds: consul::seeds },
     Target { name: "dns", feed: dns::feed, seeds: dns::seeds },
     Target { name: "hcl", feed: manifest::feed_hcl, seeds: manifest::hcl_seeds },
     Target { name: "manifest", feed: manifest::feed, seeds: manifest::seeds },
@@ -98,6 +100,11 @@ mod tests {
     #[test]
     fn the_corpus_of_dns_queries_holds() {
         replay("dns");
+    }
+
+    #[test]
+    fn the_corpus_of_consuls_answers_holds() {
+        replay("consul");
     }
 
     #[test]

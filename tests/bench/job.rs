@@ -29,7 +29,12 @@ pub(super) struct Bench {
 impl Bench {
     /// A fresh agent that has come to rest.
     pub(super) fn new(ground: &Ground) -> Self {
-        let setup = Setup { ground: ground.disk().to_owned(), ..Setup::default() };
+        Self::with(ground, |setup| setup)
+    }
+
+    /// The same, started differently.
+    pub(super) fn with(ground: &Ground, change: impl FnOnce(Setup) -> Setup) -> Self {
+        let setup = change(Setup { ground: ground.disk().to_owned(), ..Setup::default() });
         let agent =
             Agent::start_with(setup.env("HERDLET_RUNTIME_DIR", ground.runtime().display().to_string()));
         let instance = agent.home.instance().expect("an instance has a name");

@@ -11,6 +11,7 @@
 //! - [`adoption`]: a killed agent that finds its tasks again.
 //! - [`checks`]: what checks cost that the agent makes.
 //! - [`output`]: how fast a task can write its log.
+//! - [`services`]: services in a Consul; left out where there is none.
 //! - [`machine`]: what the same work costs without herdlet.
 //! - [`ground`]: where it takes place.
 //! - [`cost`]: what processes have cost so far, read from /proc.
@@ -27,6 +28,7 @@ mod job;
 mod machine;
 mod output;
 mod rest;
+mod services;
 mod starts;
 mod table;
 
@@ -38,7 +40,7 @@ use table::Table;
 /// A measure: prints one row or more.
 type Measure = fn(&mut Table, &Ground);
 
-const MEASURES: [(&str, Measure); 14] = [
+const MEASURES: [(&str, Measure); 15] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -53,6 +55,7 @@ const MEASURES: [(&str, Measure); 14] = [
     ("checks", checks::http),
     ("hanging-checks", checks::hanging),
     ("output", output::throughput),
+    ("services", services::a_thousand),
 ];
 
 fn main() -> ExitCode {

@@ -10,6 +10,7 @@
 //! - [`shown`]: what the agent shows of its allocations.
 //! - [`host`]: what the machine shows: processes, cgroups, mounts.
 //! - [`consul`]: a real Consul agent.
+//! - [`proxy`]: what stands between and answers wrongly.
 //! - [`http`]: one request over a socket.
 //! - [`ports`]: ports for what must have some.
 //! - [`wait`]: waiting for the world, with a deadline.
@@ -26,5 +27,6 @@ pub mod host;
 pub mod http;
 pub mod ports;
 pub mod program;
+pub mod proxy;
 pub mod shown;
 pub mod wait;

@@ -16,6 +16,8 @@ mod built_in;
 mod consul;
 
 pub use built_in::BuiltIn;
+#[cfg(any(test, fuzzing))]
+pub(crate) use consul::feed_consul;
 pub use consul::{Consul, ConsulConfig, ConsulConfigError, ServiceCounts, check_service_token};
 
 use crate::drivers::{

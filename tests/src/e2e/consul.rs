@@ -1,15 +1,17 @@
 //! A real Consul agent in development mode on ports of its own.
 //!
-//! In: whether it wants tokens. Out: its address and its API. It is ended when dropped.
+//! In: whether it wants tokens. Out: its address and its API, and ways to disturb it. It is ended when dropped.
 
 use std::{
     path::PathBuf,
     process::{Child, Command, Stdio},
 };
 
-use serde_json::Value;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
 use super::{
+    host,
     http::{self, Answer, Peer},
     ports, wait,
 };
@@ -55,13 +57,22 @@ impl Consul {
     /// # Panics
     /// When it can't be started.
     pub fn launch(&mut self) {
+        self.begin();
+        wait::until_true("consul has a leader and lets us register", || self.is_ready());
+    }
+
+    /// Starts it.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn begin(&mut self) {
         let [http, server, serf, grpc] = self.ports;
         let mut config = format!(
             "disable_update_check=true ports {{ dns=-1 server={server} serf_lan={serf} serf_wan=-1 grpc={grpc} }}"
         );
         if self.access == Access::Denied {
             config.push_str(&format!(
-                " acl {{ enabled=true default_policy=\"deny\" tokens {{ master=\"{TOKEN}\" }} }}"
+                " acl {{ enabled=true default_policy=\"deny\" tokens {{ master=\"{TOKEN}\" agent=\"{TOKEN}\" }} }}"
             ));
         }
         let mut command = Command::new(&self.program);
@@ -69,11 +80,63 @@ impl Consul {
         command.arg(format!("-http-port={http}")).args(["-hcl", &config]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().expect("consul can be started"));
-        wait::until_true("consul has a leader and lets us register", || {
-            let leader = self.get("/v1/status/leader").filter(|answer| answer.status == 200);
-            leader.is_some_and(|answer| answer.body.len() > 4)
-                && self.get("/v1/agent/services").is_some_and(|answer| answer.status == 200)
-        });
+    }
+
+    /// Whether it has a leader.
+    pub fn is_ready(&self) -> bool {
+        let leader = self.get("/v1/status/leader").filter(|answer| answer.status == 200);
+        leader.is_some_and(|answer| answer.body.len() > 4)
+            && self.get("/v1/agent/services").is_some_and(|answer| answer.status == 200)
+    }
+
+    /// Its pid.
+    ///
+    /// # Panics
+    /// When it doesn't run.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("consul runs").id()
+    }
+
+    /// Lets it stand still: connections are taken by the kernel, and nothing is answered.
+    ///
+    /// # Panics
+    /// When it doesn't run.
+    pub fn freeze(&self) {
+        host::signal(self.pid(), Signal::STOP);
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Panics
+    /// When it doesn't run.
+    pub fn thaw(&self) {
+        host::signal(self.pid(), Signal::CONT);
+    }
+
+    /// Makes a token that may do what `rules` say: its accessor and its secret.
+    ///
+    /// # Panics
+    /// When Consul refuses.
+    pub fn token(&self, name: &str, rules: &str) -> (String, String) {
+        self.put("/v1/acl/policy", &json!({ "Name": name, "Rules": rules }).to_string());
+        let made = self.put("/v1/acl/token", &json!({ "Policies": [{ "Name": name }] }).to_string()).json();
+        let text = |key: &str| made[key].as_str().expect("a token").to_owned();
+        (text("AccessorID"), text("SecretID"))
+    }
+
+    /// Revokes a token.
+    ///
+    /// # Panics
+    /// When Consul refuses.
+    pub fn revoke(&self, accessor: &str) {
+        self.send("DELETE", &format!("/v1/acl/token/{accessor}"), "");
+    }
+
+    /// How many instances of a service the servers know.
+    pub fn known(&self, service: &str) -> usize {
+        let answer = self.get(&format!("/v1/catalog/service/{service}"));
+        let answer = answer.filter(|answer| answer.status == 200).map(|answer| answer.json());
+        answer.and_then(|list| list.as_array().map(Vec::len)).unwrap_or_default()
     }
 
     /// Ends it; what was registered is forgotten.
@@ -103,11 +166,16 @@ impl Consul {
     ///
     /// # Panics
     /// When Consul refuses.
-    pub fn put(&self, path: &str, body: &str) {
+    pub fn put(&self, path: &str, body: &str) -> Answer {
+        self.send("PUT", path, body)
+    }
+
+    fn send(&self, method: &str, path: &str, body: &str) -> Answer {
         let answer =
-            http::request(&Peer::Port(self.ports[0]), "PUT", path, &[("X-Consul-Token", TOKEN)], body);
+            http::request(&Peer::Port(self.ports[0]), method, path, &[("X-Consul-Token", TOKEN)], body);
         let answer = answer.expect("consul answers");
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer
     }
 
     /// The agent's services by id.

@@ -10,6 +10,7 @@ mod checks;
 mod clients;
 mod collect;
 mod common;
+mod consul;
 mod crash;
 mod deployments;
 mod disk;

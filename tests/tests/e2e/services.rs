@@ -333,26 +333,34 @@ impl Refusing {
         let consents = std::sync::Arc::clone(&willing);
         // It ends with the test's process.
         std::thread::spawn(move || {
+            let mut services = serde_json::Map::new();
             for mut stream in listener.incoming().flatten() {
-                let line = read_request(&mut stream);
-                let refused = line.contains("/deregister/") && !consents.load(Ordering::SeqCst);
-                let (status, body) = if refused {
-                    ("403 Forbidden", "Permission denied: token lacks permission")
-                } else {
-                    ("200 OK", "{}")
-                };
-                let length = body.len();
+                let (line, body) = read_request(&mut stream);
+                let (mut status, mut answer) = ("200 OK", "{}".to_owned());
+                if line.contains("/deregister/") && !consents.load(Ordering::SeqCst) {
+                    (status, answer) =
+                        ("403 Forbidden", "Permission denied: token lacks permission".to_owned());
+                } else if line.contains("/deregister/") {
+                    services.clear();
+                } else if line.contains("/register") {
+                    let mut service: serde_json::Value = serde_json::from_str(&body).unwrap();
+                    service["Service"] = service["Name"].clone();
+                    services.insert(service["ID"].as_str().unwrap().to_owned(), service);
+                } else if line.contains("/agent/services") {
+                    answer = serde_json::to_string(&services).unwrap();
+                }
+                let length = answer.len();
                 let head =
                     format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
-                let _ = stream.write_all(format!("{head}{body}").as_bytes());
+                let _ = stream.write_all(format!("{head}{answer}").as_bytes());
             }
         });
         Self { address, willing }
     }
 }
 
-/// A request to its end; its first line.
-fn read_request(stream: &mut std::net::TcpStream) -> String {
+/// A request to its end: its first line and its body.
+fn read_request(stream: &mut std::net::TcpStream) -> (String, String) {
     use std::io::{BufRead as _, Read as _};
 
     let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
@@ -368,8 +376,9 @@ fn read_request(stream: &mut std::net::TcpStream) -> String {
             length = value.trim().parse().unwrap_or(0);
         }
     }
-    let _ = reader.take(length).read_to_end(&mut Vec::new());
-    first
+    let mut body = String::new();
+    let _ = reader.take(length).read_to_string(&mut body);
+    (first, body)
 }
 
 #[test]

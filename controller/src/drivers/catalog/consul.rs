@@ -22,12 +22,16 @@ use tokio::sync::Notify;
 mod client;
 mod config;
 mod entry;
+#[cfg(any(test, fuzzing))]
+mod fed;
 mod held;
 mod listing;
 mod tokens;
 mod watching;
 
 pub use config::{ConsulConfig, ConsulConfigError};
+#[cfg(any(test, fuzzing))]
+pub(crate) use fed::feed as feed_consul;
 pub use held::ServiceCounts;
 pub use tokens::check_service_token;
 
