@@ -96,6 +96,9 @@ pub enum CheckStatus {
 }
 
 impl CheckStatus {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Pending, Self::Success, Self::Warning, Self::Failure];
+
     /// Nomad's word for it; `warning` is Consul's.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -127,7 +130,8 @@ pub struct CheckResult {
     pub http_status: Option<u16>,
     /// When the status last changed.
     pub at: UnixNanos,
-    /// An agent before this one heard it: since then the check was not made again.
+    /// Nobody has made the check since: an agent before this one heard it, it is what holds until the first time, or the Consul that
+    /// makes it does not answer.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub stale: bool,
     /// What it says of the health of its allocation.
@@ -190,7 +194,6 @@ impl CheckResult {
         self.restarts.filter(|when| match self.status {
             CheckStatus::Pending | CheckStatus::Success => false,
             CheckStatus::Warning => !when.ignore_warnings,
-            // What an agent before this one has heard is no news.
             CheckStatus::Failure => true,
         } && !self.stale)
     }

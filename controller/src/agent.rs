@@ -37,7 +37,7 @@ use crate::{
     executor::{
         self, Executor, pressure,
         scripts::InTasks,
-        services::{Services, sweep_consul, task_index},
+        services::{self, Services, sweep_consul, task_index},
     },
     fingerprint,
     instance::{Instance, boot_id},
@@ -140,6 +140,7 @@ impl Agent {
             services,
             host_env: executor::inheritable(std::env::vars()),
         });
+        services::restore_built_in(&context, now.boot, world.allocations());
         model.history().begin(BootClock.now().boot_ns);
         model.history().adopt(world.allocations().map(|(spec, _)| spec.id));
         let notes = remembered(notes, &model);

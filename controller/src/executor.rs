@@ -80,13 +80,16 @@ pub enum Kind {
     Start,
     /// Stops and removals of processes; they mostly wait.
     Stop,
-    /// Requests to catalogues.
+    /// Requests to a Consul.
     Catalog,
+    /// The built-in catalogue and checks: they wait for nothing.
+    BuiltIn,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Look, Self::Place, Self::Start, Self::Stop, Self::Catalog];
+    pub const ALL: [Self; 6] =
+        [Self::Look, Self::Place, Self::Start, Self::Stop, Self::Catalog, Self::BuiltIn];
 
     /// Its name in metrics.
     pub fn as_str(self) -> &'static str {
@@ -96,6 +99,7 @@ impl Kind {
             Self::Start => "start",
             Self::Stop => "stop",
             Self::Catalog => "catalog",
+            Self::BuiltIn => "built_in",
         }
     }
 }
@@ -167,13 +171,14 @@ fn limit_of(kind: Kind) -> Limit {
         Kind::Stop => 1_024,
         // They wait for a Consul that may hang, and share what they ask it; the requests have bounds of their own.
         Kind::Catalog => 1_024,
+        Kind::BuiltIn => 1_024,
     };
     let rate = match kind {
         // A node with thousands of services must not drown its Consul agent (whose own limit is about this) when it starts.
         Kind::Catalog => {
             Some(Rate { burst: NonZeroU32::MIN.saturating_add(CATALOG_BURST - 1), period: CATALOG_PERIOD })
         }
-        Kind::Look | Kind::Place | Kind::Start | Kind::Stop => None,
+        Kind::Look | Kind::Place | Kind::Start | Kind::Stop | Kind::BuiltIn => None,
     };
     Limit { concurrent: NonZeroU32::new(concurrent).unwrap_or(NonZeroU32::MIN), rate }
 }
@@ -326,6 +331,13 @@ fn kind_of(action: &Action) -> Kind {
             Verb::Up | Verb::Down | Verb::Look | Verb::Ask | Verb::Recover { .. },
             Target::Alloc(_, part @ (Part::Services | Part::Task(_, TaskPart::Services))),
         ) if is_for_consul(&action.subject, *part) => Kind::Catalog,
+        (
+            Verb::Up | Verb::Down | Verb::Look,
+            Target::Alloc(
+                _,
+                Part::Services | Part::Checks | Part::Task(_, TaskPart::Services | TaskPart::Checks),
+            ),
+        ) => Kind::BuiltIn,
         (Verb::Look | Verb::Ask | Verb::Recover { .. }, _) => Kind::Look,
         (Verb::Up | Verb::Down, _) => Kind::Place,
     }

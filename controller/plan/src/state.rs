@@ -108,10 +108,21 @@ pub struct Durable {
 }
 
 impl AllocState {
-    /// A check was made. Stored is what a new agent has to know: the status, and what was said when it changed.
-    pub fn learn_check(&mut self, result: CheckResult, boot_ns: u64) {
-        let before = self.durable.checks.get(&result.id);
-        if before.is_none_or(|before| before.status != result.status || before.restarts != result.restarts) {
+    /// A check was made. Stored is what a new agent has to know: the status, and what was said when it changed. What is stale is about
+    /// a time before: it counts where nothing else is known, else what is known is no news any more.
+    pub fn learn_check(&mut self, mut result: CheckResult, boot_ns: u64) {
+        match self.checks.get(&result.id) {
+            Some(known) if result.stale => result = CheckResult { stale: true, ..known.clone() },
+            Some(_) | None => {}
+        }
+        if !result.stale {
+            // Heard from an agent that made the same check under another id.
+            let name = (&result.task, &result.service, &result.check);
+            self.forget_checks(|known| {
+                known.stale && known.id != result.id && (&known.task, &known.service, &known.check) == name
+            });
+        }
+        if self.durable.checks.get(&result.id).is_none_or(|before| before.status != result.status) {
             self.durable.checks.insert(result.id.clone(), result.clone());
         }
         if result.restarts_now().is_some() {

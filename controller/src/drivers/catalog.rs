@@ -101,6 +101,17 @@ impl Catalogs {
         ))
     }
 
+    /// Whether a Consul answers in which these are to be registered. Nothing of them is to be anywhere else until then.
+    ///
+    /// # Errors
+    ///
+    /// When Consul can't be asked.
+    pub async fn ask(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
+        let (built_in, consul) = split(wanted);
+        self.built_in.up(owner, built_in);
+        self.consul.ask_for(owner, consul.len()).await
+    }
+
     /// Makes the catalogues hold exactly these registrations for `owner`.
     ///
     /// # Errors
@@ -110,6 +121,7 @@ impl Catalogs {
         let (built_in, consul) = split(wanted);
         self.built_in.up(owner, built_in);
         if consul.is_empty() && !self.consul.holds(owner) {
+            self.consul.forget_asked(owner);
             return Ok(());
         }
         self.consul.up(owner, &consul).await
@@ -124,6 +136,7 @@ impl Catalogs {
         let (_, consul) = split(known);
         self.built_in.down(owner);
         if consul.is_empty() && !self.consul.holds(owner) {
+            self.consul.forget_asked(owner);
             return Ok(());
         }
         self.consul.down(owner, &consul).await

@@ -1,7 +1,7 @@
 //! Checks that the agent itself makes: those of services in the built-in catalogue, and commands, which no Consul can run. One
 //! observer for each.
 //!
-//! In: the registrations of a task or group. Out: [`CheckReport`]s on a bounded channel, only when a check's status changes or
+//! In: the registrations of a task or group. Out: [`Heard`] on a bounded channel, only when a check's status changes or
 //! (rarely) when a failing one says something new; a Consul hears of every run of a command. The first run follows soon after the
 //! start, each further one an interval after the end of the one before. A slow or hanging target holds up nobody but its own check.
 //! It must not know what a result is good for. All other checks of services in Consul are made by Consul.
@@ -20,7 +20,7 @@ use std::{
 use futures_util::FutureExt as _;
 use herdlet_api_types::{
     AllocId, UnixNanos,
-    job::{CheckKind, Provider},
+    job::{CheckKind, InitialStatus, Provider},
     service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
 };
 use tokio::{sync::mpsc, time::Instant};
@@ -50,6 +50,20 @@ pub struct CheckReport {
     pub result: CheckResult,
 }
 
+/// News, and who tells them.
+#[derive(Debug)]
+pub struct Heard {
+    report: CheckReport,
+    by: CancellationToken,
+}
+
+impl Heard {
+    /// The news; none where the check has ended meanwhile.
+    pub fn if_current(self) -> Option<CheckReport> {
+        (!self.by.is_cancelled()).then_some(self.report)
+    }
+}
+
 /// All observers of this agent.
 #[derive(Debug)]
 pub struct Checks {
@@ -60,7 +74,7 @@ pub struct Checks {
 #[derive(Debug)]
 struct Shared {
     probe: Probe,
-    reports: mpsc::Sender<CheckReport>,
+    reports: mpsc::Sender<Heard>,
     lanes: Lanes,
     consul: Arc<Consul>,
 }
@@ -74,7 +88,7 @@ struct Observer {
 
 impl Checks {
     /// Observers that report to `reports`, run commands by `scripts`, and tell `consul` what those of its services say.
-    pub fn new(reports: mpsc::Sender<CheckReport>, scripts: Arc<dyn Scripts>, consul: Arc<Consul>) -> Self {
+    pub fn new(reports: mpsc::Sender<Heard>, scripts: Arc<dyn Scripts>, consul: Arc<Consul>) -> Self {
         let shared = Shared { probe: Probe::new(scripts), reports, lanes: Lanes::default(), consul };
         Self { shared: Arc::new(shared), running: Mutex::default() }
     }
@@ -129,7 +143,9 @@ impl Checks {
             alloc: registration.alloc,
             provider: registration.provider,
             streak: Streak::new(check.thresholds),
+            was_slow: false,
             last: None,
+            token: token.clone(),
         };
         tokio::spawn(token.clone().run_until_cancelled_owned(observation.run()));
         Observer { check: check.clone(), _end: token.drop_guard() }
@@ -159,7 +175,11 @@ struct Observation {
     alloc: AllocId,
     provider: Provider,
     streak: Streak,
+    /// Its last run took all the time it was given.
+    was_slow: bool,
     last: Option<Last>,
+    /// Ended: what it has said and nobody has heard yet counts no more.
+    token: CancellationToken,
 }
 
 /// What was reported last.
@@ -173,6 +193,12 @@ struct Last {
 /// Nobody listens any more.
 struct Ended;
 
+impl Drop for Observation {
+    fn drop(&mut self) {
+        self.shared.consul.forget_check(&self.check.id);
+    }
+}
+
 impl Observation {
     async fn run(self) {
         // Ended is what it becomes; there is nobody to tell.
@@ -182,7 +208,7 @@ impl Observation {
     async fn observe(mut self) -> Result<(), Ended> {
         let interval = self.check.interval.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
         if let Some(status) = self.check.initial_status {
-            self.report(ProbeResult::initial(status)).await?;
+            self.report_initial(status).await?;
         }
         // Checks that begin together drift apart: neither their first runs nor later ones come all at once.
         let share = f64::from(self.seed()) / f64::from(u32::MAX);
@@ -191,9 +217,10 @@ impl Observation {
         loop {
             let result = self.probe().await;
             let next = Instant::now() + pause;
+            self.was_slow = result.timed_out;
             if let Some(result) = self.streak.take(result) {
+                self.report(result.clone()).await?;
                 self.tell_consul(&result, next).await;
-                self.report(result).await?;
             }
             tokio::time::sleep_until(next).await;
             pause = interval;
@@ -203,11 +230,10 @@ impl Observation {
     /// Waiting for a place is our slowness, not the target's: the timeout begins after it.
     async fn probe(&self) -> ProbeResult {
         let timeout = self.check.timeout.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
-        let was_slow = self.last.as_ref().is_some_and(|last| last.result.timed_out);
         // On the heap: between two runs, which is most of the time, an observer takes little memory.
         let probe = Box::pin(self.shared.probe.run(self.alloc, &self.check, timeout));
         let probe = AssertUnwindSafe(probe).catch_unwind();
-        match self.shared.lanes.run(was_slow, tokio::time::timeout(timeout, probe)).await {
+        match self.shared.lanes.run(self.was_slow, tokio::time::timeout(timeout, probe)).await {
             Ok(Ok(result)) => result,
             // Checked no more, it would be healthy or not for ever.
             Ok(Err(_)) => ProbeResult::failure("nomad: the check panicked, a defect of the agent".to_owned()),
@@ -257,7 +283,19 @@ impl Observation {
             },
         };
         self.last = Some(Last { result, changed_at, reported: Instant::now() });
-        self.shared.reports.send(report).await.map_err(|_| Ended)
+        self.send(report).await
+    }
+
+    /// What holds until the check is made. It was not made, so it restarts nothing, and what is known from before counts more.
+    async fn report_initial(&mut self, status: InitialStatus) -> Result<(), Ended> {
+        let ProbeResult { status, output, .. } = ProbeResult::initial(status);
+        let result = CheckResult { status, output, at: wall_now(), stale: true, ..self.pending.clone() };
+        self.send(CheckReport { alloc: self.alloc, result }).await
+    }
+
+    async fn send(&self, report: CheckReport) -> Result<(), Ended> {
+        let heard = Heard { report, by: self.token.clone() };
+        self.shared.reports.send(heard).await.map_err(|_| Ended)
     }
 
     /// Of its id: the same for the same check.

@@ -20,6 +20,8 @@ use herdlet_plan::{
     event::{Event, Noticed},
     op::{Part, TaskIndex, TaskPart},
     registration::{self, Origin, RegistrationError},
+    state::{AllocState, Run, TaskState},
+    time::BootId,
 };
 use herdlet_runtime::Inbox;
 use tokio::sync::mpsc;
@@ -28,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     drivers::{
         catalog::{BuiltIn, CatalogError, CatalogEvent, Catalogs, Consul, ConsulConfig, ServiceOwner},
-        checks::{CheckReport, Checks, Scripts},
+        checks::{CheckReport, Checks, Heard, Scripts},
         sight::Sight,
     },
     executor::{Context, PlaceVerb, Workload, retry},
@@ -50,7 +52,7 @@ pub struct Services {
 
 /// What catalogues and checks tell.
 pub struct News {
-    reports: mpsc::Receiver<CheckReport>,
+    reports: mpsc::Receiver<Heard>,
     events: mpsc::Receiver<CatalogEvent>,
     sender: mpsc::Sender<CatalogEvent>,
     consul: Arc<Consul>,
@@ -83,7 +85,10 @@ impl News {
         tokio::pin!(watch);
         loop {
             let event = tokio::select! {
-                Some(report) = self.reports.recv() => check_event(report),
+                Some(heard) = self.reports.recv() => match heard.if_current() {
+                    Some(report) => check_event(report),
+                    None => continue,
+                },
                 Some(event) = self.events.recv() => match event {
                     CatalogEvent::Check(report) => check_event(report),
                     CatalogEvent::Changed(owner) => {
@@ -113,14 +118,45 @@ pub async fn task_services(context: &Arc<Context>, workload: &Workload, verb: Pl
     carry_out(context, &owner, resolved, verb).await
 }
 
+/// Fills the built-in catalogue with what it held for the agent before this one, so that whoever asks as soon as it answers finds what
+/// runs. What of it is no longer so the planner takes back.
+pub fn restore_built_in<'w>(
+    context: &Context,
+    boot: BootId,
+    allocs: impl Iterator<Item = (&'w Arc<Allocation>, &'w AllocState)>,
+) {
+    let built_in = &context.services.catalogs.built_in;
+    for (alloc, state) in allocs {
+        let durable = &state.durable;
+        let runs =
+            |known: &&TaskState| matches!(known.run, Run::Running { boot: since, .. } if since == boot);
+        if durable.stop.is_some()
+            || durable.restart.is_some()
+            || !durable.tasks.iter().any(|known| runs(&known))
+        {
+            continue;
+        }
+        let fill = |(owner, resolved): (ServiceOwner, Resolved)| {
+            let of_it = resolved.registrations.into_iter().filter(|one| one.provider == Provider::Nomad);
+            built_in.up(&owner, of_it.collect());
+        };
+        fill(of_group(context, alloc));
+        for known in durable.tasks.iter().filter(runs) {
+            let Some(workload) = Workload::named(alloc, &known.name) else { continue };
+            if let Some(task) = workload.task() {
+                fill(of_task(context, &workload, task));
+            }
+        }
+    }
+}
+
 /// Whether Consul answers. What it holds is not looked at: nothing of this was ever sent to it.
 pub async fn ask(context: &Context, alloc: &Arc<Allocation>, task: Option<&Workload>) -> Outcome {
     let (owner, resolved) = match task.and_then(|workload| Some((workload, workload.task()?))) {
         Some((workload, task)) => of_task(context, workload, task),
         None => of_group(context, alloc),
     };
-    let count = resolved.registrations.iter().filter(|one| one.provider == Provider::Consul).count();
-    match context.services.catalogs.consul.ask_for(&owner, count).await {
+    match context.services.catalogs.ask(&owner, &resolved.registrations).await {
         Ok(()) => Outcome::Absent,
         Err(error) => refused(&error),
     }

@@ -132,9 +132,7 @@ pub(super) async fn of_alloc(
 ) -> ApiResult<Response> {
     let instances = |shared: &Shared| {
         let alloc = shared.known_alloc(&id)?.spec.id;
-        let mut found = shared.catalog.all();
-        found.retain(|one| one.alloc == alloc);
-        Ok(found)
+        Ok(shared.catalog.select(|one| one.alloc == alloc))
     };
     shared.list(&read, instances, instance).await
 }
@@ -148,14 +146,12 @@ pub(super) async fn of_job(
     let key = read.job(id);
     let instances = |shared: &Shared| {
         shared.known_job(&key)?;
-        let mut found = shared.catalog.all();
-        found.retain(|one| one.job == key);
-        Ok(found)
+        Ok(shared.catalog.select(|one| one.job == key))
     };
     shared.list(&read, instances, instance).await
 }
 
-/// Whether requests may be sent to an instance: one with checks takes them only while all of them pass.
+/// Whether requests may be sent to an instance: one with checks takes them only once all of them have been made, and while none fails.
 pub(crate) fn is_listed(model: &ReadModel, registration: &Registration) -> bool {
     let alloc = model.alloc(&registration.alloc);
     alloc.is_some_and(|alloc| health(registration, &alloc).is_listed())

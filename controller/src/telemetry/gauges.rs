@@ -94,7 +94,7 @@ impl Gauges {
             }
             for check in &alloc.checks {
                 let job = &alloc.spec.job_key;
-                for status in [CheckStatus::Pending, CheckStatus::Success, CheckStatus::Failure] {
+                for status in CheckStatus::ALL {
                     let labels = (
                         job.namespace.to_string(),
                         job.id.to_string(),

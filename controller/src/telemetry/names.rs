@@ -105,7 +105,7 @@ metrics! {
     TASK_START = Histogram Seconds "task_start_seconds" ["driver"]
         "Time from the decision to start a task until its process runs.";
     CHECK_STATE = Gauge Number "check_state" ["namespace", "job", "service", "check", "state"]
-        "Checks of the built-in catalogue by their last result (pending, success, failure).";
+        "Checks of the built-in catalogue by their last result (pending, success, warning, failure).";
 
     // The machine's room.
     NODE_CPU = Gauge Number "node_cpu_hertz" ["state"]

@@ -358,9 +358,6 @@ impl Writer<'_> {
                 self.state.recheck = false;
                 None
             }
-            // A Consul's checks go with the services.
-            Part::Services if self.is_in_consul(part) => None,
-            Part::Task(index, TaskPart::Services) if self.is_in_consul(part) => self.task_name(index),
             Part::Task(index, TaskPart::Checks) => self.task_name(index),
             Part::Dir | Part::Services | Part::Task(..) => return,
         };

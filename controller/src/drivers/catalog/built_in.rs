@@ -94,11 +94,6 @@ impl BuiltIn {
         }
     }
 
-    /// All registrations of a name in a namespace, in order of their ids.
-    pub fn by_name(&self, namespace: &str, name: &str) -> Vec<Registration> {
-        self.select(|registration| *registration.job.namespace == *namespace && registration.name == name)
-    }
-
     /// All registrations, in order of their ids.
     pub fn all(&self) -> Vec<Registration> {
         self.select(|_| true)

@@ -58,6 +58,8 @@ pub struct Consul {
     registered_with: Mutex<BTreeMap<String, Print>>,
     /// There is something of ours that nobody wants.
     leftovers: Notify,
+    /// What checks last said that we make for it, by their ids.
+    said: Mutex<BTreeMap<String, serde_json::Value>>,
 }
 
 /// Why there is no Consul client.
@@ -80,6 +82,7 @@ impl Consul {
             held: Held::default(),
             listings: Shared::default(),
             registered_with: Mutex::default(),
+            said: Mutex::default(),
             leftovers: Notify::new(),
         })
     }
@@ -98,7 +101,12 @@ impl Consul {
         self.is_named
     }
 
-    /// Whether something of `owner` should be there.
+    /// Nobody waits any more for it to answer for this owner.
+    pub fn forget_asked(&self, owner: &ServiceOwner) {
+        self.held.forget_asked(owner);
+    }
+
+    /// Whether something of `owner` should be there, or is not known to be gone.
     pub fn holds(&self, owner: &ServiceOwner) -> bool {
         self.held.holds(owner)
     }
@@ -123,6 +131,9 @@ impl Consul {
         self.held.want(owner, wanted, true);
         let result = self.bring_up(owner, wanted).await;
         self.held.unseen(owner);
+        if wanted.is_empty() {
+            self.held.released(owner, &result);
+        }
         result
     }
 
@@ -280,8 +291,32 @@ impl Consul {
             CheckStatus::Pending | CheckStatus::Failure => "critical",
         };
         let body = serde_json::json!({ "Status": status, "Output": output });
+        self.said().insert(id.to_owned(), body.clone());
         let path = format!("/v1/agent/check/update/{}", path_part(id));
         Ok(self.api.put(Kind::Update, &path, Some(&body), &token, &doing).await?)
+    }
+
+    /// Nobody makes this check any more.
+    pub fn forget_check(&self, id: &str) {
+        self.said().remove(id);
+    }
+
+    /// Of checks that it doesn't make itself an agent forgets what they said when their service is registered anew, also one that has
+    /// lost its data; their next run may be an hour away.
+    async fn tell_again(&self, wanted: &Registration, token: &Token) {
+        let doing = || format!("tell what checks of service {} said", wanted.name);
+        for check in wanted.checks.iter().filter(|check| !check.kind.has_address()) {
+            let Some(body) = self.said().get(&check.id).cloned() else { continue };
+            let path = format!("/v1/agent/check/update/{}", path_part(&check.id));
+            if let Err(refused) = self.api.put(Kind::Update, &path, Some(&body), token, &doing).await {
+                let failure = CatalogFailure::from(refused);
+                tracing::debug!(why = %failure.why, "Consul was not told what a check said");
+            }
+        }
+    }
+
+    fn said(&self) -> MutexGuard<'_, BTreeMap<String, serde_json::Value>> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Entries of this instance that no owner should have, and that nobody is taking back.
@@ -311,6 +346,7 @@ impl Consul {
         }
         let path = "/v1/agent/service/register?replace-existing-checks=true";
         self.register(&wanted.id, path, &body, &token).await?;
+        self.tell_again(wanted, &token).await;
         Ok(Sent::Registration)
     }
 

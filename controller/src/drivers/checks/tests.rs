@@ -79,7 +79,7 @@ impl Scripts for Said {
     }
 }
 
-fn checks_to(reports: mpsc::Sender<CheckReport>) -> Checks {
+fn checks_to(reports: mpsc::Sender<Heard>) -> Checks {
     Checks::new(reports, Arc::new(Said::default()), Arc::new(Consul::absent()))
 }
 
@@ -123,8 +123,9 @@ fn response(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
 }
 
-async fn next(reports: &mut mpsc::Receiver<CheckReport>) -> CheckResult {
+async fn next(reports: &mut mpsc::Receiver<Heard>) -> CheckResult {
     let report = tokio::time::timeout(Duration::from_secs(10), reports.recv()).await.unwrap().unwrap();
+    let report = report.if_current().unwrap();
     assert_eq!(report.alloc, owner().alloc);
     report.result
 }
@@ -305,8 +306,9 @@ async fn until_a_check_is_made_its_initial_status_counts() {
     let initial_status = Some(InitialStatus::Passing);
     let passing = RegisteredCheck { initial_status, ..check("c", http("/"), port) };
     checks.up(&owner(), &[registration(Provider::Nomad, vec![passing])]);
-    assert_eq!(next(&mut reports).await.status, CheckStatus::Success);
-    assert_eq!(next(&mut reports).await.status, CheckStatus::Failure);
+    let (initial, made) = (next(&mut reports).await, next(&mut reports).await);
+    assert_eq!((initial.status, initial.stale), (CheckStatus::Success, true));
+    assert_eq!((made.status, made.stale), (CheckStatus::Failure, false));
 }
 
 #[tokio::test]

@@ -12,9 +12,10 @@ use herdlet_api_types::{
     task::{ExitResult, TaskEventKind},
 };
 
-use super::{Issued, Writer};
+use super::{Issued, Writer, look_at};
 use crate::{
     action::{FailureClass, Outcome, Recovered, Verb},
+    alloc::checks::has_checks,
     event::Noticed,
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
@@ -285,7 +286,7 @@ impl Writer<'_> {
     }
 
     /// What the group's checks said while another process ran, or none, tells nothing now; as in Kubernetes a group is healthy with
-    /// all that lasts in it, sidecars too. Checks that have said nothing yet go on. (A task's own checks end with its process.)
+    /// all that lasts in it, sidecars too. Checks that have said nothing yet go on.
     fn check_anew(&mut self, index: TaskIndex) {
         let lasts = |task: &Task| task.lifecycle == Lifecycle::Main || task.lifecycle.is_sidecar();
         let known = self.state.checks.len();
@@ -294,6 +295,21 @@ impl Writer<'_> {
         }
         if self.state.checks.len() < known {
             self.state.recheck = true;
+            if self.is_in_consul(Part::Services) {
+                // Consul's checks go on: what they say is told once more.
+                look_at(Part::Services, self.state);
+            }
+        }
+    }
+
+    /// A task's own checks end with its process. Those of the next begin anew, also where these have not ended by then.
+    fn end_own_checks(&mut self, index: TaskIndex) {
+        let Some(task) = self.task(index) else { return };
+        let (name, has_checks) = (Some(task.name.clone()), has_checks(&task.services));
+        self.state.forget_checks(|result| result.task == name);
+        let part = Part::Task(index, TaskPart::Checks);
+        if has_checks && *self.state.parts.get(part) != PartState::Absent {
+            self.state.outdated.insert(part);
         }
     }
 
@@ -341,6 +357,7 @@ impl Writer<'_> {
         }
         self.forget_process(index);
         self.check_anew(index);
+        self.end_own_checks(index);
         self.note_exit(index, &result);
         if let Some(known) = self.known_mut(index) {
             let task = String::from(&*known.name);

@@ -185,3 +185,39 @@ fn what_is_waited_for_is_told() {
         ("task main", "restarts unless check alive of service web passes", Some(at(120).wall))
     );
 }
+
+/// A Consul that is down must not go on restarting what it last saw failing.
+#[test]
+fn what_was_heard_of_a_process_ends_with_it() {
+    let spec = spec();
+    let mut life = life(&spec);
+    let other = CheckResult { id: "other".to_string(), ..said(Some("other"), CheckStatus::Failure) };
+    life.write(|writer| {
+        writer.checked(said(Some("main"), CheckStatus::Failure));
+        writer.checked(other);
+        writer.exited("main", 1, exit(1));
+    });
+    assert_eq!(life.state.checks.keys().collect::<Vec<_>>(), ["other"]);
+    assert_eq!(life.state.durable.checks.len(), 1);
+    assert_eq!(life.state.failing_since_ns.keys().collect::<Vec<_>>(), ["other"]);
+}
+
+/// Who made the check does not answer any more, or a new agent says what holds until it makes it: neither changes what is known.
+#[test]
+fn what_is_stale_counts_only_where_nothing_else_is_known() {
+    let spec = spec();
+    let mut life = life(&spec);
+    let stale = |status| CheckResult { stale: true, ..said(Some("main"), status) };
+    life.write(|writer| writer.checked(stale(CheckStatus::Failure)));
+    assert!(life.state.checks["alive"].stale && life.state.failing_since_ns.is_empty());
+    life.write(|writer| writer.checked(said(Some("main"), CheckStatus::Failure)));
+    assert_eq!(life.state.failing_since_ns.len(), 1);
+    life.write(|writer| writer.checked(stale(CheckStatus::Success)));
+    let known = &life.state.checks["alive"];
+    assert_eq!((known.status, known.stale), (CheckStatus::Failure, true));
+    assert!(life.state.failing_since_ns.is_empty(), "and it restarts nothing");
+    // Made again under another id, as its address has changed meanwhile.
+    let moved = CheckResult { id: "moved".to_string(), ..said(Some("main"), CheckStatus::Success) };
+    life.write(|writer| writer.checked(moved));
+    assert_eq!(life.state.checks.keys().collect::<Vec<_>>(), ["moved"]);
+}

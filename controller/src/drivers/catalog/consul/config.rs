@@ -6,6 +6,8 @@ use std::{fmt, path::PathBuf};
 
 use zeroize::Zeroizing;
 
+use super::tokens::header;
+
 /// Where the Consul agent is, and our token.
 #[derive(Clone)]
 pub struct ConsulConfig {
@@ -30,12 +32,15 @@ pub(super) enum Address {
 
 /// Why there is no usable config.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "read the Consul address {address:?}: write unix:///path, http://host:port, https://host:port or host:port"
-)]
-pub struct ConsulConfigError {
-    /// As written.
-    pub address: String,
+pub enum ConsulConfigError {
+    /// The address makes no sense.
+    #[error(
+        "read the Consul address {0:?}: write unix:///path, http://host:port, https://host:port or host:port"
+    )]
+    Address(String),
+    /// The token of this setting is none; its text is never told.
+    #[error("read the Consul token of {0}: its first line must be visible ASCII characters without spaces")]
+    Token(&'static str),
 }
 
 impl ConsulConfig {
@@ -44,7 +49,7 @@ impl ConsulConfig {
     ///
     /// # Errors
     ///
-    /// When the address makes no sense.
+    /// When the address or the token makes no sense.
     pub fn resolve(
         address: Option<&str>,
         token: Option<String>,
@@ -65,6 +70,9 @@ impl ConsulConfig {
         };
         let own = token.filter(|token| !token.is_empty()).map(|token| (token, "consul.token_file"));
         let token = own.or_else(|| set("CONSUL_HTTP_TOKEN").map(|token| (token, "CONSUL_HTTP_TOKEN")));
+        if let Some((_, source)) = token.as_ref().filter(|(token, _)| header(token).is_none()) {
+            return Err(ConsulConfigError::Token(source));
+        }
         let (token, token_source) = token.map(|(token, source)| (Zeroizing::new(token), source)).unzip();
         Ok(Self { address, token, token_source, service_tokens_dir: None, is_named })
     }
@@ -91,7 +99,7 @@ impl fmt::Debug for ConsulConfig {
 const DEFAULT_ADDRESS: &str = "http://127.0.0.1:8500";
 
 fn parse(text: &str, scheme: &str) -> Result<Address, ConsulConfigError> {
-    let wrong = || ConsulConfigError { address: text.to_owned() };
+    let wrong = || ConsulConfigError::Address(text.to_owned());
     if let Some(path) = text.strip_prefix("unix://") {
         return if path.starts_with('/') { Ok(Address::Unix(path.into())) } else { Err(wrong()) };
     }
@@ -134,6 +142,15 @@ mod tests {
         let config = resolve(None, &env).unwrap();
         assert_eq!(config.token.as_ref().map(|token| token.as_str()), Some("t0ken"));
         assert!(!format!("{config:?}").contains("t0ken"));
+    }
+
+    #[test]
+    fn a_token_that_is_none_is_refused_and_not_told() {
+        for token in ["\ns3cret", "s3 cret", "s3cr\u{e9}t"] {
+            let error = resolve(None, &[("CONSUL_HTTP_TOKEN", token)]).unwrap_err();
+            assert_eq!(error, ConsulConfigError::Token("CONSUL_HTTP_TOKEN"));
+            assert!(!error.to_string().contains("s3"), "{error}");
+        }
     }
 
     #[test]

@@ -84,9 +84,14 @@ impl Held {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether something of `owner` should be there.
+    /// Whether something of `owner` should be there, or is not known to be gone.
     pub(super) fn holds(&self, owner: &ServiceOwner) -> bool {
-        self.owners().wanted.contains_key(owner)
+        self.owners().knows(owner)
+    }
+
+    /// It is no longer waited for Consul's first answer.
+    pub(super) fn forget_asked(&self, owner: &ServiceOwner) {
+        self.owners().asked.remove(owner);
     }
 
     /// Exactly these should be there from now on. `tell_again` stays set until it was done.
@@ -94,7 +99,10 @@ impl Held {
         let mut owners = self.owners();
         owners.asked.remove(owner);
         if registrations.is_empty() {
-            owners.wanted.remove(owner);
+            // Until that was confirmed they may be there.
+            if let Some(before) = owners.wanted.remove(owner) {
+                owners.leaving.insert(owner.clone(), before.registrations.len());
+            }
         } else {
             owners.leaving.remove(owner);
             let before = owners.wanted.get(owner);

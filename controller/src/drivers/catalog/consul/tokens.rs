@@ -67,7 +67,6 @@ impl Tokens {
     pub(super) fn new(config: &ConsulConfig) -> Self {
         let secret = RandomState::new();
         let source = config.token_source.map_or(Source::Nowhere, Source::Agent);
-        // One that is no header is used as none, as Consul would take none such.
         let agent = Token::new(config.token.as_ref().and_then(|text| header(text)), source, &secret);
         Self { agent, services: config.service_tokens_dir.clone(), secret }
     }
@@ -186,7 +185,7 @@ fn read(dir: &Path, name: &str) -> Result<Option<HeaderValue>, String> {
 }
 
 /// The first line; none where that is no token.
-fn header(text: &str) -> Option<HeaderValue> {
+pub(super) fn header(text: &str) -> Option<HeaderValue> {
     let token = text.lines().next()?.trim();
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return None;

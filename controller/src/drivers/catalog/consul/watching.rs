@@ -33,6 +33,9 @@ use crate::drivers::{
 /// How long a change may go unnoticed when nothing tells of it.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
+/// The same while a check fails that will restart something: only a Consul that still says so may do that.
+const LOOK_WHILE_COUNTED: Duration = Duration::from_secs(5);
+
 /// Changes come in bursts; one look serves a burst.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
@@ -120,16 +123,18 @@ impl Consul {
             match self.news(&mut results).await {
                 Ok(news) => {
                     delays = backoff();
-                    next_look = Instant::now() + LOOK_EVERY;
-                    for event in news {
-                        if events.send(event).await.is_err() {
-                            return;
-                        }
+                    let is_counted = results.values().any(|result| result.restarts_now().is_some());
+                    next_look = Instant::now() + if is_counted { LOOK_WHILE_COUNTED } else { LOOK_EVERY };
+                    if tell(events, news).await.is_err() {
+                        return;
                     }
                 }
                 Err(failure) => {
                     tracing::debug!(why = %failure.why, "Consul can't be looked at");
                     next_look = Instant::now() + delays.next().unwrap_or(BACKOFF_MAX);
+                    if tell(events, hearsay(&mut results)).await.is_err() {
+                        return;
+                    }
                 }
             }
         }
@@ -182,6 +187,31 @@ impl Consul {
         results.retain(|key, _| known.contains(key) || wanted.contains_key(&key.0));
         Ok(news)
     }
+}
+
+/// Who does not answer is no witness: what failed when it last did restarts nothing any more. Once it answers again everything is told
+/// anew.
+fn hearsay(results: &mut Results) -> Vec<CatalogEvent> {
+    let counted = |((owner, _), result): (&(ServiceOwner, String), &CheckResult)| {
+        result.restarts_now().map(|_| {
+            let result = CheckResult { stale: true, ..result.clone() };
+            CatalogEvent::Check(CheckReport { alloc: owner.alloc, result })
+        })
+    };
+    let told = results.iter().filter_map(counted).collect();
+    results.clear();
+    told
+}
+
+/// Fails when nobody listens any more.
+async fn tell(
+    events: &mpsc::Sender<CatalogEvent>,
+    news: Vec<CatalogEvent>,
+) -> Result<(), mpsc::error::SendError<CatalogEvent>> {
+    for event in news {
+        events.send(event).await?;
+    }
+    Ok(())
 }
 
 /// The check's new result, if its status differs from the last one told. Pending is where every check begins.
