@@ -113,6 +113,7 @@ impl Agent {
             parts;
         let node = with_fingerprints(node, &instance.drivers).await;
         settings.node = node.clone();
+        let host_ip = settings.host_ip.clone();
         let Opened { store, records, damaged, rebuilt: _, incomplete, forgotten } = state;
         for damaged in &damaged {
             tracing::error!(what = damaged.what, why = damaged.why, kept = %damaged.path.display(), "damaged state set aside");
@@ -134,6 +135,7 @@ impl Agent {
             instance: instance.id.clone(),
             paths: instance.paths.clone(),
             node,
+            host_ip,
             privileges: instance.privileges,
             drivers: instance.drivers.clone(),
             signer,

@@ -44,6 +44,8 @@ pub struct Context {
     pub paths: Paths,
     /// What this machine is.
     pub node: NodeFacts,
+    /// The address of this machine at which services are registered that name none.
+    pub host_ip: String,
     /// What we may do on it.
     pub privileges: Privileges,
     /// Task drivers.

@@ -2,7 +2,7 @@
 
 use std_alloc::{string::String, vec::Vec};
 
-use herdlet_api_types::Duration;
+use herdlet_api_types::{Duration, service::CheckResult};
 
 use crate::op::{Op, Part, Subject, Target, TaskPart};
 
@@ -174,6 +174,9 @@ pub enum Outcome {
         /// Time until renewal is due.
         renew_in: Option<Duration>,
     },
+    /// What `Up` of checks made, and that of services in a Consul: the checks that are wanted from now on of their owner, with no result
+    /// yet.
+    Checking(Vec<CheckResult>),
     /// A volume is there at this path.
     Volume {
         /// Absolute path.

@@ -117,7 +117,9 @@ impl Pass<'_> {
 
     /// Notes what is waited for.
     pub fn wait(&mut self, waiting: Waiting) {
-        self.plan.waits.push(waiting);
+        if !self.plan.waits.contains(&waiting) {
+            self.plan.waits.push(waiting);
+        }
     }
 
     /// Whether a time has come; if not, the plan is made again then.

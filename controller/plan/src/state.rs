@@ -115,13 +115,6 @@ impl AllocState {
             Some(known) if result.stale => result = CheckResult { stale: true, ..known.clone() },
             Some(_) | None => {}
         }
-        if !result.stale {
-            // Heard from an agent that made the same check under another id.
-            let name = (&result.task, &result.service, &result.check);
-            self.forget_checks(|known| {
-                known.stale && known.id != result.id && (&known.task, &known.service, &known.check) == name
-            });
-        }
         if self.durable.checks.get(&result.id).is_none_or(|before| before.status != result.status) {
             self.durable.checks.insert(result.id.clone(), result.clone());
         }
@@ -131,6 +124,40 @@ impl AllocState {
             self.failing_since_ns.remove(&result.id);
         }
         self.checks.insert(result.id.clone(), result);
+    }
+
+    /// These are the checks of an owner from now on, a task or the group. What is known of one holds on, also where it is made otherwise
+    /// now and so bears another id: until it is made, it is hearsay. Of others nothing is known any more.
+    pub fn expect_checks(&mut self, task: Option<&str>, wanted: &[CheckResult], boot_ns: u64) {
+        let is_theirs = |result: &CheckResult| result.task.as_deref() == task;
+        let is_wanted = |id: &str| wanted.iter().any(|wanted| wanted.id == id);
+        let before = |wanted: &CheckResult| {
+            let is_it = |known: &&CheckResult| {
+                is_theirs(known) && (&known.service, &known.check) == (&wanted.service, &wanted.check)
+            };
+            let by_name = || self.checks.values().find(|known| is_it(known) && !is_wanted(&known.id));
+            self.checks.get(&wanted.id).or_else(by_name)
+        };
+        let carried = |wanted: &CheckResult| {
+            before(wanted).map(|known| CheckResult {
+                id: wanted.id.clone(),
+                on_update: wanted.on_update,
+                restarts: wanted.restarts,
+                stale: known.stale || known.id != wanted.id,
+                ..known.clone()
+            })
+        };
+        let kept: Vec<CheckResult> = wanted.iter().filter_map(carried).collect();
+        let known = self.checks.values().filter(|result| is_theirs(result));
+        if kept.len() == known.clone().count() && known.clone().all(|known| kept.contains(known)) {
+            return;
+        }
+        let since_ns = self.failing_since_ns.clone();
+        self.forget_checks(is_theirs);
+        for result in kept {
+            let since_ns = since_ns.get(&result.id).copied().unwrap_or(boot_ns);
+            self.learn_check(result, since_ns);
+        }
     }
 
     /// What these checks have said tells nothing any more.

@@ -7,7 +7,7 @@ use herdlet_api_types::{
     Duration, Moment,
     alloc::{Allocation, ClientStatus, Desired},
     job::HealthCheck,
-    service::CheckStatus,
+    service::{CheckResult, CheckStatus},
     task::{TaskEvent, TaskEventKind, TaskStatus},
     view::{Convergence, ConvergenceState, Reason},
 };
@@ -246,7 +246,14 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             (Reason::Delay, None, due(until))
         }
         Waiting::Delay(None, until) => {
-            say(&"group", format_args!("shutdown_delay of {} runs", until.length));
+            let what = match (&state.durable.stop, &state.durable.restart) {
+                (None, Some(restart)) if restart.unhealthy => {
+                    " before its tasks restart, as a check asks for"
+                }
+                (None, Some(_)) => " before its tasks restart",
+                (Some(_), _) | (None, None) => "",
+            };
+            say(&"group", format_args!("shutdown_delay of {} runs{what}", until.length));
             (Reason::Delay, None, due(until))
         }
         Waiting::StopOrder(index) => {
@@ -352,11 +359,19 @@ const SAID_CHARS_MAX: usize = 120;
 impl Display for Checks<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("passing checks")?;
-        let failing = self.0.checks.values().find(|result| result.status == CheckStatus::Failure);
-        failing.map_or(Ok(()), |result| {
+        let not_as_required = |status| {
+            let is_it = move |result: &&CheckResult| result.status == status && !result.is_as_required();
+            self.0.checks.values().find(is_it)
+        };
+        let failing = not_as_required(CheckStatus::Failure).map(|result| (result, "fails", ""));
+        let warning = || {
+            let advice = "; `on_update: ignore_warnings` would let it";
+            not_as_required(CheckStatus::Warning).map(|result| (result, "warns", advice))
+        };
+        failing.or_else(warning).map_or(Ok(()), |(result, how, advice)| {
             let said: String =
                 result.output.lines().next().unwrap_or_default().chars().take(SAID_CHARS_MAX).collect();
-            write!(f, " ({} of service {} fails: {said})", result.check, result.service)
+            write!(f, " ({} of service {} {how}: {said}{advice})", result.check, result.service)
         })
     }
 }

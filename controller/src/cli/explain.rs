@@ -214,7 +214,14 @@ fn show_alloc(view: &AllocView) {
     for check in &view.checks {
         fact(
             "check",
-            format!("{}/{} {}: {}", check.service, check.check, check.status.as_str(), check.output),
+            format!(
+                "{}/{} {}{}: {}",
+                check.service,
+                check.check,
+                check.status.as_str(),
+                if check.stale { " (stale)" } else { "" },
+                check.output
+            ),
         );
     }
     show::out(&format!("{}\n{}", styled(style::HEADING, view.spec.title()), facts.render(Heading::Hidden)));

@@ -96,8 +96,9 @@ impl Catalogs {
         };
         let names = names.join(", ");
         Some(format!(
-            "{names}: its services are for Consul, as those without `provider` are in Nomad's formats, and no Consul answers ({why}); they \
-             are registered once one does, and until then the job has not converged; without a Consul write: provider = \"nomad\""
+            "{names}: its services are for Consul (in Nomad's formats those without `provider` are), and no Consul answers ({why}); they \
+             are registered once one does, and until then the job has not converged; without a Consul write `provider: nomad`, in HCL \
+             provider = \"nomad\""
         ))
     }
 

@@ -13,7 +13,7 @@
 use std::{
     collections::BTreeMap,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -83,6 +83,7 @@ struct Shared {
 #[derive(Debug)]
 struct Observer {
     check: RegisteredCheck,
+    pending: Arc<Mutex<CheckResult>>,
     _end: DropGuard,
 }
 
@@ -100,8 +101,11 @@ impl Checks {
         let mut before = running.remove(owner).unwrap_or_default();
         let mut now = BTreeMap::new();
         for (registration, check) in ours(registrations) {
-            let observer = match before.remove(&check.id).filter(|observer| observer.check == *check) {
-                Some(observer) => observer,
+            let observer = match before.remove(&check.id).filter(|observer| observer.makes(check)) {
+                Some(observer) => {
+                    *lock(&observer.pending) = CheckResult::pending(registration, check);
+                    observer
+                }
                 None => self.observe(registration, check),
             };
             now.insert(check.id.clone(), observer);
@@ -123,7 +127,7 @@ impl Checks {
         let observers = running.get(owner).unwrap_or(&none);
         let wanted: BTreeMap<_, _> = ours(registrations).map(|(_, check)| (&check.id, check)).collect();
         let same = |(id, check): (&&String, &&RegisteredCheck)| {
-            observers.get(*id).is_some_and(|observer| observer.check == **check)
+            observers.get(*id).is_some_and(|observer| observer.makes(check))
         };
         if wanted.len() == observers.len() && wanted.iter().all(same) {
             Sight::Present
@@ -136,10 +140,11 @@ impl Checks {
 
     fn observe(&self, registration: &Registration, check: &RegisteredCheck) -> Observer {
         let token = CancellationToken::new();
+        let pending = Arc::new(Mutex::new(CheckResult::pending(registration, check)));
         let observation = Observation {
             shared: Arc::clone(&self.shared),
             check: check.clone(),
-            pending: CheckResult::pending(registration, check),
+            pending: Arc::clone(&pending),
             alloc: registration.alloc,
             provider: registration.provider,
             streak: Streak::new(check.thresholds),
@@ -148,8 +153,22 @@ impl Checks {
             token: token.clone(),
         };
         tokio::spawn(token.clone().run_until_cancelled_owned(observation.run()));
-        Observer { check: check.clone(), _end: token.drop_guard() }
+        Observer { check: check.clone(), pending, _end: token.drop_guard() }
     }
+}
+
+impl Observer {
+    /// Whether it makes this check. What its results are good for may differ.
+    fn makes(&self, check: &RegisteredCheck) -> bool {
+        let RegisteredCheck { on_update, check_restart, .. } = check;
+        let mine =
+            RegisteredCheck { on_update: *on_update, check_restart: *check_restart, ..self.check.clone() };
+        mine == *check
+    }
+}
+
+fn lock(pending: &Mutex<CheckResult>) -> MutexGuard<'_, CheckResult> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The first result should not be long in coming: a start waits for it. (Nomad: half an interval.)
@@ -170,8 +189,8 @@ const TELL_AGAIN_AFTER: Duration = Duration::from_secs(2);
 struct Observation {
     shared: Arc<Shared>,
     check: RegisteredCheck,
-    /// What its results are made of.
-    pending: CheckResult,
+    /// What its results are made of: says also what they are good for, which may change.
+    pending: Arc<Mutex<CheckResult>>,
     alloc: AllocId,
     provider: Provider,
     streak: Streak,
@@ -248,9 +267,9 @@ impl Observation {
         }
         let telling = async {
             let consul = &self.shared.consul;
-            while let Err(failure) = consul
-                .update_check(&self.pending.service, &self.check.id, result.status, &result.output)
-                .await
+            let service = lock(&self.pending).service.clone();
+            while let Err(failure) =
+                consul.update_check(&service, &self.check.id, result.status, &result.output).await
             {
                 tracing::debug!(why = %failure.why, "Consul was not told what a check said");
                 tokio::time::sleep(TELL_AGAIN_AFTER).await;
@@ -279,7 +298,7 @@ impl Observation {
                 output: result.output.clone(),
                 http_status: result.code.map(|code| code.as_u16()),
                 at: changed_at,
-                ..self.pending.clone()
+                ..lock(&self.pending).clone()
             },
         };
         self.last = Some(Last { result, changed_at, reported: Instant::now() });
@@ -289,7 +308,8 @@ impl Observation {
     /// What holds until the check is made. It was not made, so it restarts nothing, and what is known from before counts more.
     async fn report_initial(&mut self, status: InitialStatus) -> Result<(), Ended> {
         let ProbeResult { status, output, .. } = ProbeResult::initial(status);
-        let result = CheckResult { status, output, at: wall_now(), stale: true, ..self.pending.clone() };
+        let result =
+            CheckResult { status, output, at: wall_now(), stale: true, ..lock(&self.pending).clone() };
         self.send(CheckReport { alloc: self.alloc, result }).await
     }
 

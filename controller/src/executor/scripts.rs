@@ -16,6 +16,9 @@ use crate::{
     publish::ReadModel,
 };
 
+/// What a driver gives a command beyond its time.
+const LEEWAY: Duration = Duration::from_secs(1);
+
 /// Runs commands through the drivers of this agent.
 #[derive(Debug)]
 pub struct InTasks {
@@ -42,7 +45,8 @@ impl Scripts for InTasks {
             let driver = self.drivers.get(&spec.driver);
             let driver = driver.ok_or_else(|| format!("there is no driver {:?}", spec.driver))?;
             let attempt = AttemptId { alloc, task: task.to_owned(), attempt: known.attempt };
-            driver.exec(&attempt, &command, timeout).await.map_err(|error| error.to_string())
+            // Whoever asked ends it before that, in words of its own.
+            driver.exec(&attempt, &command, timeout + LEEWAY).await.map_err(|error| error.to_string())
         }
         .boxed()
     }

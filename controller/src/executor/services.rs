@@ -11,7 +11,7 @@ use herdlet_api_types::{
     AllocId, InstanceId,
     alloc::Allocation,
     job::{Provider, Task},
-    service::Registration,
+    service::{CheckResult, Registration},
     view::AllocView,
 };
 use herdlet_plan::{
@@ -264,12 +264,13 @@ fn of_group(context: &Context, alloc: &Allocation) -> (ServiceOwner, Resolved) {
         instance: &context.instance,
         origin: Origin::Standalone,
     };
-    (ServiceOwner { alloc: alloc.id, task: None }, resolved(registration::registrations(&workload)))
+    let resolved = resolved(context, registration::registrations(&workload));
+    (ServiceOwner { alloc: alloc.id, task: None }, resolved)
 }
 
 fn of_task(context: &Context, workload: &Workload, task: &Task) -> (ServiceOwner, Resolved) {
     let env = context.task_env(workload, &Variables::new());
-    let resolved = resolved(registration::registrations(&registration::Workload {
+    let registrations = registration::registrations(&registration::Workload {
         alloc: &workload.alloc,
         task: Some(task),
         env: &env,
@@ -277,15 +278,22 @@ fn of_task(context: &Context, workload: &Workload, task: &Task) -> (ServiceOwner
         alloc_network: None,
         instance: &context.instance,
         origin: Origin::Standalone,
-    }));
+    });
+    let resolved = resolved(context, registrations);
     (ServiceOwner { alloc: workload.alloc.id, task: Some(task.name.clone()) }, resolved)
 }
 
-fn resolved(results: Vec<Result<Registration, RegistrationError>>) -> Resolved {
+/// Where none is said, a Consul registers its own address, and the built-in catalogue this machine's.
+fn resolved(context: &Context, results: Vec<Result<Registration, RegistrationError>>) -> Resolved {
     let mut resolved = Resolved { registrations: Vec::new(), broken: Vec::new() };
     for result in results {
         match result {
-            Ok(registration) => resolved.registrations.push(registration),
+            Ok(mut registration) => {
+                if registration.provider == Provider::Nomad && registration.address.is_empty() {
+                    registration.address.clone_from(&context.host_ip);
+                }
+                resolved.registrations.push(registration);
+            }
             Err(error) => resolved.broken.push(error.to_string()),
         }
     }
@@ -297,6 +305,9 @@ async fn carry_out(context: &Context, owner: &ServiceOwner, resolved: Resolved, 
     let Resolved { registrations, broken } = resolved;
     match verb {
         PlaceVerb::Up => match (catalogs.up(owner, &registrations).await, broken.is_empty()) {
+            (Ok(()), true) if registrations.iter().any(|one| one.provider == Provider::Consul) => {
+                checking(&registrations)
+            }
             (Ok(()), true) => Outcome::Done,
             (Ok(()), false) => retry(broken.join("; ")),
             (Err(error), _) => refused(&error),
@@ -329,7 +340,7 @@ fn checks(
     match verb {
         PlaceVerb::Up => {
             checks.up(owner, registrations);
-            Outcome::Done
+            checking(registrations)
         }
         PlaceVerb::Down => {
             checks.down(owner);
@@ -340,6 +351,14 @@ fn checks(
             Sight::Absent | Sight::Foreign { .. } | Sight::Lost { .. } => Outcome::Absent,
         },
     }
+}
+
+/// All checks of an owner, whoever makes them.
+fn checking(registrations: &[Registration]) -> Outcome {
+    let of = |one: &Registration| -> Vec<CheckResult> {
+        one.checks.iter().map(|check| CheckResult::pending(one, check)).collect()
+    };
+    Outcome::Checking(registrations.iter().flat_map(of).collect())
 }
 
 fn check_event(report: CheckReport) -> Event {

@@ -6,7 +6,7 @@
 use herdlet_api_types::{
     alloc::Desired,
     job::Job,
-    service::CheckStatus,
+    service::{CheckResult, CheckStatus},
     task::TaskEventKind,
     view::{AllocView, ConvergenceState, JobView, TaskView},
 };
@@ -114,9 +114,12 @@ impl Change<'_> {
         let tasks = self.after.tasks.iter().enumerate();
         let by_task = || tasks.clone().find_map(|(at, task)| triggers(task, before.tasks.get(at)));
         let failing = || {
-            let failed = self.after.checks.iter().find(|result| result.status == CheckStatus::Failure)?;
+            let is_bad =
+                |result: &&CheckResult| result.status != CheckStatus::Pending && !result.is_as_required();
+            let failed = self.after.checks.iter().find(is_bad)?;
+            let how = if failed.status == CheckStatus::Warning { "warns" } else { "fails" };
             let said = failed.output.lines().next().unwrap_or_default();
-            Some(format!("check {} of service {} fails: {said}", failed.check, failed.service))
+            Some(format!("check {} of service {} {how}: {said}", failed.check, failed.service))
         };
         by_task().or_else(failing)
     }

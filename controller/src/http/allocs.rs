@@ -197,7 +197,7 @@ pub(super) async fn checks(
     let alloc = shared.alloc(&id)?;
     let results = alloc.checks.iter().map(|check| {
         let shown = json!({
-            "ID": check.id, "Mode": "healthiness", "Status": check.status.as_str(), "StatusCode": check.http_status.unwrap_or_default(),
+            "ID": check.id, "Mode": if check.counts() { "healthiness" } else { "readiness" }, "Status": check.status.as_str(), "StatusCode": check.http_status.unwrap_or_default(),
             "Output": check.output, "Timestamp": check.at.0 / 1_000_000_000, "Group": alloc.spec.name(),
             "Task": check.task.clone().unwrap_or_default(), "Service": check.service, "Check": check.check,
         });

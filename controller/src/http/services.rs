@@ -166,12 +166,19 @@ fn view(shared: &Shared, registration: Registration) -> ServiceView {
     ServiceView { registration, health, results }
 }
 
-/// The last results of an instance's checks.
+/// The last results of an instance's checks. What a check said that was changed a moment ago holds until it was made.
 fn results<'r>(
     registration: &'r Registration,
     alloc: &'r AllocView,
 ) -> impl Iterator<Item = &'r CheckResult> {
-    alloc.checks.iter().filter(|result| registration.checks.iter().any(|check| check.id == result.id))
+    registration.checks.iter().filter_map(|check| {
+        let is_its = |result: &&CheckResult| {
+            (&result.task, &result.service, &result.check)
+                == (&registration.task, &registration.name, &check.name)
+        };
+        let by_id = alloc.checks.iter().find(|result| result.id == check.id);
+        by_id.or_else(|| alloc.checks.iter().find(is_its))
+    })
 }
 
 /// What the checks of an instance said when they were last made. A task that is being stopped to be restarted may pass them until

@@ -184,6 +184,9 @@ pub(super) fn priority(level: Level) -> u8 {
     }
 }
 
+/// What verifies certificates by what this system trusts.
+const VERIFIER: &str = "rustls_platform_verifier";
+
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 fn parse(text: &str) -> Result<EnvFilter, String> {
@@ -203,7 +206,12 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
             }));
         }
     }
-    EnvFilter::builder().parse(trimmed).map_err(|error| expected(&format!(" ({error})")))
+    // It logs as an error what is the result of a check, once for each time that it is made.
+    let quieted = match trimmed.contains(VERIFIER) {
+        true => trimmed.to_owned(),
+        false => format!("{trimmed},{VERIFIER}=off"),
+    };
+    EnvFilter::builder().parse(quieted).map_err(|error| expected(&format!(" ({error})")))
 }
 
 #[cfg(test)]

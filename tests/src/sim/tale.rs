@@ -127,7 +127,7 @@ impl Tale {
             return;
         }
         let text = match outcome {
-            Outcome::Done | Outcome::Volume { .. } => "done".to_owned(),
+            Outcome::Done | Outcome::Checking(_) | Outcome::Volume { .. } => "done".to_owned(),
             Outcome::Present => "it is there".to_owned(),
             Outcome::Issued { renew_in: None } => "issued".to_owned(),
             Outcome::Issued { renew_in: Some(renew_in) } => format!("issued, to be renewed in {renew_in}"),

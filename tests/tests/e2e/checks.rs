@@ -184,3 +184,58 @@ fn what_a_command_says_is_told_to_consul() {
     assert_eq!(agent.single("told.g[0]", "t"), member);
     agent.finish();
 }
+
+/// A group's check in Consul is as good a witness as one that the agent makes.
+#[test]
+fn a_groups_check_in_consul_restarts_it_any_number_of_times() {
+    if !is_root() {
+        return;
+    }
+    let Some(consul) = Consul::start(Access::Open) else { return };
+    let mut agent = Agent::start_with(Setup::default().env("CONSUL_HTTP_ADDR", consul.address()));
+    let [dead] = herdlet_tests::e2e::ports::free();
+    let check = format!(
+        "{{name: dead, type: tcp, port: {dead}, interval: 1s, timeout: 1s, check_restart: {{limit: 1, grace: 0s}}}}"
+    );
+    let group = format!(
+        "services: [{{name: dead, provider: consul, checks: [{check}]}}]\nrestart: {{attempts: 100, interval: 10m, delay: 0s}}"
+    );
+    agent.apply(&job("dead", "service", &group, &[sleeper("t", "")]));
+    let alloc = wait::until("the allocation", || agent.alloc("dead.g[0]")).id();
+    wait::until_true("it is restarted again and again", || restarts(&agent, &alloc, "t").0 >= 3);
+    agent.finish();
+}
+
+/// What nobody touched is listed on, and what is checked otherwise is listed by what was known of it.
+#[test]
+fn services_stay_listed_while_their_checks_change() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let text = |note: &str, more: &str| {
+        let (one, two) = (check("one", note), check("two", ""));
+        let services =
+            format!("services: [{{name: edited, checks: [{one}]}}, {{name: same, checks: [{two}]}}{more}]");
+        job("steady", "service", "", &[sleeper("t", &services)])
+    };
+    agent.apply_and_wait(&text("", ""));
+    let listed = |name: &str| {
+        let answer = http::get(&agent.peer(), &format!("/v1/service/{name}")).unwrap().json();
+        answer.as_array().map_or(0, Vec::len)
+    };
+    assert_eq!((listed("edited"), listed("same")), (1, 1));
+    let added = ", {name: added}";
+    for (note, more) in
+        [(", notes: x", ""), (", check_restart: {limit: 3}", ""), ("", added), (", notes: y", "")]
+    {
+        let file = agent.home.write("next.yaml", &text(note, more));
+        agent.cli(&["apply", "-f", file.to_str().unwrap()]).success();
+        for _ in 0..100 {
+            assert_eq!((listed("edited"), listed("same")), (1, 1), "{note} {more}");
+            wait::pause(std::time::Duration::from_millis(15));
+        }
+    }
+    agent.cli(&["wait", "steady", "--timeout", "20s"]).success();
+    agent.finish();
+}

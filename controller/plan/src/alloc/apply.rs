@@ -81,8 +81,8 @@ pub fn judge_anew(now: Now, group: Option<&Group>, state: &mut AllocState) {
     state.durable.healthy_by = healthy_by(now, group);
 }
 
-/// The allocation stands for another version of its job from now on. Where that has other services, they are registered anew;
-/// where these are checked otherwise, what their checks have said tells nothing any more.
+/// The allocation stands for another version of its job from now on. Where that has other services, they are registered anew; where
+/// these are checked otherwise, so are the checks. What is known of them holds until they are: see [`AllocState::expect_checks`].
 pub fn serve_anew(old: &Group, new: &Group, state: &mut AllocState) {
     if old.services != new.services {
         serve_owner_anew(&old.services, &new.services, None, [Part::Services, Part::Checks], state);
@@ -103,11 +103,13 @@ fn serve_owner_anew(
     state: &mut AllocState,
 ) {
     let alike = old.len() == new.len() && old.iter().zip(new).all(|(old, new)| new.is_checked_as(old));
-    if !alike {
+    if new.iter().all(|service| service.checks.is_empty()) {
         state.forget_checks(|result| result.task.as_deref() == task);
-        if has_checks(old) {
-            state.outdated.insert(checks);
-        }
+    }
+    if !alike && has_checks(old) && !has_checks(new) {
+        state.outdated.insert(checks);
+    } else if !alike && *state.parts.get(checks) != PartState::Absent {
+        look_at(checks, state);
     }
     if new.is_empty() {
         state.durable.retired.insert(services);
@@ -128,10 +130,10 @@ pub fn serve_as_promoted(group: &Group, state: &mut AllocState) {
     }
 }
 
-/// What is registered is compared with what should be.
-fn look_at(services: Part, state: &mut AllocState) {
-    state.parts.overtake(services);
-    state.parts.learn(services, PartState::Unknown);
+/// What is there of services or checks is compared with what should be.
+fn look_at(part: Part, state: &mut AllocState) {
+    state.parts.overtake(part);
+    state.parts.learn(part, PartState::Unknown);
 }
 
 impl Writer<'_> {
@@ -298,6 +300,14 @@ impl Writer<'_> {
             },
             Outcome::Present => self.part_is_up(part),
             Outcome::Issued { renew_in } => self.identity_issued(part, doing, renew_in),
+            Outcome::Checking(wanted) => {
+                let task = match part {
+                    Part::Task(index, _) => self.task_name(index),
+                    Part::Dir | Part::Services | Part::Checks => None,
+                };
+                self.state.expect_checks(task.as_deref(), &wanted, self.now.boot_ns);
+                self.part_is_up(part);
+            }
             Outcome::Absent => self.part_is_missing(part, doing),
             Outcome::Foreign { why } => self.part_is_damaged(part, doing, why),
             Outcome::Lost { why } => {

@@ -23,8 +23,7 @@ pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
     end(pass, Part::Checks, services)
 }
 
-/// Runs the checks of these services; those of an older version of the job, or of a process that has ended, end first. `true` once
-/// they run.
+/// Runs the checks of these services; those of a process that has ended end first. `true` once they run.
 pub(crate) fn run(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> bool {
     let begin_anew =
         part == Part::Checks && pass.state.recheck && *pass.state.parts.get(part) != PartState::Absent;
@@ -40,7 +39,7 @@ pub(crate) fn end(pass: &mut Pass<'_>, part: Part, services: &[Service]) -> bool
     !has_checks(services) && !is_outdated(pass, part) || pass.want_down(part, Verb::Down, OPERATION_TIMEOUT)
 }
 
-/// Whether they run for a version of the job that had other services.
+/// Whether they run for a version of the job that had checks, where this one has none, or for a process that has ended.
 pub(crate) fn is_outdated(pass: &Pass<'_>, part: Part) -> bool {
     pass.state.outdated.contains(&part) && *pass.state.parts.get(part) != PartState::Absent
 }

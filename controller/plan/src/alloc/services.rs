@@ -36,8 +36,7 @@ pub fn down(pass: &mut Pass<'_>, _above_gone: bool) -> bool {
     true
 }
 
-/// Makes the catalogues hold these services. Of a version whose services are others, the checks are ended before: what they say
-/// would be taken for what those of this one say.
+/// Makes the catalogues hold these services. Checks of a version that had some, where this one has none, are ended before.
 pub(crate) fn register(pass: &mut Pass<'_>, part: Part, services: &[Service], checks: Part) {
     if services.is_empty() {
         withdraw(pass, part, services);

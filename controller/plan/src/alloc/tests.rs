@@ -21,7 +21,7 @@ use herdlet_api_types::{
         ChangeMode, Check, Dependency, DependencyCondition, HealthCheck, Identity, Lifecycle, OnUpdate,
         Provider, Service, Update,
     },
-    service::{CheckResult, CheckStatus},
+    service::{CheckResult, CheckStatus, RestartsWhen},
     task::TaskEventKind,
 };
 

@@ -123,6 +123,7 @@ pub fn outcome(
         | Outcome::Lost { .. }
         | Outcome::Recovered(_)
         | Outcome::Issued { .. }
+        | Outcome::Checking(_)
         | Outcome::Overdue => {}
     }
 }

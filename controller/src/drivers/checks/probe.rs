@@ -182,7 +182,7 @@ impl Probe {
     /// Sends a request and waits for the head of its answer. A plain one that is redirected to TLS is sent anew.
     async fn ask(&self, ask: Ask<'_>) -> Result<Response, String> {
         let tls = if ask.tls_skip_verify { Tls::Unverified } else { Tls::of(&ask.url) };
-        let told = |error: reqwest::Error| format!("{}: {}", ask.url, innermost(&error));
+        let told = |error: reqwest::Error| format!("{}: {}", ask.url, failure_of(&error));
         if tls != Tls::None && !ask.tls_server_name.is_empty() {
             let (client, request) = self.by_name(&ask, tls).await?;
             return client.execute(request).await.map_err(told);
@@ -301,6 +301,17 @@ struct NeedsTls;
 
 fn needs_tls(error: &reqwest::Error) -> bool {
     std::error::Error::source(error).is_some_and(|why| why.is::<NeedsTls>())
+}
+
+/// The innermost cause; of a certificate that is not trusted also what can be done.
+fn failure_of(error: &reqwest::Error) -> String {
+    let cause = innermost(error);
+    match cause.strip_prefix("invalid peer certificate: ") {
+        Some(why) => format!(
+            "its certificate is not one that this machine trusts ({why}); `tls_skip_verify: true` accepts any"
+        ),
+        None => cause,
+    }
 }
 
 /// As many as Nomad follows.

@@ -8,9 +8,9 @@ use std::{
 };
 
 use herdlet_api_types::{
-    AllocId, JobKey, fixture,
-    job::{Check, Job, Service},
-    service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
+    AllocId, JobKey,
+    job::Job,
+    service::{CheckResult, CheckStatus},
     view::{AllocView, Reason},
 };
 use herdlet_plan::{
@@ -24,7 +24,11 @@ use herdlet_plan::{
 };
 
 use super::{Flight, Life, SECOND};
-use crate::sim::{deployments, machine::Thing, met::Kind};
+use crate::sim::{
+    deployments,
+    machine::{Thing, checks_of},
+    met::Kind,
+};
 
 /// On what an operation is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -517,39 +521,15 @@ impl Life {
                 continue;
             };
             let Some(group) = spec.group().filter(|_| was != Some(status)) else { continue };
-            for (task, service) in group.all_services() {
-                let part = match task.and_then(|task| group.tasks.iter().position(|other| other == task)) {
-                    Some(index) => Part::Task(index as u16, TaskPart::Checks),
-                    None => Part::Checks,
-                };
+            let tasks = (0..).zip(&group.tasks).map(|(index, _)| Part::Task(index, TaskPart::Checks));
+            for part in tasks.chain([Part::Checks]) {
                 if !self.machine.things.contains(&Thing::Part(id, part)) {
                     continue;
                 }
-                let owner = task.map_or("group", |task| task.name.as_str());
-                self.events.extend(service.checks.iter().map(|check| Event::Check {
-                    alloc: id,
-                    result: CheckResult {
-                        id: format!("{owner}-{}-{}", service.name, check.name),
-                        status,
-                        task: task.map(|task| task.name.clone()),
-                        ..CheckResult::pending(&registration(service, id), &registered(check))
-                    },
-                }));
+                let made = checks_of(spec, part).into_iter().map(|pending| CheckResult { status, ..pending });
+                self.events.extend(made.map(|result| Event::Check { alloc: id, result }));
             }
         }
-    }
-}
-
-fn registration(service: &Service, alloc: AllocId) -> Registration {
-    Registration { name: service.name.clone(), ..fixture::registration(&service.name, alloc) }
-}
-
-fn registered(check: &Check) -> RegisteredCheck {
-    RegisteredCheck {
-        interval: check.interval,
-        on_update: check.on_update,
-        check_restart: check.check_restart,
-        ..fixture::registered_check(&check.name)
     }
 }
 

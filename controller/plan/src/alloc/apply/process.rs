@@ -149,6 +149,7 @@ impl Writer<'_> {
                 | Outcome::Lost { .. }
                 | Outcome::Overdue
                 | Outcome::Issued { .. }
+                | Outcome::Checking(_)
                 | Outcome::Volume { .. },
             ) => {}
         }

@@ -1,7 +1,5 @@
 //! `check_restart`: which failures restart what, and when.
 
-use herdlet_api_types::service::RestartsWhen;
-
 use super::*;
 
 /// Fails for 20 s (three failures in a row, ten seconds apart), beginning five seconds after a start.
@@ -216,8 +214,4 @@ fn what_is_stale_counts_only_where_nothing_else_is_known() {
     let known = &life.state.checks["alive"];
     assert_eq!((known.status, known.stale), (CheckStatus::Failure, true));
     assert!(life.state.failing_since_ns.is_empty(), "and it restarts nothing");
-    // Made again under another id, as its address has changed meanwhile.
-    let moved = CheckResult { id: "moved".to_string(), ..said(Some("main"), CheckStatus::Success) };
-    life.write(|writer| writer.checked(moved));
-    assert_eq!(life.state.checks.keys().collect::<Vec<_>>(), ["moved"]);
 }

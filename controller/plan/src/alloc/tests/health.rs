@@ -292,3 +292,33 @@ fn results_outlive_the_agent_as_hearsay() {
     assert_eq!(next.state.durable.health.map(|verdict| verdict.healthy), Some(true));
     assert!(!next.state.checks["alive"].stale);
 }
+
+/// Services change in place: who lists what passes must not lose what nobody touched, nor what is checked otherwise from now on.
+#[test]
+fn what_is_known_of_checks_holds_until_they_are_made_as_they_are_wanted_now() {
+    let spec = with_a_failing_check(HealthCheck::Checks);
+    let said = |id: &str, check: &str, status| CheckResult {
+        id: id.to_string(),
+        check: check.to_string(),
+        at: at(90).wall,
+        ..result(None, status)
+    };
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, up(&[Part::Checks])));
+    let of_task = CheckResult { task: Some("main".to_string()), ..said("5", "own", CheckStatus::Failure) };
+    life.write(|writer| {
+        writer.checked(said("1", "same", CheckStatus::Success));
+        writer.checked(said("2", "edited", CheckStatus::Success));
+        writer.checked(said("3", "removed", CheckStatus::Failure));
+        writer.checked(of_task.clone());
+    });
+    let restarts =
+        Some(RestartsWhen { failing_for: Duration::ZERO, grace: Duration::ZERO, ignore_warnings: true });
+    let wanted = |id: &str, check: &str| CheckResult { restarts, ..said(id, check, CheckStatus::Pending) };
+    let checking = vec![wanted("1", "same"), wanted("22", "edited"), wanted("4", "added")];
+    life.state.expect_checks(None, &checking, at(100).boot_ns);
+    let known: Vec<_> = life.state.checks.values().cloned().collect();
+    let same = CheckResult { restarts, ..said("1", "same", CheckStatus::Success) };
+    let edited = CheckResult { restarts, stale: true, ..said("22", "edited", CheckStatus::Success) };
+    assert_eq!(known, [same, edited, of_task], "each says what it is good for now");
+    assert_eq!(life.state.durable.checks.keys().collect::<Vec<_>>(), ["1", "22", "5"]);
+}

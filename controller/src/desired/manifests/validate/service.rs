@@ -307,8 +307,8 @@ fn http(spec: &spec::Check, check: &Check, trail: &Trail<'_>, findings: &mut Fin
         Some(_) if !path.starts_with('/') && !path.starts_with("${") => {
             findings.problem(&trail.field("path"), format!("must begin with `/`; write /{path}"));
         }
-        Some(_) if path.contains(|char: char| char.is_control() || char == ' ') => {
-            findings.problem(&trail.field("path"), "must not hold spaces and control characters");
+        Some(_) if path.contains(|char: char| char.is_control() || matches!(char, ' ' | '#')) => {
+            findings.problem(&trail.field("path"), "must not hold spaces, control characters and `#`");
         }
         Some(_) => {}
     }

@@ -131,7 +131,7 @@ async fn an_agent_that_is_not_there_is_worth_another_try_and_soon_said() {
         assert!(error.to_string().contains("refused"), "{error}");
         assert!(!format!("{error} {error:?} {consul:?}").contains("s3cret"));
     }
-    assert!(!consul.holds(&owner(1)));
+    assert!(consul.holds(&owner(1)), "nobody knows that it is gone");
 }
 
 #[tokio::test]

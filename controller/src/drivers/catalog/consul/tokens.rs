@@ -154,7 +154,10 @@ fn read(dir: &Path, name: &str) -> Result<Option<HeaderValue>, String> {
     // Links are followed, as secrets are often mounted so, but not out of the directory.
     let (dir, path) = match (dir.canonicalize(), dir.join(name).canonicalize()) {
         (Ok(dir), Ok(path)) => (dir, path),
-        (Err(error), _) | (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        (Err(error), _) | (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            let is_link = dir.join(name).symlink_metadata().is_ok();
+            return if is_link { Err("it is a link that leads nowhere".to_owned()) } else { Ok(None) };
+        }
         (Err(error), _) | (_, Err(error)) => return Err(in_full(&error)),
     };
     if !path.starts_with(&dir) {
@@ -181,7 +184,9 @@ fn read(dir: &Path, name: &str) -> Result<Option<HeaderValue>, String> {
         return Err(format!("it is longer than {TOKEN_LEN_MAX} bytes"));
     }
     let text = std::str::from_utf8(&text).ok().and_then(header);
-    text.map(Some).ok_or_else(|| "it holds no token".to_owned())
+    text.map(Some).ok_or_else(|| {
+        "it holds no token: its first line must be visible ASCII characters without spaces".to_owned()
+    })
 }
 
 /// The first line; none where that is no token.
