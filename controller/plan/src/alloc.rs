@@ -100,10 +100,7 @@ fn decide(pass: &mut Pass<'_>) -> bool {
             let never_ran = durable.tasks.iter().all(|task| task.attempt == 0) && !pass.state.first_is_open();
             let none = never_ran || durable.no_shutdown_delay;
             let delay = if none { Default::default() } else { pass.group.shutdown_delay };
-            // Of a restart that is under way the services are down already.
-            let down_until = durable.restart.as_ref().filter(|_| !none).map(|restart| restart.delay);
-            let delay = down_until.unwrap_or_else(|| Deadline::after(pass.now, delay));
-            let stop = Stop { reason, decided_at: pass.now.wall, delay };
+            let stop = Stop { reason, decided_at: pass.now.wall, delay: Deadline::after(pass.now, delay) };
             pass.plan.changes.push(Change::Stop(stop));
             return true;
         }
