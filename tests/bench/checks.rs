@@ -42,7 +42,7 @@ pub(super) fn http(table: &mut Table, ground: &Ground) {
         &format!("{COUNT} http checks, each every {} s: processor time of the agent", INTERVAL.as_secs()),
         format_args!("{:.2} % of a core", 100.0 * cpu / began.elapsed().as_secs_f64()),
         "≤ 3 %",
-        &format!("{:.0} µs for each of {made}", cpu * 1e6 / made as f64),
+        format!("{:.0} µs for each of {made}", cpu * 1e6 / made as f64),
     );
     let grown = cost::pss_kib([bench.agent.pid()]).saturating_sub(before) as f64 / 1024.0;
     table.row(&format!("{COUNT} http checks: memory (PSS)"), format_args!("{grown:.1} MB"), "≤ 10 MB", "");
