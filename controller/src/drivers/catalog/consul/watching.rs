@@ -36,6 +36,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// The same while a check fails that will restart something: only a Consul that still says so may do that.
 const LOOK_WHILE_COUNTED: Duration = Duration::from_secs(5);
 
+/// The same while a check has no result yet, at first; each time twice as long. A new check is critical before it was made, so Consul has
+/// nothing to tell when it fails.
+const LOOK_FOR_FIRST_WORD: Duration = Duration::from_secs(1);
+
 /// Changes come in bursts; one look serves a burst.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
@@ -112,19 +116,25 @@ impl Consul {
         let mut results = Results::new();
         let mut delays = backoff();
         let mut next_look = Instant::now() + LOOK_EVERY;
+        let mut first_word = LOOK_FOR_FIRST_WORD;
         loop {
             self.held.until_any().await;
             tokio::select! {
-                () = poke.notified() => {}
-                () = self.held.until_changed() => {}
-                () = tokio::time::sleep_until(next_look) => {}
+                () = poke.notified() => first_word = LOOK_FOR_FIRST_WORD,
+                () = self.held.until_changed() => first_word = LOOK_FOR_FIRST_WORD,
+                () = tokio::time::sleep_until(next_look) => first_word = (2 * first_word).min(LOOK_EVERY),
             }
             tokio::time::sleep(LOOK_PAUSE).await;
             match self.news(&mut results).await {
                 Ok(news) => {
                     delays = backoff();
                     let is_counted = results.values().any(|result| result.restarts_now().is_some());
-                    next_look = Instant::now() + if is_counted { LOOK_WHILE_COUNTED } else { LOOK_EVERY };
+                    let wait = match (is_counted, self.waits_for_first_word(&results)) {
+                        (_, true) => first_word,
+                        (true, false) => LOOK_WHILE_COUNTED,
+                        (false, false) => LOOK_EVERY,
+                    };
+                    next_look = Instant::now() + wait;
                     if tell(events, news).await.is_err() {
                         return;
                     }
@@ -138,6 +148,17 @@ impl Consul {
                 }
             }
         }
+    }
+
+    /// Whether a check that Consul makes has no result yet, as far as was told.
+    fn waits_for_first_word(&self, results: &Results) -> bool {
+        let owners = self.held.owners();
+        owners.wanted.iter().any(|(owner, wanted)| {
+            let mut checks = wanted.registrations.iter().flat_map(|one| &one.checks);
+            checks.any(|check| {
+                check.kind.has_address() && !results.contains_key(&(owner.clone(), check.id.clone()))
+            })
+        })
     }
 
     /// Compares what the agent holds with what it should hold, and checks with their last results.
