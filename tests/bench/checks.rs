@@ -17,6 +17,8 @@ use super::{cost, ground::Ground, job::Bench, table::Table};
 
 /// So many services, each with a check.
 const COUNT: usize = 1_000;
+/// So many of them hang, where there is room for others beside them.
+const HANGING: usize = 900;
 const INTERVAL: Duration = Duration::from_secs(10);
 /// How long they are watched.
 const REST: Duration = Duration::from_secs(60);
@@ -27,11 +29,11 @@ const SETTLED: Duration = Duration::from_secs(35);
 pub(super) fn http(table: &mut Table, ground: &Ground) {
     let target = Target::start(Answers::Always);
     let bench = Bench::new(ground);
-    bench.apply(&manifest(target.port, 0));
-    bench.until_running(1);
+    bench.apply(&manifest(target.port, 0, ""));
+    bench.until_running(GROUPS);
     wait::pause(SETTLED);
     let before = cost::pss_kib([bench.agent.pid()]);
-    bench.apply(&manifest(target.port, COUNT));
+    bench.apply(&manifest(target.port, COUNT, ""));
     wait::pause(SETTLED);
     let made = target.asked();
     let (cpu, began) = (cost::cpu([bench.agent.pid()]), Instant::now());
@@ -53,15 +55,14 @@ pub(super) fn http(table: &mut Table, ground: &Ground) {
 pub(super) fn hanging(table: &mut Table, ground: &Ground) {
     let (silent, healthy) = (Target::start(Answers::Never), Target::start(Answers::Always));
     let bench = Bench::new(ground);
-    let second = service(COUNT, healthy.port, "1s");
-    bench.apply(&(manifest(silent.port, COUNT) + &second));
-    bench.until_running(1);
+    bench.apply(&manifest(silent.port, HANGING, &service(COUNT, healthy.port, "1s")));
+    bench.until_running(GROUPS);
     wait::pause(SETTLED);
     let (made, began) = (healthy.asked(), Instant::now());
     wait::pause(REST);
     let made = healthy.asked() - made;
     table.row(
-        &format!("a check every second beside {COUNT} whose targets hang: how often it is made"),
+        &format!("a check every second beside {} whose targets hang: how often it is made", HANGING),
         format_args!("{:.2} a second", made as f64 / began.elapsed().as_secs_f64()),
         "≥ 0.95",
         "",
@@ -69,15 +70,26 @@ pub(super) fn hanging(table: &mut Table, ground: &Ground) {
     bench.agent.finish();
 }
 
-/// One task that sleeps, with so many services that are checked.
-fn manifest(port: u16, count: usize) -> String {
-    let mut text = String::from(
-        "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: bench}\nspec:\n  groups:\n    - name: g\n      \
-         tasks: [{name: t, driver: raw_exec, config: {command: sleep, args: [\"100000\"]}}]\n      services:\n",
-    );
-    text.push_str("        - {name: plain, port: 1}\n");
-    for index in 0..count {
-        text.push_str(&service(index, port, "10s"));
+/// Groups of a job: each may have so many services at most.
+const GROUPS: usize = 10;
+
+/// Tasks that sleep, with so many services together that are checked; `more` are further ones.
+fn manifest(port: u16, count: usize, more: &str) -> String {
+    let mut text =
+        String::from("apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: bench}\nspec:\n  groups:\n");
+    for group in 0..GROUPS {
+        let _ = write!(
+            text,
+            "    - name: g{group}\n      tasks: [{{name: t, driver: raw_exec, config: {{command: sleep, args: [\"100000\"]}}}}]\n      \
+             services:\n"
+        );
+        for index in (0..count).filter(|index| index % GROUPS == group) {
+            text.push_str(&service(index, port, "10s"));
+        }
+        let _ = writeln!(text, "        - {{name: plain{group}, port: 1}}");
+        if group == 0 {
+            text.push_str(more);
+        }
     }
     text
 }
