@@ -356,10 +356,10 @@ fn service_cells(one: &ServiceView, passing: String) -> [String; 8] {
     ]
 }
 
-/// The first line of what a check said: of one that fails, where any does.
+/// The first line of what a check said: of one that fails or warns, where any does.
 fn check_output(results: &[CheckResult]) -> String {
-    let failing = results.iter().find(|result| result.status == CheckStatus::Failure);
-    let told = failing.or(results.first());
+    let of = |status| results.iter().find(|result| result.status == status);
+    let told = of(CheckStatus::Failure).or_else(|| of(CheckStatus::Warning)).or(results.first());
     told.map_or_else(String::new, |result| {
         format!("{}: {}", result.check, result.output.lines().next().unwrap_or_default())
     })
