@@ -3,12 +3,14 @@
 pub use herdlet_api_types::fixture::{group, job};
 use herdlet_api_types::{
     Duration,
+    alloc::Allocation,
     constraint::{Constraint, Operator},
     fixture,
     job::*,
+    service::{CheckResult, RegisteredCheck, Registration},
     volume::{Volume, VolumeKind},
 };
-use herdlet_plan::job::capacity::Room;
+use herdlet_plan::{job::capacity::Room, op::Part};
 use serde_json::json;
 
 use super::{Dice, launches};
@@ -43,6 +45,39 @@ pub fn service(name: &str) -> Service {
         checks: vec![Check { interval: Duration::from_secs(1), ..fixture::check("alive") }],
         ..fixture::service(name)
     }
+}
+
+/// The checks that a part makes, with no result yet.
+pub fn checks_of(alloc: &Allocation, part: Part) -> Vec<CheckResult> {
+    let Some(group) = alloc.group() else { return Vec::new() };
+    let (task, services) = match part {
+        Part::Task(index, _) => match group.tasks.get(usize::from(index)) {
+            Some(task) => (Some(task.name.as_str()), &task.services),
+            None => return Vec::new(),
+        },
+        Part::Dir | Part::Services | Part::Checks => (None, &group.services),
+    };
+    let of = |service: &Service, check: &Check| {
+        let registered = RegisteredCheck {
+            name: check.name.clone(),
+            interval: check.interval,
+            on_update: check.on_update,
+            check_restart: check.check_restart,
+            ..fixture::registered_check(&format!(
+                "{}-{}-{}",
+                task.unwrap_or("group"),
+                service.name,
+                check.name
+            ))
+        };
+        let registration = Registration {
+            name: service.name.clone(),
+            task: task.map(str::to_owned),
+            ..fixture::registration(&service.name, alloc.id)
+        };
+        CheckResult::pending(&registration, &registered)
+    };
+    services.iter().flat_map(|service| service.checks.iter().map(move |check| of(service, check))).collect()
 }
 
 /// The volumes that [`random`] jobs mount: one for all, and one for each index.

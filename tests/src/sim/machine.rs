@@ -6,9 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use herdlet_api_types::{
     AllocId, Duration, UnixNanos,
     alloc::Allocation,
-    fixture,
-    job::{ChangeMode, Check, Group, Lifecycle, Service, Task},
-    service::{CheckResult, RegisteredCheck, Registration},
+    job::{ChangeMode, Group, Lifecycle, Task},
     task::ExitResult,
 };
 use herdlet_plan::{
@@ -17,6 +15,8 @@ use herdlet_plan::{
     event::Event,
     op::{Part, Subject, TaskPart},
 };
+
+use super::jobs::checks_of;
 
 /// A real thing that an operation makes or removes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -575,37 +575,4 @@ fn renew_in(alloc: &Allocation, index: u16) -> Option<Duration> {
     let (_, task) = spec_of(alloc, index).ok()?;
     let ttl = task.identities.iter().filter_map(|identity| identity.ttl).min()?;
     Some(Duration(ttl.as_nanos() / 2))
-}
-
-/// The checks that a part makes, with no result yet.
-pub fn checks_of(alloc: &Allocation, part: Part) -> Vec<CheckResult> {
-    let Some(group) = alloc.group() else { return Vec::new() };
-    let (task, services) = match part {
-        Part::Task(index, _) => match group.tasks.get(usize::from(index)) {
-            Some(task) => (Some(task.name.as_str()), &task.services),
-            None => return Vec::new(),
-        },
-        Part::Dir | Part::Services | Part::Checks => (None, &group.services),
-    };
-    let of = |service: &Service, check: &Check| {
-        let registered = RegisteredCheck {
-            name: check.name.clone(),
-            interval: check.interval,
-            on_update: check.on_update,
-            check_restart: check.check_restart,
-            ..fixture::registered_check(&format!(
-                "{}-{}-{}",
-                task.unwrap_or("group"),
-                service.name,
-                check.name
-            ))
-        };
-        let registration = Registration {
-            name: service.name.clone(),
-            task: task.map(str::to_owned),
-            ..fixture::registration(&service.name, alloc.id)
-        };
-        CheckResult::pending(&registration, &registered)
-    };
-    services.iter().flat_map(|service| service.checks.iter().map(move |check| of(service, check))).collect()
 }

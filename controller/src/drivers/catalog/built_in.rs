@@ -1,8 +1,8 @@
 //! The built-in catalogue: what this agent itself knows of services, for templates and the API.
 //!
 //! In: registrations by owner, and ids of single ones that somebody wants gone. Out: the same, by name, and whose services were
-//! changed behind the planner's back. It must not know which of them are wanted. It lives in memory: after a restart it is empty until the planner, which asks
-//! for every part anew, has it filled again.
+//! changed behind the planner's back. It must not know which of them are wanted. It lives in memory: a new agent fills it with what
+//! runs before it answers anybody, and the planner, which asks for every part anew, makes it right.
 
 use std::{
     collections::BTreeMap,

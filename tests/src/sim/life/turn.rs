@@ -24,11 +24,7 @@ use herdlet_plan::{
 };
 
 use super::{Flight, Life, SECOND};
-use crate::sim::{
-    deployments,
-    machine::{Thing, checks_of},
-    met::Kind,
-};
+use crate::sim::{deployments, jobs::checks_of, machine::Thing, met::Kind};
 
 /// On what an operation is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
