@@ -11,6 +11,9 @@ use zeroize::Zeroizing;
 /// How long to wait for a connection, unless the caller knows better.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What a client says it is.
+pub const USER_AGENT: &str = concat!("herdlet/", env!("CARGO_PKG_VERSION"));
+
 /// How peers are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tls {
@@ -62,7 +65,7 @@ impl Credentials {
 /// A client that names itself and heeds no proxy settings: what it talks to is this node's own.
 pub fn builder(tls: Tls) -> ClientBuilder {
     let builder = reqwest::Client::builder()
-        .user_agent(concat!("herdlet/", env!("CARGO_PKG_VERSION")))
+        .user_agent(USER_AGENT)
         .connect_timeout(CONNECT_TIMEOUT)
         .http1_only()
         .no_proxy();

@@ -29,11 +29,11 @@ const SETTLED: Duration = Duration::from_secs(35);
 pub(super) fn http(table: &mut Table, ground: &Ground) {
     let target = Target::start(Answers::Always);
     let bench = Bench::new(ground);
-    bench.apply(&manifest(target.port, 0, ""));
+    bench.apply(&manifest(COUNT, unchecked, ""));
     bench.until_running(GROUPS);
     wait::pause(SETTLED);
     let before = cost::pss_kib([bench.agent.pid()]);
-    bench.apply(&manifest(target.port, COUNT, ""));
+    bench.apply(&manifest(COUNT, |index| checked(index, target.port, "10s"), ""));
     wait::pause(SETTLED);
     let made = target.asked();
     let (cpu, began) = (cost::cpu([bench.agent.pid()]), Instant::now());
@@ -55,7 +55,11 @@ pub(super) fn http(table: &mut Table, ground: &Ground) {
 pub(super) fn hanging(table: &mut Table, ground: &Ground) {
     let (silent, healthy) = (Target::start(Answers::Never), Target::start(Answers::Always));
     let bench = Bench::new(ground);
-    bench.apply(&manifest(silent.port, HANGING, &service(COUNT, healthy.port, "1s")));
+    bench.apply(&manifest(
+        HANGING,
+        |index| checked(index, silent.port, "10s"),
+        &checked(COUNT, healthy.port, "1s"),
+    ));
     bench.until_running(GROUPS);
     wait::pause(SETTLED);
     let (made, began) = (healthy.asked(), Instant::now());
@@ -73,8 +77,8 @@ pub(super) fn hanging(table: &mut Table, ground: &Ground) {
 /// Groups of a job: each may have so many services at most.
 const GROUPS: usize = 10;
 
-/// Tasks that sleep, with so many services together that are checked; `more` are further ones.
-fn manifest(port: u16, count: usize, more: &str) -> String {
+/// Tasks that sleep, with so many services together; `more` are further ones.
+fn manifest(count: usize, service: impl Fn(usize) -> String, more: &str) -> String {
     let mut text =
         String::from("apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: bench}\nspec:\n  groups:\n");
     for group in 0..GROUPS {
@@ -84,7 +88,7 @@ fn manifest(port: u16, count: usize, more: &str) -> String {
              services:\n"
         );
         for index in (0..count).filter(|index| index % GROUPS == group) {
-            text.push_str(&service(index, port, "10s"));
+            text.push_str(&service(index));
         }
         let _ = writeln!(text, "        - {{name: plain{group}, port: 1}}");
         if group == 0 {
@@ -94,13 +98,13 @@ fn manifest(port: u16, count: usize, more: &str) -> String {
     text
 }
 
-fn service(index: usize, port: u16, interval: &str) -> String {
-    let mut line = String::new();
-    let _ = writeln!(
-        line,
-        "        - {{name: s{index}, port: {port}, checks: [{{type: http, path: /, interval: {interval}, timeout: 9s}}]}}"
-    );
-    line
+fn unchecked(index: usize) -> String {
+    format!("        - {{name: s{index}, port: 1}}\n")
+}
+
+fn checked(index: usize, port: u16, interval: &str) -> String {
+    let check = format!("{{type: http, path: /, interval: {interval}, timeout: 9s}}");
+    format!("        - {{name: s{index}, port: {port}, checks: [{check}]}}\n")
 }
 
 /// Whether a target answers.

@@ -6,7 +6,7 @@
 //! start, each further one an interval after the end of the one before. A slow or hanging target holds up nobody but its own check.
 //! It must not know what a result is good for. All other checks of services in Consul are made by Consul.
 //!
-//! - `probe`: one run of a check: HTTP, TCP, gRPC or a command.
+//! - `probe`: one run of a check: HTTP, TCP, gRPC or a command; `request`: the requests among them.
 //! - `streak`: how many results in a row change a status.
 //! - `lanes`: how many runs are under way at a time.
 
@@ -29,6 +29,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 mod grpc;
 mod lanes;
 mod probe;
+mod request;
 mod streak;
 
 use crate::drivers::{
@@ -77,12 +78,14 @@ struct Shared {
     reports: mpsc::Sender<Heard>,
     lanes: Lanes,
     consul: Arc<Consul>,
+    /// From when slots are counted.
+    began: Instant,
 }
 
 /// A running observer; it ends when this is dropped.
 #[derive(Debug)]
 struct Observer {
-    check: RegisteredCheck,
+    check: Arc<RegisteredCheck>,
     pending: Arc<Mutex<CheckResult>>,
     _end: DropGuard,
 }
@@ -90,7 +93,8 @@ struct Observer {
 impl Checks {
     /// Observers that report to `reports`, run commands by `scripts`, and tell `consul` what those of its services say.
     pub fn new(reports: mpsc::Sender<Heard>, scripts: Arc<dyn Scripts>, consul: Arc<Consul>) -> Self {
-        let shared = Shared { probe: Probe::new(scripts), reports, lanes: Lanes::default(), consul };
+        let (probe, lanes, began) = (Probe::new(scripts), Lanes::default(), Instant::now());
+        let shared = Shared { probe, reports, lanes, consul, began };
         Self { shared: Arc::new(shared), running: Mutex::default() }
     }
 
@@ -141,9 +145,10 @@ impl Checks {
     fn observe(&self, registration: &Registration, check: &RegisteredCheck) -> Observer {
         let token = CancellationToken::new();
         let pending = Arc::new(Mutex::new(CheckResult::pending(registration, check)));
+        let check = Arc::new(check.clone());
         let observation = Observation {
             shared: Arc::clone(&self.shared),
-            check: check.clone(),
+            check: Arc::clone(&check),
             pending: Arc::clone(&pending),
             alloc: registration.alloc,
             provider: registration.provider,
@@ -152,8 +157,9 @@ impl Checks {
             last: None,
             token: token.clone(),
         };
-        tokio::spawn(token.clone().run_until_cancelled_owned(observation.run()));
-        Observer { check: check.clone(), pending, _end: token.drop_guard() }
+        // Ended is what it becomes; there is nobody to tell.
+        tokio::spawn(token.clone().run_until_cancelled_owned(observation.observe()));
+        Observer { check, pending, _end: token.drop_guard() }
     }
 }
 
@@ -161,8 +167,11 @@ impl Observer {
     /// Whether it makes this check. What its results are good for may differ.
     fn makes(&self, check: &RegisteredCheck) -> bool {
         let RegisteredCheck { on_update, check_restart, .. } = check;
-        let mine =
-            RegisteredCheck { on_update: *on_update, check_restart: *check_restart, ..self.check.clone() };
+        let mine = RegisteredCheck {
+            on_update: *on_update,
+            check_restart: *check_restart,
+            ..RegisteredCheck::clone(&self.check)
+        };
         mine == *check
     }
 }
@@ -173,6 +182,9 @@ fn lock(pending: &Mutex<CheckResult>) -> MutexGuard<'_, CheckResult> {
 
 /// The first result should not be long in coming: a start waits for it. (Nomad: half an interval.)
 const FIRST_AFTER_MAX: Duration = Duration::from_secs(1);
+
+/// Checks that are due within the same slot are made together: the processor wakes up once for them.
+const SLOT: Duration = Duration::from_millis(100);
 
 /// How often a check that goes on failing may tell that it says something else: its output may hold the time. Another status of HTTP
 /// is told at once.
@@ -188,7 +200,7 @@ const TELL_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 struct Observation {
     shared: Arc<Shared>,
-    check: RegisteredCheck,
+    check: Arc<RegisteredCheck>,
     /// What its results are made of: says also what they are good for, which may change.
     pending: Arc<Mutex<CheckResult>>,
     alloc: AllocId,
@@ -219,38 +231,51 @@ impl Drop for Observation {
 }
 
 impl Observation {
-    async fn run(self) {
-        // Ended is what it becomes; there is nobody to tell.
-        let _: Result<(), Ended> = self.observe().await;
-    }
-
     async fn observe(mut self) -> Result<(), Ended> {
         let interval = self.check.interval.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
         if let Some(status) = self.check.initial_status {
-            self.report_initial(status).await?;
+            Box::pin(self.report_initial(status)).await?;
         }
         // Checks that begin together drift apart: neither their first runs nor later ones come all at once.
         let share = f64::from(self.seed()) / f64::from(u32::MAX);
-        tokio::time::sleep((interval / 2).min(FIRST_AFTER_MAX).mul_f64(0.5 + share / 2.0)).await;
+        let first = (interval / 2).min(FIRST_AFTER_MAX).mul_f64(0.5 + share / 2.0);
+        tokio::time::sleep_until(self.slot(first)).await;
         let mut pause = interval.mul_f64(0.5 + share / 2.0);
         loop {
-            let result = self.probe().await;
-            let next = Instant::now() + pause;
-            self.was_slow = result.timed_out;
-            if let Some(result) = self.streak.take(result) {
-                self.report(result.clone()).await?;
-                self.tell_consul(&result, next).await;
-            }
+            // On the heap: between two runs, which is most of the time, an observer takes little memory.
+            let next = Box::pin(self.make(pause)).await?;
             tokio::time::sleep_until(next).await;
             pause = interval;
         }
     }
 
+    /// Makes it once and tells what came of it; when to make it again.
+    async fn make(&mut self, pause: Duration) -> Result<Instant, Ended> {
+        let result = self.probe().await;
+        let next = self.slot(pause);
+        self.was_slow = result.timed_out;
+        if let Some(result) = self.streak.take(result) {
+            self.report(result.clone()).await?;
+            self.tell_consul(&result, next).await;
+        }
+        Ok(next)
+    }
+
+    /// When so much time is over, a little early where others are due.
+    fn slot(&self, pause: Duration) -> Instant {
+        let due = Instant::now() + pause;
+        if pause < 5 * SLOT {
+            return due;
+        }
+        let since = due.saturating_duration_since(self.shared.began);
+        let early = since.as_nanos() % SLOT.as_nanos();
+        due - Duration::from_nanos(early.try_into().unwrap_or_default())
+    }
+
     /// Waiting for a place is our slowness, not the target's: the timeout begins after it.
     async fn probe(&self) -> ProbeResult {
         let timeout = self.check.timeout.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
-        // On the heap: between two runs, which is most of the time, an observer takes little memory.
-        let probe = Box::pin(self.shared.probe.run(self.alloc, &self.check, timeout));
+        let probe = self.shared.probe.run(self.alloc, &self.check, timeout);
         let probe = AssertUnwindSafe(probe).catch_unwind();
         match self.shared.lanes.run(self.was_slow, tokio::time::timeout(timeout, probe)).await {
             Ok(Ok(result)) => result,

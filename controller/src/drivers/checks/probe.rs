@@ -4,12 +4,7 @@
 //! the body of an answer comes below its status.
 //! It must not know when or how often it runs; whoever calls it enforces the timeout.
 
-use std::{
-    collections::BTreeMap,
-    net::{Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::Ipv6Addr, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use herdlet_api_types::{
@@ -18,16 +13,15 @@ use herdlet_api_types::{
     service::{CheckStatus, RegisteredCheck},
 };
 use reqwest::{
-    Client, Method, Request, Response, StatusCode, Url,
+    Method, StatusCode,
     header::{HOST, HeaderMap, HeaderName, HeaderValue},
-    redirect,
 };
 
-use super::grpc;
-use crate::{
-    drivers::task::ExecOutcome,
-    http_client::{self, Tls, innermost},
+use super::{
+    grpc,
+    request::{Answer, Request, Requests, Speaks},
 };
+use crate::drivers::task::ExecOutcome;
 
 /// Runs commands in running tasks.
 pub trait Scripts: std::fmt::Debug + Send + Sync {
@@ -45,30 +39,8 @@ pub trait Scripts: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct Probe {
     scripts: Arc<dyn Scripts>,
-    /// Clients by what they are for, made when a check first needs them.
-    shared: [OnceLock<Client>; 6],
-    /// Those that expect a certificate for another name than the address.
-    named: Mutex<BTreeMap<Named, Client>>,
+    requests: Requests,
 }
-
-/// What a client is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Speaks {
-    Http,
-    Grpc,
-}
-
-/// For whom a client is that knows one peer only.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Named {
-    server_name: String,
-    address: SocketAddr,
-    is_verified: bool,
-    speaks: Speaks,
-}
-
-/// More peers with a name of their own than that are not remembered.
-const NAMED_MAX: usize = 64;
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +83,7 @@ impl ProbeResult {
 
 impl Probe {
     pub(super) fn new(scripts: Arc<dyn Scripts>) -> Self {
-        Self { scripts, shared: Default::default(), named: Mutex::default() }
+        Self { scripts, requests: Requests::default() }
     }
 
     pub(super) async fn run(
@@ -135,7 +107,7 @@ impl Probe {
                     Ok(headers) => headers,
                     Err(why) => return ProbeResult::failure(format!("nomad: {why}")),
                 };
-                let ask = Ask {
+                let request = Request {
                     speaks: Speaks::Http,
                     url: format!("{protocol}://{target}{path}"),
                     tls_skip_verify: *tls_skip_verify,
@@ -143,15 +115,16 @@ impl Probe {
                     method,
                     headers,
                     body: body.clone().into_bytes(),
+                    answer_bytes_max: OUTPUT_BYTES_MAX,
                 };
-                match self.ask(ask).await {
-                    Ok(response) => judge(response).await,
+                match self.requests.send(request).await {
+                    Ok(answer) => judge(&answer),
                     Err(why) => ProbeResult::failure(format!("nomad: {why}")),
                 }
             }
             CheckKind::Grpc { service, tls, tls_skip_verify, tls_server_name } => {
                 let scheme = if *tls { "https" } else { "http" };
-                let ask = Ask {
+                let request = Request {
                     speaks: Speaks::Grpc,
                     url: format!("{scheme}://{target}{}", grpc::PATH),
                     tls_skip_verify: *tls_skip_verify,
@@ -159,12 +132,9 @@ impl Probe {
                     method: Method::POST,
                     headers: grpc::headers(),
                     body: grpc::question(service),
+                    answer_bytes_max: grpc::ANSWER_BYTES_MAX,
                 };
-                let verdict = match self.ask(ask).await {
-                    Ok(response) => judge_grpc(response).await,
-                    Err(why) => Err(why),
-                };
-                match verdict {
+                match self.requests.send(request).await.and_then(|answer| judge_grpc(&answer)) {
                     Ok(()) => ProbeResult::success("nomad: grpc ok".to_owned()),
                     Err(why) => ProbeResult::failure(format!("nomad: {why}")),
                 }
@@ -178,160 +148,10 @@ impl Probe {
             }
         }
     }
-
-    /// Sends a request and waits for the head of its answer. A plain one that is redirected to TLS is sent anew.
-    async fn ask(&self, ask: Ask<'_>) -> Result<Response, String> {
-        let tls = if ask.tls_skip_verify { Tls::Unverified } else { Tls::of(&ask.url) };
-        let told = |error: reqwest::Error| format!("{}: {}", ask.url, failure_of(&error));
-        if tls != Tls::None && !ask.tls_server_name.is_empty() {
-            let (client, request) = self.by_name(&ask, tls).await?;
-            return client.execute(request).await.map_err(told);
-        }
-        let url = Url::parse(&ask.url).map_err(|error| format!("{}: {error}", ask.url))?;
-        match self.client(ask.speaks, tls).map_err(told)?.execute(ask.request(url.clone())).await {
-            Err(error) if needs_tls(&error) => {
-                let client = self.client(ask.speaks, Tls::Verified).map_err(told)?;
-                client.execute(ask.request(url)).await.map_err(told)
-            }
-            answer => answer.map_err(told),
-        }
-    }
-
-    fn client(&self, speaks: Speaks, tls: Tls) -> Result<&Client, reqwest::Error> {
-        let place = match (speaks, tls) {
-            (Speaks::Http, Tls::None) => &self.shared[0],
-            (Speaks::Http, Tls::Verified) => &self.shared[1],
-            (Speaks::Http, Tls::Unverified) => &self.shared[2],
-            (Speaks::Grpc, Tls::None) => &self.shared[3],
-            (Speaks::Grpc, Tls::Verified) => &self.shared[4],
-            (Speaks::Grpc, Tls::Unverified) => &self.shared[5],
-        };
-        if let Some(client) = place.get() {
-            return Ok(client);
-        }
-        let client = builder(speaks, tls).build()?;
-        Ok(place.get_or_init(|| client))
-    }
-
-    /// A client for which the name on the certificate stands at the check's address, and the request to that name. Whom it asks is
-    /// told as if it were the address.
-    async fn by_name(&self, ask: &Ask<'_>, tls: Tls) -> Result<(Client, Request), String> {
-        let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", ask.url);
-        let mut url = Url::parse(&ask.url).map_err(|error| wrong(&error))?;
-        let host = url.host_str().unwrap_or_default().to_owned();
-        let port = url.port_or_known_default().unwrap_or_default();
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let mut found = tokio::net::lookup_host((bare, port)).await.map_err(|error| wrong(&error))?;
-        let address = found.next().ok_or_else(|| wrong(&"it has no address"))?;
-        url.set_host(Some(ask.tls_server_name))
-            .map_err(|_| wrong(&format!("tls_server_name {:?} is no name of a host", ask.tls_server_name)))?;
-        let mut request = ask.request(url);
-        if !request.headers().contains_key(HOST)
-            && let Ok(host) = HeaderValue::from_str(&format!("{host}:{port}"))
-            && ask.speaks == Speaks::Http
-        {
-            request.headers_mut().insert(HOST, host);
-        }
-        let named = Named {
-            server_name: ask.tls_server_name.to_owned(),
-            address,
-            is_verified: tls == Tls::Verified,
-            speaks: ask.speaks,
-        };
-        let known = self.named.lock().unwrap_or_else(PoisonError::into_inner).get(&named).cloned();
-        if let Some(client) = known {
-            return Ok((client, request));
-        }
-        let client = builder(ask.speaks, tls).resolve(ask.tls_server_name, address).build();
-        let client = client.map_err(|error| wrong(&innermost(&error)))?;
-        let mut clients = self.named.lock().unwrap_or_else(PoisonError::into_inner);
-        if clients.len() >= NAMED_MAX {
-            clients.clear();
-        }
-        clients.insert(named, client.clone());
-        Ok((client, request))
-    }
 }
-
-/// A request of a check.
-struct Ask<'a> {
-    speaks: Speaks,
-    url: String,
-    tls_skip_verify: bool,
-    tls_server_name: &'a str,
-    method: Method,
-    headers: HeaderMap,
-    body: Vec<u8>,
-}
-
-impl Ask<'_> {
-    fn request(&self, url: Url) -> Request {
-        let mut request = Request::new(self.method.clone(), url);
-        request.headers_mut().clone_from(&self.headers);
-        if !self.body.is_empty() {
-            *request.body_mut() = Some(self.body.clone().into());
-        }
-        request
-    }
-}
-
-fn builder(speaks: Speaks, tls: Tls) -> reqwest::ClientBuilder {
-    let builder = http_client::builder(tls)
-        // A check that reuses a connection would not see that nobody accepts new ones, and would keep a file open.
-        .pool_max_idle_per_host(0)
-        .redirect(redirect::Policy::custom(move |attempt| {
-            if attempt.previous().len() > REDIRECTS_MAX {
-                attempt.error("too many redirects")
-            } else if tls == Tls::None && attempt.url().scheme() == "https" {
-                attempt.error(NeedsTls)
-            } else {
-                attempt.follow()
-            }
-        }));
-    match speaks {
-        Speaks::Http => builder,
-        Speaks::Grpc => builder.http2_prior_knowledge(),
-    }
-}
-
-/// A plain request was redirected to `https://`.
-#[derive(Debug, thiserror::Error)]
-#[error("redirected to https")]
-struct NeedsTls;
-
-fn needs_tls(error: &reqwest::Error) -> bool {
-    std::error::Error::source(error).is_some_and(|why| why.is::<NeedsTls>())
-}
-
-/// The innermost cause; of a certificate that is not trusted also what can be done.
-fn failure_of(error: &reqwest::Error) -> String {
-    let cause = innermost(error);
-    match cause.strip_prefix("invalid peer certificate: ") {
-        Some(why) => format!(
-            "its certificate is not one that this machine trusts ({why}); `tls_skip_verify: true` accepts any"
-        ),
-        None => cause,
-    }
-}
-
-/// As many as Nomad follows.
-const REDIRECTS_MAX: usize = 10;
 
 /// As much as the API shows of what a check said.
 const OUTPUT_BYTES_MAX: usize = 3 * 1024;
-
-/// The beginning of a body.
-async fn body(response: &mut Response, bytes_max: usize) -> Vec<u8> {
-    let mut body = Vec::new();
-    while let Ok(Some(chunk)) = response.chunk().await {
-        body.extend_from_slice(&chunk);
-        if body.len() >= bytes_max {
-            break;
-        }
-    }
-    body.truncate(bytes_max);
-    body
-}
 
 /// At most as much as is shown.
 fn cut(mut output: String) -> String {
@@ -340,12 +160,11 @@ fn cut(mut output: String) -> String {
     output
 }
 
-async fn judge_grpc(mut response: Response) -> Result<(), String> {
-    if response.status() != StatusCode::OK {
-        return Err(format!("http {} where gRPC was expected", response.status()));
+fn judge_grpc(answer: &Answer) -> Result<(), String> {
+    if answer.status != StatusCode::OK {
+        return Err(format!("http {} where gRPC was expected", answer.status));
     }
-    let body = body(&mut response, grpc::ANSWER_BYTES_MAX).await;
-    grpc::verdict(response.headers(), &body)
+    grpc::verdict(&answer.headers, &answer.body)
 }
 
 /// As Consul's checks by commands.
@@ -369,13 +188,12 @@ fn judge_script(outcome: &ExecOutcome) -> ProbeResult {
     ProbeResult::failure(cut(format!("{how}{colon}{output}")))
 }
 
-async fn judge(mut response: Response) -> ProbeResult {
-    let status = response.status();
+fn judge(answer: &Answer) -> ProbeResult {
+    let status = answer.status;
     if status == StatusCode::OK {
         return ProbeResult { code: Some(status), ..ProbeResult::success("nomad: http ok".to_owned()) };
     }
-    let body = body(&mut response, OUTPUT_BYTES_MAX).await;
-    let output = cut(format!("nomad: http {status}\n{}", String::from_utf8_lossy(&body)));
+    let output = cut(format!("nomad: http {status}\n{}", String::from_utf8_lossy(&answer.body)));
     let result =
         if status.as_u16() < 400 { ProbeResult::success(output) } else { ProbeResult::failure(output) };
     ProbeResult { code: Some(status), ..result }
