@@ -30,7 +30,13 @@ use crate::{
     },
     dns::{self, Sockets, Zone},
     doctor,
-    drivers::{alloc_dir, catalog::ConsulConfig, cgroup::Isolation, task::in_full, volume::HostVolumes},
+    drivers::{
+        alloc_dir,
+        catalog::{Consul, ConsulConfig},
+        cgroup::Isolation,
+        task::in_full,
+        volume::HostVolumes,
+    },
     gc::Collector,
     http::{self, Evaluations, Facts, Limits, Listener, Shared, Tls, Token, Vitals},
     instance::{Availability, Instance, Options},
@@ -128,8 +134,15 @@ async fn run(config: Config) -> anyhow::Result<()> {
         telemetry: telemetry.clone(),
     });
     let scrape = telemetry.scrape(&mut agent, problems.clone(), room, doors.tls.clone());
-    let vitals =
-        vitals(readiness.clone(), agent.requests.clone(), agent.orphans, problems, doors.tls.clone());
+    let vitals = Sources {
+        readiness: readiness.clone(),
+        requests: agent.requests.clone(),
+        orphans: agent.orphans,
+        folders: problems,
+        tls: doors.tls.clone(),
+        consul: Arc::clone(&agent.context.services.catalogs.consul),
+    }
+    .vitals();
     let shared = shared(&config, &agent, facts, vitals, scrape, Arc::clone(&collector), closing.clone());
     // Before anything that may wait, so that whoever wonders can ask.
     listen(&config, doors, &shared, &mut faces, &closing).await?;
@@ -231,26 +244,35 @@ pub(crate) fn consul(config: &Config) -> anyhow::Result<ConsulConfig> {
     Ok(resolved.with_service_tokens(config.consul.service_tokens_dir.clone()))
 }
 
-/// How the agent is, asked anew for each answer.
-fn vitals(
+/// Who knows how the agent is.
+struct Sources {
     readiness: Readiness,
     requests: Requests,
     orphans: Orphans,
     folders: Vec<Arc<FolderStatus>>,
     tls: Option<Arc<Tls>>,
-) -> impl Fn() -> Vitals + Send + Sync + 'static {
-    move || {
-        let degraded = requests.degraded();
-        let degraded = degraded.map(|why| format!("nothing new is started, running tasks are kept: {why}"));
-        let degraded = degraded.or_else(|| {
-            let left = Some(orphans.attempts.left).filter(|left| *left > 0)?;
-            Some(format!(
-                "{left} attempts were found that belong to no job and were left alone: the log names them"
-            ))
-        });
-        let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
-        let warnings = tls.iter().flat_map(|tls| tls.warnings(agent::now().wall)).collect();
-        Vitals { not_ready: readiness.why_not(), degraded, warnings, manifest_problems }
+    consul: Arc<Consul>,
+}
+
+impl Sources {
+    /// They are asked anew for each answer.
+    fn vitals(self) -> impl Fn() -> Vitals + Send + Sync + 'static {
+        let Self { readiness, requests, orphans, folders, tls, consul } = self;
+        move || {
+            let degraded = requests.degraded();
+            let degraded =
+                degraded.map(|why| format!("nothing new is started, running tasks are kept: {why}"));
+            let degraded = degraded.or_else(|| {
+                let left = Some(orphans.attempts.left).filter(|left| *left > 0)?;
+                Some(format!(
+                    "{left} attempts were found that belong to no job and were left alone: the log names them"
+                ))
+            });
+            let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
+            let of_tls = tls.iter().flat_map(|tls| tls.warnings(agent::now().wall));
+            let warnings = of_tls.chain(consul.trouble(agent::now().wall)).collect();
+            Vitals { not_ready: readiness.why_not(), degraded, warnings, manifest_problems }
+        }
     }
 }
 

@@ -261,7 +261,11 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             (Reason::Dependency, None, None)
         }
         Waiting::Exit(index, until) => {
-            say(&task(index), format_args!("has been asked to end and has {} for it", until.length));
+            let known = state.durable.tasks.get(usize::from(*index));
+            let why = known.and_then(why_restarted).unwrap_or_default();
+            let colon = if why.is_empty() { "" } else { ": " };
+            let length = until.length;
+            say(&task(index), format_args!("has been asked to end and has {length} for it{colon}{why}"));
             (Reason::Operation, None, due(until))
         }
         Waiting::Task(index, status) => {
@@ -376,12 +380,15 @@ impl Display for Checks<'_> {
     }
 }
 
-/// How the task's last attempt ended, where one has.
+/// How the task's last attempt ended, where one has; of one that was made to restart, why.
 struct LastExit<'a>(&'a AllocState, TaskIndex);
 
 impl Display for LastExit<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let task = self.0.durable.tasks.get(usize::from(self.1));
+        if let Some(why) = task.and_then(why_restarted) {
+            return write!(f, "; {why}");
+        }
         match task.and_then(|task| task.exit.as_ref()) {
             Some(exit) if !exit.error.is_empty() => write!(f, "; last: {}", exit.error),
             Some(exit) if exit.oom_killed => f.write_str("; last: out of memory"),
@@ -389,6 +396,13 @@ impl Display for LastExit<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// Why it was made to restart, where its newest attempt was.
+fn why_restarted(task: &TaskState) -> Option<&str> {
+    let of_attempt = task.events.iter().rev().take_while(|event| event.kind != TaskEventKind::Started);
+    let mut signals = of_attempt.filter(|event| event.kind == TaskEventKind::RestartSignaled);
+    signals.next().map(|event| &*event.message)
 }
 
 /// What is done with a part.

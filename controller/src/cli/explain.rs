@@ -215,11 +215,12 @@ fn show_alloc(view: &AllocView) {
         fact(
             "check",
             format!(
-                "{}/{} {}{}: {}",
+                "{}/{} {}{}{}{}",
                 check.service,
                 check.check,
                 check.status.as_str(),
                 if check.stale { " (stale)" } else { "" },
+                if check.output.is_empty() { "" } else { ": " },
                 check.output
             ),
         );

@@ -200,6 +200,10 @@ fn a_frozen_consul_delays_nothing_and_is_made_right_also_by_the_agents_successor
     let listed = http::get(&agent.peer(), "/v1/service/local").unwrap().json();
     assert_eq!(listed.as_array().map(Vec::len), Some(1));
     soon("a job of the built-in catalogue converges");
+    let unlisted = agent.cli(&["get", "services"]).success().stderr;
+    assert_eq!(unlisted, "not listed, as they are in Consul: comes, stays\n");
+    let warns = |agent: &Agent| agent.cli(&["status"]).success().stdout.contains("has not answered for");
+    wait::until_true("its silence is told", || warns(&agent));
     // Who deleted it is killed before Consul goes on: another process finishes it.
     agent.crash();
     consul.thaw();
@@ -207,6 +211,7 @@ fn a_frozen_consul_delays_nothing_and_is_made_right_also_by_the_agents_successor
         consul.known("comes") == 1 && consul.known("goes") == 0 && consul.known("stays") == 1
     });
     wait::until_true("the deleted job is forgotten", || !agent.cli(&["get", "jobs"]).stdout.contains("goes"));
+    wait::until_true("nothing is left to warn of", || !warns(&agent));
     assert_eq!(agent.single("stays.g[0]", "t"), stays);
     assert_eq!(agent.single("comes.g[0]", "t"), comes);
     agent.finish();

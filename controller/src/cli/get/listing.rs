@@ -25,8 +25,8 @@ use crate::{
 pub(super) struct Listing {
     pub(super) columns: Vec<&'static str>,
     pub(super) rows: Vec<Row>,
-    /// Allocations that have ended and are not listed.
-    pub(super) ended: usize,
+    /// What is said of what is not listed.
+    pub(super) unlisted: Option<String>,
 }
 
 /// One object.
@@ -124,18 +124,18 @@ impl Document {
 
 impl Listing {
     pub(super) fn new(columns: &[&'static str]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new(), ended: 0 }
+        Self { columns: columns.to_vec(), rows: Vec::new(), unlisted: None }
     }
 
     pub(super) async fn print(self, wanted: &Wanted<'_>) -> Result<(), Failure> {
         match wanted.form {
             Form::Table | Form::Wide => {
-                match (self.rows.is_empty(), self.ended) {
-                    (true, 0) => crate::tell!("{}", wanted.kind.none()),
-                    (true, _) => {}
-                    (false, _) => show::out(&self.whole(wanted.kind, wanted.heading)),
+                if !self.rows.is_empty() {
+                    show::out(&self.whole(wanted.kind, wanted.heading));
+                } else if self.unlisted.is_none() {
+                    crate::tell!("{}", wanted.kind.none());
                 }
-                self.ended_told().iter().for_each(|told| crate::tell!("{told}"));
+                self.unlisted.iter().for_each(|told| crate::tell!("{told}"));
                 Ok(())
             }
             Form::Name => {
@@ -151,13 +151,6 @@ impl Listing {
             }
             Form::Yaml => show::yaml(&self.documents(wanted.client).await?),
         }
-    }
-
-    /// How many allocations have ended and are not listed.
-    fn ended_told(&self) -> Option<String> {
-        let listed = if self.rows.is_empty() { "nothing runs; " } else { "" };
-        (self.ended > 0)
-            .then(|| format!("{listed}not listed, as they have ended: {} (herdlet ps --all)", self.ended))
     }
 
     async fn documents(self, client: &Client) -> Result<Vec<Document>, Failure> {

@@ -201,9 +201,10 @@ async fn allocs(
         columns.extend(["PORTS", "MESSAGE"]);
     }
     let mut listing = Listing::new(&columns);
+    let mut unlisted = 0;
     for view in with_ended(client, targets, missing).await? {
         if ended == Ended::Counted && view.status.is_terminal() {
-            listing.ended += 1;
+            unlisted += 1;
             continue;
         }
         let id = view.spec.id.to_string();
@@ -217,6 +218,9 @@ async fn allocs(
         let document = Document::Alloc(Box::new(view));
         listing.rows.push(Row { key: id.clone(), name: id, cells, document });
     }
+    let listed = if listing.rows.is_empty() { "nothing runs; " } else { "" };
+    listing.unlisted = (unlisted > 0)
+        .then(|| format!("{listed}not listed, as they have ended: {unlisted} (herdlet ps --all)"));
     Ok(listing)
 }
 
@@ -300,15 +304,36 @@ async fn services(
     form: Form,
     missing: Missing,
 ) -> Result<Listing, Failure> {
-    let mut services = client.services().await?;
+    let (mut services, allocs) = tokio::try_join!(client.services(), client.allocs())?;
+    let in_consul = names_in_consul(&allocs);
     let is_there = |name: &str| services.iter().any(|one| service_name(one) == name);
     if let Some(name) = missing.among(names, is_there) {
         let failure = Failure::new(format!("there is no service {name:?} in the built-in catalogue"));
-        return Err(failure.hint("list them: herdlet get services"));
+        return Err(match in_consul.contains(name) {
+            true => failure.hint("it is in Consul; what its checks say: herdlet describe JOB"),
+            false => failure.hint("list them: herdlet get services"),
+        });
     }
     services.retain(|one| names.is_empty() || names.contains(&service_name(one)));
     services.sort_by_cached_key(service_name);
-    Ok(service_listing(services, form))
+    let mut listing = service_listing(services, form);
+    if names.is_empty() && !in_consul.is_empty() {
+        let in_consul: Vec<_> = in_consul.into_iter().collect();
+        listing.unlisted = Some(format!("not listed, as they are in Consul: {}", in_consul.join(", ")));
+    }
+    Ok(listing)
+}
+
+/// What allocations that have not ended want to be in Consul, as it is written in their jobs.
+fn names_in_consul(allocs: &[AllocView]) -> BTreeSet<String> {
+    let live = allocs.iter().filter(|view| !view.status.is_terminal());
+    let groups = live.filter_map(|view| Some((&view.spec.job_key.namespace, view.spec.group()?)));
+    let services = groups.flat_map(|(namespace, group)| {
+        let in_consul = group.all_services().filter(|(_, service)| service.provider == Provider::Consul);
+        in_consul
+            .map(|(_, service)| JobKey { namespace: Arc::clone(namespace), id: service.name.as_str().into() })
+    });
+    services.map(|named| named.to_string()).collect()
 }
 
 fn service_listing(services: Vec<ServiceView>, form: Form) -> Listing {
@@ -348,7 +373,7 @@ fn service_cells(one: &ServiceView, passing: String) -> [String; 8] {
         service_name(one),
         one.health.as_str().to_owned(),
         passing,
-        format!("{address}:{port}"),
+        if *port == 0 { address.clone() } else { format!("{address}:{port}") },
         provider.to_owned(),
         alloc.short(),
         task.clone().unwrap_or_else(|| "-".to_owned()),

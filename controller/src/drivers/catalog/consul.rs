@@ -14,7 +14,7 @@ use std::{
 
 use futures_util::future::join_all;
 use herdlet_api_types::{
-    AllocId, InstanceId,
+    AllocId, InstanceId, UnixNanos,
     service::{CheckStatus, Registration},
 };
 use tokio::sync::Notify;
@@ -114,6 +114,12 @@ impl Consul {
     /// How many services are in what state, of allocations that `is_known` knows.
     pub fn counts(&self, is_known: impl Fn(&AllocId) -> bool) -> ServiceCounts {
         self.held.counts(is_known)
+    }
+
+    /// That it does not answer, where something of ours should be there.
+    pub fn trouble(&self, wall: UnixNanos) -> Option<String> {
+        let trouble = self.api.trouble(wall).filter(|_| self.held.is_any())?;
+        Some(format!("{trouble}. What it should hold is made true once it answers; no task waits for it"))
     }
 
     /// How many requests have failed so far, by what they were for.

@@ -1,6 +1,7 @@
 //! `check_restart`: which failures restart what, and when.
 
 use super::*;
+use crate::status::describe;
 
 /// Fails for 20 s (three failures in a row, ten seconds apart), beginning five seconds after a start.
 const WHEN: RestartsWhen = RestartsWhen {
@@ -147,7 +148,9 @@ fn the_restart_policy_counts_each_such_restart() {
             assert_eq!((&main.run, main.failed), (&Run::Dead, true), "two attempts a minute are allowed");
             return;
         }
-        assert!(matches!(main.run, Run::BackingOff { .. }), "{:?}", main.run);
+        let Run::BackingOff { until } = &main.run else { panic!("{:?}", main.run) };
+        let told = describe(life.now, &spec, &life.state, &Waiting::Backoff(0, *until)).message;
+        assert_eq!(told, "waits before it starts again; healthcheck: check \"alive\" unhealthy");
         assert!(!main.restart_requested && !main.unhealthy);
         second += 20;
         // The next one runs, since before its checks fail.

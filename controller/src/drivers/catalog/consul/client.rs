@@ -5,10 +5,14 @@
 
 use std::{
     num::NonZeroU32,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
+use herdlet_api_types::UnixNanos;
 use herdlet_runtime::{Limit, Permits, Rate};
 use reqwest::{Client, Method, StatusCode, header::HeaderMap};
 
@@ -17,7 +21,7 @@ use super::{
     tokens::Token,
 };
 use crate::{
-    drivers::{catalog::CatalogFailure, sight::Class, task::in_full},
+    drivers::{catalog::CatalogFailure, checks::wall_now, sight::Class, task::in_full},
     http_client::{self, Tls},
 };
 
@@ -30,6 +34,14 @@ pub(super) struct HttpApi {
     address: String,
     permits: Permits<Kind>,
     failures: [AtomicU64; Kind::ALL.len()],
+    silence: Mutex<Option<Silence>>,
+}
+
+/// The agent does not answer, or only that it can't.
+#[derive(Debug)]
+struct Silence {
+    since: UnixNanos,
+    why: String,
 }
 
 /// Kinds of requests, each with its own permits: what is taken back waits for nothing that is to be registered.
@@ -106,7 +118,35 @@ impl HttpApi {
         };
         let builder = builder.connect_timeout(CONNECT_TIMEOUT).redirect(reqwest::redirect::Policy::none());
         let failures = Kind::ALL.map(|_| AtomicU64::new(0));
-        Ok(Self { client: builder.build()?, base, address, permits: Permits::new(limit_of), failures })
+        let permits = Permits::new(limit_of);
+        Ok(Self { client: builder.build()?, base, address, permits, failures, silence: Mutex::default() })
+    }
+
+    /// Where it does not answer: since when, and why, in a sentence's beginning.
+    pub(super) fn trouble(&self, wall: UnixNanos) -> Option<String> {
+        let silence = self.silence();
+        let Silence { since, why } = silence.as_ref()?;
+        let length = herdlet_api_types::Duration::from_secs((wall.0 - since.0).max(0) / 1_000_000_000);
+        Some(format!("Consul at {} has not answered for {}: {why}", self.address, length))
+    }
+
+    fn silence(&self) -> MutexGuard<'_, Option<Silence>> {
+        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It has answered. An outage is logged once, however many requests fail in it.
+    fn answered(&self) {
+        if self.silence().take().is_some() {
+            tracing::info!(address = self.address, "Consul answers again");
+        }
+    }
+
+    fn unanswered(&self, why: &str) {
+        let mut silence = self.silence();
+        if silence.is_none() {
+            tracing::warn!(address = self.address, why, "Consul does not answer");
+            *silence = Some(Silence { since: wall_now(), why: why.to_owned() });
+        }
     }
 
     /// How many requests of each kind have failed so far.
@@ -195,10 +235,17 @@ impl HttpApi {
             None => request,
         };
         let refused = match request.timeout(timeout).send().await {
-            Ok(response) if response.status().is_success() => return Ok(response),
+            Ok(response) if response.status().is_success() => {
+                self.answered();
+                return Ok(response);
+            }
             Ok(response) => {
                 let status = response.status();
                 let said = said(response).await;
+                // Of a single service it says so, too, where it is the service that makes no sense.
+                if kind == Kind::List && status.is_server_error() {
+                    self.unanswered(&format!("{status}: {said}"));
+                }
                 let why = format!("{}: Consul answers {status}: {said}", doing());
                 Refused {
                     status: Some(status),
@@ -208,6 +255,7 @@ impl HttpApi {
             }
             Err(error) => {
                 let why = in_full(&error.without_url());
+                self.unanswered(&why);
                 unanswered(format!("{}: no answer from {}: {why}", doing(), self.address))
             }
         };

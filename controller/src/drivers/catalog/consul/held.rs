@@ -167,6 +167,12 @@ impl Held {
         }
     }
 
+    /// Whether something should be there, or is not known to be gone.
+    pub(super) fn is_any(&self) -> bool {
+        let Owners { wanted, asked, leaving } = &*self.owners();
+        !(wanted.is_empty() && asked.is_empty() && leaving.is_empty())
+    }
+
     /// Waits until something should be there.
     pub(super) async fn until_any(&self) {
         // The sender lives in `self`.
