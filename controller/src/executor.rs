@@ -348,13 +348,7 @@ fn kind_of(action: &Action) -> Kind {
 /// Whether a Consul is to hold any of the services of this part, or none at all: then what it may still hold is taken back.
 fn is_for_consul(subject: &Subject, part: Part) -> bool {
     let Subject::Alloc(alloc, _) = subject else { return false };
-    let Some(group) = alloc.group() else { return false };
-    let services = match part {
-        Part::Services => Some(&group.services),
-        Part::Task(index, _) => group.tasks.get(usize::from(index)).map(|task| &task.services),
-        Part::Dir | Part::Checks => None,
-    };
-    services.is_some_and(|services| {
+    part.services(alloc).is_some_and(|services| {
         services.is_empty() || services.iter().any(|service| service.provider == Provider::Consul)
     })
 }

@@ -2,7 +2,7 @@
 
 use std_alloc::{string::String, sync::Arc};
 
-use herdlet_api_types::{AllocId, JobKey, alloc::Allocation};
+use herdlet_api_types::{AllocId, JobKey, alloc::Allocation, job::Service};
 use serde::{Deserialize, Serialize};
 
 /// What is reconciled as one. Ordered so that within a turn a job is planned before the allocations it makes.
@@ -33,6 +33,18 @@ pub enum Part {
     Checks,
     /// A part of one task.
     Task(TaskIndex, TaskPart),
+}
+
+impl Part {
+    /// The services that it registers; none where it registers nothing.
+    pub fn services(self, spec: &Allocation) -> Option<&[Service]> {
+        let group = spec.group()?;
+        match self {
+            Self::Services => Some(&group.services),
+            Self::Task(index, TaskPart::Services) => Some(&group.tasks.get(usize::from(index))?.services),
+            Self::Dir | Self::Checks | Self::Task(..) => None,
+        }
+    }
 }
 
 /// One thing that one start of a task needs to be in place.

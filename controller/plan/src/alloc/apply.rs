@@ -271,15 +271,7 @@ impl Writer<'_> {
     }
 
     fn is_in_consul(&self, part: Part) -> bool {
-        let group = self.spec.group();
-        let services = match part {
-            Part::Services => group.map(|group| &group.services),
-            Part::Task(index, TaskPart::Services) => {
-                group.and_then(|group| group.tasks.get(usize::from(index))).map(|task| &task.services)
-            }
-            Part::Dir | Part::Checks | Part::Task(..) => None,
-        };
-        services.is_some_and(|services| in_consul(services))
+        part.services(self.spec).is_some_and(in_consul)
     }
 
     /// From now on a Consul may hold these services.
