@@ -158,7 +158,7 @@ impl Checks {
             token: token.clone(),
         };
         // Ended is what it becomes; there is nobody to tell.
-        tokio::spawn(token.clone().run_until_cancelled_owned(observation.observe()));
+        tokio::spawn(token.clone().run_until_cancelled_owned(Box::new(observation).observe()));
         Observer { check, pending, _end: token.drop_guard() }
     }
 }
@@ -231,7 +231,7 @@ impl Drop for Observation {
 }
 
 impl Observation {
-    async fn observe(mut self) -> Result<(), Ended> {
+    async fn observe(mut self: Box<Self>) -> Result<(), Ended> {
         let interval = self.check.interval.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
         if let Some(status) = self.check.initial_status {
             Box::pin(self.report_initial(status)).await?;

@@ -10,7 +10,7 @@ use std::{
 use herdlet_api_types::{
     JobKey,
     alloc::ClientStatus,
-    job::Provider,
+    job::{Group, Provider},
     service::{CheckResult, CheckStatus, Registration, ServiceHealth, ServiceView},
     view::{AllocView, ConvergenceState, JobView, TaskView, VolumeView},
     volume::{VolumeKind, VolumeStatus},
@@ -304,8 +304,8 @@ async fn services(
     form: Form,
     missing: Missing,
 ) -> Result<Listing, Failure> {
-    let (mut services, allocs) = tokio::try_join!(client.services(), client.allocs())?;
-    let in_consul = names_in_consul(&allocs);
+    let (mut services, jobs) = tokio::try_join!(client.services(), client.jobs())?;
+    let in_consul = names_in_consul(&jobs);
     let is_there = |name: &str| services.iter().any(|one| service_name(one) == name);
     if let Some(name) = missing.among(names, is_there) {
         let failure = Failure::new(format!("there is no service {name:?} in the built-in catalogue"));
@@ -324,16 +324,17 @@ async fn services(
     Ok(listing)
 }
 
-/// What allocations that have not ended want to be in Consul, as it is written in their jobs.
-fn names_in_consul(allocs: &[AllocView]) -> BTreeSet<String> {
-    let live = allocs.iter().filter(|view| !view.status.is_terminal());
-    let groups = live.filter_map(|view| Some((&view.spec.job_key.namespace, view.spec.group()?)));
-    let services = groups.flat_map(|(namespace, group)| {
-        let in_consul = group.all_services().filter(|(_, service)| service.provider == Provider::Consul);
-        in_consul
-            .map(|(_, service)| JobKey { namespace: Arc::clone(namespace), id: service.name.as_str().into() })
-    });
-    services.map(|named| named.to_string()).collect()
+/// What jobs want to be in Consul, as it is written in them.
+fn names_in_consul(jobs: &[JobView]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for view in jobs.iter().filter(|view| !view.job.stop && !view.deleting) {
+        for (_, service) in view.job.groups.iter().flat_map(Group::all_services) {
+            if service.provider == Provider::Consul {
+                names.insert(service_key(&view.key.namespace, &service.name));
+            }
+        }
+    }
+    names
 }
 
 fn service_listing(services: Vec<ServiceView>, form: Form) -> Listing {
@@ -356,10 +357,13 @@ fn service_listing(services: Vec<ServiceView>, form: Form) -> Listing {
     listing
 }
 
-/// Its name, with its namespace where that is not the default one, as jobs have theirs.
 fn service_name(one: &ServiceView) -> String {
-    let Registration { name, job, .. } = &one.registration;
-    JobKey { namespace: Arc::clone(&job.namespace), id: name.as_str().into() }.to_string()
+    service_key(&one.registration.job.namespace, &one.registration.name)
+}
+
+/// Its name, with its namespace where that is not the default one, as jobs have theirs.
+fn service_key(namespace: &Arc<str>, name: &str) -> String {
+    JobKey { namespace: Arc::clone(namespace), id: name.into() }.to_string()
 }
 
 /// `passing` is how many instances of the service do, of how many.
