@@ -75,3 +75,19 @@ pub(crate) fn messages() -> Vec<Message> {
     }
     messages
 }
+
+/// Bytes that passed at once.
+pub(crate) struct Passed {
+    /// From the client to the server.
+    pub(crate) way: bool,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The connections that were recorded as they were. First the first byte, then a frame in each line.
+pub(crate) fn connections() -> Vec<(String, Vec<Passed>)> {
+    let line = |line: &str| {
+        let (way, text) = line.split_once(' ').unwrap();
+        Passed { way: way == "c2s", bytes: from_hex(text) }
+    };
+    files(".hex").into_iter().map(|(file, text)| (file, text.lines().map(line).collect())).collect()
+}

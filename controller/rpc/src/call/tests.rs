@@ -1,0 +1,229 @@
+//! Calls that go well, and peers that don't.
+
+use std::sync::atomic::Ordering;
+
+use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
+
+use super::*;
+use crate::{
+    codec::{Value, encode},
+    error::{ErrorKind, Lost},
+    mux::{Incoming, Side},
+    testing::{WAIT, pair},
+};
+
+#[tokio::test]
+async fn calls_are_answered_both_ways() {
+    let pair = pair();
+    let reply = pair.client.call("Lab.Echo", &[1, 2], WAIT).await.unwrap();
+    assert_eq!(reply.decode::<Vec<u8>>().unwrap(), [1, 2]);
+    let reply = pair.server.call("Lab.Name", &(), WAIT).await.unwrap();
+    assert_eq!(reply.decode::<String>().unwrap(), "client");
+    let reply = pair.client.call("Lab.Back", &(), WAIT).await.unwrap();
+    assert_eq!(reply.decode::<String>().unwrap(), "client");
+}
+
+#[tokio::test]
+async fn errors_are_told_and_harm_no_other_call() {
+    let pair = pair();
+    for (method, told) in [
+        ("Lab.Fail", "node not found"),
+        ("Lab.Nothing", "rpc: can't find method Lab.Nothing"),
+        ("Nobody.Echo", "rpc: can't find service Nobody.Echo"),
+        ("Lab.Ports", "failed to read [1]: a text instead of u16"),
+    ] {
+        let arguments = Value::List(vec![Value::Int(1), Value::Text("secret".to_owned())]);
+        let error = pair.client.call(method, &arguments, WAIT).await.unwrap_err();
+        assert_eq!(error.to_string(), told);
+        pair.client.call("Lab.Echo", &(), WAIT).await.unwrap();
+    }
+    // A panic ends its stream.
+    let error = pair.client.call("Lab.Panic", &(), WAIT).await.unwrap_err();
+    assert!(error.is_lost() && !error.nothing_was_done(), "{error}");
+    pair.client.call("Lab.Echo", &(), WAIT).await.unwrap();
+}
+
+#[tokio::test]
+async fn many_calls_are_under_way_at_once() {
+    let pair = pair();
+    let calls = (0..1_000).map(|at| {
+        let client = pair.client.clone();
+        tokio::spawn(async move {
+            client.call("Lab.Echo", &at, WAIT).await.unwrap().decode::<i32>().unwrap() == at
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        assert!(call.await.unwrap());
+    }
+    assert_eq!(pair.client.idle.lock().unwrap().len(), IDLE);
+}
+
+#[tokio::test]
+async fn large_messages_pass() {
+    let pair = pair();
+    let large = Value::Text("x".repeat(20 << 20));
+    let reply = pair.client.call("Lab.Echo", &large, WAIT).await.unwrap();
+    assert!(reply.decode::<Value>().unwrap() == large);
+    assert!(pair.client.idle.lock().unwrap().iter().all(|stream| !stream.has_more()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_waited_for_as_long_as_asked() {
+    let pair = pair();
+    let began = tokio::time::Instant::now();
+    let error = pair.client.call("Lab.Hang", &(), Duration::from_secs(330)).await.unwrap_err();
+    assert!(matches!(error, CallError::Late(_)), "{error}");
+    assert_eq!(began.elapsed().as_secs(), 330);
+    pair.client.call("Lab.Slow", &(), Duration::from_secs(61)).await.unwrap();
+}
+
+/// A peer made of bytes, which waits for a request on the first stream and answers with what it is told.
+struct Raw {
+    caller: Caller,
+    _incoming: Incoming,
+    peer: DuplexStream,
+}
+
+fn raw() -> Raw {
+    let (ours, peer) = duplex(1 << 20);
+    let (mux, incoming) = Mux::start(ours, Side::Client);
+    Raw { caller: Caller::new(mux), _incoming: incoming, peer }
+}
+
+fn data(flags: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap();
+    [&[0, 0, 0, flags, 0, 0, 0, 1][..], &length.to_be_bytes(), payload].concat()
+}
+
+impl Raw {
+    /// Calls, and answers so.
+    async fn answered(mut self, frames: &[u8]) -> CallError {
+        let call = self.caller.call("Lab.Echo", &(), Duration::from_secs(5));
+        let answers = async {
+            let mut heard = [0; 4096];
+            while !heard.ends_with(b"Lab.Echo\xc0") {
+                let read = self.peer.read(&mut heard).await.unwrap();
+                if heard[..read].ends_with(b"Lab.Echo\xc0") {
+                    break;
+                }
+            }
+            self.peer.write_all(frames).await.unwrap();
+        };
+        tokio::join!(call, answers).0.unwrap_err()
+    }
+}
+
+fn response(seq: u64, error: &str) -> Vec<u8> {
+    encode(&Response { error: error.to_owned(), seq, service_method: "Lab.Echo".to_owned() }).unwrap()
+}
+
+#[tokio::test]
+async fn whoever_answers_nonsense_gets_no_further() {
+    let fin = data(4, &[]);
+    let error = raw().answered(&data(0, &[response(7, ""), vec![0xc0]].concat())).await;
+    assert!(matches!(error, CallError::Sequence { expected: 1, found: 7 }), "{error}");
+    let error = raw().answered(&[data(0, &response(1, "")), fin.clone()].concat()).await;
+    assert!(matches!(error, CallError::Message(MessageError::Ended)), "{error}");
+    let error = raw().answered(&fin).await;
+    assert!(matches!(error, CallError::Message(MessageError::Ended)), "{error}");
+    let error = raw().answered(&data(8, &[])).await;
+    assert!(matches!(error, CallError::Message(MessageError::Io(_))), "{error}");
+    let error = raw().answered(&data(0, b"\x82\xa3Seq\xa1x\xa1y\xc0\xc0")).await;
+    assert_eq!(error.to_string(), "read Seq: a text instead of u64");
+    let error = raw().answered(&data(0, b"\x81\xa5Error\xdb\xff\xff\xff\xff")).await;
+    assert_eq!(error.to_string(), "take a message of more than 262144 bytes");
+    let error =
+        raw().answered(&data(0, &[response(1, ""), vec![0xdd, 0xff, 0xff, 0xff, 0xff]].concat())).await;
+    assert_eq!(error.to_string(), "take a message of more than 67108864 bytes");
+    let error = raw().answered(&data(0, &[0xc1])).await;
+    assert!(matches!(error, CallError::Message(MessageError::Limit(_))), "{error}");
+    let error = raw().answered(b"HTTP/1.1 400 Bad Request").await;
+    assert!(matches!(error, CallError::Lost(Lost::Violation(_))), "{error}");
+    let error = raw().answered(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).await;
+    assert!(matches!(error, CallError::Lost(Lost::GoAway(0))), "{error}");
+    // An error without its body is no answer either: the next one would be read in the middle.
+    let error = raw().answered(&[data(0, &response(1, "node not found")), fin].concat()).await;
+    assert!(matches!(error, CallError::Message(MessageError::Ended)), "{error}");
+    let error = raw().answered(&data(0, &[response(1, "node not found"), vec![0x80]].concat())).await;
+    assert!(matches!(&error, CallError::Server(error) if error.kind() == ErrorKind::NodeNotFound), "{error}");
+}
+
+/// A connection that is cut somewhere in an answer is no answer, wherever it is.
+#[tokio::test]
+async fn a_connection_may_break_at_any_byte_of_an_answer() {
+    let answer =
+        [[0, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0].to_vec(), data(0, &response(1, "")), data(0, &[0x91, 0x07])]
+            .concat();
+    for end in 0..answer.len() {
+        let Raw { caller, _incoming, mut peer } = raw();
+        let call = caller.call("Lab.Echo", &(), WAIT);
+        let answers = async {
+            let mut heard = [0; 4096];
+            let _ = peer.read(&mut heard).await.unwrap();
+            peer.write_all(&answer[..end]).await.unwrap();
+            drop(peer);
+        };
+        let error = tokio::join!(call, answers).0.unwrap_err();
+        assert!(matches!(error, CallError::Lost(_)) && error.is_lost(), "{end}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn who_drops_a_call_resets_its_stream() {
+    let pair = pair();
+    let call = pair.client.call("Lab.Hang", &(), WAIT);
+    let begun = async {
+        while pair.at_server.begun.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        _ = call => panic!("it hangs"),
+        () = begun => {}
+    }
+    // The other side goes on to the end, and the connection is as good as before.
+    pair.client.call("Lab.Echo", &(), WAIT).await.unwrap();
+}
+
+#[tokio::test]
+async fn calls_end_with_their_connection() {
+    let pair = pair();
+    let call = pair.client.call("Lab.Hang", &(), WAIT);
+    let close = async {
+        while pair.at_server.begun.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        pair.server.mux().close();
+    };
+    let error = tokio::join!(call, close).0.unwrap_err();
+    assert!(matches!(error, CallError::Lost(Lost::GoAway(0) | Lost::Ended)), "{error}");
+    let error = pair.client.call("Lab.Echo", &(), WAIT).await.unwrap_err();
+    assert!(matches!(error, CallError::Lost(_)), "{error}");
+}
+
+/// A server that was started anew has closed the streams that were kept. They are seen to be so, and not used.
+#[tokio::test]
+async fn a_stream_that_was_closed_meanwhile_is_not_used_again() {
+    let (ours, theirs) = duplex(4096);
+    let ((client, _incoming), (_server, mut streams)) =
+        (Mux::start(ours, Side::Client), Mux::start(theirs, Side::Server));
+    let caller = Caller::new(client);
+    tokio::spawn(async move {
+        // Answers once on each stream, and closes it.
+        while let Some(mut stream) = streams.recv().await {
+            assert_eq!(stream.read_u8().await.unwrap(), PLAIN);
+            let mut reader = Reader::new(stream);
+            let request: Request = reader.read(Limits::HEADER).await.unwrap();
+            reader.next(Limits::BODY).await.unwrap();
+            let answer = [response(request.seq, ""), vec![0xc0]].concat();
+            message::write(reader.io(), &answer).await.unwrap();
+            reader.io().shutdown().await.unwrap();
+        }
+    });
+    for _ in 0..10 {
+        caller.call("Lab.Echo", &(), WAIT).await.unwrap();
+        while caller.idle.lock().unwrap().iter_mut().any(is_quiet) {
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Many streams over one connection: yamux, with what Nomad's peers expect of it.
+//!
+//! In: a connection whose first byte has passed. Out: streams that we open, streams that the peer opens ([`Incoming`]), and why it
+//! ended. A task of its own drives it until the peer goes, [`Mux::close`] is called or the last handle is dropped.
+//!
+//! ```text
+//!   Mux::open ──► ┌────────┐ ◄──► yamux ◄──► frame::Watched ◄──► socket
+//!   Incoming  ◄── │ driver │
+//!                 └────────┘
+//! ```
+//!
+//! Everything is bounded: [`STREAMS`] of each side, 256 KiB of unread bytes in each. Who opens more is told so by a reset of the
+//! stream. The peer's pings are answered; we send some while there is traffic, but none to learn whether an idle peer lives: that is
+//! what TCP (`connect.rs`) and deadlines of calls are for.
+
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, BufStream},
+    sync::{Semaphore, mpsc, oneshot, watch},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    error::Lost,
+    frame::{Seen, WINDOW, Watched},
+    stream::Stream,
+};
+
+/// Streams of each side at a time: as many as Go's peers leave unacknowledged.
+pub const STREAMS: usize = 256;
+
+/// Streams that the crate keeps, with those that were dropped and not yet forgotten. It gives the connection up at one more.
+const STREAMS_KEPT: usize = 4 * STREAMS;
+
+/// How long a peer may take to read our farewell.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// What bytes go over: TCP, TLS, or anything in tests.
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
+
+/// Which side of the connection we are: who has dialled is the client, and numbers its streams oddly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// We have dialled.
+    Client,
+    /// The peer has.
+    Server,
+}
+
+/// Streams that the peer opens. Where nobody receives them they are reset.
+pub type Incoming = mpsc::Receiver<Stream>;
+
+/// A handle of a connection. With the last one that is dropped it is closed.
+#[derive(Debug, Clone)]
+pub struct Mux {
+    open: mpsc::Sender<oneshot::Sender<yamux::Stream>>,
+    room: Arc<Semaphore>,
+    close: CancellationToken,
+    ended: watch::Receiver<Option<Lost>>,
+    seen: Arc<Seen>,
+    /// Cancelled once streams carry nothing any more.
+    gone: CancellationToken,
+}
+
+impl Mux {
+    /// Begins to drive a connection, on the present runtime.
+    pub fn start(io: impl Io, side: Side) -> (Self, Incoming) {
+        let (open, opens) = mpsc::channel(STREAMS);
+        let (incoming, streams) = mpsc::channel(STREAMS);
+        let (close, gone) = (CancellationToken::new(), CancellationToken::new());
+        let (end, ended) = watch::channel(None);
+        // Whole frames in one write, and several in one read.
+        let (io, seen) = Watched::new(BufStream::with_capacity(16 * 1024, 32 * 1024, io));
+        let mode = match side {
+            Side::Client => yamux::Mode::Client,
+            Side::Server => yamux::Mode::Server,
+        };
+        let connection = yamux::Connection::new(io, config(), mode);
+        let room = Arc::new(Semaphore::new(STREAMS));
+        let driver = Driver { connection, opens, closing: close.clone(), gone: gone.clone(), incoming, room };
+        let known = Arc::clone(&seen);
+        tokio::spawn(async move {
+            let why = driver.run().await;
+            end.send_replace(Some(known.end().unwrap_or(why)));
+        });
+        (Self { open, room: Arc::new(Semaphore::new(STREAMS)), close, ended, seen, gone }, streams)
+    }
+
+    /// Opens a stream, of which the peer learns with the first byte that is written. Waits while there are [`STREAMS`] of ours.
+    ///
+    /// # Errors
+    /// When the connection is no more.
+    pub async fn open(&self) -> Result<Stream, Lost> {
+        let room = Arc::clone(&self.room).acquire_owned().await.map_err(|_| Lost::Closed)?;
+        let (reply, stream) = oneshot::channel();
+        if self.open.send(reply).await.is_ok()
+            && let Ok(stream) = stream.await
+        {
+            return Ok(Stream::new(stream, room, self.gone.clone()));
+        }
+        Err(self.ended().await)
+    }
+
+    /// Takes leave and closes. Streams end.
+    pub fn close(&self) {
+        self.close.cancel();
+    }
+
+    /// Waits until the connection is no more, and says why.
+    pub async fn ended(&self) -> Lost {
+        let mut ended = self.ended.clone();
+        let why = ended.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
+        why.unwrap_or(Lost::Closed)
+    }
+
+    /// Why the connection is no more; none while it is.
+    #[must_use]
+    pub fn lost(&self) -> Option<Lost> {
+        self.ended.borrow().clone()
+    }
+
+    /// How many bytes the peer has sent: whether it still says anything.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.seen.received()
+    }
+}
+
+fn config() -> yamux::Config {
+    let mut config = yamux::Config::default();
+    config.set_max_num_streams(STREAMS_KEPT);
+    // No more than each stream has from the beginning: see `WINDOW`.
+    config.set_max_connection_receive_window(Some(STREAMS_KEPT * WINDOW as usize));
+    config
+}
+
+struct Driver<T> {
+    connection: yamux::Connection<Watched<BufStream<T>>>,
+    opens: mpsc::Receiver<oneshot::Sender<yamux::Stream>>,
+    closing: CancellationToken,
+    gone: CancellationToken,
+    incoming: mpsc::Sender<Stream>,
+    /// For streams of the peer.
+    room: Arc<Semaphore>,
+}
+
+enum Event {
+    Opened(yamux::Stream),
+    Came(yamux::Stream),
+    Ended(Lost),
+}
+
+impl<T: Io> Driver<T> {
+    async fn run(mut self) -> Lost {
+        let mut asked = None;
+        loop {
+            let is_asked = asked.is_some();
+            tokio::select! {
+                // Where all handles are gone, or one of them says so.
+                () = self.closing.cancelled() => break,
+                reply = self.opens.recv(), if !is_asked => match reply {
+                    Some(reply) => asked = Some(reply),
+                    None => break,
+                },
+                event = next(&mut self.connection, is_asked) => match event {
+                    // Who has asked may have gone: then it is reset, before the peer has heard of it.
+                    Event::Opened(stream) => asked = asked.take().and_then(|reply: oneshot::Sender<_>| {
+                        let _ = reply.send(stream);
+                        None
+                    }),
+                    Event::Came(stream) => self.came(stream),
+                    Event::Ended(why) => return why,
+                },
+            }
+        }
+        self.gone.cancel();
+        let farewell = poll_fn(|cx| self.connection.poll_close(cx));
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        Lost::Closed
+    }
+
+    fn came(&self, stream: yamux::Stream) {
+        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
+            tracing::debug!(stream = %stream.id(), "the peer opens too many streams; this one is reset");
+            return;
+        };
+        let mut stream = Stream::new(stream, room, self.gone.clone());
+        stream.acknowledge();
+        // There is room for as many as have a permit.
+        let _ = self.incoming.try_send(stream);
+    }
+}
+
+/// Drives the connection until something has happened.
+async fn next<T: Io>(connection: &mut yamux::Connection<Watched<BufStream<T>>>, open: bool) -> Event {
+    poll_fn(|cx| {
+        if open && let Poll::Ready(opened) = connection.poll_new_outbound(cx) {
+            return Poll::Ready(opened.map_or_else(|error| Event::Ended(lost(error)), Event::Opened));
+        }
+        connection.poll_next_inbound(cx).map(|came| match came {
+            Some(Ok(stream)) => Event::Came(stream),
+            Some(Err(error)) => Event::Ended(lost(error)),
+            None => Event::Ended(Lost::Ended),
+        })
+    })
+    .await
+}
+
+fn lost(error: yamux::ConnectionError) -> Lost {
+    use yamux::{ConnectionError, FrameDecodeError};
+    if let ConnectionError::Io(error) | ConnectionError::Decode(FrameDecodeError::Io(error)) = error {
+        return if error.kind() == std::io::ErrorKind::UnexpectedEof { Lost::Ended } else { error.into() };
+    }
+    if matches!(error, ConnectionError::Closed) { Lost::Ended } else { Lost::Violation(error.to_string()) }
+}
+
+#[cfg(test)]
+mod tests;

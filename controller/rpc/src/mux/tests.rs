@@ -1,0 +1,258 @@
+//! A connection against a peer that is made of bytes: what a stock peer was recorded with, and what none would do.
+
+use std::collections::BTreeMap;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+use super::*;
+use crate::{frame::Finder, recordings};
+
+const DATA: u8 = 0;
+const WINDOW_UPDATE: u8 = 1;
+const PING: u8 = 2;
+const GO_AWAY: u8 = 3;
+const SYN: u8 = 1;
+const ACK: u8 = 2;
+const FIN: u8 = 4;
+const RST: u8 = 8;
+
+fn frame(kind: u8, flags: u8, stream: u32, length: u32) -> Vec<u8> {
+    [&[0, kind, 0, flags][..], &stream.to_be_bytes(), &length.to_be_bytes()].concat()
+}
+
+fn data(flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    [frame(DATA, flags, stream, payload.len() as u32), payload.to_vec()].concat()
+}
+
+/// The next frame: kind, flags, stream, length, payload.
+async fn read(peer: &mut DuplexStream) -> Option<(u8, u8, u32, u32, Vec<u8>)> {
+    let mut header = [0; 12];
+    peer.read_exact(&mut header).await.ok()?;
+    let number = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
+    let mut payload = vec![0; if header[1] == DATA { number(8) as usize } else { 0 }];
+    peer.read_exact(&mut payload).await.ok()?;
+    Some((header[1], header[3], number(4), number(8), payload))
+}
+
+/// The next frame that is no ping.
+async fn read_on(peer: &mut DuplexStream) -> (u8, u8, u32, u32, Vec<u8>) {
+    loop {
+        let frame = read(peer).await.expect("a frame");
+        if frame.0 != PING {
+            return frame;
+        }
+    }
+}
+
+fn pair(side: Side) -> (Mux, Incoming, DuplexStream) {
+    let (ours, peer) = duplex(1 << 20);
+    let (mux, incoming) = Mux::start(ours, side);
+    (mux, incoming, peer)
+}
+
+#[tokio::test]
+async fn both_sides_open_streams() {
+    let (ours, theirs) = duplex(4096);
+    let ((client, mut at_client), (server, mut at_server)) =
+        (Mux::start(ours, Side::Client), Mux::start(theirs, Side::Server));
+    for (opener, incoming) in [(&client, &mut at_server), (&server, &mut at_client)] {
+        let mut stream = opener.open().await.unwrap();
+        // More than a window.
+        let sent: Vec<u8> = (0..1_000_000_u32).map(|at| at as u8).collect();
+        stream.write_all(b"x").await.unwrap();
+        let mut other = incoming.recv().await.unwrap();
+        let sends = async {
+            stream.write_all(&sent).await.unwrap();
+            stream.shutdown().await.unwrap();
+        };
+        let mut got = Vec::new();
+        let (_, read) = tokio::join!(sends, other.read_to_end(&mut got));
+        assert_eq!(read.unwrap(), 1_000_001);
+        assert!(got[1..] == sent);
+        // Half closed: the other way is open.
+        other.write_all(b"still here").await.unwrap();
+        other.shutdown().await.unwrap();
+        other.shutdown().await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(answer, "still here");
+    }
+    drop(client);
+    assert!(matches!(server.ended().await, Lost::GoAway(0)), "{:?}", server.lost());
+}
+
+#[tokio::test]
+async fn a_stream_of_the_peer_is_acknowledged_before_anybody_looks_at_it() {
+    let (_mux, _incoming, mut peer) = pair(Side::Client);
+    peer.write_all(&frame(WINDOW_UPDATE, SYN, 2, 0)).await.unwrap();
+    let (_, flags, stream, length, _) = read_on(&mut peer).await;
+    assert_eq!((flags, stream, length), (ACK, 2, 0));
+}
+
+#[tokio::test]
+async fn a_stream_is_finished_once_and_reset_when_it_is_dropped() {
+    let (mux, _incoming, mut peer) = pair(Side::Client);
+    let mut stream = mux.open().await.unwrap();
+    stream.write_all(b"a").await.unwrap();
+    stream.shutdown().await.unwrap();
+    stream.shutdown().await.unwrap();
+    drop(stream);
+    let mut dropped = mux.open().await.unwrap();
+    dropped.write_all(b"b").await.unwrap();
+    drop(dropped);
+    let mut flags = Vec::new();
+    for _ in 0..4 {
+        let (_, flag, stream, ..) = read_on(&mut peer).await;
+        flags.push((stream, flag));
+    }
+    assert_eq!(flags, [(1, SYN), (1, FIN), (3, SYN), (3, RST)]);
+}
+
+#[tokio::test]
+async fn a_reset_is_no_end() {
+    let (mux, _incoming, mut peer) = pair(Side::Client);
+    let mut stream = mux.open().await.unwrap();
+    stream.write_all(b"a").await.unwrap();
+    peer.write_all(&[frame(WINDOW_UPDATE, ACK, 1, 0), data(0, 1, b"half"), frame(DATA, RST, 1, 0)].concat())
+        .await
+        .unwrap();
+    let mut got = Vec::new();
+    let error = stream.read_to_end(&mut got).await.unwrap_err();
+    assert_eq!((error.kind(), &got[..]), (std::io::ErrorKind::ConnectionReset, &b"half"[..]));
+}
+
+#[tokio::test]
+async fn of_ten_thousand_streams_as_many_live_as_there_is_room_for() {
+    let (mux, mut incoming, mut peer) = pair(Side::Client);
+    let syns: Vec<u8> = (1..=10_000).flat_map(|at| frame(WINDOW_UPDATE, SYN, 2 * at, 0)).collect();
+    peer.write_all(&syns).await.unwrap();
+    let (mut acknowledged, mut reset) = (0, 0);
+    while acknowledged + reset < 10_000 {
+        let (_, flags, ..) = read_on(&mut peer).await;
+        acknowledged += usize::from(flags & ACK != 0);
+        reset += usize::from(flags & RST != 0);
+    }
+    assert_eq!(acknowledged, STREAMS);
+    assert!(mux.lost().is_none(), "{:?}", mux.lost());
+    // Room is made where streams end.
+    drop(incoming.recv().await.unwrap());
+    assert_eq!(read_on(&mut peer).await.1, RST);
+    peer.write_all(&frame(WINDOW_UPDATE, SYN, 30_000, 0)).await.unwrap();
+    assert_eq!(read_on(&mut peer).await.1, ACK);
+}
+
+#[tokio::test]
+async fn who_talks_nonsense_is_left() {
+    let overrun =
+        [frame(WINDOW_UPDATE, SYN, 2, 0), data(0, 2, &vec![0; 200_000]), data(0, 2, &vec![0; 200_000])]
+            .concat();
+    let cases: [(&str, Vec<u8>, &str); 7] = [
+        ("HTTP", b"HTTP/1.1 400 Bad Request\r\n".to_vec(), "of kind 84"),
+        ("a frame of a gigabyte", frame(DATA, 0, 2, 1 << 30), "1073741824 bytes at a time"),
+        ("more than the window", overrun, "by Data"),
+        ("a stream of ours", frame(WINDOW_UPDATE, SYN, 1, 0), "by WindowUpdate with flags 0x1, stream 1"),
+        (
+            "a stream twice",
+            [frame(WINDOW_UPDATE, SYN, 2, 0), frame(WINDOW_UPDATE, SYN, 2, 0)].concat(),
+            "stream 2",
+        ),
+        ("an answer to no ping", frame(PING, ACK, 0, 77), "by Ping"),
+        ("a window without end", frame(WINDOW_UPDATE, SYN, 2, u32::MAX), "by WindowUpdate"),
+    ];
+    for (what, bytes, told) in cases {
+        let (mux, _incoming, mut peer) = pair(Side::Client);
+        peer.write_all(&bytes).await.unwrap();
+        let why = mux.ended().await;
+        assert!(matches!(&why, Lost::Violation(why) if why.contains(told)), "{what}: {why:?}");
+        // And the socket is closed.
+        while read(&mut peer).await.is_some() {}
+        assert!(matches!(mux.open().await, Err(Lost::Violation(_))), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn streams_end_with_their_connection() {
+    for end in ["go away", "close", "cut", "ours"] {
+        let (mux, _incoming, mut peer) = pair(Side::Client);
+        let mut stream = mux.open().await.unwrap();
+        stream.write_all(b"a").await.unwrap();
+        read_on(&mut peer).await;
+        match end {
+            "go away" => peer.write_all(&frame(GO_AWAY, 0, 0, 2)).await.unwrap(),
+            "close" => peer.shutdown().await.unwrap(),
+            "cut" => {
+                peer.write_all(&[0; 5]).await.unwrap();
+                peer.shutdown().await.unwrap();
+            }
+            _ => mux.close(),
+        }
+        assert!(stream.read_u8().await.is_err(), "{end}");
+        let why = mux.ended().await;
+        let is_told = match end {
+            "go away" => matches!(why, Lost::GoAway(2)),
+            "ours" => matches!(why, Lost::Closed),
+            _ => matches!(why, Lost::Ended),
+        };
+        assert!(is_told, "{end}: {why:?}");
+    }
+}
+
+/// One side of a recorded connection is played by bytes, the other by us: what we hear is what was said, what we say arrives.
+#[tokio::test]
+async fn recorded_connections_are_understood() {
+    for (file, passed) in recordings::connections() {
+        for side in [Side::Server, Side::Client] {
+            let (mux, mut incoming, mut peer) = pair(side);
+            let peers_way = side == Side::Server;
+            let mut streams = BTreeMap::<u32, Stream>::new();
+            let mut sent = BTreeMap::<u32, Vec<u8>>::new();
+            for line in &passed[1..] {
+                let mut header = None;
+                Finder::default()
+                    .look(&line.bytes, |frame| {
+                        header = Some(frame);
+                        Ok(())
+                    })
+                    .unwrap();
+                let (header, payload) = (header.unwrap(), &line.bytes[12..]);
+                let opens = header.flags & u16::from(SYN) != 0 && header.stream != 0;
+                if line.way == peers_way {
+                    // It answers pings that we don't send.
+                    if header.stream == 0 && header.flags & u16::from(ACK) != 0 {
+                        continue;
+                    }
+                    peer.write_all(&line.bytes).await.unwrap();
+                    if opens {
+                        streams.insert(header.stream, incoming.recv().await.unwrap());
+                    }
+                    if !payload.is_empty() {
+                        let mut got = vec![0; payload.len()];
+                        streams.get_mut(&header.stream).unwrap().read_exact(&mut got).await.unwrap();
+                        assert!(got == payload, "{file}: {header:?}");
+                    }
+                } else {
+                    if opens {
+                        streams.insert(header.stream, mux.open().await.unwrap());
+                    }
+                    if !payload.is_empty() {
+                        let stream = streams.get_mut(&header.stream).unwrap();
+                        let write = tokio::time::timeout(Duration::from_secs(20), stream.write_all(payload));
+                        write.await.expect("a window").unwrap();
+                        sent.entry(header.stream).or_default().extend_from_slice(payload);
+                    }
+                    if header.flags & u16::from(FIN) != 0 {
+                        streams.get_mut(&header.stream).unwrap().shutdown().await.unwrap();
+                    }
+                }
+                assert!(mux.lost().is_none(), "{file}: {:?} after {header:?}", mux.lost());
+            }
+            let mut arrived = BTreeMap::<u32, Vec<u8>>::new();
+            while arrived != sent {
+                let (_, _, stream, _, payload) = read_on(&mut peer).await;
+                if !payload.is_empty() {
+                    arrived.entry(stream).or_default().extend_from_slice(&payload);
+                }
+            }
+        }
+    }
+}
