@@ -9,7 +9,12 @@
 //!
 //! Facts: `hashicorp/nomad:helper/pool/conn.go`, `nomad/rpc.go` (`handleConn`).
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use rustix::net::sockopt;
 use tokio::{
@@ -81,6 +86,40 @@ pub enum DialError {
         /// The server's.
         address: Address,
     },
+}
+
+/// How servers are reached: by the network, or by whatever a test has in its place.
+pub trait Dial: Send + Sync + 'static {
+    /// Connects to a server and says what for.
+    fn dial(
+        &self,
+        address: &Address,
+        purpose: Purpose,
+    ) -> impl Future<Output = Result<Box<dyn Io>, DialError>> + Send;
+}
+
+/// TCP, in TLS where there are certificates.
+#[derive(Debug, Default)]
+pub struct Network(Mutex<Option<ClientTls>>);
+
+impl Network {
+    /// With these certificates, or without TLS.
+    #[must_use]
+    pub fn new(tls: Option<ClientTls>) -> Self {
+        Self(Mutex::new(tls))
+    }
+
+    /// Takes these certificates for connections from now on.
+    pub fn set_tls(&self, tls: Option<ClientTls>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = tls;
+    }
+}
+
+impl Dial for Network {
+    async fn dial(&self, address: &Address, purpose: Purpose) -> Result<Box<dyn Io>, DialError> {
+        let tls = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        dial(address, tls.as_ref(), purpose).await
+    }
 }
 
 /// Connects to a server and says what for.

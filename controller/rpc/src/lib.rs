@@ -9,6 +9,7 @@ mod frame;
 pub mod framed;
 pub mod message;
 pub mod mux;
+pub mod pool;
 #[cfg(test)]
 mod recordings;
 pub mod serve;

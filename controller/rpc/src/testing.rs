@@ -41,6 +41,7 @@ impl Service for Lab {
         }
         match &call.method[..] {
             "Lab.Echo" => answer(&call.arguments::<Value>()?),
+            "Status.Ping" => answer(&()),
             "Lab.Name" => answer(self.name),
             "Lab.Ports" => answer(&call.arguments::<Vec<u16>>()?),
             "Lab.Fail" => Err(Refusal::Error("node not found".to_owned())),

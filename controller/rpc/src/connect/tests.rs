@@ -1,1 +1,137 @@
-//! t
+//! Connections over loopback, with TLS and without, and clients that say nothing or something else.
+
+use std::str::FromStr as _;
+
+use tokio::net::TcpListener;
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::{
+    call::Caller,
+    error::{CallError, Lost},
+    framed,
+    testing::{Lab, WAIT},
+    tls::{Pem, TlsError, Verify},
+};
+
+const AUTHORITY: &[u8] = include_bytes!("../tls/authority.pem");
+const STRANGER: &[u8] = include_bytes!("../tls/stranger.pem");
+const SERVER: (&[u8], &[u8]) = (include_bytes!("../tls/server.pem"), include_bytes!("../tls/server-key.pem"));
+const CLIENT: (&[u8], &[u8]) = (include_bytes!("../tls/client.pem"), include_bytes!("../tls/client-key.pem"));
+
+fn pem(authority: &[u8], (certificate, key): (&[u8], &[u8])) -> Pem {
+    Pem {
+        authority: authority.to_owned(),
+        certificate: certificate.to_owned(),
+        key: Zeroizing::new(key.to_owned()),
+    }
+}
+
+/// A server, and how it thinks of its last connection.
+async fn server(tls: Option<Pem>) -> (Address, tokio::sync::mpsc::Receiver<Result<(), AcceptError>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = Address::from_str(&listener.local_addr().unwrap().to_string()).unwrap();
+    let tls = tls.map(|pem| ServerTls::new(&pem).unwrap());
+    let (tell, told) = tokio::sync::mpsc::channel(8);
+    tokio::spawn(async move {
+        while let Ok((tcp, from)) = listener.accept().await {
+            tune(&tcp).unwrap();
+            let (tls, tell) = (tls.clone(), tell.clone());
+            tokio::spawn(async move {
+                let lab = Arc::new(Lab { name: "server", ..Lab::default() });
+                let _ = tell.send(accept(tcp, tls.as_ref(), lab, from.to_string()).await).await;
+            });
+        }
+    });
+    (address, told)
+}
+
+async fn name(address: &Address, tls: Option<&ClientTls>) -> Result<String, CallError> {
+    let io = dial(address, tls, Purpose::Streams)
+        .await
+        .map_err(|error| CallError::Unreachable(error.to_string()))?;
+    let (mux, _incoming) = Mux::start(io, Side::Client);
+    Caller::new(mux).call("Lab.Name", &(), WAIT).await?.decode()
+}
+
+#[tokio::test]
+async fn servers_are_called_over_tcp() {
+    let (address, _told) = server(None).await;
+    assert_eq!(name(&address, None).await.unwrap(), "server");
+    let io = dial(&address, None, Purpose::OneStream).await.unwrap();
+    let mut stream = framed::begin(io, "Lab.Repeat", &1).await.unwrap();
+    stream.send("x").await.unwrap();
+    assert!(stream.receive::<framed::StreamFrame>().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn both_sides_show_certificates() {
+    let (address, _told) = server(Some(pem(AUTHORITY, SERVER))).await;
+    let tls = |verify, region| ClientTls::new(&pem(AUTHORITY, CLIENT), verify, region).unwrap();
+    assert_eq!(name(&address, Some(&tls(Verify::ServerOfRegion, "global"))).await.unwrap(), "server");
+    // Its certificate is not for another region, which is asked for only with `verify_server_hostname`.
+    let error = name(&address, Some(&tls(Verify::ServerOfRegion, "moon"))).await.unwrap_err();
+    assert!(matches!(&error, CallError::Unreachable(why) if why.contains("not valid for name")), "{error}");
+    assert_eq!(name(&address, Some(&tls(Verify::AuthorityOnly, "moon"))).await.unwrap(), "server");
+    // Nor is it of another authority.
+    for verify in [Verify::ServerOfRegion, Verify::AuthorityOnly] {
+        let distrusts = ClientTls::new(&pem(STRANGER, CLIENT), verify, "global").unwrap();
+        let error = name(&address, Some(&distrusts)).await.unwrap_err();
+        assert!(matches!(&error, CallError::Unreachable(why) if why.contains("UnknownIssuer")), "{error}");
+    }
+}
+
+/// With TLS 1.3 a client hears only after the handshake that its certificate won't do. It is told as what it is.
+#[tokio::test]
+async fn a_certificate_that_the_server_refuses_is_no_lost_connection() {
+    let (address, _told) = server(Some(pem(STRANGER, SERVER))).await;
+    let tls = ClientTls::new(&pem(AUTHORITY, CLIENT), Verify::ServerOfRegion, "global").unwrap();
+    let error = name(&address, Some(&tls)).await.unwrap_err();
+    assert!(matches!(&error, CallError::Lost(Lost::Tls(_))), "{error:?}");
+}
+
+#[tokio::test]
+async fn plain_and_tls_do_not_mix() {
+    let (address, mut told) = server(Some(pem(AUTHORITY, SERVER))).await;
+    assert!(name(&address, None).await.unwrap_err().is_lost());
+    assert_eq!(told.recv().await.unwrap().unwrap_err().to_string(), "accept a connection: it is not TLS");
+    let (address, mut told) = server(None).await;
+    let tls = ClientTls::new(&pem(AUTHORITY, CLIENT), Verify::AuthorityOnly, "global").unwrap();
+    assert!(name(&address, Some(&tls)).await.unwrap_err().is_lost());
+    assert_eq!(told.recv().await.unwrap().unwrap_err().to_string(), "accept a connection: it is TLS");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_says_nothing_or_something_else_is_left() {
+    let silent = |first: Option<u8>| async move {
+        let (ours, mut theirs) = tokio::io::duplex(64);
+        if let Some(first) = first {
+            theirs.write_all(&[first]).await.unwrap();
+        }
+        accept(ours, None, Arc::new(Lab::default()), "test".to_owned()).await.unwrap_err()
+    };
+    assert!(matches!(silent(None).await, AcceptError::Silent(_)));
+    for first in [0, 2, 3, b'G'] {
+        assert!(matches!(silent(Some(first)).await, AcceptError::Kind(kind) if kind == first));
+    }
+}
+
+#[tokio::test]
+async fn nobody_there_is_told() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = Address::from_str(&listener.local_addr().unwrap().to_string()).unwrap();
+    drop(listener);
+    let error = name(&address, None).await.unwrap_err();
+    assert!(error.nothing_was_done(), "{error}");
+    assert!(error.to_string().starts_with(&format!("reach a server: connect to {address}: ")), "{error}");
+}
+
+#[test]
+fn texts_that_are_no_certificates_are_told() {
+    let told = |pem: Pem, region: &str| ClientTls::new(&pem, Verify::ServerOfRegion, region).unwrap_err();
+    assert!(matches!(told(pem(b"", CLIENT), "global"), TlsError::Empty("authority")));
+    assert!(matches!(told(pem(AUTHORITY, (b"x", CLIENT.1)), "global"), TlsError::Empty("certificate")));
+    assert!(matches!(told(pem(AUTHORITY, (CLIENT.0, b"x")), "global"), TlsError::Empty("key")));
+    assert!(matches!(told(pem(AUTHORITY, (CLIENT.0, SERVER.1)), "global"), TlsError::Unfit(_)));
+    assert!(matches!(told(pem(AUTHORITY, CLIENT), "no region"), TlsError::Region(_)));
+}

@@ -1,0 +1,121 @@
+//! The list of servers and its order. Knows no connection.
+
+use std::{fmt, time::Duration};
+
+use super::{Chance, jitter};
+use crate::address::Address;
+
+/// Servers, first the one that is asked.
+#[derive(Debug, Clone, Default)]
+pub struct ServerList(Vec<Address>);
+
+impl ServerList {
+    /// Takes these in place of those before, in any order. False where nothing changes: they are the same ones, or none.
+    pub fn replace(&mut self, mut servers: Vec<Address>, chance: &mut Chance) -> bool {
+        servers.sort();
+        servers.dedup();
+        let mut before = self.0.clone();
+        before.sort();
+        if servers.is_empty() || servers == before {
+            return false;
+        }
+        chance.shuffle(&mut servers);
+        self.0 = servers;
+        true
+    }
+
+    /// The one that is asked.
+    #[must_use]
+    pub fn first(&self) -> Option<Address> {
+        self.0.first().cloned()
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> Vec<Address> {
+        self.0.clone()
+    }
+
+    /// Whether it is one of them.
+    #[must_use]
+    pub fn contains(&self, server: &Address) -> bool {
+        self.0.contains(server)
+    }
+
+    /// Moves one that failed to the end. Only from the front: of calls that fail together, one does it.
+    pub fn failed(&mut self, server: &Address) {
+        if self.0.first() == Some(server) {
+            self.0.rotate_left(1);
+        }
+    }
+
+    /// All of them in any order.
+    pub fn shuffled(&self, chance: &mut Chance) -> Vec<Address> {
+        let mut servers = self.0.clone();
+        chance.shuffle(&mut servers);
+        servers
+    }
+
+    /// Takes this order, if it is still one of the same servers.
+    pub fn reorder(&mut self, order: Vec<Address>) {
+        if order.len() == self.0.len() && order.iter().all(|server| self.contains(server)) {
+            self.0 = order;
+        }
+    }
+}
+
+impl fmt::Display for ServerList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, server) in self.0.iter().enumerate() {
+            write!(f, "{}{server}", if at == 0 { "" } else { " " })?;
+        }
+        Ok(())
+    }
+}
+
+/// When to spread clients over servers again: five minutes at least, and as long as it takes that all of them together move 64 times
+/// a second to a server; up to twice that by chance. `nodes` is what a server told last, 0 where none has.
+pub fn rebalance_after(nodes: u32, servers: usize, chance: &mut Chance) -> Duration {
+    const LEAST: Duration = Duration::from_secs(300);
+    const MOVES_A_SECOND: f64 = 64.0;
+    let servers = u32::try_from(servers).unwrap_or(u32::MAX);
+    let spread = f64::from(nodes) / (MOVES_A_SECOND * f64::from(servers.max(1)));
+    jitter(LEAST.max(Duration::from_secs_f64(spread)), chance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn servers(names: &str) -> Vec<Address> {
+        names.split(' ').map(|name| name.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_same_servers_keep_their_order() {
+        let (mut list, mut chance) = (ServerList::default(), Chance::of(7));
+        assert!(list.replace(servers("a b c"), &mut chance));
+        let first = list.first().unwrap();
+        list.failed(&first);
+        list.failed(&first);
+        let after = list.all();
+        assert_eq!(after.last(), Some(&first), "it has moved once");
+        assert!(!list.replace(servers("c b a b"), &mut chance) && list.all() == after);
+        assert!(!list.replace(Vec::new(), &mut chance) && list.all() == after);
+        assert!(list.replace(servers("a b d"), &mut chance) && !list.contains(&servers("c")[0]));
+        list.reorder(servers("a b"));
+        list.reorder(servers("a b c"));
+        assert_eq!(list.all().len(), 3);
+        list.reorder(servers("d b a"));
+        assert_eq!(list.to_string(), "d:4647 b:4647 a:4647");
+    }
+
+    #[test]
+    fn clients_move_rarely() {
+        let mut chance = Chance::of(1);
+        for (nodes, servers, least) in [(0, 0, 300), (100, 3, 300), (1_000_000, 3, 5_208)] {
+            let after = rebalance_after(nodes, servers, &mut chance).as_secs();
+            assert!((least..2 * least + 2).contains(&after), "{nodes} {servers}: {after}");
+        }
+    }
+}
