@@ -103,6 +103,14 @@ fn the_runtime_knows_no_allocation() {
 }
 
 #[test]
+fn the_rpc_stands_alone() {
+    let used = table_keys("controller/rpc/Cargo.toml", "[dependencies]");
+    assert!(used.iter().all(|name| !name.starts_with("herdlet")), "the RPC depends on {used:?}");
+    let words = ["herdlet_plan", "herdlet_api_types", "herdlet_runtime", "herdlet::", "AllocId"];
+    nowhere(&sources("controller/rpc/src"), &words, "the RPC carries messages, whatever they are about");
+}
+
+#[test]
 fn every_file_says_what_it_is_for_and_stays_short() {
     let mut broken = Vec::new();
     for folder in ["api-types", "controller", "tests"] {
