@@ -104,6 +104,12 @@ impl Mux {
         Err(self.ended().await)
     }
 
+    /// Whether a stream can be opened without waiting for another one to end.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.room.available_permits() > 0
+    }
+
     /// Takes leave and closes. Streams end.
     pub fn close(&self) {
         self.close.cancel();

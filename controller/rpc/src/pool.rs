@@ -262,8 +262,9 @@ impl<S: Service, D: Dial> Pool<S, D> {
         let caller = self.caller(address).await?;
         let received = caller.mux().received();
         let answer = caller.call(method, request, wait).await;
-        // Who answers nothing at all, to nobody, hangs: other calls need not wait for it.
-        if matches!(answer, Err(CallError::Late(_))) && caller.mux().received() == received {
+        // Who says nothing at all, to nobody, hangs: other calls need not wait for it. A call that found no room was not sent.
+        let is_silent = caller.mux().received() == received && caller.mux().has_room();
+        if is_silent && matches!(answer, Err(CallError::Late(_))) {
             tracing::warn!(%address, method, "a server is silent; its connection is closed");
             caller.mux().close();
         }

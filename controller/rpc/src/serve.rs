@@ -77,7 +77,8 @@ pub fn answer<T: Serialize + ?Sized>(reply: &T) -> Result<Vec<u8>, Refusal> {
     codec::encode(reply).map_err(|error| Refusal::Error(format!("failed to {error}")))
 }
 
-/// Serves the streams that a peer opens, until its connection is no more; then waits for the calls that are under way.
+/// Serves the streams that a peer opens, until its connection is no more; then waits for the calls that are under way. Dropped before, it
+/// drops them too.
 pub async fn serve<S: Service>(mut incoming: Incoming, service: Arc<S>, peer: Peer) {
     let mut streams = JoinSet::new();
     loop {
