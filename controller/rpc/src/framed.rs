@@ -160,3 +160,27 @@ pub async fn begin<T: Io, A: Serialize + ?Sized>(
     framed.send(arguments).await?;
     Ok(framed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{codec::Value, recordings};
+
+    /// What nodes were recorded to send on streams is read as what it is.
+    #[test]
+    fn recorded_frames_are_frames() {
+        let (mut frames, mut errors) = (0, 0);
+        for message in recordings::messages().into_iter().filter(|message| message.kind == "frame") {
+            let value: Value = codec::decode(&message.bytes).unwrap();
+            // Who asked for a terminal sends another kind.
+            let Some(payload) = value.get("Payload") else { continue };
+            let frame: StreamFrame = codec::decode_within(&message.bytes, Limits::FRAME).unwrap();
+            assert_eq!(codec::encode(payload).unwrap().len() > 1, !frame.payload.is_empty(), "{message}");
+            let again: StreamFrame = codec::decode(&codec::encode(&frame).unwrap()).unwrap();
+            assert_eq!(again, frame, "{message}");
+            errors += usize::from(frame.error.is_some_and(|error| !error.message.is_empty()));
+            frames += 1;
+        }
+        assert!(frames > 100 && errors > 5, "{frames} frames, {errors} errors");
+    }
+}
