@@ -47,6 +47,7 @@ impl Call {
     /// # Errors
     /// When they have other types.
     pub fn arguments<T: serde::de::DeserializeOwned>(&self) -> Result<T, DecodeError> {
+        // Its bounds were looked at when it came.
         codec::decode(&self.body)
     }
 }
@@ -55,6 +56,12 @@ impl Call {
 pub trait Service: Send + Sync + 'static {
     /// Does a call and says what is answered, as made by [`answer`]. Is not dropped before its end, also where the peer has gone.
     fn call(&self, peer: &Peer, call: Call) -> impl Future<Output = Result<Vec<u8>, Refusal>> + Send;
+
+    /// What the arguments of a call may have. As many calls as there are streams may send them at a time, so who is only asked small
+    /// things does well to say so.
+    fn limits(&self) -> Limits {
+        Limits::BODY
+    }
 
     /// Whether there is such a streaming method.
     fn streams(&self, method: &str) -> bool;
@@ -125,7 +132,7 @@ pub async fn plain<S: Service>(stream: impl Io, service: &S, peer: &Peer) -> Res
     let mut reader = Reader::new(stream);
     while let Some(header) = reader.next(Limits::HEADER).await? {
         let Request { seq, service_method } = codec::decode(&header)?;
-        let body = reader.next(Limits::BODY).await?.ok_or(MessageError::Ended)?;
+        let body = reader.next(service.limits()).await?.ok_or(MessageError::Ended)?;
         let call = Call { method: service_method.clone(), body };
         let answered = service.call(peer, call).await;
         let goes_on = !matches!(answered, Err(Refusal::UnknownMethod | Refusal::UnknownService));

@@ -89,12 +89,27 @@ async fn recorded_requests_are_answered() {
     }
 }
 
+/// Arguments that are larger than a service wants end their stream, before they have come.
+#[tokio::test]
+async fn a_service_says_how_much_it_takes() {
+    let header = Request { seq: 1, service_method: "Lab.Echo".to_owned() };
+    let request = [encode(&header).unwrap(), vec![0xdb, 0, 0x20, 0, 0]].concat();
+    let (ours, mut theirs) = duplex(4096);
+    theirs.write_all(&request).await.unwrap();
+    let refused = plain(ours, &Anything, &peer()).await.unwrap_err();
+    assert_eq!(refused.to_string(), "take a message of more than 1048576 bytes");
+}
+
 /// Says what was said.
 struct Anything;
 
 impl Service for Anything {
     async fn call(&self, _: &Peer, call: Call) -> Result<Vec<u8>, Refusal> {
         answer(&call.arguments::<Value>()?)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { bytes: 1 << 20, ..Limits::BODY }
     }
 
     fn streams(&self, _: &str) -> bool {
