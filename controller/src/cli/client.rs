@@ -1,32 +1,33 @@
 //! A small typed client of the local API.
 //!
-//! In: an [`Address`] and perhaps a token. Out: one method per endpoint. Used by the command line and by tests.
+//! In: an [`Address`] and perhaps a token. Out: one method per endpoint. Used by the command line and by tests. What is about jobs is in
+//! [`jobs`], what is about one allocation in [`allocs`].
 
+mod allocs;
 mod error;
 mod exec;
+mod jobs;
 mod lines;
 mod usage;
 
-use std::{collections::BTreeMap, io::ErrorKind, time::Duration};
+use std::{io::ErrorKind, time::Duration};
 
-use base64::{Engine, engine::general_purpose::STANDARD};
-use futures_util::{Stream, TryStreamExt};
+use futures_util::Stream;
 use herdlet_api_types::{
-    AllocId, DeploymentId, JobKey,
     api::{AgentStatus, ApplyReply, ApplyRequest, Change, PlanReply},
     gc::Ended,
-    nomad,
     overview::{Drift, Overview, Transition},
     service::ServiceView,
-    view::{AllocView, Explanation, JobVersion, JobView, VolumeView},
+    view::{AllocView, JobView, VolumeView},
 };
 use reqwest::{Method, Request, RequestBuilder, Response, StatusCode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::json;
 use zeroize::Zeroizing;
 
+pub use allocs::{LogRequest, RestartScope, Tty};
 pub use error::{ClientError, Effect};
 pub use exec::{ExecFrame, ExecInput, ExecOutput, ExecSocket};
+pub use jobs::{Changed, Dispatch};
 pub use usage::Usage;
 
 use super::Address;
@@ -60,81 +61,12 @@ pub struct Client {
 /// Where it is asked what an apply would do.
 const PLAN: &str = "/v1/herdlet/plan";
 
-/// What to read of a log.
-#[derive(Debug, Clone)]
-pub struct LogRequest {
-    /// Task.
-    pub task: String,
-    /// `stdout` or `stderr`.
-    pub stream: &'static str,
-    /// Go on as it grows.
-    pub follow: bool,
-    /// Only the last lines.
-    pub tail: Option<u64>,
-    /// Only what was written since then, in seconds since 1970.
-    pub since: Option<u64>,
-}
-
 /// The index of a commit.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Done {
     #[serde(default)]
     index: u64,
-}
-
-/// What a request has made of a job.
-#[derive(Debug, Clone, Copy, Deserialize)]
-pub struct Changed {
-    /// The index of the commit.
-    #[serde(rename = "Index")]
-    pub index: u64,
-    /// The job's version now.
-    #[serde(rename = "JobVersion")]
-    pub version: u64,
-}
-
-/// What a job is dispatched with.
-#[derive(Debug, Clone, Copy)]
-pub struct Dispatch<'d> {
-    /// Payload.
-    pub payload: &'d [u8],
-    /// Meta.
-    pub meta: &'d BTreeMap<String, String>,
-    /// Part of the child's id; none where empty.
-    pub id_prefix: &'d str,
-    /// Idempotency token; none where empty.
-    pub token: &'d str,
-}
-
-/// The child that was made.
-#[derive(Deserialize)]
-struct Dispatched {
-    #[serde(rename = "DispatchedJobID")]
-    id: String,
-    #[serde(rename = "Index")]
-    index: u64,
-}
-
-/// The child that was made.
-#[derive(Deserialize)]
-struct Launched {
-    #[serde(rename = "LaunchedJobID")]
-    id: String,
-}
-
-/// What became of a deployment that was promoted.
-#[derive(Deserialize)]
-struct Promoted {
-    #[serde(rename = "DeploymentModifyIndex")]
-    index: u64,
-}
-
-/// What became of a deployment that was marked as failed.
-#[derive(Deserialize)]
-struct FailedDeployment {
-    #[serde(rename = "RevertedJobVersion")]
-    reverted_job_version: Option<u64>,
 }
 
 type Result<T> = std::result::Result<T, ClientError>;
@@ -214,110 +146,11 @@ impl Client {
         self.get("/v1/herdlet/status").await
     }
 
-    /// What an allocation is waiting for.
-    pub async fn explain(&self, alloc: AllocId) -> Result<Explanation> {
-        self.get(&format!("/v1/herdlet/explain/{alloc}")).await
-    }
-
     /// The machine, as Nomad shows a node.
     pub async fn node(&self) -> Result<serde_json::Value> {
         let all: Vec<serde_json::Value> = self.get("/v1/nodes").await?;
         let id = all.first().and_then(|stub| stub["ID"].as_str()).unwrap_or_default();
         self.get(&format!("/v1/node/{id}")).await
-    }
-
-    /// An allocation in Nomad's JSON.
-    pub async fn allocation(&self, alloc: AllocId) -> Result<nomad::Allocation> {
-        self.get(&format!("/v1/allocation/{alloc}")).await
-    }
-
-    /// A job in Nomad's JSON.
-    pub async fn nomad_job(&self, job: &JobKey) -> Result<serde_json::Value> {
-        let path = format!("/v1/job/{}", encode(&job.id));
-        self.ask(self.to(Method::GET, &path).query(&[("namespace", &job.namespace)])).await
-    }
-
-    /// Asks for a job to be stopped and forgotten: the index of the commit.
-    pub async fn delete_job(&self, job: &JobKey, delay: ShutdownDelay) -> Result<u64> {
-        self.change(self.deletion(job).query(delay.query())).await
-    }
-
-    /// The same, if this is the job's version still.
-    pub async fn delete_version(&self, job: &JobKey, version: u64) -> Result<u64> {
-        self.change(self.deletion(job).query(&[("enforce_prior_version", version)])).await
-    }
-
-    fn deletion(&self, job: &JobKey) -> RequestBuilder {
-        let path = format!("/v1/job/{}", encode(&job.id));
-        self.to(Method::DELETE, &path).query(&[("namespace", &*job.namespace), ("purge", "true")])
-    }
-
-    /// Stops a job and keeps it.
-    pub async fn stop_job(&self, job: &JobKey, delay: ShutdownDelay) -> Result<Changed> {
-        let path = format!("/v1/job/{}", encode(&job.id));
-        let request = self.to(Method::DELETE, &path).query(&[("namespace", &job.namespace)]);
-        self.ask(request.query(delay.query())).await
-    }
-
-    /// Starts a job that was stopped.
-    pub async fn start_job(&self, job: &JobKey) -> Result<Changed> {
-        let path = format!("/v1/herdlet/job/{}/start", encode(&job.id));
-        self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)])).await
-    }
-
-    /// Makes a child of a parameterized job: its key, and the index of the commit.
-    pub async fn dispatch(&self, job: &JobKey, dispatch: &Dispatch<'_>) -> Result<(JobKey, u64)> {
-        let path = format!("/v1/job/{}/dispatch", encode(&job.id));
-        let Dispatch { payload, meta, id_prefix, token } = *dispatch;
-        let body =
-            json!({ "Payload": STANDARD.encode(payload), "Meta": meta, "IdPrefixTemplate": id_prefix });
-        let request = self.to(Method::PUT, &path).query(&[("namespace", &*job.namespace)]).json(&body);
-        let made: Dispatched = self.ask(request.query(&[("idempotency_token", token)])).await?;
-        Ok((JobKey { namespace: job.namespace.clone(), id: made.id.into() }, made.index))
-    }
-
-    /// Launches a periodic job now: the child's key.
-    pub async fn force_launch(&self, job: &JobKey) -> Result<JobKey> {
-        let path = format!("/v1/job/{}/periodic/force", encode(&job.id));
-        let made: Launched =
-            self.ask(self.to(Method::PUT, &path).query(&[("namespace", &*job.namespace)])).await?;
-        Ok(JobKey { namespace: job.namespace.clone(), id: made.id.into() })
-    }
-
-    /// The versions of a job that are kept, newest first.
-    pub async fn versions(&self, job: &JobKey) -> Result<Vec<JobVersion>> {
-        let path = format!("/v1/herdlet/job/{}/versions", encode(&job.id));
-        self.ask(self.to(Method::GET, &path).query(&[("namespace", &job.namespace)])).await
-    }
-
-    /// Makes the text of version `to` the newest version if `current` is the current one.
-    pub async fn revert(&self, job: &JobKey, to: u64, current: u64) -> Result<Changed> {
-        let path = format!("/v1/job/{}/revert", encode(&job.id));
-        let body = json!({ "JobID": job.id, "JobVersion": to, "EnforcePriorVersion": current });
-        self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body)).await
-    }
-
-    /// Gives a group another count.
-    pub async fn scale(&self, job: &JobKey, group: &str, count: u32, message: &str) -> Result<Changed> {
-        let path = format!("/v1/job/{}/scale", encode(&job.id));
-        let body = json!({ "Count": count, "Target": { "Group": group }, "Message": message });
-        self.ask(self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]).json(&body)).await
-    }
-
-    /// Promotes the canaries of a deployment, without names those of all its groups: the index of the commit.
-    pub async fn promote(&self, id: DeploymentId, groups: &[String]) -> Result<u64> {
-        let body = json!({ "DeploymentID": id, "All": groups.is_empty(), "Groups": groups });
-        let promoted: Promoted =
-            self.ask(self.to(Method::PUT, &format!("/v1/deployment/promote/{id}")).json(&body)).await?;
-        Ok(promoted.index)
-    }
-
-    /// Marks a deployment as failed: the version that its job goes back to.
-    pub async fn fail_deployment(&self, id: DeploymentId) -> Result<Option<u64>> {
-        let body = json!({ "DeploymentID": id });
-        let request = self.to(Method::PUT, &format!("/v1/deployment/fail/{id}")).json(&body);
-        let failed: FailedDeployment = self.ask(request).await?;
-        Ok(failed.reverted_job_version)
     }
 
     /// What has ended and can be collected.
@@ -337,88 +170,10 @@ impl Client {
         self.change(self.to(Method::DELETE, &path).query(&[("purge", purge)])).await
     }
 
-    /// Restarts one task, all tasks, or the running ones.
-    pub async fn restart(&self, alloc: AllocId, scope: &RestartScope) -> Result<u64> {
-        let body = match scope {
-            RestartScope::Running => json!({}),
-            RestartScope::Task(task) => json!({ "TaskName": task }),
-            RestartScope::All => json!({ "AllTasks": true }),
-        };
-        let path = format!("/v1/client/allocation/{alloc}/restart");
-        self.change(self.to(Method::PUT, &path).json(&body)).await
-    }
-
-    /// Sends a signal to one task, or to all running ones.
-    pub async fn signal(&self, alloc: AllocId, task: Option<&str>, signal: &str) -> Result<()> {
-        let body = json!({ "Task": task.unwrap_or_default(), "Signal": signal });
-        self.put(&format!("/v1/client/allocation/{alloc}/signal"), &body).await
-    }
-
-    /// A task's log as it is written.
-    pub async fn logs(
-        &self,
-        alloc: AllocId,
-        wanted: &LogRequest,
-    ) -> Result<impl Stream<Item = Result<Vec<u8>>> + Unpin + use<>> {
-        let mut request = self
-            .to(Method::GET, &format!("/v1/client/fs/logs/{alloc}"))
-            .query(&[("task", wanted.task.as_str()), ("type", wanted.stream), ("plain", "true")])
-            .query(&[("follow", wanted.follow)]);
-        if let Some(lines) = wanted.tail {
-            request = request.query(&[("tail", lines)]);
-        }
-        if let Some(at_s) = wanted.since {
-            request = request.query(&[("since", at_s)]);
-        }
-        let answer = self.send(request).await?;
-        let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());
-        Ok(Box::pin(pieces.map_err(|error| broken(&error, Effect::None))))
-    }
-
-    /// What is in a directory of an allocation.
-    pub async fn list_files(&self, alloc: AllocId, path: &str) -> Result<Vec<nomad::FileInfo>> {
-        let request = self.to(Method::GET, &format!("/v1/client/fs/ls/{alloc}"));
-        self.ask(request.query(&[("path", path)])).await
-    }
-
-    /// What is known of a file or directory of an allocation.
-    pub async fn stat_file(&self, alloc: AllocId, path: &str) -> Result<nomad::FileInfo> {
-        let request = self.to(Method::GET, &format!("/v1/client/fs/stat/{alloc}"));
-        self.ask(request.query(&[("path", path)])).await
-    }
-
-    /// The content of a file of an allocation.
-    pub async fn read_file(
-        &self,
-        alloc: AllocId,
-        path: &str,
-    ) -> Result<impl Stream<Item = Result<Vec<u8>>> + Unpin + use<>> {
-        let request = self.to(Method::GET, &format!("/v1/client/fs/cat/{alloc}"));
-        let answer = self.send(request.query(&[("path", path)])).await?;
-        let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());
-        Ok(Box::pin(pieces.map_err(|error| broken(&error, Effect::None))))
-    }
-
-    /// Stops an allocation; its job makes another in its place.
-    pub async fn stop_alloc(&self, alloc: AllocId, delay: ShutdownDelay) -> Result<u64> {
-        let path = format!("/v1/allocation/{alloc}/stop");
-        self.change(self.to(Method::PUT, &path).query(delay.query()).json(&json!({}))).await
-    }
-
     /// Everything that is shown, then every change.
     pub async fn events(&self) -> Result<impl Stream<Item = Result<Change>> + Unpin + use<>> {
         let answer = self.send(self.to(Method::GET, "/v1/herdlet/events")).await?;
         Ok(Box::pin(lines::parsed(answer.bytes_stream())))
-    }
-
-    /// Executes a command in a running task.
-    pub async fn exec(&self, alloc: AllocId, task: &str, command: &[String], tty: Tty) -> Result<ExecSocket> {
-        let command = json!(command).to_string();
-        let request = self
-            .to(Method::GET, &format!("/v1/client/allocation/{alloc}/exec"))
-            .query(&[("task", task), ("command", &command)])
-            .query(&[("tty", tty == Tty::Yes)]);
-        ExecSocket::open(self, request).await
     }
 
     /// The answer to a GET, whatever it is.
@@ -453,11 +208,6 @@ impl Client {
                 return Ok(now.index);
             }
         }
-    }
-
-    /// What the running tasks of an allocation use.
-    pub async fn usage(&self, alloc: AllocId) -> Result<Usage> {
-        self.get(&format!("/v1/client/allocation/{alloc}/stats")).await
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
@@ -592,26 +342,6 @@ impl ShutdownDelay {
             Self::Skipped => &[("no_shutdown_delay", "true")],
         }
     }
-}
-
-/// Whether a command gets a terminal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tty {
-    /// It does.
-    Yes,
-    /// It gets pipes.
-    No,
-}
-
-/// What a restart covers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RestartScope {
-    /// The running tasks.
-    Running,
-    /// One task.
-    Task(String),
-    /// All tasks, dead ones too.
-    All,
 }
 
 #[cfg(test)]
