@@ -60,6 +60,8 @@ pub enum Change {
         task: Option<TaskIndex>,
         /// Name of the check.
         check: String,
+        /// What it said, in a line.
+        said: String,
     },
     /// A task moves.
     Task(TaskIndex, TaskChange),

@@ -62,12 +62,13 @@ pub fn convergence(
 ) -> Convergence {
     if state.durable.status == ClientStatus::Failed && spec.desired == Desired::Run {
         let why = state.durable.tasks.iter().find(|task| task.failed).map_or_else(String::new, |task| {
-            // That it is not restarted is the policy's word; why is what was told before.
+            // That it is not restarted is the policy's word; why is what was told before. One that was made to end did not fail by how
+            // it ended.
             let (policy, causes): (Vec<_>, Vec<_>) =
                 task.events.iter().rev().partition(|event| event.kind == TaskEventKind::NotRestarting);
-            let said = |event: &&TaskEvent| event.message.clone();
-            let told: Vec<String> =
-                causes.first().map(said).into_iter().chain(policy.first().map(said)).collect();
+            let said = |events: &[&'_ TaskEvent]| events.first().map(|event| event.message.clone());
+            let cause = why_restarted(task).map(String::from).or_else(|| said(&causes));
+            let told: Vec<String> = cause.into_iter().chain(said(&policy)).collect();
             format!("task {} failed: {}", task.name, told.join("; "))
         });
         return match state.durable.reschedule() {

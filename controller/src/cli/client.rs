@@ -346,6 +346,8 @@ impl ShutdownDelay {
 
 #[cfg(test)]
 mod tests {
+    use herdlet_api_types::{AllocId, JobKey};
+
     use super::*;
 
     /// An agent that was stopped by a signal: the kernel still takes its connections.

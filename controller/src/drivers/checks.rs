@@ -186,8 +186,7 @@ const FIRST_AFTER_MAX: Duration = Duration::from_secs(1);
 /// Checks that are due within the same slot are made together: the processor wakes up once for them.
 const SLOT: Duration = Duration::from_millis(100);
 
-/// How often a check that goes on failing may tell that it says something else: its output may hold the time. Another status of HTTP
-/// is told at once.
+/// How often a check that goes on failing in the same way may tell that it says something else: its output may hold the time.
 const NEW_OUTPUT_EVERY: Duration = Duration::from_secs(30);
 
 /// Intervals and timeouts are at least a second by the manifest's rules; this is a bound for what comes another way.
@@ -307,7 +306,8 @@ impl Observation {
     async fn report(&mut self, result: ProbeResult) -> Result<(), Ended> {
         let changed_at = match &self.last {
             Some(last) if last.result.status == result.status => {
-                let is_other = result.code != last.result.code || last.reported.elapsed() >= NEW_OUTPUT_EVERY;
+                let is_other =
+                    result.is_other_than(&last.result) || last.reported.elapsed() >= NEW_OUTPUT_EVERY;
                 let said = result.output != last.result.output;
                 if result.status == CheckStatus::Success || !said || !is_other {
                     return Ok(());

@@ -208,7 +208,7 @@ async fn sweep_until_done(context: &Arc<Context>, model: &ReadModel, mut keep: B
                 if said.as_ref() != Some(&why) {
                     tracing::warn!(
                         error = why,
-                        "failed to remove forgotten services from Consul; it is tried again"
+                        "failed to look for services in Consul that nobody wants any more; it is tried again"
                     );
                     said = Some(why);
                 }

@@ -145,7 +145,7 @@ impl Writer<'_> {
             Change::Stop(stop) => self.begin_group_stop(stop),
             Change::Issue { part, doing, verb, timeout } => self.issue(part, doing, verb, timeout),
             Change::RestartTasks(restart) => self.restart_tasks(&restart),
-            Change::Unhealthy { task, check } => self.restart_unhealthy(task, &check),
+            Change::Unhealthy { task, check, said } => self.restart_unhealthy(task, &check, &said),
             Change::Task(index, change) => self.change_task(index, change),
             Change::Healthy(healthy) => self.health_changed(healthy),
             Change::Verdict(verdict, message) => {

@@ -5,6 +5,8 @@
 //! `limit - 1` intervals. A check of a task's service restarts that task, one of the group's services all tasks that run. It knows
 //! nothing of restart policies: those count the restart.
 
+use std_alloc::string::String;
+
 use herdlet_api_types::{job::Lifecycle, service::CheckResult, service::RestartsWhen};
 
 use crate::{
@@ -26,12 +28,17 @@ pub(super) fn due(pass: &mut Pass<'_>) -> Option<Change> {
         let Some(checked) = checked(pass, result) else { continue };
         let at_ns = restart_at_ns(*since_ns, checked.started_ns, when);
         if pass.due(at_ns) {
-            return Some(Change::Unhealthy { task: checked.task, check: result.check.clone() });
+            let said = result.output.lines().next().unwrap_or_default();
+            let said = String::from(said.get(..said.floor_char_boundary(SAID_BYTES_MAX)).unwrap_or_default());
+            return Some(Change::Unhealthy { task: checked.task, check: result.check.clone(), said });
         }
         pass.wait(Waiting::CheckRestart { check: result.id.clone(), at_ns });
     }
     None
 }
+
+/// As much of what a check said as an event tells.
+const SAID_BYTES_MAX: usize = 200;
 
 fn restart_at_ns(since_ns: u64, started_ns: u64, when: RestartsWhen) -> u64 {
     let nanos = |length: herdlet_api_types::Duration| length.as_nanos().max(0).unsigned_abs();

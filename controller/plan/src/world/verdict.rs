@@ -191,7 +191,7 @@ fn bad_state(job: &JobEntry, known: &DeploymentState, group: &str) -> Convergenc
 }
 
 fn why_bad(job: &JobEntry, known: &DeploymentState, alloc: &AllocEntry) -> Why {
-    let name = alloc.spec.name();
+    let name = alloc.spec.title();
     let why = alloc.verdict.as_ref().map_or(&*alloc.state.durable.description, |verdict| &verdict.message);
     match bad_state(job, known, &alloc.spec.group) {
         ConvergenceState::Progressing => Why {

@@ -309,28 +309,30 @@ async fn services(
     let is_there = |name: &str| services.iter().any(|one| service_name(one) == name);
     if let Some(name) = missing.among(names, is_there) {
         let failure = Failure::new(format!("there is no service {name:?} in the built-in catalogue"));
-        return Err(match in_consul.contains(name) {
-            true => failure.hint("it is in Consul; what its checks say: herdlet describe JOB"),
-            false => failure.hint("list them: herdlet get services"),
+        return Err(match in_consul.get(name) {
+            Some(job) => {
+                failure.hint(format!("it is in Consul; what its checks say: herdlet describe {job}"))
+            }
+            None => failure.hint("list them: herdlet get services"),
         });
     }
     services.retain(|one| names.is_empty() || names.contains(&service_name(one)));
     services.sort_by_cached_key(service_name);
     let mut listing = service_listing(services, form);
     if names.is_empty() && !in_consul.is_empty() {
-        let in_consul: Vec<_> = in_consul.into_iter().collect();
+        let in_consul: Vec<_> = in_consul.into_keys().collect();
         listing.unlisted = Some(format!("not listed, as they are in Consul: {}", in_consul.join(", ")));
     }
     Ok(listing)
 }
 
-/// What jobs want to be in Consul, as it is written in them.
-fn names_in_consul(jobs: &[JobView]) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
+/// What jobs want to be in Consul, as it is written in them, with one that does.
+fn names_in_consul(jobs: &[JobView]) -> BTreeMap<String, &JobKey> {
+    let mut names = BTreeMap::new();
     for view in jobs.iter().filter(|view| !view.job.stop && !view.deleting) {
         for (_, service) in view.job.groups.iter().flat_map(Group::all_services) {
             if service.provider == Provider::Consul {
-                names.insert(service_key(&view.key.namespace, &service.name));
+                names.insert(service_key(&view.key.namespace, &service.name), &view.key);
             }
         }
     }

@@ -49,17 +49,24 @@ pub(super) struct ProbeResult {
     pub(super) output: String,
     /// What an HTTP server answered with.
     pub(super) code: Option<StatusCode>,
+    /// What a command ended with.
+    pub(super) exit: Option<i32>,
     /// It took all the time it was given.
     pub(super) timed_out: bool,
 }
 
 impl ProbeResult {
     fn new(status: CheckStatus, output: String) -> Self {
-        Self { status, output, code: None, timed_out: false }
+        Self { status, output, code: None, exit: None, timed_out: false }
     }
 
     pub(super) fn failure(output: String) -> Self {
         Self::new(CheckStatus::Failure, output)
+    }
+
+    /// Whether it is another failure than this one, whatever its words.
+    pub(super) fn is_other_than(&self, last: &Self) -> bool {
+        (self.code, self.exit, self.timed_out) != (last.code, last.exit, last.timed_out)
     }
 
     fn success(output: String) -> Self {
@@ -185,7 +192,8 @@ fn judge_script(outcome: &ExecOutcome) -> ProbeResult {
         signal => format!("ended by signal {signal}"),
     };
     let colon = if output.is_empty() { "" } else { ": " };
-    ProbeResult::failure(cut(format!("{how}{colon}{output}")))
+    let failure = ProbeResult::failure(cut(format!("{how}{colon}{output}")));
+    ProbeResult { exit: Some(exit.code), ..failure }
 }
 
 fn judge(answer: &Answer) -> ProbeResult {
@@ -223,5 +231,30 @@ pub(in crate::drivers) fn host_port(address: &str, port: u16) -> String {
         "" => format!("127.0.0.1:{port}"),
         address if address.parse::<Ipv6Addr>().is_ok() => format!("[{address}]:{port}"),
         address => format!("{address}:{port}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::task::ExitResult;
+
+    use super::*;
+
+    /// What is told at once, where other words of the same failure wait.
+    #[test]
+    fn another_exit_code_is_another_failure() {
+        let ended = |code, said: &str| {
+            let exit = ExitResult { code, ..ExitResult::default() };
+            judge_script(&ExecOutcome { stdout: said.into(), stderr: Vec::new(), exit })
+        };
+        let late = ProbeResult::timed_out(Duration::from_secs(1));
+        for (now, before, expected) in [
+            (ended(7, "a"), ended(6, "a"), true),
+            (ended(7, "a"), ended(7, "b"), false),
+            (late.clone(), ended(7, "a"), true),
+            (late.clone(), late, false),
+        ] {
+            assert_eq!(now.is_other_than(&before), expected, "{now:?} after {before:?}");
+        }
     }
 }

@@ -46,9 +46,10 @@ impl Writer<'_> {
 
     /// A check has failed for too long: the task that it checks is restarted, or all that run, after the `shutdown_delay` in which
     /// the group's services are down.
-    pub(super) fn restart_unhealthy(&mut self, task: Option<TaskIndex>, check: &str) {
-        // Nomad's text.
-        let reason = format!("healthcheck: check {check:?} unhealthy");
+    pub(super) fn restart_unhealthy(&mut self, task: Option<TaskIndex>, check: &str, said: &str) {
+        // Nomad's text, and what the check said.
+        let colon = if said.is_empty() { "" } else { ": " };
+        let reason = format!("healthcheck: check {check:?} unhealthy{colon}{said}");
         match task {
             Some(index) => {
                 self.note(index, TaskEventKind::RestartSignaled, reason);

@@ -1,7 +1,10 @@
 //! `check_restart`: which failures restart what, and when.
 
 use super::*;
-use crate::status::describe;
+use crate::{
+    plan::Plan,
+    status::{convergence, describe},
+};
 
 /// Fails for 20 s (three failures in a row, ten seconds apart), beginning five seconds after a start.
 const WHEN: RestartsWhen = RestartsWhen {
@@ -12,7 +15,8 @@ const WHEN: RestartsWhen = RestartsWhen {
 
 fn said(task: Option<&str>, status: CheckStatus) -> CheckResult {
     let base = herdlet_api_types::fixture::check_result("alive", status);
-    CheckResult { task: task.map(ToString::to_string), restarts: Some(WHEN), ..base }
+    let output = "http 503\nand its page".to_string();
+    CheckResult { task: task.map(ToString::to_string), restarts: Some(WHEN), output, ..base }
 }
 
 /// Two tasks that started at 95 s, and one for the end.
@@ -113,7 +117,10 @@ fn a_tasks_check_restarts_it_alone_and_one_of_the_group_all_that_run() {
         assert_eq!(stopping(&life), expected, "{task:?}");
         let told =
             life.state.durable.tasks[1].events.iter().find(|event| event.kind.as_str() == "Restart Signaled");
-        assert_eq!(told.map(|event| &*event.message), Some("healthcheck: check \"alive\" unhealthy"));
+        assert_eq!(
+            told.map(|event| &*event.message),
+            Some("healthcheck: check \"alive\" unhealthy: http 503")
+        );
     }
 }
 
@@ -146,11 +153,18 @@ fn the_restart_policy_counts_each_such_restart() {
         let main = &life.state.durable.tasks[0];
         if attempt == 3 {
             assert_eq!((&main.run, main.failed), (&Run::Dead, true), "two attempts a minute are allowed");
+            let why = convergence(life.now, &spec, &life.state, &Plan::default(), at(0).moment()).message;
+            assert!(
+                why.starts_with(
+                    "task main failed: healthcheck: check \"alive\" unhealthy: http 503; Exceeded allowed attempts"
+                ),
+                "{why}"
+            );
             return;
         }
         let Run::BackingOff { until } = &main.run else { panic!("{:?}", main.run) };
         let told = describe(life.now, &spec, &life.state, &Waiting::Backoff(0, *until)).message;
-        assert_eq!(told, "waits before it starts again; healthcheck: check \"alive\" unhealthy");
+        assert_eq!(told, "waits before it starts again; healthcheck: check \"alive\" unhealthy: http 503");
         assert!(!main.restart_requested && !main.unhealthy);
         second += 20;
         // The next one runs, since before its checks fail.

@@ -173,12 +173,14 @@ fn a_bad_allocation_is_the_end_unless_its_deployment_takes_the_job_back() {
         let entry = bench.world.allocs.get_mut(bad).expect("it is there");
         entry.state.durable.health = Some(crate::state::Health { healthy: false, at: bench.now.wall });
         entry.verdict.as_mut().expect("it was shown").message = "it is bad".to_owned();
-        let (state, reason, said) = if auto_revert {
-            (Progressing, Reason::Health, "j.a[0]: it is bad; its deployment will fail and take the job back")
+        let name = if canary > 0 { "j.a[0] (canary)" } else { "j.a[0]" };
+        let (state, reason, more) = if auto_revert {
+            (Progressing, Reason::Health, "; its deployment will fail and take the job back")
         } else {
-            (Failed, Reason::Error, "j.a[0]: it is bad")
+            (Failed, Reason::Error, "")
         };
-        assert_eq!(verdict(&bench), (state, Some(reason), said.to_owned(), auto_revert), "{canary}");
+        let said = std_alloc::format!("{name}: it is bad{more}");
+        assert_eq!(verdict(&bench), (state, Some(reason), said, auto_revert), "{canary}");
         if !auto_revert && canary == 0 {
             bench.ask(Command::FailDeployment { id: deployment(&bench).id });
             let said = "Deployment marked as failed: j.a[0]: it is bad";

@@ -7,7 +7,7 @@ use std::{
     num::NonZeroU32,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -35,6 +35,8 @@ pub(super) struct HttpApi {
     permits: Permits<Kind>,
     failures: [AtomicU64; Kind::ALL.len()],
     silence: Mutex<Option<Silence>>,
+    /// When it last answered; 0 before it ever did.
+    answered_at: AtomicI64,
 }
 
 /// The agent does not answer, or only that it can't.
@@ -119,7 +121,8 @@ impl HttpApi {
         let builder = builder.connect_timeout(CONNECT_TIMEOUT).redirect(reqwest::redirect::Policy::none());
         let failures = Kind::ALL.map(|_| AtomicU64::new(0));
         let permits = Permits::new(limit_of);
-        Ok(Self { client: builder.build()?, base, address, permits, failures, silence: Mutex::default() })
+        let (silence, answered_at) = (Mutex::default(), AtomicI64::default());
+        Ok(Self { client: builder.build()?, base, address, permits, failures, silence, answered_at })
     }
 
     /// Where it does not answer: since when, and why, in a sentence's beginning.
@@ -136,6 +139,7 @@ impl HttpApi {
 
     /// It has answered. An outage is logged once, however many requests fail in it.
     fn answered(&self) {
+        self.answered_at.store(wall_now().0, Ordering::Relaxed);
         if self.silence().take().is_some() {
             tracing::info!(address = self.address, "Consul answers again");
         }
@@ -145,7 +149,11 @@ impl HttpApi {
         let mut silence = self.silence();
         if silence.is_none() {
             tracing::warn!(address = self.address, why, "Consul does not answer");
-            *silence = Some(Silence { since: wall_now(), why: why.to_owned() });
+            let since = match self.answered_at.load(Ordering::Relaxed) {
+                0 => wall_now(),
+                answered => UnixNanos(answered),
+            };
+            *silence = Some(Silence { since, why: why.to_owned() });
         }
     }
 
