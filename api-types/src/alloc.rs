@@ -48,6 +48,24 @@ pub struct Allocation {
     /// The allocations of its slot that had failed before it, oldest first.
     #[serde(default)]
     pub rescheduled: Vec<RescheduleEvent>,
+    /// The server's side of it, where a server has placed it here (node mode).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<Arc<ServerSide>>,
+}
+
+/// What only a server knows of an allocation that it has placed on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerSide {
+    /// Grows with each change that a server makes (`AllocModifyIndex`). Never to be compared with a commit of this machine.
+    pub modify_index: u64,
+    /// The server's index when it made the allocation.
+    pub create_index: u64,
+    /// The job as of this allocation, stored with it: a version's number is no key, as a job that was purged and registered anew begins
+    /// at 0 again.
+    pub job: Arc<Job>,
+    /// Its tasks end without any `shutdown_delay`.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub no_shutdown_delay: bool,
 }
 
 /// An allocation had failed, and another one was made in its place.

@@ -82,6 +82,7 @@ pub(crate) fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         deployment: None,
         next: None,
         rescheduled: Vec::new(),
+        server: None,
     };
     let event = TaskEvent {
         kind: TaskEventKind::Started,

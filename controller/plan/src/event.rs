@@ -108,8 +108,10 @@ pub enum DesiredChange {
     Job(Box<Job>),
     /// This job is no longer wanted.
     JobGone(JobKey),
-    /// This allocation should be as written (node mode, rebuilding).
+    /// A server wants this allocation to be as written (node mode).
     Alloc(Box<Allocation>),
+    /// No server knows this allocation any more: it is stopped, and nothing of it stays.
+    AllocGone(AllocId),
     /// The source has said all it knows: from now on what it did not name may be removed.
     Complete,
 }

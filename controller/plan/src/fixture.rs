@@ -78,6 +78,7 @@ pub(crate) fn alloc(tasks: Vec<Task>) -> Arc<Allocation> {
         deployment: None,
         next: None,
         rescheduled: Vec::new(),
+        server: None,
     })
 }
 

@@ -13,6 +13,7 @@ mod quarantine;
 mod restore;
 mod room;
 mod scaling;
+mod servers;
 mod verdict;
 mod versions;
 mod volumes;
@@ -277,11 +278,8 @@ impl World {
                 self.accept_job(now, *job, dirty);
             }
             DesiredChange::JobGone(key) => self.delete_job(now, &key, dirty),
-            DesiredChange::Alloc(spec) => {
-                let id = spec.id;
-                self.allocs.want(Arc::new(*spec), now);
-                dirty.insert(Key::Alloc(id));
-            }
+            DesiredChange::Alloc(spec) => self.place(now, *spec, dirty),
+            DesiredChange::AllocGone(id) => self.displace(id, dirty),
             DesiredChange::Complete => {
                 self.ctx.complete = true;
                 for (key, entry) in &mut self.jobs {

@@ -76,6 +76,7 @@ fn environment(text: &str) -> TaskEnv {
         deployment: None,
         next: None,
         rescheduled: Vec::new(),
+        server: None,
     };
     env::build(&Inputs { task: Some(&task), ..Inputs::new(&alloc, &NodeFacts::default()) })
 }

@@ -142,14 +142,20 @@ impl Loaded {
             }
             usable
         });
-        self.specs.retain(|id, spec| match versions.get(&(spec.job_key.clone(), spec.job_version)) {
-            Some(job) if job.group(&spec.group).is_some() => {
-                spec.job = Arc::clone(job);
-                true
-            }
-            Some(_) | None => {
-                out.push(RecordKey::AllocSpec(*id));
-                false
+        self.specs.retain(|id, spec| {
+            let job = match &spec.server {
+                Some(server) => Some(&server.job),
+                None => versions.get(&(spec.job_key.clone(), spec.job_version)),
+            };
+            match job.filter(|job| job.group(&spec.group).is_some()).cloned() {
+                Some(job) => {
+                    spec.job = job;
+                    true
+                }
+                None => {
+                    out.push(RecordKey::AllocSpec(*id));
+                    false
+                }
             }
         });
         let specs: BTreeSet<AllocId> = self.specs.keys().copied().collect();

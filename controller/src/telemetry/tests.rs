@@ -151,6 +151,7 @@ fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckS
         deployment: None,
         next: None,
         rescheduled: Vec::new(),
+        server: None,
     };
     let task = TaskView {
         name: "main".into(),

@@ -52,6 +52,7 @@ pub(crate) fn alloc() -> Allocation {
         deployment: None,
         next: None,
         rescheduled: Vec::new(),
+        server: None,
     }
 }
 

@@ -150,19 +150,6 @@ impl Allocs {
         feasibility::check_distinct(job, group, count(live().count()), count(of_group))
     }
 
-    /// A new allocation, or what is wanted of one that is known.
-    pub(crate) fn want(&mut self, spec: Arc<Allocation>, now: Now) {
-        let entry = match self.remove(spec.id) {
-            None => AllocEntry::new(spec, now),
-            Some(mut entry) => {
-                *entry.spec = spec;
-                entry.changed = true;
-                entry
-            }
-        };
-        self.insert(entry);
-    }
-
     pub(crate) fn insert(&mut self, mut entry: AllocEntry) {
         let spec = &entry.spec;
         self.by_job.entry(spec.job_key.clone()).or_default().insert(place(spec), spec.id);

@@ -366,6 +366,7 @@ impl World {
             deployment,
             next: None,
             rescheduled,
+            server: None,
         };
         self.meta.index = create_index;
         if let Some((id_before, before)) =

@@ -9,6 +9,7 @@ mod placement;
 mod quarantine;
 mod reschedule;
 mod scaling;
+mod servers;
 mod services;
 mod stop;
 mod stored;
@@ -267,17 +268,5 @@ fn how_long_a_job_took_to_converge_is_no_matter_of_the_wall_clock() {
         bench.now = Now { wall: at(set_to).wall, ..at(3) };
         bench.settle();
         assert_eq!(bench.converged(), [(2, "apply")]);
-    }
-}
-
-#[test]
-fn a_source_may_name_allocations_itself() {
-    let mut bench = Bench::new();
-    let mut spec = (*crate::fixture::alloc(vec![task("main")])).clone();
-    for desired in [Desired::Run, Desired::Stop] {
-        spec.desired = desired;
-        bench.see(Event::Desired(DesiredChange::Alloc(spec.clone().into())));
-        bench.settle();
-        assert_eq!(bench.world.allocation(spec.id).map(|(known, _)| known.desired), Some(desired));
     }
 }

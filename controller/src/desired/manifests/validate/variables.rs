@@ -145,6 +145,7 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &Given) -> TaskEn
         deployment: None,
         next: None,
         rescheduled: Vec::new(),
+        server: None,
     };
     let some = || "-".to_owned();
     let node = NodeFacts {
