@@ -137,7 +137,7 @@ fn read_job(document: &Document, drivers: &Drivers) -> Outcome {
     config::read(&mut manifest, drivers, &mut findings);
     let job = manifest.to_job();
     validate::job(&manifest, &job, drivers, &mut findings);
-    problems.append(findings.problems);
+    add(&mut problems, findings.problems);
     let content =
         problems.is_empty().then(|| Content::Job { job: Box::new(job), document: to_json(&manifest) });
     Outcome { content, problems, warnings: findings.warnings }
@@ -150,11 +150,21 @@ fn read_volume(document: &Document) -> Outcome {
     };
     let mut findings = Findings::new(document, lost);
     validate::volume(&manifest, &mut findings);
-    problems.append(findings.problems);
+    add(&mut problems, findings.problems);
     let content = problems
         .is_empty()
         .then(|| Content::Volume { volume: manifest.to_volume(), document: to_json(&manifest) });
     Outcome { content, problems, warnings: findings.warnings }
+}
+
+/// Of the same place, that it is written wrongly says more than what follows from that.
+fn add(structural: &mut Problems, found: Problems) {
+    if structural.is_empty() {
+        return structural.append(found);
+    }
+    let is_told = |problem: &&Problem| structural.iter().any(|told| told.path == problem.path);
+    let others: Vec<Problem> = found.iter().filter(|problem| !is_told(problem)).cloned().collect();
+    structural.extend(others);
 }
 
 /// Everything wrong with the structure, and what of it can be read in spite of that.
