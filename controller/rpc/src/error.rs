@@ -31,6 +31,8 @@ impl From<io::Error> for Lost {
     fn from(error: io::Error) -> Self {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
             Some(error) => Self::Tls(error.to_string()),
+            // TLS that ends without its own farewell.
+            None if error.kind() == io::ErrorKind::UnexpectedEof => Self::Ended,
             None => Self::Failed(Arc::new(error)),
         }
     }

@@ -4,16 +4,18 @@
 //! version 0 │ kind │ flags, 2 bytes │ stream, 4 bytes │ length, 4 bytes │ of data: as many bytes       all big-endian
 //! ```
 //!
-//! In: bytes both ways. Out: the same bytes, how many came, and why a connection is to end: the peer breaks the protocol, or one
-//! side says that it goes. The crate answers a violation with a GoAway and goes on; here that is the end.
+//! In: bytes both ways. Out: the same bytes, how many came, which streams the peer has finished, and why the connection ends: it was cut,
+//! the peer breaks the protocol, or one side says that it goes. The crate answers a violation with a GoAway and goes on; here that is the
+//! end. What is known here is known before anybody who waits for a stream is woken.
 //!
 //! Facts: `hashicorp/yamux:spec.md` and `const.go`.
 
 use std::{
+    collections::HashMap,
     io,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
@@ -28,6 +30,9 @@ use crate::error::Lost;
 pub(crate) const WINDOW: u32 = 256 * 1024;
 
 const HEADER: usize = 12;
+
+/// The flag of the last frame that one side sends on a stream.
+const FIN: u16 = 4;
 
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,6 +126,16 @@ impl Finder {
 pub(crate) struct Seen {
     received: AtomicU64,
     end: Mutex<Option<Lost>>,
+    streams: Mutex<Streams>,
+}
+
+/// How the peer ends its way of streams. The crate takes a reset, or a connection that was cut, for such an end.
+#[derive(Debug, Default)]
+struct Streams {
+    /// Those that we have, and whether the peer has finished each.
+    live: HashMap<u32, bool>,
+    /// The last one that was finished and that we don't have: of one frame that opens and finishes, this is seen first.
+    unknown: Option<u32>,
 }
 
 impl Seen {
@@ -134,8 +149,37 @@ impl Seen {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn ends(&self, why: Lost) {
+    /// Notes why the connection ends, unless there is a reason already.
+    pub(crate) fn ends(&self, why: Lost) {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+    }
+
+    /// Heeds a stream from now on, to the moment when it is forgotten.
+    pub(crate) fn heed(&self, stream: u32) {
+        let mut streams = self.streams();
+        let is_finished = streams.unknown == Some(stream);
+        streams.live.insert(stream, is_finished);
+    }
+
+    pub(crate) fn forget(&self, stream: u32) {
+        self.streams().live.remove(&stream);
+    }
+
+    /// Whether the peer has said that this was all, of a stream that is heeded.
+    pub(crate) fn is_finished(&self, stream: u32) -> bool {
+        self.streams().live.get(&stream).copied().unwrap_or_default()
+    }
+
+    fn finished(&self, stream: u32) {
+        let mut streams = self.streams();
+        match streams.live.get_mut(&stream) {
+            Some(is_finished) => *is_finished = true,
+            None => streams.unknown = Some(stream),
+        }
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,6 +190,8 @@ pub(crate) struct Watched<T> {
     outbound: Finder,
     /// The last frame that came, of which the crate may think ill.
     last: Option<Frame>,
+    /// The stream that ends with the frame that is passing.
+    finishing: Option<u32>,
     /// We have told the peer that it breaks the protocol.
     condemned: bool,
     seen: Arc<Seen>,
@@ -155,20 +201,37 @@ impl<T> Watched<T> {
     pub(crate) fn new(io: T) -> (Self, Arc<Seen>) {
         let seen = Arc::<Seen>::default();
         let (inbound, outbound) = Default::default();
-        (Self { io, inbound, outbound, last: None, condemned: false, seen: Arc::clone(&seen) }, seen)
+        let known = Arc::clone(&seen);
+        (Self { io, inbound, outbound, last: None, finishing: None, condemned: false, seen }, known)
     }
 
     fn came(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.seen.received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        let (last, seen) = (&mut self.last, &self.seen);
+        let (last, finishing, seen) = (&mut self.last, &mut self.finishing, &self.seen);
         let looked = self.inbound.look(bytes, |frame| {
             *last = Some(frame);
-            if frame.kind == Kind::GoAway {
-                seen.ends(Lost::GoAway(frame.length));
+            // The one before has passed whole.
+            finishing.take().into_iter().for_each(|stream| seen.finished(stream));
+            match frame.kind {
+                Kind::GoAway => seen.ends(Lost::GoAway(frame.length)),
+                Kind::Data | Kind::WindowUpdate => {
+                    *finishing = (frame.flags & FIN != 0).then_some(frame.stream);
+                }
+                Kind::Ping => {}
             }
             Ok(())
         });
+        if self.inbound.payload == 0 {
+            self.finishing.take().into_iter().for_each(|stream| self.seen.finished(stream));
+        }
         looked.map_err(|why| self.violation(why))
+    }
+
+    /// The same error once it is known to be the end.
+    fn cut(&self, error: io::Error) -> io::Error {
+        let (kind, why) = (error.kind(), Lost::from(error));
+        self.seen.ends(why.clone());
+        io::Error::new(kind, why)
     }
 
     fn violation(&self, why: String) -> io::Error {
@@ -204,7 +267,10 @@ impl<T: AsyncRead + Unpin> futures_util::io::AsyncRead for Watched<T> {
             return Poll::Ready(Err(self.violation(self.why_condemned())));
         }
         let mut buf = ReadBuf::new(buf);
-        ready!(Pin::new(&mut self.io).poll_read(cx, &mut buf))?;
+        ready!(Pin::new(&mut self.io).poll_read(cx, &mut buf)).map_err(|error| self.cut(error))?;
+        if buf.filled().is_empty() && buf.remaining() > 0 {
+            self.seen.ends(Lost::Ended);
+        }
         self.came(buf.filled())?;
         Poll::Ready(Ok(buf.filled().len()))
     }
@@ -212,13 +278,13 @@ impl<T: AsyncRead + Unpin> futures_util::io::AsyncRead for Watched<T> {
 
 impl<T: AsyncWrite + Unpin> futures_util::io::AsyncWrite for Watched<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.io).poll_write(cx, buf))?;
+        let written = ready!(Pin::new(&mut self.io).poll_write(cx, buf)).map_err(|error| self.cut(error))?;
         self.went(&buf[..written]);
         Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        Pin::new(&mut self.io).poll_flush(cx).map_err(|error| self.cut(error))
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -256,6 +322,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Whoever is woken by the end of a connection finds why it ended.
+    #[tokio::test]
+    async fn an_end_is_known_before_it_is_told() {
+        let (ours, peer) = tokio::io::duplex(64);
+        let (mut ended, seen) = Watched::new(ours);
+        drop(peer);
+        let mut byte = [0];
+        assert!(matches!(futures_util::AsyncReadExt::read(&mut ended, &mut byte).await, Ok(0)));
+        assert!(matches!(seen.end(), Some(Lost::Ended)));
+        let cut =
+            futures_util::stream::iter([Err::<&[u8], _>(io::Error::from(io::ErrorKind::ConnectionReset))]);
+        let (mut read, seen) = Watched::new(tokio_util::io::StreamReader::new(cut));
+        assert!(futures_util::AsyncReadExt::read(&mut read, &mut byte).await.is_err());
+        assert!(
+            matches!(seen.end(), Some(Lost::Failed(why)) if why.kind() == io::ErrorKind::ConnectionReset)
+        );
+        let (ours, peer) = tokio::io::duplex(64);
+        let (mut written, seen) = Watched::new(ours);
+        drop(peer);
+        assert!(futures_util::AsyncWriteExt::write(&mut written, &byte).await.is_err());
+        assert!(matches!(seen.end(), Some(Lost::Failed(_))));
     }
 
     #[test]

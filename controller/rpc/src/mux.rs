@@ -10,7 +10,9 @@
 //! ```
 //!
 //! Everything is bounded: [`STREAMS`] of each side, 256 KiB of unread bytes in each. Who opens more is told so by a reset of the
-//! stream. The peer's pings are answered; we send some while there is traffic, but none to learn whether an idle peer lives: that is
+//! stream. That is a bound on bytes and not quite on memory: a peer that sends them one by one makes us keep some 64 for each. And two
+//! peers of this crate that both write without reading could wait for each other for ever, since it does not read while it can't
+//! answer; a Go peer reads always. The peer's pings are answered; we send some while there is traffic, but none to learn whether an idle peer lives: that is
 //! what TCP (`connect.rs`) and deadlines of calls are for.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
@@ -80,13 +82,19 @@ impl Mux {
         };
         let connection = yamux::Connection::new(io, config(), mode);
         let room = Arc::new(Semaphore::new(STREAMS));
-        let driver = Driver { connection, opens, closing: close.clone(), gone: gone.clone(), incoming, room };
-        let known = Arc::clone(&seen);
+        let (closing, seen_by_all) = (close.clone(), Arc::clone(&seen));
+        let driver =
+            Driver { connection, opens, closing, gone: gone.clone(), seen: seen_by_all, incoming, room };
+        let mux = Self { open, room: Arc::new(Semaphore::new(STREAMS)), close, ended, seen, gone };
         tokio::spawn(async move {
+            // Streams end with the driver, however it ends.
+            let _gone = driver.gone.clone().drop_guard();
+            let known = Arc::clone(&driver.seen);
             let why = driver.run().await;
-            end.send_replace(Some(known.end().unwrap_or(why)));
+            known.ends(why);
+            end.send_replace(known.end());
         });
-        (Self { open, room: Arc::new(Semaphore::new(STREAMS)), close, ended, seen, gone }, streams)
+        (mux, streams)
     }
 
     /// Opens a stream, of which the peer learns with the first byte that is written. Waits while there are [`STREAMS`] of ours.
@@ -94,14 +102,24 @@ impl Mux {
     /// # Errors
     /// When the connection is no more.
     pub async fn open(&self) -> Result<Stream, Lost> {
-        let room = Arc::clone(&self.room).acquire_owned().await.map_err(|_| Lost::Closed)?;
-        let (reply, stream) = oneshot::channel();
-        if self.open.send(reply).await.is_ok()
-            && let Ok(stream) = stream.await
-        {
-            return Ok(Stream::new(stream, room, self.gone.clone()));
+        let opened = async {
+            let room = Arc::clone(&self.room).acquire_owned().await.ok()?;
+            let (reply, stream) = oneshot::channel();
+            self.open.send(reply).await.ok()?;
+            Some(Stream::new(stream.await.ok()?, room, Arc::clone(&self.seen), &self.gone))
+        };
+        tokio::select! {
+            biased;
+            // Whoever has the streams that fill the room may keep them.
+            () = self.gone.cancelled() => {}
+            stream = opened => if let Some(stream) = stream {
+                return Ok(stream);
+            },
         }
-        Err(self.ended().await)
+        match self.lost() {
+            Some(why) => Err(why),
+            None => Err(self.ended().await),
+        }
     }
 
     /// Whether a stream can be opened without waiting for another one to end.
@@ -112,20 +130,22 @@ impl Mux {
 
     /// Takes leave and closes. Streams end.
     pub fn close(&self) {
+        self.seen.ends(Lost::Closed);
         self.close.cancel();
     }
 
-    /// Waits until the connection is no more, and says why.
+    /// Waits until the connection is no more, our farewell included, and says why.
     pub async fn ended(&self) -> Lost {
         let mut ended = self.ended.clone();
         let why = ended.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
         why.unwrap_or(Lost::Closed)
     }
 
-    /// Why the connection is no more; none while it is.
+    /// Why the connection is no more, or is about to be; none while it can be used.
     #[must_use]
     pub fn lost(&self) -> Option<Lost> {
-        self.ended.borrow().clone()
+        // Without a word the driver ends only by a panic.
+        self.seen.end().or_else(|| self.ended.has_changed().is_err().then_some(Lost::Closed))
     }
 
     /// How many bytes the peer has sent: whether it still says anything.
@@ -148,6 +168,7 @@ struct Driver<T> {
     opens: mpsc::Receiver<oneshot::Sender<yamux::Stream>>,
     closing: CancellationToken,
     gone: CancellationToken,
+    seen: Arc<Seen>,
     incoming: mpsc::Sender<Stream>,
     /// For streams of the peer.
     room: Arc<Semaphore>,
@@ -182,6 +203,11 @@ impl<T: Io> Driver<T> {
                 },
             }
         }
+        self.seen.ends(Lost::Closed);
+        // Whoever waits for a stream waits no longer.
+        drop(asked);
+        self.opens.close();
+        while self.opens.try_recv().is_ok() {}
         self.gone.cancel();
         let farewell = poll_fn(|cx| self.connection.poll_close(cx));
         let _ = tokio::time::timeout(FAREWELL, farewell).await;
@@ -193,7 +219,7 @@ impl<T: Io> Driver<T> {
             tracing::debug!(stream = %stream.id(), "the peer opens too many streams; this one is reset");
             return;
         };
-        let mut stream = Stream::new(stream, room, self.gone.clone());
+        let mut stream = Stream::new(stream, room, Arc::clone(&self.seen), &self.gone);
         stream.acknowledge();
         // There is room for as many as have a permit.
         let _ = self.incoming.try_send(stream);
@@ -218,7 +244,7 @@ async fn next<T: Io>(connection: &mut yamux::Connection<Watched<BufStream<T>>>, 
 fn lost(error: yamux::ConnectionError) -> Lost {
     use yamux::{ConnectionError, FrameDecodeError};
     if let ConnectionError::Io(error) | ConnectionError::Decode(FrameDecodeError::Io(error)) = error {
-        return if error.kind() == std::io::ErrorKind::UnexpectedEof { Lost::Ended } else { error.into() };
+        return error.into();
     }
     if matches!(error, ConnectionError::Closed) { Lost::Ended } else { Lost::Violation(error.to_string()) }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::future::BoxFuture;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::*;
@@ -119,6 +120,139 @@ async fn a_reset_is_no_end() {
     let mut got = Vec::new();
     let error = stream.read_to_end(&mut got).await.unwrap_err();
     assert_eq!((error.kind(), &got[..]), (std::io::ErrorKind::ConnectionReset, &b"half"[..]));
+}
+
+/// Whoever has finished and still reads is told as well whether the rest has come.
+#[tokio::test]
+async fn after_we_have_finished_a_reset_is_no_end_either() {
+    let finish = [data(0, 1, b"half"), frame(WINDOW_UPDATE, FIN, 1, 0)].concat();
+    for (then, is_whole) in [
+        (finish.clone(), true),
+        ([finish, frame(WINDOW_UPDATE, RST, 1, 0)].concat(), true),
+        ([data(0, 1, b"half"), frame(DATA, RST, 1, 0)].concat(), false),
+        (data(0, 1, b"half"), false),
+        (data(FIN, 1, b"half"), true),
+        // The last frame breaks off.
+        ([data(0, 1, b"half"), data(FIN, 1, b"more")[..14].to_vec()].concat(), false),
+    ] {
+        let (mux, _incoming, mut peer) = pair(Side::Client);
+        let mut stream = mux.open().await.unwrap();
+        stream.write_all(b"a").await.unwrap();
+        stream.shutdown().await.unwrap();
+        peer.write_all(&[frame(WINDOW_UPDATE, ACK, 1, 0), then.clone()].concat()).await.unwrap();
+        peer.shutdown().await.unwrap();
+        let mut got = Vec::new();
+        let read = stream.read_to_end(&mut got).await;
+        assert_eq!((read.is_ok(), &got[..]), (is_whole, &b"half"[..]), "{then:?}");
+    }
+}
+
+/// A stream that the peer opens and finishes with the same frame.
+#[tokio::test]
+async fn a_stream_may_end_with_its_first_frame() {
+    let (_mux, mut incoming, mut peer) = pair(Side::Client);
+    peer.write_all(&data(SYN | FIN, 2, b"all")).await.unwrap();
+    let mut got = String::new();
+    incoming.recv().await.unwrap().read_to_string(&mut got).await.unwrap();
+    assert_eq!(got, "all");
+}
+
+/// Two tasks read and write one stream. Each is woken, whichever has waited last.
+#[tokio::test(start_paused = true)]
+async fn both_ways_of_a_stream_end_with_their_connection() {
+    for writes_last in [true, false] {
+        let (mux, _incoming, _peer) = pair(Side::Client);
+        let (mut reader, mut writer) = tokio::io::split(mux.open().await.unwrap());
+        // As much as the window takes.
+        writer.write_all(&vec![0; WINDOW as usize]).await.unwrap();
+        let reads: BoxFuture<'_, bool> = Box::pin(async move { reader.read_u8().await.is_err() });
+        let writes: BoxFuture<'_, bool> = Box::pin(async move { writer.write_all(b"more").await.is_err() });
+        let mut tasks = Vec::new();
+        for way in if writes_last { [reads, writes] } else { [writes, reads] } {
+            tasks.push(tokio::spawn(way));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        mux.close();
+        for task in tasks {
+            let ended = tokio::time::timeout(Duration::from_secs(60), task).await;
+            assert!(ended.expect("it is woken").unwrap(), "{writes_last}");
+        }
+    }
+}
+
+/// While we take leave of a peer that doesn't read, the connection counts as gone.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_being_closed_is_no_more() {
+    let (ours, _peer) = duplex(16);
+    let (mux, _incoming) = Mux::start(ours, Side::Client);
+    let mut stream = mux.open().await.unwrap();
+    stream.write_all(&[0; 100]).await.unwrap();
+    let began = tokio::time::Instant::now();
+    mux.close();
+    assert!(matches!(mux.lost(), Some(Lost::Closed)));
+    assert!(matches!(mux.open().await, Err(Lost::Closed)));
+    assert!(stream.read_u8().await.is_err());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert!(matches!(mux.ended().await, Lost::Closed));
+    assert_eq!(began.elapsed(), FAREWELL);
+}
+
+/// Who waits for room hears that there will be none, though those who have it keep it.
+#[tokio::test]
+async fn who_waits_for_a_stream_hears_of_the_end() {
+    let (mux, _incoming, peer) = pair(Side::Client);
+    let _all = futures_util::future::join_all((0..STREAMS).map(|_| mux.open())).await;
+    assert!(!mux.has_room());
+    let (opened, ()) = tokio::join!(mux.open(), async { drop(peer) });
+    assert!(matches!(opened, Err(Lost::Ended | Lost::Failed(_))), "{opened:?}");
+}
+
+/// A mistake in a crate below us harms one connection, and is seen by those who use it.
+#[tokio::test]
+async fn a_driver_that_panics_is_no_more() {
+    struct Panics(DuplexStream);
+    impl AsyncRead for Panics {
+        fn poll_read(
+            mut self: std::pin::Pin<&mut Self>,
+            cx: &mut std::task::Context<'_>,
+            buf: &mut tokio::io::ReadBuf<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            let read = std::pin::Pin::new(&mut self.0).poll_read(cx, buf);
+            assert!(read.is_pending(), "as asked");
+            read
+        }
+    }
+    impl AsyncWrite for Panics {
+        fn poll_write(
+            mut self: std::pin::Pin<&mut Self>,
+            cx: &mut std::task::Context<'_>,
+            buf: &[u8],
+        ) -> Poll<std::io::Result<usize>> {
+            std::pin::Pin::new(&mut self.0).poll_write(cx, buf)
+        }
+
+        fn poll_flush(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+    let (ours, mut peer) = duplex(1 << 20);
+    let (mux, _incoming) = Mux::start(Panics(ours), Side::Client);
+    let mut stream = mux.open().await.unwrap();
+    assert!(mux.lost().is_none());
+    peer.write_all(b"x").await.unwrap();
+    assert!(stream.read_u8().await.is_err());
+    assert!(matches!(mux.ended().await, Lost::Closed));
+    assert!(mux.lost().is_some() && mux.open().await.is_err());
 }
 
 #[tokio::test]
