@@ -64,8 +64,11 @@ pub struct Reader<R> {
     buffer: Vec<u8>,
 }
 
-/// Bytes that are read at a time.
+/// Bytes that are read at a time within a message.
 const CHUNK: usize = 16 * 1024;
+
+/// Bytes that are held for what hasn't begun to come: calls wait long, and most answers are short.
+const WAITING: usize = 1024;
 
 impl<R: AsyncRead + Unpin> Reader<R> {
     /// Reads from here on.
@@ -83,9 +86,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             if let Some(length) = extent.of(&self.buffer)? {
                 // The buffer goes with the message: after a large one nothing large is kept.
                 let rest = self.buffer.split_off(length);
-                return Ok(Some(std::mem::replace(&mut self.buffer, rest)));
+                let mut message = std::mem::replace(&mut self.buffer, rest);
+                if message.capacity() > 2 * length {
+                    message.shrink_to_fit();
+                }
+                return Ok(Some(message));
             }
-            self.buffer.reserve(CHUNK);
+            self.buffer.reserve(if self.buffer.is_empty() { WAITING } else { CHUNK });
             if self.io.read_buf(&mut self.buffer).await? == 0 {
                 return if self.buffer.is_empty() { Ok(None) } else { Err(MessageError::Ended) };
             }
@@ -152,6 +159,22 @@ mod tests {
             calls += 1;
         }
         assert!(calls > 400, "{calls}");
+    }
+
+    /// Hundreds of nodes in one process wait for hundreds of answers.
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_holds_little_and_so_does_what_came() {
+        let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+        let mut reader = Reader::new(ours);
+        let wait = tokio::time::timeout(std::time::Duration::from_secs(1), reader.next(Limits::BODY));
+        assert!(wait.await.is_err());
+        assert!(reader.buffer.capacity() <= WAITING);
+        for length in [0, 10, 2_000, 20_000, 200_000] {
+            theirs.write_all(&codec::encode(&"x".repeat(length)).unwrap()).await.unwrap();
+            let message = reader.next(Limits::BODY).await.unwrap().unwrap();
+            assert!(message.capacity() <= 2 * message.len(), "{length}: {}", message.capacity());
+            assert_eq!(reader.buffer.capacity(), 0);
+        }
     }
 
     #[tokio::test]

@@ -74,8 +74,8 @@ impl Mux {
         let (incoming, streams) = mpsc::channel(STREAMS);
         let (close, gone) = (CancellationToken::new(), CancellationToken::new());
         let (end, ended) = watch::channel(None);
-        // Whole frames in one write, and several in one read.
-        let (io, seen) = Watched::new(BufStream::with_capacity(16 * 1024, 32 * 1024, io));
+        // A frame's head and a short body in one write, and several of them in one read. Long bodies pass by.
+        let (io, seen) = Watched::new(BufStream::with_capacity(4 * 1024, 8 * 1024, io));
         let mode = match side {
             Side::Client => yamux::Mode::Client,
             Side::Server => yamux::Mode::Server,

@@ -10,6 +10,7 @@ use std::{io, path::Path, sync::Arc};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
     client::{
+        Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         verify_server_cert_signed_by_trust_anchor,
     },
@@ -108,7 +109,7 @@ pub enum Verify {
     AuthorityOnly,
 }
 
-/// TLS as the one who dials.
+/// TLS as the one who dials. Clones share everything: one is enough for all nodes of a region that have one certificate.
 #[derive(Clone)]
 pub struct ClientTls {
     connector: TlsConnector,
@@ -139,7 +140,9 @@ impl ClientTls {
                 builder.dangerous().with_custom_certificate_verifier(verifier)
             }
         };
-        let config = builder.with_client_auth_cert(pem.chain()?, pem.key()?).map_err(TlsError::Unfit)?;
+        let mut config = builder.with_client_auth_cert(pem.chain()?, pem.key()?).map_err(TlsError::Unfit)?;
+        // Connections last: there is little to save, and tickets of each server would be kept.
+        config.resumption = Resumption::disabled();
         let name = ServerName::try_from(format!("server.{region}.nomad")).map_err(TlsError::Region)?;
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
