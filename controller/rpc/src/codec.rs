@@ -47,6 +47,9 @@ impl Limits {
     /// what drivers are told may be deeper.
     pub const BODY: Self = Self { bytes: 64 << 20, depth: 96, values: 4 << 20 };
 
+    /// For arguments of calls to whoever isn't a server: an id or two, options, a command. 256 calls at a time may bring as many.
+    pub const ARGUMENTS: Self = Self { bytes: 1 << 20, depth: 96, values: 64 << 10 };
+
     /// For headers of RPCs, and for answers to those of streams. The text of an error is the longest that they have.
     pub const HEADER: Self = Self { bytes: 256 << 10, depth: 4, values: 64 };
 

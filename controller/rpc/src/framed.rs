@@ -11,7 +11,7 @@
 //!
 //! Facts: `hashicorp/nomad:nomad/structs/streaming_rpc.go`, `command/agent/fs_endpoint.go`, and recordings.
 
-use std::{fmt, time::Duration};
+use std::{fmt, io, time::Duration};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::io::{AsyncWriteExt as _, ReadHalf, WriteHalf};
@@ -55,18 +55,36 @@ impl fmt::Debug for StreamFrame {
 /// A stream of messages. Dropped before it was finished, it is reset.
 #[derive(Debug)]
 pub struct Framed<T> {
-    reader: Reader<ReadHalf<T>>,
-    writer: WriteHalf<T>,
+    reader: FrameReader<T>,
+    writer: FrameSender<T>,
 }
 
 /// The reading half of one.
 pub type FrameReader<T> = Reader<ReadHalf<T>>;
 
+/// The writing half of one.
+#[derive(Debug)]
+pub struct FrameSender<T> {
+    io: WriteHalf<T>,
+    /// The last message.
+    message: Vec<u8>,
+    /// How much of it was sent.
+    sent: usize,
+}
+
 impl<T: Io> Framed<T> {
     /// Messages from here on.
     pub fn new(io: T) -> Self {
         let (reader, writer) = tokio::io::split(io);
-        Self { reader: Reader::new(reader), writer }
+        Self { reader: Reader::new(reader), writer: FrameSender { io: writer, message: Vec::new(), sent: 0 } }
+    }
+
+    /// The arguments of a call, which must come: as large as [`Limits::ARGUMENTS`].
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub async fn arguments<M: DeserializeOwned>(&mut self) -> Result<M, MessageError> {
+        self.read(Limits::ARGUMENTS).await
     }
 
     /// The next message, which must come.
@@ -77,21 +95,21 @@ impl<T: Io> Framed<T> {
         self.reader.read(limits).await
     }
 
-    /// The next message; none where the peer has finished.
+    /// The next message within [`Limits::FRAME`]; none where the peer has finished.
     ///
     /// # Errors
     /// As [`Reader::next`], and when it is of another type.
     pub async fn receive<M: DeserializeOwned>(&mut self) -> Result<Option<M>, MessageError> {
         let message = self.reader.next(Limits::FRAME).await?;
-        message.map(|message| Ok(codec::decode(&message)?)).transpose()
+        message.map(|message| Ok(codec::decode_within(&message, Limits::FRAME)?)).transpose()
     }
 
-    /// Sends a message.
+    /// As [`FrameSender::send`].
     ///
     /// # Errors
-    /// When it can't be written, or the peer is no more.
+    /// As there.
     pub async fn send<M: Serialize + ?Sized>(&mut self, message: &M) -> Result<(), MessageError> {
-        message::write(&mut self.writer, &codec::encode(message)?).await
+        self.writer.send(message).await
     }
 
     /// Both ways, for who reads and writes at the same time.
@@ -99,18 +117,57 @@ impl<T: Io> Framed<T> {
         (&mut self.reader, FrameWriter(&mut self.writer))
     }
 
+    /// Both ways, for two tasks. With the second of them the stream is dropped.
+    pub fn into_halves(self) -> (FrameReader<T>, FrameSender<T>) {
+        (self.reader, self.writer)
+    }
+
     /// Sends no more.
     ///
     /// # Errors
     /// When the peer is no more.
     pub async fn finish(&mut self) -> Result<(), MessageError> {
-        Ok(self.writer.shutdown().await?)
+        self.writer.finish().await
     }
 }
 
-/// The writing half of a stream of messages.
+impl<T: Io> FrameSender<T> {
+    /// Sends a message. Where this is dropped before it is done, the message goes whole, before the next one or the end, or not at all.
+    ///
+    /// # Errors
+    /// When it can't be written, or the peer is no more.
+    pub async fn send<M: Serialize + ?Sized>(&mut self, message: &M) -> Result<(), MessageError> {
+        let message = codec::encode(message)?;
+        self.drain().await?;
+        (self.message, self.sent) = (message, 0);
+        self.drain().await
+    }
+
+    /// Sends no more.
+    ///
+    /// # Errors
+    /// When the peer is no more.
+    pub async fn finish(&mut self) -> Result<(), MessageError> {
+        self.drain().await?;
+        Ok(self.io.shutdown().await?)
+    }
+
+    /// Sends what is left of the last message.
+    async fn drain(&mut self) -> Result<(), MessageError> {
+        while let Some(rest @ [_, ..]) = self.message.get(self.sent..) {
+            match self.io.write(rest).await? {
+                0 => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                sent => self.sent += sent,
+            }
+        }
+        self.message = Vec::new();
+        Ok(self.io.flush().await?)
+    }
+}
+
+/// The writing half of a stream of messages, lent.
 #[derive(Debug)]
-pub struct FrameWriter<'a, T>(&'a mut WriteHalf<T>);
+pub struct FrameWriter<'a, T>(&'a mut FrameSender<T>);
 
 impl<T: Io> FrameWriter<'_, T> {
     /// As [`Framed::send`].
@@ -118,7 +175,7 @@ impl<T: Io> FrameWriter<'_, T> {
     /// # Errors
     /// As there.
     pub async fn send<M: Serialize + ?Sized>(&mut self, message: &M) -> Result<(), MessageError> {
-        message::write(&mut *self.0, &codec::encode(message)?).await
+        self.0.send(message).await
     }
 }
 
@@ -163,8 +220,76 @@ pub async fn begin<T: Io, A: Serialize + ?Sized>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::{codec::Value, recordings};
+
+    /// Somebody else was faster, such as a resize of a terminal than its output. What was begun is not left in the middle.
+    #[tokio::test(start_paused = true)]
+    async fn a_send_that_is_dropped_leaves_no_half_message() {
+        let (ours, theirs) = tokio::io::duplex(8);
+        let (mut framed, mut peer) = (Framed::new(ours), Framed::new(theirs));
+        let long = "x".repeat(100);
+        let second = Duration::from_secs(1);
+        assert!(tokio::time::timeout(second, framed.send(&long)).await.is_err());
+        // Nor is what waits behind it.
+        assert!(tokio::time::timeout(second, framed.send("lost")).await.is_err());
+        let sends = async {
+            framed.send("next").await.unwrap();
+            framed.finish().await.unwrap();
+        };
+        let hears = async {
+            let mut heard = Vec::new();
+            while let Some(message) = peer.receive::<String>().await.unwrap() {
+                heard.push(message);
+            }
+            heard
+        };
+        assert_eq!(tokio::join!(sends, hears).1, [&long[..], "next"]);
+        // Nor is it forgotten at the end.
+        let (ours, theirs) = tokio::io::duplex(8);
+        let (mut framed, mut peer) = (Framed::new(ours), Framed::new(theirs));
+        assert!(tokio::time::timeout(second, framed.send(&long)).await.is_err());
+        let (finished, heard) = tokio::join!(framed.finish(), peer.receive::<String>());
+        finished.unwrap();
+        assert_eq!(heard.unwrap().unwrap(), long);
+        assert!(peer.receive::<String>().await.unwrap().is_none());
+    }
+
+    /// Of a command with many words, as of any other, the arguments are read.
+    #[tokio::test]
+    async fn arguments_may_be_larger_than_frames() {
+        let (ours, theirs) = tokio::io::duplex(4096);
+        let (mut framed, mut peer) = (Framed::new(ours), Framed::new(theirs));
+        let command: Vec<_> = (0..100).map(|word| word.to_string()).collect();
+        for _ in 0..2 {
+            framed.send(&BTreeMap::from([("Cmd", &command)])).await.unwrap();
+        }
+        let read: BTreeMap<String, Vec<String>> = peer.arguments().await.unwrap();
+        assert_eq!(read["Cmd"], command);
+        assert!(matches!(peer.receive::<Value>().await, Err(MessageError::Limit(_))));
+    }
+
+    #[tokio::test]
+    async fn two_tasks_read_and_write() {
+        let (ours, theirs) = tokio::io::duplex(16);
+        let (mut reader, mut sender) = Framed::new(ours).into_halves();
+        let mut peer = Framed::new(theirs);
+        tokio::spawn(async move {
+            for at in 0..100 {
+                sender.send(&at).await.unwrap();
+            }
+            sender.finish().await.unwrap();
+        });
+        let reads = tokio::spawn(async move { reader.read::<String>(Limits::FRAME).await.unwrap() });
+        peer.send("hello").await.unwrap();
+        for at in 0..100 {
+            assert_eq!(peer.receive::<i32>().await.unwrap(), Some(at));
+        }
+        assert!(peer.receive::<i32>().await.unwrap().is_none());
+        assert_eq!(reads.await.unwrap(), "hello");
+    }
 
     /// What nodes were recorded to send on streams is read as what it is.
     #[test]

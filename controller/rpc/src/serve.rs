@@ -57,16 +57,16 @@ pub trait Service: Send + Sync + 'static {
     /// Does a call and says what is answered, as made by [`answer`]. Is not dropped before its end, also where the peer has gone.
     fn call(&self, peer: &Peer, call: Call) -> impl Future<Output = Result<Vec<u8>, Refusal>> + Send;
 
-    /// What the arguments of a call may have. As many calls as there are streams may send them at a time, so who is only asked small
-    /// things does well to say so.
+    /// What the arguments of a call may have. As many calls as there are streams may bring them at a time, so only who is told large
+    /// things, as servers are, does well to take more.
     fn limits(&self) -> Limits {
-        Limits::BODY
+        Limits::ARGUMENTS
     }
 
     /// Whether there is such a streaming method.
     fn streams(&self, method: &str) -> bool;
 
-    /// Does a streaming call that was accepted: reads its arguments, and whatever else the method is about. The stream is finished
+    /// Does a streaming call that was accepted: reads its arguments ([`Framed::arguments`]), and whatever else the method is about. The stream is finished
     /// afterwards.
     fn stream(
         &self,

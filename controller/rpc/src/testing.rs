@@ -12,7 +12,7 @@ use tokio::io::duplex;
 
 use crate::{
     call::Caller,
-    codec::Value,
+    codec::{Limits, Value},
     error::Refusal,
     framed::{Framed, StreamFrame},
     mux::{Io, Mux, Side},
@@ -65,14 +65,18 @@ impl Service for Lab {
         }
     }
 
+    fn limits(&self) -> Limits {
+        Limits::BODY
+    }
+
     fn streams(&self, method: &str) -> bool {
         method == "Lab.Repeat"
     }
 
     async fn stream(&self, _: &Peer, _: String, stream: &mut Framed<Box<dyn Io>>) {
-        let Ok(Some(times)) = stream.receive::<usize>().await else { return };
+        let Ok(times) = stream.arguments::<usize>().await else { return };
         let (reader, mut writer) = stream.halves();
-        while let Ok(Some(message)) = reader.next(crate::codec::Limits::FRAME).await {
+        while let Ok(Some(message)) = reader.next(Limits::FRAME).await {
             for _ in 0..times {
                 writer.send(&StreamFrame { payload: message.clone(), error: None }).await.unwrap();
             }

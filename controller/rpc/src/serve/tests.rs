@@ -89,7 +89,8 @@ async fn recorded_requests_are_answered() {
     }
 }
 
-/// Arguments that are larger than a service wants end their stream, before they have come.
+/// Arguments that are larger than a service wants end their stream, before they have come: of one that does not say, those of more than
+/// 1 MiB, since there are many streams.
 #[tokio::test]
 async fn a_service_says_how_much_it_takes() {
     let header = Request { seq: 1, service_method: "Lab.Echo".to_owned() };
@@ -98,6 +99,12 @@ async fn a_service_says_how_much_it_takes() {
     theirs.write_all(&request).await.unwrap();
     let refused = plain(ours, &Anything, &peer()).await.unwrap_err();
     assert_eq!(refused.to_string(), "take a message of more than 1048576 bytes");
+    // The lab takes more, and waits for it.
+    let (ours, mut theirs) = duplex(4096);
+    theirs.write_all(&request).await.unwrap();
+    theirs.shutdown().await.unwrap();
+    let cut = plain(ours, &Lab::default(), &peer()).await.unwrap_err();
+    assert_eq!(cut.to_string(), "read a message: the stream ended");
 }
 
 /// Says what was said.
@@ -106,10 +113,6 @@ struct Anything;
 impl Service for Anything {
     async fn call(&self, _: &Peer, call: Call) -> Result<Vec<u8>, Refusal> {
         answer(&call.arguments::<Value>()?)
-    }
-
-    fn limits(&self) -> Limits {
-        Limits { bytes: 1 << 20, ..Limits::BODY }
     }
 
     fn streams(&self, _: &str) -> bool {
