@@ -16,7 +16,10 @@ use std::{
 };
 
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf};
+use tokio::{
+    io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf},
+    time::Instant,
+};
 
 use crate::{
     codec::{self, Limits},
@@ -94,15 +97,22 @@ impl Caller {
         let header = Request { seq, service_method: method.to_owned() };
         codec::encode_onto(&mut request, &header).map_err(MessageError::from)?;
         codec::encode_onto(&mut request, arguments).map_err(MessageError::from)?;
-        let answer = tokio::time::timeout(wait, self.exchange(seq, &request)).await;
-        answer.unwrap_or(Err(CallError::Late(wait)))
+        let began = Instant::now();
+        let (stream, request) = match self.kept() {
+            Some(stream) => (stream, &request[1..]),
+            None => (Reader::new(open(&self.mux, wait).await?), &request[..]),
+        };
+        let answer =
+            tokio::time::timeout(wait.saturating_sub(began.elapsed()), self.exchange(stream, seq, request));
+        answer.await.unwrap_or(Err(CallError::Late(wait)))
     }
 
-    async fn exchange(&self, seq: u64, request: &[u8]) -> Result<Reply, CallError> {
-        let (mut stream, request) = match self.kept() {
-            Some(stream) => (stream, &request[1..]),
-            None => (Reader::new(self.mux.open().await?), request),
-        };
+    async fn exchange(
+        &self,
+        mut stream: Reader<Stream>,
+        seq: u64,
+        request: &[u8],
+    ) -> Result<Reply, CallError> {
         let answered = answer(&mut stream, seq, request).await;
         match answered {
             Ok(Ok(reply)) => {
@@ -127,12 +137,21 @@ impl Caller {
     async fn keep(&self, mut stream: Reader<Stream>) {
         {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            if idle.len() < IDLE && !stream.has_more() {
+            // Where others wait for a stream, none is kept.
+            if idle.len() < IDLE && !stream.has_more() && self.mux.has_room() {
                 idle.push(stream);
                 return;
             }
         }
         let _ = stream.io().shutdown().await;
+    }
+}
+
+/// Opens a stream within this time. If that fails, nothing was sent.
+pub(crate) async fn open(mux: &Mux, wait: Duration) -> Result<Stream, CallError> {
+    match tokio::time::timeout(wait, mux.open()).await {
+        Ok(opened) => opened.map_err(CallError::NotSent),
+        Err(_) => Err(CallError::NoRoom(wait)),
     }
 }
 

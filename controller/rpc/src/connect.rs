@@ -12,6 +12,7 @@
 use std::{
     future::Future,
     io,
+    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -35,13 +36,17 @@ const TLS: u8 = 4;
 const STREAMS: u8 = 6;
 
 /// How long dialling may take, with names, TCP and TLS, as that of stock clients.
-const DIAL: Duration = Duration::from_secs(10);
+pub const DIAL: Duration = Duration::from_secs(10);
+
+/// How long at least each of the addresses of a name is tried.
+const DIAL_ONE: Duration = Duration::from_secs(2);
 
 /// How long a client may take to say what its connection is, as stock servers have it (`limits.rpc_handshake_timeout`).
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// How long the network may be silent to what we have sent until the connection counts as lost: that of a hung link, not of a slow
-/// server, whose kernel answers. Below the 75 s after which a Go peer that hears nothing closes the connection itself.
+/// server, whose kernel answers. Below the 40 s after which a Go peer gives up one whose answer to its ping does not arrive: it sends one
+/// every 30 s and waits for 10. A server that takes in nothing for as long, so that its kernel has no room for more, is lost as well.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// What a connection is for.
@@ -81,10 +86,12 @@ pub enum DialError {
         source: io::Error,
     },
     /// It takes too long.
-    #[error("connect to {address} within {DIAL:?}")]
+    #[error("connect to {address} within {within:?}")]
     Late {
         /// The server's.
         address: Address,
+        /// How long that may take.
+        within: Duration,
     },
 }
 
@@ -132,7 +139,7 @@ pub async fn dial(
     purpose: Purpose,
 ) -> Result<Box<dyn Io>, DialError> {
     let dialled = tokio::time::timeout(DIAL, dial_in_time(address, tls, purpose)).await;
-    dialled.unwrap_or_else(|_| Err(DialError::Late { address: address.clone() }))
+    dialled.unwrap_or_else(|_| Err(DialError::Late { address: address.clone(), within: DIAL }))
 }
 
 async fn dial_in_time(
@@ -143,14 +150,7 @@ async fn dial_in_time(
     let failed = |source| DialError::Connect { address: address.clone(), source };
     let found = tokio::net::lookup_host(address.parts()).await;
     let found = found.map_err(|source| DialError::Resolve { address: address.clone(), source })?;
-    let mut tcp = Err(io::ErrorKind::AddrNotAvailable.into());
-    for one in found {
-        tcp = TcpStream::connect(one).await;
-        if tcp.is_ok() {
-            break;
-        }
-    }
-    let mut tcp = tcp.map_err(failed)?;
+    let mut tcp = first_that(found, TcpStream::connect).await.map_err(failed)?;
     tune(&tcp).map_err(failed)?;
     let first = match purpose {
         Purpose::Streams => STREAMS,
@@ -165,6 +165,25 @@ async fn dial_in_time(
     let mut io = tls.connect(tcp).await.map_err(refused)?;
     io.write_all(&[first]).await.map_err(refused)?;
     Ok(Box::new(io))
+}
+
+/// The first of the addresses of a name at which somebody answers. Each has its part of the time: of two, one may be of a network that is
+/// not there.
+async fn first_that<T, F: Future<Output = io::Result<T>>>(
+    found: impl Iterator<Item = SocketAddr>,
+    connect: impl Fn(SocketAddr) -> F,
+) -> io::Result<T> {
+    let found: Vec<_> = found.collect();
+    let each = DIAL / u32::try_from(found.len()).unwrap_or(u32::MAX).max(1);
+    let mut last = io::ErrorKind::AddrNotAvailable.into();
+    for one in found {
+        match tokio::time::timeout(each.max(DIAL_ONE), connect(one)).await {
+            Ok(Ok(connected)) => return Ok(connected),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(last)
 }
 
 /// Sends at once, and notices when the other machine is gone.

@@ -2,7 +2,10 @@
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
-use crate::codec::{DecodeError, EncodeError, LimitError};
+use crate::{
+    codec::{DecodeError, EncodeError, LimitError},
+    connect::DialError,
+};
 
 /// Why a connection is no more. Reads after "failed to".
 #[derive(Debug, Clone, thiserror::Error)]
@@ -70,9 +73,18 @@ pub enum CallError {
     /// The server answered with an error.
     #[error(transparent)]
     Server(#[from] ServerError),
+    /// There is nobody to ask.
+    #[error("reach a server: no servers are known")]
+    NoServers,
     /// No connection could be made: nothing was sent.
     #[error("reach a server: {0}")]
-    Unreachable(String),
+    Unreachable(#[source] Arc<DialError>),
+    /// The connection was lost before anything was sent.
+    #[error(transparent)]
+    NotSent(Lost),
+    /// So many calls are under way that none of them made room within this time: nothing was sent.
+    #[error("find room for a call within {0:?}")]
+    NoRoom(Duration),
     /// The connection was lost. Whether the server did what was asked isn't known.
     #[error(transparent)]
     Lost(#[from] Lost),
@@ -97,7 +109,7 @@ impl CallError {
     #[must_use]
     pub fn nothing_was_done(&self) -> bool {
         match self {
-            Self::Unreachable(_) => true,
+            Self::NoServers | Self::Unreachable(_) | Self::NotSent(_) | Self::NoRoom(_) => true,
             Self::Server(error) => error.kind() == ErrorKind::NoLeader,
             Self::Lost(_) | Self::Late(_) | Self::Message(_) | Self::Sequence { .. } => false,
         }
@@ -107,10 +119,10 @@ impl CallError {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         match self {
-            Self::Lost(_) | Self::Unreachable(_) => true,
+            Self::Lost(_) | Self::NotSent(_) | Self::NoServers | Self::Unreachable(_) => true,
             Self::Message(error) => matches!(error, MessageError::Ended | MessageError::Io(_)),
             Self::Server(error) => error.kind() == ErrorKind::Transport,
-            Self::Late(_) | Self::Sequence { .. } => false,
+            Self::NoRoom(_) | Self::Late(_) | Self::Sequence { .. } => false,
         }
     }
 }
@@ -154,7 +166,7 @@ pub enum ErrorKind {
 
 /// Texts and what they mean; the first that is contained counts. From Nomad's `nomad/structs/errors.go`, `nomad/rpc.go`,
 /// `nomad/node_endpoint.go`, and Go's `net/rpc/server.go`.
-const TEXTS: [(&str, ErrorKind); 24] = [
+const TEXTS: [(&str, ErrorKind); 23] = [
     ("No cluster leader", ErrorKind::NoLeader),
     ("Not ready to serve consistent reads", ErrorKind::NotReady),
     ("No path to region", ErrorKind::Region),
@@ -178,8 +190,10 @@ const TEXTS: [(&str, ErrorKind); 24] = [
     ("stream closed", ErrorKind::Transport),
     ("connection reset", ErrorKind::Transport),
     ("broken pipe", ErrorKind::Transport),
-    ("EOF", ErrorKind::Transport),
 ];
+
+/// What Go says of a connection that ended. Only at the end of a text: in others, such as one about a file, it may stand for anything.
+const EOF: &str = "EOF";
 
 /// What stands before errors with a code of HTTP.
 const CODED: &str = "RPC Error:: ";
@@ -201,7 +215,8 @@ impl ServerError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         let known = TEXTS.iter().find(|(text, _)| self.text.contains(text));
-        known.map_or(ErrorKind::Other, |&(_, kind)| kind)
+        let other = if self.text.ends_with(EOF) { ErrorKind::Transport } else { ErrorKind::Other };
+        known.map_or(other, |&(_, kind)| kind)
     }
 
     /// The code of HTTP that some errors have: `RPC Error:: 404,no such thing`.
@@ -269,6 +284,8 @@ mod tests {
         );
         assert_eq!(kind("Unknown allocation \"x\""), ErrorKind::UnknownAllocation);
         assert_eq!(kind("rpc error: EOF"), ErrorKind::Transport);
+        assert_eq!(kind("rpc error: unexpected EOF"), ErrorKind::Transport);
+        assert_eq!(kind("job specification: unexpected EOF at line 3"), ErrorKind::Other);
         assert_eq!(kind("must update at least one allocation"), ErrorKind::Other);
     }
 

@@ -14,9 +14,13 @@
 use std::{fmt, io, time::Duration};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use tokio::io::{AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::{
+    io::{AsyncWriteExt as _, ReadHalf, WriteHalf},
+    time::Instant,
+};
 
 use crate::{
+    call,
     codec::{self, Limits},
     error::{CallError, MessageError, ServerError},
     message::{self, Reader, STREAMING, StreamAck, StreamHeader},
@@ -189,13 +193,14 @@ pub async fn stream<A: Serialize + ?Sized>(
     arguments: &A,
     wait: Duration,
 ) -> Result<Framed<Stream>, CallError> {
+    let began = Instant::now();
+    let mut stream = call::open(mux, wait).await?;
     let begun = async {
-        let mut stream = mux.open().await?;
         message::write(&mut stream, &[STREAMING]).await?;
         begin(stream, method, arguments).await
     };
-    let begun = tokio::time::timeout(wait, begun).await.unwrap_or(Err(CallError::Late(wait)));
-    begun.map_err(|error| mux.lost().map_or(error, CallError::Lost))
+    let begun = tokio::time::timeout(wait.saturating_sub(began.elapsed()), begun).await;
+    begun.unwrap_or(Err(CallError::Late(wait))).map_err(|error| mux.lost().map_or(error, CallError::Lost))
 }
 
 /// Begins a streaming call on a stream, or a connection, whose kind was said.

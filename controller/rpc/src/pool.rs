@@ -95,7 +95,7 @@ enum Dialled {
     /// A connection, which may be lost by now.
     Open(Caller),
     /// It failed. Whoever waited for it meanwhile need not dial again.
-    Failed { at: Instant, why: String },
+    Failed { at: Instant, why: Arc<DialError> },
 }
 
 /// Whether a request may be done twice.
@@ -237,7 +237,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
             servers.shuffled(chance)
         };
         for (at, address) in order.iter().enumerate() {
-            let ping = QueryOptions { region: &self.region };
+            let ping = Ping { region: &self.region };
             if self.ask(address, "Status.Ping", &ping, PING).await.is_ok() {
                 let mut order = order.clone();
                 order.rotate_left(at);
@@ -249,7 +249,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
     }
 
     fn first(&self) -> Result<Address, CallError> {
-        self.known().servers.first().ok_or_else(|| CallError::Unreachable("no servers are known".to_owned()))
+        self.known().servers.first().ok_or(CallError::NoServers)
     }
 
     async fn ask<T: Serialize + ?Sized>(
@@ -279,14 +279,16 @@ impl<S: Service, D: Dial> Pool<S, D> {
         let mut dialled = link.dialled.lock().await;
         match &*dialled {
             Dialled::Open(caller) if caller.mux().lost().is_none() => return Ok(caller.clone()),
-            Dialled::Failed { at, why } if *at >= asked => return Err(CallError::Unreachable(why.clone())),
+            Dialled::Failed { at, why } if *at >= asked => {
+                return Err(CallError::Unreachable(Arc::clone(why)));
+            }
             Dialled::Open(_) | Dialled::Failed { .. } | Dialled::Not => {}
         }
         let io = match self.network.dial(address, Purpose::Streams).await {
             Ok(io) => io,
             Err(error) => {
-                let why = error.to_string();
-                *dialled = Dialled::Failed { at: Instant::now(), why: why.clone() };
+                let why = Arc::new(error);
+                *dialled = Dialled::Failed { at: Instant::now(), why: Arc::clone(&why) };
                 return Err(CallError::Unreachable(why));
             }
         };
@@ -323,12 +325,12 @@ impl<S: Service, D: Dial> Pool<S, D> {
 /// What a ping needs.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct QueryOptions<'a> {
+struct Ping<'a> {
     region: &'a str,
 }
 
 fn unreachable(error: DialError) -> CallError {
-    CallError::Unreachable(error.to_string())
+    CallError::Unreachable(Arc::new(error))
 }
 
 /// How long an answer may take to a query that blocks so long: servers add up to a sixteenth, so that not all queries end at once, and wait

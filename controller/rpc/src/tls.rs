@@ -79,10 +79,15 @@ impl Pem {
 
     fn roots(&self) -> Result<RootCertStore, TlsError> {
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(&self.authority, "authority")? {
-            roots.add(certificate).map_err(TlsError::Unfit)?;
+        // Bundles of machines have some that nobody can use.
+        match roots.add_parsable_certificates(certificates(&self.authority, "authority")?) {
+            (0, _) => Err(TlsError::Empty("authority")),
+            (_, 0) => Ok(roots),
+            (_, unused) => {
+                tracing::warn!(unused, "of the authority, some certificates can't be used");
+                Ok(roots)
+            }
         }
-        Ok(roots)
     }
 
     fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -126,7 +131,7 @@ impl ClientTls {
     /// TLS to servers of a region.
     ///
     /// # Errors
-    /// When the texts can't be used, or the region can't be part of a name.
+    /// When the texts can't be used, or the region can't be part of a name that is asked for.
     pub fn new(pem: &Pem, verify: Verify, region: &str) -> Result<Self, TlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -143,7 +148,13 @@ impl ClientTls {
         let mut config = builder.with_client_auth_cert(pem.chain()?, pem.key()?).map_err(TlsError::Unfit)?;
         // Connections last: there is little to save, and tickets of each server would be kept.
         config.resumption = Resumption::disabled();
-        let name = ServerName::try_from(format!("server.{region}.nomad")).map_err(TlsError::Region)?;
+        let name = match verify {
+            Verify::ServerOfRegion => format!("server.{region}.nomad"),
+            // Not looked at, nor sent.
+            Verify::AuthorityOnly => "server.nomad".to_owned(),
+        };
+        config.enable_sni = verify == Verify::ServerOfRegion;
+        let name = ServerName::try_from(name).map_err(TlsError::Region)?;
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
 

@@ -8,7 +8,8 @@ use super::*;
 use crate::{
     codec::{Value, encode},
     error::{ErrorKind, Lost},
-    mux::{Incoming, Side},
+    framed,
+    mux::{Incoming, STREAMS, Side},
     testing::{WAIT, pair},
 };
 
@@ -198,7 +199,37 @@ async fn calls_end_with_their_connection() {
     let error = tokio::join!(call, close).0.unwrap_err();
     assert!(matches!(error, CallError::Lost(Lost::GoAway(0) | Lost::Ended)), "{error}");
     let error = pair.client.call("Lab.Echo", &(), WAIT).await.unwrap_err();
-    assert!(matches!(error, CallError::Lost(_)), "{error}");
+    assert!(matches!(error, CallError::NotSent(_)), "{error}");
+}
+
+/// Of a call that found no room nothing was sent, however it ended: it may be made anew elsewhere.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_has_no_stream_was_not_sent() {
+    let pair = pair();
+    let all = futures_util::future::join_all((0..STREAMS).map(|_| pair.client.mux().open())).await;
+    let error = pair.client.call("Lab.Echo", &(), WAIT).await.unwrap_err();
+    assert!(matches!(error, CallError::NoRoom(WAIT)) && error.nothing_was_done(), "{error}");
+    let error = framed::stream(pair.client.mux(), "Lab.Repeat", &1, WAIT).await.unwrap_err();
+    assert!(matches!(error, CallError::NoRoom(WAIT)), "{error}");
+    let close = async { pair.client.mux().close() };
+    let error = tokio::join!(pair.client.call("Lab.Echo", &(), WAIT), close).0.unwrap_err();
+    assert!(matches!(error, CallError::NotSent(Lost::Closed)), "{error}");
+    assert!(error.nothing_was_done() && error.is_lost());
+    drop(all);
+    let error = pair.client.call("Lab.Echo", &(), WAIT).await.unwrap_err();
+    assert!(matches!(error, CallError::NotSent(Lost::Closed)), "{error}");
+    assert_eq!(pair.at_server.begun.load(Ordering::SeqCst), 0);
+}
+
+/// The last stream goes from one call to the next one that waits, and is not kept while somebody does.
+#[tokio::test(start_paused = true)]
+async fn no_stream_is_kept_while_others_wait_for_one() {
+    let pair = pair();
+    let _others = futures_util::future::join_all((1..STREAMS).map(|_| pair.client.mux().open())).await;
+    let call = || pair.client.call("Lab.Echo", &(), WAIT);
+    let (first, second, third) = tokio::join!(call(), call(), call());
+    assert!(first.is_ok() && second.is_ok() && third.is_ok());
+    pair.client.mux().open().await.unwrap();
 }
 
 /// A server that was started anew has closed the streams that were kept. They are seen to be so, and not used.

@@ -49,7 +49,7 @@ async fn server(tls: Option<Pem>) -> (Address, tokio::sync::mpsc::Receiver<Resul
 async fn name(address: &Address, tls: Option<&ClientTls>) -> Result<String, CallError> {
     let io = dial(address, tls, Purpose::Streams)
         .await
-        .map_err(|error| CallError::Unreachable(error.to_string()))?;
+        .map_err(|error| CallError::Unreachable(Arc::new(error)))?;
     let (mux, _incoming) = Mux::start(io, Side::Client);
     Caller::new(mux).call("Lab.Name", &(), WAIT).await?.decode()
 }
@@ -71,14 +71,58 @@ async fn both_sides_show_certificates() {
     assert_eq!(name(&address, Some(&tls(Verify::ServerOfRegion, "global"))).await.unwrap(), "server");
     // Its certificate is not for another region, which is asked for only with `verify_server_hostname`.
     let error = name(&address, Some(&tls(Verify::ServerOfRegion, "moon"))).await.unwrap_err();
-    assert!(matches!(&error, CallError::Unreachable(why) if why.contains("not valid for name")), "{error}");
-    assert_eq!(name(&address, Some(&tls(Verify::AuthorityOnly, "moon"))).await.unwrap(), "server");
+    assert!(is_refused(&error) && error.to_string().contains("not valid for name"), "{error}");
+    for region in ["moon", "Süd_2 no name"] {
+        assert_eq!(name(&address, Some(&tls(Verify::AuthorityOnly, region))).await.unwrap(), "server");
+    }
     // Nor is it of another authority.
     for verify in [Verify::ServerOfRegion, Verify::AuthorityOnly] {
         let distrusts = ClientTls::new(&pem(STRANGER, CLIENT), verify, "global").unwrap();
         let error = name(&address, Some(&distrusts)).await.unwrap_err();
-        assert!(matches!(&error, CallError::Unreachable(why) if why.contains("UnknownIssuer")), "{error}");
+        assert!(is_refused(&error) && error.to_string().contains("UnknownIssuer"), "{error}");
     }
+}
+
+fn is_refused(error: &CallError) -> bool {
+    matches!(error, CallError::Unreachable(why) if matches!(**why, DialError::Tls { .. }))
+}
+
+/// A server is told the name that it must have, and no other.
+#[tokio::test(start_paused = true)]
+async fn names_are_sent_where_they_are_looked_at() {
+    for (verify, is_sent) in [(Verify::ServerOfRegion, true), (Verify::AuthorityOnly, false)] {
+        let tls = ClientTls::new(&pem(AUTHORITY, CLIENT), verify, "global").unwrap();
+        let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+        assert!(tokio::time::timeout(WAIT, tls.connect(ours)).await.is_err());
+        let mut hello = vec![0; 64 * 1024];
+        let read = theirs.read(&mut hello).await.unwrap();
+        assert_eq!(hello[..read].windows(5).any(|bytes| bytes == b"nomad"), is_sent, "{verify:?}");
+    }
+}
+
+/// A bundle as of a machine, with something in it that no longer counts as a certificate.
+#[test]
+fn an_authority_that_cannot_be_read_spoils_no_other() {
+    let odd = b"-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+    let with = |authority: &[u8]| ClientTls::new(&pem(authority, CLIENT), Verify::ServerOfRegion, "global");
+    with(&[odd, AUTHORITY].concat()).unwrap();
+    assert!(matches!(with(odd), Err(TlsError::Empty("authority"))));
+}
+
+/// Of the addresses of a name, one is of a network that swallows everything.
+#[tokio::test(start_paused = true)]
+async fn one_address_leaves_time_for_the_next() {
+    let began = tokio::time::Instant::now();
+    let addresses = || ["[2001:db8::1]:4647", "192.0.2.1:4647"].map(|address| address.parse().unwrap());
+    let connect = |address: SocketAddr| async move {
+        if address.is_ipv6() { std::future::pending().await } else { Ok(address) }
+    };
+    let connected = first_that(addresses().into_iter(), connect).await.unwrap();
+    assert_eq!(connected, addresses()[1]);
+    assert_eq!(began.elapsed(), DIAL / 2);
+    let swallowed = |_| std::future::pending::<io::Result<()>>();
+    let error = first_that(addresses().into_iter(), swallowed).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }
 
 /// With TLS 1.3 a client hears only after the handshake that its certificate won't do. It is told as what it is.
