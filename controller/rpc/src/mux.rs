@@ -60,6 +60,8 @@ pub type Incoming = mpsc::Receiver<Stream>;
 pub struct Mux {
     open: mpsc::Sender<oneshot::Sender<yamux::Stream>>,
     room: Arc<Semaphore>,
+    /// For streams of the peer.
+    peers_room: Arc<Semaphore>,
     close: CancellationToken,
     ended: watch::Receiver<Option<Lost>>,
     seen: Arc<Seen>,
@@ -81,11 +83,17 @@ impl Mux {
             Side::Server => yamux::Mode::Server,
         };
         let connection = yamux::Connection::new(io, config(), mode);
-        let room = Arc::new(Semaphore::new(STREAMS));
-        let (closing, seen_by_all) = (close.clone(), Arc::clone(&seen));
-        let driver =
-            Driver { connection, opens, closing, gone: gone.clone(), seen: seen_by_all, incoming, room };
-        let mux = Self { open, room: Arc::new(Semaphore::new(STREAMS)), close, ended, seen, gone };
+        let room = || Arc::new(Semaphore::new(STREAMS));
+        let mux = Self { open, room: room(), peers_room: room(), close, ended, seen, gone };
+        let driver = Driver {
+            connection,
+            opens,
+            closing: mux.close.clone(),
+            gone: mux.gone.clone(),
+            seen: Arc::clone(&mux.seen),
+            incoming,
+            room: Arc::clone(&mux.peers_room),
+        };
         tokio::spawn(async move {
             // Streams end with the driver, however it ends.
             let _gone = driver.gone.clone().drop_guard();
@@ -126,6 +134,12 @@ impl Mux {
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.room.available_permits() > 0
+    }
+
+    /// Whether the peer has streams that it has opened.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.peers_room.available_permits() < STREAMS
     }
 
     /// Takes leave and closes. Streams end.

@@ -12,6 +12,7 @@
 //! Facts: `hashicorp/nomad:client/rpc.go` (`RPC`, `canRetry`), `client/servers/manager.go`, `helper/pool/pool.go`.
 
 mod chance;
+mod link;
 mod list;
 
 use std::{
@@ -22,19 +23,21 @@ use std::{
 
 use serde::Serialize;
 use tokio::{
-    sync::watch,
+    sync::{Semaphore, SemaphorePermit, watch},
     time::{Instant, sleep},
 };
 
 use crate::{
     address::Address,
     call::{Caller, Reply},
-    connect::{Dial, DialError, Network, Purpose},
+    connect::{DIAL, Dial, DialError, Network, Purpose},
     error::{CallError, ErrorKind},
     framed::{self, Framed},
     mux::{Io, Mux, Side},
     serve::{Peer, Service, serve},
 };
+
+use link::Link;
 
 pub use chance::{Chance, jitter};
 pub use list::{ServerList, rebalance_after};
@@ -51,10 +54,16 @@ const BLOCK_MAX: Duration = Duration::from_secs(300);
 /// What an answer may take on top of all that servers wait by themselves: 5 s for a leader, and their work.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// A connection that nobody has used for so long is closed, unless it is to the first server of the list.
-const IDLE: Duration = Duration::from_secs(300);
+/// The shortest for which we ask a query to wait. None at all stands for [`BLOCK_MAX`].
+const BLOCK_MIN: Duration = Duration::from_millis(1);
 
-/// A server whose kernel answers and which itself does not: a ping waits so long, the servers' own wait for a leader included.
+/// Queries that block at a time: the others of a connection's streams ([`STREAMS`](crate::mux::STREAMS)) are for what is answered at once.
+const LONG: usize = 192;
+
+/// How long a server is dialled while there are others.
+const DIAL_HASTILY: Duration = Duration::from_secs(3);
+
+/// How long a server is given to answer a ping: its own wait for a leader, and as much again.
 const PING: Duration = Duration::from_secs(10);
 
 /// The servers of a region.
@@ -64,6 +73,8 @@ pub struct Pool<S, D = Network> {
     network: D,
     region: String,
     known: Mutex<Known>,
+    /// For queries that block.
+    long: Semaphore,
     successes: watch::Sender<u64>,
 }
 
@@ -74,30 +85,6 @@ struct Known {
     chance: Chance,
 }
 
-/// The way to one server.
-#[derive(Debug)]
-struct Link {
-    dialled: tokio::sync::Mutex<Dialled>,
-    used: Mutex<Instant>,
-}
-
-impl Link {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { dialled: tokio::sync::Mutex::new(Dialled::Not), used: Mutex::new(Instant::now()) })
-    }
-}
-
-/// What came of dialling a server.
-#[derive(Debug)]
-enum Dialled {
-    /// Nobody has.
-    Not,
-    /// A connection, which may be lost by now.
-    Open(Caller),
-    /// It failed. Whoever waited for it meanwhile need not dial again.
-    Failed { at: Instant, why: Arc<DialError> },
-}
-
 /// Whether a request may be done twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
@@ -105,26 +92,44 @@ enum Manner {
     Write,
 }
 
+/// How a call is repeated, and how long.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    manner: Manner,
+    /// For how long servers may let it wait.
+    block: Duration,
+    /// How long it may take as a whole.
+    within: Option<Duration>,
+}
+
+/// Who is asked.
+#[derive(Debug)]
+struct Server {
+    address: Address,
+    /// How long that one is dialled.
+    dial: Duration,
+}
+
 impl<S: Service, D: Dial> Pool<S, D> {
     /// A pool without connections. `chance` shuffles servers and spreads tries; [`Chance::new`] unless a test wants to know it.
     #[must_use]
     pub fn new(service: Arc<S>, region: String, servers: Vec<Address>, network: D, chance: Chance) -> Self {
         let known = Known { servers: ServerList::default(), links: HashMap::new(), chance };
-        let pool =
-            Self { service, network, region, known: Mutex::new(known), successes: watch::Sender::new(0) };
+        let (known, long) = (Mutex::new(known), Semaphore::new(LONG));
+        let pool = Self { service, network, region, known, long, successes: watch::Sender::new(0) };
         pool.set_servers(servers);
         pool
     }
 
-    /// Takes these servers in place of those before, and closes connections to those that are gone. Where they are the same ones, in
+    /// Takes these servers in place of those before, and closes connections to those that are gone, unless they call us over them. Where they are the same ones, in
     /// whatever order, nothing changes: who has failed stays at the end. None at all are no news, and don't count.
     pub fn set_servers(&self, servers: Vec<Address>) {
         let mut known = self.known();
         let Known { servers: list, chance, links, .. } = &mut *known;
         if list.replace(servers, chance) {
             tracing::info!(servers = %list, "servers are known");
-            // Calls that are under way there go on to their end.
-            links.retain(|address, _| list.contains(address));
+            // What is under way there goes on to its end.
+            links.retain(|address, link| list.contains(address) || link.is_serving());
         }
     }
 
@@ -147,7 +152,8 @@ impl<S: Service, D: Dial> Pool<S, D> {
     }
 
     /// Asks for what changes nothing. `request` makes the request for a given time for which it may block (`MaxQueryTime`); where a
-    /// server fails meanwhile the next one is asked for what is left of `block`, and a last time without blocking.
+    /// server fails meanwhile the next one is asked for what is left of `block`, and a last time for next to nothing. A request with an
+    /// index must have that time: with none at all servers let it wait for 300 s.
     ///
     /// # Errors
     /// See [`CallError`]: the last one.
@@ -157,24 +163,21 @@ impl<S: Service, D: Dial> Pool<S, D> {
         block: Duration,
         request: impl Fn(Duration) -> T,
     ) -> Result<Reply, CallError> {
-        let end = Instant::now() + block + HOLD;
-        let mut last = false;
-        loop {
-            let left =
-                if last { Duration::ZERO } else { (end - HOLD).saturating_duration_since(Instant::now()) };
-            let error = match self.once(method, &request(left), wait(left)).await {
-                Ok(reply) => return Ok(reply),
-                Err(error) => error,
-            };
-            if last || !may_repeat(&error, Manner::Read) {
-                return Err(error);
-            }
-            last = Instant::now() >= end;
-            if last && block.is_zero() {
-                return Err(error);
-            }
-            self.pause(method, &error).await;
-        }
+        self.tried(method, Times { manner: Manner::Read, block, within: None }, request).await
+    }
+
+    /// As [`Pool::query`], and as a whole within a time. Who just drops a call that takes too long asks the same server the next time.
+    ///
+    /// # Errors
+    /// See [`CallError`]: the last one.
+    pub async fn query_within<T: Serialize>(
+        &self,
+        method: &str,
+        block: Duration,
+        request: impl Fn(Duration) -> T,
+        within: Duration,
+    ) -> Result<Reply, CallError> {
+        self.tried(method, Times { manner: Manner::Read, block, within: Some(within) }, request).await
     }
 
     /// Asks for a change. It is repeated only where nothing was done, see [`CallError::nothing_was_done`].
@@ -182,20 +185,25 @@ impl<S: Service, D: Dial> Pool<S, D> {
     /// # Errors
     /// See [`CallError`]: the last one.
     pub async fn write<T: Serialize + ?Sized>(&self, method: &str, request: &T) -> Result<Reply, CallError> {
-        let end = Instant::now() + HOLD;
-        loop {
-            let error = match self.once(method, request, wait(Duration::ZERO)).await {
-                Ok(reply) => return Ok(reply),
-                Err(error) => error,
-            };
-            if Instant::now() >= end || !may_repeat(&error, Manner::Write) {
-                return Err(error);
-            }
-            self.pause(method, &error).await;
-        }
+        let times = Times { manner: Manner::Write, block: Duration::ZERO, within: None };
+        self.tried(method, times, |_| request).await
     }
 
-    /// Calls the first server once. If it fails it goes to the end of the list.
+    /// As [`Pool::write`], and as a whole within a time: for what must be said in time, such as a heartbeat.
+    ///
+    /// # Errors
+    /// See [`CallError`]: the last one.
+    pub async fn write_within<T: Serialize + ?Sized>(
+        &self,
+        method: &str,
+        request: &T,
+        within: Duration,
+    ) -> Result<Reply, CallError> {
+        let times = Times { manner: Manner::Write, block: Duration::ZERO, within: Some(within) };
+        self.tried(method, times, |_| request).await
+    }
+
+    /// Calls the first server once, and waits so long, dialling included. If the server fails it goes to the end of the list.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -205,16 +213,11 @@ impl<S: Service, D: Dial> Pool<S, D> {
         request: &T,
         wait: Duration,
     ) -> Result<Reply, CallError> {
-        let address = self.first()?;
-        let answer = self.ask(&address, method, request, wait).await;
-        match &answer {
-            Ok(_) => self.successes.send_modify(|count| *count = count.wrapping_add(1)),
-            Err(_) => self.known().servers.failed(&address),
-        }
-        answer
+        let server = self.next(&[]).ok_or(CallError::NoServers)?;
+        self.try_once(&server, method, request, wait).await
     }
 
-    /// Begins a streaming call at the first server, over a connection of its own, as stock clients do.
+    /// Begins a streaming call at the first server that is reached, over a connection of its own, as stock clients do.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -223,9 +226,19 @@ impl<S: Service, D: Dial> Pool<S, D> {
         method: &str,
         arguments: &T,
     ) -> Result<Framed<Box<dyn Io>>, CallError> {
-        let io = self.network.dial(&self.first()?, Purpose::OneStream).await.map_err(unreachable)?;
-        let begun = tokio::time::timeout(GRACE, framed::begin(io, method, arguments)).await;
-        begun.unwrap_or(Err(CallError::Late(GRACE)))
+        let (mut unreached, mut error) = (Vec::new(), CallError::NoServers);
+        while let Some(server) = self.next(&unreached) {
+            error = match self.begin(&server, method, arguments).await {
+                Ok(begun) => return Ok(begun),
+                Err(error) => error,
+            };
+            self.failed(&server, &error);
+            if !matches!(error, CallError::Unreachable(_)) {
+                break;
+            }
+            unreached.push(server.address);
+        }
+        Err(error)
     }
 
     /// Spreads clients over servers: shuffles them and takes that order from the first one on that answers a ping. To be called
@@ -238,7 +251,8 @@ impl<S: Service, D: Dial> Pool<S, D> {
         };
         for (at, address) in order.iter().enumerate() {
             let ping = Ping { region: &self.region };
-            if self.ask(address, "Status.Ping", &ping, PING).await.is_ok() {
+            let server = Server { address: address.clone(), dial: PING };
+            if self.ask(&server, "Status.Ping", &ping, PING).await.is_ok() {
                 let mut order = order.clone();
                 order.rotate_left(at);
                 self.known().servers.reorder(order);
@@ -248,71 +262,154 @@ impl<S: Service, D: Dial> Pool<S, D> {
         self.close_unused();
     }
 
-    fn first(&self) -> Result<Address, CallError> {
-        self.known().servers.first().ok_or(CallError::NoServers)
+    async fn tried<T: Serialize>(
+        &self,
+        method: &str,
+        Times { manner, block, within }: Times,
+        request: impl Fn(Duration) -> T,
+    ) -> Result<Reply, CallError> {
+        let end = within.and_then(|within| Instant::now().checked_add(within));
+        let left = || end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        let block = block.min(BLOCK_MAX);
+        let _long = if block.is_zero() { None } else { Some(self.long(wait(block).min(left())).await?) };
+        let began = Instant::now();
+        let mut failing = began;
+        let mut unreached = Vec::new();
+        let mut is_last = false;
+        loop {
+            let server = self.next(&unreached).ok_or(CallError::NoServers)?;
+            let tried = Instant::now();
+            let blocks = match block {
+                Duration::ZERO => block,
+                _ => (began + block).saturating_duration_since(tried).max(BLOCK_MIN),
+            };
+            let answer = self.try_once(&server, method, &request(blocks), wait(blocks).min(left())).await;
+            let error = match answer {
+                Ok(reply) => return Ok(reply),
+                Err(error) => error,
+            };
+            if left().is_zero() {
+                return Err(error);
+            }
+            // Nobody there: the next one is asked at once, and none twice.
+            if let CallError::Unreachable(_) = error {
+                unreached.push(server.address);
+                if self.next(&unreached).is_none() {
+                    return Err(error);
+                }
+                continue;
+            }
+            // A connection that has held begins anew: one that is always lost is no reason to dial for minutes.
+            if tried.elapsed() > HOLD {
+                failing = Instant::now();
+            }
+            let all = began + block + HOLD;
+            let until = if error.is_lost() { all.min(failing + HOLD) } else { all };
+            let is_over = Instant::now() >= until;
+            let was_last = is_last || (is_over && (block.is_zero() || error.is_lost()));
+            if was_last || !may_repeat(&error, manner) {
+                return Err(error);
+            }
+            is_last = is_over;
+            self.pause(method, &error, left()).await;
+        }
     }
 
-    async fn ask<T: Serialize + ?Sized>(
+    /// Room for a query that blocks.
+    async fn long(&self, wait: Duration) -> Result<SemaphorePermit<'_>, CallError> {
+        let permit = tokio::time::timeout(wait, self.long.acquire()).await;
+        permit.ok().and_then(Result::ok).ok_or(CallError::NoRoom(wait))
+    }
+
+    /// The first server of the list but these.
+    fn next(&self, unreached: &[Address]) -> Option<Server> {
+        let mut servers = self.servers().into_iter().filter(|server| !unreached.contains(server));
+        let address = servers.next()?;
+        Some(Server { address, dial: if servers.next().is_some() { DIAL_HASTILY } else { DIAL } })
+    }
+
+    async fn try_once<T: Serialize + ?Sized>(
         &self,
-        address: &Address,
+        server: &Server,
         method: &str,
         request: &T,
         wait: Duration,
     ) -> Result<Reply, CallError> {
-        let caller = self.caller(address).await?;
+        let answer = self.ask(server, method, request, wait).await;
+        match &answer {
+            Ok(_) => self.successes.send_modify(|count| *count = count.wrapping_add(1)),
+            Err(error) => self.failed(server, error),
+        }
+        answer
+    }
+
+    fn failed(&self, server: &Server, error: &CallError) {
+        if is_servers(error) {
+            self.known().servers.failed(&server.address);
+        }
+    }
+
+    async fn ask<T: Serialize + ?Sized>(
+        &self,
+        server: &Server,
+        method: &str,
+        request: &T,
+        wait: Duration,
+    ) -> Result<Reply, CallError> {
+        let began = Instant::now();
+        let caller = self.caller(server, wait).await?;
         let received = caller.mux().received();
-        let answer = caller.call(method, request, wait).await;
-        // Who says nothing at all, to nobody, hangs: other calls need not wait for it. A call that found no room was not sent.
-        let is_silent = caller.mux().received() == received && caller.mux().has_room();
+        let answer = caller.call(method, request, wait.saturating_sub(began.elapsed())).await;
+        // Who says nothing at all, to nobody, hangs: other calls need not wait for it. In less time a server may have looked for a leader.
+        let is_silent = wait >= GRACE && caller.mux().received() == received;
         if is_silent && matches!(answer, Err(CallError::Late(_))) {
-            tracing::warn!(%address, method, "a server is silent; its connection is closed");
+            tracing::warn!(address = %server.address, method, "a server is silent; its connection is closed");
             caller.mux().close();
         }
         answer
     }
 
-    /// The connection to a server. Whoever comes while it is dialled waits for it.
-    async fn caller(&self, address: &Address) -> Result<Caller, CallError> {
+    /// The connection to a server, where there is one within this time.
+    async fn caller(&self, Server { address, dial }: &Server, wait: Duration) -> Result<Caller, CallError> {
         let link = Arc::clone(self.known().links.entry(address.clone()).or_insert_with(Link::new));
-        let asked = Instant::now();
-        *link.used.lock().unwrap_or_else(PoisonError::into_inner) = asked;
-        let mut dialled = link.dialled.lock().await;
-        match &*dialled {
-            Dialled::Open(caller) if caller.mux().lost().is_none() => return Ok(caller.clone()),
-            Dialled::Failed { at, why } if *at >= asked => {
-                return Err(CallError::Unreachable(Arc::clone(why)));
-            }
-            Dialled::Open(_) | Dialled::Failed { .. } | Dialled::Not => {}
-        }
-        let io = match self.network.dial(address, Purpose::Streams).await {
-            Ok(io) => io,
-            Err(error) => {
-                let why = Arc::new(error);
-                *dialled = Dialled::Failed { at: Instant::now(), why: Arc::clone(&why) };
-                return Err(CallError::Unreachable(why));
-            }
-        };
+        let within = wait.min(*dial);
+        let caller = tokio::time::timeout(within, link.caller(self.connect(address))).await;
+        caller.unwrap_or_else(|_| Err(unreachable(DialError::Late { address: address.clone(), within })))
+    }
+
+    async fn connect(&self, address: &Address) -> Result<Caller, DialError> {
+        let io = self.network.dial(address, Purpose::Streams).await?;
         tracing::info!(%address, "connected to a server");
         let (mux, incoming) = Mux::start(io, Side::Client);
         // Without a handle of its own: the connection is closed once nobody calls over it.
         let peer = Peer { address: address.to_string(), mux: None };
         tokio::spawn(serve(incoming, Arc::clone(&self.service), peer));
-        let caller = Caller::new(mux);
-        *dialled = Dialled::Open(caller.clone());
-        Ok(caller)
+        Ok(Caller::new(mux))
+    }
+
+    async fn begin<T: Serialize + ?Sized>(
+        &self,
+        Server { address, dial }: &Server,
+        method: &str,
+        arguments: &T,
+    ) -> Result<Framed<Box<dyn Io>>, CallError> {
+        let dialled = tokio::time::timeout(*dial, self.network.dial(address, Purpose::OneStream)).await;
+        let late = || DialError::Late { address: address.clone(), within: *dial };
+        let io = dialled.unwrap_or_else(|_| Err(late())).map_err(unreachable)?;
+        let begun = tokio::time::timeout(GRACE, framed::begin(io, method, arguments)).await;
+        begun.unwrap_or(Err(CallError::Late(GRACE)))
     }
 
     fn close_unused(&self) {
         let mut known = self.known();
         let first = known.servers.first();
-        known.links.retain(|address, link| {
-            let used = link.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
-            first.as_ref() == Some(address) || used < IDLE
-        });
+        known
+            .links
+            .retain(|address, link| first.as_ref() == Some(address) || link.is_used() || link.is_serving());
     }
 
-    async fn pause(&self, method: &str, error: &CallError) {
-        let pause = self.known().chance.below(HOLD / TRIES_IN_HOLD);
+    async fn pause(&self, method: &str, error: &CallError, most: Duration) {
+        let pause = self.known().chance.below(HOLD / TRIES_IN_HOLD).min(most);
         tracing::debug!(method, %error, ?pause, "a call is tried again");
         sleep(pause).await;
     }
@@ -342,8 +439,15 @@ fn wait(block: Duration) -> Duration {
 
 /// Nomad's rule (`canRetry`), and one more: where nothing was sent, anything may be.
 fn may_repeat(error: &CallError, manner: Manner) -> bool {
-    let is_leaderless = matches!(error, CallError::Server(error) if error.kind() == ErrorKind::NoLeader);
-    is_leaderless || error.nothing_was_done() || (manner == Manner::Read && error.is_lost())
+    error.nothing_was_done() || (manner == Manner::Read && error.is_lost())
+}
+
+/// Whether another server may do better. Stock clients leave a server after any error; here not after those that all servers would tell,
+/// such as one about a token: else who asks for what can't be had drives all other calls from server to server.
+fn is_servers(error: &CallError) -> bool {
+    use ErrorKind::{NoLeader, NotReady, Region, Transport};
+    let CallError::Server(error) = error else { return true };
+    matches!(error.kind(), NoLeader | NotReady | Region | Transport)
 }
 
 #[cfg(test)]

@@ -14,9 +14,10 @@ use crate::{
     call::Caller,
     codec::{Limits, Value},
     error::Refusal,
-    framed::{Framed, StreamFrame},
+    framed::{self, Framed, StreamFrame},
     mux::{Io, Mux, Side},
     serve::{Call, Peer, Service, answer, serve},
+    stream::Stream,
 };
 
 /// Longer than anything here takes.
@@ -31,6 +32,8 @@ pub(crate) struct Lab {
     pub(crate) name: &'static str,
     /// What every call fails with.
     pub(crate) fails: std::sync::Mutex<Option<String>>,
+    /// Streaming calls to whoever has called.
+    pub(crate) held: std::sync::Mutex<Vec<Framed<Stream>>>,
 }
 
 impl Service for Lab {
@@ -48,6 +51,17 @@ impl Service for Lab {
             "Lab.Hang" => std::future::pending().await,
             "Lab.Slow" => {
                 tokio::time::sleep(Duration::from_secs(60)).await;
+                answer(&())
+            }
+            // As servers do: no time at all is five minutes.
+            "Lab.Block" => {
+                let millis = call.arguments()?;
+                tokio::time::sleep(Duration::from_millis(if millis == 0 { 300_000 } else { millis })).await;
+                answer(self.name)
+            }
+            "Lab.Hold" => {
+                let stream = framed::stream(peer.mux.as_ref().unwrap(), "Lab.Repeat", &1, WAIT).await;
+                self.held.lock().unwrap().push(stream.unwrap());
                 answer(&())
             }
             "Lab.Panic" => panic!("as asked"),

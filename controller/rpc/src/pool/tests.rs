@@ -8,6 +8,11 @@ use crate::{
     testing::{Lab, WAIT},
 };
 
+/// Calls may be made in any task.
+fn goes_anywhere<T: Send>(call: T) -> T {
+    call
+}
+
 /// A network of servers with these names.
 #[derive(Default)]
 struct Lan {
@@ -16,6 +21,10 @@ struct Lan {
     down: Mutex<BTreeSet<String>>,
     /// Somebody has accepted, and hangs.
     hangs: Mutex<BTreeSet<String>>,
+    /// Nobody even refuses.
+    swallowed: Mutex<BTreeSet<String>>,
+    /// Somebody accepts, and goes.
+    cut: Mutex<BTreeSet<String>>,
     /// Who was dialled, in order.
     dialled: Mutex<Vec<String>>,
     kept: Mutex<Vec<tokio::io::DuplexStream>>,
@@ -29,7 +38,13 @@ impl Dial for Lan {
             let source = std::io::ErrorKind::ConnectionRefused.into();
             return Err(DialError::Connect { address: address.clone(), source });
         }
+        if self.swallowed.lock().unwrap().contains(&name) {
+            std::future::pending::<()>().await;
+        }
         let (mut ours, theirs) = tokio::io::duplex(64 * 1024);
+        if self.cut.lock().unwrap().contains(&name) {
+            return Ok(Box::new(ours));
+        }
         if self.hangs.lock().unwrap().contains(&name) {
             self.kept.lock().unwrap().push(theirs);
             return Ok(Box::new(ours));
@@ -64,16 +79,17 @@ fn order(pool: &Pool<Lab, Lan>) -> Vec<String> {
     pool.servers().iter().map(|address| address.parts().0.to_owned()).collect()
 }
 
-impl Link {
-    async fn mux(&self) -> Mux {
-        let Dialled::Open(caller) = &*self.dialled.lock().await else { panic!("a connection") };
-        caller.mux().clone()
-    }
-}
-
 impl Pool<Lab, Lan> {
     async fn name(&self) -> Result<String, CallError> {
-        self.query("Lab.Name", Duration::ZERO, |_| ()).await?.decode()
+        goes_anywhere(self.query("Lab.Name", Duration::ZERO, |_| ())).await?.decode()
+    }
+
+    fn dialled(&self) -> usize {
+        self.network.dialled.lock().unwrap().len()
+    }
+
+    fn link(&self, name: &str) -> Option<Arc<Link>> {
+        self.known().links.get(&name.parse::<Address>().unwrap()).cloned()
     }
 
     fn fail(&self, name: &str, why: Option<&str>) {
@@ -142,14 +158,16 @@ async fn other_errors_go_to_the_caller_at_once() {
     let error = pool.query("Lab.Echo", WAIT, |_| ()).await.unwrap_err();
     assert!(matches!(&error, CallError::Server(error) if error.kind() == ErrorKind::PermissionDenied));
     assert!(began.elapsed() < Duration::from_millis(100));
-    assert_eq!(super::tests::order(&pool)[2], order[0]);
+    // All servers would say so: the first stays the first.
+    assert_eq!(super::tests::order(&pool), order);
 }
 
 #[tokio::test(start_paused = true)]
 async fn reads_are_repeated_when_a_connection_is_lost_and_changes_are_not() {
     let (pool, order) = pool();
+    // Longer than calls are held, which counts from when it fails.
     let cut = async {
-        sleep(Duration::from_secs(1)).await;
+        sleep(Duration::from_secs(100)).await;
         let link = Arc::clone(pool.known().links.values().next().unwrap());
         link.mux().await.close();
     };
@@ -157,9 +175,9 @@ async fn reads_are_repeated_when_a_connection_is_lost_and_changes_are_not() {
     pool.fail(&order[1], Some("enough"));
     let asked = Mutex::new(Vec::new());
     let request = |left: Duration| asked.lock().unwrap().push(left.as_secs());
-    let (answer, ()) = tokio::join!(pool.query("Lab.Hang", Duration::from_secs(60), request), cut);
+    let (answer, ()) = tokio::join!(pool.query("Lab.Hang", Duration::from_secs(200), request), cut);
     assert_eq!(answer.unwrap_err().to_string(), "enough");
-    assert_eq!(*asked.lock().unwrap(), [60, 58]);
+    assert_eq!(*asked.lock().unwrap(), [200, 99]);
 
     let (pool, _) = self::pool();
     let cut = async {
@@ -185,6 +203,149 @@ async fn a_server_that_hangs_is_left() {
     link.mux().await.ended().await;
 }
 
+/// A server takes a query that asks for no time at all for one that asks for 300 s. One that is repeated when its time is nearly up, or
+/// up, asks for a little.
+#[tokio::test(start_paused = true)]
+async fn the_last_try_of_a_query_asks_for_some_time() {
+    let (pool, order) = pool();
+    let fail = |why| order.iter().for_each(|name| pool.fail(name, why));
+    fail(Some("No cluster leader"));
+    let began = Instant::now();
+    let block = Duration::from_secs(60);
+    let asked = Mutex::new(Vec::new());
+    let request = |left: Duration| {
+        asked.lock().unwrap().push(left);
+        u64::try_from(left.as_millis()).unwrap()
+    };
+    let elected = async {
+        sleep(block + HOLD).await;
+        fail(None);
+    };
+    let (answer, ()) = tokio::join!(pool.query("Lab.Block", block, request), elected);
+    answer.unwrap();
+    assert!(began.elapsed() < block + HOLD + Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(asked.lock().unwrap().iter().all(|left| !left.is_zero()));
+    assert_eq!(asked.lock().unwrap().last(), Some(&BLOCK_MIN));
+    // What does not block at all is asked as what it is.
+    pool.query("Lab.Echo", Duration::ZERO, |left| assert_eq!(left, Duration::ZERO)).await.unwrap();
+}
+
+/// A heartbeat to a server that hangs is late, and the next one goes to another: the node isn't down.
+#[tokio::test(start_paused = true)]
+async fn what_must_be_done_in_time_leaves_a_server_that_hangs() {
+    let within = Duration::from_secs(8);
+    for is_write in [true, false] {
+        let (pool, order) = pool();
+        pool.network.hangs.lock().unwrap().insert(order[0].clone());
+        let heartbeat = async || match is_write {
+            true => goes_anywhere(pool.write_within("Lab.Name", &(), within)).await,
+            false => pool.query_within("Lab.Name", Duration::ZERO, |_| (), within).await,
+        };
+        let began = Instant::now();
+        let error = heartbeat().await.unwrap_err();
+        assert!(matches!(error, CallError::Late(_)), "{error}");
+        assert_eq!(began.elapsed(), within);
+        assert_eq!(heartbeat().await.unwrap().decode::<String>().unwrap(), order[1]);
+        // In so little time it may just have looked for a leader: others may wait on.
+        assert!(pool.link(&order[0]).unwrap().mux().await.lost().is_none());
+    }
+    // Dialling counts, and so do pauses.
+    let (pool, order) = pool();
+    pool.network.swallowed.lock().unwrap().insert(order[0].clone());
+    order[1..].iter().for_each(|name| pool.fail(name, Some("No cluster leader")));
+    for within in [Duration::from_secs(1), Duration::from_secs(4)] {
+        let began = Instant::now();
+        pool.write_within("Lab.Name", &(), within).await.unwrap_err();
+        assert_eq!(began.elapsed(), within);
+    }
+}
+
+/// A machine that is off answers nothing. That takes as long as to see that, and not all the time that there is.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_swallows_everything_is_passed_over() {
+    let (pool, order) = pool();
+    pool.network.swallowed.lock().unwrap().extend(order[..2].iter().cloned());
+    let began = Instant::now();
+    let answer = pool.write("Lab.Name", &()).await.unwrap();
+    assert_eq!(answer.decode::<String>().unwrap(), order[2]);
+    assert_eq!(began.elapsed(), 2 * DIAL_HASTILY);
+    // The only one that is left has the time that others have at stock clients.
+    let (pool, order) = self::pool();
+    pool.network.swallowed.lock().unwrap().extend(order);
+    let began = Instant::now();
+    let error = pool.write("Lab.Name", &()).await.unwrap_err();
+    assert_eq!(began.elapsed(), 2 * DIAL_HASTILY + DIAL);
+    assert!(matches!(error, CallError::Unreachable(_)), "{error}");
+}
+
+/// Without any server a call ends at once, however long it might have blocked: each was dialled once.
+#[tokio::test(start_paused = true)]
+async fn who_reaches_nobody_hears_so() {
+    let (pool, order) = pool();
+    pool.network.down.lock().unwrap().extend(order);
+    let began = Instant::now();
+    let error = pool.query("Lab.Hang", BLOCK_MAX, |_| ()).await.unwrap_err();
+    assert!(matches!(&error, CallError::Unreachable(why) if matches!(**why, DialError::Connect { .. })));
+    assert_eq!((began.elapsed(), pool.dialled()), (Duration::ZERO, 3));
+}
+
+/// Servers that accept and go, such as those with TLS whom we ask without, are dialled for as long as calls are held.
+#[tokio::test(start_paused = true)]
+async fn who_is_cut_off_again_and_again_hears_so() {
+    let (pool, order) = pool();
+    pool.network.cut.lock().unwrap().extend(order);
+    let began = Instant::now();
+    let error = pool.query("Lab.Hang", BLOCK_MAX, |_| ()).await.unwrap_err();
+    assert!(error.is_lost(), "{error}");
+    let took = began.elapsed();
+    assert!(took >= HOLD && took < HOLD + HOLD / TRIES_IN_HOLD, "{took:?}");
+    assert!(pool.dialled() < 80, "{} times dialled", pool.dialled());
+}
+
+/// However many wait for something to happen, others find a stream of the connection.
+#[tokio::test(start_paused = true)]
+async fn queries_that_block_leave_room_for_others() {
+    let (pool, order) = pool();
+    let minute = Duration::from_secs(60);
+    let block = || pool.query("Lab.Hang", minute, |_| ());
+    let blocked = futures_util::future::join_all((0..2 * LONG).map(|_| block()));
+    let others = async {
+        sleep(Duration::from_secs(1)).await;
+        let began = Instant::now();
+        pool.write("Lab.Name", &()).await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        let lab = &pool.network.servers[&order[0]];
+        assert_eq!(lab.begun.load(std::sync::atomic::Ordering::SeqCst), LONG + 1);
+        let within = Duration::from_secs(10);
+        let error = pool.query_within("Lab.Hang", minute, |_| (), within).await.unwrap_err();
+        assert!(matches!(error, CallError::NoRoom(waited) if waited == within), "{error}");
+        assert_eq!(began.elapsed(), within);
+    };
+    tokio::select! {
+        _ = blocked => panic!("they hang"),
+        () = others => {}
+    }
+}
+
+/// Somebody's terminal goes over a connection that we no longer use. It is closed after the last of its kind.
+#[tokio::test(start_paused = true)]
+async fn a_connection_over_which_a_server_calls_is_kept() {
+    let (pool, order) = pool();
+    pool.write("Lab.Hold", &()).await.unwrap();
+    pool.known().servers.failed(&order[0].parse().unwrap());
+    sleep(link::IDLE).await;
+    pool.close_unused();
+    assert!(pool.link(&order[0]).is_some());
+    pool.set_servers(vec![order[1].parse().unwrap()]);
+    let mut session = pool.network.servers[&order[0]].held.lock().unwrap().pop().unwrap();
+    session.send("x").await.unwrap();
+    assert!(session.receive::<framed::StreamFrame>().await.unwrap().is_some());
+    drop(session);
+    sleep(Duration::from_secs(1)).await;
+    pool.close_unused();
+    assert!(pool.link(&order[0]).is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_rebalance_takes_the_first_order_that_answers() {
     let (pool, order) = pool();
@@ -201,7 +362,7 @@ async fn a_rebalance_takes_the_first_order_that_answers() {
     pool.known().servers.failed(&order[2].parse().unwrap());
     pool.name().await.unwrap();
     assert!(pool.known().links.len() > 1);
-    sleep(IDLE).await;
+    sleep(link::IDLE).await;
     pool.close_unused();
     assert!(pool.known().links.len() <= 1);
 }
@@ -233,4 +394,29 @@ async fn streaming_calls_have_a_connection_to_themselves() {
     assert!(stream.receive::<framed::StreamFrame>().await.unwrap().is_some());
     assert_eq!(*pool.network.dialled.lock().unwrap(), [order[0].clone()]);
     assert!(pool.known().links.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn streaming_calls_go_on_to_the_next_server() {
+    let (pool, order) = pool();
+    pool.network.down.lock().unwrap().insert(order[0].clone());
+    pool.network.swallowed.lock().unwrap().insert(order[1].clone());
+    let began = Instant::now();
+    goes_anywhere(pool.stream("Lab.Repeat", &1)).await.unwrap();
+    assert_eq!(began.elapsed(), DIAL_HASTILY);
+    assert_eq!(super::tests::order(&pool)[0], order[2]);
+    // One that does not accept it is left as well, but it isn't known whether it has begun.
+    pool.network.hangs.lock().unwrap().insert(order[2].clone());
+    let error = pool.stream("Lab.Repeat", &1).await.map(drop).unwrap_err();
+    assert!(matches!(error, CallError::Late(GRACE)), "{error}");
+    assert_eq!(super::tests::order(&pool), order);
+    // What is refused is refused by all.
+    pool.network.down.lock().unwrap().clear();
+    let error = pool.stream("Lab.Nothing", &1).await.map(drop).unwrap_err();
+    assert!(matches!(error, CallError::Server(_)), "{error}");
+    assert_eq!(super::tests::order(&pool), order);
+    pool.network.down.lock().unwrap().extend(order);
+    pool.network.swallowed.lock().unwrap().clear();
+    let error = pool.stream("Lab.Repeat", &1).await.map(drop).unwrap_err();
+    assert!(matches!(error, CallError::Unreachable(_)), "{error}");
 }
