@@ -218,10 +218,6 @@ impl<T: Io> Driver<T> {
             }
         }
         self.seen.ends(Lost::Closed);
-        // Whoever waits for a stream waits no longer.
-        drop(asked);
-        self.opens.close();
-        while self.opens.try_recv().is_ok() {}
         self.gone.cancel();
         let farewell = poll_fn(|cx| self.connection.poll_close(cx));
         let _ = tokio::time::timeout(FAREWELL, farewell).await;

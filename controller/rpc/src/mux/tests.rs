@@ -198,17 +198,18 @@ async fn a_connection_that_is_being_closed_is_no_more() {
 }
 
 /// Who waits for room hears that there will be none, though those who have it keep it.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_waits_for_a_stream_hears_of_the_end() {
     let (mux, _incoming, peer) = pair(Side::Client);
     let _all = futures_util::future::join_all((0..STREAMS).map(|_| mux.open())).await;
     assert!(!mux.has_room());
-    let (opened, ()) = tokio::join!(mux.open(), async { drop(peer) });
-    assert!(matches!(opened, Err(Lost::Ended | Lost::Failed(_))), "{opened:?}");
+    let opens = tokio::time::timeout(Duration::from_secs(60), mux.open());
+    let (opened, ()) = tokio::join!(opens, async { drop(peer) });
+    assert!(matches!(opened, Ok(Err(Lost::Ended | Lost::Failed(_)))), "{opened:?}");
 }
 
 /// A mistake in a crate below us harms one connection, and is seen by those who use it.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_driver_that_panics_is_no_more() {
     struct Panics(DuplexStream);
     impl AsyncRead for Panics {
@@ -250,7 +251,8 @@ async fn a_driver_that_panics_is_no_more() {
     let mut stream = mux.open().await.unwrap();
     assert!(mux.lost().is_none());
     peer.write_all(b"x").await.unwrap();
-    assert!(stream.read_u8().await.is_err());
+    let read = tokio::time::timeout(Duration::from_secs(60), stream.read_u8()).await;
+    assert!(read.expect("it is woken").is_err());
     assert!(matches!(mux.ended().await, Lost::Closed));
     assert!(mux.lost().is_some() && mux.open().await.is_err());
 }

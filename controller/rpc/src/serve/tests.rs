@@ -97,6 +97,7 @@ async fn a_service_says_how_much_it_takes() {
     let request = [encode(&header).unwrap(), vec![0xdb, 0, 0x20, 0, 0]].concat();
     let (ours, mut theirs) = duplex(4096);
     theirs.write_all(&request).await.unwrap();
+    theirs.shutdown().await.unwrap();
     let refused = plain(ours, &Anything, &peer()).await.unwrap_err();
     assert_eq!(refused.to_string(), "take a message of more than 1048576 bytes");
     // The lab takes more, and waits for it.
