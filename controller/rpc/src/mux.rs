@@ -12,8 +12,8 @@
 //! Everything is bounded: [`STREAMS`] of each side, 256 KiB of unread bytes in each. Who opens more is told so by a reset of the
 //! stream. That is a bound on bytes and not quite on memory: a peer that sends them one by one makes us keep some 64 for each. And two
 //! peers of this crate that both write without reading could wait for each other for ever, since it does not read while it can't
-//! answer; a Go peer reads always. The peer's pings are answered; we send some while there is traffic, but none to learn whether an idle peer lives: that is
-//! what TCP (`connect.rs`) and deadlines of calls are for.
+//! answer; a Go peer reads always. The peer's pings are answered; we send some while there is traffic, but none to learn whether an idle
+//! peer lives: that is what TCP (`connect.rs`) and deadlines of calls are for.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 

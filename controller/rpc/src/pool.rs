@@ -121,8 +121,9 @@ impl<S: Service, D: Dial> Pool<S, D> {
         pool
     }
 
-    /// Takes these servers in place of those before, and closes connections to those that are gone, unless they call us over them. Where they are the same ones, in
-    /// whatever order, nothing changes: who has failed stays at the end. None at all are no news, and don't count.
+    /// Takes these servers in place of those before, and closes connections to those that are gone, unless they call us over
+    /// them. Where they are the same ones, in whatever order, nothing changes: who has failed stays at the end. None at all are no news, and
+    /// don't count.
     pub fn set_servers(&self, servers: Vec<Address>) {
         let mut known = self.known();
         let Known { servers: list, chance, links, .. } = &mut *known;

@@ -66,8 +66,8 @@ pub trait Service: Send + Sync + 'static {
     /// Whether there is such a streaming method.
     fn streams(&self, method: &str) -> bool;
 
-    /// Does a streaming call that was accepted: reads its arguments ([`Framed::arguments`]), and whatever else the method is about. The stream is finished
-    /// afterwards.
+    /// Does a streaming call that was accepted: reads its arguments ([`Framed::arguments`]), and whatever else the method is about. The
+    /// stream is finished afterwards.
     fn stream(
         &self,
         peer: &Peer,
