@@ -38,7 +38,8 @@ const STREAMS: u8 = 6;
 /// How long dialling may take, with names, TCP and TLS, as that of stock clients.
 pub const DIAL: Duration = Duration::from_secs(10);
 
-/// How long at least each of the addresses of a name is tried.
+/// How long each of the addresses of a name but the last is tried: so that there is time for the next, also where a server is dialled in
+/// haste because there are others.
 const DIAL_ONE: Duration = Duration::from_secs(2);
 
 /// How long a client may take to say what its connection is, as stock servers have it (`limits.rpc_handshake_timeout`).
@@ -167,23 +168,23 @@ async fn dial_in_time(
     Ok(Box::new(io))
 }
 
-/// The first of the addresses of a name at which somebody answers. Each has its part of the time: of two, one may be of a network that is
-/// not there.
+/// The first of the addresses of a name at which somebody answers. Of two, one may be of a network that is not there.
 async fn first_that<T, F: Future<Output = io::Result<T>>>(
     found: impl Iterator<Item = SocketAddr>,
     connect: impl Fn(SocketAddr) -> F,
 ) -> io::Result<T> {
     let found: Vec<_> = found.collect();
-    let each = DIAL / u32::try_from(found.len()).unwrap_or(u32::MAX).max(1);
-    let mut last = io::ErrorKind::AddrNotAvailable.into();
-    for one in found {
-        match tokio::time::timeout(each.max(DIAL_ONE), connect(one)).await {
+    let last = found.len().saturating_sub(1);
+    let mut why = io::ErrorKind::AddrNotAvailable.into();
+    for (at, one) in found.into_iter().enumerate() {
+        let most = if at < last { DIAL_ONE } else { DIAL };
+        match tokio::time::timeout(most, connect(one)).await {
             Ok(Ok(connected)) => return Ok(connected),
-            Ok(Err(error)) => last = error,
-            Err(_) => last = io::ErrorKind::TimedOut.into(),
+            Ok(Err(error)) => why = error,
+            Err(_) => why = io::ErrorKind::TimedOut.into(),
         }
     }
-    Err(last)
+    Err(why)
 }
 
 /// Sends at once, and notices when the other machine is gone.

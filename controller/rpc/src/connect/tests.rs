@@ -119,7 +119,7 @@ async fn one_address_leaves_time_for_the_next() {
     };
     let connected = first_that(addresses().into_iter(), connect).await.unwrap();
     assert_eq!(connected, addresses()[1]);
-    assert_eq!(began.elapsed(), DIAL / 2);
+    assert_eq!(began.elapsed(), DIAL_ONE);
     let swallowed = |_| std::future::pending::<io::Result<()>>();
     let error = first_that(addresses().into_iter(), swallowed).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
