@@ -9,11 +9,11 @@
 //!                 └────────┘
 //! ```
 //!
-//! Everything is bounded: [`STREAMS`] of each side, 256 KiB of unread bytes in each. Who opens more is told so by a reset of the
-//! stream. That is a bound on bytes and not quite on memory: a peer that sends them one by one makes us keep some 64 for each. And two
-//! peers of this crate that both write without reading could wait for each other for ever, since it does not read while it can't
-//! answer; a Go peer reads always. The peer's pings are answered; we send some while there is traffic, but none to learn whether an idle
-//! peer lives: that is what TCP (`connect.rs`) and deadlines of calls are for.
+//! Everything is bounded: [`STREAMS`] of each side, on a server twice those of its client, 256 KiB of unread bytes in each. Who opens more
+//! is told so by a reset of the stream. That is a bound on bytes and not quite on memory: a peer that sends them one by one makes us keep
+//! some 64 for each. And two peers of this crate that both write without reading could wait for each other for ever, since it does not read
+//! while it can't answer; a Go peer reads always. The peer's pings are answered; we send some while there is traffic, but none to learn
+//! whether an idle peer lives: that is what TCP (`connect.rs`) and deadlines of calls are for.
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
@@ -31,6 +31,9 @@ use crate::{
 
 /// Streams of each side at a time: as many as Go's peers leave unacknowledged.
 pub const STREAMS: usize = 256;
+
+/// Streams of its clients that a server has at a time: as many again may have ended for the client, which opens others, and not yet for us.
+const STREAMS_SERVED: usize = 2 * STREAMS;
 
 /// Streams that the crate keeps, with those that were dropped and not yet forgotten. It gives the connection up at one more.
 const STREAMS_KEPT: usize = 4 * STREAMS;
@@ -60,7 +63,8 @@ pub type Incoming = mpsc::Receiver<Stream>;
 pub struct Mux {
     open: mpsc::Sender<oneshot::Sender<yamux::Stream>>,
     room: Arc<Semaphore>,
-    /// For streams of the peer.
+    /// How many streams of the peer there may be, and room for them.
+    peers: usize,
     peers_room: Arc<Semaphore>,
     close: CancellationToken,
     ended: watch::Receiver<Option<Lost>>,
@@ -73,7 +77,11 @@ impl Mux {
     /// Begins to drive a connection, on the present runtime.
     pub fn start(io: impl Io, side: Side) -> (Self, Incoming) {
         let (open, opens) = mpsc::channel(STREAMS);
-        let (incoming, streams) = mpsc::channel(STREAMS);
+        let peers = match side {
+            Side::Client => STREAMS,
+            Side::Server => STREAMS_SERVED,
+        };
+        let (incoming, streams) = mpsc::channel(peers);
         let (close, gone) = (CancellationToken::new(), CancellationToken::new());
         let (end, ended) = watch::channel(None);
         // A frame's head and a short body in one write, and several of them in one read. Long bodies pass by.
@@ -83,8 +91,9 @@ impl Mux {
             Side::Server => yamux::Mode::Server,
         };
         let connection = yamux::Connection::new(io, config(), mode);
-        let room = || Arc::new(Semaphore::new(STREAMS));
-        let mux = Self { open, room: room(), peers_room: room(), close, ended, seen, gone };
+        let room = |streams| Arc::new(Semaphore::new(streams));
+        let mux =
+            Self { open, room: room(STREAMS), peers, peers_room: room(peers), close, ended, seen, gone };
         let driver = Driver {
             connection,
             opens,
@@ -139,7 +148,7 @@ impl Mux {
     /// Whether the peer has streams that it has opened.
     #[must_use]
     pub fn is_serving(&self) -> bool {
-        self.peers_room.available_permits() < STREAMS
+        self.peers_room.available_permits() < self.peers
     }
 
     /// Takes leave and closes. Streams end.

@@ -277,6 +277,24 @@ async fn of_ten_thousand_streams_as_many_live_as_there_is_room_for() {
     assert_eq!(read_on(&mut peer).await.1, ACK);
 }
 
+/// A client that has as many streams as it may ends one and opens the next, before the server has let go of the first.
+#[tokio::test]
+async fn a_server_has_room_for_streams_that_have_just_ended() {
+    let (mux, mut incoming, mut peer) = pair(Side::Server);
+    for at in 0..=STREAMS as u32 {
+        let id = 2 * at + 1;
+        peer.write_all(&[frame(WINDOW_UPDATE, SYN, id, 0), frame(WINDOW_UPDATE, FIN, id, 0)].concat())
+            .await
+            .unwrap();
+        let (_, flags, stream, ..) = read_on(&mut peer).await;
+        assert_eq!((stream, flags), (id, ACK));
+    }
+    assert!(mux.is_serving());
+    incoming.close();
+    while incoming.recv().await.is_some() {}
+    assert!(!mux.is_serving());
+}
+
 #[tokio::test]
 async fn who_talks_nonsense_is_left() {
     let overrun =
