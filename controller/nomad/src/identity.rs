@@ -1,0 +1,230 @@
+//! Who a node is: an id, and a secret that proves it. Made once and kept for good.
+//!
+//! In: the directory of the agent's state, and perhaps a data directory of Nomad whose node we are from now on. Out: an [`Identity`], in
+//! the files `client-id` and `secret-id`, 0600, as stock clients keep them (`hashicorp/nomad:client/client.go`, `setupNode`). Must not
+//! know what they are good for.
+//!
+//! Both files are on disk before the call returns: a node that forgot its secret could not register until servers have forgotten the node.
+
+use std::{
+    fmt,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use zeroize::Zeroizing;
+
+use crate::wire::{NodeId, Secret};
+
+/// Names of the files, Nomad's.
+const ID: &str = "client-id";
+const SECRET: &str = "secret-id";
+
+/// A node's id and secret. `Debug` shows the id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// A UUID.
+    pub id: NodeId,
+    /// A UUID.
+    pub secret: Secret,
+}
+
+/// What keeps a node from knowing who it is. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// A file can't be read.
+    #[error("read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file or directory can't be written.
+    #[error("write {}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file holds something else. What, is not told: it may be a secret with a typing error.
+    #[error("read {} as a UUID", path.display())]
+    NoUuid {
+        /// Which.
+        path: PathBuf,
+    },
+    /// There is one of the two, and not the other. Made anew, servers would refuse the node, or take it for another one.
+    #[error("find {} beside its companion", path.display())]
+    Half {
+        /// The one that is missing.
+        path: PathBuf,
+    },
+    /// There is no randomness.
+    #[error("draw random bytes")]
+    Random(#[source] io::Error),
+}
+
+impl Identity {
+    /// The identity that is kept in `dir`; else the one of Nomad's client whose data directory is `moved_from`, which is kept from now
+    /// on; else a new one.
+    ///
+    /// # Errors
+    /// See [`IdentityError`]. What can't be read is never replaced.
+    pub fn load_or_create(dir: &Path, moved_from: Option<&Path>) -> Result<Self, IdentityError> {
+        if let Some(kept) = Self::load(dir)? {
+            return Ok(kept);
+        }
+        let taken = moved_from.map(|nomad| Self::load(&nomad.join("client"))).transpose()?.flatten();
+        let identity = match taken {
+            Some(taken) => taken,
+            None => Self::random()?,
+        };
+        identity.keep(dir)?;
+        Ok(identity)
+    }
+
+    /// The identity that is kept in a directory, if there is one.
+    ///
+    /// # Errors
+    /// See [`IdentityError`].
+    pub fn load(dir: &Path) -> Result<Option<Self>, IdentityError> {
+        let (id, secret) = (dir.join(ID), dir.join(SECRET));
+        match (read_uuid(&id)?, read_uuid(&secret)?) {
+            (Some(id), Some(secret)) => {
+                Ok(Some(Self { id: NodeId::from(&id[..]), secret: Secret::from(&secret[..]) }))
+            }
+            (None, None) => Ok(None),
+            // The id is written last: what has only a secret was interrupted when it was made, and is known to nobody.
+            (None, Some(_)) => Ok(None),
+            (Some(_), None) => Err(IdentityError::Half { path: secret }),
+        }
+    }
+
+    /// One that nobody has had before.
+    ///
+    /// # Errors
+    /// Without randomness.
+    pub fn random() -> Result<Self, IdentityError> {
+        let id = random_uuid().map_err(IdentityError::Random)?;
+        let secret = random_uuid().map_err(IdentityError::Random)?;
+        Ok(Self { id: NodeId::from(&id[..]), secret: Secret::from(&secret[..]) })
+    }
+
+    fn keep(&self, dir: &Path) -> Result<(), IdentityError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| IdentityError::Write { path, source }
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed(dir))?;
+        for (name, text) in [(SECRET, self.secret.reveal()), (ID, self.id.as_str())] {
+            let path = dir.join(name);
+            write(&path, text.as_bytes()).map_err(failed(&path))?;
+            File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed(dir))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whole or not at all. Who wrote it before and was interrupted has left nothing that counts.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+/// A file's UUID, in lower case. None: there is no file.
+fn read_uuid(path: &Path) -> Result<Option<Zeroizing<String>>, IdentityError> {
+    let read = |source| IdentityError::Read { path: path.to_owned(), source };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(read(error)),
+    };
+    let mut bytes = Zeroizing::new(Vec::with_capacity(64));
+    file.take(64).read_to_end(&mut bytes).map_err(read)?;
+    let text = std::str::from_utf8(&bytes).ok().map(str::trim).filter(|text| is_uuid(text));
+    let text = text.ok_or_else(|| IdentityError::NoUuid { path: path.to_owned() })?;
+    Ok(Some(Zeroizing::new(text.to_ascii_lowercase())))
+}
+
+fn is_uuid(text: &str) -> bool {
+    let is_fit = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(is_fit)
+}
+
+fn random_uuid() -> io::Result<Zeroizing<String>> {
+    let mut bytes = Zeroizing::new([0_u8; 16]);
+    File::open("/dev/urandom")?.read_exact(&mut *bytes)?;
+    // Version 4, as RFC 9562 has it.
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let mut text = Zeroizing::new(String::with_capacity(36));
+    for (at, byte) in bytes.iter().enumerate() {
+        let dash = if matches!(at, 4 | 6 | 8 | 10) { "-" } else { "" };
+        fmt::Write::write_fmt(&mut *text, format_args!("{dash}{byte:02x}")).map_err(io::Error::other)?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn an_identity_is_made_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("a/b");
+        let made = Identity::load_or_create(&state, None).unwrap();
+        assert_eq!(Identity::load_or_create(&state, None).unwrap(), made);
+        assert_ne!(Identity::random().unwrap(), made);
+        for name in [ID, SECRET] {
+            assert_eq!(fs::metadata(state.join(name)).unwrap().permissions().mode() & 0o777, 0o600);
+            assert!(is_uuid(&fs::read_to_string(state.join(name)).unwrap()));
+        }
+        let shown = format!("{made:?}");
+        assert!(shown.contains(made.id.as_str()) && !shown.contains(made.secret.reveal()), "{shown}");
+    }
+
+    #[test]
+    fn a_nomad_client_goes_on_as_who_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let (nomad, state) = (dir.path().join("nomad"), dir.path().join("state"));
+        fs::create_dir_all(nomad.join("client")).unwrap();
+        fs::write(nomad.join("client").join(ID), "8CAB6B85-ab0f-1241-caf0-feabba75176d\n").unwrap();
+        fs::write(nomad.join("client").join(SECRET), "41c3345e-ea81-a8df-6719-6e14bbb7f4a0").unwrap();
+        let taken = Identity::load_or_create(&state, Some(&nomad)).unwrap();
+        assert_eq!(taken.id.as_str(), "8cab6b85-ab0f-1241-caf0-feabba75176d");
+        fs::remove_dir_all(&nomad).unwrap();
+        assert_eq!(Identity::load_or_create(&state, Some(&nomad)).unwrap(), taken);
+    }
+
+    #[test]
+    fn what_is_damaged_is_never_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = Identity::load_or_create(dir.path(), None).unwrap();
+        let load = || Identity::load_or_create(dir.path(), None);
+        fs::write(dir.path().join(SECRET), "").unwrap();
+        assert!(matches!(load(), Err(IdentityError::NoUuid { .. })));
+        fs::remove_file(dir.path().join(SECRET)).unwrap();
+        assert!(matches!(load(), Err(IdentityError::Half { .. })));
+        // Interrupted when it was made.
+        made.keep(dir.path()).unwrap();
+        fs::remove_file(dir.path().join(ID)).unwrap();
+        fs::write(dir.path().join("client-id.new"), "half").unwrap();
+        assert_ne!(load().unwrap(), made);
+    }
+}

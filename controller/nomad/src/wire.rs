@@ -1,0 +1,48 @@
+//! What is said between a node and its servers: requests, answers, and what they hold.
+//!
+//! In and out: serde types with Go's names, for herdlet-rpc's codec. Each is the superset of all versions from 1.1 to 2.0: what a peer does
+//! not know it skips, what it does not send is the zero value. Must not know who sends what, and when.
+//!
+//! Facts: `hashicorp/nomad:nomad/structs/structs.go` and its neighbours, and recordings of stock peers, against which the tests hold these.
+
+pub mod alloc;
+pub mod assigned;
+pub mod csi;
+pub mod device;
+pub mod id;
+pub mod job;
+pub mod node;
+pub mod options;
+pub mod queries;
+pub mod registration;
+pub mod resources;
+pub mod secret;
+pub mod task;
+pub mod words;
+
+pub use alloc::{AllocReport, Allocation};
+pub use id::{AllocId, NodeId};
+pub use job::Job;
+pub use node::{Node, NodeEvent};
+pub use options::{QueryMeta, QueryOptions, WriteOptions};
+pub use secret::Secret;
+pub use task::{TaskEvent, TaskState};
+pub use words::{ClientStatus, DesiredStatus, Eligibility, NodeStatus, RunState};
+
+/// Whether a value is the one that stands for none: where Go leaves out what is empty.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// A struct of which only what is not the zero value is written.
+macro_rules! omit_empty {
+    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+        #[serde(default, rename_all = "PascalCase")]
+        pub struct $name {
+            $($(#[$field_meta])* #[serde(skip_serializing_if = "crate::wire::is_default")] pub $field: $type,)*
+        }
+    };
+}
+pub(crate) use omit_empty;

@@ -1,0 +1,116 @@
+//! An allocation's job, as it came: what runs it knows what it means. Here only what a node client looks at.
+
+use std::sync::Arc;
+
+use herdlet_rpc::codec::Value;
+use serde::{Deserialize, Serialize};
+
+/// A job, whole. Clones share it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Job(Arc<Value>);
+
+impl Job {
+    /// A job that was read as a value.
+    #[must_use]
+    pub fn new(value: Value) -> Self {
+        Self(Arc::new(value))
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn value(&self) -> &Value {
+        &self.0
+    }
+
+    /// Its id; empty where there is none.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.text("ID")
+    }
+
+    /// `service`, `batch`, `system` or `sysbatch`.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        self.text("Type")
+    }
+
+    /// Its version.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.number("Version")
+    }
+
+    /// The index of its last change by a user.
+    #[must_use]
+    pub fn modify_index(&self) -> u64 {
+        self.number("JobModifyIndex")
+    }
+
+    /// The group of this name.
+    #[must_use]
+    pub fn group(&self, name: &str) -> Option<&Value> {
+        let Some(Value::List(groups)) = self.0.get("TaskGroups") else { return None };
+        groups.iter().find(|group| name_of(group) == Some(name))
+    }
+
+    /// The names of a group's tasks, in their order.
+    pub fn tasks(&self, group: &str) -> impl Iterator<Item = &str> {
+        let tasks = self.group(group).and_then(|group| group.get("Tasks"));
+        let tasks = if let Some(Value::List(tasks)) = tasks { &tasks[..] } else { &[] };
+        tasks.iter().filter_map(name_of)
+    }
+
+    fn text(&self, field: &str) -> &str {
+        self.0.get(field).and_then(Value::as_text).unwrap_or_default()
+    }
+
+    fn number(&self, field: &str) -> u64 {
+        match self.0.get(field) {
+            Some(Value::Uint(number)) => *number,
+            Some(Value::Int(number)) => u64::try_from(*number).unwrap_or_default(),
+            Some(
+                Value::Nil
+                | Value::Bool(_)
+                | Value::Float(_)
+                | Value::Text(_)
+                | Value::Bytes(_)
+                | Value::List(_)
+                | Value::Map(_),
+            )
+            | None => 0,
+        }
+    }
+}
+
+fn name_of(value: &Value) -> Option<&str> {
+    value.get("Name")?.as_text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(entries: &[(&str, Value)]) -> Value {
+        Value::Map(entries.iter().map(|(key, value)| (text(key), value.clone())).collect())
+    }
+
+    fn text(text: &str) -> Value {
+        Value::Text(text.to_owned())
+    }
+
+    #[test]
+    fn what_a_client_looks_at_is_found() {
+        let tasks = Value::List(["a", "b"].map(|name| map(&[("Name", text(name))])).into());
+        let group = map(&[("Name", text("web")), ("Tasks", tasks)]);
+        let job = Job::new(map(&[
+            ("ID", text("shop")),
+            ("Type", text("service")),
+            ("Version", Value::Int(3)),
+            ("TaskGroups", Value::List(vec![group])),
+        ]));
+        assert_eq!((job.id(), job.kind(), job.version(), job.modify_index()), ("shop", "service", 3, 0));
+        assert_eq!(job.tasks("web").collect::<Vec<_>>(), ["a", "b"]);
+        assert!(job.group("db").is_none() && job.tasks("db").next().is_none());
+    }
+}

@@ -1,0 +1,103 @@
+//! What a node says of itself, and what it hears: `Node.Register`, `Node.UpdateStatus`, `Node.EmitEvents`.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use herdlet_rpc::codec;
+use serde::{Deserialize, Serialize};
+
+use super::{Eligibility, Node, NodeEvent, NodeId, NodeStatus, QueryMeta, Secret, WriteOptions};
+
+/// `Node.Register`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeRegisterRequest {
+    /// The node.
+    pub node: Node,
+    /// Options.
+    #[serde(flatten)]
+    pub options: WriteOptions,
+}
+
+/// `Node.UpdateStatus`: a heartbeat.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeUpdateStatusRequest {
+    /// The node.
+    #[serde(rename = "NodeID")]
+    pub node_id: NodeId,
+    /// [`Ready`](NodeStatus::Ready).
+    pub status: NodeStatus,
+    /// Asks for a new identity now (1.11 and later).
+    pub force_identity_renewal: bool,
+    /// Options.
+    #[serde(flatten)]
+    pub options: WriteOptions,
+}
+
+/// The answer to both.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct NodeUpdateResponse {
+    /// The next heartbeat is due after this.
+    #[serde(with = "codec::duration", rename = "HeartbeatTTL")]
+    pub heartbeat_ttl: Duration,
+    /// Evaluations that came of it.
+    #[serde(rename = "EvalIDs")]
+    pub eval_ids: Vec<String>,
+    /// Their index.
+    pub eval_create_index: u64,
+    /// Zero where nothing has changed.
+    pub node_modify_index: u64,
+    /// Of the enterprise edition.
+    pub features: u64,
+    /// Empty: this server sees no leader.
+    #[serde(rename = "LeaderRPCAddr")]
+    pub leader_rpc_addr: String,
+    /// How many nodes there are.
+    pub num_nodes: i32,
+    /// The servers; they take the place of those that were known.
+    pub servers: Vec<ServerInfo>,
+    /// 1.2 and later.
+    pub scheduling_eligibility: Eligibility,
+    /// A new token of the node (1.11 and later).
+    pub signed_identity: Option<Secret>,
+    /// Its index is not zero where the node's status has changed.
+    #[serde(flatten)]
+    pub meta: QueryMeta,
+}
+
+/// A server.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct ServerInfo {
+    /// Where its RPC is.
+    #[serde(rename = "RPCAdvertiseAddr")]
+    pub rpc_advertise_addr: String,
+    /// Means nothing.
+    #[serde(rename = "RPCMajorVersion")]
+    pub rpc_major_version: i32,
+    /// Means nothing.
+    #[serde(rename = "RPCMinorVersion")]
+    pub rpc_minor_version: i32,
+    /// Its datacenter.
+    pub datacenter: String,
+}
+
+/// `Node.EmitEvents`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct EmitEventsRequest {
+    /// By node. Neither the map nor a list may be empty.
+    pub node_events: BTreeMap<NodeId, Vec<NodeEvent>>,
+    /// Options.
+    #[serde(flatten)]
+    pub options: WriteOptions,
+}
+
+/// The answer to a change of which nothing else is to be told.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct GenericResponse {
+    /// Its index.
+    pub index: u64,
+}

@@ -1,0 +1,1 @@
+//! For tests: a stand-in for the servers of a Nomad cluster.
