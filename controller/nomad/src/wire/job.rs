@@ -61,6 +61,15 @@ impl Job {
         tasks.iter().filter_map(name_of)
     }
 
+    /// Takes another one's copy where both say the same.
+    pub(crate) fn share(&mut self, other: &Self) -> bool {
+        let is_same = self == other;
+        if is_same {
+            self.0 = Arc::clone(&other.0);
+        }
+        is_same
+    }
+
     fn text(&self, field: &str) -> &str {
         self.0.get(field).and_then(Value::as_text).unwrap_or_default()
     }
@@ -112,5 +121,8 @@ mod tests {
         assert_eq!((job.id(), job.kind(), job.version(), job.modify_index()), ("shop", "service", 3, 0));
         assert_eq!(job.tasks("web").collect::<Vec<_>>(), ["a", "b"]);
         assert!(job.group("db").is_none() && job.tasks("db").next().is_none());
+        let mut other = Job::new(job.value().clone());
+        assert!(other.share(&job) && Arc::ptr_eq(&other.0, &job.0));
+        assert!(!other.share(&Job::default()));
     }
 }

@@ -1,0 +1,261 @@
+//! What servers are told of allocations: the newest report of each, in as few calls as do.
+//!
+//! In: reports, whenever they come, and how calls went. Out: when to call next, and with what.
+//!
+//! ```text
+//!   report ──► as servers have it already: dropped
+//!          └─► pending, in place of an older one ──► due ──► in flight ──► done: remembered as told
+//!                                                                     └──► failed: pending again, unless there is a newer one
+//! ```
+//!
+//! - Urgent is what changes the status that servers know. It goes at once, but at most one call begins in a [`TICK`].
+//! - The rest (events, health, network) goes along, or by itself every fifth tick at most.
+//! - Nothing goes before servers have said which allocations there are, and only one call at a time.
+//!
+//! Of what was told only a digest is kept: a node has many allocations, and a machine may have many nodes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hasher as _},
+    time::Duration,
+};
+
+use herdlet_rpc::{
+    codec,
+    pool::{Chance, jitter},
+};
+use tokio::time::Instant;
+
+use crate::wire::{AllocId, AllocReport, Allocation, ClientStatus};
+
+/// At most one call begins in this time.
+pub const TICK: Duration = Duration::from_millis(200);
+
+/// What isn't urgent waits so long for company.
+pub const CALM: Duration = Duration::from_secs(1);
+
+/// After a failure nothing is sent for this long, and up to as much again.
+const FAILED: Duration = Duration::from_secs(5);
+
+/// As many go in one call.
+pub const BATCH: usize = 1_000;
+
+/// What servers know of allocations, and what they have to be told.
+#[derive(Debug, Default)]
+pub struct Sync {
+    is_open: bool,
+    told: BTreeMap<AllocId, Told>,
+    pending: BTreeMap<AllocId, Pending>,
+    /// Of those that are pending.
+    urgent: BTreeSet<AllocId>,
+    flight: BTreeMap<AllocId, Flight>,
+    /// When something became pending after nothing was.
+    since: Option<Instant>,
+    last: Option<Instant>,
+    held_until: Option<Instant>,
+}
+
+/// What servers know of an allocation.
+#[derive(Debug, Default)]
+struct Told {
+    status: ClientStatus,
+    /// Of the whole report. None: it is not known what they have.
+    digest: Option<Digest>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    report: AllocReport,
+    digest: Digest,
+}
+
+#[derive(Debug)]
+struct Flight {
+    status: ClientStatus,
+    digest: Digest,
+}
+
+/// 128 bits of a report as it is sent.
+type Digest = [u64; 2];
+
+impl Sync {
+    /// Takes a report. True: when to call next may have changed.
+    pub fn report(&mut self, report: AllocReport, now: Instant) -> bool {
+        if self.is_open && !self.told.contains_key(&report.id) {
+            tracing::debug!(alloc = %report.id, "a report on what servers don't have");
+            return false;
+        }
+        let Some(digest) = digest(&report) else { return false };
+        let id = report.id.clone();
+        let known = match (self.flight.get(&id), self.told.get(&id)) {
+            (Some(flight), _) => Some((&flight.status, Some(flight.digest))),
+            (None, Some(told)) => Some((&told.status, told.digest)),
+            (None, None) => None,
+        };
+        if known.is_some_and(|(_, known)| known == Some(digest)) {
+            self.drop_pending(&id);
+            return false;
+        }
+        let is_urgent = is_urgent(known.map(|(status, _)| status), &report.client_status);
+        self.since.get_or_insert(now);
+        self.mark(&id, is_urgent);
+        self.pending.insert(id, Pending { report, digest });
+        true
+    }
+
+    /// The servers have said which allocations there are, and `fetched` of them are new or changed. What they don't have is forgotten.
+    pub fn listed<'a>(&mut self, ids: impl Iterator<Item = &'a AllocId>, fetched: &[Allocation]) {
+        let mut before = std::mem::take(&mut self.told);
+        self.told = ids.map(|id| (id.clone(), before.remove(id).unwrap_or_default())).collect();
+        for alloc in fetched {
+            let Some(told) = self.told.get_mut(&alloc.id) else { continue };
+            match alloc.client_status {
+                // They have changed what we told them.
+                ClientStatus::Unknown | ClientStatus::Lost => {
+                    *told = Told { status: alloc.client_status.clone(), digest: None };
+                }
+                ClientStatus::Unsaid
+                | ClientStatus::Pending
+                | ClientStatus::Running
+                | ClientStatus::Complete
+                | ClientStatus::Failed
+                | ClientStatus::Other(_) => {
+                    if told.digest.is_none() {
+                        told.status = alloc.client_status.clone();
+                    }
+                }
+            }
+        }
+        let gone: Vec<_> = self.pending.keys().filter(|id| !self.told.contains_key(*id)).cloned().collect();
+        gone.iter().for_each(|id| self.drop_pending(id));
+        self.judge_again();
+    }
+
+    /// What was listed was handed over: from now on there are calls.
+    pub fn open(&mut self) {
+        self.is_open = true;
+    }
+
+    /// The servers may have taken the node for dead. What goes on is told again.
+    pub fn missed(&mut self) {
+        for told in self.told.values_mut().filter(|told| !told.status.is_terminal()) {
+            *told = Told { status: ClientStatus::Unknown, digest: None };
+        }
+        self.judge_again();
+    }
+
+    /// When to call next. None: there is nothing to tell, or a call is under way.
+    #[must_use]
+    pub fn due(&self, now: Instant) -> Option<Instant> {
+        let since =
+            self.since.filter(|_| self.is_open && self.flight.is_empty() && !self.pending.is_empty())?;
+        let at = if self.urgent.is_empty() {
+            self.last.map_or(since, |last| last.max(since)) + CALM
+        } else {
+            self.last.map_or(now, |last| last + TICK)
+        };
+        Some(self.held_until.map_or(at, |held| held.max(at)))
+    }
+
+    /// Begins a call with these reports, the urgent ones first. To be ended by [`done`](Self::done) or [`failed`](Self::failed).
+    pub fn begin(&mut self, now: Instant) -> Vec<AllocReport> {
+        let calm = self.pending.keys().filter(|id| !self.urgent.contains(*id));
+        let ids: Vec<_> = self.urgent.iter().chain(calm).take(BATCH).cloned().collect();
+        let mut reports = Vec::with_capacity(ids.len());
+        for id in ids {
+            let Some(Pending { report, digest }) = self.pending.remove(&id) else { continue };
+            self.urgent.remove(&id);
+            self.flight.insert(id, Flight { status: report.client_status.clone(), digest });
+            reports.push(report);
+        }
+        self.last = Some(now);
+        self.held_until = None;
+        self.since = (!self.pending.is_empty()).then_some(now);
+        reports
+    }
+
+    /// The call has succeeded.
+    pub fn done(&mut self) {
+        for (id, flight) in std::mem::take(&mut self.flight) {
+            if let Some(told) = self.told.get_mut(&id) {
+                *told = Told { status: flight.status, digest: Some(flight.digest) };
+            }
+        }
+    }
+
+    /// The call with these reports has failed: they are pending again, unless there are newer ones. Whether servers have taken them is not
+    /// known.
+    pub fn failed(&mut self, reports: Vec<AllocReport>, now: Instant, chance: &mut Chance) {
+        let flight = std::mem::take(&mut self.flight);
+        for report in reports {
+            let id = report.id.clone();
+            let (Some(told), Some(flight)) = (self.told.get_mut(&id), flight.get(&id)) else { continue };
+            told.digest = None;
+            self.pending.entry(id).or_insert(Pending { report, digest: flight.digest });
+        }
+        self.judge_again();
+        self.since.get_or_insert(now);
+        self.held_until = Some(now + jitter(FAILED, chance));
+    }
+
+    /// Another call has succeeded: a failure need not be waited out.
+    pub fn release(&mut self) {
+        self.held_until = None;
+    }
+
+    /// Whether a failure is waited out.
+    #[must_use]
+    pub fn is_held(&self, now: Instant) -> bool {
+        self.held_until.is_some_and(|until| until > now)
+    }
+
+    fn mark(&mut self, id: &AllocId, is_urgent: bool) {
+        if is_urgent {
+            self.urgent.insert(id.clone());
+        } else {
+            self.urgent.remove(id);
+        }
+    }
+
+    fn drop_pending(&mut self, id: &AllocId) {
+        self.urgent.remove(id);
+        self.pending.remove(id);
+        if self.pending.is_empty() {
+            self.since = None;
+        }
+    }
+
+    /// What servers know has changed: so may what is urgent.
+    fn judge_again(&mut self) {
+        let urgent = self.pending.iter().filter(|(id, pending)| {
+            let flight = self.flight.get(*id).map(|flight| &flight.status);
+            let known = flight.or_else(|| self.told.get(*id).map(|told| &told.status));
+            is_urgent(known, &pending.report.client_status)
+        });
+        self.urgent = urgent.map(|(id, _)| id.clone()).collect();
+    }
+}
+
+/// Whether a status has to be told soon. Where servers may know it already, only a failure has to be.
+fn is_urgent(known: Option<&ClientStatus>, new: &ClientStatus) -> bool {
+    match known {
+        None | Some(ClientStatus::Unsaid) => *new == ClientStatus::Failed,
+        Some(known) => known != new,
+    }
+}
+
+fn digest(report: &AllocReport) -> Option<Digest> {
+    let bytes = codec::encode(report)
+        .inspect_err(|error| tracing::error!(alloc = %report.id, %error, "a report can't be sent"))
+        .ok()?;
+    let half = |salt| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u8(salt);
+        hasher.write(&bytes);
+        hasher.finish()
+    };
+    Some([half(0), half(1)])
+}
+
+#[cfg(test)]
+mod tests;

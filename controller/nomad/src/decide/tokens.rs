@@ -1,0 +1,73 @@
+//! Which token a node shows. What servers of each version want differs; this order satisfies all of them:
+//!
+//! ```text
+//! registering for the first time   an introduction, if there is one, else nothing
+//! from then on, for everything     the identity that servers have signed (1.11 and later), else the secret
+//! registering is denied            from the beginning
+//! ```
+
+use crate::wire::Secret;
+
+/// What a node has to show.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tokens {
+    secret: Secret,
+    introduction: Secret,
+    signed: Option<Secret>,
+    is_registered: bool,
+}
+
+impl Tokens {
+    /// A node that has not registered. `introduction` may be empty.
+    #[must_use]
+    pub fn new(secret: Secret, introduction: Secret) -> Self {
+        Self { secret, introduction, signed: None, is_registered: false }
+    }
+
+    /// For a registration.
+    #[must_use]
+    pub fn to_register(&self) -> Secret {
+        if self.is_registered { self.to_call() } else { self.introduction.clone() }
+    }
+
+    /// For anything else.
+    #[must_use]
+    pub fn to_call(&self) -> Secret {
+        self.signed.clone().unwrap_or_else(|| self.secret.clone())
+    }
+
+    /// A registration or a heartbeat was answered, perhaps with a new identity.
+    pub fn answered(&mut self, signed: Option<Secret>) {
+        self.is_registered = true;
+        if let Some(signed) = signed.filter(|signed| !signed.is_empty()) {
+            self.signed = Some(signed);
+        }
+    }
+
+    /// A registration was denied.
+    pub fn denied(&mut self) {
+        self.is_registered = false;
+        self.signed = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_follow_what_servers_say() {
+        let mut tokens = Tokens::new("secret".into(), Secret::default());
+        assert_eq!((tokens.to_register(), tokens.to_call()), ("".into(), "secret".into()));
+        tokens.answered(None);
+        assert_eq!(tokens.to_register(), "secret".into());
+        tokens.answered(Some("signed".into()));
+        assert_eq!((tokens.to_register(), tokens.to_call()), ("signed".into(), "signed".into()));
+        tokens.answered(Some(Secret::default()));
+        assert_eq!(tokens.to_call(), "signed".into());
+        tokens.denied();
+        assert_eq!((tokens.to_register(), tokens.to_call()), ("".into(), "secret".into()));
+        let introduced = Tokens::new("secret".into(), "intro".into());
+        assert_eq!(introduced.to_register(), "intro".into());
+    }
+}

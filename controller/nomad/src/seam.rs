@@ -1,0 +1,93 @@
+//! What a session hands over, and to whom: the seam between being a node and running allocations.
+//!
+//! A [`Factory`] starts a [`Runner`] and gives it [`Reports`] on which to answer. One that says of every
+//! allocation that it runs, at once:
+//!
+//! ```
+//! use herdlet_nomad::{
+//!     seam::{Desired, Factory, Runner},
+//!     session::Reports,
+//!     wire::{AllocId, AllocReport, ClientStatus},
+//! };
+//!
+//! struct Optimist(Reports);
+//!
+//! impl Runner for Optimist {
+//!     fn known(&self) -> Vec<(AllocId, u64)> {
+//!         Vec::new() // It remembers nothing from before.
+//!     }
+//!
+//!     async fn apply(&self, desired: Desired) {
+//!         for changed in desired.changed {
+//!             let is_over = changed.alloc.desired_status.is_terminal();
+//!             let client_status = if is_over { ClientStatus::Complete } else { ClientStatus::Running };
+//!             self.0.report(AllocReport { id: changed.alloc.id, client_status, ..AllocReport::default() });
+//!         }
+//!         // Of what is in `desired.removed`, nothing may be left.
+//!     }
+//!
+//!     fn report_again(&self) {}
+//! }
+//!
+//! struct Factor;
+//!
+//! impl Factory for Factor {
+//!     type Runner = Optimist;
+//!
+//!     fn start(self, reports: Reports) -> Optimist {
+//!         Optimist(reports)
+//!     }
+//! }
+//! ```
+
+use std::future::Future;
+
+use crate::{
+    session::Reports,
+    wire::{AllocId, Allocation, Secret},
+};
+
+/// What servers want of a node, as far as it has changed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Desired {
+    /// Of the list that said so. It only grows.
+    pub index: u64,
+    /// Nothing was heard before, since the session began. Until then it isn't known whether what runs is still wanted.
+    pub is_first: bool,
+    /// New, or changed by servers since they were handed over. One whose [`desired_status`](Allocation::desired_status) is terminal is to
+    /// be stopped. One whose [`client_status`](Allocation::client_status) is `unknown` goes on, and how it is has to be reported again.
+    pub changed: Vec<Changed>,
+    /// The servers have forgotten them: whatever is left of them goes.
+    pub removed: Vec<AllocId>,
+}
+
+/// An allocation, and what it comes with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changed {
+    /// The allocation.
+    pub alloc: Allocation,
+    /// For the directory of the allocation before it, where that is on another node.
+    pub migrate_token: Option<Secret>,
+}
+
+/// Runs allocations.
+pub trait Runner: Send + Sync + 'static {
+    /// What is here from before, each with the `AllocModifyIndex` of the copy that is kept: also what has ended, what could not be set up,
+    /// and that of which nothing but this is left. Asked once, at the beginning. What servers have not changed since is not handed over again.
+    fn known(&self) -> Vec<(AllocId, u64)>;
+
+    /// Takes what is wanted. Should return soon, with the work begun and not done: nothing newer is heard meanwhile.
+    fn apply(&self, desired: Desired) -> impl Future<Output = ()> + Send;
+
+    /// The node was out of contact, and servers may think otherwise of what runs here: report once more how everything is.
+    fn report_again(&self);
+}
+
+/// Starts what runs allocations.
+pub trait Factory: Send {
+    /// What it starts.
+    type Runner: Runner;
+
+    /// Starts it.
+    fn start(self, reports: Reports) -> Self::Runner;
+}

@@ -1,0 +1,243 @@
+//! A node's life with its servers: it registers, sends heartbeats, hears what to run, and tells how that goes.
+//!
+//! In: servers, an identity, a description of the node that may change, and a [`Factory`] for what runs allocations. Out: calls to
+//! servers, [`Desired`](crate::seam::Desired) for the runner, and a [`Contact`] for whoever wants to know how it goes.
+//!
+//! ```text
+//!   register ──► registered ──┬──► heartbeats ──► the node is unknown: register
+//!      ▲                      ├──► watch ──► Runner::apply
+//!      └── the node changed   ├──► sync  ◄── Reports::report
+//!                             ├──► events ◄── Reports::event
+//!                             └──► rebalance
+//! ```
+//!
+//! All of it is one task, so that thousands of nodes fit into a process; what is decided, and when, is in [`decide`](crate::decide).
+
+mod beats;
+mod contact;
+mod queries;
+mod register;
+mod reports;
+mod sync;
+mod watch;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use herdlet_rpc::{
+    Service,
+    connect::Dial,
+    pool::{Chance, Pool, rebalance_after},
+};
+use tokio::{
+    sync::watch as channel,
+    time::{sleep, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+pub use contact::{Contact, Heard};
+pub use queries::{Newer, Queries};
+pub use reports::Reports;
+
+use crate::{
+    decide::tokens::Tokens,
+    identity::Identity,
+    seam::Factory,
+    wire::{Eligibility, Node, QueryOptions, Secret, WriteOptions, registration::NodeUpdateResponse},
+};
+use reports::Shared;
+
+/// After a failure nothing is tried again within this time, even if other calls succeed.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// What a session has to know beside the node.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The servers' region.
+    pub region: String,
+    /// The node's name, in place of the description's: so that many nodes may share one.
+    pub name: Option<String>,
+    /// Proves to servers that the node may join (1.11 and later). Mostly empty.
+    pub introduction: Secret,
+    /// Spreads what would happen at once; [`Chance::new`] unless a test wants to know it.
+    pub chance: Chance,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let region = "global".to_owned();
+        Self { region, name: None, introduction: Secret::default(), chance: Chance::new() }
+    }
+}
+
+/// A node's side of the connection with its servers.
+#[derive(Debug)]
+pub struct Session<S, D> {
+    inner: Arc<Inner<S, D>>,
+    node: channel::Receiver<Arc<Node>>,
+}
+
+#[derive(Debug)]
+struct Inner<S, D> {
+    pool: Arc<Pool<S, D>>,
+    identity: Identity,
+    region: String,
+    name: Option<String>,
+    chance: Mutex<Chance>,
+    tokens: Mutex<Tokens>,
+    shared: Arc<Shared>,
+}
+
+impl<S: Service, D: Dial> Session<S, D> {
+    /// A node that has not begun to live.
+    #[must_use]
+    pub fn new(
+        pool: Arc<Pool<S, D>>,
+        identity: Identity,
+        node: channel::Receiver<Arc<Node>>,
+        options: Options,
+    ) -> Self {
+        let Options { region, name, introduction, chance } = options;
+        let tokens = Mutex::new(Tokens::new(identity.secret.clone(), introduction));
+        let shared = Arc::new(Shared::new(identity.id.clone()));
+        let chance = Mutex::new(chance);
+        Self { inner: Arc::new(Inner { pool, identity, region, name, chance, tokens, shared }), node }
+    }
+
+    /// How the node stands with its servers.
+    #[must_use]
+    pub fn contact(&self) -> channel::Receiver<Contact> {
+        self.inner.shared.contact.subscribe()
+    }
+
+    /// What else servers can be asked.
+    #[must_use]
+    pub fn queries(&self) -> Queries<S, D> {
+        Queries::new(Arc::clone(&self.inner))
+    }
+
+    /// On what the runner reports; others may tell of events.
+    #[must_use]
+    pub fn reports(&self) -> Reports {
+        Reports::new(Arc::clone(&self.inner.shared))
+    }
+
+    /// Lives until it is cancelled. Servers are not told of the end: what runs goes on.
+    pub async fn run<F: Factory>(mut self, factory: F, cancel: CancellationToken) {
+        let runner = factory.start(self.reports());
+        let inner = Arc::clone(&self.inner);
+        let life = async {
+            tokio::join!(
+                inner.registrations(&mut self.node),
+                inner.heartbeats(&runner),
+                inner.allocations(&runner),
+                inner.updates(),
+                inner.events(),
+                inner.rebalance(),
+            )
+        };
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            _ = life => {}
+        }
+    }
+}
+
+impl<S: Service, D: Dial> Inner<S, D> {
+    fn chance<T>(&self, draw: impl FnOnce(&mut Chance) -> T) -> T {
+        draw(&mut lock(&self.chance))
+    }
+
+    fn write(&self, auth_token: Secret) -> WriteOptions {
+        WriteOptions { region: self.region.clone(), auth_token, ..WriteOptions::default() }
+    }
+
+    fn query(&self, min_query_index: u64, max_query_time: Duration, allow_stale: bool) -> QueryOptions {
+        let auth_token = lock(&self.tokens).to_call();
+        // Without time to wait the server must not be given anything to wait for: zero would mean 300 s to it.
+        let min_query_index = if max_query_time.is_zero() { 0 } else { min_query_index };
+        let region = self.region.clone();
+        QueryOptions {
+            region,
+            min_query_index,
+            max_query_time,
+            allow_stale,
+            auth_token,
+            ..QueryOptions::default()
+        }
+    }
+
+    /// Waits until the node is registered, since nothing else may be asked before.
+    async fn registered(&self) {
+        let _ = self.shared.contact.subscribe().wait_for(|contact| contact.is_registered).await;
+    }
+
+    /// Waits so long, or until any other call succeeds.
+    async fn pause(&self, wait: Duration) {
+        let mut successes = self.pool.successes();
+        let least = wait.min(PAUSE_MIN);
+        sleep(least).await;
+        tokio::select! {
+            () = sleep(wait - least) => {}
+            Ok(()) = successes.changed() => {}
+        }
+    }
+
+    /// What every answer to a registration or heartbeat tells.
+    fn heard(&self, answer: &NodeUpdateResponse) {
+        let addresses = answer.servers.iter().filter_map(|server| {
+            let parsed = server.rpc_advertise_addr.parse();
+            parsed.inspect_err(|error| tracing::warn!(%error, "a server told of")).ok()
+        });
+        self.pool.set_servers(addresses.collect());
+        lock(&self.tokens).answered(answer.signed_identity.clone());
+        let servers = self.pool.servers().len();
+        self.shared.contact.send_modify(|contact| contact.hear(answer, servers));
+    }
+
+    /// A call was not answered, or refused.
+    fn missed(&self) {
+        self.shared.contact.send_modify(|contact| {
+            contact.is_in_reach = false;
+            contact.wants_servers += 1;
+        });
+    }
+
+    async fn events(&self) {
+        loop {
+            self.registered().await;
+            let due = lock(&self.shared.events).due();
+            let Some(due) = due else {
+                self.shared.event_came.notified().await;
+                continue;
+            };
+            tokio::select! {
+                () = sleep_until(due) => {}
+                () = self.shared.event_came.notified() => continue,
+            }
+            self.emit().await;
+        }
+    }
+
+    async fn rebalance(&self) {
+        loop {
+            let servers = self.pool.servers().len();
+            let nodes = self.shared.contact.borrow().nodes;
+            sleep(self.chance(|chance| rebalance_after(nodes, servers, chance))).await;
+            self.pool.rebalance().await;
+        }
+    }
+
+    fn eligibility(&self) -> Eligibility {
+        match self.shared.contact.borrow().eligibility.clone() {
+            Eligibility::Unsaid => Eligibility::Eligible,
+            told @ (Eligibility::Eligible | Eligibility::Ineligible | Eligibility::Other(_)) => told,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

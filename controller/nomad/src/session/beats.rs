@@ -1,0 +1,87 @@
+//! Heartbeats, and node events.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use herdlet_rpc::{Service, connect::Dial, error::CallError};
+use tokio::time::{Instant, sleep};
+
+use super::{Inner, lock};
+use crate::{
+    decide::contact::{Beat, Meaning, beat_again, denied_again, first_beat, meaning, next_beat, was_missed},
+    seam::Runner,
+    wire::{
+        NodeStatus,
+        registration::{EmitEventsRequest, NodeUpdateResponse, NodeUpdateStatusRequest},
+    },
+};
+
+impl<S: Service, D: Dial> Inner<S, D> {
+    pub(super) async fn heartbeats(&self, runner: &impl Runner) {
+        let mut last: Option<Beat> = None;
+        loop {
+            self.registered().await;
+            sleep(self.chance(first_beat)).await;
+            let mut is_first = true;
+            loop {
+                let error = match self.heartbeat().await {
+                    Ok(answer) => {
+                        let now = Instant::now();
+                        if was_missed(last, now, answer.meta.index) {
+                            tracing::warn!("servers may have taken the node for dead");
+                            lock(&self.shared.sync).missed();
+                            runner.report_again();
+                        }
+                        last = Some(Beat { at: now, ttl: answer.heartbeat_ttl });
+                        is_first = false;
+                        sleep(next_beat(answer.heartbeat_ttl)).await;
+                        continue;
+                    }
+                    Err(error) => error,
+                };
+                tracing::warn!(%error, "a heartbeat failed");
+                self.missed();
+                let meaning = meaning(&error);
+                match meaning {
+                    Meaning::Unregistered => {
+                        if is_first {
+                            self.pause(self.chance(denied_again)).await;
+                        }
+                        self.unregistered();
+                        break;
+                    }
+                    Meaning::NoLeader | Meaning::Failed => {
+                        let now = Instant::now();
+                        self.pause(self.chance(|chance| beat_again(last, meaning, now, chance))).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn heartbeat(&self) -> Result<NodeUpdateResponse, CallError> {
+        let request = || NodeUpdateStatusRequest {
+            node_id: self.identity.id.clone(),
+            status: NodeStatus::Ready,
+            force_identity_renewal: false,
+            options: self.write(lock(&self.tokens).to_call()),
+        };
+        // To say twice that one lives does no harm: where a connection is lost, the next server hears it.
+        let answer = self.pool.query("Node.UpdateStatus", Duration::ZERO, |_| request()).await?;
+        let answer: NodeUpdateResponse = answer.decode()?;
+        self.heard(&answer);
+        Ok(answer)
+    }
+
+    pub(super) async fn emit(&self) {
+        let events = lock(&self.shared.events).take();
+        let node_events = BTreeMap::from([(self.identity.id.clone(), events)]);
+        let mut request =
+            EmitEventsRequest { node_events, options: self.write(lock(&self.tokens).to_call()) };
+        if let Err(error) = self.pool.write("Node.EmitEvents", &request).await {
+            tracing::warn!(%error, "node events could not be told");
+            let events = request.node_events.remove(&self.identity.id).unwrap_or_default();
+            let now = Instant::now();
+            self.chance(|chance| lock(&self.shared.events).failed(events, now, chance));
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! How a node stands with its servers: for `stop_on_client_after`, for metrics, and for whoever knows of more servers.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+use crate::wire::{Eligibility, registration::NodeUpdateResponse};
+
+/// How a node stands with its servers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Contact {
+    /// It is registered, as far as it knows.
+    pub is_registered: bool,
+    /// The last registration or heartbeat that was answered. The limit of a group's `stop_on_client_after` counts from it.
+    pub last: Option<Heard>,
+    /// When the next heartbeat was due after that.
+    pub ttl: Duration,
+    /// The last registration or heartbeat was answered.
+    pub is_in_reach: bool,
+    /// Whoever answered last sees a leader.
+    pub has_leader: bool,
+    /// How many servers are known.
+    pub servers: usize,
+    /// How many nodes the cluster has.
+    pub nodes: u32,
+    /// Whether the node may get new work; unsaid by servers before 1.2.
+    pub eligibility: Eligibility,
+    /// A first list of allocations was taken.
+    pub is_listed: bool,
+    /// Grows whenever it would be good to look for other servers.
+    pub wants_servers: u64,
+}
+
+/// A moment, by both clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// For deadlines of this process.
+    pub at: Instant,
+    /// For what outlives it.
+    pub wall: SystemTime,
+}
+
+impl Contact {
+    pub(super) fn new() -> Self {
+        Self {
+            is_registered: false,
+            last: None,
+            ttl: Duration::ZERO,
+            is_in_reach: false,
+            has_leader: false,
+            servers: 0,
+            nodes: 0,
+            eligibility: Eligibility::Unsaid,
+            is_listed: false,
+            wants_servers: 0,
+        }
+    }
+
+    pub(super) fn hear(&mut self, answer: &NodeUpdateResponse, servers: usize) {
+        self.last = Some(Heard { at: Instant::now(), wall: SystemTime::now() });
+        self.ttl = answer.heartbeat_ttl;
+        self.is_in_reach = true;
+        self.has_leader = !answer.leader_rpc_addr.is_empty();
+        self.wants_servers += u64::from(!self.has_leader);
+        self.servers = servers;
+        self.nodes = u32::try_from(answer.num_nodes).unwrap_or_default();
+        if answer.scheduling_eligibility != Eligibility::Unsaid {
+            self.eligibility = answer.scheduling_eligibility.clone();
+        }
+    }
+}

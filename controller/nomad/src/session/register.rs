@@ -1,0 +1,82 @@
+//! Registering: at the beginning, when servers have forgotten the node, and when it has changed.
+
+use std::sync::Arc;
+
+use herdlet_rpc::{
+    Service,
+    connect::Dial,
+    error::{CallError, ErrorKind},
+};
+use tokio::{sync::watch, time::sleep};
+
+use super::{Inner, lock};
+use crate::{
+    decide::contact::{kind, register_again, tell_changes},
+    wire::{
+        Node, NodeStatus,
+        registration::{NodeRegisterRequest, NodeUpdateResponse},
+    },
+};
+
+impl<S: Service, D: Dial> Inner<S, D> {
+    pub(super) async fn registrations(&self, node: &mut watch::Receiver<Arc<Node>>) {
+        let mut contact = self.shared.contact.subscribe();
+        let mut status = NodeStatus::Initializing;
+        loop {
+            tokio::select! {
+                () = async { drop(contact.wait_for(|contact| !contact.is_registered).await) } => {}
+                () = changed(node) => sleep(self.chance(tell_changes)).await,
+            }
+            while let Err(error) = self.register(node, &status).await {
+                tracing::warn!(%error, "the node could not be registered");
+                self.missed();
+                let denied = kind(&error) == ErrorKind::PermissionDenied;
+                if denied {
+                    lock(&self.tokens).denied();
+                    self.unregistered();
+                }
+                let servers = self.pool.servers().len();
+                self.pause(self.chance(|chance| register_again(&error, servers, chance))).await;
+            }
+            status = NodeStatus::Ready;
+        }
+    }
+
+    async fn register(
+        &self,
+        node: &mut watch::Receiver<Arc<Node>>,
+        status: &NodeStatus,
+    ) -> Result<(), CallError> {
+        let described = Arc::clone(&node.borrow_and_update());
+        let mut node = Node::clone(&described);
+        node.id = self.identity.id.clone();
+        node.secret_id = self.identity.secret.clone();
+        node.status = status.clone();
+        node.scheduling_eligibility = self.eligibility();
+        if let Some(name) = &self.name {
+            node.name.clone_from(name);
+        }
+        let token = lock(&self.tokens).to_register();
+        let request = NodeRegisterRequest { node, options: self.write(token) };
+        let answer: NodeUpdateResponse = self.pool.write("Node.Register", &request).await?.decode()?;
+        self.heard(&answer);
+        let is_news = !self.shared.contact.borrow().is_registered;
+        if is_news {
+            tracing::info!(node = %self.identity.id, ttl = ?answer.heartbeat_ttl, "the node is registered");
+            self.shared.contact.send_modify(|contact| contact.is_registered = true);
+        }
+        Ok(())
+    }
+
+    /// The servers don't know the node, or not by its token.
+    pub(super) fn unregistered(&self) {
+        self.shared.contact.send_if_modified(|contact| std::mem::take(&mut contact.is_registered));
+    }
+}
+
+/// Waits for a change. Where nobody can change it any more, for ever.
+async fn changed(node: &mut watch::Receiver<Arc<Node>>) {
+    if node.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,80 @@
+//! On what the runner reports: a buffer that takes everything at once, whatever servers do.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+};
+
+use herdlet_rpc::pool::Chance;
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use super::{Contact, lock};
+use crate::{
+    decide::{events::Events, sync::Sync},
+    wire::{AllocReport, NodeEvent, NodeId},
+};
+
+/// What reports and the session have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) node_id: NodeId,
+    pub(super) sync: Mutex<Sync>,
+    pub(super) report_came: Notify,
+    pub(super) events: Mutex<Events>,
+    pub(super) event_came: Notify,
+    pub(super) contact: watch::Sender<Contact>,
+}
+
+impl Shared {
+    pub(super) fn new(node_id: NodeId) -> Self {
+        Self {
+            node_id,
+            sync: Mutex::default(),
+            report_came: Notify::new(),
+            events: Mutex::default(),
+            event_came: Notify::new(),
+            contact: watch::Sender::new(Contact::new()),
+        }
+    }
+}
+
+/// Takes reports on allocations, and events of the node. Clones are one and the same.
+#[derive(Clone)]
+pub struct Reports {
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Reports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "reports of node {}", self.shared.node_id)
+    }
+}
+
+impl Reports {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// How an allocation is. Never waits; of several reports on one allocation the newest is sent, and nothing that servers have already.
+    pub fn report(&self, mut report: AllocReport) {
+        report.node_id = self.shared.node_id.clone();
+        if lock(&self.shared.sync).report(report, Instant::now()) {
+            self.shared.report_came.notify_one();
+        }
+    }
+
+    /// Something that users should know of the node. Never waits; the newest ten are kept.
+    pub fn event(&self, event: NodeEvent) {
+        lock(&self.shared.events).add(event, Instant::now(), &mut Chance::new());
+        self.shared.event_came.notify_one();
+    }
+
+    /// How the node stands with its servers.
+    #[must_use]
+    pub fn contact(&self) -> watch::Receiver<Contact> {
+        self.shared.contact.subscribe()
+    }
+}

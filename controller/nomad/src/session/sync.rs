@@ -1,0 +1,54 @@
+//! Telling servers how allocations are.
+
+use herdlet_rpc::{Service, connect::Dial};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{Inner, PAUSE_MIN, lock};
+use crate::wire::queries::AllocUpdateRequest;
+
+impl<S: Service, D: Dial> Inner<S, D> {
+    pub(super) async fn updates(&self) {
+        loop {
+            self.registered().await;
+            let now = Instant::now();
+            let due = lock(&self.shared.sync).due(now);
+            match due {
+                Some(at) if at <= now => self.update().await,
+                Some(at) => self.rest(at, now).await,
+                None => self.shared.report_came.notified().await,
+            }
+        }
+    }
+
+    /// Waits for what is due, for something that may be due sooner, or, after a failure, for any other call that succeeds.
+    async fn rest(&self, until: Instant, now: Instant) {
+        if !lock(&self.shared.sync).is_held(now) {
+            tokio::select! {
+                () = sleep_until(until) => {}
+                () = self.shared.report_came.notified() => {}
+            }
+            return;
+        }
+        let mut successes = self.pool.successes();
+        sleep(PAUSE_MIN).await;
+        tokio::select! {
+            () = sleep_until(until) => {}
+            Ok(()) = successes.changed() => {}
+        }
+        lock(&self.shared.sync).release();
+    }
+
+    async fn update(&self) {
+        let alloc = lock(&self.shared.sync).begin(Instant::now());
+        let options = self.write(lock(&self.tokens).to_call());
+        let request = AllocUpdateRequest { alloc, options };
+        match self.pool.write("Node.UpdateAlloc", &request).await {
+            Ok(_) => lock(&self.shared.sync).done(),
+            Err(error) => {
+                tracing::warn!(%error, reports = request.alloc.len(), "allocations could not be reported");
+                let now = Instant::now();
+                self.chance(|chance| lock(&self.shared.sync).failed(request.alloc, now, chance));
+            }
+        }
+    }
+}
