@@ -1,1 +1,23 @@
-//! For tests: a stand-in for the servers of a Nomad cluster.
+//! For tests: a stand-in for the servers of a Nomad cluster, faithful where a node looks.
+//!
+//! In: calls of nodes, over TCP or in memory; orders of a test ([`Cluster`]): place, stop, collect, purge, lose the leader, fail. Out: what
+//! stock servers would answer, and a record of what was asked. Must not know the side that it tests: only the codec, and the types of the
+//! messages, which are held against recordings of stock peers.
+//!
+//! - [`state`]: nodes, allocations and indexes. No waiting, no clock.
+//! - [`server`]: one server: methods, tokens, blocking queries, whom it forwards to.
+//! - [`cluster`]: several servers over one state, of which one leads; and what a test may do to them.
+//! - [`faults`]: what can be wrong with an answer.
+//! - [`lan`]: how nodes reach them.
+//!
+//! There is one state for all servers, as if Raft took no time; one that is to lag behind keeps a copy ([`Cluster::freeze`]).
+
+pub mod cluster;
+pub mod faults;
+pub mod lan;
+pub mod server;
+pub mod state;
+
+pub use cluster::{Cluster, Settings};
+pub use faults::Fault;
+pub use lan::Lan;

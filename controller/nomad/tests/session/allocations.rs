@@ -1,0 +1,162 @@
+//! Hearing which allocations there are, from servers that lag, lie and forget.
+
+use herdlet_nomad::wire::ClientStatus;
+use herdlet_nomad_server::{Cluster, Fault, Lan, Settings};
+use tokio::time::sleep;
+
+use crate::{
+    runner::Bench,
+    world::{identity, live, pool, ready, runs, seconds, within, world},
+};
+
+#[tokio::test(start_paused = true)]
+async fn allocations_come_change_and_go() {
+    let (cluster, living) = world(Settings::default()).await;
+    let (a, b) = (cluster.place(&living.id, "a"), cluster.place(&living.id, "b"));
+    runs(&cluster, &a).await;
+    runs(&cluster, &b).await;
+    cluster.stop(&a);
+    within(5, "it has stopped", || cluster.client_status(&a) == ClientStatus::Complete).await;
+    assert_eq!(living.bench.ids(), [a.clone(), b.clone()], "its status is kept");
+    cluster.write(|state| state.collect(&a));
+    within(5, "it is gone", || living.bench.ids() == [b.clone()]).await;
+    // Our own reports move the index, and nothing is fetched for them.
+    let fetched = cluster.seen("Alloc.GetAllocs").len();
+    living.report(&b, ClientStatus::Running, "news");
+    sleep(seconds(5)).await;
+    assert_eq!(cluster.seen("Alloc.GetAllocs").len(), fetched);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_read_never_stops_anything() {
+    let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
+    let first = live(pool(Lan::new(&cluster), &["s0", "s1", "s2"]), identity(1), Bench::default());
+    ready(&cluster, &first.id).await;
+    // All servers stay behind, with no allocations; the leader's own answers are what they should be.
+    (0..3).for_each(|server| cluster.freeze(server));
+    let ids = [cluster.place(&first.id, "a"), cluster.place(&first.id, "b")];
+    sleep(seconds(60)).await;
+    assert_eq!(first.bench.ids(), [], "nobody told of them");
+    (0..3).for_each(|server| cluster.thaw(server));
+    for id in &ids {
+        runs(&cluster, id).await;
+    }
+    // They lose what came last.
+    cluster.write(|state| (state.index, state.alloc_index) = (state.index + 10, state.alloc_index));
+    (0..3).for_each(|server| cluster.freeze(server));
+    for server in [0, 1, 2] {
+        cluster.fault("Node.GetClientAllocs", 3, &Fault::EmptyList(server));
+    }
+    sleep(seconds(600)).await;
+    assert_eq!((first.bench.ids(), first.bench.see(|seen| seen.removed.len())), (ids.to_vec(), 0));
+    (0..3).for_each(|server| cluster.thaw(server));
+    // The agent starts again while all servers but the leader are behind: the first question is for the leader.
+    let bench = first.end().await;
+    let third = cluster.place(&identity(1).id, "c");
+    cluster.lead(Some(1));
+    let second = live(pool(Lan::new(&cluster), &["s2"]), identity(1), bench);
+    runs(&cluster, &third).await;
+    assert_eq!((second.bench.ids().len(), second.bench.see(|seen| seen.removed.len())), (3, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_with_a_lower_index_is_ignored() {
+    let (cluster, living) = world(Settings::default()).await;
+    let id = cluster.place(&living.id, "job");
+    runs(&cluster, &id).await;
+    cluster.fault("Node.GetClientAllocs", 20, &Fault::EmptyList(3));
+    // It wakes up whoever waits.
+    living.report(&id, ClientStatus::Running, "x");
+    let before = cluster.seen("Node.GetClientAllocs").len();
+    sleep(seconds(60)).await;
+    assert_eq!(living.bench.ids(), [id]);
+    let asked = cluster.seen("Node.GetClientAllocs").len() - before;
+    assert!((20..=45).contains(&asked), "not without a pause: {asked}");
+    assert!(living.bench.see(|seen| seen.indexes.windows(2).all(|pair| pair[0] < pair[1])));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_index_of_zero_does_not_make_a_node_ask_without_pause() {
+    let cluster = Cluster::start(Settings::default());
+    cluster.fault("Node.GetClientAllocs", 30, &Fault::EmptyList(0));
+    let living = live(pool(Lan::new(&cluster), &["s0"]), identity(1), Bench::default());
+    sleep(seconds(20)).await;
+    assert!(!living.contact.borrow().is_listed);
+    let asked = cluster.seen("Node.GetClientAllocs").len();
+    assert!((9..=20).contains(&asked), "{asked}");
+    within(60, "a list counts", || living.contact.borrow().is_listed).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_deleted_while_the_agent_was_down_is_removed_at_its_start() {
+    let (cluster, living) = world(Settings::default()).await;
+    let (kept, gone) = (cluster.place(&living.id, "a"), cluster.place(&living.id, "b"));
+    runs(&cluster, &kept).await;
+    runs(&cluster, &gone).await;
+    let bench = living.end().await;
+    cluster.write(|state| state.collect(&gone));
+    let fetched = cluster.seen("Alloc.GetAllocs").len();
+    let second = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
+    within(5, "it is gone", || second.bench.ids() == [kept.clone()]).await;
+    assert_eq!(cluster.seen("Alloc.GetAllocs").len(), fetched, "what is known need not be fetched");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_missing_is_asked_for_again_and_nothing_is_applied_meanwhile() {
+    let (cluster, living) = world(Settings::default()).await;
+    let known = cluster.place(&living.id, "a");
+    runs(&cluster, &known).await;
+    let applied = living.bench.see(|seen| seen.indexes.len());
+    let expected = format!("{:08x}-0000-4000-8000-{:012x}", 2, 2);
+    cluster.fault("Alloc.GetAllocs", 1, &Fault::Missing(vec![expected.into()]));
+    let id = cluster.place(&living.id, "b");
+    sleep(seconds(25)).await;
+    assert_eq!((living.bench.ids().len(), living.bench.see(|seen| seen.indexes.len())), (1, applied));
+    runs(&cluster, &id).await;
+    // Collected between the list and the question.
+    let (c, d) = (cluster.place(&living.id, "c"), cluster.place(&living.id, "d"));
+    cluster.write(|state| state.collect(&c));
+    runs(&cluster, &d).await;
+    assert_eq!(living.bench.ids(), [known, id, d]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_gone_here_is_not_fetched_until_servers_change_it() {
+    let (cluster, living) = world(Settings::default()).await;
+    let (a, b) = (cluster.place(&living.id, "a"), cluster.place(&living.id, "b"));
+    runs(&cluster, &a).await;
+    runs(&cluster, &b).await;
+    // It was collected here, or could never be set up.
+    living.bench.see(|seen| seen.allocs.remove(&a));
+    let fetched = cluster.seen("Alloc.GetAllocs").len();
+    living.report(&b, ClientStatus::Running, "news");
+    sleep(seconds(400)).await;
+    assert_eq!((living.bench.ids(), cluster.seen("Alloc.GetAllocs").len()), (vec![b.clone()], fetched));
+    cluster.stop(&a);
+    within(5, "it is heard of", || living.bench.ids().len() == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_allocations_come_in_one_list() {
+    let (cluster, living) = world(Settings::default()).await;
+    let ids = cluster.place_many(&living.id, "job", 1_000);
+    cluster.until(|state| ids.iter().all(|id| state.allocs[id].client_status == ClientStatus::Running)).await;
+    assert_eq!(cluster.seen("Alloc.GetAllocs").len(), 4);
+    assert!(cluster.seen("Node.UpdateAlloc").len() <= 2);
+    let jobs: Vec<_> = living.bench.see(|seen| seen.allocs.values().map(|alloc| alloc.job.clone()).collect());
+    assert!(
+        jobs.windows(2).all(|pair| std::ptr::eq(pair[0].value(), pair[1].value())),
+        "they share their job"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn allocations_are_heard_of_though_answers_break_off() {
+    let (cluster, living) = world(Settings { servers: 2, ..Settings::default() }).await;
+    for fault in [Fault::Drop, Fault::Error("boom".to_owned()), Fault::Error("EOF".to_owned())] {
+        cluster.fault("Alloc.GetAllocs", 2, &fault);
+        cluster.fault("Node.GetClientAllocs", 2, &fault);
+        let id = cluster.place(&living.id, "job");
+        within(200, "it runs", || cluster.client_status(&id) == ClientStatus::Running).await;
+    }
+}

@@ -1,0 +1,203 @@
+//! Registering, heartbeats, and servers that fail.
+
+use std::{sync::Arc, time::Duration};
+
+use herdlet_nomad::wire::{ClientStatus, Eligibility, NodeEvent, NodeStatus};
+use herdlet_nomad_server::{Cluster, Fault, Lan, Settings};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    runner::Bench,
+    world::{described, identity, live, pool, ready, runs, seconds, within, world},
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_node_registers_and_is_ready() {
+    let begun = Instant::now();
+    let (cluster, living) = world(Settings::default()).await;
+    assert!(begun.elapsed() < seconds(11), "{:?}", begun.elapsed());
+    let contact = living.contact.borrow().clone();
+    assert!(contact.is_registered && contact.is_in_reach && contact.has_leader && contact.is_listed);
+    assert_eq!((contact.servers, contact.nodes), (1, 1));
+    assert!(contact.last.is_some() && contact.ttl >= seconds(10) && contact.ttl < seconds(20));
+    let node = cluster.read(|state| state.nodes[&living.id].node.clone());
+    assert_eq!(node.attributes["nomad.version"], "1.6.5");
+    assert_eq!(node.scheduling_eligibility, Eligibility::Eligible);
+    living.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_over_an_hour_are_as_many_as_the_ttl_says() {
+    let (cluster, living) = world(Settings::default()).await;
+    let begun = Instant::now();
+    let before = cluster.seen("Node.UpdateStatus").len();
+    for number in 0..60 {
+        // Other calls succeed all the time: they are no reason for a heartbeat.
+        let id = cluster.place(&living.id, "job");
+        runs(&cluster, &id).await;
+        living.report(&id, ClientStatus::Running, &number.to_string());
+        sleep(seconds(50)).await;
+    }
+    let took = begun.elapsed().as_secs();
+    let beats = (cluster.seen("Node.UpdateStatus").len() - before) as u64;
+    assert!((took / 20..=took / 10 + 1).contains(&beats), "{beats} in {took} s");
+    let beats = cluster.seen("Node.UpdateStatus");
+    for pair in beats.windows(2) {
+        let between = pair[1].at - pair[0].at;
+        assert!(between >= seconds(10) && between < seconds(21), "{between:?}");
+    }
+    assert_eq!(cluster.seen("Node.Register").len(), 1);
+    assert_eq!(cluster.status(&living.id), Some(NodeStatus::Ready));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purged_node_registers_again() {
+    for tokens in [false, true] {
+        let (cluster, living) = world(Settings { tokens, ..Settings::default() }).await;
+        cluster.write(|state| state.purge(&living.id));
+        assert_eq!(cluster.status(&living.id), None);
+        ready(&cluster, &living.id).await;
+        assert_eq!(
+            cluster.seen("Node.Register").len(),
+            if tokens { 3 } else { 2 },
+            "denied by its token once"
+        );
+        let id = cluster.place(&living.id, "job");
+        runs(&cluster, &id).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_secret_is_refused_and_tried_again() {
+    let (cluster, living) = world(Settings::default()).await;
+    living.end().await;
+    let thief = herdlet_nomad::identity::Identity { secret: "other".into(), ..identity(1) };
+    let lan = Lan::new(&cluster);
+    let second = live(pool(lan, &["s0"]), thief, Bench::default());
+    sleep(seconds(100)).await;
+    let tries = cluster.seen("Node.Register").len() - 1;
+    assert!((3..=7).contains(&tries), "{tries}");
+    assert!(!second.contact.borrow().is_registered && !second.contact.borrow().is_in_reach);
+    assert_eq!(
+        cluster
+            .seen("Node.GetClientAllocs")
+            .iter()
+            .filter(|seen| seen.at > Instant::now() - seconds(90))
+            .count(),
+        0
+    );
+    second.end().await;
+    // Who had registered before, and is told so when it asks for allocations, registers again.
+    let third = live(pool(Lan::new(&cluster), &["s0"]), identity(1), Bench::default());
+    ready(&cluster, &third.id).await;
+    let before = cluster.seen("Node.Register").len();
+    cluster.fault("Node.GetClientAllocs", 1, &Fault::Error("node secret ID does not match".to_owned()));
+    let _ = cluster.place(&third.id, "job");
+    let id = cluster.place(&third.id, "job");
+    runs(&cluster, &id).await;
+    within(120, "it registers", || cluster.seen("Node.Register").len() > before || before == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_list_of_servers_is_replaced_by_what_they_tell() {
+    let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
+    let pool = pool(Lan::new(&cluster), &["s0"]);
+    let living = live(Arc::clone(&pool), identity(1), Bench::default());
+    ready(&cluster, &living.id).await;
+    assert_eq!(pool.servers().len(), 3);
+    cluster.set_addresses(vec!["s2:4647".to_owned()]);
+    sleep(seconds(25)).await;
+    assert_eq!(pool.servers(), ["s2:4647".parse().unwrap()]);
+    sleep(seconds(25)).await;
+    assert_eq!(cluster.seen("Node.UpdateStatus").last().unwrap().server, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_goes_down_is_left_for_another_before_the_ttl_is_over() {
+    let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
+    let living = live(pool(Lan::new(&cluster), &["s0", "s1", "s2"]), identity(1), Bench::default());
+    ready(&cluster, &living.id).await;
+    let used = cluster.seen("Node.UpdateStatus").last().unwrap().server;
+    cluster.set_down(used, true);
+    let id = cluster.place(&living.id, "job");
+    runs(&cluster, &id).await;
+    sleep(seconds(60)).await;
+    assert_eq!(cluster.status(&living.id), Some(NodeStatus::Ready));
+    assert_eq!(living.bench.see(|seen| seen.again), 1, "only at the beginning");
+    assert_ne!(cluster.seen("Node.UpdateStatus").last().unwrap().server, used);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_without_a_leader_stops_nothing_and_is_waited_for() {
+    let (cluster, living) = world(Settings { servers: 3, ..Settings::default() }).await;
+    let id = cluster.place(&living.id, "job");
+    runs(&cluster, &id).await;
+    cluster.lead(None);
+    living.report(&id, ClientStatus::Running, "meanwhile");
+    let before = cluster.seen("Node.UpdateStatus").len();
+    sleep(seconds(300)).await;
+    let tries = cluster.seen("Node.UpdateStatus").len() - before;
+    assert!((5..=60).contains(&tries), "{tries}");
+    assert!(living.contact.borrow().is_registered && !living.contact.borrow().is_in_reach);
+    assert!(living.contact.borrow().wants_servers > 0);
+    assert_eq!(living.bench.ids(), std::slice::from_ref(&id));
+    cluster.lead(Some(2));
+    let described = |text: &str| cluster.alloc(&id).unwrap().client_description == text;
+    within(60, "the report comes", || described("meanwhile")).await;
+    ready(&cluster, &living.id).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_changes_at_a_node_is_told_at_once_and_heartbeats_go_on() {
+    let (cluster, living) = world(Settings::default()).await;
+    let registrations = || cluster.seen("Node.Register").len();
+    for number in 0..5 {
+        let mut node = described();
+        node.meta.insert("number".to_owned(), number.to_string());
+        living.node.send_replace(Arc::new(node));
+        sleep(Duration::from_millis(200)).await;
+    }
+    sleep(seconds(12)).await;
+    assert_eq!(registrations(), 2, "once for all");
+    assert_eq!(cluster.read(|state| state.nodes[&living.id].node.meta["number"].clone()), "4");
+    // A description that servers refuse.
+    let mut node = described();
+    node.datacenter.clear();
+    living.node.send_replace(Arc::new(node));
+    sleep(seconds(200)).await;
+    assert_eq!(cluster.status(&living.id), Some(NodeStatus::Ready));
+    assert!(registrations() >= 6);
+    living.node.send_replace(Arc::new(described()));
+    within(60, "it is told", || cluster.read(|state| state.nodes[&living.id].node.meta.is_empty())).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_out_of_reach_comes_back_with_what_still_runs() {
+    for outlive in [true, false] {
+        let (cluster, living) = world(Settings { outlive, ..Settings::default() }).await;
+        let id = cluster.place(&living.id, "job");
+        runs(&cluster, &id).await;
+        cluster.set_down(0, true);
+        within(60, "it is missed", || cluster.status(&living.id) != Some(NodeStatus::Ready)).await;
+        let expected = if outlive { ClientStatus::Unknown } else { ClientStatus::Lost };
+        assert_eq!(cluster.client_status(&id), expected);
+        assert_eq!(living.bench.ids(), std::slice::from_ref(&id), "it runs on");
+        cluster.set_down(0, false);
+        ready(&cluster, &living.id).await;
+        let expected = if outlive { ClientStatus::Running } else { ClientStatus::Complete };
+        within(30, "it is told", || cluster.client_status(&id) == expected).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_events_are_told_together_and_again_if_that_failed() {
+    let (cluster, living) = world(Settings::default()).await;
+    cluster.fault("Node.EmitEvents", 1, &Fault::Error("boom".to_owned()));
+    for number in 0..12 {
+        living.reports.event(NodeEvent { message: number.to_string(), ..NodeEvent::default() });
+    }
+    let told = || cluster.read(|state| state.nodes[&living.id].events.len());
+    within(30, "they are told", || told() == 10).await;
+    assert_eq!(cluster.seen("Node.EmitEvents").len(), 2);
+    assert_eq!(cluster.read(|state| state.nodes[&living.id].events[0].message.clone()), "2");
+}

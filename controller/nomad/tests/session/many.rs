@@ -1,0 +1,62 @@
+//! Many nodes in one process, and what each of them costs.
+
+use herdlet_nomad::wire::{ClientStatus, NodeStatus};
+use herdlet_nomad_server::{
+    Cluster, Lan, Settings,
+    state::{State, job},
+};
+use tokio::time::sleep;
+
+use crate::{
+    runner::Bench,
+    world::{Living, identity, live, pool, seconds},
+};
+
+/// Bytes of memory that this process has.
+fn memory() -> usize {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = text.lines().find(|line| line.starts_with("Rss:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+fn tasks() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
+}
+
+/// What is measured is both sides: the stand-in has its part of every connection. `HERDLET_TEST_NODES` for more than 200.
+#[tokio::test(start_paused = true)]
+async fn many_nodes_live_in_one_process() {
+    let count = std::env::var("HERDLET_TEST_NODES").ok().map_or(200, |count| count.parse().unwrap());
+    let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
+    cluster.forget_calls();
+    let (memory_before, tasks_before) = (memory(), tasks());
+    let nodes: Vec<Living> = (1..=count)
+        .map(|number| {
+            let pool = pool(Lan::new(&cluster), &["s0", "s1", "s2"]);
+            live(pool, identity(number), Bench::default())
+        })
+        .collect();
+    let all = |status: NodeStatus| {
+        move |state: &State| {
+            state.nodes.len() == count && state.nodes.values().all(|stored| stored.node.status == status)
+        }
+    };
+    cluster.until(all(NodeStatus::Ready)).await;
+    let (idle, idle_tasks) = (memory(), tasks());
+    let job = job("job");
+    let ids: Vec<_> = cluster.write(|state| {
+        let slots = nodes.iter().flat_map(|node| std::iter::repeat_n(&node.id, 10));
+        slots.map(|node| state.place(node, &job, "group")).collect()
+    });
+    cluster.until(|state| ids.iter().all(|id| state.allocs[id].client_status == ClientStatus::Running)).await;
+    sleep(seconds(120)).await;
+    assert!(cluster.read(all(NodeStatus::Ready)), "all heartbeats were in time");
+    assert!(ids.iter().all(|id| cluster.reports(id) == [ClientStatus::Running]), "each was told once");
+    let each = |bytes: usize| bytes.saturating_sub(memory_before) / 1024 / count;
+    println!(
+        "{count} nodes: {} KiB each idle, {} KiB each with 10 allocations; {} tasks each, both sides",
+        each(idle),
+        each(memory()),
+        (idle_tasks - tasks_before) as f64 / count as f64,
+    );
+}

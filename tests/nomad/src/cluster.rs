@@ -1,0 +1,266 @@
+//! Several servers over one state, and what a test may do to them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use herdlet_nomad::wire::{AllocId, Allocation, ClientStatus, DesiredStatus, NodeId, NodeStatus};
+use tokio::{sync::watch, time::Instant};
+
+use crate::{
+    faults::{Fault, Faults},
+    server::Server,
+    state::{State, job},
+};
+
+/// What kind of servers they are.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How many.
+    pub servers: usize,
+    /// Heartbeats are wanted after this time, and up to as much again.
+    pub ttl_min: Duration,
+    /// How much later they may come.
+    pub grace: Duration,
+    /// Allocations outlive that their node is out of reach (`disconnect`).
+    pub outlive: bool,
+    /// Tokens are asked for as from 1.11 on; else as up to 1.4.
+    pub tokens: bool,
+    /// How long updates are gathered.
+    pub gather: Duration,
+    /// How long a call waits for a leader.
+    pub hold: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            servers: 1,
+            ttl_min: seconds(10),
+            grace: seconds(10),
+            outlive: false,
+            tokens: false,
+            gather: Duration::from_millis(50),
+            hold: seconds(5),
+        }
+    }
+}
+
+/// How long a leader that is new waits for nodes.
+const FAILOVER: Duration = Duration::from_secs(300);
+
+/// A call that came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// When.
+    pub at: Instant,
+    /// To which server.
+    pub server: usize,
+    /// Its method.
+    pub method: String,
+}
+
+/// The servers. Clones are one and the same.
+#[derive(Debug, Clone)]
+pub struct Cluster(pub(crate) Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) settings: Settings,
+    pub(crate) state: Mutex<State>,
+    /// Of the state: whoever waits for a change looks at it.
+    pub(crate) index: watch::Sender<u64>,
+    pub(crate) leader: watch::Sender<Option<usize>>,
+    pub(crate) addresses: Mutex<Vec<String>>,
+    pub(crate) frozen: Mutex<BTreeMap<usize, State>>,
+    pub(crate) down: watch::Sender<Vec<bool>>,
+    faults: Mutex<Faults>,
+    seen: Mutex<Vec<Seen>>,
+    is_quiet: AtomicBool,
+}
+
+impl Cluster {
+    /// Starts them, on the present runtime. The first one leads.
+    #[must_use]
+    pub fn start(settings: Settings) -> Self {
+        let inner = Arc::new(Inner {
+            addresses: Mutex::new((0..settings.servers).map(|server| format!("s{server}:4647")).collect()),
+            down: watch::Sender::new(vec![false; settings.servers]),
+            settings,
+            state: Mutex::default(),
+            index: watch::Sender::new(1),
+            leader: watch::Sender::new(Some(0)),
+            frozen: Mutex::default(),
+            faults: Mutex::default(),
+            seen: Mutex::default(),
+            is_quiet: AtomicBool::new(false),
+        });
+        tokio::spawn(miss_heartbeats(Arc::downgrade(&inner)));
+        Self(inner)
+    }
+
+    /// One of the servers, to be called.
+    #[must_use]
+    pub fn server(&self, number: usize) -> Arc<Server> {
+        Arc::new(Server { number, cluster: Arc::clone(&self.0) })
+    }
+
+    /// What the servers tell of their addresses.
+    pub fn set_addresses(&self, addresses: Vec<String>) {
+        *lock(&self.0.addresses) = addresses;
+    }
+
+    /// Another server leads, or none. A new leader waits for all nodes anew.
+    pub fn lead(&self, server: Option<usize>) {
+        if server.is_some() {
+            self.0.write(|state| state.wait_for_nodes(Instant::now() + FAILOVER));
+        }
+        self.0.leader.send_replace(server);
+    }
+
+    /// A server stays behind with what it knows now.
+    pub fn freeze(&self, server: usize) {
+        let state = lock(&self.0.state).clone();
+        lock(&self.0.frozen).insert(server, state);
+    }
+
+    /// It knows all again.
+    pub fn thaw(&self, server: usize) {
+        lock(&self.0.frozen).remove(&server);
+        self.0.index.send_modify(|_| {});
+    }
+
+    /// A server is not in reach, or is again. Connections to it break.
+    pub fn set_down(&self, server: usize, is_down: bool) {
+        self.0.down.send_modify(|down| down[server] = is_down);
+    }
+
+    /// The next calls of a method go wrong.
+    pub fn fault(&self, method: &str, times: usize, fault: &Fault) {
+        lock(&self.0.faults).add(method, times, fault);
+    }
+
+    /// Everything goes well again.
+    pub fn no_faults(&self) {
+        lock(&self.0.faults).clear();
+    }
+
+    /// Gives a node an allocation of a job with this id.
+    #[must_use]
+    pub fn place(&self, node: &NodeId, job_id: &str) -> AllocId {
+        self.0.write(|state| state.place(node, &job(job_id), "group"))
+    }
+
+    /// Gives a node many of them, in one change.
+    #[must_use]
+    pub fn place_many(&self, node: &NodeId, job_id: &str, count: usize) -> Vec<AllocId> {
+        let job = job(job_id);
+        self.0.write(|state| (0..count).map(|_| state.place(node, &job, "group")).collect())
+    }
+
+    /// Stops an allocation.
+    pub fn stop(&self, id: &AllocId) {
+        self.0.write(|state| state.change(id, |alloc| alloc.desired_status = DesiredStatus::Stop));
+    }
+
+    /// Changes the state in any way.
+    pub fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        self.0.write(change)
+    }
+
+    /// Looks at the state.
+    pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&lock(&self.0.state))
+    }
+
+    /// How a node is; none: it isn't known.
+    #[must_use]
+    pub fn status(&self, node: &NodeId) -> Option<NodeStatus> {
+        self.read(|state| state.nodes.get(node).map(|stored| stored.node.status.clone()))
+    }
+
+    /// An allocation as it is stored.
+    #[must_use]
+    pub fn alloc(&self, id: &AllocId) -> Option<Allocation> {
+        self.read(|state| state.allocs.get(id).cloned())
+    }
+
+    /// How an allocation is, as far as servers know.
+    #[must_use]
+    pub fn client_status(&self, id: &AllocId) -> ClientStatus {
+        self.alloc(id).map(|alloc| alloc.client_status).unwrap_or_default()
+    }
+
+    /// All reports on an allocation that were taken.
+    #[must_use]
+    pub fn reports(&self, id: &AllocId) -> Vec<ClientStatus> {
+        self.read(|state| state.reports.get(id).cloned().unwrap_or_default())
+    }
+
+    /// Waits until the state is as wanted.
+    pub async fn until(&self, wanted: impl Fn(&State) -> bool) {
+        let mut index = self.0.index.subscribe();
+        while !wanted(&lock(&self.0.state)) {
+            if index.changed().await.is_err() {
+                break;
+            }
+        }
+    }
+
+    /// Calls of a method that came, with those that failed.
+    #[must_use]
+    pub fn seen(&self, method: &str) -> Vec<Seen> {
+        lock(&self.0.seen).iter().filter(|seen| seen.method == method).cloned().collect()
+    }
+
+    /// Remembers no calls from now on.
+    pub fn forget_calls(&self) {
+        self.0.is_quiet.store(true, Ordering::Relaxed);
+        lock(&self.0.seen).clear();
+    }
+}
+
+impl Inner {
+    pub(crate) fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let (done, index) = {
+            let mut state = lock(&self.state);
+            (change(&mut state), state.index)
+        };
+        self.index.send_replace(index);
+        done
+    }
+
+    pub(crate) fn see(&self, server: usize, method: &str) -> Option<Fault> {
+        if !self.is_quiet.load(Ordering::Relaxed) {
+            lock(&self.seen).push(Seen { at: Instant::now(), server, method: method.to_owned() });
+        }
+        lock(&self.faults).next(method)
+    }
+}
+
+/// The leader looks at nodes twice a second, as long as there is a cluster.
+async fn miss_heartbeats(cluster: Weak<Inner>) {
+    while let Some(cluster) = cluster.upgrade() {
+        let is_led = cluster.leader.borrow().is_some();
+        let is_late = {
+            let mut state = lock(&cluster.state);
+            let is_late = is_led && state.expire(Instant::now(), cluster.settings.outlive);
+            is_late.then_some(state.index)
+        };
+        if let Some(index) = is_late {
+            cluster.index.send_replace(index);
+        }
+        drop(cluster);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,301 @@
+//! What servers know: nodes, allocations, and the index at which each was changed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use herdlet_nomad::wire::{
+    AllocId, AllocReport, Allocation, ClientStatus, DesiredStatus, Eligibility, Job, Node, NodeEvent, NodeId,
+    NodeStatus,
+};
+use herdlet_rpc::codec::Value;
+use tokio::time::Instant;
+
+/// All of it. A clone is what a server knows that lags behind.
+#[derive(Debug, Clone)]
+pub struct State {
+    /// Of the last change.
+    pub index: u64,
+    /// Of the last change of any allocation.
+    pub alloc_index: u64,
+    /// All nodes.
+    pub nodes: BTreeMap<NodeId, Stored>,
+    /// All allocations.
+    pub allocs: BTreeMap<AllocId, Allocation>,
+    /// How often each allocation was reported on, in a call that counted.
+    pub reports: BTreeMap<AllocId, Vec<ClientStatus>>,
+    by_node: BTreeMap<NodeId, BTreeSet<AllocId>>,
+    /// When an allocation of a node was forgotten last.
+    collected: BTreeMap<NodeId, u64>,
+    made: u64,
+}
+
+/// A node as it is stored.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// The node.
+    pub node: Node,
+    /// When it counts as lost.
+    pub deadline: Instant,
+    /// What it has told of.
+    pub events: Vec<NodeEvent>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            index: 1,
+            alloc_index: 1,
+            nodes: BTreeMap::new(),
+            allocs: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            by_node: BTreeMap::new(),
+            collected: BTreeMap::new(),
+            made: 0,
+        }
+    }
+}
+
+impl State {
+    fn next(&mut self) -> u64 {
+        self.index += 1;
+        self.index
+    }
+
+    /// `Node.Register`.
+    ///
+    /// # Errors
+    /// In the words of stock servers.
+    pub fn register(&mut self, mut node: Node, deadline: Instant) -> Result<u64, String> {
+        let missing = |what: &str| Err(format!("missing {what} for client registration"));
+        if node.id.as_str().is_empty() {
+            return missing("node ID");
+        }
+        if node.datacenter.is_empty() {
+            return missing("datacenter");
+        }
+        if node.name.is_empty() {
+            return missing("node name");
+        }
+        if node.attributes.is_empty() {
+            return missing("attributes");
+        }
+        if node.secret_id.is_empty() {
+            return missing("node secret ID");
+        }
+        match node.status {
+            NodeStatus::Unsaid => node.status = NodeStatus::Initializing,
+            NodeStatus::Initializing | NodeStatus::Ready | NodeStatus::Down | NodeStatus::Disconnected => {}
+            NodeStatus::Other(_) => return Err("invalid status for node".to_owned()),
+        }
+        if node.scheduling_eligibility == Eligibility::Unsaid {
+            node.scheduling_eligibility = Eligibility::Eligible;
+        }
+        let mut events = Vec::new();
+        if let Some(stored) = self.nodes.get(&node.id) {
+            if stored.node.secret_id != node.secret_id {
+                return Err("node secret ID does not match. Not registering node.".to_owned());
+            }
+            node.status = stored.node.status.clone();
+            node.scheduling_eligibility = stored.node.scheduling_eligibility.clone();
+            node.create_index = stored.node.create_index;
+            node.last_missed_heartbeat_index = stored.node.last_missed_heartbeat_index;
+            node.last_alloc_update_index = stored.node.last_alloc_update_index;
+            events.clone_from(&stored.events);
+        }
+        let index = self.next();
+        node.modify_index = index;
+        if node.create_index == 0 {
+            node.create_index = index;
+        }
+        self.nodes.insert(node.id.clone(), Stored { node, deadline, events });
+        Ok(index)
+    }
+
+    /// `Node.UpdateStatus` with `ready`: the index, zero where the status stays as it is.
+    ///
+    /// # Errors
+    /// In the words of stock servers.
+    pub fn heartbeat(&mut self, id: &NodeId, deadline: Instant) -> Result<u64, String> {
+        let lives = self.of(id).any(|alloc| !is_over(alloc));
+        let Some(stored) = self.nodes.get_mut(id) else { return Err("node not found".to_owned()) };
+        stored.deadline = deadline;
+        let node = &mut stored.node;
+        let is_told = node.last_missed_heartbeat_index == 0
+            || node.last_alloc_update_index > node.last_missed_heartbeat_index;
+        let status = match &node.status {
+            NodeStatus::Initializing if !lives || is_told => NodeStatus::Ready,
+            NodeStatus::Down => NodeStatus::Ready,
+            NodeStatus::Disconnected => NodeStatus::Initializing,
+            same @ (NodeStatus::Unsaid
+            | NodeStatus::Initializing
+            | NodeStatus::Ready
+            | NodeStatus::Other(_)) => same.clone(),
+        };
+        if status == node.status {
+            return Ok(0);
+        }
+        node.status = status;
+        let index = self.next();
+        if let Some(stored) = self.nodes.get_mut(id) {
+            stored.node.modify_index = index;
+        }
+        Ok(index)
+    }
+
+    /// Nodes whose heartbeats have not come. Their allocations are lost, or unknown where they `outlive` that. True: there were some.
+    pub fn expire(&mut self, now: Instant, outlive: bool) -> bool {
+        let is_late = |stored: &&Stored| match stored.node.status {
+            NodeStatus::Ready | NodeStatus::Initializing => stored.deadline <= now,
+            NodeStatus::Unsaid | NodeStatus::Down | NodeStatus::Disconnected | NodeStatus::Other(_) => false,
+        };
+        let late: Vec<_> = self.nodes.values().filter(is_late).map(|stored| stored.node.id.clone()).collect();
+        for id in &late {
+            let index = self.next();
+            let lives = self.of(id).any(|alloc| !is_over(alloc));
+            if let Some(Stored { node, .. }) = self.nodes.get_mut(id) {
+                node.status = if lives && outlive { NodeStatus::Disconnected } else { NodeStatus::Down };
+                node.modify_index = index;
+                node.last_missed_heartbeat_index = index;
+            }
+            let ids: Vec<_> =
+                self.of(id).filter(|alloc| !is_over(alloc)).map(|alloc| alloc.id.clone()).collect();
+            for alloc in ids {
+                self.change(&alloc, |alloc| {
+                    if outlive {
+                        alloc.client_status = ClientStatus::Unknown;
+                    } else {
+                        alloc.client_status = ClientStatus::Lost;
+                        alloc.desired_status = DesiredStatus::Stop;
+                    }
+                });
+            }
+        }
+        !late.is_empty()
+    }
+
+    /// Allocations of a node.
+    pub fn of<'a>(&'a self, node: &NodeId) -> impl Iterator<Item = &'a Allocation> {
+        let ids = self.by_node.get(node).into_iter().flatten();
+        ids.filter_map(|id| self.allocs.get(id))
+    }
+
+    /// When anything of a node's allocations has changed last.
+    #[must_use]
+    pub fn index_of(&self, node: &NodeId) -> u64 {
+        let changed = self.of(node).map(|alloc| alloc.modify_index).max();
+        changed.map_or(self.alloc_index, |index| index.max(self.collected.get(node).copied().unwrap_or(0)))
+    }
+
+    /// `Node.UpdateAlloc`, from a node that may.
+    pub fn update(&mut self, node: &NodeId, reports: Vec<AllocReport>) -> u64 {
+        let index = self.next();
+        self.alloc_index = index;
+        if let Some(stored) = self.nodes.get_mut(node) {
+            stored.node.last_alloc_update_index = index;
+        }
+        for report in reports {
+            self.reports.entry(report.id.clone()).or_default().push(report.client_status.clone());
+            let Some(alloc) = self.allocs.get_mut(&report.id) else { continue };
+            alloc.client_status = report.client_status;
+            alloc.client_description = report.client_description;
+            alloc.task_states = report.task_states;
+            alloc.network_status = report.network_status;
+            if let Some(health) = report.deployment_status {
+                let canary = alloc.deployment_status.as_ref().is_some_and(|known| known.canary);
+                alloc.deployment_status =
+                    Some(herdlet_nomad::wire::alloc::DeploymentStatus { canary, ..health });
+            }
+            alloc.modify_index = index;
+        }
+        index
+    }
+
+    /// Gives a node a new allocation of a job.
+    pub fn place(&mut self, node: &NodeId, job: &Job, group: &str) -> AllocId {
+        let index = self.next();
+        self.alloc_index = index;
+        self.made += 1;
+        let id = AllocId::from(format!("{:08x}-0000-4000-8000-{:012x}", self.made, self.made));
+        let alloc = Allocation {
+            id: id.clone(),
+            namespace: "default".to_owned(),
+            name: format!("{}.{group}[0]", job.id()),
+            node_id: node.clone(),
+            job_id: job.id().to_owned(),
+            job: job.clone(),
+            task_group: group.to_owned(),
+            desired_status: DesiredStatus::Run,
+            client_status: ClientStatus::Pending,
+            create_index: index,
+            modify_index: index,
+            alloc_modify_index: index,
+            ..Allocation::default()
+        };
+        self.by_node.entry(node.clone()).or_default().insert(id.clone());
+        self.allocs.insert(id.clone(), alloc);
+        id
+    }
+
+    /// Changes an allocation, as servers do.
+    pub fn change(&mut self, id: &AllocId, change: impl FnOnce(&mut Allocation)) {
+        let index = self.next();
+        self.alloc_index = index;
+        if let Some(alloc) = self.allocs.get_mut(id) {
+            change(alloc);
+            (alloc.modify_index, alloc.alloc_modify_index) = (index, index);
+        }
+    }
+
+    /// Forgets an allocation.
+    pub fn collect(&mut self, id: &AllocId) {
+        self.alloc_index = self.next();
+        if let Some(alloc) = self.allocs.remove(id)
+            && let Some(ids) = self.by_node.get_mut(&alloc.node_id)
+        {
+            ids.remove(id);
+            self.collected.insert(alloc.node_id, self.alloc_index);
+        }
+    }
+
+    /// Another leader begins: it gives every node so much time.
+    pub fn wait_for_nodes(&mut self, until: Instant) {
+        self.nodes.values_mut().for_each(|stored| stored.deadline = until);
+    }
+
+    /// Forgets a node. Its allocations are lost.
+    pub fn purge(&mut self, id: &NodeId) {
+        self.next();
+        self.nodes.remove(id);
+    }
+}
+
+/// Whether an allocation is over, for its node or for the servers.
+#[must_use]
+pub fn is_over(alloc: &Allocation) -> bool {
+    alloc.client_status.is_terminal() || alloc.desired_status.is_terminal()
+}
+
+/// A job with a task.
+#[must_use]
+pub fn job(id: &str) -> Job {
+    let text = |text: &str| Value::Text(text.to_owned());
+    let map = |entries: &[(&str, Value)]| {
+        Value::Map(entries.iter().map(|(key, value)| (text(key), value.clone())).collect())
+    };
+    let task = map(&[("Name", text("main")), ("Driver", text("mock")), ("Config", map(&[]))]);
+    let group = map(&[("Name", text("group")), ("Tasks", Value::List(vec![task]))]);
+    Job::new(map(&[
+        ("ID", text(id)),
+        ("Type", text("service")),
+        ("JobModifyIndex", Value::Uint(1)),
+        ("TaskGroups", Value::List(vec![group])),
+    ]))
+}
+
+/// The time after which a heartbeat is missed: what the node was told, and the servers' patience.
+#[must_use]
+pub fn deadline(now: Instant, ttl: Duration, grace: Duration) -> Instant {
+    now + ttl + grace
+}
