@@ -111,6 +111,23 @@ fn the_rpc_stands_alone() {
 }
 
 #[test]
+fn being_a_node_needs_only_the_rpc() {
+    let used = table_keys("controller/nomad/Cargo.toml", "[dependencies]");
+    let ours: Vec<_> = used.iter().filter(|name| name.starts_with("herdlet")).collect();
+    assert_eq!(ours, ["herdlet-rpc"], "how allocations run is for whoever is behind the seam");
+    let words =
+        ["Instant::now", "SystemTime", "Chance::new", "async ", ".await", "Pool", "tokio::spawn", "std::fs"];
+    let decisions = sources("controller/nomad/src/decide");
+    let decisions: Vec<_> = decisions.into_iter().filter(|(name, _)| !name.ends_with("tests.rs")).collect();
+    let code = decisions.into_iter().map(|(name, text)| {
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+        (name, text)
+    });
+    let why = "when and what is decided without a clock, chance or IO";
+    nowhere(&code.collect::<Vec<_>>(), &words, why);
+}
+
+#[test]
 fn every_file_says_what_it_is_for_and_stays_short() {
     let mut broken = Vec::new();
     for folder in ["api-types", "controller", "tests"] {
