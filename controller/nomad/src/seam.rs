@@ -57,7 +57,7 @@ pub struct Desired {
     /// New, or changed by servers since they were handed over. One whose [`desired_status`](Allocation::desired_status) is terminal is to
     /// be stopped. One whose [`client_status`](Allocation::client_status) is `unknown` goes on, and how it is has to be reported again.
     pub changed: Vec<Changed>,
-    /// The servers have forgotten them: whatever is left of them goes.
+    /// The servers have forgotten them: whatever is left of them goes. Some may never have been handed over, since they can't be read.
     pub removed: Vec<AllocId>,
 }
 

@@ -15,6 +15,7 @@ use herdlet_nomad::wire::{
 };
 use herdlet_rpc::{
     Service,
+    codec::Value,
     error::Refusal,
     framed::Framed,
     mux::Io,
@@ -171,6 +172,13 @@ impl Server {
         let (mut meta, (table, allocs)) = reply.await?;
         if allocs.is_empty() {
             meta.index = table;
+        }
+        let unreadable = lock(&self.cluster.state).unreadable.clone();
+        if allocs.iter().any(|alloc| unreadable.contains(&alloc.id)) {
+            // A list where there should be an index.
+            let text = |text: &str| Value::Text(text.to_owned());
+            let alloc = Value::Map(vec![(text("CreateIndex"), Value::List(vec![Value::Bool(true)]))]);
+            return answer(&Value::Map(vec![(text("Allocs"), Value::List(vec![alloc]))]));
         }
         answer(&AllocsResponse { allocs, meta })
     }

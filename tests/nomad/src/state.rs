@@ -25,6 +25,8 @@ pub struct State {
     pub allocs: BTreeMap<AllocId, Allocation>,
     /// How often each allocation was reported on, in a call that counted.
     pub reports: BTreeMap<AllocId, Vec<ClientStatus>>,
+    /// Allocations that are sent with something in them that nobody can read.
+    pub unreadable: BTreeSet<AllocId>,
     by_node: BTreeMap<NodeId, BTreeSet<AllocId>>,
     /// When an allocation of a node was forgotten last.
     collected: BTreeMap<NodeId, u64>,
@@ -50,6 +52,7 @@ impl Default for State {
             nodes: BTreeMap::new(),
             allocs: BTreeMap::new(),
             reports: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
             by_node: BTreeMap::new(),
             collected: BTreeMap::new(),
             made: 0,

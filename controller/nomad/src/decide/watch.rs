@@ -10,16 +10,20 @@
 //!   before. So no server that lags behind, and none that has lost its state, can take something back.
 //! - An allocation is fetched when servers have changed it since it was handed over last. What became of it then makes no difference: one
 //!   that could not be set up, or whose directory was collected here, is not fetched again for that.
+//! - One that can't be read is found by halving batches, and reported as failed: it holds up no other.
 //! - What is gone is found by comparing with a whole list, never told by a message that could be missed.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use herdlet_rpc::pool::{Chance, jitter};
+use herdlet_rpc::{
+    error::{CallError, MessageError},
+    pool::{Chance, jitter},
+};
 
 use crate::{
     seam::{Changed, Desired},
     wire::{
-        AllocId, Allocation, Secret,
+        AllocId, AllocReport, Allocation, ClientStatus, Secret,
         queries::{AllocsResponse, ClientAllocsResponse},
     },
 };
@@ -144,10 +148,25 @@ impl Listing {
 
     /// What has to be fetched.
     pub fn batches(&self) -> impl Iterator<Item = Batch> {
-        self.fetch.chunks(BATCH).map(|ids| {
-            let newest = ids.iter().filter_map(|id| self.allocs.get(id)).max().copied();
-            Batch { ids: ids.to_vec(), index: newest.unwrap_or_default().saturating_sub(1) }
-        })
+        self.fetch.chunks(BATCH).map(|ids| self.batch(ids))
+    }
+
+    /// A batch in two, since something in it can't be read. None: it is that one allocation.
+    #[must_use]
+    pub fn halves(&self, batch: &Batch) -> Option<[Batch; 2]> {
+        let (one, other) = batch.ids.split_at(batch.ids.len() / 2);
+        (!one.is_empty()).then(|| [self.batch(one), self.batch(other)])
+    }
+
+    /// When servers have changed an allocation last.
+    #[must_use]
+    pub fn index_of(&self, id: &AllocId) -> u64 {
+        self.allocs.get(id).copied().unwrap_or_default()
+    }
+
+    fn batch(&self, ids: &[AllocId]) -> Batch {
+        let newest = ids.iter().map(|id| self.index_of(id)).max();
+        Batch { ids: ids.to_vec(), index: newest.unwrap_or_default().saturating_sub(1) }
     }
 
     /// The allocations of a batch, if all are there and none is older than listed.
@@ -170,6 +189,19 @@ impl Listing {
             None => Ok(allocs),
         }
     }
+}
+
+/// What is reported of an allocation that can't be read, and so not be run either.
+#[must_use]
+pub fn unreadable(id: AllocId, error: &CallError) -> AllocReport {
+    let client_description = format!("Unable to add allocation due to error: failed to {error}");
+    AllocReport { id, client_status: ClientStatus::Failed, client_description, ..AllocReport::default() }
+}
+
+/// Whether an answer has come and can't be read.
+#[must_use]
+pub fn is_unreadable(error: &CallError) -> bool {
+    matches!(error, CallError::Message(MessageError::Decode(_)))
 }
 
 /// How long to wait after a question that failed.

@@ -1,6 +1,6 @@
 //! Hearing which allocations the node has, and handing them over.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use herdlet_rpc::{
     Service,
@@ -9,11 +9,11 @@ use herdlet_rpc::{
 };
 use tokio::time::Instant;
 
-use super::{Inner, lock};
+use super::{Inner, Reports, lock};
 use crate::{
     decide::{
         contact::kind,
-        watch::{Batch, Listing, Unfit, Watch, after_failure, after_nothing, after_unfit, share_jobs},
+        watch::{self, Batch, Listing, Unfit, Watch, after_failure, after_nothing, after_unfit, share_jobs},
     },
     seam::Runner,
     wire::{
@@ -87,15 +87,28 @@ impl<S: Service, D: Dial> Inner<S, D> {
     }
 
     async fn take(&self, watch: &mut Watch, listing: Listing, runner: &impl Runner) -> Result<(), Failure> {
-        let mut fetched = Vec::new();
-        for batch in listing.batches() {
-            let answer = self.fetch(&batch).await?;
-            fetched.extend(listing.fetched(&batch, answer).map_err(Failure::Unfit)?);
+        let (mut fetched, mut unreadable) = (Vec::new(), Vec::new());
+        let mut batches: Vec<_> = listing.batches().collect();
+        while let Some(batch) = batches.pop() {
+            match self.fetch(&batch).await {
+                Ok(answer) => fetched.extend(listing.fetched(&batch, answer).map_err(Failure::Unfit)?),
+                Err(error) if watch::is_unreadable(&error) => match listing.halves(&batch) {
+                    Some(halves) => batches.extend(halves),
+                    None => unreadable.extend(batch.ids.into_iter().map(|id| (id, error.clone()))),
+                },
+                Err(error) => return Err(error.into()),
+            }
             share_jobs(&mut fetched);
         }
         lock(&self.shared.sync).listed(listing.ids(), &fetched);
         let held = fetched.iter().map(|alloc: &Allocation| (alloc.id.clone(), alloc.alloc_modify_index));
-        let held = held.collect();
+        let unread = unreadable.iter().map(|(id, _)| (id.clone(), listing.index_of(id)));
+        let held = held.chain(unread).collect();
+        let reports = Reports::new(Arc::clone(&self.shared));
+        for (id, error) in unreadable {
+            tracing::error!(alloc = %id, %error, "an allocation can't be read");
+            reports.report(watch::unreadable(id, &error));
+        }
         let desired = watch.desired(&listing, fetched);
         let is_first = desired.is_first;
         if is_first || !desired.changed.is_empty() || !desired.removed.is_empty() {

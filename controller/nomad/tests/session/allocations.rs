@@ -1,7 +1,7 @@
 //! Hearing which allocations there are, from servers that lag, lie and forget.
 
 use herdlet_nomad::wire::ClientStatus;
-use herdlet_nomad_server::{Cluster, Fault, Lan, Settings};
+use herdlet_nomad_server::{Cluster, Fault, Lan, Settings, state::job};
 use tokio::time::sleep;
 
 use crate::{
@@ -159,4 +159,22 @@ async fn allocations_are_heard_of_though_answers_break_off() {
         let id = cluster.place(&living.id, "job");
         within(200, "it runs", || cluster.client_status(&id) == ClientStatus::Running).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_can_not_be_read_fails_and_holds_up_no_other() {
+    let (cluster, living) = world(Settings::default()).await;
+    let ids = cluster.write(|state| {
+        let ids: Vec<_> = (0..300).map(|_| state.place(&living.id, &job("job"), "group")).collect();
+        state.unreadable.insert(ids[100].clone());
+        ids
+    });
+    for (at, id) in ids.iter().enumerate() {
+        let expected = if at == 100 { ClientStatus::Failed } else { ClientStatus::Running };
+        within(30, "it is told", || cluster.client_status(id) == expected).await;
+    }
+    assert!(cluster.alloc(&ids[100]).unwrap().client_description.starts_with("Unable to add allocation"));
+    let fetched = cluster.seen("Alloc.GetAllocs").len();
+    sleep(seconds(400)).await;
+    assert_eq!((living.bench.ids().len(), cluster.seen("Alloc.GetAllocs").len()), (299, fetched));
 }

@@ -92,6 +92,17 @@ fn many_are_fetched_in_batches() {
 }
 
 #[test]
+fn a_batch_is_halved_down_to_one() {
+    let watch = Watch::new([]);
+    let listing = watch.listed(list(10, &[("a", 5), ("b", 10), ("c", 7)])).unwrap();
+    let whole = listing.batches().next().unwrap();
+    let [one, other] = listing.halves(&whole).unwrap();
+    assert_eq!((one.ids.len(), one.index, other.ids.len(), other.index), (1, 4, 2, 9));
+    assert!(listing.halves(&one).is_none());
+    assert_eq!(listing.index_of(&one.ids[0]), 5);
+}
+
+#[test]
 fn who_says_nothing_new_at_once_is_not_asked_at_once() {
     let mut chance = Chance::of(1);
     assert!(after_nothing(Duration::ZERO, &mut chance) >= HASTE);
