@@ -232,7 +232,8 @@ impl Inner {
             let mut state = lock(&self.state);
             (change(&mut state), state.index)
         };
-        self.index.send_replace(index);
+        let set = |known: &mut u64| std::mem::replace(known, index) != index;
+        self.index.send_if_modified(set);
         done
     }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use herdlet_nomad::wire::{
-    NodeId, NodeStatus, QueryMeta, QueryOptions, Secret,
+    Allocation, NodeId, NodeStatus, QueryMeta, QueryOptions, Secret,
     queries::{
         AllocRequest, AllocResponse, AllocUpdateRequest, AllocsRequest, AllocsResponse, ClientAllocsRequest,
         ClientAllocsResponse, NodeRequest, NodeResponse,
@@ -138,17 +138,15 @@ impl Server {
             return refuse("missing node secret ID for client status update");
         }
         self.allow(self.is_secret(&request.options.auth_token, Some(&request.node_id)))?;
-        let reply = self.blocking(&request.options, |state| {
-            let other = state
-                .nodes
-                .get(&request.node_id)
-                .is_some_and(|stored| stored.node.secret_id != request.secret_id);
-            let index = state.index_of(&request.node_id);
-            let index = if state.nodes.contains_key(&request.node_id) { index } else { state.alloc_index };
-            let allocs = || {
-                state.of(&request.node_id).map(|alloc| (alloc.id.clone(), alloc.alloc_modify_index)).collect()
-            };
-            (index, (!other).then(|| ClientAllocsResponse { allocs: allocs(), ..Default::default() }))
+        let index = |state: &State| match state.nodes.get(&request.node_id) {
+            Some(_) => state.index_of(&request.node_id),
+            None => state.alloc_index,
+        };
+        let reply = self.blocking(&request.options, index, |state| {
+            let stored = state.nodes.get(&request.node_id);
+            let is_other = stored.is_some_and(|stored| stored.node.secret_id != request.secret_id);
+            let allocs = state.of(&request.node_id).map(|alloc| (alloc.id.clone(), alloc.alloc_modify_index));
+            (!is_other).then(|| ClientAllocsResponse { allocs: allocs.collect(), ..Default::default() })
         });
         let (meta, reply) = reply.await?;
         let Some(reply) = reply else { return refuse("node secret ID does not match") };
@@ -159,16 +157,20 @@ impl Server {
         self.allow(self.is_secret(&request.options.auth_token, None))?;
         let missing = if let Some(Fault::Missing(ids)) = fault { ids } else { Vec::new() };
         let min = request.options.min_query_index;
-        let reply = self.blocking(&request.options, |state| {
+        let found = |state: &State| -> Option<Vec<Allocation>> {
             let found = |id| state.allocs.get(id).filter(|alloc| !missing.contains(&alloc.id));
             let allocs: Vec<_> = request.alloc_ids.iter().filter_map(found).collect();
             let is_new = allocs.iter().any(|alloc| alloc.modify_index > min);
             // Only all of them are an answer.
             let is_whole = allocs.len() == request.alloc_ids.len() && is_new;
-            let index = allocs.iter().map(|alloc| alloc.modify_index).max().filter(|_| is_whole);
-            let allocs = if is_whole { allocs.into_iter().cloned().collect() } else { Vec::new() };
-            (index.unwrap_or(0), (state.alloc_index, allocs))
-        });
+            is_whole.then(|| allocs.into_iter().cloned().collect())
+        };
+        let newest = |allocs: Vec<Allocation>| allocs.iter().map(|alloc| alloc.modify_index).max();
+        let reply = self.blocking(
+            &request.options,
+            |state| found(state).and_then(newest).unwrap_or(0),
+            |state| (state.alloc_index, found(state).unwrap_or_default()),
+        );
         let (mut meta, (table, allocs)) = reply.await?;
         if allocs.is_empty() {
             meta.index = table;
@@ -184,21 +186,18 @@ impl Server {
     }
 
     async fn alloc(&self, request: AllocRequest) -> Answer {
-        let reply = self.blocking(&request.options, |state| {
-            let alloc = state.allocs.get(&request.alloc_id);
-            (alloc.map_or(state.alloc_index, |alloc| alloc.modify_index), alloc.cloned())
-        });
-        let (meta, alloc) = reply.await?;
+        let found = |state: &State| state.allocs.get(&request.alloc_id).cloned();
+        let index = |state: &State| {
+            state.allocs.get(&request.alloc_id).map_or(state.alloc_index, |alloc| alloc.modify_index)
+        };
+        let (meta, alloc) = self.blocking(&request.options, index, found).await?;
         answer(&AllocResponse { alloc, meta })
     }
 
     async fn node(&self, request: NodeRequest) -> Answer {
-        let reply = self.blocking(&request.options, |state| {
-            let node = state.nodes.get(&request.node_id).map(|stored| stored.node.clone());
-            let index = node.as_ref().map_or(state.index, |node| node.modify_index);
-            (index, node)
-        });
-        let (meta, mut node) = reply.await?;
+        let stored = |state: &State| state.nodes.get(&request.node_id).map(|stored| stored.node.clone());
+        let index = |state: &State| stored(state).map_or(state.index, |node| node.modify_index);
+        let (meta, mut node) = self.blocking(&request.options, index, stored).await?;
         if let Some(node) = &mut node {
             node.secret_id = Secret::default();
         }
@@ -262,7 +261,8 @@ impl Server {
     async fn blocking<T>(
         &self,
         options: &QueryOptions,
-        look: impl Fn(&State) -> (u64, T),
+        index_of: impl Fn(&State) -> u64,
+        find: impl Fn(&State) -> T,
     ) -> Result<(QueryMeta, T), Refusal> {
         if !options.allow_stale {
             self.led(&options.region).await?;
@@ -273,17 +273,14 @@ impl Server {
         let mut index = self.cluster.index.subscribe();
         loop {
             index.borrow_and_update();
-            let (index_found, found) = self.look(options.allow_stale, &look);
-            if options.min_query_index == 0
-                || index_found > options.min_query_index
-                || Instant::now() >= until
-            {
-                let meta = QueryMeta {
-                    index: index_found,
-                    known_leader: self.cluster.leader.borrow().is_some(),
-                    ..QueryMeta::default()
-                };
-                return Ok((meta, found));
+            let is_over = Instant::now() >= until || options.min_query_index == 0;
+            let found = self.look(options.allow_stale, |state| {
+                let index = index_of(state);
+                (is_over || index > options.min_query_index).then(|| (index, find(state)))
+            });
+            if let Some((index, found)) = found {
+                let known_leader = self.cluster.leader.borrow().is_some();
+                return Ok((QueryMeta { index, known_leader, ..QueryMeta::default() }, found));
             }
             tokio::select! {
                 () = sleep_until(until) => {}

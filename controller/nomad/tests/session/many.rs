@@ -49,7 +49,7 @@ async fn many_nodes_live_in_one_process() {
         slots.map(|node| state.place(node, &job, "group")).collect()
     });
     cluster.until(|state| ids.iter().all(|id| state.allocs[id].client_status == ClientStatus::Running)).await;
-    sleep(seconds(120)).await;
+    sleep(seconds(60)).await;
     assert!(cluster.read(all(NodeStatus::Ready)), "all heartbeats were in time");
     assert!(ids.iter().all(|id| cluster.reports(id) == [ClientStatus::Running]), "each was told once");
     let each = |bytes: usize| bytes.saturating_sub(memory_before) / 1024 / count;
