@@ -110,11 +110,11 @@ impl Server {
         let token = &request.options.auth_token;
         let is_known = token.is_empty() || self.is_secret(token, None);
         self.allow(is_known)?;
-        let ttl = self.ttl();
+        let (id, ttl) = (request.node.id.clone(), self.ttl());
         let until = deadline(Instant::now(), ttl, self.cluster.settings.grace);
         let index =
             self.cluster.write(|state| state.register(request.node, until)).map_err(Refusal::Error)?;
-        answer(&self.update_response(ttl, index))
+        answer(&self.update_response(&id, ttl, index))
     }
 
     async fn update_status(&self, request: NodeUpdateStatusRequest) -> Answer {
@@ -127,7 +127,7 @@ impl Server {
         let until = deadline(Instant::now(), ttl, self.cluster.settings.grace);
         let index =
             self.cluster.write(|state| state.heartbeat(&request.node_id, until)).map_err(Refusal::Error)?;
-        answer(&self.update_response(ttl, index))
+        answer(&self.update_response(&request.node_id, ttl, index))
     }
 
     async fn client_allocs(&self, request: ClientAllocsRequest) -> Answer {
@@ -315,12 +315,17 @@ impl Server {
         Err(Refusal::Error("Permission denied".to_owned()))
     }
 
-    fn update_response(&self, heartbeat_ttl: Duration, index: u64) -> NodeUpdateResponse {
+    fn update_response(&self, id: &NodeId, heartbeat_ttl: Duration, index: u64) -> NodeUpdateResponse {
         let addresses = lock(&self.cluster.addresses).clone();
         let leader = *self.cluster.leader.borrow();
-        let nodes = lock(&self.cluster.state).nodes.len();
+        let (nodes, scheduling_eligibility) = {
+            let state = lock(&self.cluster.state);
+            let stored = state.nodes.get(id);
+            (state.nodes.len(), stored.map(|stored| stored.node.scheduling_eligibility.clone()))
+        };
         NodeUpdateResponse {
             heartbeat_ttl,
+            scheduling_eligibility: scheduling_eligibility.unwrap_or_default(),
             node_modify_index: index,
             leader_rpc_addr: leader
                 .and_then(|leader| addresses.get(leader).or(addresses.first()).cloned())

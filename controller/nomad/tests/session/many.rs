@@ -54,9 +54,10 @@ async fn many_nodes_live_in_one_process() {
     assert!(ids.iter().all(|id| cluster.reports(id) == [ClientStatus::Running]), "each was told once");
     let each = |bytes: usize| bytes.saturating_sub(memory_before) / 1024 / count;
     println!(
-        "{count} nodes: {} KiB each idle, {} KiB each with 10 allocations; {} tasks each, both sides",
+        "{count} nodes: {} KiB each idle, {} KiB each with 10 allocations; {} tasks each, both sides; a node's own has {} bytes",
         each(idle),
         each(memory()),
         (idle_tasks - tasks_before) as f64 / count as f64,
+        nodes[0].size,
     );
 }

@@ -49,6 +49,8 @@ pub(crate) struct Living {
     pub(crate) reports: Reports,
     pub(crate) cancel: CancellationToken,
     pub(crate) task: JoinHandle<()>,
+    /// Bytes of its task.
+    pub(crate) size: usize,
 }
 
 impl Living {
@@ -102,8 +104,10 @@ pub(crate) fn live<D: Dial>(pool: Arc<Pool<Nothing, D>>, identity: Identity, ben
     let session = Session::new(pool, identity, description, options);
     let (contact, reports) = (session.contact(), session.reports());
     let cancel = CancellationToken::new();
-    let task = tokio::spawn(session.run(bench.clone(), cancel.clone()));
-    Living { id, bench, node, contact, reports, cancel, task }
+    let run = session.run(bench.clone(), cancel.clone());
+    let size = std::mem::size_of_val(&run);
+    let task = tokio::spawn(run);
+    Living { id, bench, node, contact, reports, cancel, task, size }
 }
 
 /// Servers of this kind and a node that is ready.
