@@ -22,6 +22,10 @@ const CHANGES: Duration = Duration::from_secs(5);
 /// Who tells us to send heartbeats without pause (a node that is down gets a TTL of zero) gets one a second.
 const TTL_MIN: Duration = SECOND;
 
+/// A heartbeat that is not answered within this time is sent to another server: after the 5 s for which servers wait for a leader, and
+/// early in the 10 s for which they wait for nodes beyond the TTL.
+pub const HEARD_WITHIN: Duration = Duration::from_secs(6);
+
 /// The last heartbeat that was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beat {
@@ -71,6 +75,12 @@ pub(crate) fn kind(error: &CallError) -> ErrorKind {
         | CallError::Message(_)
         | CallError::Sequence { .. } => ErrorKind::Other,
     }
+}
+
+/// Whether a heartbeat may find a better ear elsewhere.
+#[must_use]
+pub fn asks_another(error: &CallError) -> bool {
+    matches!(error, CallError::Late(_)) || error.is_lost() || error.nothing_was_done()
 }
 
 /// When to register again after a refusal. `servers`: how many are known.
@@ -201,6 +211,14 @@ mod tests {
         }
         assert_eq!(meaning(&CallError::Late(SECOND)), Meaning::Failed);
         assert_eq!(meaning(&CallError::Unreachable("Permission denied".to_owned())), Meaning::Failed);
+    }
+
+    #[test]
+    fn another_server_is_told_where_nobody_has_answered() {
+        for error in [CallError::Late(SECOND), CallError::Unreachable(String::new()), error("EOF")] {
+            assert!(asks_another(&error), "{error}");
+        }
+        assert!(asks_another(&error("No cluster leader")) && !asks_another(&error("node not found")));
     }
 
     #[test]

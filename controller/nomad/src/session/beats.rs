@@ -7,13 +7,18 @@ use tokio::time::{Instant, sleep};
 
 use super::{Inner, lock};
 use crate::{
-    decide::contact::{Beat, Meaning, beat_again, denied_again, first_beat, meaning, next_beat, was_missed},
+    decide::contact::{
+        Beat, HEARD_WITHIN, Meaning, asks_another, beat_again, denied_again, first_beat, meaning, next_beat,
+        was_missed,
+    },
     seam::Runner,
     wire::{
         NodeStatus,
         registration::{EmitEventsRequest, NodeUpdateResponse, NodeUpdateStatusRequest},
     },
 };
+
+const UPDATE: &str = "Node.UpdateStatus";
 
 impl<S: Service, D: Dial> Inner<S, D> {
     pub(super) async fn heartbeats(&self, runner: &impl Runner) {
@@ -65,8 +70,19 @@ impl<S: Service, D: Dial> Inner<S, D> {
             force_identity_renewal: false,
             options: self.write(lock(&self.tokens).to_call()),
         };
-        // To say twice that one lives does no harm: where a connection is lost, the next server hears it.
-        let answer = self.pool.query("Node.UpdateStatus", Duration::ZERO, |_| request()).await?;
+        // To say twice that one lives does no harm: where a server hangs, or a connection is lost, the next server hears it.
+        let hasty = match self.pool.servers().len() {
+            0 | 1 => None,
+            _ => Some(self.pool.once(UPDATE, &request(), HEARD_WITHIN).await),
+        };
+        let answer = match hasty {
+            Some(Err(error)) if asks_another(&error) => {
+                tracing::info!(%error, "another server is told that the node lives");
+                self.pool.query(UPDATE, Duration::ZERO, |_| request()).await?
+            }
+            Some(answered) => answered?,
+            None => self.pool.query(UPDATE, Duration::ZERO, |_| request()).await?,
+        };
         let answer: NodeUpdateResponse = answer.decode()?;
         self.heard(&answer);
         Ok(answer)

@@ -134,6 +134,19 @@ async fn a_server_that_goes_down_is_left_for_another_before_the_ttl_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_hangs_costs_no_heartbeat() {
+    let (cluster, living) = world(Settings { servers: 3, ..Settings::default() }).await;
+    for _ in 0..5 {
+        cluster.fault("Node.UpdateStatus", 1, &Fault::Hang);
+        for _ in 0..600 {
+            sleep(Duration::from_millis(100)).await;
+            assert_eq!(cluster.status(&living.id), Some(NodeStatus::Ready));
+        }
+    }
+    assert_eq!(living.bench.see(|seen| seen.again), 1, "only at the beginning");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cluster_without_a_leader_stops_nothing_and_is_waited_for() {
     let (cluster, living) = world(Settings { servers: 3, ..Settings::default() }).await;
     let id = cluster.place(&living.id, "job");
