@@ -15,7 +15,7 @@ use herdlet_nomad::wire::{
 };
 use herdlet_rpc::{
     Service,
-    codec::Value,
+    codec::{Limits, Value},
     error::Refusal,
     framed::Framed,
     mux::Io,
@@ -51,6 +51,11 @@ impl Service for Server {
             () = async { drop(down.wait_for(|down| down[self.number]).await) } => hang_up(peer).await,
             answer = self.with_fault(peer, &call, fault) => answer,
         }
+    }
+
+    fn limits(&self) -> Limits {
+        // Nodes report on all their allocations at a time.
+        Limits::BODY
     }
 
     fn streams(&self, _: &str) -> bool {

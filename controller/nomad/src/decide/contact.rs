@@ -69,7 +69,10 @@ pub fn meaning(error: &CallError) -> Meaning {
 pub(crate) fn kind(error: &CallError) -> ErrorKind {
     match error {
         CallError::Server(error) => error.kind(),
-        CallError::Unreachable(_)
+        CallError::NoServers
+        | CallError::Unreachable(_)
+        | CallError::NotSent(_)
+        | CallError::NoRoom(_)
         | CallError::Lost(_)
         | CallError::Late(_)
         | CallError::Message(_)
@@ -210,12 +213,12 @@ mod tests {
             assert_eq!(meaning(&error(text)), expected, "{text}");
         }
         assert_eq!(meaning(&CallError::Late(SECOND)), Meaning::Failed);
-        assert_eq!(meaning(&CallError::Unreachable("Permission denied".to_owned())), Meaning::Failed);
+        assert_eq!(meaning(&CallError::NoServers), Meaning::Failed);
     }
 
     #[test]
     fn another_server_is_told_where_nobody_has_answered() {
-        for error in [CallError::Late(SECOND), CallError::Unreachable(String::new()), error("EOF")] {
+        for error in [CallError::Late(SECOND), CallError::NoServers, error("EOF")] {
             assert!(asks_another(&error), "{error}");
         }
         assert!(asks_another(&error("No cluster leader")) && !asks_another(&error("node not found")));
