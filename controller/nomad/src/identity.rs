@@ -93,8 +93,10 @@ impl Identity {
     pub fn load(dir: &Path) -> Result<Option<Self>, IdentityError> {
         let (id, secret) = (dir.join(ID), dir.join(SECRET));
         match (read_uuid(&id)?, read_uuid(&secret)?) {
+            // Servers compare the secret as it is written; ids are in lower case.
             (Some(id), Some(secret)) => {
-                Ok(Some(Self { id: NodeId::from(&id[..]), secret: Secret::from(&secret[..]) }))
+                let id = NodeId::from(&id.to_ascii_lowercase()[..]);
+                Ok(Some(Self { id, secret: Secret::from(&secret[..]) }))
             }
             (None, None) => Ok(None),
             // The id is written last: what has only a secret was interrupted when it was made, and is known to nobody.
@@ -141,7 +143,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// A file's UUID, in lower case. None: there is no file.
+/// A file's UUID, as it is written. None: there is no file.
 fn read_uuid(path: &Path) -> Result<Option<Zeroizing<String>>, IdentityError> {
     let read = |source| IdentityError::Read { path: path.to_owned(), source };
     let file = match File::open(path) {
@@ -153,7 +155,7 @@ fn read_uuid(path: &Path) -> Result<Option<Zeroizing<String>>, IdentityError> {
     file.take(64).read_to_end(&mut bytes).map_err(read)?;
     let text = std::str::from_utf8(&bytes).ok().map(str::trim).filter(|text| is_uuid(text));
     let text = text.ok_or_else(|| IdentityError::NoUuid { path: path.to_owned() })?;
-    Ok(Some(Zeroizing::new(text.to_ascii_lowercase())))
+    Ok(Some(Zeroizing::new(text.to_owned())))
 }
 
 fn is_uuid(text: &str) -> bool {

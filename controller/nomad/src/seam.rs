@@ -79,7 +79,7 @@ pub trait Runner: Send + Sync + 'static {
     /// Takes what is wanted. Should return soon, with the work begun and not done: nothing newer is heard meanwhile.
     fn apply(&self, desired: Desired) -> impl Future<Output = ()> + Send;
 
-    /// The node was out of contact, and servers may think otherwise of what runs here: report once more how everything is.
+    /// The node was out of contact, or has just begun, and servers may think otherwise of what runs here: report once more how everything is.
     fn report_again(&self);
 }
 

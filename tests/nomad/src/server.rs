@@ -151,7 +151,7 @@ impl Server {
             let stored = state.nodes.get(&request.node_id);
             let is_other = stored.is_some_and(|stored| stored.node.secret_id != request.secret_id);
             let allocs = state.of(&request.node_id).map(|alloc| (alloc.id.clone(), alloc.alloc_modify_index));
-            (!is_other).then(|| ClientAllocsResponse { allocs: allocs.collect(), ..Default::default() })
+            (!is_other).then(|| ClientAllocsResponse { allocs: Some(allocs.collect()), ..Default::default() })
         });
         let (meta, reply) = reply.await?;
         let Some(reply) = reply else { return refuse("node secret ID does not match") };

@@ -75,6 +75,11 @@ struct Flight {
     digest: Digest,
 }
 
+/// Whether nothing else may be said of it any more.
+fn has_ended(status: &ClientStatus) -> bool {
+    matches!(status, ClientStatus::Complete | ClientStatus::Failed)
+}
+
 /// 128 bits of a report as it is sent.
 type Digest = [u64; 2];
 
@@ -94,6 +99,13 @@ impl Sync {
         };
         if known.is_some_and(|(_, known)| known == Some(digest)) {
             self.drop_pending(&id);
+            return false;
+        }
+        let newest = self.pending.get(&id).map(|pending| &pending.report.client_status);
+        if newest.or(known.map(|(status, _)| status)).is_some_and(has_ended)
+            && !has_ended(&report.client_status)
+        {
+            tracing::error!(alloc = %id, "what has ended is reported as {:?}; it stays ended", report.client_status);
             return false;
         }
         let is_urgent = is_urgent(known.map(|(status, _)| status), &report.client_status);

@@ -79,6 +79,9 @@ pub struct Batch {
 /// Why an answer can't be used. Reads after "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
+    /// The answer holds no list.
+    #[error("hear of allocations: the answer has no list of them")]
+    NoList,
     /// The server is behind the one that gave the list.
     #[error("fetch allocations: the server is behind")]
     Behind,
@@ -105,14 +108,21 @@ impl Watch {
 
     /// Whether a list counts. None: it does not.
     #[must_use]
-    pub fn listed(&self, answer: ClientAllocsResponse) -> Option<Listing> {
+    pub fn listed(&self, answer: ClientAllocsResponse) -> Result<Option<Listing>, Unfit> {
         if answer.meta.index <= self.index {
-            return None;
+            return Ok(None);
         }
         let ClientAllocsResponse { allocs, migrate_tokens, meta } = answer;
+        let allocs = allocs.ok_or(Unfit::NoList)?;
         let changed = |(id, index): &(&AllocId, &u64)| self.held.get(*id).is_none_or(|held| held < *index);
         let fetch = allocs.iter().filter(changed).map(|(id, _)| id.clone()).collect();
-        Some(Listing { index: meta.index, allocs, migrate_tokens, fetch })
+        Ok(Some(Listing { index: meta.index, allocs, migrate_tokens, fetch }))
+    }
+
+    /// Whether a copy of it was handed over, or was here from before.
+    #[must_use]
+    pub fn holds(&self, id: &AllocId) -> bool {
+        self.held.contains_key(id)
     }
 
     /// What is wanted by a list, with what was fetched for it.
@@ -212,7 +222,7 @@ pub fn after_failure(chance: &mut Chance) -> Duration {
 /// How long to wait after an answer that can't be used.
 pub fn after_unfit(unfit: &Unfit, chance: &mut Chance) -> Duration {
     match unfit {
-        Unfit::Behind => jitter(FAILED, chance),
+        Unfit::NoList | Unfit::Behind => jitter(FAILED, chance),
         Unfit::Missing(_) | Unfit::Old(_) => jitter(MISSING, chance),
     }
 }

@@ -28,17 +28,18 @@ impl<S: Service, D: Dial> Inner<S, D> {
             sleep(self.chance(first_beat)).await;
             let mut is_first = true;
             loop {
+                // Servers count from when they hear it, at the earliest.
+                let asked = Instant::now();
                 let error = match self.heartbeat().await {
                     Ok(answer) => {
-                        let now = Instant::now();
-                        if was_missed(last, now, answer.meta.index) {
+                        if was_missed(last, answer.meta.index) {
                             tracing::warn!("servers may have taken the node for dead");
                             lock(&self.shared.sync).missed();
                             runner.report_again();
                         }
-                        last = Some(Beat { at: now, ttl: answer.heartbeat_ttl });
+                        last = Some(Beat { at: asked, ttl: answer.heartbeat_ttl });
                         is_first = false;
-                        sleep(next_beat(answer.heartbeat_ttl)).await;
+                        tokio::time::sleep_until(asked + next_beat(answer.heartbeat_ttl)).await;
                         continue;
                     }
                     Err(error) => error,

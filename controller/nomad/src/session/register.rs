@@ -30,7 +30,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
             while let Err(error) = self.register(node, &status).await {
                 tracing::warn!(%error, "the node could not be registered");
                 self.missed();
-                let denied = kind(&error) == ErrorKind::PermissionDenied;
+                let denied = matches!(kind(&error), ErrorKind::PermissionDenied | ErrorKind::Token);
                 if denied {
                     lock(&self.tokens).denied();
                     self.unregistered();

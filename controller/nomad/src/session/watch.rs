@@ -78,7 +78,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let answer = self.pool.query("Node.GetClientAllocs", block, request).await?;
         let answer: ClientAllocsResponse = answer.decode()?;
         let index = answer.meta.index;
-        let Some(listing) = watch.listed(answer) else {
+        let Some(listing) = watch.listed(answer).map_err(Failure::Unfit)? else {
             tracing::debug!(index, known = question.index, "a list is not newer");
             return Ok(self.chance(|chance| after_nothing(asked.elapsed(), chance)));
         };
@@ -107,7 +107,10 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let reports = Reports::new(Arc::clone(&self.shared));
         for (id, error) in unreadable {
             tracing::error!(alloc = %id, %error, "an allocation can't be read");
-            reports.report(watch::unreadable(id, &error));
+            // What runs by an older copy has not failed by that.
+            if !watch.holds(&id) {
+                reports.report(watch::unreadable(id, &error));
+            }
         }
         let desired = watch.desired(&listing, fetched);
         let is_first = desired.is_first;
@@ -118,6 +121,8 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
         watch.applied(listing, held);
         if is_first {
+            // What ended while nobody could be told, and what servers took for lost.
+            runner.report_again();
             lock(&self.shared.sync).open();
             self.shared.contact.send_modify(|contact| contact.is_listed = true);
         }

@@ -27,8 +27,8 @@ pub struct ClientAllocsRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ClientAllocsResponse {
-    /// When servers have changed each one last.
-    pub allocs: BTreeMap<AllocId, u64>,
+    /// When servers have changed each one last. A list that isn't there is no empty one: servers always send one.
+    pub allocs: Option<BTreeMap<AllocId, u64>>,
     /// With what the directory of each one's predecessor can be had.
     pub migrate_tokens: BTreeMap<AllocId, Secret>,
     /// With the index.

@@ -46,9 +46,7 @@ impl Factory for Bench {
     type Runner = Minimal;
 
     fn start(self, reports: Reports) -> Minimal {
-        let runner = Minimal { bench: self, reports };
-        runner.report_again();
-        runner
+        Minimal { bench: self, reports }
     }
 }
 

@@ -167,3 +167,15 @@ fn many_go_in_several_calls() {
     }
     assert_eq!(sync.due(t), None);
 }
+
+#[test]
+fn what_has_ended_stays_ended() {
+    let (mut sync, t) = (open(&["a"]), Instant::now());
+    sync.report(report("a", ClientStatus::Failed, ""), t);
+    assert!(!sync.report(running("a", "late"), t), "before it is told");
+    assert_eq!(sent(&mut sync, t), ["a:failed"]);
+    assert!(!sync.report(running("a", "late"), t), "while it is told");
+    sync.done();
+    assert!(!sync.report(running("a", "late"), t), "afterwards");
+    assert_eq!(sync.due(t + ms(10_000)), None);
+}

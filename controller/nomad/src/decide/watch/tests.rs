@@ -8,7 +8,7 @@ fn meta(index: u64) -> QueryMeta {
 }
 
 fn list(index: u64, allocs: &[(&str, u64)]) -> ClientAllocsResponse {
-    let allocs = allocs.iter().map(|&(id, index)| (id.into(), index)).collect();
+    let allocs = Some(allocs.iter().map(|&(id, index)| (id.into(), index)).collect());
     ClientAllocsResponse { allocs, migrate_tokens: BTreeMap::new(), meta: meta(index) }
 }
 
@@ -18,7 +18,7 @@ fn alloc(id: &AllocId, index: u64) -> Allocation {
 
 /// Takes a list with all that it wants. Gives what was fetched and what is gone.
 fn take(watch: &mut Watch, answer: ClientAllocsResponse) -> Option<(Vec<String>, Vec<String>)> {
-    let listing = watch.listed(answer)?;
+    let listing = watch.listed(answer).unwrap()?;
     let mut fetched = Vec::new();
     for batch in listing.batches() {
         let allocs = batch.ids.iter().map(|id| alloc(id, listing.allocs[id])).collect();
@@ -58,7 +58,7 @@ fn only_newer_lists_count() {
 fn what_was_known_before_is_compared_with_the_first_list() {
     let mut watch = Watch::new([("a".into(), 5), ("b".into(), 6), ("gone".into(), 7)]);
     assert_eq!(watch.question(), Question { index: 0, allow_stale: false });
-    let listing = watch.listed(list(20, &[("a", 5), ("b", 9)])).unwrap();
+    let listing = watch.listed(list(20, &[("a", 5), ("b", 9)])).unwrap().unwrap();
     assert!(watch.desired(&listing, Vec::new()).is_first);
     assert_eq!(take(&mut watch, list(20, &[("a", 5), ("b", 9)])), Some((names("b"), names("gone"))));
 }
@@ -66,7 +66,7 @@ fn what_was_known_before_is_compared_with_the_first_list() {
 #[test]
 fn an_answer_is_taken_whole_or_not_at_all() {
     let watch = Watch::new([]);
-    let listing = watch.listed(list(10, &[("a", 5), ("b", 10)])).unwrap();
+    let listing = watch.listed(list(10, &[("a", 5), ("b", 10)])).unwrap().unwrap();
     let batch = listing.batches().next().unwrap();
     assert_eq!((batch.ids.len(), batch.index), (2, 9));
     let fetched = |allocs: &[(&str, u64)], index| {
@@ -86,7 +86,7 @@ fn many_are_fetched_in_batches() {
     let watch = Watch::new([]);
     let ids: Vec<_> = (0..1_000_u64).map(|number| (format!("{number:04}"), number + 1)).collect();
     let ids: Vec<_> = ids.iter().map(|(id, index)| (&id[..], *index)).collect();
-    let listing = watch.listed(list(1_000, &ids)).unwrap();
+    let listing = watch.listed(list(1_000, &ids)).unwrap().unwrap();
     let batches: Vec<_> = listing.batches().map(|batch| (batch.ids.len(), batch.index)).collect();
     assert_eq!(batches, [(256, 255), (256, 511), (256, 767), (232, 999)]);
 }
@@ -94,7 +94,7 @@ fn many_are_fetched_in_batches() {
 #[test]
 fn a_batch_is_halved_down_to_one() {
     let watch = Watch::new([]);
-    let listing = watch.listed(list(10, &[("a", 5), ("b", 10), ("c", 7)])).unwrap();
+    let listing = watch.listed(list(10, &[("a", 5), ("b", 10), ("c", 7)])).unwrap().unwrap();
     let whole = listing.batches().next().unwrap();
     let [one, other] = listing.halves(&whole).unwrap();
     assert_eq!((one.ids.len(), one.index, other.ids.len(), other.index), (1, 4, 2, 9));
@@ -110,4 +110,12 @@ fn who_says_nothing_new_at_once_is_not_asked_at_once() {
     assert!((FAILED..2 * FAILED).contains(&after_unfit(&Unfit::Behind, &mut chance)));
     assert!((MISSING..2 * MISSING).contains(&after_unfit(&Unfit::Missing(1), &mut chance)));
     assert!((FAILED..2 * FAILED).contains(&after_failure(&mut chance)));
+}
+
+/// A server always sends one: an answer without it would otherwise remove everything.
+#[test]
+fn a_list_that_is_not_there_is_no_empty_one() {
+    let watch = Watch::default();
+    let answer = ClientAllocsResponse { allocs: None, ..list(9, &[]) };
+    assert_eq!(watch.listed(answer).err(), Some(Unfit::NoList));
 }
