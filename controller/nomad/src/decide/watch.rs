@@ -107,7 +107,9 @@ impl Watch {
     }
 
     /// Whether a list counts. None: it does not.
-    #[must_use]
+    ///
+    /// # Errors
+    /// When the answer holds no list.
     pub fn listed(&self, answer: ClientAllocsResponse) -> Result<Option<Listing>, Unfit> {
         if answer.meta.index <= self.index {
             return Ok(None);
