@@ -131,10 +131,9 @@ impl Requests {
     ) -> Result<(Client, reqwest::Request), String> {
         let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", request.url);
         let host = url.host_str().unwrap_or_default().to_owned();
-        let port = url.port_or_known_default().unwrap_or_default();
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let mut found = tokio::net::lookup_host((bare, port)).await.map_err(|error| wrong(&error))?;
-        let address = found.next().ok_or_else(|| wrong(&"it has no address"))?;
+        let port = peer(&url).1;
+        let found = tokio::net::lookup_host(peer(&url)).await.map(|mut found| found.next());
+        let address = found.map_err(|error| wrong(&error))?.ok_or_else(|| wrong(&"it has no address"))?;
         let server_name = request.tls_server_name;
         url.set_host(Some(server_name))
             .map_err(|_| wrong(&format!("tls_server_name {server_name:?} is no name of a host")))?;
@@ -180,9 +179,7 @@ impl Request<'_> {
 /// By far the most requests are of this kind. Without a client's pool, its tasks and what it does for names they take half the
 /// processor time. Redirects are not followed.
 async fn plain(request: &Request<'_>, url: &Url) -> Result<Answer, String> {
-    let port = url.port_or_known_default().unwrap_or_default();
-    let bare = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    let stream = TcpStream::connect((bare, port)).await.map_err(|error| error.to_string())?;
+    let stream = TcpStream::connect(peer(url)).await.map_err(|error| error.to_string())?;
     let asked = plain_request(request, url).map_err(|error| error.to_string())?;
     let told = |error: hyper::Error| innermost(&error);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
@@ -199,6 +196,12 @@ async fn plain(request: &Request<'_>, url: &Url) -> Result<Answer, String> {
         answer = answer => answer,
         never = driven => never,
     }
+}
+
+/// Whom a URL names: a host, an IPv6 address without its brackets, and a port.
+fn peer(url: &Url) -> (&str, u16) {
+    let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    (host, url.port_or_known_default().unwrap_or_default())
 }
 
 /// With the headers that a client would add.
