@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AllocId, DeploymentId, Duration, JobKey, UnixNanos,
-    job::{Group, Job, Task},
+    job::{Group, Job, Migrate, Task},
 };
 
 /// A wanted allocation. Immutable but for what is wanted of it, and the version it stands for where a newer one leaves its work as
@@ -66,6 +66,15 @@ pub struct ServerSide {
     /// Its tasks end without any `shutdown_delay`.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub no_shutdown_delay: bool,
+    /// Why it can't run here: its job can't be read, or asks for what isn't built. Its tasks fail at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// How its health is judged outside of deployments; none where nobody asks for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrate: Option<Migrate>,
+    /// It is stopped once no server was in reach for so long (`disconnect.stop_on_client_after`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_on_client_after: Option<Duration>,
 }
 
 /// An allocation had failed, and another one was made in its place.

@@ -19,7 +19,9 @@ mod policy;
 mod service;
 
 pub use children::{Child, Origin, Parameterized, PayloadRule, Periodic};
-pub use policy::{DelayFunction, HealthCheck, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Update};
+pub use policy::{
+    DelayFunction, HealthCheck, Migrate, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Update,
+};
 pub use service::{
     AddressMode, Check, CheckKind, CheckRestart, InitialStatus, OnUpdate, Provider, Service, Thresholds,
     Weights,

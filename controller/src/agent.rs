@@ -365,6 +365,7 @@ pub fn planner_settings(instance: InstanceId) -> Settings {
         node: NodeFacts::default(),
         room: Room::ENDLESS,
         reserved_ports: BTreeSet::new(),
+        start_offline: false,
     }
 }
 

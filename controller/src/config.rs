@@ -299,6 +299,7 @@ impl Config {
             node: NodeFacts::default(),
             room: total.minus(self.reserved),
             reserved_ports: self.reserved_ports.clone(),
+            start_offline: false,
         }
     }
 

@@ -102,6 +102,17 @@ pub struct Update {
     pub stagger: Duration,
 }
 
+/// `migrate`: when what takes the place of an allocation on a node that is drained is healthy. Only servers drain nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Migrate {
+    /// What health means.
+    pub health_check: HealthCheck,
+    /// How long an allocation must be healthy without a break to count as healthy.
+    pub min_healthy_time: Duration,
+    /// How long it may take to become healthy.
+    pub healthy_deadline: Duration,
+}
+
 /// What makes an allocation healthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

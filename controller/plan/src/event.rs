@@ -112,6 +112,12 @@ pub enum DesiredChange {
     Alloc(Box<Allocation>),
     /// No server knows this allocation any more: it is stopped, and nothing of it stays.
     AllocGone(AllocId),
+    /// Servers have not been in reach for as long as this allocation may run without them: it is stopped.
+    AllocOutOfContact(AllocId),
+    /// This allocation, which is or was on another node, has ended: what takes its place may begin.
+    EndedElsewhere(AllocId),
+    /// Servers have said what they want since this agent began.
+    Contact,
     /// The source has said all it knows: from now on what it did not name may be removed.
     Complete,
 }

@@ -40,6 +40,7 @@ pub(crate) fn settings() -> Settings {
         node: NodeFacts::default(),
         room: Room::ENDLESS,
         reserved_ports: BTreeSet::new(),
+        start_offline: false,
     }
 }
 

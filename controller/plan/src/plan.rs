@@ -3,7 +3,7 @@
 
 use std_alloc::{string::String, vec::Vec};
 
-use herdlet_api_types::{DeploymentId, Duration, task::TaskStatus};
+use herdlet_api_types::{AllocId, DeploymentId, Duration, task::TaskStatus};
 
 use crate::{
     action::Verb,
@@ -102,6 +102,10 @@ pub enum Waiting {
     Gate(TaskIndex),
     /// Another task of the group.
     Dependency(TaskIndex, String),
+    /// Word from servers: until then another may run in its place elsewhere.
+    Contact(TaskIndex),
+    /// The end of the allocation whose place this one takes.
+    Previous(TaskIndex, AllocId),
     /// A volume that is not ready; of the group where no task mounts it.
     Volume(Option<TaskIndex>, String),
     /// The delay before the next start.

@@ -16,8 +16,8 @@ use std_alloc::{
 
 use herdlet_api_types::{
     UnixNanos,
-    alloc::ClientStatus,
-    job::{Group, Task},
+    alloc::{Allocation, ClientStatus},
+    job::Task,
     service::CheckResult,
     task::{ExitResult, History, TaskEvent, TaskEventKind, TaskStatus},
 };
@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::part::{Doing, Ended, PartState, Parts};
 use crate::{
+    alloc::health::terms,
     limits::EVENTS_MAX,
     op::Part,
     time::{BootId, Deadline, Now},
@@ -180,9 +181,9 @@ pub enum Followed {
     Never,
 }
 
-/// Until when an allocation of the group may take to become healthy, from now on.
-pub(crate) fn healthy_by(now: Now, group: &Group) -> Option<Deadline> {
-    group.update.as_ref().map(|update| Deadline::after(now, update.healthy_deadline))
+/// Until when the allocation may take to become healthy, from now on.
+pub(crate) fn healthy_by(now: Now, spec: &Allocation) -> Option<Deadline> {
+    terms(spec).map(|terms| Deadline::after(now, terms.healthy_deadline))
 }
 
 impl Durable {
@@ -207,7 +208,7 @@ impl Durable {
     /// What is remembered of an allocation whose memory is lost: of each task, by its index, the newest attempt that has a record,
     /// of which the plan will be to see what became. It has its time to become healthy anew: without an end of that a roll-out
     /// would wait for ever.
-    pub fn rebuilt(group: &Group, newest: impl Fn(usize, &Task) -> Option<u32>, now: Now) -> Self {
+    pub fn rebuilt(spec: &Allocation, newest: impl Fn(usize, &Task) -> Option<u32>, now: Now) -> Self {
         let task = |(index, task): (usize, &Task)| {
             let attempt = newest(index, task);
             TaskState {
@@ -217,9 +218,10 @@ impl Durable {
                 ..TaskState::default()
             }
         };
-        let tasks: Vec<TaskState> = group.tasks.iter().enumerate().map(task).collect();
+        let tasks = spec.group().map_or(&[][..], |group| &group.tasks);
+        let tasks: Vec<TaskState> = tasks.iter().enumerate().map(task).collect();
         let stage = if tasks.iter().any(|task| task.attempt > 0) { Stage::UNTOLD } else { Stage::Init };
-        let healthy_by = healthy_by(now, group);
+        let healthy_by = healthy_by(now, spec);
         Self { adopted: true, stage, tasks, healthy_by, ..Self::default() }
     }
 }

@@ -13,7 +13,7 @@ use herdlet_api_types::{
 };
 
 use crate::{
-    alloc::health::has_counted_check,
+    alloc::health::{has_counted_check, terms},
     op::{Part, TaskIndex, TaskPart},
     plan::{Plan, Waiting},
     state::{AllocState, Doing, PartState, Run, TaskState},
@@ -180,9 +180,8 @@ struct Told {
 
 /// What its roll-out holds against an allocation that runs.
 fn unhealthy_why(spec: &Allocation) -> String {
-    let update = spec.group().and_then(|group| group.update.as_ref());
-    match update.filter(|update| update.health_check != HealthCheck::Manual) {
-        Some(update) => format!("not healthy by the healthy_deadline of {}", update.healthy_deadline),
+    match terms(spec).filter(|terms| terms.health_check != HealthCheck::Manual) {
+        Some(terms) => format!("not healthy by the healthy_deadline of {}", terms.healthy_deadline),
         None => String::from("judged as unhealthy"),
     }
 }
@@ -227,6 +226,18 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
         }
         Waiting::Dependency(index, other) => {
             say(&task(index), format_args!("waits for task {other}"));
+            (Reason::Dependency, None, None)
+        }
+        Waiting::Contact(index) => {
+            let why = "waits for word from the servers, as another may run in its place by now";
+            say(&task(index), format_args!("{why}"));
+            (Reason::Dependency, None, None)
+        }
+        Waiting::Previous(index, previous) => {
+            say(
+                &task(index),
+                format_args!("waits for the end of allocation {previous}, whose place it takes"),
+            );
             (Reason::Dependency, None, None)
         }
         Waiting::Volume(Some(index), volume) => {
@@ -340,12 +351,10 @@ struct Lacking<'a>(&'a Allocation, &'a AllocState);
 impl Display for Lacking<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self(spec, state) = self;
-        let group = spec.group();
-        let time = group.and_then(|group| group.update.as_ref()).map(|update| update.min_healthy_time);
+        let time = terms(spec).map(|terms| terms.min_healthy_time);
         let time = time.filter(|time| *time > Duration::ZERO);
         if state.healthy_since_ns.is_none() {
-            let has_check = group.is_some_and(has_counted_check);
-            match has_check {
+            match has_counted_check(spec) {
                 true => Checks(state).fmt(f)?,
                 false => f.write_str("running tasks")?,
             }
@@ -456,6 +465,7 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
         Waiting::Checks(_) | Waiting::Health(_) | Waiting::Judgement(_) => 3,
         Waiting::Task(..) => 2,
         Waiting::Gate(_) | Waiting::Dependency(..) | Waiting::StopOrder(_) => 1,
+        Waiting::Contact(_) | Waiting::Previous(..) => 3,
     }
 }
 

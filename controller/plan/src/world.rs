@@ -79,6 +79,22 @@ pub struct Settings {
     pub room: Room,
     /// Ports that no allocation gets.
     pub reserved_ports: BTreeSet<u16>,
+    /// What servers have placed here is started again before they were heard, as after a reboot.
+    pub start_offline: bool,
+}
+
+/// Metadata of a job by which it is started again before servers were heard, or not, whatever the node's config says.
+const START_OFFLINE: &str = "herdlet.start_offline";
+
+impl Settings {
+    /// Whether a job that a server has placed here is started again before servers were heard.
+    pub(crate) fn starts_offline(&self, job: &Job) -> bool {
+        match job.meta.get(START_OFFLINE).map(|word| &**word) {
+            Some("true" | "1") => true,
+            Some(_) => false,
+            None => self.start_offline,
+        }
+    }
 }
 
 /// What every plan may read.
@@ -90,6 +106,11 @@ pub struct Context {
     pub(crate) volumes: BTreeMap<String, VolumeEntry>,
     /// The first complete desired list was seen: what it did not name may be removed.
     pub(crate) complete: bool,
+    /// Servers have said what they want since this agent began. Before, it isn't known whether what they have placed here runs elsewhere
+    /// by now.
+    pub(crate) contact: bool,
+    /// Allocations that have not ended, as far as is known, by what takes the place of each and waits for that.
+    pub(crate) awaited: BTreeMap<AllocId, AllocId>,
 }
 
 impl Context {
@@ -185,7 +206,13 @@ impl World {
     pub fn new(settings: Settings) -> Self {
         let allocs = Allocs::beside(settings.reserved_ports.clone());
         Self {
-            ctx: Context { settings, volumes: BTreeMap::new(), complete: false },
+            ctx: Context {
+                settings,
+                volumes: BTreeMap::new(),
+                complete: false,
+                contact: false,
+                awaited: BTreeMap::new(),
+            },
             meta: Tracked::stored(Meta::default()),
             jobs: BTreeMap::new(),
             allocs,
@@ -280,6 +307,9 @@ impl World {
             DesiredChange::JobGone(key) => self.delete_job(now, &key, dirty),
             DesiredChange::Alloc(spec) => self.place(now, *spec, dirty),
             DesiredChange::AllocGone(id) => self.displace(id, dirty),
+            DesiredChange::AllocOutOfContact(id) => self.give_up(id, dirty),
+            DesiredChange::EndedElsewhere(id) => self.follow(id, dirty),
+            DesiredChange::Contact => self.hear_servers(dirty),
             DesiredChange::Complete => {
                 self.ctx.complete = true;
                 for (key, entry) in &mut self.jobs {
@@ -313,11 +343,19 @@ impl World {
         entry.changed = true;
         self.ctx.issue(&entry.spec, &mut issued, turn);
         self.issued = issued;
+        self.review(id, dirty);
+        dirty.insert(Key::Alloc(id));
+        Some(result)
+    }
+
+    /// The allocation's state was written to: whoever waits for its end, or for what it holds, may go on.
+    fn review(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
         if self.allocs.review(id) {
             self.room_is_free(id, dirty);
         }
-        dirty.insert(Key::Alloc(id));
-        Some(result)
+        if self.ctx.awaited.contains_key(&id) && self.allocs.has_ended(id) {
+            self.follow(id, dirty);
+        }
     }
 
     fn reconcile_alloc(&mut self, now: Now, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
@@ -352,8 +390,8 @@ impl World {
             self.plan = plan;
             return self.forget_alloc(id, dirty, turn);
         }
-        if rounds > 0 && self.allocs.review(id) {
-            self.room_is_free(id, dirty);
+        if rounds > 0 {
+            self.review(id, dirty);
         }
         if let Some(at) = plan.wake_ns {
             turn.wakes.push((Key::Alloc(id), at));
@@ -402,6 +440,7 @@ impl World {
     /// Nothing of the allocation is left in the world: nothing of it is kept here either.
     fn forget_alloc(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         let Some(entry) = self.allocs.remove(id) else { return };
+        self.follow(id, dirty);
         self.stir_job(entry.spec.job_key.clone(), dirty);
         turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
         turn.records.push(Record::Delete(RecordKey::AllocState(id)));

@@ -209,10 +209,14 @@ fn fill_states(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope, made: 
             Some(ended) => ended.state.clone(),
             None => {
                 let Some(spec) = loaded.specs.get(&id) else { continue };
-                let job = loaded.versions.get(&(spec.job_key.clone(), spec.job_version));
+                let placed = spec.server.as_ref().map(|server| &server.job);
+                let job = placed.or_else(|| loaded.versions.get(&(spec.job_key.clone(), spec.job_version)));
                 let newest = |_, task: &Task| attempts.get(&(id, task.name.clone())).copied();
-                match job.and_then(|job| job.group(&spec.group)) {
-                    Some(group) => Durable::rebuilt(group, newest, sources.now),
+                match job {
+                    Some(job) => {
+                        let spec = Allocation { job: Arc::clone(job), ..Allocation::clone(spec) };
+                        Durable::rebuilt(&spec, newest, sources.now)
+                    }
                     None => Durable { adopted: true, ..Durable::default() },
                 }
             }

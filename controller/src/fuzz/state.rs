@@ -60,6 +60,7 @@ pub(super) fn settings() -> Settings {
         node: NodeFacts::default(),
         room: Room::ENDLESS,
         reserved_ports: BTreeSet::new(),
+        start_offline: false,
     }
 }
 

@@ -106,6 +106,7 @@ fn settings() -> Settings {
         node: NodeFacts::default(),
         room: Room::ENDLESS,
         reserved_ports: BTreeSet::new(),
+        start_offline: false,
     }
 }
 

@@ -146,6 +146,7 @@ fn settings() -> Settings {
             ..NodeFacts::default()
         },
         room: jobs::ROOM,
+        start_offline: false,
         reserved_ports: BTreeSet::new(),
     }
 }

@@ -75,10 +75,11 @@ pub struct Issued {
 }
 
 /// A deployment takes the allocation over: the verdict on its health is open again, with all of its time.
-pub fn judge_anew(now: Now, group: Option<&Group>, state: &mut AllocState) {
-    let Some(group) = group.filter(|_| state.durable.adopted) else { return };
-    state.durable.health = None;
-    state.durable.healthy_by = healthy_by(now, group);
+pub fn judge_anew(now: Now, spec: &Allocation, state: &mut AllocState) {
+    if state.durable.adopted {
+        state.durable.health = None;
+        state.durable.healthy_by = healthy_by(now, spec);
+    }
 }
 
 /// The allocation stands for another version of its job from now on. Where that has other services, they are registered anew; where
@@ -227,7 +228,7 @@ impl Writer<'_> {
             known
         });
         let tasks = tasks.collect();
-        let healthy_by = healthy_by(now, group);
+        let healthy_by = healthy_by(now, self.spec);
         let durable = &mut *self.state.durable;
         durable.adopted = true;
         durable.boot = Some(now.boot);
@@ -235,6 +236,11 @@ impl Writer<'_> {
         durable.healthy_by = healthy_by;
         durable.offered = Some(BTreeSet::new());
         durable.description = Cow::Borrowed("No tasks have started");
+        if let Some(why) = self.spec.server.as_ref().and_then(|server| server.refused.clone()) {
+            for index in 0..self.task_count() {
+                self.doom(index, TaskEventKind::SetupFailure, why.clone());
+            }
+        }
     }
 
     /// Once all tasks have ended there is nothing left to restart.
@@ -480,9 +486,7 @@ impl Writer<'_> {
             durable.status = status;
             durable.description = Cow::Borrowed(description);
         }
-        if self.state.healthy_since_ns.is_some()
-            && !self.spec.group().is_some_and(|group| health::is_healthy(group, self.state))
-        {
+        if self.state.healthy_since_ns.is_some() && !health::is_healthy(self.spec, self.state) {
             self.health_changed(false);
         }
     }
@@ -492,13 +496,11 @@ impl Writer<'_> {
     fn health_changed(&mut self, healthy: bool) {
         let since_ns =
             core::mem::replace(&mut self.state.healthy_since_ns, healthy.then_some(self.now.boot_ns));
-        let group = self.spec.group().filter(|_| !healthy && self.state.durable.is_judged_healthy());
-        let Some((group, update)) = group.and_then(|group| Some((group, group.update.as_ref()?))) else {
-            return;
-        };
+        let judged = !healthy && self.state.durable.is_judged_healthy();
+        let Some(terms) = health::terms(self.spec).filter(|_| judged) else { return };
         let lasted_ns = since_ns.map_or(0, |since_ns| self.now.boot_ns.saturating_sub(since_ns));
-        if lasted_ns >= update.min_healthy_time.as_nanos().unsigned_abs() {
-            self.state.durable.unnoticed().healthy_by = healthy_by(self.now, group);
+        if lasted_ns >= terms.min_healthy_time.as_nanos().unsigned_abs() {
+            self.state.durable.unnoticed().healthy_by = healthy_by(self.now, self.spec);
         }
     }
 

@@ -1,15 +1,15 @@
 //! Whether an allocation is healthy, and the roll-out's verdict on it.
 //!
 //! Healthy: all tasks run as they should and, unless `health_check` says that this is enough, all checks pass. The verdict: healthy
-//! for `min_healthy_time` without a break before `healthy_deadline`, or not. Watched only where the group writes `update`; given
-//! once. With `health_check: manual` the verdict in a deployment is somebody's word.
+//! for `min_healthy_time` without a break before `healthy_deadline`, or not. Watched only where there are [`Terms`]; given once. With
+//! `health_check: manual` the verdict in a deployment is somebody's word.
 
 use std_alloc::{format, string::String};
 
 use herdlet_api_types::{
-    DeploymentId,
+    DeploymentId, Duration,
     alloc::{Allocation, ClientStatus, Desired},
-    job::{Group, HealthCheck, Lifecycle},
+    job::{Group, HealthCheck, JobType, Lifecycle},
     task::TaskStatus,
 };
 
@@ -20,9 +20,43 @@ use crate::{
     state::{AllocState, Health, TaskState},
 };
 
+/// By what the verdict is given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    /// What health means.
+    pub health_check: HealthCheck,
+    /// How long without a break.
+    pub min_healthy_time: Duration,
+    /// Until when.
+    pub healthy_deadline: Duration,
+}
+
+/// By what the verdict on the allocation is given: in deployments by the group's `update`, which a job of this machine may have outside of
+/// them too; servers ask for that of services only, by `migrate`. None: nobody asks.
+pub(crate) fn terms(spec: &Allocation) -> Option<Terms> {
+    match &spec.server {
+        Some(server) if spec.deployment.is_none() => {
+            let migrate = server.migrate.filter(|_| spec.job.kind == JobType::Service)?;
+            Some(Terms {
+                health_check: migrate.health_check,
+                min_healthy_time: migrate.min_healthy_time,
+                healthy_deadline: migrate.healthy_deadline,
+            })
+        }
+        Some(_) | None => {
+            let update = spec.group()?.update.as_ref()?;
+            Some(Terms {
+                health_check: update.health_check,
+                min_healthy_time: update.min_healthy_time,
+                healthy_deadline: update.healthy_deadline,
+            })
+        }
+    }
+}
+
 /// Follows the allocation's health and gives the verdict when it is due.
 pub fn watch(pass: &mut Pass<'_>) {
-    let healthy = is_healthy(pass.group, pass.state);
+    let healthy = is_healthy(pass.spec, pass.state);
     if healthy != pass.state.healthy_since_ns.is_some() {
         pass.plan.changes.push(Change::Healthy(healthy));
         return;
@@ -30,9 +64,9 @@ pub fn watch(pass: &mut Pass<'_>) {
     let judged_for = judged_for(pass);
     let by = pass.state.durable.healthy_by;
     let is_open = pass.state.durable.health.is_none() && pass.spec.desired == Desired::Run;
-    let open = pass.group.update.as_ref().filter(|_| is_open);
-    let (Some(update), None) = (open, judged_for) else {
-        if !healthy && wants_tasks(pass) && has_counted_check(pass.group) {
+    let open = terms(pass.spec).filter(|_| is_open);
+    let (Some(terms), None) = (open, judged_for) else {
+        if !healthy && wants_tasks(pass) && has_counted_check(pass.spec) {
             pass.wait(Waiting::Checks(by.filter(|_| judged_for.is_none())));
         } else if let (true, Some(_), Some(deployment)) = (healthy, open, judged_for) {
             pass.wait(Waiting::Judgement(deployment));
@@ -43,13 +77,13 @@ pub fn watch(pass: &mut Pass<'_>) {
     if failed {
         verdict(pass, false, String::from("Unhealthy because of failed task"));
     } else if let Some(since_ns) = pass.state.healthy_since_ns.filter(|_| !is_hearsay(pass.state))
-        && pass.due(since_ns.saturating_add(update.min_healthy_time.as_nanos().unsigned_abs()))
+        && pass.due(since_ns.saturating_add(terms.min_healthy_time.as_nanos().unsigned_abs()))
     {
         verdict(pass, true, String::new());
     } else if by.is_some_and(|by| pass.passed(&by)) {
         let message = format!(
             "Task not running or checks not passing for min_healthy_time of {} by healthy_deadline of {}",
-            update.min_healthy_time, update.healthy_deadline
+            terms.min_healthy_time, terms.healthy_deadline
         );
         verdict(pass, false, message);
     } else {
@@ -59,22 +93,22 @@ pub fn watch(pass: &mut Pass<'_>) {
 
 /// The deployment for which somebody judges it. What is made outside one has nobody to judge it.
 fn judged_for(pass: &Pass<'_>) -> Option<DeploymentId> {
-    let update = pass.group.update.as_ref();
-    update.filter(|update| update.health_check == HealthCheck::Manual)?;
+    terms(pass.spec).filter(|terms| terms.health_check == HealthCheck::Manual)?;
     pass.spec.deployment.map(|of| of.id)
 }
 
 /// Whether it is healthy now, as it is shown: its work goes on well, or is done. None of what is to end.
 pub fn now(spec: &Allocation, state: &AllocState) -> Option<bool> {
-    let group = spec.group().filter(|_| spec.desired == Desired::Run)?;
-    Some(state.durable.status == ClientStatus::Complete || is_healthy(group, state))
+    let wanted = spec.desired == Desired::Run && spec.group().is_some();
+    wanted.then(|| state.durable.status == ClientStatus::Complete || is_healthy(spec, state))
 }
 
 /// Whether every task runs as it should and every check that counts passes, now.
-pub fn is_healthy(group: &Group, state: &AllocState) -> bool {
+pub fn is_healthy(spec: &Allocation, state: &AllocState) -> bool {
+    let Some(group) = spec.group() else { return false };
     let tasks =
         group.tasks.iter().zip(&state.durable.tasks).all(|(task, known)| task_is_well(task.lifecycle, known));
-    tasks && !state.durable.tasks.is_empty() && (!counts_checks(group) || checks_pass(group, state))
+    tasks && !state.durable.tasks.is_empty() && (!counts_checks(spec) || checks_pass(group, state))
 }
 
 fn task_is_well(lifecycle: Lifecycle, known: &TaskState) -> bool {
@@ -102,13 +136,14 @@ fn is_hearsay(state: &AllocState) -> bool {
 }
 
 /// Whether more than the states of tasks is asked for.
-fn counts_checks(group: &Group) -> bool {
-    group.update.as_ref().is_none_or(|update| update.health_check != HealthCheck::TaskStates)
+fn counts_checks(spec: &Allocation) -> bool {
+    terms(spec).is_none_or(|terms| terms.health_check != HealthCheck::TaskStates)
 }
 
-/// Whether a check has to pass before an allocation of the group is healthy.
-pub(crate) fn has_counted_check(group: &Group) -> bool {
-    counts_checks(group) && group.all_services().any(|(_, service)| service.checks.iter().any(checks::counts))
+/// Whether a check has to pass before the allocation is healthy.
+pub(crate) fn has_counted_check(spec: &Allocation) -> bool {
+    let mut services = spec.group().into_iter().flat_map(Group::all_services);
+    counts_checks(spec) && services.any(|(_, service)| service.checks.iter().any(checks::counts))
 }
 
 fn verdict(pass: &mut Pass<'_>, healthy: bool, message: String) {

@@ -8,7 +8,7 @@
 
 use std_alloc::{collections::BTreeSet, string::String};
 
-use herdlet_api_types::{job::Group, service::CheckResult};
+use herdlet_api_types::{alloc::Allocation, service::CheckResult};
 
 use crate::{
     op::{Part, TaskPart},
@@ -19,14 +19,14 @@ use crate::{
 
 impl AllocState {
     /// What an agent knows that finds this stored: nothing of any part.
-    pub fn restored(group: Option<&Group>, mut durable: Durable, now: Now) -> Self {
+    pub fn restored(spec: &Allocation, mut durable: Durable, now: Now) -> Self {
         let parts = if durable.adopted { Parts::unknown() } else { Parts::absent() };
         if durable.is_judged_healthy() {
-            durable.healthy_by = group.and_then(|group| healthy_by(now, group));
+            durable.healthy_by = healthy_by(now, spec);
         }
         let mut maybe_begun = BTreeSet::new();
         let (stage, boot) = (durable.stage, durable.boot);
-        let tasks = group.map_or(&[][..], |group| &group.tasks);
+        let tasks = spec.group().map_or(&[][..], |group| &group.tasks);
         for ((index, known), task) in (0..).zip(&mut durable.tasks).zip(tasks) {
             let unbegun = known.newest() == 0 && known.run == Run::Waiting;
             if !unbegun || !gate_open(stage, task.lifecycle) {
@@ -61,7 +61,7 @@ impl AllocState {
 
 #[cfg(test)]
 mod tests {
-    use std_alloc::vec;
+    use std_alloc::{sync::Arc, vec};
 
     use herdlet_api_types::job::Lifecycle;
 
@@ -84,7 +84,7 @@ mod tests {
         let again = TaskState { attempt: 1, ..pending() };
         let tasks = vec![pending(), pending(), running(), dead(), pending(), again];
         let durable = Durable { adopted: true, boot, stage: Stage::Main, tasks, ..Durable::default() };
-        AllocState::restored(spec.group(), durable, at(1))
+        AllocState::restored(&spec, durable, at(1))
     }
 
     #[test]
@@ -117,16 +117,16 @@ mod tests {
 
     #[test]
     fn what_was_never_adopted_has_nothing_to_look_for() {
-        let state = AllocState::restored(None, Durable::default(), at(1));
+        let state = AllocState::restored(&crate::fixture::alloc(vec![]), Durable::default(), at(1));
         assert_eq!(*state.parts.get(Part::Dir), PartState::Absent);
     }
 
     #[test]
     fn of_a_lost_memory_each_task_is_looked_for_by_its_newest_record() {
-        let spec = alloc(vec![task("ran", Lifecycle::Main), task("other", Lifecycle::Main)]);
-        let mut group = spec.group().expect("a group").clone();
-        group.update = Some(herdlet_api_types::fixture::update());
-        let known = Durable::rebuilt(&group, |index, _| (index == 0).then_some(3), at(5));
+        let mut spec = alloc(vec![task("ran", Lifecycle::Main), task("other", Lifecycle::Main)]);
+        let job = Arc::make_mut(&mut Arc::make_mut(&mut spec).job);
+        job.groups[0].update = Some(herdlet_api_types::fixture::update());
+        let known = Durable::rebuilt(&spec, |index, _| (index == 0).then_some(3), at(5));
         let boot = at(5).boot;
         assert!(known.adopted && known.stage == Stage::UNTOLD);
         let tasks: std_alloc::vec::Vec<_> =
@@ -134,7 +134,7 @@ mod tests {
         let begun = Run::Starting { attempt: 3, boot };
         assert_eq!(tasks, [("ran", 3, &begun), ("other", 0, &Run::Waiting)]);
         assert_eq!(known.healthy_by.map(|by| by.boot_ns), Some(at(25).boot_ns));
-        let nothing = Durable::rebuilt(&group, |_, _| None, at(5));
+        let nothing = Durable::rebuilt(&spec, |_, _| None, at(5));
         assert_eq!(nothing.stage, Stage::Init, "its lifecycle begins anew");
     }
 

@@ -5,7 +5,7 @@
 
 use herdlet_api_types::{
     Duration,
-    job::{DependencyCondition, Lifecycle, Task},
+    job::{DependencyCondition, JobType, Lifecycle, Task},
     task::TaskStatus,
 };
 
@@ -88,6 +88,10 @@ impl Me<'_> {
             if self.task.lifecycle != Lifecycle::Poststop {
                 pass.wait(Waiting::Gate(self.index));
             }
+            return;
+        }
+        if let Some(waiting) = self.held_back(pass) {
+            pass.wait(waiting);
             return;
         }
         if let Some(dependency) = self.unmet_dependency(pass) {
@@ -399,6 +403,18 @@ impl Me<'_> {
         }
         let after = if self.known.unhealthy { AfterStop::RestartUnhealthy } else { AfterStop::Restart };
         self.known.restart_requested.then_some(after)
+    }
+
+    /// What keeps an allocation that a server has placed here from starting anything.
+    fn held_back(self, pass: &Pass<'_>) -> Option<Waiting> {
+        pass.spec.server.as_ref().filter(|_| pass.state.durable.stop.is_none())?;
+        let may_be_elsewhere = !pass.ctx.contact && pass.spec.job.kind != JobType::System;
+        if may_be_elsewhere && !pass.ctx.settings.starts_offline(&pass.spec.job) {
+            return Some(Waiting::Contact(self.index));
+        }
+        let previous =
+            pass.spec.previous.filter(|previous| pass.ctx.awaited.get(previous) == Some(&pass.spec.id));
+        previous.map(|previous| Waiting::Previous(self.index, previous))
     }
 
     fn unmet_dependency(self, pass: &Pass<'_>) -> Option<std_alloc::string::String> {

@@ -36,7 +36,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Allocs {
     by_id: BTreeMap<AllocId, AllocEntry>,
-    /// Within a job by slot, oldest first, as they are shown.
+    /// Within a job of this machine by slot, oldest first, as they are shown. A server's job is none of them.
     by_job: BTreeMap<JobKey, BTreeMap<Place, AllocId>>,
     by_volume: BTreeMap<String, BTreeSet<AllocId>>,
     ports: Held,
@@ -110,6 +110,11 @@ impl Allocs {
         })
     }
 
+    /// Whether nothing of it runs or will: it has ended, or was never here.
+    pub(crate) fn has_ended(&self, id: AllocId) -> bool {
+        self.by_id.get(&id).is_none_or(|entry| has_ended(&entry.state.durable))
+    }
+
     /// All allocations, by id.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (AllocId, &AllocEntry)> {
         self.by_id.iter().map(|(id, entry)| (*id, entry))
@@ -152,7 +157,9 @@ impl Allocs {
 
     pub(crate) fn insert(&mut self, mut entry: AllocEntry) {
         let spec = &entry.spec;
-        self.by_job.entry(spec.job_key.clone()).or_default().insert(place(spec), spec.id);
+        if spec.server.is_none() {
+            self.by_job.entry(spec.job_key.clone()).or_default().insert(place(spec), spec.id);
+        }
         for volume in claimed_volumes(spec) {
             match self.by_volume.get_mut(&*volume) {
                 Some(claims) => {

@@ -92,8 +92,12 @@ impl World {
         dirty.insert(Key::Alloc(id))
     }
 
-    /// Whether its job would make another in its place, were it not remembered.
+    /// Whether another would be made in its place, were it not remembered.
     fn fills_a_slot(&self, spec: &Allocation) -> bool {
+        if spec.server.is_some() {
+            // Its servers go on naming it.
+            return true;
+        }
         let Some(job) = self.jobs.get(&spec.job_key) else { return false };
         let Some(group) = job.current.group(&spec.group) else { return false };
         let at = usize::try_from(spec.index).unwrap_or(usize::MAX);

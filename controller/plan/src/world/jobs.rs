@@ -398,7 +398,7 @@ impl World {
         }
         if let Some(part) = entry.join(now, &spec.group, id, false) {
             spec.deployment = Some(part);
-            judge_anew(now, alloc.spec.group(), &mut alloc.state);
+            judge_anew(now, &alloc.spec, &mut alloc.state);
         }
         alloc.changed = true;
         dirty.insert(Key::Alloc(id));

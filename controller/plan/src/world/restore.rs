@@ -100,6 +100,7 @@ impl World {
             world.allocs.insert(restored(spec, durable, now));
         }
         unusable.extend(states.into_keys().map(Unusable::Alloc));
+        world.await_previous();
         for (key, entry) in &world.jobs {
             world.line.join(key, entry.current.priority, entry.state.create_index, false);
         }
@@ -119,7 +120,7 @@ impl World {
 
 fn restored(spec: Arc<Allocation>, mut durable: Durable, now: Now) -> AllocEntry {
     rebase(&mut durable, now);
-    let state = AllocState::restored(spec.group(), durable, now);
+    let state = AllocState::restored(&spec, durable, now);
     AllocEntry::known(Tracked::stored(spec), state, now)
 }
 

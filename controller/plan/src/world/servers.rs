@@ -3,7 +3,7 @@
 //! In: what a server wants of one, or that it has forgotten it. Out: the same, wanted here. What is older than what is known changes
 //! nothing, what was to stop never runs again, and no allocation is removed but by its id.
 
-use std_alloc::{collections::BTreeSet, sync::Arc};
+use std_alloc::{collections::BTreeSet, string::String, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{
     AllocId,
@@ -19,6 +19,9 @@ use crate::{
         allocs::{AllocEntry, claimed_volumes},
     },
 };
+
+/// Why what ran too long without servers is stopped.
+const OUT_OF_CONTACT: &str = "stopped: no server was in reach for stop_on_client_after";
 
 impl World {
     /// A server wants this of an allocation. One that is to stop and was never here needs nothing.
@@ -41,7 +44,60 @@ impl World {
         let spec = Allocation { create_index, job, ..spec };
         let volumes = claimed_volumes(&spec).filter(|name| self.ctx.volumes.contains_key(&**name));
         dirty.extend(volumes.map(|name| Key::Volume(name.into_owned())));
+        self.await_previous_of(&spec);
         self.allocs.insert(AllocEntry::new(Arc::new(spec), now));
+    }
+
+    /// What an allocation takes the place of has to end before. Where it is not here, whoever asks servers tells of its end.
+    fn await_previous_of(&mut self, spec: &Allocation) {
+        let Some(previous) = spec.previous.filter(|_| spec.server.is_some()) else { return };
+        let is_elsewhere = self.allocs.get(previous).is_none();
+        if is_elsewhere || !self.allocs.has_ended(previous) {
+            self.ctx.awaited.insert(previous, spec.id);
+        }
+    }
+
+    /// The same of all that an agent before this one was to begin.
+    pub(super) fn await_previous(&mut self) {
+        let unbegun = |entry: &AllocEntry| {
+            let known = &entry.state.durable;
+            known.stop.is_none() && known.tasks.iter().all(|task| task.newest() == 0)
+        };
+        let begin =
+            self.allocs.iter().filter(|(_, entry)| entry.spec.desired == Desired::Run && unbegun(entry));
+        let specs: Vec<Arc<Allocation>> = begin.map(|(_, entry)| Arc::clone(&entry.spec)).collect();
+        for spec in specs {
+            self.await_previous_of(&spec);
+        }
+    }
+
+    /// The allocation has ended: what takes its place may begin.
+    pub(super) fn follow(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
+        if let Some(next) = self.ctx.awaited.remove(&id) {
+            dirty.insert(Key::Alloc(next));
+        }
+    }
+
+    /// Servers have said what they want: what waited for that goes on.
+    pub(super) fn hear_servers(&mut self, dirty: &mut BTreeSet<Key>) {
+        if core::mem::replace(&mut self.ctx.contact, true) {
+            return;
+        }
+        let placed = self.allocs.iter().filter(|(_, entry)| entry.spec.server.is_some());
+        dirty.extend(placed.map(|(id, _)| Key::Alloc(id)));
+    }
+
+    /// It may not run for so long without servers.
+    pub(super) fn give_up(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
+        let Some(entry) = self.allocs.get_mut(id) else { return };
+        if entry.spec.server.is_none() || entry.spec.desired != Desired::Run {
+            return;
+        }
+        let spec = Arc::make_mut(&mut entry.spec);
+        spec.desired = Desired::Stop;
+        spec.desired_description = String::from(OUT_OF_CONTACT);
+        entry.changed = true;
+        dirty.insert(Key::Alloc(id));
     }
 
     fn place_again(&mut self, now: Now, spec: Allocation, server: &ServerSide, dirty: &mut BTreeSet<Key>) {
@@ -52,14 +108,23 @@ impl World {
             Desired::Run => spec.desired,
             Desired::Stop | Desired::Gone => old.desired,
         };
-        let (create_index, job) = (old.create_index, Arc::clone(&server.job));
-        let spec = Allocation { create_index, job, desired, ..spec };
+        let create_index = old.create_index;
+        let is_new = |known: &ServerSide| server.refused.is_some() && known.refused.is_none();
+        let kept = old.server.as_ref().filter(|known| is_new(known));
+        let spec = match kept {
+            // What runs goes on as it is where nobody could run what it is to be now.
+            Some(known) => {
+                let server = ServerSide { modify_index: server.modify_index, ..ServerSide::clone(known) };
+                Allocation { desired, server: Some(Arc::new(server)), ..Allocation::clone(&old) }
+            }
+            None => Allocation { create_index, job: Arc::clone(&server.job), desired, ..spec },
+        };
         if let (Some(before), Some(after)) = (old.group(), spec.group()) {
             serve_anew(before, after, &mut entry.state);
         }
         let judged_by = |spec: &Allocation| spec.deployment.map(|of| of.id);
         if judged_by(&old) != judged_by(&spec) {
-            judge_anew(now, spec.group(), &mut entry.state);
+            judge_anew(now, &spec, &mut entry.state);
         }
         if server.no_shutdown_delay && !entry.state.durable.no_shutdown_delay {
             entry.state.durable.no_shutdown_delay = true;

@@ -178,6 +178,7 @@ impl Life {
             node: NodeFacts::default(),
             room: Room::ENDLESS,
             reserved_ports: BTreeSet::new(),
+            start_offline: false,
         };
         let (mut world, unusable) = World::restore(settings, NOW, opened.records);
         assert!(unusable.is_empty(), "{unusable:?}");

@@ -155,9 +155,8 @@ impl Life {
         };
         self.tale.note(self.now_ns, || format!("the stored state of {} is damaged", spec.name()));
         self.met.note(Kind::StateDamaged);
-        let (group, _) = spec_of(spec, 0)?;
         let newest = |index, _: &Task| self.machine.newest_attempt(id, index as u16);
-        let known = Durable::rebuilt(group, newest, self.now());
+        let known = Durable::rebuilt(spec, newest, self.now());
         self.stored.insert(RecordKey::AllocState(id), RecordValue::AllocState(known.into()));
         // What is still on its way to its record when the state is made anew, nobody can know of: the two don't come together.
         self.ghosts.retain(|ghost| !matches!(&ghost.action.op.target, Target::Alloc(of, _) if *of == id));

@@ -32,10 +32,9 @@ fn an_allocation_is_healthy_when_each_task_runs_as_it_should() {
         (Lifecycle::Poststop, [true, true, true, true]),
     ] {
         let spec = alloc(vec![task("main", Lifecycle::Main), task("other", lifecycle)]);
-        let group = spec.group().expect("a group");
         let healthy = |other| {
             crate::alloc::health::is_healthy(
-                group,
+                &spec,
                 &known(vec![running(), other], Stage::Main, Parts::absent()),
             )
         };
@@ -74,8 +73,7 @@ fn checks_count_unless_task_states_are_enough() {
     {
         let spec = with_a_failing_check(health_check);
         let state = known(vec![running()], Stage::Main, Parts::absent());
-        let group = spec.group().expect("a group");
-        assert_eq!(crate::alloc::health::is_healthy(group, &state), healthy, "{health_check:?}");
+        assert_eq!(crate::alloc::health::is_healthy(&spec, &state), healthy, "{health_check:?}");
     }
 }
 
@@ -182,8 +180,7 @@ fn a_new_process_is_checked_anew() {
     let spec = with_a_failing_check(HealthCheck::Checks);
     let parts = up(&[Part::Dir, Part::Services, Part::Checks, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
-    let group = spec.group().expect("a group");
-    let is_healthy = |life: &Bench| crate::alloc::health::is_healthy(group, &life.state);
+    let is_healthy = |life: &Bench| crate::alloc::health::is_healthy(&spec, &life.state);
     life.write(|writer| writer.checked(result(None, CheckStatus::Success)));
     life.settle();
     assert!(is_healthy(&life));
@@ -218,7 +215,7 @@ fn who_was_healthy_has_time_to_become_so_again() {
     }
     assert_eq!(life.state.durable.healthy_by, Some(by));
     // So it has from an agent that comes after this one.
-    let restored = AllocState::restored(spec.group(), (*life.state.durable).clone(), at(2_000_000));
+    let restored = AllocState::restored(&spec, (*life.state.durable).clone(), at(2_000_000));
     assert_eq!(restored.durable.healthy_by, Some(Deadline::after(at(2_000_000), deadline)));
 }
 
@@ -278,8 +275,7 @@ fn results_outlive_the_agent_as_hearsay() {
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, Parts::absent()));
     life.write(|writer| writer.checked(result(None, CheckStatus::Success)));
     let stored = (*life.state.durable).clone();
-    let group = spec.group();
-    let mut next = Bench::new(&spec, AllocState::restored(group, stored, at(200)));
+    let mut next = Bench::new(&spec, AllocState::restored(&spec, stored, at(200)));
     assert!(next.state.checks["alive"].stale);
     assert_eq!(crate::alloc::health::now(&spec, &next.state), Some(true));
     next.now = at(200);

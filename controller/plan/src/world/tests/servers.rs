@@ -1,22 +1,43 @@
 //! What a server wants of the allocations that it has placed here.
 
-use herdlet_api_types::{alloc::ServerSide, task::TaskStatus};
+use herdlet_api_types::{
+    alloc::{ClientStatus, ServerSide},
+    job::{HealthCheck, Migrate},
+    task::{TaskEventKind, TaskStatus},
+};
 
 use super::*;
-use crate::state::TaskState;
+use crate::{state::TaskState, time::BootId};
 
 /// The allocation as a server has it after its change of this number.
 fn told(modify_index: u64, desired: Desired) -> Allocation {
     let spec = (*crate::fixture::alloc(vec![task("main")])).clone();
-    let server =
-        ServerSide { modify_index, create_index: 900, job: Arc::clone(&spec.job), no_shutdown_delay: false };
+    let server = ServerSide {
+        modify_index,
+        create_index: 900,
+        job: Arc::clone(&spec.job),
+        no_shutdown_delay: false,
+        refused: None,
+        migrate: None,
+        stop_on_client_after: None,
+    };
     Allocation { desired, server: Some(server.into()), ..spec }
 }
 
 impl Bench {
     fn tell(&mut self, spec: Allocation) {
+        self.see(Event::Desired(DesiredChange::Contact));
         self.see(Event::Desired(DesiredChange::Alloc(spec.into())));
         self.settle();
+    }
+
+    /// The machine starts again, and an agent on it: nothing of before runs.
+    fn reboot(&mut self) {
+        self.restart(Now { boot: BootId(2), ..at(100) });
+        self.settle_but(|action| {
+            let lost = Recovered::Lost { why: "the machine was started again".into() };
+            matches!(action.verb, Verb::Recover { .. }).then_some(Outcome::Recovered(lost))
+        });
     }
 
     fn wanted(&self) -> Option<Desired> {
@@ -107,4 +128,144 @@ fn no_server_touches_what_this_machine_has_placed_itself() {
     bench.see(Event::Desired(DesiredChange::AllocGone(own)));
     bench.settle();
     assert_eq!((bench.wanted(), bench.status()), (Some(Desired::Run), vec![TaskStatus::Running]));
+}
+
+/// The same with this said of its server's side.
+fn with(spec: Allocation, change: impl FnOnce(&mut ServerSide)) -> Allocation {
+    let mut server = (**spec.server.as_ref().unwrap()).clone();
+    change(&mut server);
+    Allocation { server: Some(server.into()), ..spec }
+}
+
+#[test]
+fn what_can_not_run_here_fails_at_once_and_says_why() {
+    let mut bench = Bench::new();
+    bench.tell(with(told(10, Desired::Run), |server| server.refused = Some("`vault` is not built".into())));
+    let (_, state) = bench.world.allocations().next().unwrap();
+    let known = &state.durable.tasks[0];
+    assert_eq!(
+        (state.durable.status, known.status(), known.attempt),
+        (ClientStatus::Failed, TaskStatus::Dead, 0)
+    );
+    let told = known.events.iter().find(|event| event.kind == TaskEventKind::SetupFailure).unwrap();
+    assert_eq!(told.message, "`vault` is not built");
+}
+
+#[test]
+fn what_runs_goes_on_where_its_newer_version_can_not_and_still_hears_a_stop() {
+    let mut bench = Bench::new();
+    bench.tell(told(10, Desired::Run));
+    bench.tell(with(told(11, Desired::Run), |server| server.refused = Some("no".into())));
+    assert_eq!(bench.status(), [TaskStatus::Running]);
+    bench.tell(with(told(12, Desired::Stop), |server| server.refused = Some("no".into())));
+    assert_eq!(bench.status(), [TaskStatus::Dead]);
+}
+
+/// Nomad issue: a task that was rescheduled elsewhere during a long reboot must not run twice.
+#[test]
+fn after_a_reboot_nothing_starts_before_servers_are_heard_but_system_jobs() {
+    for (kind, meta, starts) in [
+        (JobType::Service, None, false),
+        (JobType::Batch, None, false),
+        (JobType::System, None, true),
+        (JobType::Service, Some("true"), true),
+    ] {
+        let mut bench = Bench::new();
+        let mut job = (*told(10, Desired::Run).job).clone();
+        job.kind = kind;
+        job.meta.extend(meta.map(|word| (String::from("herdlet.start_offline"), String::from(word))));
+        bench.tell(with(told(10, Desired::Run), |server| server.job = job.into()));
+        assert_eq!(bench.status(), [TaskStatus::Running]);
+        bench.reboot();
+        let expected = if starts { TaskStatus::Running } else { TaskStatus::Pending };
+        assert_eq!(bench.status(), [expected], "{kind:?} {meta:?}");
+        bench.see(Event::Desired(DesiredChange::Contact));
+        bench.settle();
+        assert_eq!(bench.status(), [TaskStatus::Running], "{kind:?}");
+    }
+}
+
+#[test]
+fn it_begins_once_what_it_takes_the_place_of_has_ended() {
+    let mut bench = Bench::new();
+    bench.tell(told(10, Desired::Run));
+    let first = bench.id();
+    let next = AllocId::from_hash([9; 16]);
+    bench.tell(Allocation { id: next, previous: Some(first), ..told(11, Desired::Run) });
+    let status = |bench: &Bench, id| bench.world.allocation(id).unwrap().1.durable.tasks[0].status();
+    assert_eq!(status(&bench, next), TaskStatus::Pending);
+    // Also for an agent that begins meanwhile.
+    bench.restart(at(3));
+    bench.see(Event::Desired(DesiredChange::Contact));
+    bench.settle_but(|action| {
+        let of_next = matches!(action.op.target, Target::Alloc(id, _) if id == next);
+        let recovers = matches!(action.verb, Verb::Recover { .. });
+        (of_next && recovers).then_some(Outcome::Recovered(Recovered::NotStarted))
+    });
+    assert_eq!(status(&bench, next), TaskStatus::Pending);
+    bench.tell(told(12, Desired::Stop));
+    assert_eq!((status(&bench, first), status(&bench, next)), (TaskStatus::Dead, TaskStatus::Running));
+}
+
+#[test]
+fn the_end_of_one_on_another_node_is_told() {
+    let mut bench = Bench::new();
+    let elsewhere = AllocId::from_hash([8; 16]);
+    bench.tell(Allocation { previous: Some(elsewhere), ..told(10, Desired::Run) });
+    assert_eq!(bench.status(), [TaskStatus::Pending]);
+    bench.see(Event::Desired(DesiredChange::EndedElsewhere(elsewhere)));
+    bench.settle();
+    assert_eq!(bench.status(), [TaskStatus::Running]);
+}
+
+#[test]
+fn too_long_out_of_contact_it_is_stopped_for_good() {
+    let mut bench = Bench::new();
+    bench.tell(told(10, Desired::Run));
+    let id = bench.id();
+    bench.see(Event::Desired(DesiredChange::AllocOutOfContact(id)));
+    bench.settle();
+    assert_eq!(bench.status(), [TaskStatus::Dead]);
+    let (spec, state) = bench.world.allocation(id).unwrap();
+    assert!(spec.desired_description.contains("stop_on_client_after"));
+    assert_eq!(state.durable.status, ClientStatus::Complete);
+    bench.tell(told(11, Desired::Run));
+    assert_eq!(bench.status(), [TaskStatus::Dead]);
+}
+
+/// Drains ask for it: of services that no deployment judges.
+#[test]
+fn health_outside_of_deployments_is_judged_by_migrate() {
+    for (kind, verdict) in [(JobType::Service, Some(true)), (JobType::Batch, None)] {
+        let mut bench = Bench::new();
+        let mut job = (*told(10, Desired::Run).job).clone();
+        job.kind = kind;
+        let second = herdlet_api_types::Duration::from_secs(1);
+        let migrate =
+            Migrate { health_check: HealthCheck::Checks, min_healthy_time: second, healthy_deadline: second };
+        bench.tell(with(told(10, Desired::Run), |server| {
+            server.job = job.into();
+            server.migrate = Some(migrate);
+        }));
+        for seconds in [2, 4] {
+            bench.now = at(seconds);
+            bench.dirty = bench.world.keys();
+            bench.plan();
+        }
+        assert_eq!(
+            bench.world.allocations().next().unwrap().1.durable.health.map(|health| health.healthy),
+            verdict
+        );
+    }
+}
+
+/// A job of this machine with the same name has its own allocations.
+#[test]
+fn a_job_of_this_machine_leaves_the_servers_alone() {
+    let mut bench = Bench::new();
+    bench.tell(told(10, Desired::Run));
+    let key = bench.world.allocations().next().unwrap().0.job_key.clone();
+    bench.ask(Command::Delete { job: key });
+    bench.settle();
+    assert_eq!(bench.status(), [TaskStatus::Running]);
 }
