@@ -103,7 +103,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
             }
             share_jobs(&mut fetched);
         }
-        lock(&self.shared.sync).listed(listing.ids(), &fetched);
+        lock(&self.shared.updates).listed(listing.ids(), &fetched);
         let held = fetched.iter().map(|alloc: &Allocation| (alloc.id.clone(), alloc.alloc_modify_index));
         let unread = unreadable.iter().map(|(id, _)| (id.clone(), listing.index_of(id)));
         let held = held.chain(unread).collect();
@@ -125,7 +125,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         if is_first {
             // What ended while nobody could be told, and what servers took for lost.
             runner.report_again();
-            lock(&self.shared.sync).open();
+            lock(&self.shared.updates).open();
             self.shared.contact.send_modify(|contact| contact.is_listed = true);
         }
         // What was reported while it was handed over may be due now.

@@ -42,7 +42,7 @@ pub const BATCH: usize = 1_000;
 
 /// What servers know of allocations, and what they have to be told.
 #[derive(Debug, Default)]
-pub struct Sync {
+pub struct Updates {
     is_open: bool,
     told: BTreeMap<AllocId, Told>,
     pending: BTreeMap<AllocId, Pending>,
@@ -83,7 +83,7 @@ fn has_ended(status: &ClientStatus) -> bool {
 /// 128 bits of a report as it is sent.
 type Digest = [u64; 2];
 
-impl Sync {
+impl Updates {
     /// Takes a report. True: when to call next may have changed.
     pub fn report(&mut self, report: AllocReport, now: Instant) -> bool {
         if self.is_open && !self.told.contains_key(&report.id) {
