@@ -179,3 +179,44 @@ fn what_has_ended_stays_ended() {
     assert!(!updates.report(running("a", "late"), t), "afterwards");
     assert_eq!(updates.due(t + ms(10_000)), None);
 }
+
+/// It may have come to servers before they took the node for dead, and is not what they know now.
+#[test]
+fn what_is_said_again_while_it_is_told_is_not_told_once_servers_have_changed_it() {
+    for miss in [true, false] {
+        let (mut updates, mut chance, t) = (open(&["a"]), Chance::of(1), Instant::now());
+        updates.report(running("a", ""), t);
+        let mut reports = updates.begin(t);
+        if miss {
+            updates.missed();
+        } else {
+            list(&mut updates, &["a"], ClientStatus::Unknown);
+        }
+        assert!(updates.report(running("a", ""), t), "once more");
+        if miss {
+            updates.done();
+        } else {
+            updates.failed(std::mem::take(&mut reports), t, &mut chance);
+            updates.release();
+        }
+        assert_eq!(updates.due(t), Some(t + TICK), "at once");
+        assert_eq!(sent(&mut updates, t + TICK), ["a:running"]);
+        updates.done();
+        assert_eq!(updates.due(t + TICK), None);
+    }
+}
+
+#[test]
+fn no_call_begins_with_nothing() {
+    let (mut updates, t) = (open(&["a"]), Instant::now());
+    updates.report(running("a", ""), t);
+    updates.begin(t);
+    updates.done();
+    updates.report(running("a", "x"), t);
+    assert!(updates.due(t).is_some());
+    // What servers have is the newest again, between the question when and the call.
+    updates.report(running("a", ""), t);
+    assert_eq!(updates.begin(t + ms(9_000)), []);
+    updates.report(report("a", ClientStatus::Failed, ""), t + ms(9_001));
+    assert_eq!(updates.due(t + ms(9_001)), Some(t + TICK), "no call has begun meanwhile");
+}
