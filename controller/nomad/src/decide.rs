@@ -5,6 +5,6 @@
 
 pub mod contact;
 pub mod events;
-pub mod sync;
 pub mod tokens;
+pub mod updates;
 pub mod watch;

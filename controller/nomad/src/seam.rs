@@ -23,6 +23,15 @@
 //!             let client_status = if is_over { ClientStatus::Complete } else { ClientStatus::Running };
 //!             self.0.report(AllocReport { id: changed.alloc.id, client_status, ..AllocReport::default() });
 //!         }
+//!         for (id, why) in desired.unreadable {
+//!             let client_description = format!("the allocation can't be read: {why}");
+//!             self.0.report(AllocReport {
+//!                 id,
+//!                 client_status: ClientStatus::Failed,
+//!                 client_description,
+//!                 ..AllocReport::default()
+//!             });
+//!         }
 //!         // Of what is in `desired.removed`, nothing may be left.
 //!     }
 //!
@@ -59,6 +68,9 @@ pub struct Desired {
     pub changed: Vec<Changed>,
     /// The servers have forgotten them: whatever is left of them goes. Some may never have been handed over, since they can't be read.
     pub removed: Vec<AllocId>,
+    /// New, or changed by servers, in a way that can't be read; each with why: `decode field A.B: …`. A new one has failed. One that is
+    /// here goes on by its older copy, though the newer one may want to stop it. Told again after a restart and whenever servers change it.
+    pub unreadable: Vec<(AllocId, String)>,
 }
 
 /// An allocation, and what it comes with.

@@ -6,7 +6,7 @@
 //! ```text
 //!   register ──► registered ──┬──► heartbeats ──► the node is unknown: register
 //!      ▲                      ├──► watch ──► Runner::apply
-//!      └── the node changed   ├──► sync  ◄── Reports::report
+//!      └── the node changed   ├──► updates ◄── Reports::report
 //!                             ├──► events ◄── Reports::event
 //!                             └──► rebalance
 //! ```
@@ -15,10 +15,11 @@
 
 mod beats;
 mod contact;
+mod events;
 mod queries;
 mod register;
 mod reports;
-mod sync;
+mod updates;
 mod watch;
 
 use std::{
@@ -31,10 +32,7 @@ use herdlet_rpc::{
     connect::Dial,
     pool::{Chance, Pool, rebalance_after},
 };
-use tokio::{
-    sync::watch as channel,
-    time::{sleep, sleep_until},
-};
+use tokio::{sync::watch as channel, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 pub use contact::{Contact, Heard};
@@ -203,22 +201,6 @@ impl<S: Service, D: Dial> Inner<S, D> {
             contact.is_in_reach = false;
             contact.wants_servers += 1;
         });
-    }
-
-    async fn events(&self) {
-        loop {
-            self.registered().await;
-            let due = lock(&self.shared.events).due();
-            let Some(due) = due else {
-                self.shared.event_came.notified().await;
-                continue;
-            };
-            tokio::select! {
-                () = sleep_until(due) => {}
-                () = self.shared.event_came.notified() => continue,
-            }
-            self.emit().await;
-        }
     }
 
     async fn rebalance(&self) {

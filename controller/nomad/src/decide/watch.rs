@@ -10,7 +10,7 @@
 //!   before. So no server that lags behind, and none that has lost its state, can take something back.
 //! - An allocation is fetched when servers have changed it since it was handed over last. What became of it then makes no difference: one
 //!   that could not be set up, or whose directory was collected here, is not fetched again for that.
-//! - One that can't be read is found by halving batches, and reported as failed: it holds up no other.
+//! - One that can't be read is found by halving batches, and the runner is told: it holds up no other.
 //! - What is gone is found by comparing with a whole list, never told by a message that could be missed.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -23,7 +23,7 @@ use herdlet_rpc::{
 use crate::{
     seam::{Changed, Desired},
     wire::{
-        AllocId, AllocReport, Allocation, ClientStatus, Secret,
+        AllocId, Allocation, Secret,
         queries::{AllocsResponse, ClientAllocsResponse},
     },
 };
@@ -121,15 +121,14 @@ impl Watch {
         Ok(Some(Listing { index: meta.index, allocs, migrate_tokens, fetch }))
     }
 
-    /// Whether a copy of it was handed over, or was here from before.
-    #[must_use]
-    pub fn holds(&self, id: &AllocId) -> bool {
-        self.held.contains_key(id)
-    }
-
     /// What is wanted by a list, with what was fetched for it.
     #[must_use]
-    pub fn desired(&self, listing: &Listing, fetched: Vec<Allocation>) -> Desired {
+    pub fn desired(
+        &self,
+        listing: &Listing,
+        fetched: Vec<Allocation>,
+        unreadable: Vec<(AllocId, String)>,
+    ) -> Desired {
         let changed = fetched.into_iter().map(|alloc| {
             let migrate_token = listing.migrate_tokens.get(&alloc.id).cloned();
             Changed { alloc, migrate_token }
@@ -140,6 +139,7 @@ impl Watch {
             is_first: !self.is_begun,
             changed: changed.collect(),
             removed: removed.collect(),
+            unreadable,
         }
     }
 
@@ -201,13 +201,6 @@ impl Listing {
             None => Ok(allocs),
         }
     }
-}
-
-/// What is reported of an allocation that can't be read, and so not be run either.
-#[must_use]
-pub fn unreadable(id: AllocId, error: &CallError) -> AllocReport {
-    let client_description = format!("Unable to add allocation due to error: failed to {error}");
-    AllocReport { id, client_status: ClientStatus::Failed, client_description, ..AllocReport::default() }
 }
 
 /// Whether an answer has come and can't be read.

@@ -1,6 +1,6 @@
-//! Heartbeats, and node events.
+//! Heartbeats.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use herdlet_rpc::{Service, connect::Dial, error::CallError};
 use tokio::time::{Instant, sleep};
@@ -14,7 +14,7 @@ use crate::{
     seam::Runner,
     wire::{
         NodeStatus,
-        registration::{EmitEventsRequest, NodeUpdateResponse, NodeUpdateStatusRequest},
+        registration::{NodeUpdateResponse, NodeUpdateStatusRequest},
     },
 };
 
@@ -34,7 +34,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                     Ok(answer) => {
                         if was_missed(last, answer.meta.index) {
                             tracing::warn!("servers may have taken the node for dead");
-                            lock(&self.shared.sync).missed();
+                            lock(&self.shared.updates).missed();
                             runner.report_again();
                         }
                         last = Some(Beat { at: asked, ttl: answer.heartbeat_ttl });
@@ -87,18 +87,5 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let answer: NodeUpdateResponse = answer.decode()?;
         self.heard(&answer);
         Ok(answer)
-    }
-
-    pub(super) async fn emit(&self) {
-        let events = lock(&self.shared.events).take();
-        let node_events = BTreeMap::from([(self.identity.id.clone(), events)]);
-        let mut request =
-            EmitEventsRequest { node_events, options: self.write(lock(&self.tokens).to_call()) };
-        if let Err(error) = self.pool.write("Node.EmitEvents", &request).await {
-            tracing::warn!(%error, "node events could not be told");
-            let events = request.node_events.remove(&self.identity.id).unwrap_or_default();
-            let now = Instant::now();
-            self.chance(|chance| lock(&self.shared.events).failed(events, now, chance));
-        }
     }
 }

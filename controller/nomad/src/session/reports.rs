@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{Contact, lock};
 use crate::{
-    decide::{events::Events, sync::Sync},
+    decide::{events::Events, updates::Updates},
     wire::{AllocReport, NodeEvent, NodeId},
 };
 
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) node_id: NodeId,
-    pub(super) sync: Mutex<Sync>,
+    pub(super) updates: Mutex<Updates>,
     pub(super) report_came: Notify,
     pub(super) events: Mutex<Events>,
     pub(super) event_came: Notify,
@@ -32,7 +32,7 @@ impl Shared {
     pub(super) fn new(node_id: NodeId) -> Self {
         Self {
             node_id,
-            sync: Mutex::default(),
+            updates: Mutex::default(),
             report_came: Notify::new(),
             events: Mutex::default(),
             event_came: Notify::new(),
@@ -61,7 +61,7 @@ impl Reports {
     /// How an allocation is. Never waits; of several reports on one allocation the newest is sent, and nothing that servers have already.
     pub fn report(&self, mut report: AllocReport) {
         report.node_id = self.shared.node_id.clone();
-        if lock(&self.shared.sync).report(report, Instant::now()) {
+        if lock(&self.shared.updates).report(report, Instant::now()) {
             self.shared.report_came.notify_one();
         }
     }

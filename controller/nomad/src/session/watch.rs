@@ -1,6 +1,6 @@
 //! Hearing which allocations the node has, and handing them over.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use herdlet_rpc::{
     Service,
@@ -9,7 +9,7 @@ use herdlet_rpc::{
 };
 use tokio::time::Instant;
 
-use super::{Inner, Reports, lock};
+use super::{Inner, lock};
 use crate::{
     decide::{
         contact::kind,
@@ -94,36 +94,38 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 Ok(answer) => fetched.extend(listing.fetched(&batch, answer).map_err(Failure::Unfit)?),
                 Err(error) if watch::is_unreadable(&error) => match listing.halves(&batch) {
                     Some(halves) => batches.extend(halves),
-                    None => unreadable.extend(batch.ids.into_iter().map(|id| (id, error.clone()))),
+                    None => unreadable.extend(batch.ids.into_iter().map(|id| {
+                        tracing::error!(alloc = %id, %error, "an allocation can't be read");
+                        (id, error.to_string())
+                    })),
                 },
                 Err(error) => return Err(error.into()),
             }
             share_jobs(&mut fetched);
         }
-        lock(&self.shared.sync).listed(listing.ids(), &fetched);
+        lock(&self.shared.updates).listed(listing.ids(), &fetched);
         let held = fetched.iter().map(|alloc: &Allocation| (alloc.id.clone(), alloc.alloc_modify_index));
         let unread = unreadable.iter().map(|(id, _)| (id.clone(), listing.index_of(id)));
         let held = held.chain(unread).collect();
-        let reports = Reports::new(Arc::clone(&self.shared));
-        for (id, error) in unreadable {
-            tracing::error!(alloc = %id, %error, "an allocation can't be read");
-            // What runs by an older copy has not failed by that.
-            if !watch.holds(&id) {
-                reports.report(watch::unreadable(id, &error));
-            }
-        }
-        let desired = watch.desired(&listing, fetched);
+        let desired = watch.desired(&listing, fetched, unreadable);
         let is_first = desired.is_first;
-        if is_first || !desired.changed.is_empty() || !desired.removed.is_empty() {
-            let (changed, removed) = (desired.changed.len(), desired.removed.len());
-            tracing::info!(index = desired.index, changed, removed, "allocations are handed over");
+        let counts = (desired.changed.len(), desired.removed.len(), desired.unreadable.len());
+        if is_first || counts != (0, 0, 0) {
+            let (changed, removed, unreadable) = counts;
+            tracing::info!(
+                index = desired.index,
+                changed,
+                removed,
+                unreadable,
+                "allocations are handed over"
+            );
             runner.apply(desired).await;
         }
         watch.applied(listing, held);
         if is_first {
             // What ended while nobody could be told, and what servers took for lost.
             runner.report_again();
-            lock(&self.shared.sync).open();
+            lock(&self.shared.updates).open();
             self.shared.contact.send_modify(|contact| contact.is_listed = true);
         }
         // What was reported while it was handed over may be due now.

@@ -173,7 +173,9 @@ async fn one_that_can_not_be_read_fails_and_holds_up_no_other() {
         let expected = if at == 100 { ClientStatus::Failed } else { ClientStatus::Running };
         within(30, "it is told", || cluster.client_status(id) == expected).await;
     }
-    assert!(cluster.alloc(&ids[100]).unwrap().client_description.starts_with("Unable to add allocation"));
+    let why = living.bench.see(|seen| seen.unreadable.clone());
+    assert_eq!(why.len(), 1);
+    assert!(why[0].0 == ids[100] && why[0].1.contains("CreateIndex"), "the path of the field: {why:?}");
     let fetched = cluster.seen("Alloc.GetAllocs").len();
     sleep(seconds(400)).await;
     assert_eq!((living.bench.ids().len(), cluster.seen("Alloc.GetAllocs").len()), (299, fetched));

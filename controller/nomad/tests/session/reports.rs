@@ -146,3 +146,22 @@ async fn a_lost_answer_is_no_loss() {
     // Nothing is taken back.
     assert!(cluster.reports(&id).iter().skip(1).all(|status| *status == ClientStatus::Complete));
 }
+
+/// Other calls succeed all the time.
+#[tokio::test(start_paused = true)]
+async fn a_failed_update_is_not_tried_again_at_once_because_something_else_went_well() {
+    let (cluster, living) = world(Settings::default()).await;
+    let id = cluster.place(&living.id, "job");
+    runs(&cluster, &id).await;
+    cluster.fault("Node.UpdateAlloc", 100, &Fault::Error("boom".to_owned()));
+    let before = updates(&cluster);
+    living.report(&id, ClientStatus::Complete, "");
+    for number in 0..120 {
+        let _ = cluster.place(&living.id, &format!("job{number}"));
+        sleep(Duration::from_millis(500)).await;
+    }
+    let tries = updates(&cluster) - before;
+    assert!((6..=20).contains(&tries), "{tries} in a minute");
+    cluster.no_faults();
+    within(11, "it is told", || cluster.client_status(&id) == ClientStatus::Complete).await;
+}

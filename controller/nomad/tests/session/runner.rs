@@ -23,6 +23,8 @@ pub(crate) struct Seen {
     pub(crate) indexes: Vec<u64>,
     /// All that has ever been removed.
     pub(crate) removed: Vec<AllocId>,
+    /// All that could not be read, and why.
+    pub(crate) unreadable: Vec<(AllocId, String)>,
     /// How often everything was to be reported again.
     pub(crate) again: usize,
 }
@@ -62,6 +64,19 @@ impl Runner for Minimal {
             for id in desired.removed {
                 seen.allocs.remove(&id);
                 seen.removed.push(id);
+            }
+            for (id, why) in desired.unreadable {
+                if !seen.allocs.contains_key(&id) {
+                    let client_status = ClientStatus::Failed;
+                    let client_description = why.clone();
+                    self.reports.report(AllocReport {
+                        id: id.clone(),
+                        client_status,
+                        client_description,
+                        ..AllocReport::default()
+                    });
+                }
+                seen.unreadable.push((id, why));
             }
             for changed in desired.changed {
                 self.reports.report(state_of(&changed.alloc));

@@ -26,7 +26,7 @@ fn take(watch: &mut Watch, answer: ClientAllocsResponse) -> Option<(Vec<String>,
         fetched.extend(listing.fetched(&batch, answer).unwrap());
     }
     let held = fetched.iter().map(|alloc| (alloc.id.clone(), alloc.alloc_modify_index)).collect();
-    let desired = watch.desired(&listing, fetched);
+    let desired = watch.desired(&listing, fetched, Vec::new());
     watch.applied(listing, held);
     let changed = desired.changed.iter().map(|changed| changed.alloc.id.to_string()).collect();
     Some((changed, desired.removed.iter().map(ToString::to_string).collect()))
@@ -59,7 +59,7 @@ fn what_was_known_before_is_compared_with_the_first_list() {
     let mut watch = Watch::new([("a".into(), 5), ("b".into(), 6), ("gone".into(), 7)]);
     assert_eq!(watch.question(), Question { index: 0, allow_stale: false });
     let listing = watch.listed(list(20, &[("a", 5), ("b", 9)])).unwrap().unwrap();
-    assert!(watch.desired(&listing, Vec::new()).is_first);
+    assert!(watch.desired(&listing, Vec::new(), Vec::new()).is_first);
     assert_eq!(take(&mut watch, list(20, &[("a", 5), ("b", 9)])), Some((names("b"), names("gone"))));
 }
 

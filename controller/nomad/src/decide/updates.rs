@@ -42,7 +42,7 @@ pub const BATCH: usize = 1_000;
 
 /// What servers know of allocations, and what they have to be told.
 #[derive(Debug, Default)]
-pub struct Sync {
+pub struct Updates {
     is_open: bool,
     told: BTreeMap<AllocId, Told>,
     pending: BTreeMap<AllocId, Pending>,
@@ -73,6 +73,8 @@ struct Pending {
 struct Flight {
     status: ClientStatus,
     digest: Digest,
+    /// Servers have changed meanwhile what they know: it may have come to them before that.
+    is_overtaken: bool,
 }
 
 /// Whether nothing else may be said of it any more.
@@ -83,7 +85,7 @@ fn has_ended(status: &ClientStatus) -> bool {
 /// 128 bits of a report as it is sent.
 type Digest = [u64; 2];
 
-impl Sync {
+impl Updates {
     /// Takes a report. True: when to call next may have changed.
     pub fn report(&mut self, report: AllocReport, now: Instant) -> bool {
         if self.is_open && !self.told.contains_key(&report.id) {
@@ -93,9 +95,9 @@ impl Sync {
         let Some(digest) = digest(&report) else { return false };
         let id = report.id.clone();
         let known = match (self.flight.get(&id), self.told.get(&id)) {
-            (Some(flight), _) => Some((&flight.status, Some(flight.digest))),
-            (None, Some(told)) => Some((&told.status, told.digest)),
-            (None, None) => None,
+            (Some(flight), _) if !flight.is_overtaken => Some((&flight.status, Some(flight.digest))),
+            (_, Some(told)) => Some((&told.status, told.digest)),
+            (_, None) => None,
         };
         if known.is_some_and(|(_, known)| known == Some(digest)) {
             self.drop_pending(&id);
@@ -125,6 +127,9 @@ impl Sync {
                 // They have changed what we told them.
                 ClientStatus::Unknown | ClientStatus::Lost => {
                     *told = Told { status: alloc.client_status.clone(), digest: None };
+                    if let Some(flight) = self.flight.get_mut(&alloc.id) {
+                        flight.is_overtaken = true;
+                    }
                 }
                 ClientStatus::Unsaid
                 | ClientStatus::Pending
@@ -153,6 +158,7 @@ impl Sync {
         for told in self.told.values_mut().filter(|told| !told.status.is_terminal()) {
             *told = Told { status: ClientStatus::Unknown, digest: None };
         }
+        self.flight.values_mut().for_each(|flight| flight.is_overtaken = true);
         self.judge_again();
     }
 
@@ -169,7 +175,8 @@ impl Sync {
         Some(self.held_until.map_or(at, |held| held.max(at)))
     }
 
-    /// Begins a call with these reports, the urgent ones first. To be ended by [`done`](Self::done) or [`failed`](Self::failed).
+    /// Begins a call with these reports, the urgent ones first. To be ended by [`done`](Self::done) or [`failed`](Self::failed). Where there
+    /// are none (what was due is no news any more) no call begins: servers refuse an empty one.
     pub fn begin(&mut self, now: Instant) -> Vec<AllocReport> {
         let calm = self.pending.keys().filter(|id| !self.urgent.contains(*id));
         let ids: Vec<_> = self.urgent.iter().chain(calm).take(BATCH).cloned().collect();
@@ -177,8 +184,12 @@ impl Sync {
         for id in ids {
             let Some(Pending { report, digest }) = self.pending.remove(&id) else { continue };
             self.urgent.remove(&id);
-            self.flight.insert(id, Flight { status: report.client_status.clone(), digest });
+            let status = report.client_status.clone();
+            self.flight.insert(id, Flight { status, digest, is_overtaken: false });
             reports.push(report);
+        }
+        if reports.is_empty() {
+            return reports;
         }
         self.last = Some(now);
         self.held_until = None;
@@ -188,7 +199,8 @@ impl Sync {
 
     /// The call has succeeded.
     pub fn done(&mut self) {
-        for (id, flight) in std::mem::take(&mut self.flight) {
+        let flight = std::mem::take(&mut self.flight);
+        for (id, flight) in flight.into_iter().filter(|(_, flight)| !flight.is_overtaken) {
             if let Some(told) = self.told.get_mut(&id) {
                 *told = Told { status: flight.status, digest: Some(flight.digest) };
             }
@@ -210,7 +222,7 @@ impl Sync {
         self.held_until = Some(now + jitter(FAILED, chance));
     }
 
-    /// Another call has succeeded: a failure need not be waited out.
+    /// Servers have heard of the node again: a failure need not be waited out.
     pub fn release(&mut self) {
         self.held_until = None;
     }
@@ -240,7 +252,8 @@ impl Sync {
     /// What servers know has changed: so may what is urgent.
     fn judge_again(&mut self) {
         let urgent = self.pending.iter().filter(|(id, pending)| {
-            let flight = self.flight.get(*id).map(|flight| &flight.status);
+            let flight =
+                self.flight.get(*id).filter(|flight| !flight.is_overtaken).map(|flight| &flight.status);
             let known = flight.or_else(|| self.told.get(*id).map(|told| &told.status));
             is_urgent(known, &pending.report.client_status)
         });

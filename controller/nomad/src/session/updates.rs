@@ -1,9 +1,9 @@
 //! Telling servers how allocations are.
 
 use herdlet_rpc::{Service, connect::Dial};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
-use super::{Inner, PAUSE_MIN, lock};
+use super::{Inner, lock};
 use crate::wire::queries::AllocUpdateRequest;
 
 impl<S: Service, D: Dial> Inner<S, D> {
@@ -11,7 +11,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         loop {
             self.registered().await;
             let now = Instant::now();
-            let due = lock(&self.shared.sync).due(now);
+            let due = lock(&self.shared.updates).due(now);
             match due {
                 Some(at) if at <= now => self.update().await,
                 Some(at) => self.rest(at, now).await,
@@ -20,34 +20,38 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
     }
 
-    /// Waits for what is due, for something that may be due sooner, or, after a failure, for any other call that succeeds.
+    /// Waits for what is due, or for something that may be due sooner. After a failure: for the next heartbeat or registration that is
+    /// answered, since servers take reports again once they have heard of a node that was away. That other calls succeed means nothing.
     async fn rest(&self, until: Instant, now: Instant) {
-        if !lock(&self.shared.sync).is_held(now) {
+        if !lock(&self.shared.updates).is_held(now) {
             tokio::select! {
                 () = sleep_until(until) => {}
                 () = self.shared.report_came.notified() => {}
             }
             return;
         }
-        let mut successes = self.pool.successes();
-        sleep(PAUSE_MIN).await;
+        let mut contact = self.shared.contact.subscribe();
+        let heard = contact.wait_for(|contact| contact.last.is_some_and(|last| last.at > now));
         tokio::select! {
             () = sleep_until(until) => {}
-            Ok(()) = successes.changed() => {}
+            Ok(_) = heard => {}
         }
-        lock(&self.shared.sync).release();
+        lock(&self.shared.updates).release();
     }
 
     async fn update(&self) {
-        let alloc = lock(&self.shared.sync).begin(Instant::now());
+        let alloc = lock(&self.shared.updates).begin(Instant::now());
+        if alloc.is_empty() {
+            return;
+        }
         let options = self.write(lock(&self.tokens).to_call());
         let request = AllocUpdateRequest { alloc, options };
         match self.pool.write("Node.UpdateAlloc", &request).await {
-            Ok(_) => lock(&self.shared.sync).done(),
+            Ok(_) => lock(&self.shared.updates).done(),
             Err(error) => {
                 tracing::warn!(%error, reports = request.alloc.len(), "allocations could not be reported");
                 let now = Instant::now();
-                self.chance(|chance| lock(&self.shared.sync).failed(request.alloc, now, chance));
+                self.chance(|chance| lock(&self.shared.updates).failed(request.alloc, now, chance));
             }
         }
     }

@@ -1,0 +1,222 @@
+//! What is told, and when.
+
+use super::*;
+
+fn report(id: &str, status: ClientStatus, text: &str) -> AllocReport {
+    AllocReport {
+        id: id.into(),
+        client_status: status,
+        client_description: text.to_owned(),
+        ..AllocReport::default()
+    }
+}
+
+fn pending(id: &str) -> AllocReport {
+    report(id, ClientStatus::Pending, "")
+}
+
+fn running(id: &str, text: &str) -> AllocReport {
+    report(id, ClientStatus::Running, text)
+}
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn fetched(id: &str, client_status: ClientStatus) -> Allocation {
+    Allocation { id: id.into(), client_status, ..Allocation::default() }
+}
+
+/// Servers have these, all pending.
+fn open(ids: &[&str]) -> Updates {
+    let mut updates = Updates::default();
+    list(&mut updates, ids, ClientStatus::Pending);
+    updates.open();
+    updates
+}
+
+fn list(updates: &mut Updates, names: &[&str], status: ClientStatus) {
+    let ids: Vec<AllocId> = names.iter().map(|&id| id.into()).collect();
+    let allocs: Vec<_> = names.iter().map(|id| fetched(id, status.clone())).collect();
+    updates.listed(ids.iter(), &allocs);
+}
+
+fn sent(updates: &mut Updates, now: Instant) -> Vec<String> {
+    let reports = updates.begin(now);
+    reports.iter().map(|report| format!("{}:{}", report.id, report.client_status)).collect()
+}
+
+#[test]
+fn a_changed_status_goes_at_once_and_the_rest_waits_for_company() {
+    let (mut updates, t) = (open(&["a", "b"]), Instant::now());
+    assert_eq!(updates.due(t), None);
+    // What servers have already is not urgent, and waits.
+    updates.report(pending("a"), t);
+    assert_eq!(updates.due(t), Some(t + CALM));
+    updates.report(running("a", ""), t + ms(40));
+    assert_eq!(updates.due(t + ms(40)), Some(t + ms(40)), "the first after silence");
+    assert_eq!(sent(&mut updates, t + ms(40)), ["a:running"]);
+    updates.report(running("b", ""), t + ms(41));
+    assert_eq!(updates.due(t + ms(41)), None, "one call at a time");
+    updates.done();
+    assert_eq!(updates.due(t + ms(50)), Some(t + ms(240)), "one call in a tick");
+    assert_eq!(sent(&mut updates, t + ms(240)), ["b:running"]);
+    updates.done();
+    // An event, while nothing else happens.
+    updates.report(running("a", "more"), t + ms(300));
+    assert_eq!(updates.due(t + ms(300)), Some(t + ms(1_300)));
+    // It goes along with what is urgent.
+    updates.report(report("b", ClientStatus::Failed, ""), t + ms(500));
+    assert_eq!(updates.due(t + ms(500)), Some(t + ms(440)));
+    assert_eq!(sent(&mut updates, t + ms(500)), ["b:failed", "a:running"]);
+    updates.done();
+    updates.report(running("a", "most"), t + ms(501));
+    assert_eq!(updates.due(t + ms(501)), Some(t + ms(1_501)));
+}
+
+#[test]
+fn nothing_goes_twice() {
+    let (mut updates, t) = (open(&["a"]), Instant::now());
+    assert!(updates.report(running("a", ""), t));
+    updates.begin(t);
+    assert!(!updates.report(running("a", ""), t), "it is under way");
+    updates.report(running("a", "x"), t);
+    assert!(!updates.report(running("a", ""), t), "and is the newest again");
+    updates.done();
+    assert_eq!(updates.due(t), None);
+    assert!(!updates.report(running("a", ""), t), "it was told");
+    updates.report(running("a", "x"), t);
+    updates.report(running("a", ""), t);
+    assert_eq!(updates.due(t), None, "what servers have is the newest again");
+}
+
+#[test]
+fn nothing_goes_before_the_first_list_and_nothing_that_servers_do_not_have() {
+    let (mut updates, t) = (Updates::default(), Instant::now());
+    updates.report(report("a", ClientStatus::Failed, ""), t);
+    updates.report(running("b", ""), t);
+    updates.report(running("gone", ""), t);
+    assert_eq!(updates.due(t), None);
+    let ids: [AllocId; 2] = ["a".into(), "b".into()];
+    updates.listed(ids.iter(), &[]);
+    assert_eq!(updates.due(t), None);
+    updates.open();
+    assert_eq!(updates.due(t), Some(t), "a failure of which servers may not know");
+    assert_eq!(sent(&mut updates, t), ["a:failed", "b:running"]);
+    updates.done();
+    assert!(!updates.report(running("gone", "x"), t));
+}
+
+#[test]
+fn what_failed_is_sent_again_unless_there_is_something_newer() {
+    let (mut updates, mut chance, t) = (open(&["a", "b"]), Chance::of(1), Instant::now());
+    updates.report(running("a", ""), t);
+    updates.report(running("b", ""), t);
+    let reports = updates.begin(t);
+    updates.report(report("a", ClientStatus::Complete, ""), t + ms(10));
+    updates.failed(reports, t + ms(20), &mut chance);
+    let due = updates.due(t + ms(20)).unwrap();
+    assert!(due >= t + ms(5_020) && due < t + ms(10_020));
+    assert!(updates.is_held(t + ms(20)));
+    updates.release();
+    assert_eq!(updates.due(t + ms(1_000)), Some(t + TICK));
+    assert_eq!(sent(&mut updates, t + ms(1_000)), ["a:complete", "b:running"]);
+    updates.done();
+    // Nobody knows what servers have after a failure: what was told before may have to be told again.
+    updates.report(running("b", "x"), t);
+    let reports = updates.begin(t);
+    updates.failed(reports, t, &mut chance);
+    updates.report(running("b", ""), t);
+    updates.release();
+    assert_eq!(sent(&mut updates, t), ["b:running"]);
+}
+
+#[test]
+fn what_servers_have_changed_is_told_again() {
+    let (mut updates, t) = (open(&["a", "b"]), Instant::now());
+    updates.report(running("a", ""), t);
+    updates.report(report("b", ClientStatus::Complete, ""), t);
+    updates.begin(t);
+    updates.done();
+    // An older copy, as a server that lags behind has it, is no news.
+    list(&mut updates, &["a", "b"], ClientStatus::Pending);
+    assert!(!updates.report(running("a", ""), t));
+    let ids: [AllocId; 2] = ["a".into(), "b".into()];
+    updates.listed(ids.iter(), &[fetched("a", ClientStatus::Unknown)]);
+    assert!(updates.report(running("a", ""), t + CALM));
+    assert_eq!(updates.due(t + CALM), Some(t + TICK), "at once");
+    updates.begin(t + CALM);
+    updates.done();
+    updates.missed();
+    assert!(updates.report(running("a", ""), t + 2 * CALM));
+    assert!(!updates.report(report("b", ClientStatus::Complete, ""), t), "an end is an end");
+}
+
+#[test]
+fn many_go_in_several_calls() {
+    let names: Vec<_> = (0..2_500).map(|number| format!("{number:04}")).collect();
+    let names: Vec<_> = names.iter().map(|name| &name[..]).collect();
+    let (mut updates, mut t) = (open(&names), Instant::now());
+    names.iter().for_each(|name| {
+        updates.report(running(name, ""), t);
+    });
+    for expected in [BATCH, BATCH, 500] {
+        t = updates.due(t).unwrap();
+        assert_eq!(updates.begin(t).len(), expected);
+        updates.done();
+    }
+    assert_eq!(updates.due(t), None);
+}
+
+#[test]
+fn what_has_ended_stays_ended() {
+    let (mut updates, t) = (open(&["a"]), Instant::now());
+    updates.report(report("a", ClientStatus::Failed, ""), t);
+    assert!(!updates.report(running("a", "late"), t), "before it is told");
+    assert_eq!(sent(&mut updates, t), ["a:failed"]);
+    assert!(!updates.report(running("a", "late"), t), "while it is told");
+    updates.done();
+    assert!(!updates.report(running("a", "late"), t), "afterwards");
+    assert_eq!(updates.due(t + ms(10_000)), None);
+}
+
+/// It may have come to servers before they took the node for dead, and is not what they know now.
+#[test]
+fn what_is_said_again_while_it_is_told_is_not_told_once_servers_have_changed_it() {
+    for miss in [true, false] {
+        let (mut updates, mut chance, t) = (open(&["a"]), Chance::of(1), Instant::now());
+        updates.report(running("a", ""), t);
+        let mut reports = updates.begin(t);
+        if miss {
+            updates.missed();
+        } else {
+            list(&mut updates, &["a"], ClientStatus::Unknown);
+        }
+        assert!(updates.report(running("a", ""), t), "once more");
+        if miss {
+            updates.done();
+        } else {
+            updates.failed(std::mem::take(&mut reports), t, &mut chance);
+            updates.release();
+        }
+        assert_eq!(updates.due(t), Some(t + TICK), "at once");
+        assert_eq!(sent(&mut updates, t + TICK), ["a:running"]);
+        updates.done();
+        assert_eq!(updates.due(t + TICK), None);
+    }
+}
+
+#[test]
+fn no_call_begins_with_nothing() {
+    let (mut updates, t) = (open(&["a"]), Instant::now());
+    updates.report(running("a", ""), t);
+    updates.begin(t);
+    updates.done();
+    updates.report(running("a", "x"), t);
+    assert!(updates.due(t).is_some());
+    // What servers have is the newest again, between the question when and the call.
+    updates.report(running("a", ""), t);
+    assert_eq!(updates.begin(t + ms(9_000)), []);
+    updates.report(report("a", ClientStatus::Failed, ""), t + ms(9_001));
+    assert_eq!(updates.due(t + ms(9_001)), Some(t + TICK), "no call has begun meanwhile");
+}

@@ -1,0 +1,40 @@
+//! Telling servers of what users should know of the node.
+
+use std::collections::BTreeMap;
+
+use herdlet_rpc::{Service, connect::Dial};
+use tokio::time::{Instant, sleep_until};
+
+use super::{Inner, lock};
+use crate::wire::registration::EmitEventsRequest;
+
+impl<S: Service, D: Dial> Inner<S, D> {
+    pub(super) async fn events(&self) {
+        loop {
+            self.registered().await;
+            let due = lock(&self.shared.events).due();
+            let Some(due) = due else {
+                self.shared.event_came.notified().await;
+                continue;
+            };
+            tokio::select! {
+                () = sleep_until(due) => {}
+                () = self.shared.event_came.notified() => continue,
+            }
+            self.tell_events().await;
+        }
+    }
+
+    async fn tell_events(&self) {
+        let events = lock(&self.shared.events).take();
+        let node_events = BTreeMap::from([(self.identity.id.clone(), events)]);
+        let mut request =
+            EmitEventsRequest { node_events, options: self.write(lock(&self.tokens).to_call()) };
+        if let Err(error) = self.pool.write("Node.EmitEvents", &request).await {
+            tracing::warn!(%error, "node events could not be told");
+            let events = request.node_events.remove(&self.identity.id).unwrap_or_default();
+            let now = Instant::now();
+            self.chance(|chance| lock(&self.shared.events).failed(events, now, chance));
+        }
+    }
+}
