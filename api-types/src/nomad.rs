@@ -503,7 +503,8 @@ fn task_state(task: &TaskView) -> TaskState {
     }
 }
 
-fn task_event(event: &Event) -> TaskEvent {
+/// One entry of a task's history as Nomad shows it.
+pub fn task_event(event: &Event) -> TaskEvent {
     let text = |key: &str| event.details.get(key).cloned().unwrap_or_default();
     let number = |key: &str| event.details.get(key).and_then(|text| text.parse().ok()).unwrap_or_default();
     let duration = |key: &str| {
@@ -555,7 +556,8 @@ fn task_event(event: &Event) -> TaskEvent {
             | Kind::MainDead
             | Kind::WaitingShutdownDelay
             | Kind::HookFailed
-            | Kind::HookMessage => String::new(),
+            | Kind::HookMessage
+            | Kind::Reconnected => String::new(),
         },
     }
 }

@@ -200,4 +200,6 @@ event_kinds! {
     HookMessage = "Task hook message",
     /// The allocation did not become healthy in time.
     AllocUnhealthy = "Alloc Unhealthy",
+    /// Servers had taken the node for lost, and have heard from it again.
+    Reconnected = "Reconnected",
 }

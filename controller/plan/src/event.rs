@@ -112,6 +112,8 @@ pub enum DesiredChange {
     Alloc(Box<Allocation>),
     /// No server knows this allocation any more: it is stopped, and nothing of it stays.
     AllocGone(AllocId),
+    /// Servers had taken this allocation for lost with its node, and know better now.
+    AllocReconnected(AllocId),
     /// Servers have not been in reach for as long as this allocation may run without them: it is stopped.
     AllocOutOfContact(AllocId),
     /// This allocation, which is or was on another node, has ended: what takes its place may begin.

@@ -227,7 +227,7 @@ impl World {
     /// Takes in one event: changes state, marks what has to be planned.
     pub fn apply(&mut self, now: Now, event: Event, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         match event {
-            Event::Desired(change) => self.desired(now, change, dirty),
+            Event::Desired(change) => self.desired(now, change, dirty, turn),
             Event::ClockSet => self.clock_set(dirty),
             Event::Outcome(Op { target: Target::Alloc(id, part), generation }, outcome) => {
                 self.write(now, id, dirty, turn, |writer| writer.outcome(part, generation, outcome));
@@ -297,7 +297,7 @@ impl World {
         &self.ctx
     }
 
-    fn desired(&mut self, now: Now, change: DesiredChange, dirty: &mut BTreeSet<Key>) {
+    fn desired(&mut self, now: Now, change: DesiredChange, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         match change {
             DesiredChange::Volume(volume) => self.want_volume(*volume, Origin::Config, dirty),
             DesiredChange::VolumeGone(name) => self.drop_volume(&name, dirty),
@@ -309,6 +309,9 @@ impl World {
             DesiredChange::AllocGone(id) => self.displace(id, dirty),
             DesiredChange::AllocOutOfContact(id) => self.give_up(id, dirty),
             DesiredChange::EndedElsewhere(id) => self.follow(id, dirty),
+            DesiredChange::AllocReconnected(id) => {
+                self.write(now, id, dirty, turn, |writer| writer.reconnected());
+            }
             DesiredChange::Contact => self.hear_servers(dirty),
             DesiredChange::Complete => {
                 self.ctx.complete = true;

@@ -222,7 +222,8 @@ fn is_trigger(kind: TaskEventKind) -> bool {
         | TaskEventKind::LeaderDead
         | TaskEventKind::MainDead
         | TaskEventKind::AllocUnhealthy => true,
-        TaskEventKind::Received
+        TaskEventKind::Reconnected
+        | TaskEventKind::Received
         | TaskEventKind::TaskSetup
         | TaskEventKind::Driver
         | TaskEventKind::Started

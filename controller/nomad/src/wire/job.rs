@@ -61,6 +61,12 @@ impl Job {
         tasks.iter().filter_map(name_of)
     }
 
+    /// Whether both are the same copy.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Takes another one's copy where both say the same.
     pub(crate) fn share(&mut self, other: &Self) -> bool {
         let is_same = self == other;

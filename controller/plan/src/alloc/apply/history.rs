@@ -26,6 +26,13 @@ impl Writer<'_> {
         }
     }
 
+    /// Servers have heard from the node again.
+    pub fn reconnected(&mut self) {
+        for index in 0..self.task_count() {
+            self.note(index, TaskEventKind::Reconnected, String::from("Client reconnected"));
+        }
+    }
+
     pub(super) fn note(&mut self, index: TaskIndex, kind: TaskEventKind, message: String) {
         self.note_with(index, kind, message, BTreeMap::new());
     }

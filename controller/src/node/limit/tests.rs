@@ -1,0 +1,30 @@
+//! How long is too long, over restarts and clocks that are set.
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[tokio::test(start_paused = true)]
+async fn it_counts_over_restarts_from_the_last_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let (wall, now) = (SystemTime::now(), Instant::now());
+    let mut memory = Memory::read(dir.path(), wall, now);
+    assert_eq!(memory.due(LIMIT), now + LIMIT, "nothing is known of before: from the start");
+    memory.heard(now + Duration::from_secs(5), wall + Duration::from_secs(5));
+    memory.keep().await;
+    let later = Memory::read(dir.path(), wall + Duration::from_secs(45), now);
+    assert_eq!(later.due(LIMIT), now + Duration::from_secs(20));
+    let much_later = Memory::read(dir.path(), wall + Duration::from_secs(4_500), now);
+    assert_eq!(much_later.due(LIMIT), now, "at once");
+    let set_back = Memory::read(dir.path(), wall - Duration::from_secs(4_500), now);
+    assert_eq!(set_back.due(LIMIT), now + LIMIT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_file_is_as_good_as_none() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(FILE), "soon").unwrap();
+    let now = Instant::now();
+    assert_eq!(Memory::read(dir.path(), SystemTime::now(), now).due(LIMIT), now + LIMIT);
+    assert_eq!(Memory::read(dir.path(), SystemTime::now(), now).due(Duration::MAX), now + LONGEST);
+}

@@ -1,0 +1,375 @@
+//! An allocation as a server gives it out → the same as it is planned here.
+//!
+//! In: an allocation with its job, whole, as it came. Out: an [`Allocation`] whose job has just the one group, read by the same way in as
+//! a job file in JSON. What only servers look at (constraints, counts, rescheduling) is left out before: they have decided. What can't be
+//! read or isn't built becomes an allocation that is refused, whose tasks fail with the reason.
+//!
+//! Facts: `hashicorp/nomad:nomad/structs/structs.go` (`Allocation`, `Job`), `client/allocrunner/taskrunner/dispatch_hook.go` (payloads
+//! are compressed by snappy).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use herdlet_api_types::{
+    AllocId, DeploymentId, Duration, JobKey, UnixNanos,
+    alloc::{AllocDeployment, Allocation, AssignedPort, Desired, ServerSide},
+    job::{Child, HealthCheck, Job, Migrate, Origin},
+    manifest::defaults::DEFAULT_NAMESPACE,
+    parse_duration,
+};
+use herdlet_nomad::wire::{self, assigned::AllocatedResources};
+use herdlet_rpc::codec::Value;
+use serde_json::{Map, Value as Json, json};
+use uuid::Uuid;
+
+use crate::desired::{
+    manifests::{self, Drivers},
+    yaml::Problems,
+};
+
+/// What of a job only servers look at.
+const SERVERS_JOB: [&str; 18] = [
+    "Affinities",
+    "AllAtOnce",
+    "Constraints",
+    "ConsulNamespace",
+    "ConsulToken",
+    "Datacenters",
+    "ID",
+    "Multiregion",
+    "Name",
+    "Namespace",
+    "NodePool",
+    "ParentID",
+    "Periodic",
+    "Priority",
+    "Region",
+    "Spreads",
+    "VaultNamespace",
+    "VaultToken",
+];
+
+/// The same of a job, where it isn't read here but from the message.
+const TOLD_APART: [&str; 9] = [
+    "Payload",
+    "Reschedule",
+    "Stop",
+    "TaskGroups",
+    "UI",
+    "Update",
+    "NomadTokenID",
+    "Dispatched",
+    "DispatchIdempotencyToken",
+];
+
+/// The same of a group.
+const SERVERS_GROUP: [&str; 12] = [
+    "Affinities",
+    "Constraints",
+    "Count",
+    "Disconnect",
+    "MaxClientDisconnect",
+    "Migrate",
+    "PreventRescheduleOnLost",
+    "ReschedulePolicy",
+    "Scaling",
+    "Spreads",
+    "StopAfterClientDisconnect",
+    "Reschedule",
+];
+
+/// The same of a task.
+const SERVERS_TASK: [&str; 3] = ["Affinities", "Constraints", "ScalingPolicies"];
+
+/// So many problems of a job are told.
+const PROBLEMS_MAX: usize = 3;
+
+/// A payload is this large at most, as servers take it (16 KiB), with room for those of other releases.
+const PAYLOAD_MAX: usize = 1024 * 1024;
+
+/// Reads what servers give out, and reads no job twice that comes with several allocations at once.
+pub struct Reader<'r> {
+    drivers: &'r Drivers,
+    /// Jobs of this batch: as it came, the group, and what was made of it.
+    jobs: Vec<(wire::Job, String, Result<Arc<Job>, String>)>,
+}
+
+impl<'r> Reader<'r> {
+    /// For jobs that may use these drivers.
+    pub fn new(drivers: &'r Drivers) -> Self {
+        Self { drivers, jobs: Vec::new() }
+    }
+
+    /// The allocation as it is planned. One that can't run here is refused by what it says.
+    ///
+    /// # Errors
+    /// What keeps it from being planned at all: its id, or names that not even a refused one can have.
+    pub fn allocation(&mut self, alloc: &wire::Allocation) -> Result<Allocation, String> {
+        let id = AllocId(uuid("ID", alloc.id.as_str())?.ok_or("ID is empty")?);
+        let (job, refused) = match self.job(alloc) {
+            Ok(job) => (job, None),
+            Err(why) => (Arc::new(stand_in(alloc).map_err(|_| why.clone())?), Some(why)),
+        };
+        let namespace = match &*alloc.namespace {
+            "" => DEFAULT_NAMESPACE,
+            namespace => namespace,
+        };
+        let group = alloc.job.group(&alloc.task_group);
+        let canary = alloc.deployment_status.as_ref().is_some_and(|status| status.canary);
+        let deployment = uuid("DeploymentID", &alloc.deployment_id)?;
+        let server = ServerSide {
+            modify_index: alloc.alloc_modify_index,
+            create_index: alloc.create_index,
+            job: Arc::clone(&job),
+            no_shutdown_delay: alloc.desired_transition.no_shutdown_delay == Some(true),
+            refused,
+            migrate: group.and_then(migrate),
+            stop_on_client_after: group.and_then(stop_on_client_after),
+        };
+        Ok(Allocation {
+            id,
+            job_key: JobKey { namespace: namespace.into(), id: (*alloc.job_id).into() },
+            job_version: alloc.job.version(),
+            job,
+            group: alloc.task_group.clone(),
+            index: index_of(&alloc.name),
+            ports: alloc.allocated_resources.as_ref().map(ports).unwrap_or_default(),
+            desired: if alloc.desired_status.is_terminal() { Desired::Stop } else { Desired::Run },
+            desired_description: alloc.desired_description.clone(),
+            create_index: 0,
+            create_time: UnixNanos(alloc.create_time),
+            previous: uuid("PreviousAllocation", &alloc.previous_allocation)?.map(AllocId),
+            deployment: deployment.map(|id| AllocDeployment { id: DeploymentId(id), canary }),
+            next: uuid("NextAllocation", &alloc.next_allocation)?.map(AllocId),
+            rescheduled: Vec::new(),
+            server: Some(Arc::new(server)),
+        })
+    }
+
+    fn job(&mut self, alloc: &wire::Allocation) -> Result<Arc<Job>, String> {
+        let group = &alloc.task_group;
+        let known = self.jobs.iter().find(|(job, name, _)| name == group && job.is(&alloc.job));
+        if let Some((_, _, read)) = known {
+            return read.clone();
+        }
+        let read = self.read(alloc).map(Arc::new);
+        self.jobs.push((alloc.job.clone(), group.clone(), read.clone()));
+        read
+    }
+
+    fn read(&self, alloc: &wire::Allocation) -> Result<Job, String> {
+        let Some(group) = alloc.job.group(&alloc.task_group) else {
+            return Err(format!("its job has no group {:?}", alloc.task_group));
+        };
+        let mut written = fields(alloc.job.value(), &[&SERVERS_JOB[..], &TOLD_APART[..]].concat());
+        // A dispatched child tells it still, and its tasks may ask for the payload.
+        let is_dispatched =
+            !matches!(alloc.job.value().get("Dispatched"), None | Some(Value::Nil | Value::Bool(false)));
+        if !is_dispatched {
+            written.remove("ParameterizedJob");
+        }
+        let mut of_group = fields(group, &SERVERS_GROUP);
+        in_default_namespace(&mut of_group);
+        for task in maps(&mut of_group, "Tasks") {
+            task.retain(|name, _| !SERVERS_TASK.contains(&&**name));
+            in_default_namespace(task);
+        }
+        if let Some(disk) = of_group.get_mut("EphemeralDisk").and_then(Json::as_object_mut) {
+            disk.retain(|name, _| name == "SizeMB");
+        }
+        written.insert("ID".into(), "job".into());
+        written.insert("Name".into(), "job".into());
+        written.insert("TaskGroups".into(), json!([of_group]));
+        let job = parse(&Json::Object(written), self.drivers)?;
+        Ok(Job { child: child(&alloc.job)?, parameterized: None, ..named(job, alloc) })
+    }
+}
+
+/// Services tell of Consul's namespace, also where there is but one.
+fn in_default_namespace(owner: &mut Map<String, Json>) {
+    for service in maps(owner, "Services") {
+        service.retain(|name, value| name != "Namespace" || value != "default");
+    }
+}
+
+fn maps<'m>(owner: &'m mut Map<String, Json>, list: &str) -> impl Iterator<Item = &'m mut Map<String, Json>> {
+    let items = owner.get_mut(list).and_then(Json::as_array_mut).map(|items| items.iter_mut());
+    items.into_iter().flatten().filter_map(Json::as_object_mut)
+}
+
+/// What stands for a job that can't be read: its group and tasks by their names.
+fn stand_in(alloc: &wire::Allocation) -> Result<Job, String> {
+    let task = |name: &str| json!({ "Name": name, "Driver": "mock", "Config": {} });
+    let tasks: Vec<Json> = alloc.job.tasks(&alloc.task_group).map(task).collect();
+    let group = json!({ "Name": alloc.task_group, "Tasks": tasks });
+    let job = json!({ "ID": "job", "Type": "batch", "TaskGroups": [group] });
+    parse(&job, &Drivers::built_in()).map(|job| named(job, alloc))
+}
+
+/// The job with what servers have called it.
+fn named(job: Job, alloc: &wire::Allocation) -> Job {
+    let text =
+        |name: &str| alloc.job.value().get(name).and_then(Value::as_text).unwrap_or_default().to_owned();
+    let name = text("Name");
+    Job {
+        namespace: alloc.namespace.clone(),
+        name: if name.is_empty() { alloc.job_id.clone() } else { name },
+        id: alloc.job_id.clone(),
+        region: text("Region"),
+        ..job
+    }
+}
+
+fn parse(job: &Json, drivers: &Drivers) -> Result<Job, String> {
+    let text = job.to_string();
+    let set = manifests::parse("job.json", text.as_bytes(), drivers).map_err(|problems| told(&problems))?;
+    let job = set.jobs.into_iter().next().ok_or("there is no job in it")?;
+    Ok(job.object)
+}
+
+/// What is wrong with a job, in a sentence. Nobody has its text before them, so lines say nothing.
+fn told(problems: &Problems) -> String {
+    let mut told: Vec<String> = problems
+        .iter()
+        .take(PROBLEMS_MAX)
+        .map(|problem| match &*problem.path {
+            "" => problem.message.clone(),
+            path => format!("{path}: {}", problem.message),
+        })
+        .collect();
+    let more = (problems.len() + problems.more()).saturating_sub(told.len());
+    if more > 0 {
+        told.push(format!("and {more} more"));
+    }
+    format!("this job can't run here: {}", told.join("; "))
+}
+
+/// Of which job it is a child, and what it was dispatched with.
+fn child(job: &wire::Job) -> Result<Option<Child>, String> {
+    let value = job.value();
+    let parent = value.get("ParentID").and_then(Value::as_text).unwrap_or_default();
+    let compressed: &[u8] = match value.get("Payload") {
+        Some(Value::Bytes(bytes)) => bytes,
+        Some(Value::Text(text)) => text.as_bytes(),
+        Some(
+            Value::Nil
+            | Value::Bool(_)
+            | Value::Int(_)
+            | Value::Uint(_)
+            | Value::Float(_)
+            | Value::List(_)
+            | Value::Map(_),
+        )
+        | None => &[],
+    };
+    if parent.is_empty() && compressed.is_empty() {
+        return Ok(None);
+    }
+    let payload = if compressed.is_empty() { Vec::new() } else { decompressed(compressed)? };
+    let origin =
+        Origin::Dispatch { payload: BASE64_STANDARD.encode(payload), idempotency_token: String::new() };
+    let is_periodic = compressed.is_empty() && job.id().contains("/periodic-");
+    Ok(Some(Child { parent: parent.to_owned(), origin: if is_periodic { Origin::Launch } else { origin } }))
+}
+
+fn decompressed(payload: &[u8]) -> Result<Vec<u8>, String> {
+    let wrong = |error: snap::Error| format!("Payload: {error}");
+    if snap::raw::decompress_len(payload).map_err(wrong)? > PAYLOAD_MAX {
+        return Err(format!("Payload: is larger than {PAYLOAD_MAX} bytes"));
+    }
+    snap::raw::Decoder::new().decompress_vec(payload).map_err(wrong)
+}
+
+/// How the health of a group's allocations is judged where their node is drained.
+fn migrate(group: &Value) -> Option<Migrate> {
+    let migrate = group.get("Migrate").filter(|migrate| matches!(migrate, Value::Map(_)))?;
+    let health_check = match migrate.get("HealthCheck").and_then(Value::as_text) {
+        Some("task_states") => HealthCheck::TaskStates,
+        Some(_) | None => HealthCheck::Checks,
+    };
+    let duration = |name: &str| migrate.get(name).and_then(duration).unwrap_or_default();
+    Some(Migrate {
+        health_check,
+        min_healthy_time: duration("MinHealthyTime"),
+        healthy_deadline: duration("HealthyDeadline"),
+    })
+}
+
+/// From 1.8 on it stands in `disconnect`.
+fn stop_on_client_after(group: &Value) -> Option<Duration> {
+    let new = group.get("Disconnect").and_then(|disconnect| disconnect.get("StopOnClientAfter"));
+    new.and_then(duration).or_else(|| group.get("StopAfterClientDisconnect").and_then(duration))
+}
+
+/// Nanoseconds, or a text with a unit.
+fn duration(value: &Value) -> Option<Duration> {
+    match value {
+        Value::Int(nanos) => Some(Duration(*nanos)),
+        Value::Uint(nanos) => Some(Duration(i64::try_from(*nanos).unwrap_or(i64::MAX))),
+        Value::Text(text) => parse_duration(text).ok().map(Duration),
+        Value::Nil | Value::Bool(_) | Value::Float(_) | Value::Bytes(_) | Value::List(_) | Value::Map(_) => {
+            None
+        }
+    }
+}
+
+/// Ports by label. Up to 0.12 they stand in networks, of the group or of each task.
+fn ports(given: &AllocatedResources) -> BTreeMap<String, AssignedPort> {
+    let number = |value: i64| u16::try_from(value).unwrap_or_default();
+    let networks = given.shared.networks.iter().chain(given.tasks.values().flat_map(|task| &task.networks));
+    let of_networks = networks.flat_map(|network| {
+        let both = network.reserved_ports.iter().chain(&network.dynamic_ports);
+        both.map(|port| {
+            let given =
+                AssignedPort { host_ip: network.ip.clone(), value: number(port.value), to: number(port.to) };
+            (port.label.clone(), given)
+        })
+    });
+    let of_group = given.shared.ports.iter().map(|port| {
+        let given =
+            AssignedPort { host_ip: port.host_ip.clone(), value: number(port.value), to: number(port.to) };
+        (port.label.clone(), given)
+    });
+    of_networks.chain(of_group).collect()
+}
+
+/// `job.group[3]`.
+fn index_of(name: &str) -> u32 {
+    let index = name
+        .strip_suffix(']')
+        .and_then(|name| name.rsplit_once('['))
+        .and_then(|(_, index)| index.parse().ok());
+    index.unwrap_or_default()
+}
+
+fn uuid(field: &str, text: &str) -> Result<Option<Uuid>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| format!("{field} is no UUID"))
+}
+
+/// The fields of a map, but for these.
+fn fields(value: &Value, but: &[&str]) -> Map<String, Json> {
+    let Value::Map(entries) = value else { return Map::new() };
+    let named = entries.iter().filter_map(|(key, value)| Some((key.as_text()?, value)));
+    named.filter(|(key, _)| !but.contains(key)).map(|(key, value)| (key.to_owned(), json(value))).collect()
+}
+
+/// The value in JSON, as Nomad's API writes it.
+fn json(value: &Value) -> Json {
+    match value {
+        Value::Nil => Json::Null,
+        Value::Bool(value) => (*value).into(),
+        Value::Int(value) => (*value).into(),
+        Value::Uint(value) => (*value).into(),
+        Value::Float(value) => (*value).into(),
+        Value::Text(text) => text.clone().into(),
+        Value::Bytes(bytes) => BASE64_STANDARD.encode(bytes).into(),
+        Value::List(items) => items.iter().map(json).collect(),
+        Value::Map(_) => fields(value, &[]).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! Every allocation that stock servers were recorded to give out, and what they were not recorded with.
+
+use std::path::PathBuf;
+
+use herdlet_rpc::codec::{self, Extent, Limits};
+use serde::Deserialize;
+
+use super::*;
+
+#[derive(Deserialize)]
+struct Message {
+    kind: String,
+    #[serde(default)]
+    method: String,
+    hex: String,
+}
+
+/// The allocations of every recorded `Alloc.GetAllocs`.
+fn recorded() -> Vec<wire::Allocation> {
+    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../tests/nomad/recordings"].iter().collect();
+    let mut found = Vec::new();
+    for version in ["1.1.2", "1.6.5"] {
+        for entry in std::fs::read_dir(folder.join(version)).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            for line in text.lines().filter(|line| line.contains("\"kind\"")) {
+                let message: Message = serde_json::from_str(line).unwrap();
+                if (&*message.kind, &*message.method) == ("response", "Alloc.GetAllocs") {
+                    let hex = message.hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+                    let bytes: Vec<u8> = hex.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+                    let header = Extent::new(Limits::HEADER).of(&bytes).unwrap().unwrap();
+                    let body: wire::queries::AllocsResponse = codec::decode(&bytes[header..]).unwrap();
+                    found.extend(body.allocs);
+                }
+            }
+        }
+    }
+    found
+}
+
+fn read(alloc: &wire::Allocation) -> Allocation {
+    Reader::new(&Drivers::built_in()).allocation(alloc).unwrap()
+}
+
+/// The first that was recorded to run.
+fn stock() -> wire::Allocation {
+    let mut stock =
+        recorded().into_iter().find(|alloc| alloc.desired_status == wire::DesiredStatus::Run).unwrap();
+    stock.client_status = wire::ClientStatus::Pending;
+    stock
+}
+
+fn value(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::Nil,
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => Value::Int(number.as_i64().unwrap()),
+        Json::String(text) => Value::Text(text.clone()),
+        Json::Array(items) => Value::List(items.iter().map(value).collect()),
+        Json::Object(fields) => {
+            Value::Map(fields.iter().map(|(key, field)| (Value::Text(key.clone()), value(field))).collect())
+        }
+    }
+}
+
+/// Of a job with this group.
+fn of_group(group: Json) -> wire::Allocation {
+    let mut group = group;
+    group["Name"] = "web".into();
+    let job = json!({ "ID": "shop", "Name": "shop", "Type": "service", "Version": 3, "TaskGroups": [{ "Name": "db" }, group] });
+    wire::Allocation {
+        id: "f3b0d8a4-0000-4000-8000-000000000001".into(),
+        namespace: "default".to_owned(),
+        name: "shop.web[4]".to_owned(),
+        job_id: "shop".to_owned(),
+        job: wire::Job::new(value(&job)),
+        task_group: "web".to_owned(),
+        alloc_modify_index: 12,
+        ..wire::Allocation::default()
+    }
+}
+
+fn task() -> Json {
+    json!({ "Name": "main", "Driver": "raw_exec", "Config": { "command": "/bin/true" } })
+}
+
+#[test]
+fn every_recorded_allocation_is_taken_or_refused_by_name() {
+    let all = recorded();
+    assert!(all.len() > 10, "{}", all.len());
+    let mut refused = Vec::new();
+    for alloc in &all {
+        let spec = read(alloc);
+        assert_eq!((spec.id.to_string(), &*spec.group), (alloc.id.to_string(), &*alloc.task_group));
+        let tasks: Vec<&str> = spec.group().unwrap().tasks.iter().map(|task| &*task.name).collect();
+        assert_eq!(tasks, alloc.job.tasks(&alloc.task_group).collect::<Vec<_>>());
+        if let Some(why) = &spec.server.unwrap().refused {
+            refused.push(format!("{}: {why}", alloc.name));
+        }
+    }
+    refused.sort();
+    refused.dedup();
+    let templates =
+        "TaskGroups[0].Tasks[0].Templates: `templates` is known from Nomad, but not built in this release";
+    assert_eq!(refused, [format!("web.g[0]: this job can't run here: {templates}")]);
+}
+
+#[test]
+fn what_servers_say_of_it_is_what_is_planned() {
+    let alloc = stock();
+    let spec = read(&alloc);
+    let server = spec.server.clone().unwrap();
+    assert_eq!((server.modify_index, server.create_index), (alloc.alloc_modify_index, alloc.create_index));
+    assert_eq!((&*spec.job_key.id, &*spec.job_key.namespace), (&*alloc.job_id, &*alloc.namespace));
+    assert_eq!((spec.name(), spec.desired), (alloc.name.clone(), Desired::Run));
+    assert_eq!(spec.job.groups.len(), 1);
+    let stopped = wire::Allocation { desired_status: wire::DesiredStatus::Evict, ..alloc };
+    assert_eq!(read(&stopped).desired, Desired::Stop);
+}
+
+#[test]
+fn what_is_not_built_is_named_by_its_path() {
+    let mut task = task();
+    task["Vault"] = json!({ "Policies": ["db"] });
+    let spec = read(&of_group(json!({ "Tasks": [task] })));
+    let refused = spec.server.clone().unwrap().refused.clone().unwrap();
+    assert!(refused.contains("TaskGroups[0].Tasks[0].Vault") && refused.contains("not built"), "{refused}");
+    assert_eq!(spec.group().unwrap().tasks[0].name, "main", "its task is there to fail");
+}
+
+#[test]
+fn what_only_servers_look_at_refuses_nothing() {
+    let mut task = task();
+    task["Constraints"] =
+        json!([{ "LTarget": "${attr.x}", "Operand": "set_contains_all_of_them", "RTarget": "y" }]);
+    let spec = read(&of_group(json!({
+        "Count": 900_000, "Tasks": [task], "ReschedulePolicy": { "Unlimited": true, "DelayFunction": "tangential" },
+        "Migrate": { "HealthCheck": "task_states", "MinHealthyTime": 1_000_000_000, "HealthyDeadline": 2_000_000_000 },
+        "MaxClientDisconnect": 60, "Disconnect": { "StopOnClientAfter": 5_000_000_000_i64, "Replace": true },
+    })));
+    let server = spec.server.unwrap();
+    assert_eq!(server.refused, None);
+    let second = Duration::from_secs;
+    assert_eq!(server.stop_on_client_after, Some(second(5)));
+    let migrate = server.migrate.unwrap();
+    assert_eq!(
+        (migrate.health_check, migrate.min_healthy_time, migrate.healthy_deadline),
+        (HealthCheck::TaskStates, second(1), second(2))
+    );
+}
+
+#[test]
+fn ports_are_those_that_servers_gave_in_either_form() {
+    let port = |label: &str, value, to| wire::assigned::PortMapping {
+        label: label.to_owned(),
+        value,
+        to,
+        host_ip: "10.0.0.1".to_owned(),
+        ignore_collision: false,
+    };
+    let mut alloc = of_group(json!({ "Tasks": [task()] }));
+    let mut given = AllocatedResources::default();
+    given.shared.ports = vec![port("http", 20_001, 80)];
+    alloc.allocated_resources = Some(given);
+    let expected = AssignedPort { host_ip: "10.0.0.1".to_owned(), value: 20_001, to: 80 };
+    assert_eq!(read(&alloc).ports, BTreeMap::from([("http".to_owned(), expected)]));
+}
+
+#[test]
+fn a_dispatched_child_has_its_payload() {
+    let mut task = task();
+    task["DispatchPayload"] = json!({ "File": "in.txt" });
+    let mut alloc = of_group(json!({ "Tasks": [task] }));
+    let compressed = snap::raw::Encoder::new().compress_vec(b"hello").unwrap();
+    let Value::Map(mut job) = alloc.job.value().clone() else { panic!() };
+    let text = |text: &str| Value::Text(text.to_owned());
+    job.retain(|(key, _)| key.as_text() != Some("Type"));
+    job.extend([
+        (text("Type"), text("batch")),
+        (text("Dispatched"), Value::Bool(true)),
+        (text("ParentID"), text("shop")),
+        (text("ParameterizedJob"), value(&json!({ "Payload": "required" }))),
+        (text("Payload"), Value::Bytes(compressed)),
+    ]);
+    alloc.job = wire::Job::new(Value::Map(job));
+    alloc.job_id = "shop/dispatch-1700000000-1f2e3d4c".to_owned();
+    let spec = read(&alloc);
+    assert_eq!(spec.server.as_ref().unwrap().refused, None);
+    let Some(Child { parent, origin: Origin::Dispatch { payload, .. } }) = &spec.job.child else { panic!() };
+    assert_eq!(
+        (&**parent, &**payload, &*spec.job.id),
+        ("shop", "aGVsbG8=", "shop/dispatch-1700000000-1f2e3d4c")
+    );
+    let Value::Map(mut job) = alloc.job.value().clone() else { panic!() };
+    job.iter_mut().filter(|(key, _)| key.as_text() == Some("Payload")).for_each(|(_, value)| {
+        *value = Value::Bytes(vec![0xff, 0xff, 0xff, 0xff, 0x0f, 1]);
+    });
+    alloc.job = wire::Job::new(Value::Map(job));
+    let refused = read(&alloc).server.unwrap().refused.clone().unwrap();
+    assert!(refused.starts_with("Payload: "), "{refused}");
+}
+
+#[test]
+fn what_can_not_even_be_named_is_an_error() {
+    let nameless = wire::Allocation { id: "x".into(), ..of_group(json!({ "Tasks": [task()] })) };
+    let error = Reader::new(&Drivers::built_in()).allocation(&nameless).unwrap_err();
+    assert_eq!(error, "ID is no UUID");
+    let taskless = of_group(json!({ "Tasks": [] }));
+    assert!(Reader::new(&Drivers::built_in()).allocation(&taskless).is_err());
+}
+
+#[test]
+fn a_job_is_read_once_for_all_its_allocations_of_a_batch() {
+    let drivers = Drivers::built_in();
+    let mut reader = Reader::new(&drivers);
+    let alloc = of_group(json!({ "Tasks": [task()] }));
+    let jobs = [(); 2].map(|()| reader.allocation(&alloc).unwrap().job);
+    assert!(Arc::ptr_eq(&jobs[0], &jobs[1]));
+}

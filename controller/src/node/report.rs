@@ -1,0 +1,133 @@
+//! What is shown of an allocation → what servers are told of it.
+
+use std::time::Duration;
+
+use herdlet_api_types::{
+    AllocId, UnixNanos,
+    alloc::ClientStatus,
+    nomad,
+    task::{TaskEvent, TaskStatus},
+    view::{AllocView, TaskView},
+};
+use herdlet_nomad::wire::{self, AllocReport, RunState, TaskState, alloc::DeploymentStatus};
+use herdlet_rpc::codec::Time;
+
+/// What servers are told of an allocation that is theirs; none of one that is this machine's own.
+pub fn of(view: &AllocView) -> Option<AllocReport> {
+    view.spec.server.as_ref()?;
+    let deployment_status = view.verdict.map(|healthy| DeploymentStatus {
+        healthy: Some(healthy),
+        timestamp: time(view.verdict_at),
+        canary: view.spec.deployment.is_some_and(|of| of.canary),
+        modify_index: 0,
+    });
+    Some(AllocReport {
+        id: id(view.spec.id),
+        client_status: status(view.status),
+        client_description: view.description.clone().into_owned(),
+        task_states: view.tasks.iter().map(|task| (task.name.to_string(), task_state(task))).collect(),
+        deployment_status,
+        ..AllocReport::default()
+    })
+}
+
+/// What servers are told of an allocation that can't even be planned: it has failed, with all its tasks.
+pub fn of_failed(alloc: &wire::Allocation, why: &str, now: UnixNanos) -> AllocReport {
+    let event = wire::TaskEvent {
+        kind: "Setup Failure".to_owned(),
+        time: now.0,
+        display_message: why.to_owned(),
+        details: [("setup_error".to_owned(), why.to_owned()), ("fails_task".to_owned(), "true".to_owned())]
+            .into(),
+        setup_error: why.to_owned(),
+        fails_task: true,
+        ..wire::TaskEvent::default()
+    };
+    let dead = TaskState {
+        state: RunState::Dead,
+        failed: true,
+        finished_at: time(now),
+        events: vec![event],
+        ..TaskState::default()
+    };
+    let known = alloc.deployment_status.as_ref().and_then(|status| status.healthy);
+    let in_deployment = !alloc.deployment_id.is_empty() && known.is_none();
+    AllocReport {
+        id: alloc.id.clone(),
+        client_status: wire::ClientStatus::Failed,
+        client_description: format!("Unable to add allocation due to error: {why}"),
+        task_states: alloc.job.tasks(&alloc.task_group).map(|name| (name.to_owned(), dead.clone())).collect(),
+        deployment_status: in_deployment.then(|| DeploymentStatus {
+            healthy: Some(false),
+            timestamp: time(now),
+            ..DeploymentStatus::default()
+        }),
+        ..AllocReport::default()
+    }
+}
+
+/// The id as servers write it.
+pub fn id(id: AllocId) -> wire::AllocId {
+    id.to_string().into()
+}
+
+fn status(status: ClientStatus) -> wire::ClientStatus {
+    match status {
+        ClientStatus::Pending => wire::ClientStatus::Pending,
+        ClientStatus::Running => wire::ClientStatus::Running,
+        ClientStatus::Complete => wire::ClientStatus::Complete,
+        ClientStatus::Failed => wire::ClientStatus::Failed,
+    }
+}
+
+fn task_state(task: &TaskView) -> TaskState {
+    TaskState {
+        state: match task.state {
+            TaskStatus::Pending => RunState::Pending,
+            TaskStatus::Running => RunState::Running,
+            TaskStatus::Dead => RunState::Dead,
+        },
+        failed: task.failed,
+        restarts: u64::from(task.restarts),
+        last_restart: time(task.last_restart),
+        started_at: time(task.started_at),
+        finished_at: time(task.finished_at),
+        events: task.events.iter().map(task_event).collect(),
+        paused: String::new(),
+    }
+}
+
+fn task_event(event: &TaskEvent) -> wire::TaskEvent {
+    let told = nomad::task_event(event);
+    wire::TaskEvent {
+        kind: told.kind,
+        time: told.time,
+        message: told.message,
+        display_message: told.display_message,
+        details: told.details,
+        fails_task: told.fails_task,
+        restart_reason: told.restart_reason,
+        setup_error: told.setup_error,
+        driver_error: told.driver_error,
+        exit_code: told.exit_code,
+        signal: told.signal,
+        kill_timeout: Duration::from_nanos(told.kill_timeout.unsigned_abs()),
+        kill_error: told.kill_error,
+        kill_reason: told.kill_reason,
+        start_delay: told.start_delay,
+        download_error: told.download_error,
+        validation_error: told.validation_error,
+        disk_limit: told.disk_limit,
+        failed_sibling: told.failed_sibling,
+        vault_error: told.vault_error,
+        task_signal_reason: told.task_signal_reason,
+        task_signal: told.task_signal,
+        driver_message: told.driver_message,
+        generic_source: told.generic_source,
+    }
+}
+
+/// Go's zero time where nothing has happened.
+fn time(at: UnixNanos) -> Time {
+    if at == UnixNanos::default() { Time::default() } else { Time::from_unix_nanos(at.0) }
+}

@@ -1,0 +1,192 @@
+//! The agent as what runs a session's allocations: what servers want goes to the planner, what is shown goes to servers.
+//!
+//! In: lists of changed allocations. Out: events for the loop, and a report on every change of an allocation that is a server's. It
+//! remembers nothing: what is known of before is what the read model shows.
+
+use std::sync::Arc;
+
+use herdlet_api_types::{AllocId, alloc::Allocation, view::AllocView};
+use herdlet_nomad::{
+    seam::{Desired, Factory, Runner},
+    session::Reports,
+    wire::{self, ClientStatus},
+};
+use herdlet_plan::event::{DesiredChange, Event};
+use herdlet_runtime::Inbox;
+use tokio::{
+    sync::{broadcast::error::RecvError, mpsc},
+    task::JoinSet,
+};
+
+use super::{placed::Reader, report};
+use crate::{
+    agent,
+    desired::manifests::Drivers,
+    planner::Input,
+    publish::{Object, ReadModel},
+};
+
+/// What a runner is made of.
+pub struct Parts {
+    /// Where the planner hears.
+    pub inbox: Inbox<Input>,
+    /// What is shown. Must have been filled once.
+    pub model: Arc<ReadModel>,
+    /// What jobs may use here.
+    pub drivers: Drivers,
+    /// Takes allocations of other nodes whose end is waited for.
+    pub previous: mpsc::UnboundedSender<AllocId>,
+}
+
+impl Factory for Parts {
+    type Runner = AgentRunner;
+
+    fn start(self, reports: Reports) -> AgentRunner {
+        let mut follower = JoinSet::new();
+        follower.spawn(follow(Arc::clone(&self.model), reports.clone()));
+        let runner = AgentRunner { parts: self, reports, _follower: follower };
+        runner.await_again();
+        runner
+    }
+}
+
+/// Runs a session's allocations by the agent's loop.
+pub struct AgentRunner {
+    parts: Parts,
+    reports: Reports,
+    /// Ends with it.
+    _follower: JoinSet<()>,
+}
+
+impl Runner for AgentRunner {
+    fn known(&self) -> Vec<(wire::AllocId, u64)> {
+        let known = |view: Arc<AllocView>| {
+            let server = view.spec.server.as_ref()?;
+            Some((report::id(view.spec.id), server.modify_index))
+        };
+        self.parts.model.allocs().into_iter().filter_map(known).collect()
+    }
+
+    async fn apply(&self, desired: Desired) {
+        let Desired { index: _, is_first, changed, removed, unreadable } = desired;
+        let mut events = Vec::with_capacity(changed.len() + removed.len() + 1);
+        let mut reader = Reader::new(&self.parts.drivers);
+        for changed in &changed {
+            self.place(&mut reader, &changed.alloc, &mut events);
+        }
+        for (id, why) in unreadable {
+            self.tell_unreadable(id, &why);
+        }
+        events.extend(removed.iter().filter_map(|id| parse(id)).map(DesiredChange::AllocGone));
+        events.extend(is_first.then_some(DesiredChange::Contact));
+        for event in events {
+            if self.parts.inbox.send(Input::Event(Event::Desired(event))).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn report_again(&self) {
+        report_all(&self.parts.model, &self.reports);
+    }
+}
+
+impl AgentRunner {
+    fn place(&self, reader: &mut Reader<'_>, alloc: &wire::Allocation, events: &mut Vec<DesiredChange>) {
+        let known = parse(&alloc.id).and_then(|id| self.parts.model.alloc(&id));
+        if known.is_none() && alloc.client_status.is_terminal() {
+            return;
+        }
+        let mut spec = match reader.allocation(alloc) {
+            Ok(spec) => spec,
+            Err(why) if known.is_none() => {
+                tracing::warn!(alloc = %alloc.id, why, "an allocation can't be run");
+                return self.reports.report(report::of_failed(alloc, &why, agent::now().wall));
+            }
+            Err(why) => {
+                tracing::warn!(alloc = %alloc.id, why, "a newer copy of an allocation can't be used; it goes on as it is");
+                return;
+            }
+        };
+        self.share_job(&mut spec);
+        let (id, previous) = (spec.id, spec.previous);
+        let is_unknown = alloc.client_status == ClientStatus::Unknown;
+        events.push(DesiredChange::Alloc(Box::new(spec)));
+        match known {
+            Some(known) if is_unknown && !known.status.is_terminal() => {
+                events.push(DesiredChange::AllocReconnected(id));
+            }
+            Some(_) => {}
+            None => self.await_previous(previous),
+        }
+    }
+
+    /// One that is new has failed; one that is here goes on.
+    fn tell_unreadable(&self, id: wire::AllocId, why: &str) {
+        let is_known = parse(&id).is_some_and(|id| self.parts.model.alloc(&id).is_some());
+        tracing::warn!(alloc = %id, why, is_known, "what servers want of an allocation can't be read");
+        if !is_known {
+            let alloc = wire::Allocation { id, ..wire::Allocation::default() };
+            self.reports.report(report::of_failed(&alloc, why, agent::now().wall));
+        }
+    }
+
+    /// Allocations of the same version share one job, also where they came at different times.
+    fn share_job(&self, spec: &mut Allocation) {
+        let siblings = self.parts.model.allocs_of(&spec.job_key);
+        let is_same =
+            |view: &&Arc<AllocView>| view.spec.job_version == spec.job_version && view.spec.job == spec.job;
+        let Some(sibling) = siblings.iter().find(is_same) else { return };
+        spec.job = Arc::clone(&sibling.spec.job);
+        if let Some(server) = &mut spec.server {
+            Arc::make_mut(server).job = Arc::clone(&sibling.spec.job);
+        }
+    }
+
+    fn await_previous(&self, previous: Option<AllocId>) {
+        if let Some(previous) = previous
+            && self.parts.model.alloc(&previous).is_none()
+        {
+            // Nobody takes them any more: the agent ends.
+            let _ = self.parts.previous.send(previous);
+        }
+    }
+
+    /// What an agent before this one was to begin still waits.
+    fn await_again(&self) {
+        for view in self.parts.model.allocs() {
+            let has_begun = view.tasks.iter().any(|task| task.attempt > 0);
+            if view.spec.server.is_some() && !view.status.is_terminal() && !has_begun {
+                self.await_previous(view.spec.previous);
+            }
+        }
+    }
+}
+
+/// Reports what changes, until the model is no more.
+async fn follow(model: Arc<ReadModel>, reports: Reports) {
+    let mut changes = model.changes();
+    report_all(&model, &reports);
+    loop {
+        match changes.recv().await {
+            Ok(changed) => {
+                let Object::Alloc(id) = changed.object else { continue };
+                if let Some(report) = model.alloc(&id).and_then(|view| report::of(&view)) {
+                    reports.report(report);
+                }
+            }
+            Err(RecvError::Lagged(_)) => report_all(&model, &reports),
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+fn report_all(model: &ReadModel, reports: &Reports) {
+    for report in model.allocs().iter().filter_map(|view| report::of(view)) {
+        reports.report(report);
+    }
+}
+
+fn parse(id: &wire::AllocId) -> Option<AllocId> {
+    id.as_str().parse().ok().map(AllocId)
+}
