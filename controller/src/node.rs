@@ -15,3 +15,6 @@ pub mod placed;
 pub mod previous;
 pub mod report;
 pub mod runner;
+
+#[cfg(test)]
+mod tests;

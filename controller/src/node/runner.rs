@@ -187,6 +187,6 @@ fn report_all(model: &ReadModel, reports: &Reports) {
     }
 }
 
-fn parse(id: &wire::AllocId) -> Option<AllocId> {
+pub(super) fn parse(id: &wire::AllocId) -> Option<AllocId> {
     id.as_str().parse().ok().map(AllocId)
 }
