@@ -162,6 +162,13 @@ impl Updates {
         self.judge_again();
     }
 
+    /// Servers have begun anew from an older state, and know nothing of what they were told since. All is told again.
+    pub fn begin_anew(&mut self) {
+        self.told.values_mut().for_each(|told| *told = Told::default());
+        self.flight.values_mut().for_each(|flight| flight.is_overtaken = true);
+        self.judge_again();
+    }
+
     /// When to call next. None: there is nothing to tell, or a call is under way.
     #[must_use]
     pub fn due(&self, now: Instant) -> Option<Instant> {
