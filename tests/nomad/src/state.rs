@@ -265,6 +265,17 @@ impl State {
         }
     }
 
+    /// Forgets an allocation while its node does not ask, so that no question is answered for it: the index of the node's allocations is
+    /// that of the others.
+    pub fn collect_quietly(&mut self, id: &AllocId) {
+        self.next();
+        if let Some(alloc) = self.allocs.remove(id)
+            && let Some(ids) = self.by_node.get_mut(&alloc.node_id)
+        {
+            ids.remove(id);
+        }
+    }
+
     /// What is known becomes what was known once, as when servers are restored from a snapshot.
     pub fn restore(&mut self, snapshot: Self) {
         *self = Self { made: self.made, ..snapshot };

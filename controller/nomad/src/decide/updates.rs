@@ -148,6 +148,12 @@ impl Updates {
         self.judge_again();
     }
 
+    /// Whether servers know that it has ended.
+    #[must_use]
+    pub fn has_ended(&self, id: &AllocId) -> bool {
+        self.told.get(id).is_some_and(|told| told.status.is_terminal())
+    }
+
     /// What was listed was handed over: from now on there are calls.
     pub fn open(&mut self) {
         self.is_open = true;

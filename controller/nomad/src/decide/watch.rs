@@ -15,7 +15,8 @@
 //! - A list that is not newer, and yet not what is known, comes from a server that lags behind; or from servers that were restored from an
 //!   older state, whose index stays lower for long. So it is doubtful. If the leader itself stays behind, [`ANEW_TIMES`] times and for
 //!   [`ANEW_AFTER`], its list is believed whatever its index, as after a restart of the agent. Until then it is told and nothing is done: time
-//!   for whoever has taken the wrong servers. A follower is never believed.
+//!   for whoever has taken the wrong servers. A follower is never believed. Where all that is missing has ended, servers have just collected
+//!   it while nobody asked, which moves no index: that is believed at once.
 //! - An allocation is fetched when servers have changed it since it was handed over last. What became of it then makes no difference: one
 //!   that could not be set up, or whose directory was collected here, is not fetched again for that.
 //! - One that can't be read is found by halving batches, and the runner is told: it holds up no other.
@@ -181,8 +182,8 @@ impl Watch {
         Ok(Meaning::Counts(self.listing(meta.index, allocs, migrate_tokens, false)))
     }
 
-    /// What the leader has said about a doubtful list; `before` and `after` is what it has said of the node before and after that. None:
-    /// there is nothing new.
+    /// What the leader has said about a doubtful list; `before` and `after` is what it has said of the node before and after that.
+    /// `has_ended`: of what servers know that it has. None: there is nothing new.
     ///
     /// # Errors
     /// See [`Unfit`].
@@ -191,6 +192,7 @@ impl Watch {
         before: &NodeResponse,
         answer: ClientAllocsResponse,
         after: &NodeResponse,
+        has_ended: impl Fn(&AllocId) -> bool,
         now: Instant,
     ) -> Result<Option<Listing>, Unfit> {
         let (Some(before), Some(after)) = (&before.node, &after.node) else {
@@ -205,9 +207,13 @@ impl Watch {
         let known = if allocs.is_empty() { self.held.values().max().copied().unwrap_or(0) } else { 0 };
         let is_new = meta.index > self.index && meta.index >= known;
         let is_known = self.is_begun && allocs == self.held;
-        if is_new || is_known {
+        let is_collected = self.is_begun
+            && allocs.iter().all(|(id, index)| self.held.get(id) == Some(index))
+            && self.held.keys().all(|id| allocs.contains_key(id) || has_ended(id));
+        if is_new || is_known || is_collected {
             self.behind = None;
-            return Ok(is_new.then(|| self.listing(meta.index, allocs, migrate_tokens, false)));
+            let index = meta.index.max(self.index);
+            return Ok((!is_known || is_new).then(|| self.listing(index, allocs, migrate_tokens, false)));
         }
         let behind = self.behind.get_or_insert(Behind { since: now, times: 0 });
         behind.times = behind.times.saturating_add(1);

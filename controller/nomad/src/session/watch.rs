@@ -19,7 +19,7 @@ use crate::{
     },
     seam::Runner,
     wire::{
-        Allocation,
+        AllocId, Allocation,
         queries::{
             AllocsRequest, AllocsResponse, ClientAllocsRequest, ClientAllocsResponse, NodeRequest,
             NodeResponse,
@@ -137,7 +137,9 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let before = self.own_node().await?;
         let answer = self.list(Question { index: 0, allow_stale: false }, Duration::ZERO).await?;
         let after = self.own_node().await?;
-        watch.confirmed(&before, answer, &after, Instant::now()).map_err(Failure::Unfit)
+        let updates = lock(&self.shared.updates);
+        let has_ended = |id: &AllocId| updates.has_ended(id);
+        watch.confirmed(&before, answer, &after, has_ended, Instant::now()).map_err(Failure::Unfit)
     }
 
     /// The leader's answer.

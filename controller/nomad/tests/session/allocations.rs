@@ -293,3 +293,17 @@ async fn allocations_of_one_job_share_it_in_whichever_lists_they_came() {
     assert_eq!(jobs.len(), 10);
     assert!(jobs.windows(2).all(|pair| std::ptr::eq(pair[0].value(), pair[1].value())));
 }
+
+/// Servers compare only while a question waits, and each change wakes it.
+#[tokio::test(start_paused = true)]
+async fn what_servers_collect_while_nobody_asks_goes_without_alarm() {
+    let (cluster, living) = world(Settings::default()).await;
+    let (a, b) = (cluster.place(&living.id, "a"), cluster.place(&living.id, "b"));
+    runs(&cluster, &a).await;
+    runs(&cluster, &b).await;
+    cluster.stop(&b);
+    within(5, "it has stopped", || cluster.client_status(&b) == ClientStatus::Complete).await;
+    cluster.write(|state| state.collect_quietly(&b));
+    within(400, "it is gone", || living.bench.ids() == std::slice::from_ref(&a)).await;
+    assert_eq!(living.contact.borrow().disbelieved, None);
+}

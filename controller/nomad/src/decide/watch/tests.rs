@@ -147,7 +147,7 @@ fn an_empty_list_counts_once_the_leader_says_so_of_a_node_that_it_knows() {
     let now = Instant::now();
     assert!(is_doubtful(&mut watch, list(90, &[])), "also the first one");
     let mut confirmed = |before, answer, after| {
-        let found = watch.confirmed(&node(before), answer, &node(after), now);
+        let found = watch.confirmed(&node(before), answer, &node(after), |_| false, now);
         found.map(|listing| {
             listing.map(|listing| watch.desired(&listing, Vec::new(), Vec::new()).removed.len())
         })
@@ -174,13 +174,13 @@ fn servers_that_were_restored_from_an_older_state_are_believed_after_a_while() {
     // The leader has all, so it was a follower that lagged behind.
     assert!(
         watch
-            .confirmed(&node(1), list(50, &[("a", 5), ("b", 50), ("c", 9)]), &node(1), now)
+            .confirmed(&node(1), list(50, &[("a", 5), ("b", 50), ("c", 9)]), &node(1), |_| false, now)
             .unwrap()
             .is_none()
     );
     for _ in 0..7 {
         now += Duration::from_secs(60);
-        said.push(watch.confirmed(&node(1), older(), &node(1), now).map(|listing| {
+        said.push(watch.confirmed(&node(1), older(), &node(1), |_| false, now).map(|listing| {
             let listing = listing.unwrap();
             assert!(listing.is_anew());
             listing.fetch.iter().map(ToString::to_string).collect::<Vec<_>>()
@@ -193,5 +193,30 @@ fn servers_that_were_restored_from_an_older_state_are_believed_after_a_while() {
     // One newer list between, and all begins again.
     take(&mut watch, list(51, &[("a", 5), ("b", 50), ("c", 9)]));
     now += Duration::from_secs(60);
-    assert!(watch.confirmed(&node(1), list(20, &[("d", 20)]), &node(1), now).is_err());
+    assert!(watch.confirmed(&node(1), list(20, &[("d", 20)]), &node(1), |_| false, now).is_err());
+}
+
+/// Between two questions: that moves no index of the node's.
+#[test]
+fn what_was_collected_while_nobody_asked_is_removed() {
+    let mut watch = Watch::default();
+    take(&mut watch, list(50, &[("a", 5), ("b", 50)]));
+    assert!(is_doubtful(&mut watch, list(5, &[("a", 5)])));
+    let mut confirmed = |allocs: &[(&str, u64)], has_ended: bool| {
+        watch.confirmed(
+            &node(1),
+            list(5, allocs),
+            &node(1),
+            |id| has_ended && id.as_str() == "b",
+            Instant::now(),
+        )
+    };
+    for allocs in [&[("a", 4)][..], &[("b", 50)], &[("a", 5), ("c", 3)]] {
+        assert!(matches!(confirmed(allocs, true), Err(Unfit::Older { .. })), "{allocs:?}");
+    }
+    assert!(confirmed(&[("a", 5)], false).is_err(), "it runs");
+    let listing = confirmed(&[("a", 5)], true).unwrap().unwrap();
+    assert!(!listing.is_anew());
+    let desired = watch.desired(&listing, Vec::new(), Vec::new());
+    assert_eq!((desired.removed, desired.index), (vec!["b".into()], 50));
 }
