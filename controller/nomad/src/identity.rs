@@ -1,7 +1,7 @@
 //! Who a node is: an id, and a secret that proves it. Made once and kept for good.
 //!
 //! In: the directory of the agent's state, and perhaps a data directory of Nomad whose node we are from now on. Out: an [`Identity`], in
-//! the files `client-id` and `secret-id`, 0600, as stock clients keep them (`hashicorp/nomad:client/client.go`, `setupNode`). Must not
+//! the files `client-id` and `secret-id`, 0600, as stock clients keep them (`hashicorp/nomad:client/client.go`, `setupNode`); and `identity.jwt`, which servers sign. Must not
 //! know what they are good for.
 //!
 //! Both files are on disk before the call returns: a node that forgot its secret could not register until servers have forgotten the node.
@@ -21,6 +21,12 @@ use crate::wire::{NodeId, Secret};
 /// Names of the files, Nomad's.
 const ID: &str = "client-id";
 const SECRET: &str = "secret-id";
+
+/// The file of the identity that servers have signed. Stock clients keep it in their database.
+const SIGNED: &str = "identity.jwt";
+
+/// Bytes that a signed identity has at most: it names a node, its pool and its class.
+const SIGNED_MAX: u64 = 16 * 1024;
 
 /// A node's id and secret. `Debug` shows the id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +111,26 @@ impl Identity {
         }
     }
 
+    /// The identity that servers have signed, as it was kept in a directory; empty: there is none.
+    ///
+    /// # Errors
+    /// When the file can't be read. One that is too long or no text is none.
+    pub fn load_signed(dir: &Path) -> Result<Secret, IdentityError> {
+        let path = dir.join(SIGNED);
+        let Some(bytes) = read(&path, SIGNED_MAX)? else { return Ok(Secret::default()) };
+        Ok(Secret::from(std::str::from_utf8(&bytes).unwrap_or_default().trim()))
+    }
+
+    /// Keeps the identity that servers have signed; an empty one is forgotten.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn keep_signed(dir: &Path, signed: &Secret) -> Result<(), IdentityError> {
+        let path = dir.join(SIGNED);
+        let kept = make(dir).and_then(|()| write(&path, signed.reveal().as_bytes())).and_then(|()| sync(dir));
+        kept.map_err(|source| IdentityError::Write { path, source })
+    }
+
     /// One that nobody has had before.
     ///
     /// # Errors
@@ -120,14 +146,29 @@ impl Identity {
             let path = path.to_owned();
             move |source| IdentityError::Write { path, source }
         };
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed(dir))?;
+        make(dir).map_err(failed(dir))?;
         for (name, text) in [(SECRET, self.secret.reveal()), (ID, self.id.as_str())] {
             let path = dir.join(name);
             write(&path, text.as_bytes()).map_err(failed(&path))?;
-            File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed(dir))?;
+            sync(dir).map_err(failed(dir))?;
         }
         Ok(())
     }
+}
+
+/// Makes a directory and those above it, all of which are on disk afterwards.
+fn make(dir: &Path) -> io::Result<()> {
+    let missing: Vec<_> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    for made in missing {
+        sync(made.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")))?;
+    }
+    Ok(())
+}
+
+/// Lets what a directory holds be on disk.
+fn sync(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
 }
 
 /// Whole or not at all. Who wrote it before and was interrupted has left nothing that counts.
@@ -143,16 +184,23 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// A file's UUID, as it is written. None: there is no file.
-fn read_uuid(path: &Path) -> Result<Option<Zeroizing<String>>, IdentityError> {
-    let read = |source| IdentityError::Read { path: path.to_owned(), source };
+/// What a file holds, up to so many bytes. None: there is no file.
+fn read(path: &Path, most: u64) -> Result<Option<Zeroizing<Vec<u8>>>, IdentityError> {
+    let failed = |source| IdentityError::Read { path: path.to_owned(), source };
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(read(error)),
+        Err(error) => return Err(failed(error)),
     };
-    let mut bytes = Zeroizing::new(Vec::with_capacity(64));
-    file.take(64).read_to_end(&mut bytes).map_err(read)?;
+    // With room for all: bytes that are moved would leave some behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(most).unwrap_or_default()));
+    file.take(most).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(Some(bytes))
+}
+
+/// A file's UUID, as it is written. None: there is no file.
+fn read_uuid(path: &Path) -> Result<Option<Zeroizing<String>>, IdentityError> {
+    let Some(bytes) = read(path, 64)? else { return Ok(None) };
     let text = std::str::from_utf8(&bytes).ok().map(str::trim).filter(|text| is_uuid(text));
     let text = text.ok_or_else(|| IdentityError::NoUuid { path: path.to_owned() })?;
     Ok(Some(Zeroizing::new(text.to_owned())))
@@ -199,6 +247,18 @@ mod tests {
         }
         let shown = format!("{made:?}");
         assert!(shown.contains(made.id.as_str()) && !shown.contains(made.secret.reveal()), "{shown}");
+    }
+
+    #[test]
+    fn a_signed_identity_is_kept_and_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("a/b");
+        assert!(Identity::load_signed(&state).unwrap().is_empty());
+        Identity::keep_signed(&state, &"header.claims.signature".into()).unwrap();
+        assert_eq!(Identity::load_signed(&state).unwrap(), "header.claims.signature".into());
+        assert_eq!(fs::metadata(state.join(SIGNED)).unwrap().permissions().mode() & 0o777, 0o600);
+        Identity::keep_signed(&state, &Secret::default()).unwrap();
+        assert!(Identity::load_signed(&state).unwrap().is_empty());
     }
 
     #[test]

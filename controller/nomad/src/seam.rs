@@ -59,7 +59,7 @@ use crate::{
 /// What servers want of a node, as far as it has changed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Desired {
-    /// Of the list that said so. It only grows.
+    /// Of the list that said so. It grows, unless servers were restored from an older state: then all of what changes is told, also back.
     pub index: u64,
     /// Nothing was heard before, since the session began. Until then it isn't known whether what runs is still wanted.
     pub is_first: bool,

@@ -30,9 +30,13 @@ use std::{
 use herdlet_rpc::{
     Service,
     connect::Dial,
+    error::CallError,
     pool::{Chance, Pool, rebalance_after},
 };
-use tokio::{sync::watch as channel, time::sleep};
+use tokio::{
+    sync::{Semaphore, watch as channel},
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
 pub use contact::{Contact, Heard};
@@ -59,6 +63,8 @@ pub struct Options {
     pub name: Option<String>,
     /// Proves to servers that the node may join (1.11 and later). Mostly empty.
     pub introduction: Secret,
+    /// The identity that servers have signed before (1.11 and later), as [`Session::signed`] has told it. Mostly empty.
+    pub signed: Secret,
     /// Spreads what would happen at once; [`Chance::new`] unless a test wants to know it.
     pub chance: Chance,
 }
@@ -66,7 +72,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let region = "global".to_owned();
-        Self { region, name: None, introduction: Secret::default(), chance: Chance::new() }
+        let (introduction, signed) = (Secret::default(), Secret::default());
+        Self { region, name: None, introduction, signed, chance: Chance::new() }
     }
 }
 
@@ -85,7 +92,11 @@ struct Inner<S, D> {
     name: Option<String>,
     chance: Mutex<Chance>,
     tokens: Mutex<Tokens>,
+    /// The identity that servers have signed; empty: none.
+    signed: channel::Sender<Secret>,
     shared: Arc<Shared>,
+    /// For waits of others: the pool's room for those is never theirs alone, so that the watch has some.
+    waits: Semaphore,
 }
 
 impl<S: Service, D: Dial> Session<S, D> {
@@ -97,17 +108,27 @@ impl<S: Service, D: Dial> Session<S, D> {
         node: channel::Receiver<Arc<Node>>,
         options: Options,
     ) -> Self {
-        let Options { region, name, introduction, chance } = options;
-        let tokens = Mutex::new(Tokens::new(identity.secret.clone(), introduction));
+        let Options { region, name, introduction, signed, chance } = options;
+        let tokens = Mutex::new(Tokens::new(identity.secret.clone(), introduction, signed.clone()));
+        let signed = channel::Sender::new(signed);
         let shared = Arc::new(Shared::new(identity.id.clone()));
         let chance = Mutex::new(chance);
-        Self { inner: Arc::new(Inner { pool, identity, region, name, chance, tokens, shared }), node }
+        let waits = Semaphore::new(queries::WAITS);
+        let inner = Inner { pool, identity, region, name, chance, tokens, signed, shared, waits };
+        Self { inner: Arc::new(inner), node }
     }
 
     /// How the node stands with its servers.
     #[must_use]
     pub fn contact(&self) -> channel::Receiver<Contact> {
         self.inner.shared.contact.subscribe()
+    }
+
+    /// The identity that servers have signed (1.11 and later), and every newer one; empty: none. Whoever keeps it on disk, and gives it to
+    /// the next session ([`Options::signed`]), spares the servers signing another one, and is known to those that ask for it.
+    #[must_use]
+    pub fn signed(&self) -> channel::Receiver<Secret> {
+        self.inner.signed.subscribe()
     }
 
     /// What else servers can be asked.
@@ -183,6 +204,17 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
     }
 
+    /// What comes of a call, unless another one, such as a heartbeat, finds meanwhile that its server does not answer: then that call
+    /// need not be waited for, which may take 348 s. The next one goes to another server.
+    async fn while_kept<T>(&self, call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
+        let (began, mut left) = (Instant::now(), self.pool.left());
+        tokio::select! {
+            biased;
+            answer = call => answer,
+            Ok(()) = left.changed() => Err(CallError::Late(began.elapsed())),
+        }
+    }
+
     /// What every answer to a registration or heartbeat tells.
     fn heard(&self, answer: &NodeUpdateResponse) {
         let addresses = answer.servers.iter().filter_map(|server| {
@@ -191,8 +223,14 @@ impl<S: Service, D: Dial> Inner<S, D> {
         });
         self.pool.set_servers(addresses.collect());
         lock(&self.tokens).answered(answer.signed_identity.clone());
+        self.show_signed();
         let servers = self.pool.servers().len();
         self.shared.contact.send_modify(|contact| contact.hear(answer, servers));
+    }
+
+    fn show_signed(&self) {
+        let signed = lock(&self.tokens).signed();
+        self.signed.send_if_modified(|known| std::mem::replace(known, signed.clone()) != signed);
     }
 
     /// A call was not answered, or refused.

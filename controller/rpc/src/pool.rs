@@ -31,7 +31,7 @@ use crate::{
     address::Address,
     call::{Caller, Reply},
     connect::{DIAL, Dial, DialError, Network, Purpose},
-    error::{CallError, ErrorKind},
+    error::{CallError, ErrorKind, MessageError},
     framed::{self, Framed},
     mux::{Io, Mux, Side},
     serve::{Peer, Service, serve},
@@ -76,6 +76,7 @@ pub struct Pool<S, D = Network> {
     /// For queries that block.
     long: Semaphore,
     successes: watch::Sender<u64>,
+    left: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -116,7 +117,8 @@ impl<S: Service, D: Dial> Pool<S, D> {
     pub fn new(service: Arc<S>, region: String, servers: Vec<Address>, network: D, chance: Chance) -> Self {
         let known = Known { servers: ServerList::default(), links: HashMap::new(), chance };
         let (known, long) = (Mutex::new(known), Semaphore::new(LONG));
-        let pool = Self { service, network, region, known, long, successes: watch::Sender::new(0) };
+        let (successes, left) = (watch::Sender::new(0), watch::Sender::new(0));
+        let pool = Self { service, network, region, known, long, successes, left };
         pool.set_servers(servers);
         pool
     }
@@ -150,6 +152,13 @@ impl<S: Service, D: Dial> Pool<S, D> {
     #[must_use]
     pub fn successes(&self) -> watch::Receiver<u64> {
         self.successes.subscribe()
+    }
+
+    /// Changes with each call for which a server had to be left that did not answer: whoever waits for it in another call, which may take
+    /// minutes, does well to ask anew.
+    #[must_use]
+    pub fn left(&self) -> watch::Receiver<u64> {
+        self.left.subscribe()
     }
 
     /// Asks for what changes nothing. `request` makes the request for a given time for which it may block (`MaxQueryTime`); where a
@@ -345,8 +354,10 @@ impl<S: Service, D: Dial> Pool<S, D> {
     }
 
     fn failed(&self, server: &Server, error: &CallError) {
-        if is_servers(error) {
-            self.known().servers.failed(&server.address);
+        let is_left = is_servers(error) && self.known().servers.failed(&server.address);
+        // Where a connection is lost all calls over it learn so by themselves.
+        if is_left && matches!(error, CallError::Late(_)) {
+            self.left.send_modify(|count| *count = count.wrapping_add(1));
         }
     }
 
@@ -447,8 +458,19 @@ fn may_repeat(error: &CallError, manner: Manner) -> bool {
 /// such as one about a token: else who asks for what can't be had drives all other calls from server to server.
 fn is_servers(error: &CallError) -> bool {
     use ErrorKind::{NoLeader, NotReady, Region, Transport};
-    let CallError::Server(error) = error else { return true };
-    matches!(error.kind(), NoLeader | NotReady | Region | Transport)
+    match error {
+        CallError::Server(error) => matches!(error.kind(), NoLeader | NotReady | Region | Transport),
+        // Too much was asked for, or something that can't be said.
+        CallError::Message(MessageError::Limit(_) | MessageError::Encode(_)) => false,
+        CallError::NoServers
+        | CallError::Unreachable(_)
+        | CallError::NotSent(_)
+        | CallError::NoRoom(_)
+        | CallError::Lost(_)
+        | CallError::Late(_)
+        | CallError::Message(MessageError::Ended | MessageError::Io(_) | MessageError::Decode(_))
+        | CallError::Sequence { .. } => true,
+    }
 }
 
 #[cfg(test)]

@@ -80,6 +80,7 @@ pub(crate) struct Inner {
     pub(crate) addresses: Mutex<Vec<String>>,
     pub(crate) frozen: Mutex<BTreeMap<usize, State>>,
     pub(crate) down: watch::Sender<Vec<bool>>,
+    pub(crate) hung: watch::Sender<Vec<bool>>,
     faults: Mutex<Faults>,
     seen: Mutex<Vec<Seen>>,
     is_quiet: AtomicBool,
@@ -92,6 +93,7 @@ impl Cluster {
         let inner = Arc::new(Inner {
             addresses: Mutex::new((0..settings.servers).map(|server| format!("s{server}:4647")).collect()),
             down: watch::Sender::new(vec![false; settings.servers]),
+            hung: watch::Sender::new(vec![false; settings.servers]),
             settings,
             state: Mutex::default(),
             index: watch::Sender::new(1),
@@ -139,6 +141,11 @@ impl Cluster {
     /// A server is not in reach, or is again. Connections to it break.
     pub fn set_down(&self, server: usize, is_down: bool) {
         self.0.down.send_modify(|down| down[server] = is_down);
+    }
+
+    /// A server takes calls and answers none, or answers again: also those that wait.
+    pub fn set_hung(&self, server: usize, is_hung: bool) {
+        self.0.hung.send_modify(|hung| hung[server] = is_hung);
     }
 
     /// The next calls of a method go wrong.

@@ -27,6 +27,10 @@ pub struct State {
     pub reports: BTreeMap<AllocId, Vec<ClientStatus>>,
     /// Allocations that are sent with something in them that nobody can read.
     pub unreadable: BTreeSet<AllocId>,
+    /// Allocations that are too large for any message.
+    pub huge: BTreeSet<AllocId>,
+    /// More of them are too large for one.
+    pub most: usize,
     by_node: BTreeMap<NodeId, BTreeSet<AllocId>>,
     /// When an allocation of a node was forgotten last.
     collected: BTreeMap<NodeId, u64>,
@@ -53,6 +57,8 @@ impl Default for State {
             allocs: BTreeMap::new(),
             reports: BTreeMap::new(),
             unreadable: BTreeSet::new(),
+            huge: BTreeSet::new(),
+            most: usize::MAX,
             by_node: BTreeMap::new(),
             collected: BTreeMap::new(),
             made: 0,
@@ -162,17 +168,14 @@ impl State {
                 node.modify_index = index;
                 node.last_missed_heartbeat_index = index;
             }
+            if !outlive {
+                self.lose(id);
+                continue;
+            }
             let ids: Vec<_> =
                 self.of(id).filter(|alloc| !is_over(alloc)).map(|alloc| alloc.id.clone()).collect();
             for alloc in ids {
-                self.change(&alloc, |alloc| {
-                    if outlive {
-                        alloc.client_status = ClientStatus::Unknown;
-                    } else {
-                        alloc.client_status = ClientStatus::Lost;
-                        alloc.desired_status = DesiredStatus::Stop;
-                    }
-                });
+                self.change(&alloc, |alloc| alloc.client_status = ClientStatus::Unknown);
             }
         }
         !late.is_empty()
@@ -262,6 +265,22 @@ impl State {
         }
     }
 
+    /// Forgets an allocation while its node does not ask, so that no question is answered for it: the index of the node's allocations is
+    /// that of the others.
+    pub fn collect_quietly(&mut self, id: &AllocId) {
+        self.next();
+        if let Some(alloc) = self.allocs.remove(id)
+            && let Some(ids) = self.by_node.get_mut(&alloc.node_id)
+        {
+            ids.remove(id);
+        }
+    }
+
+    /// What is known becomes what was known once, as when servers are restored from a snapshot.
+    pub fn restore(&mut self, snapshot: Self) {
+        *self = Self { made: self.made, ..snapshot };
+    }
+
     /// Another leader begins: it gives every node so much time.
     pub fn wait_for_nodes(&mut self, until: Instant) {
         self.nodes.values_mut().for_each(|stored| stored.deadline = until);
@@ -271,6 +290,19 @@ impl State {
     pub fn purge(&mut self, id: &NodeId) {
         self.next();
         self.nodes.remove(id);
+        self.lose(id);
+    }
+
+    /// A node's allocations are lost.
+    fn lose(&mut self, node: &NodeId) {
+        let ids: Vec<_> =
+            self.of(node).filter(|alloc| !is_over(alloc)).map(|alloc| alloc.id.clone()).collect();
+        for id in ids {
+            self.change(&id, |alloc| {
+                alloc.client_status = ClientStatus::Lost;
+                alloc.desired_status = DesiredStatus::Stop;
+            });
+        }
     }
 }
 

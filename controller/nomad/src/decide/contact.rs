@@ -22,6 +22,9 @@ const CHANGES: Duration = Duration::from_secs(5);
 /// Who tells us to send heartbeats without pause (a node that is down gets a TTL of zero) gets one a second.
 const TTL_MIN: Duration = SECOND;
 
+/// Who is told to send the next one in years gets one an hour: a cluster of 90,000 nodes has them as rarely.
+const TTL_MAX: Duration = Duration::from_secs(3_600);
+
 /// A heartbeat that is not answered within this time is sent to another server: after the 5 s for which servers wait for a leader, and
 /// early in the 10 s for which they wait for nodes beyond the TTL.
 pub const HEARD_WITHIN: Duration = Duration::from_secs(6);
@@ -109,7 +112,7 @@ pub fn first_beat(chance: &mut Chance) -> Duration {
 /// When to send the next one after an answer.
 #[must_use]
 pub fn next_beat(ttl: Duration) -> Duration {
-    ttl.max(TTL_MIN)
+    ttl.clamp(TTL_MIN, TTL_MAX)
 }
 
 /// When to send the next one after a failure that is no loss of the registration. `last`: none where none was answered ever.
@@ -197,6 +200,7 @@ mod tests {
         within(range(first_beat), 0, 10_000);
         assert_eq!(next_beat(Duration::from_secs(12)), Duration::from_secs(12));
         assert_eq!(next_beat(Duration::ZERO), SECOND);
+        assert_eq!(next_beat(Duration::MAX), TTL_MAX);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which token a node shows. What servers of each version want differs; this order satisfies all of them:
 //!
 //! ```text
-//! registering for the first time   an introduction, if there is one, else nothing
+//! registering for the first time   the identity that is kept from before, else an introduction, if there is one, else nothing
 //! from then on, for everything     the identity that servers have signed (1.11 and later), else the secret
 //! registering is denied            from the beginning
 //! ```
@@ -18,10 +18,18 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// A node that has not registered. `introduction` may be empty.
+    /// A node that has not registered since it was started. `introduction` may be empty; so may `signed`, the identity that servers have
+    /// signed before.
     #[must_use]
-    pub fn new(secret: Secret, introduction: Secret) -> Self {
-        Self { secret, introduction, signed: None, is_registered: false }
+    pub fn new(secret: Secret, introduction: Secret, signed: Secret) -> Self {
+        let signed = Some(signed).filter(|signed| !signed.is_empty());
+        Self { secret, introduction, is_registered: signed.is_some(), signed }
+    }
+
+    /// The identity that servers have signed; empty: none.
+    #[must_use]
+    pub fn signed(&self) -> Secret {
+        self.signed.clone().unwrap_or_default()
     }
 
     /// For a registration.
@@ -57,7 +65,7 @@ mod tests {
 
     #[test]
     fn tokens_follow_what_servers_say() {
-        let mut tokens = Tokens::new("secret".into(), Secret::default());
+        let mut tokens = Tokens::new("secret".into(), Secret::default(), Secret::default());
         assert_eq!((tokens.to_register(), tokens.to_call()), ("".into(), "secret".into()));
         tokens.answered(None);
         assert_eq!(tokens.to_register(), "secret".into());
@@ -67,7 +75,14 @@ mod tests {
         assert_eq!(tokens.to_call(), "signed".into());
         tokens.denied();
         assert_eq!((tokens.to_register(), tokens.to_call()), ("".into(), "secret".into()));
-        let introduced = Tokens::new("secret".into(), "intro".into());
+        let introduced = Tokens::new("secret".into(), "intro".into(), Secret::default());
         assert_eq!(introduced.to_register(), "intro".into());
+        let mut back = Tokens::new("secret".into(), "intro".into(), "kept".into());
+        assert_eq!(
+            (back.to_register(), back.to_call(), back.signed()),
+            ("kept".into(), "kept".into(), "kept".into())
+        );
+        back.denied();
+        assert_eq!((back.to_register(), back.signed().is_empty()), ("intro".into(), true));
     }
 }

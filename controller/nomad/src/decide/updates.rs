@@ -148,6 +148,12 @@ impl Updates {
         self.judge_again();
     }
 
+    /// Whether servers know that it has ended.
+    #[must_use]
+    pub fn has_ended(&self, id: &AllocId) -> bool {
+        self.told.get(id).is_some_and(|told| told.status.is_terminal())
+    }
+
     /// What was listed was handed over: from now on there are calls.
     pub fn open(&mut self) {
         self.is_open = true;
@@ -158,6 +164,13 @@ impl Updates {
         for told in self.told.values_mut().filter(|told| !told.status.is_terminal()) {
             *told = Told { status: ClientStatus::Unknown, digest: None };
         }
+        self.flight.values_mut().for_each(|flight| flight.is_overtaken = true);
+        self.judge_again();
+    }
+
+    /// Servers have begun anew from an older state, and know nothing of what they were told since. All is told again.
+    pub fn begin_anew(&mut self) {
+        self.told.values_mut().for_each(|told| *told = Told::default());
         self.flight.values_mut().for_each(|flight| flight.is_overtaken = true);
         self.judge_again();
     }

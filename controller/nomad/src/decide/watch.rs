@@ -1,13 +1,22 @@
 //! Which allocations a node has, as its servers tell it: what of an answer counts, what has to be fetched, what is gone.
 //!
 //! ```text
-//!   question ──► list ──► older or the same: ignored
-//!                     └─► newer ──► batches to fetch ──► all there, all as new as listed ──► Desired, and the index moves
-//!                                                    └─► something is missing: pause, and ask again from the old index
+//!   question ──► list ──► not newer, and says what is known: ignored
+//!                     ├─► newer ──► batches to fetch ──► all there, all as new as listed ──► Desired, and the index moves
+//!                     │                              └─► something is missing: pause, and ask again from the old index
+//!                     └─► doubtful ──► the leader, asked once more, between two looks at the node ──► as above
 //! ```
 //!
 //! - The first question goes to the leader; later ones to any server, since an answer counts only where its index is greater than any
 //!   before. So no server that lags behind, and none that has lost its state, can take something back.
+//! - Servers give an empty list to a node that they don't know, with the index of all allocations there are: a node that was purged would
+//!   lose everything. So an empty list is doubtful while there is something here. What the leader says counts, if the node was registered
+//!   before and after, and was not registered anew between.
+//! - A list that is not newer, and yet not what is known, comes from a server that lags behind; or from servers that were restored from an
+//!   older state, whose index stays lower for long. So it is doubtful. If the leader itself stays behind, [`ANEW_TIMES`] times and for
+//!   [`ANEW_AFTER`], its list is believed whatever its index, as after a restart of the agent. Until then it is told and nothing is done: time
+//!   for whoever has taken the wrong servers. A follower is never believed. Where all that is missing has ended, servers have just collected
+//!   it while nobody asked, which moves no index: that is believed at once.
 //! - An allocation is fetched when servers have changed it since it was handed over last. What became of it then makes no difference: one
 //!   that could not be set up, or whose directory was collected here, is not fetched again for that.
 //! - One that can't be read is found by halving batches, and the runner is told: it holds up no other.
@@ -20,11 +29,13 @@ use herdlet_rpc::{
     pool::{Chance, jitter},
 };
 
+use tokio::time::Instant;
+
 use crate::{
     seam::{Changed, Desired},
     wire::{
         AllocId, Allocation, Secret,
-        queries::{AllocsResponse, ClientAllocsResponse},
+        queries::{AllocsResponse, ClientAllocsResponse, NodeResponse},
     },
 };
 
@@ -37,6 +48,15 @@ const FAILED: Duration = Duration::from_secs(30);
 /// Likewise one that misses some of what was listed: most often it was collected just now.
 const MISSING: Duration = Duration::from_secs(2);
 
+/// As often, at least, the leader must stay behind until it is believed that servers have begun anew.
+pub const ANEW_TIMES: u32 = 5;
+
+/// Likewise for so long, between the first and the last time.
+pub const ANEW_AFTER: Duration = Duration::from_secs(300);
+
+/// Between two of these times, and up to as much again.
+const ANEW_EVERY: Duration = Duration::from_secs(60);
+
 /// An answer that brings nothing new and comes at once would come at once again.
 const HASTE: Duration = Duration::from_secs(1);
 
@@ -47,6 +67,25 @@ pub struct Watch {
     /// When each allocation was changed last, of those that were handed over.
     held: BTreeMap<AllocId, u64>,
     is_begun: bool,
+    behind: Option<Behind>,
+}
+
+/// The leader says something older than is known.
+#[derive(Debug, Clone, Copy)]
+struct Behind {
+    since: Instant,
+    times: u32,
+}
+
+/// What a list means.
+#[derive(Debug)]
+pub enum Meaning {
+    /// Nothing new.
+    Nothing,
+    /// It counts.
+    Counts(Listing),
+    /// It can't be believed as it is: see [`Watch::confirmed`].
+    Doubtful,
 }
 
 /// What to ask.
@@ -65,6 +104,7 @@ pub struct Listing {
     allocs: BTreeMap<AllocId, u64>,
     migrate_tokens: BTreeMap<AllocId, Secret>,
     fetch: Vec<AllocId>,
+    is_anew: bool,
 }
 
 /// Allocations that are fetched in one call.
@@ -82,6 +122,19 @@ pub enum Unfit {
     /// The answer holds no list.
     #[error("hear of allocations: the answer has no list of them")]
     NoList,
+    /// The servers don't know the node, or had to learn of it again meanwhile.
+    #[error("hear of allocations: the node is not registered")]
+    Unregistered,
+    /// The leader says something older than is known, and it is not taken for a new beginning yet.
+    #[error(
+        "hear of allocations: the leader says what is older (index {found}) than what it has said (index {known})"
+    )]
+    Older {
+        /// The index of its list.
+        found: u64,
+        /// That of what is known.
+        known: u64,
+    },
     /// The server is behind the one that gave the list.
     #[error("fetch allocations: the server is behind")]
     Behind,
@@ -97,28 +150,94 @@ impl Watch {
     /// A node that has these already, from before it was started, each as it was changed last.
     #[must_use]
     pub fn new(known: impl IntoIterator<Item = (AllocId, u64)>) -> Self {
-        Self { index: 0, held: known.into_iter().collect(), is_begun: false }
+        Self { held: known.into_iter().collect(), ..Self::default() }
     }
 
     /// What to ask next.
     #[must_use]
     pub fn question(&self) -> Question {
-        Question { index: self.index, allow_stale: self.is_begun }
+        // A leader that is behind would let the question wait.
+        let index = if self.behind.is_some() { 0 } else { self.index };
+        Question { index, allow_stale: self.is_begun && self.behind.is_none() }
     }
 
-    /// Whether a list counts. None: it does not.
+    /// What a list means.
     ///
     /// # Errors
     /// When the answer holds no list.
-    pub fn listed(&self, answer: ClientAllocsResponse) -> Result<Option<Listing>, Unfit> {
-        if answer.meta.index <= self.index {
-            return Ok(None);
+    pub fn listed(&mut self, answer: ClientAllocsResponse) -> Result<Meaning, Unfit> {
+        let ClientAllocsResponse { allocs, migrate_tokens, meta } = answer;
+        if meta.index <= self.index {
+            if self.is_begun && allocs.is_some_and(|allocs| allocs != self.held) {
+                return Ok(Meaning::Doubtful);
+            }
+            self.behind = None;
+            return Ok(Meaning::Nothing);
+        }
+        let allocs = allocs.ok_or(Unfit::NoList)?;
+        if allocs.is_empty() && !self.held.is_empty() {
+            return Ok(Meaning::Doubtful);
+        }
+        self.behind = None;
+        Ok(Meaning::Counts(self.listing(meta.index, allocs, migrate_tokens, false)))
+    }
+
+    /// What the leader has said about a doubtful list; `before` and `after` is what it has said of the node before and after that.
+    /// `has_ended`: of what servers know that it has. None: there is nothing new.
+    ///
+    /// # Errors
+    /// See [`Unfit`].
+    pub fn confirmed(
+        &mut self,
+        before: &NodeResponse,
+        answer: ClientAllocsResponse,
+        after: &NodeResponse,
+        has_ended: impl Fn(&AllocId) -> bool,
+        now: Instant,
+    ) -> Result<Option<Listing>, Unfit> {
+        let (Some(before), Some(after)) = (&before.node, &after.node) else {
+            return Err(Unfit::Unregistered);
+        };
+        if before.create_index != after.create_index {
+            return Err(Unfit::Unregistered);
         }
         let ClientAllocsResponse { allocs, migrate_tokens, meta } = answer;
         let allocs = allocs.ok_or(Unfit::NoList)?;
-        let changed = |(id, index): &(&AllocId, &u64)| self.held.get(*id).is_none_or(|held| held < *index);
-        let fetch = allocs.iter().filter(changed).map(|(id, _)| id.clone()).collect();
-        Ok(Some(Listing { index: meta.index, allocs, migrate_tokens, fetch }))
+        // An empty list has the index of all allocations there are, so it is no less than any that was ever held.
+        let known = if allocs.is_empty() { self.held.values().max().copied().unwrap_or(0) } else { 0 };
+        let is_new = meta.index > self.index && meta.index >= known;
+        let is_known = self.is_begun && allocs == self.held;
+        let is_collected = self.is_begun
+            && allocs.iter().all(|(id, index)| self.held.get(id) == Some(index))
+            && self.held.keys().all(|id| allocs.contains_key(id) || has_ended(id));
+        if is_new || is_known || is_collected {
+            self.behind = None;
+            let index = meta.index.max(self.index);
+            return Ok((!is_known || is_new).then(|| self.listing(index, allocs, migrate_tokens, false)));
+        }
+        let behind = self.behind.get_or_insert(Behind { since: now, times: 0 });
+        behind.times = behind.times.saturating_add(1);
+        if behind.times < ANEW_TIMES || now.saturating_duration_since(behind.since) < ANEW_AFTER {
+            return Err(Unfit::Older { found: meta.index, known: self.index.max(known) });
+        }
+        Ok(Some(self.listing(meta.index, allocs, migrate_tokens, true)))
+    }
+
+    fn listing(
+        &self,
+        index: u64,
+        allocs: BTreeMap<AllocId, u64>,
+        migrate_tokens: BTreeMap<AllocId, Secret>,
+        is_anew: bool,
+    ) -> Listing {
+        let is_changed = |(id, index): &(&AllocId, &u64)| match self.held.get(*id) {
+            None => true,
+            // Where servers have begun anew, perhaps while nobody was here, the same may have a lower index.
+            Some(held) if is_anew || !self.is_begun => held != *index,
+            Some(held) => held < *index,
+        };
+        let fetch = allocs.iter().filter(is_changed).map(|(id, _)| id.clone()).collect();
+        Listing { index, allocs, migrate_tokens, fetch, is_anew }
     }
 
     /// What is wanted by a list, with what was fetched for it.
@@ -147,6 +266,7 @@ impl Watch {
     pub fn applied(&mut self, listing: Listing, fetched: Vec<(AllocId, u64)>) {
         self.index = listing.index;
         self.is_begun = true;
+        self.behind = None;
         self.held.retain(|id, _| listing.allocs.contains_key(id));
         self.held.extend(fetched);
     }
@@ -156,6 +276,12 @@ impl Listing {
     /// All allocations of the node.
     pub fn ids(&self) -> impl Iterator<Item = &AllocId> {
         self.allocs.keys()
+    }
+
+    /// Servers have begun anew from an older state: they know nothing of what they were told since.
+    #[must_use]
+    pub fn is_anew(&self) -> bool {
+        self.is_anew
     }
 
     /// What has to be fetched.
@@ -203,44 +329,29 @@ impl Listing {
     }
 }
 
-/// Whether an answer has come and can't be read.
+/// Whether an answer has come and can't be read, or is too large.
 #[must_use]
 pub fn is_unreadable(error: &CallError) -> bool {
-    matches!(error, CallError::Message(MessageError::Decode(_)))
+    matches!(error, CallError::Message(MessageError::Decode(_) | MessageError::Limit(_)))
 }
 
-/// How long to wait after a question that failed.
-pub fn after_failure(chance: &mut Chance) -> Duration {
-    jitter(FAILED, chance)
+/// How long to wait after a question that failed. `is_left`: meanwhile a server was left that did not answer, and another one is asked.
+pub fn after_failure(is_left: bool, chance: &mut Chance) -> Duration {
+    jitter(if is_left { HASTE } else { FAILED }, chance)
 }
 
 /// How long to wait after an answer that can't be used.
 pub fn after_unfit(unfit: &Unfit, chance: &mut Chance) -> Duration {
     match unfit {
         Unfit::NoList | Unfit::Behind => jitter(FAILED, chance),
-        Unfit::Missing(_) | Unfit::Old(_) => jitter(MISSING, chance),
+        Unfit::Unregistered | Unfit::Missing(_) | Unfit::Old(_) => jitter(MISSING, chance),
+        Unfit::Older { .. } => jitter(ANEW_EVERY, chance),
     }
 }
 
 /// How long to wait after a list that does not count and took so long to come.
 pub fn after_nothing(took: Duration, chance: &mut Chance) -> Duration {
     if took < HASTE { jitter(HASTE, chance) } else { Duration::ZERO }
-}
-
-/// Lets allocations of one job share it: each came with a copy.
-pub fn share_jobs(allocs: &mut [Allocation]) {
-    let mut jobs: BTreeMap<(String, u64), crate::wire::Job> = BTreeMap::new();
-    for alloc in allocs {
-        let key = (alloc.job.id().to_owned(), alloc.job.modify_index());
-        match jobs.get(&key) {
-            Some(known) => {
-                alloc.job.share(known);
-            }
-            None => {
-                jobs.insert(key, alloc.job.clone());
-            }
-        }
-    }
 }
 
 #[cfg(test)]

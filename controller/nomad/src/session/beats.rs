@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use herdlet_rpc::{Service, connect::Dial, error::CallError};
+use herdlet_rpc::{Service, call::Reply, connect::Dial, error::CallError};
 use tokio::time::{Instant, sleep};
 
 use super::{Inner, lock};
@@ -19,6 +19,9 @@ use crate::{
 };
 
 const UPDATE: &str = "Node.UpdateStatus";
+
+/// As many servers are asked for one heartbeat: the first three of a cluster, and two more where it is larger.
+const ASKED: usize = 5;
 
 impl<S: Service, D: Dial> Inner<S, D> {
     pub(super) async fn heartbeats(&self, runner: &impl Runner) {
@@ -37,9 +40,10 @@ impl<S: Service, D: Dial> Inner<S, D> {
                             lock(&self.shared.updates).missed();
                             runner.report_again();
                         }
-                        last = Some(Beat { at: asked, ttl: answer.heartbeat_ttl });
+                        let ttl = next_beat(answer.heartbeat_ttl);
+                        last = Some(Beat { at: asked, ttl });
                         is_first = false;
-                        tokio::time::sleep_until(asked + next_beat(answer.heartbeat_ttl)).await;
+                        tokio::time::sleep_until(asked + ttl).await;
                         continue;
                     }
                     Err(error) => error,
@@ -64,6 +68,29 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
     }
 
+    /// To say twice that one lives does no harm: where a server hangs, or a connection is lost, the next server hears it.
+    async fn heartbeat_anywhere(
+        &self,
+        servers: usize,
+        request: impl Fn() -> NodeUpdateStatusRequest,
+    ) -> Result<Reply, CallError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let error = match self.pool.once(UPDATE, &request(), HEARD_WITHIN).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if !asks_another(&error) {
+                return Err(error);
+            }
+            if tries >= servers {
+                return Err(error);
+            }
+            tracing::info!(%error, "another server is told that the node lives");
+        }
+    }
+
     async fn heartbeat(&self) -> Result<NodeUpdateResponse, CallError> {
         let request = || NodeUpdateStatusRequest {
             node_id: self.identity.id.clone(),
@@ -71,18 +98,11 @@ impl<S: Service, D: Dial> Inner<S, D> {
             force_identity_renewal: false,
             options: self.write(lock(&self.tokens).to_call()),
         };
-        // To say twice that one lives does no harm: where a server hangs, or a connection is lost, the next server hears it.
-        let hasty = match self.pool.servers().len() {
-            0 | 1 => None,
-            _ => Some(self.pool.once(UPDATE, &request(), HEARD_WITHIN).await),
-        };
-        let answer = match hasty {
-            Some(Err(error)) if asks_another(&error) => {
-                tracing::info!(%error, "another server is told that the node lives");
-                self.pool.query(UPDATE, Duration::ZERO, |_| request()).await?
-            }
-            Some(answered) => answered?,
-            None => self.pool.query(UPDATE, Duration::ZERO, |_| request()).await?,
+        let servers = self.pool.servers().len().min(ASKED);
+        let answer = if servers < 2 {
+            self.pool.query(UPDATE, Duration::ZERO, |_| request()).await?
+        } else {
+            self.heartbeat_anywhere(servers, request).await?
         };
         let answer: NodeUpdateResponse = answer.decode()?;
         self.heard(&answer);

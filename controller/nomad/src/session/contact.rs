@@ -4,7 +4,10 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use crate::wire::{Eligibility, registration::NodeUpdateResponse};
+use crate::{
+    decide::contact::next_beat,
+    wire::{Eligibility, registration::NodeUpdateResponse},
+};
 
 /// How a node stands with its servers.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +30,9 @@ pub struct Contact {
     pub eligibility: Eligibility,
     /// A first list of allocations was taken.
     pub is_listed: bool,
+    /// Since when the leader says what is older than what it has said before: servers were restored from an older state, or they are others.
+    /// Nothing is done for that; after a few minutes it is believed. None: all is well.
+    pub disbelieved: Option<Heard>,
     /// Grows whenever it would be good to look for other servers.
     pub wants_servers: u64,
 }
@@ -38,6 +44,12 @@ pub struct Heard {
     pub at: Instant,
     /// For what outlives it.
     pub wall: SystemTime,
+}
+
+impl Heard {
+    pub(super) fn now() -> Self {
+        Self { at: Instant::now(), wall: SystemTime::now() }
+    }
 }
 
 impl Contact {
@@ -52,13 +64,14 @@ impl Contact {
             nodes: 0,
             eligibility: Eligibility::Unsaid,
             is_listed: false,
+            disbelieved: None,
             wants_servers: 0,
         }
     }
 
     pub(super) fn hear(&mut self, answer: &NodeUpdateResponse, servers: usize) {
-        self.last = Some(Heard { at: Instant::now(), wall: SystemTime::now() });
-        self.ttl = answer.heartbeat_ttl;
+        self.last = Some(Heard::now());
+        self.ttl = next_beat(answer.heartbeat_ttl);
         self.is_in_reach = true;
         self.has_leader = !answer.leader_rpc_addr.is_empty();
         self.wants_servers += u64::from(!self.has_leader);

@@ -1,18 +1,33 @@
-//! What else servers can be asked by a node: of allocations elsewhere, of nodes, and for identities.
+//! What else servers can be asked and told by a node: whatever method, with the node's token.
+//!
+//! In: a method, and a request that takes the options every request has. Out: the answer, as whatever type. Nothing is sent before the node
+//! is registered, since servers refuse it: who can't wait for that bounds the wait.
 
 use std::{sync::Arc, time::Duration};
 
-use herdlet_rpc::{Service, connect::Dial, error::CallError};
+use herdlet_rpc::{Service, connect::Dial, error::CallError, framed::Framed, mux::Io};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{sync::SemaphorePermit, time::timeout};
 
-use super::Inner;
+use super::{Inner, lock};
 use crate::wire::{
-    AllocId, NodeId,
+    AllocId, NodeId, QueryOptions, WriteOptions,
     queries::{
         AllocRequest, AllocResponse, IdentityRequest, NodeRequest, NodeResponse, SignRequest, SignResponse,
     },
 };
 
-/// Questions to servers, with the node's token. Clones are one and the same.
+/// As many questions wait at a time for something newer, a third less than the pool has room for: the watch is never among those that
+/// find none.
+pub(super) const WAITS: usize = 128;
+
+/// For how long servers may keep such a question.
+const BLOCK: Duration = Duration::from_secs(300);
+
+/// For how long servers may look for an allocation that others know already.
+const SIGN: Duration = Duration::from_secs(30);
+
+/// Questions to servers and messages for them, with the node's token. Clones are one and the same.
 #[derive(Debug)]
 pub struct Queries<S, D> {
     inner: Arc<Inner<S, D>>,
@@ -38,15 +53,85 @@ impl<S: Service, D: Dial> Queries<S, D> {
         Self { inner }
     }
 
+    /// Asks for something. `request` gets the options with region, token and `newer`; it may change the namespace or the token in them. It
+    /// is called once for each server that is asked.
+    ///
+    /// ```
+    /// # use herdlet_nomad::{session::{Newer, Queries}, wire::{QueryMeta, QueryOptions}};
+    /// # use herdlet_rpc::{Service, connect::Dial, error::CallError};
+    /// #[derive(serde::Serialize)]
+    /// #[serde(rename_all = "PascalCase")]
+    /// struct PolicySetRequest {
+    ///     names: Vec<String>,
+    ///     #[serde(flatten)]
+    ///     options: QueryOptions,
+    /// }
+    ///
+    /// #[derive(serde::Deserialize, Default)]
+    /// #[serde(default, rename_all = "PascalCase")]
+    /// struct PolicySetResponse {
+    ///     #[serde(flatten)]
+    ///     meta: QueryMeta,
+    /// }
+    ///
+    /// # async fn policies<S: Service, D: Dial>(queries: &Queries<S, D>) -> Result<PolicySetResponse, CallError> {
+    /// let names = vec!["ops".to_owned()];
+    /// let request = |options| PolicySetRequest { names: names.clone(), options };
+    /// queries.ask("ACL.GetPolicies", Newer::Now, request).await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn ask<T: Serialize, R: DeserializeOwned>(
+        &self,
+        method: &str,
+        newer: Newer,
+        request: impl Fn(QueryOptions) -> T,
+    ) -> Result<R, CallError> {
+        match newer {
+            Newer::Now => self.ask_within(method, 0, Duration::ZERO, false, request).await,
+            Newer::Than(index) => self.ask_within(method, index, BLOCK, true, request).await,
+        }
+    }
+
+    /// Tells something. It is sent once, unless it is certain that nothing was done. `request` gets the options with region and token; it
+    /// may change the namespace or the token in them.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn tell<T: Serialize, R: DeserializeOwned>(
+        &self,
+        method: &str,
+        request: impl FnOnce(WriteOptions) -> T,
+    ) -> Result<R, CallError> {
+        self.inner.registered().await;
+        let token = lock(&self.inner.tokens).to_call();
+        let request = request(self.inner.write(token));
+        self.inner.pool.write(method, &request).await?.decode()
+    }
+
+    /// Begins a streaming call, over a connection of its own.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn stream<T: Serialize>(
+        &self,
+        method: &str,
+        request: impl FnOnce(QueryOptions) -> T,
+    ) -> Result<Framed<Box<dyn Io>>, CallError> {
+        self.inner.registered().await;
+        let request = request(self.inner.query(0, Duration::ZERO, true));
+        self.inner.pool.stream(method, &request).await
+    }
+
     /// An allocation of any node: for whoever waits for its end.
     ///
     /// # Errors
     /// See [`CallError`].
     pub async fn alloc(&self, id: &AllocId, newer: Newer) -> Result<AllocResponse, CallError> {
-        let (index, block, stale) = parts(newer);
-        let request =
-            |block| AllocRequest { alloc_id: id.clone(), options: self.inner.query(index, block, stale) };
-        self.inner.pool.query("Alloc.GetAlloc", block, request).await?.decode()
+        let request = |options| AllocRequest { alloc_id: id.clone(), options };
+        self.ask("Alloc.GetAlloc", newer, request).await
     }
 
     /// A node: for the address of its HTTP API.
@@ -54,10 +139,8 @@ impl<S: Service, D: Dial> Queries<S, D> {
     /// # Errors
     /// See [`CallError`].
     pub async fn node(&self, id: &NodeId, newer: Newer) -> Result<NodeResponse, CallError> {
-        let (index, block, stale) = parts(newer);
-        let request =
-            |block| NodeRequest { node_id: id.clone(), options: self.inner.query(index, block, stale) };
-        self.inner.pool.query("Node.GetNode", block, request).await?.decode()
+        let request = |options| NodeRequest { node_id: id.clone(), options };
+        self.ask("Node.GetNode", newer, request).await
     }
 
     /// Signed identities (1.7 and later) for an allocation that servers have known since `create_index`.
@@ -69,18 +152,33 @@ impl<S: Service, D: Dial> Queries<S, D> {
         identities: &[IdentityRequest],
         create_index: u64,
     ) -> Result<SignResponse, CallError> {
-        let request = |block| SignRequest {
-            identities: identities.to_vec(),
-            options: self.inner.query(create_index.saturating_sub(1), block, true),
-        };
-        let block = Duration::from_secs(30);
-        self.inner.pool.query("Alloc.SignIdentities", block, request).await?.decode()
+        let request = |options| SignRequest { identities: identities.to_vec(), options };
+        self.ask_within("Alloc.SignIdentities", create_index.saturating_sub(1), SIGN, true, request).await
     }
-}
 
-fn parts(newer: Newer) -> (u64, Duration, bool) {
-    match newer {
-        Newer::Now => (0, Duration::ZERO, false),
-        Newer::Than(index) => (index, Duration::from_secs(300), true),
+    async fn ask_within<T: Serialize, R: DeserializeOwned>(
+        &self,
+        method: &str,
+        index: u64,
+        block: Duration,
+        stale: bool,
+        request: impl Fn(QueryOptions) -> T,
+    ) -> Result<R, CallError> {
+        self.inner.registered().await;
+        let _room = self.room(block).await?;
+        let request = |block| request(self.inner.query(index, block, stale));
+        let answer = self.inner.pool.query(method, block, request);
+        // What waits long does not wait for a server that hangs.
+        let answer = if block.is_zero() { answer.await } else { self.inner.while_kept(answer).await };
+        answer?.decode()
+    }
+
+    /// Room for a question that waits.
+    async fn room(&self, block: Duration) -> Result<Option<SemaphorePermit<'_>>, CallError> {
+        if block.is_zero() {
+            return Ok(None);
+        }
+        let room = timeout(block, self.inner.waits.acquire()).await;
+        room.ok().and_then(Result::ok).map(Some).ok_or(CallError::NoRoom(block))
     }
 }

@@ -33,6 +33,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 let denied = matches!(kind(&error), ErrorKind::PermissionDenied | ErrorKind::Token);
                 if denied {
                     lock(&self.tokens).denied();
+                    self.show_signed();
                     self.unregistered();
                 }
                 let servers = self.pool.servers().len();

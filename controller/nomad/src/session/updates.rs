@@ -1,10 +1,17 @@
 //! Telling servers how allocations are.
 
+use std::time::Duration;
+
 use herdlet_rpc::{Service, connect::Dial};
 use tokio::time::{Instant, sleep_until};
 
 use super::{Inner, lock};
 use crate::wire::queries::AllocUpdateRequest;
+
+const METHOD: &str = "Node.UpdateAlloc";
+
+/// Servers gather reports for 50 ms, and may look for a leader for 5 s. Who takes longer than this is busy or hangs, and is told again.
+const WITHIN: Duration = Duration::from_secs(15);
 
 impl<S: Service, D: Dial> Inner<S, D> {
     pub(super) async fn updates(&self) {
@@ -46,7 +53,9 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
         let options = self.write(lock(&self.tokens).to_call());
         let request = AllocUpdateRequest { alloc, options };
-        match self.pool.write("Node.UpdateAlloc", &request).await {
+        // To say twice how something is does no harm: where a connection is lost, the next server hears it.
+        let call = self.pool.query_within(METHOD, Duration::ZERO, |_| &request, WITHIN);
+        match self.while_kept(call).await {
             Ok(_) => lock(&self.shared.updates).done(),
             Err(error) => {
                 tracing::warn!(%error, reports = request.alloc.len(), "allocations could not be reported");

@@ -7,18 +7,23 @@ use herdlet_rpc::{
     connect::Dial,
     error::{CallError, ErrorKind},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use super::{Inner, lock};
+use super::{Heard, Inner, lock};
 use crate::{
     decide::{
         contact::kind,
-        watch::{self, Batch, Listing, Unfit, Watch, after_failure, after_nothing, after_unfit, share_jobs},
+        watch::{
+            self, Batch, Listing, Meaning, Question, Unfit, Watch, after_failure, after_nothing, after_unfit,
+        },
     },
     seam::Runner,
     wire::{
-        Allocation,
-        queries::{AllocsRequest, AllocsResponse, ClientAllocsRequest, ClientAllocsResponse},
+        AllocId, Allocation,
+        queries::{
+            AllocsRequest, AllocsResponse, ClientAllocsRequest, ClientAllocsResponse, NodeRequest,
+            NodeResponse,
+        },
     },
 };
 
@@ -44,20 +49,20 @@ impl From<CallError> for Failure {
 impl<S: Service, D: Dial> Inner<S, D> {
     pub(super) async fn allocations(&self, runner: &impl Runner) {
         let mut watch = Watch::new(runner.known());
+        let mut left = self.pool.left();
         loop {
             self.registered().await;
+            left.borrow_and_update();
             let wait = match self.listen(&mut watch, runner).await {
                 Ok(wait) => wait,
-                Err(Failure::Unfit(unfit)) => {
-                    tracing::info!(%unfit, "allocations are asked for again");
-                    self.chance(|chance| after_unfit(&unfit, chance))
-                }
+                Err(Failure::Unfit(unfit)) => self.unfit(&unfit).await,
                 Err(Failure::Call(error)) => {
                     tracing::warn!(%error, "allocations could not be asked for");
                     if kind(&error) == ErrorKind::NodeSecret {
                         self.unregistered();
                     }
-                    self.chance(after_failure)
+                    let is_left = left.has_changed().unwrap_or_default();
+                    self.chance(|chance| after_failure(is_left, chance))
                 }
             };
             if !wait.is_zero() {
@@ -66,24 +71,93 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
     }
 
+    /// Says how long to wait.
+    async fn unfit(&self, unfit: &Unfit) -> Duration {
+        let wait = self.chance(|chance| after_unfit(unfit, chance));
+        match unfit {
+            Unfit::Unregistered => {
+                tracing::warn!(%unfit, "allocations are asked for again");
+                self.unregistered();
+            }
+            Unfit::Older { .. } => {
+                tracing::error!(
+                    %unfit,
+                    "servers were restored from an older state, or are others; what they say is believed in some minutes"
+                );
+                self.believed(false);
+                // Whatever else goes well: the leader is given time.
+                sleep(wait).await;
+                return Duration::ZERO;
+            }
+            Unfit::NoList | Unfit::Behind | Unfit::Missing(_) | Unfit::Old(_) => {
+                tracing::info!(%unfit, "allocations are asked for again");
+            }
+        }
+        wait
+    }
+
     /// Asks once, and hands over what is new. Says how long to wait before the next time.
     async fn listen(&self, watch: &mut Watch, runner: &impl Runner) -> Result<Duration, Failure> {
         let (asked, question) = (Instant::now(), watch.question());
         let block = if question.index == 0 { Duration::ZERO } else { BLOCK };
-        let request = |block| ClientAllocsRequest {
-            node_id: self.identity.id.clone(),
-            secret_id: self.identity.secret.clone(),
-            options: self.query(question.index, block, question.allow_stale),
-        };
-        let answer = self.pool.query("Node.GetClientAllocs", block, request).await?;
-        let answer: ClientAllocsResponse = answer.decode()?;
+        let answer = self.list(question, block).await?;
         let index = answer.meta.index;
-        let Some(listing) = watch.listed(answer).map_err(Failure::Unfit)? else {
+        let listing = match watch.listed(answer).map_err(Failure::Unfit)? {
+            Meaning::Nothing => None,
+            Meaning::Counts(listing) => Some(listing),
+            Meaning::Doubtful => {
+                tracing::info!(
+                    index,
+                    known = question.index,
+                    "a list of allocations is doubtful; the leader is asked"
+                );
+                self.confirm(watch).await?
+            }
+        };
+        self.believed(true);
+        let Some(listing) = listing else {
             tracing::debug!(index, known = question.index, "a list is not newer");
             return Ok(self.chance(|chance| after_nothing(asked.elapsed(), chance)));
         };
         self.take(watch, listing, runner).await?;
         Ok(Duration::ZERO)
+    }
+
+    async fn list(&self, question: Question, block: Duration) -> Result<ClientAllocsResponse, CallError> {
+        let request = |block| ClientAllocsRequest {
+            node_id: self.identity.id.clone(),
+            secret_id: self.identity.secret.clone(),
+            options: self.query(question.index, block, question.allow_stale),
+        };
+        self.while_kept(self.pool.query("Node.GetClientAllocs", block, request)).await?.decode()
+    }
+
+    /// What the leader says of a list that can't be believed as it is.
+    async fn confirm(&self, watch: &mut Watch) -> Result<Option<Listing>, Failure> {
+        let before = self.own_node().await?;
+        let answer = self.list(Question { index: 0, allow_stale: false }, Duration::ZERO).await?;
+        let after = self.own_node().await?;
+        let updates = lock(&self.shared.updates);
+        let has_ended = |id: &AllocId| updates.has_ended(id);
+        watch.confirmed(&before, answer, &after, has_ended, Instant::now()).map_err(Failure::Unfit)
+    }
+
+    /// The leader's answer.
+    async fn own_node(&self) -> Result<NodeResponse, CallError> {
+        let request =
+            |block| NodeRequest { node_id: self.identity.id.clone(), options: self.query(0, block, false) };
+        self.while_kept(self.pool.query("Node.GetNode", Duration::ZERO, request)).await?.decode()
+    }
+
+    /// Whether what the leader says of allocations can be believed.
+    fn believed(&self, is_believed: bool) {
+        self.shared.contact.send_if_modified(|contact| {
+            let is_news = contact.disbelieved.is_some() == is_believed;
+            if is_news {
+                contact.disbelieved = (!is_believed).then(Heard::now);
+            }
+            is_news
+        });
     }
 
     async fn take(&self, watch: &mut Watch, listing: Listing, runner: &impl Runner) -> Result<(), Failure> {
@@ -101,7 +175,13 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 },
                 Err(error) => return Err(error.into()),
             }
-            share_jobs(&mut fetched);
+        }
+        let is_anew = listing.is_anew();
+        if is_anew {
+            tracing::error!(
+                "servers have begun anew from an older state; what they say is believed from now on"
+            );
+            lock(&self.shared.updates).begin_anew();
         }
         lock(&self.shared.updates).listed(listing.ids(), &fetched);
         let held = fetched.iter().map(|alloc: &Allocation| (alloc.id.clone(), alloc.alloc_modify_index));
@@ -127,6 +207,8 @@ impl<S: Service, D: Dial> Inner<S, D> {
             runner.report_again();
             lock(&self.shared.updates).open();
             self.shared.contact.send_modify(|contact| contact.is_listed = true);
+        } else if is_anew {
+            runner.report_again();
         }
         // What was reported while it was handed over may be due now.
         self.shared.report_came.notify_one();
@@ -138,6 +220,6 @@ impl<S: Service, D: Dial> Inner<S, D> {
             alloc_ids: batch.ids.clone(),
             options: self.query(batch.index, block, true),
         };
-        self.pool.query("Alloc.GetAllocs", FETCH, request).await?.decode()
+        self.while_kept(self.pool.query("Alloc.GetAllocs", FETCH, request)).await?.decode()
     }
 }

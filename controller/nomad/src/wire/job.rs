@@ -3,12 +3,26 @@
 use std::sync::Arc;
 
 use herdlet_rpc::codec::Value;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// A job, whole. Clones share it.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+mod shared;
+
+/// A job, whole. Clones share it, and so do all of the process that were read and say the same: each allocation comes with a copy.
+#[derive(Debug, Clone, Default, Serialize)]
 #[serde(transparent)]
 pub struct Job(Arc<Value>);
+
+impl PartialEq for Job {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Job {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(shared::share(Value::deserialize(deserializer)?)))
+    }
+}
 
 impl Job {
     /// A job that was read as a value.
@@ -67,15 +81,6 @@ impl Job {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Takes another one's copy where both say the same.
-    pub(crate) fn share(&mut self, other: &Self) -> bool {
-        let is_same = self == other;
-        if is_same {
-            self.0 = Arc::clone(&other.0);
-        }
-        is_same
-    }
-
     fn text(&self, field: &str) -> &str {
         self.0.get(field).and_then(Value::as_text).unwrap_or_default()
     }
@@ -104,6 +109,8 @@ fn name_of(value: &Value) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use herdlet_rpc::codec;
+
     use super::*;
 
     fn map(entries: &[(&str, Value)]) -> Value {
@@ -127,8 +134,14 @@ mod tests {
         assert_eq!((job.id(), job.kind(), job.version(), job.modify_index()), ("shop", "service", 3, 0));
         assert_eq!(job.tasks("web").collect::<Vec<_>>(), ["a", "b"]);
         assert!(job.group("db").is_none() && job.tasks("db").next().is_none());
-        let mut other = Job::new(job.value().clone());
-        assert!(other.share(&job) && Arc::ptr_eq(&other.0, &job.0));
-        assert!(!other.share(&Job::default()));
+    }
+
+    #[test]
+    fn jobs_that_say_the_same_are_one() {
+        let job = |version| Job::new(map(&[("ID", text("shop")), ("Version", Value::Int(version))]));
+        let read = |job: &Job| -> Job { codec::decode(&codec::encode(job).unwrap()).unwrap() };
+        let (one, other, changed) = (read(&job(1)), read(&job(1)), read(&job(2)));
+        assert!(Arc::ptr_eq(&one.0, &other.0) && !Arc::ptr_eq(&one.0, &changed.0));
+        assert!(one == other && one != changed && one == job(1));
     }
 }

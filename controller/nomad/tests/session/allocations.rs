@@ -2,7 +2,7 @@
 
 use herdlet_nomad::wire::ClientStatus;
 use herdlet_nomad_server::{Cluster, Fault, Lan, Settings, state::job};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     runner::Bench,
@@ -64,15 +64,21 @@ async fn a_list_with_a_lower_index_is_ignored() {
     let (cluster, living) = world(Settings::default()).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
-    cluster.fault("Node.GetClientAllocs", 20, &Fault::EmptyList(3));
+    // Also the leader says so, for some time.
+    cluster.fault("Node.GetClientAllocs", 6, &Fault::EmptyList(3));
     // It wakes up whoever waits.
     living.report(&id, ClientStatus::Running, "x");
     let before = cluster.seen("Node.GetClientAllocs").len();
-    sleep(seconds(60)).await;
-    assert_eq!(living.bench.ids(), [id]);
+    sleep(seconds(59)).await;
+    assert!(living.contact.borrow().disbelieved.is_some(), "somebody is told");
+    sleep(seconds(600)).await;
+    assert_eq!(living.bench.ids(), std::slice::from_ref(&id));
     let asked = cluster.seen("Node.GetClientAllocs").len() - before;
-    assert!((20..=45).contains(&asked), "not without a pause: {asked}");
+    assert!((7..=15).contains(&asked), "not without a pause: {asked}");
     assert!(living.bench.see(|seen| seen.indexes.windows(2).all(|pair| pair[0] < pair[1])));
+    assert_eq!(living.contact.borrow().disbelieved, None);
+    cluster.write(|state| state.collect(&id));
+    within(5, "the last one is gone", || living.bench.ids().is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,4 +185,125 @@ async fn one_that_can_not_be_read_fails_and_holds_up_no_other() {
     let fetched = cluster.seen("Alloc.GetAllocs").len();
     sleep(seconds(400)).await;
     assert_eq!((living.bench.ids().len(), cluster.seen("Alloc.GetAllocs").len()), (299, fetched));
+}
+
+/// Servers give it an empty list with the index of all allocations.
+#[tokio::test(start_paused = true)]
+async fn a_purged_node_stops_what_servers_have_given_up_and_removes_nothing() {
+    let (cluster, living) = world(Settings::default()).await;
+    let ids = cluster.place_many(&living.id, "job", 3);
+    for id in &ids {
+        runs(&cluster, id).await;
+    }
+    let purged = Instant::now();
+    cluster.write(|state| state.purge(&living.id));
+    within(3, "it finds out by the list", || cluster.status(&living.id).is_some()).await;
+    ready(&cluster, &living.id).await;
+    assert!(purged.elapsed() < seconds(15), "{:?}", purged.elapsed());
+    for id in &ids {
+        within(5, "it has stopped", || cluster.client_status(id) == ClientStatus::Complete).await;
+    }
+    assert_eq!((living.bench.ids(), living.bench.see(|seen| seen.removed.len())), (ids, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_list_of_a_server_that_lies_is_not_believed() {
+    let (cluster, living) = world(Settings { servers: 3, ..Settings::default() }).await;
+    let id = cluster.place(&living.id, "job");
+    runs(&cluster, &id).await;
+    let bench = living.end().await;
+    // Also as the first one after a start.
+    cluster.fault("Node.GetClientAllocs", 1, &Fault::EmptyList(2_000_000));
+    let second = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
+    within(30, "a list counts", || second.contact.borrow().is_listed).await;
+    cluster.fault("Node.GetClientAllocs", 1, &Fault::EmptyList(3_000_000));
+    let other = cluster.place(&second.id, "other");
+    runs(&cluster, &other).await;
+    assert_eq!((second.bench.ids(), second.bench.see(|seen| seen.removed.len())), (vec![id, other], 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_were_restored_from_an_older_state_are_followed_after_some_minutes() {
+    let (cluster, living) = world(Settings { servers: 3, ..Settings::default() }).await;
+    let old = cluster.place(&living.id, "old");
+    runs(&cluster, &old).await;
+    let kept = cluster.read(Clone::clone);
+    let lost = cluster.place_many(&living.id, "lost", 5);
+    for id in &lost {
+        runs(&cluster, id).await;
+    }
+    let begun = Instant::now();
+    let new = cluster.write(|state| {
+        state.restore(kept);
+        state.place(&living.id, &job("new"), "group")
+    });
+    within(330, "somebody is told", || living.contact.borrow().disbelieved.is_some()).await;
+    assert_eq!(living.bench.ids().len(), 6, "nothing is done at once");
+    within(1_500, "the new ones run", || cluster.client_status(&new) == ClientStatus::Running).await;
+    assert!(begun.elapsed() > seconds(300), "{:?}", begun.elapsed());
+    assert_eq!(living.bench.ids(), [old.clone(), new], "servers know no other");
+    assert_eq!(cluster.status(&living.id), Some(herdlet_nomad::wire::NodeStatus::Ready));
+    within(5, "what was told before is told again", || cluster.reports(&old).len() == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn batches_that_are_too_large_are_fetched_in_parts_and_what_is_too_large_by_itself_is_told() {
+    let (cluster, living) = world(Settings { servers: 3, ..Settings::default() }).await;
+    let ids = cluster.write(|state| {
+        state.most = 60;
+        let ids: Vec<_> = (0..200).map(|_| state.place(&living.id, &job("job"), "group")).collect();
+        state.huge.insert(ids[7].clone());
+        ids
+    });
+    for (at, id) in ids.iter().enumerate() {
+        let expected = if at == 7 { ClientStatus::Failed } else { ClientStatus::Running };
+        within(30, "it is told", || cluster.client_status(id) == expected).await;
+    }
+    let why = living.bench.see(|seen| seen.unreadable.clone());
+    assert!(why.len() == 1 && why[0].0 == ids[7] && why[0].1.contains("more than"), "{why:?}");
+    let asked: Vec<_> = cluster.seen("Alloc.GetAllocs").iter().map(|seen| seen.server).collect();
+    assert!(asked.windows(2).all(|pair| pair[0] == pair[1]), "it is no server's fault: {asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newer_copy_that_can_not_be_read_is_told_and_the_older_one_goes_on() {
+    let (cluster, living) = world(Settings::default()).await;
+    let id = cluster.place(&living.id, "job");
+    runs(&cluster, &id).await;
+    cluster.write(|state| state.unreadable.insert(id.clone()));
+    cluster.stop(&id);
+    within(5, "it is told", || living.bench.see(|seen| seen.unreadable.len()) == 1).await;
+    sleep(seconds(400)).await;
+    assert_eq!(living.bench.see(|seen| seen.unreadable.len()), 1, "once");
+    assert_eq!(cluster.reports(&id), [ClientStatus::Running]);
+    cluster.write(|state| state.unreadable.clear());
+    cluster.stop(&id);
+    within(5, "it can be read", || cluster.client_status(&id) == ClientStatus::Complete).await;
+}
+
+/// Each allocation comes with a copy of its job.
+#[tokio::test(start_paused = true)]
+async fn allocations_of_one_job_share_it_in_whichever_lists_they_came() {
+    let (cluster, living) = world(Settings::default()).await;
+    for _ in 0..10 {
+        let id = cluster.place(&living.id, "job");
+        runs(&cluster, &id).await;
+    }
+    let jobs: Vec<_> = living.bench.see(|seen| seen.allocs.values().map(|alloc| alloc.job.clone()).collect());
+    assert_eq!(jobs.len(), 10);
+    assert!(jobs.windows(2).all(|pair| std::ptr::eq(pair[0].value(), pair[1].value())));
+}
+
+/// Servers compare only while a question waits, and each change wakes it.
+#[tokio::test(start_paused = true)]
+async fn what_servers_collect_while_nobody_asks_goes_without_alarm() {
+    let (cluster, living) = world(Settings::default()).await;
+    let (a, b) = (cluster.place(&living.id, "a"), cluster.place(&living.id, "b"));
+    runs(&cluster, &a).await;
+    runs(&cluster, &b).await;
+    cluster.stop(&b);
+    within(5, "it has stopped", || cluster.client_status(&b) == ClientStatus::Complete).await;
+    cluster.write(|state| state.collect_quietly(&b));
+    within(400, "it is gone", || living.bench.ids() == std::slice::from_ref(&a)).await;
+    assert_eq!(living.contact.borrow().disbelieved, None);
 }

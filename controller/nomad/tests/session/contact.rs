@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use herdlet_nomad::{
     session::{Newer, Options, Session},
-    wire::{ClientStatus, Eligibility, NodeEvent, NodeStatus},
+    wire::{
+        ClientStatus, Eligibility, NodeEvent, NodeStatus, QueryOptions, WriteOptions, queries::NodeResponse,
+        registration::GenericResponse,
+    },
 };
 use herdlet_nomad_server::{Cluster, Fault, Lan, Settings};
 use tokio::{
@@ -265,5 +268,94 @@ async fn servers_are_asked_for_other_allocations_and_nodes() {
     // Servers before 1.7 know no identities.
     let error = queries.sign(&[], 1).await.unwrap_err();
     assert!(error.to_string().contains("can't find method Alloc.SignIdentities"), "{error}");
+    life.abort();
+}
+
+/// It takes calls, and answers none: neither heartbeats nor those that wait already.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_server_that_hangs() {
+    let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
+    let living = live(pool(Lan::new(&cluster), &["s0", "s1", "s2"]), identity(1), Bench::default());
+    ready(&cluster, &living.id).await;
+    let id = cluster.place(&living.id, "job");
+    runs(&cluster, &id).await;
+    let used = cluster.seen("Node.UpdateStatus").last().unwrap().server;
+    cluster.set_hung(used, true);
+    let new = cluster.place(&living.id, "new");
+    living.report(&id, ClientStatus::Complete, "");
+    within(40, "it is heard of", || cluster.client_status(&new) == ClientStatus::Running).await;
+    within(15, "it is told", || cluster.client_status(&id) == ClientStatus::Complete).await;
+    // A second one: there is one left.
+    let used = cluster.seen("Node.UpdateStatus").last().unwrap().server;
+    cluster.set_hung(used, true);
+    for _ in 0..1_200 {
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(cluster.status(&living.id), Some(NodeStatus::Ready));
+    }
+    let last = cluster.place(&living.id, "last");
+    within(40, "it is heard of", || cluster.client_status(&last) == ClientStatus::Running).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_that_wait_leave_room_for_the_watch() {
+    let cluster = Cluster::start(Settings::default());
+    let (_description, node) = watch::channel(Arc::new(described()));
+    let session = Session::new(pool(Lan::new(&cluster), &["s0"]), identity(1), node, Options::default());
+    let queries = session.queries();
+    let elsewhere = cluster.place(&identity(2).id, "elsewhere");
+    // Nothing is asked before the node is registered.
+    let waits: Vec<_> = (0..300)
+        .map(|_| {
+            let (queries, id) = (queries.clone(), elsewhere.clone());
+            tokio::spawn(async move { queries.alloc(&id, Newer::Than(1_000)).await.map(|_| ()) })
+        })
+        .collect();
+    sleep(seconds(30)).await;
+    assert_eq!(cluster.seen("Alloc.GetAlloc").len(), 0);
+    let life = tokio::spawn(session.run(Bench::default(), CancellationToken::new()));
+    ready(&cluster, &identity(1).id).await;
+    for _ in 0..5 {
+        let id = cluster.place(&identity(1).id, "job");
+        runs(&cluster, &id).await;
+    }
+    assert!(cluster.seen("Alloc.GetAlloc").len() > 100);
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+    life.abort();
+}
+
+/// With messages of its own, and the options that every one has.
+#[tokio::test(start_paused = true)]
+async fn servers_are_asked_and_told_whatever_there_is() {
+    #[derive(serde::Serialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Ask<'a> {
+        #[serde(rename = "NodeID")]
+        node_id: &'a str,
+        #[serde(flatten)]
+        options: QueryOptions,
+    }
+    #[derive(serde::Serialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Tell<'a> {
+        node_events: std::collections::BTreeMap<&'a str, Vec<NodeEvent>>,
+        #[serde(flatten)]
+        options: WriteOptions,
+    }
+    let cluster = Cluster::start(Settings { tokens: true, ..Settings::default() });
+    let (_description, node) = watch::channel(Arc::new(described()));
+    let session = Session::new(pool(Lan::new(&cluster), &["s0"]), identity(1), node, Options::default());
+    let queries = session.queries();
+    let life = tokio::spawn(session.run(Bench::default(), CancellationToken::new()));
+    let id = identity(1).id;
+    let asked = queries.ask("Node.GetNode", Newer::Now, |options| Ask { node_id: id.as_str(), options });
+    let answer: NodeResponse = asked.await.unwrap();
+    assert_eq!(answer.node.unwrap().id, id);
+    let event = || NodeEvent { message: "hello".to_owned(), ..NodeEvent::default() };
+    let tell = |options| Tell { node_events: [(id.as_str(), vec![event()])].into(), options };
+    let told: GenericResponse = queries.tell("Node.EmitEvents", tell).await.unwrap();
+    assert!(told.index > 0);
+    assert_eq!(cluster.read(|state| state.nodes[&id].events[0].message.clone()), "hello");
+    let refused = queries.tell::<_, GenericResponse>("Node.NoSuch", tell).await.unwrap_err();
+    assert!(refused.to_string().contains("can't find method Node.NoSuch"), "{refused}");
     life.abort();
 }

@@ -42,11 +42,13 @@ impl ServerList {
         self.0.contains(server)
     }
 
-    /// Moves one that failed to the end. Only from the front: of calls that fail together, one does it.
-    pub fn failed(&mut self, server: &Address) {
-        if self.0.first() == Some(server) {
+    /// Moves one that failed to the end. Only from the front: of calls that fail together, one does it. True: another one is asked now.
+    pub fn failed(&mut self, server: &Address) -> bool {
+        let is_left = self.0.len() > 1 && self.0.first() == Some(server);
+        if is_left {
             self.0.rotate_left(1);
         }
+        is_left
     }
 
     /// All of them in any order.
@@ -96,8 +98,7 @@ mod tests {
         let (mut list, mut chance) = (ServerList::default(), Chance::of(7));
         assert!(list.replace(servers("a b c"), &mut chance));
         let first = list.first().unwrap();
-        list.failed(&first);
-        list.failed(&first);
+        assert!(list.failed(&first) && !list.failed(&first));
         let after = list.all();
         assert_eq!(after.last(), Some(&first), "it has moved once");
         assert!(!list.replace(servers("c b a b"), &mut chance) && list.all() == after);

@@ -1,7 +1,7 @@
 //! Lists in any order, and what they change.
 
 use super::*;
-use crate::wire::QueryMeta;
+use crate::wire::{Node, QueryMeta};
 
 fn meta(index: u64) -> QueryMeta {
     QueryMeta { index, ..QueryMeta::default() }
@@ -16,9 +16,28 @@ fn alloc(id: &AllocId, index: u64) -> Allocation {
     Allocation { id: id.clone(), alloc_modify_index: index, ..Allocation::default() }
 }
 
+/// What is to be taken of a list that is not doubtful.
+fn counts(watch: &mut Watch, answer: ClientAllocsResponse) -> Option<Listing> {
+    match watch.listed(answer).unwrap() {
+        Meaning::Nothing => None,
+        Meaning::Counts(listing) => Some(listing),
+        Meaning::Doubtful => panic!("it is doubtful"),
+    }
+}
+
+fn is_doubtful(watch: &mut Watch, answer: ClientAllocsResponse) -> bool {
+    matches!(watch.listed(answer).unwrap(), Meaning::Doubtful)
+}
+
+/// A node that was registered at this index; zero: it isn't.
+fn node(create_index: u64) -> NodeResponse {
+    let node = (create_index > 0).then(|| Node { create_index, ..Node::default() });
+    NodeResponse { node, ..NodeResponse::default() }
+}
+
 /// Takes a list with all that it wants. Gives what was fetched and what is gone.
 fn take(watch: &mut Watch, answer: ClientAllocsResponse) -> Option<(Vec<String>, Vec<String>)> {
-    let listing = watch.listed(answer).unwrap()?;
+    let listing = counts(watch, answer)?;
     let mut fetched = Vec::new();
     for batch in listing.batches() {
         let allocs = batch.ids.iter().map(|id| alloc(id, listing.allocs[id])).collect();
@@ -44,8 +63,8 @@ fn only_newer_lists_count() {
     assert_eq!(watch.question(), Question { index: 0, allow_stale: false });
     assert_eq!(take(&mut watch, list(10, &[("a", 5), ("b", 10)])), Some((names("a b"), names(""))));
     assert_eq!(watch.question(), Question { index: 10, allow_stale: true });
-    assert_eq!(take(&mut watch, list(9, &[])), None, "a server that lags behind");
-    assert_eq!(take(&mut watch, list(10, &[])), None, "one that has nothing new");
+    assert!(is_doubtful(&mut watch, list(9, &[])), "a server that lags behind");
+    assert_eq!(take(&mut watch, list(9, &[("a", 5), ("b", 10)])), None, "one that has nothing new");
     assert_eq!(take(&mut watch, list(11, &[("a", 5), ("b", 10)])), Some((names(""), names(""))));
     assert_eq!(
         take(&mut watch, list(12, &[("a", 5), ("b", 12), ("c", 12)])),
@@ -58,15 +77,15 @@ fn only_newer_lists_count() {
 fn what_was_known_before_is_compared_with_the_first_list() {
     let mut watch = Watch::new([("a".into(), 5), ("b".into(), 6), ("gone".into(), 7)]);
     assert_eq!(watch.question(), Question { index: 0, allow_stale: false });
-    let listing = watch.listed(list(20, &[("a", 5), ("b", 9)])).unwrap().unwrap();
+    let listing = counts(&mut watch, list(20, &[("a", 5), ("b", 9)])).unwrap();
     assert!(watch.desired(&listing, Vec::new(), Vec::new()).is_first);
     assert_eq!(take(&mut watch, list(20, &[("a", 5), ("b", 9)])), Some((names("b"), names("gone"))));
 }
 
 #[test]
 fn an_answer_is_taken_whole_or_not_at_all() {
-    let watch = Watch::new([]);
-    let listing = watch.listed(list(10, &[("a", 5), ("b", 10)])).unwrap().unwrap();
+    let mut watch = Watch::new([]);
+    let listing = counts(&mut watch, list(10, &[("a", 5), ("b", 10)])).unwrap();
     let batch = listing.batches().next().unwrap();
     assert_eq!((batch.ids.len(), batch.index), (2, 9));
     let fetched = |allocs: &[(&str, u64)], index| {
@@ -83,18 +102,18 @@ fn an_answer_is_taken_whole_or_not_at_all() {
 
 #[test]
 fn many_are_fetched_in_batches() {
-    let watch = Watch::new([]);
+    let mut watch = Watch::new([]);
     let ids: Vec<_> = (0..1_000_u64).map(|number| (format!("{number:04}"), number + 1)).collect();
     let ids: Vec<_> = ids.iter().map(|(id, index)| (&id[..], *index)).collect();
-    let listing = watch.listed(list(1_000, &ids)).unwrap().unwrap();
+    let listing = counts(&mut watch, list(1_000, &ids)).unwrap();
     let batches: Vec<_> = listing.batches().map(|batch| (batch.ids.len(), batch.index)).collect();
     assert_eq!(batches, [(256, 255), (256, 511), (256, 767), (232, 999)]);
 }
 
 #[test]
 fn a_batch_is_halved_down_to_one() {
-    let watch = Watch::new([]);
-    let listing = watch.listed(list(10, &[("a", 5), ("b", 10), ("c", 7)])).unwrap().unwrap();
+    let mut watch = Watch::new([]);
+    let listing = counts(&mut watch, list(10, &[("a", 5), ("b", 10), ("c", 7)])).unwrap();
     let whole = listing.batches().next().unwrap();
     let [one, other] = listing.halves(&whole).unwrap();
     assert_eq!((one.ids.len(), one.index, other.ids.len(), other.index), (1, 4, 2, 9));
@@ -109,13 +128,95 @@ fn who_says_nothing_new_at_once_is_not_asked_at_once() {
     assert_eq!(after_nothing(Duration::from_secs(300), &mut chance), Duration::ZERO);
     assert!((FAILED..2 * FAILED).contains(&after_unfit(&Unfit::Behind, &mut chance)));
     assert!((MISSING..2 * MISSING).contains(&after_unfit(&Unfit::Missing(1), &mut chance)));
-    assert!((FAILED..2 * FAILED).contains(&after_failure(&mut chance)));
+    assert!((FAILED..2 * FAILED).contains(&after_failure(false, &mut chance)));
+    assert!((HASTE..2 * HASTE).contains(&after_failure(true, &mut chance)));
 }
 
 /// A server always sends one: an answer without it would otherwise remove everything.
 #[test]
 fn a_list_that_is_not_there_is_no_empty_one() {
-    let watch = Watch::default();
+    let mut watch = Watch::default();
     let answer = ClientAllocsResponse { allocs: None, ..list(9, &[]) };
     assert_eq!(watch.listed(answer).err(), Some(Unfit::NoList));
+}
+
+/// As a purged node gets it, with the index of all allocations there are.
+#[test]
+fn an_empty_list_counts_once_the_leader_says_so_of_a_node_that_it_knows() {
+    let mut watch = Watch::new([("a".into(), 5)]);
+    let now = Instant::now();
+    assert!(is_doubtful(&mut watch, list(90, &[])), "also the first one");
+    let mut confirmed = |before, answer, after| {
+        let found = watch.confirmed(&node(before), answer, &node(after), |_| false, now);
+        found.map(|listing| {
+            listing.map(|listing| watch.desired(&listing, Vec::new(), Vec::new()).removed.len())
+        })
+    };
+    for (before, after) in [(0, 0), (0, 80), (80, 0), (3, 80)] {
+        assert_eq!(confirmed(before, list(91, &[]), after), Err(Unfit::Unregistered), "{before} {after}");
+    }
+    assert_eq!(confirmed(3, list(91, &[("a", 5)]), 3), Ok(Some(0)), "it is there after all");
+    assert_eq!(confirmed(3, list(4, &[]), 3), Err(Unfit::Older { found: 4, known: 5 }), "other servers");
+    assert_eq!(confirmed(3, ClientAllocsResponse { allocs: None, ..list(91, &[]) }, 3), Err(Unfit::NoList));
+    assert_eq!(confirmed(3, list(91, &[]), 3), Ok(Some(1)), "it is gone");
+    let mut none = Watch::default();
+    assert!(!is_doubtful(&mut none, list(90, &[])), "nothing is lost by it");
+}
+
+#[test]
+fn servers_that_were_restored_from_an_older_state_are_believed_after_a_while() {
+    let mut watch = Watch::default();
+    let (mut now, mut said) = (Instant::now(), Vec::new());
+    take(&mut watch, list(50, &[("a", 5), ("b", 50), ("c", 9)]));
+    let older = || list(20, &[("a", 5), ("c", 8), ("d", 20)]);
+    assert!(is_doubtful(&mut watch, older()));
+    assert!(watch.question().allow_stale);
+    // The leader has all, so it was a follower that lagged behind.
+    assert!(
+        watch
+            .confirmed(&node(1), list(50, &[("a", 5), ("b", 50), ("c", 9)]), &node(1), |_| false, now)
+            .unwrap()
+            .is_none()
+    );
+    for _ in 0..7 {
+        now += Duration::from_secs(60);
+        said.push(watch.confirmed(&node(1), older(), &node(1), |_| false, now).map(|listing| {
+            let listing = listing.unwrap();
+            assert!(listing.is_anew());
+            listing.fetch.iter().map(ToString::to_string).collect::<Vec<_>>()
+        }));
+    }
+    assert_eq!(watch.question(), Question { index: 0, allow_stale: false }, "the leader is asked");
+    let older = Err(Unfit::Older { found: 20, known: 50 });
+    assert!(said[..5].iter().all(|said| *said == older), "{said:?}");
+    assert_eq!(said[5..], [Ok(names("c d")), Ok(names("c d"))]);
+    // One newer list between, and all begins again.
+    take(&mut watch, list(51, &[("a", 5), ("b", 50), ("c", 9)]));
+    now += Duration::from_secs(60);
+    assert!(watch.confirmed(&node(1), list(20, &[("d", 20)]), &node(1), |_| false, now).is_err());
+}
+
+/// Between two questions: that moves no index of the node's.
+#[test]
+fn what_was_collected_while_nobody_asked_is_removed() {
+    let mut watch = Watch::default();
+    take(&mut watch, list(50, &[("a", 5), ("b", 50)]));
+    assert!(is_doubtful(&mut watch, list(5, &[("a", 5)])));
+    let mut confirmed = |allocs: &[(&str, u64)], has_ended: bool| {
+        watch.confirmed(
+            &node(1),
+            list(5, allocs),
+            &node(1),
+            |id| has_ended && id.as_str() == "b",
+            Instant::now(),
+        )
+    };
+    for allocs in [&[("a", 4)][..], &[("b", 50)], &[("a", 5), ("c", 3)]] {
+        assert!(matches!(confirmed(allocs, true), Err(Unfit::Older { .. })), "{allocs:?}");
+    }
+    assert!(confirmed(&[("a", 5)], false).is_err(), "it runs");
+    let listing = confirmed(&[("a", 5)], true).unwrap().unwrap();
+    assert!(!listing.is_anew());
+    let desired = watch.desired(&listing, Vec::new(), Vec::new());
+    assert_eq!((desired.removed, desired.index), (vec!["b".into()], 50));
 }

@@ -1,0 +1,96 @@
+//! Every job once in a process, however many allocations of however many nodes have it.
+//!
+//! In: a value that was read. Out: the same, or one that was there and says the same. A job goes with the last one that has it.
+
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    mem::discriminant,
+    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
+};
+
+use herdlet_rpc::codec::Value;
+
+static JOBS: LazyLock<Mutex<Jobs>> = LazyLock::new(Mutex::default);
+
+#[derive(Default)]
+struct Jobs {
+    /// By digest. Of two that have the same one and differ only the first is shared.
+    known: HashMap<u64, Weak<Value>>,
+    /// As many entries as make it worth looking for those that are gone.
+    swept_at: usize,
+}
+
+/// The one of this process that says the same.
+pub(super) fn share(value: Value) -> Arc<Value> {
+    let digest = digest(&value);
+    let known =
+        JOBS.lock().unwrap_or_else(PoisonError::into_inner).known.get(&digest).and_then(Weak::upgrade);
+    // Compared without the lock: whoever else reads a job need not wait for that.
+    match known {
+        Some(known) if *known == value => known,
+        Some(_) => Arc::new(value),
+        None => {
+            let new = Arc::new(value);
+            JOBS.lock().unwrap_or_else(PoisonError::into_inner).add(digest, &new);
+            new
+        }
+    }
+}
+
+impl Jobs {
+    fn add(&mut self, digest: u64, job: &Arc<Value>) {
+        if self.known.len() >= self.swept_at {
+            self.known.retain(|_, job| job.strong_count() > 0);
+            self.swept_at = 2 * self.known.len() + 16;
+        }
+        self.known.insert(digest, Arc::downgrade(job));
+    }
+}
+
+fn digest(value: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    feed(value, &mut hasher);
+    hasher.finish()
+}
+
+fn feed(value: &Value, hasher: &mut DefaultHasher) {
+    discriminant(value).hash(hasher);
+    match value {
+        Value::Nil => {}
+        Value::Bool(value) => value.hash(hasher),
+        Value::Int(value) => value.hash(hasher),
+        Value::Uint(value) => value.hash(hasher),
+        Value::Float(value) => value.to_bits().hash(hasher),
+        Value::Text(text) => text.hash(hasher),
+        Value::Bytes(bytes) => bytes.hash(hasher),
+        Value::List(list) => {
+            list.len().hash(hasher);
+            list.iter().for_each(|value| feed(value, hasher));
+        }
+        Value::Map(map) => {
+            map.len().hash(hasher);
+            for (key, value) in map {
+                feed(key, hasher);
+                feed(value, hasher);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_is_forgotten() {
+        let mut jobs = Jobs::default();
+        let kept = Arc::new(Value::Int(-1));
+        jobs.add(0, &kept);
+        for number in 1..10_000 {
+            jobs.add(number, &Arc::new(Value::Nil));
+        }
+        assert!(jobs.known.len() < 40, "{}", jobs.known.len());
+        assert!(jobs.known[&0].upgrade().is_some());
+    }
+}
