@@ -9,12 +9,14 @@
 //!                  └── report ◄── read model             limit: too long without servers ─► inbox
 //! ```
 
+pub mod catalog;
 pub mod join;
 pub mod limit;
 pub mod placed;
 pub mod previous;
 pub mod report;
 pub mod runner;
+pub mod tokens;
 
 #[cfg(test)]
 mod tests;

@@ -31,6 +31,16 @@ impl Paths {
         self.state.join("keys")
     }
 
+    /// `<state>/node`: what makes this machine a node of a cluster, 0700.
+    pub fn node(&self) -> PathBuf {
+        self.state.join("node")
+    }
+
+    /// `<state>/node/tokens/<id>`: tokens that servers have signed for an allocation's tasks.
+    pub fn server_tokens(&self, id: &AllocId) -> PathBuf {
+        self.node().join("tokens").join(id.to_string())
+    }
+
     /// `<state>/alloc`: all allocation directories.
     pub fn allocs(&self) -> PathBuf {
         self.state.join("alloc")

@@ -6,7 +6,12 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use herdlet_api_types::{UnixNanos, alloc::Allocation, job::Task, volume::Volume};
+use herdlet_api_types::{
+    UnixNanos,
+    alloc::Allocation,
+    job::{Identity, Task},
+    volume::Volume,
+};
 use herdlet_plan::{
     action::{MountSource, Outcome},
     claims::{Claims, Grant},
@@ -17,7 +22,7 @@ use crate::{
     accepted::KeptAllocation,
     drivers::{
         alloc_dir::AllocDir,
-        identity::{IdentityError, TaskTokens, WantedToken},
+        identity::{IdentityError, TaskTokens, Token, WantedToken},
         mounts::{Access, Binding, Destination, TaskMounts},
         payload,
         sight::{Class, Sight},
@@ -26,6 +31,7 @@ use crate::{
         volume::HostVolumes,
     },
     executor::{Context, PlaceVerb, Refusal, Workload, failed, fatal, process::wall_now, retry},
+    node::tokens,
 };
 
 /// The allocation directory.
@@ -187,8 +193,16 @@ fn with_tokens<T>(
     let owner =
         user::credentials(task.user.as_deref()).map_err(|error| Refusal::of(error.class(), &error))?;
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
-    let wanted: Vec<WantedToken> =
-        task.identities.iter().map(|identity| wanted_token(&workload.alloc, task, identity)).collect();
+    let given = match &workload.alloc.server {
+        Some(_) => tokens::of_task(&context.paths, workload.alloc.id, &task.name).map_err(|error| {
+            Refusal { class: Class::Retry, why: format!("read the token that servers have signed: {error}") }
+        })?,
+        None => None,
+    };
+    let wanted = |identity| wanted_token(&workload.alloc, task, identity, given.clone());
+    // What servers have not signed they would not take from us either.
+    let signed = |_: &&Identity| workload.alloc.server.is_none() || given.is_some();
+    let wanted: Vec<WantedToken> = task.identities.iter().filter(signed).map(wanted).collect();
     let tokens = TaskTokens {
         signer: &context.signer,
         task_dir: &dir,
@@ -202,12 +216,17 @@ fn with_tokens<T>(
 fn wanted_token(
     alloc: &Arc<Allocation>,
     task: &Task,
-    identity: &herdlet_api_types::job::Identity,
+    identity: &Identity,
+    given: Option<Token>,
 ) -> WantedToken {
     let issued_at: UnixNanos = wall_now();
     let token_id = uuid::Uuid::new_v4().to_string();
     let claims = Claims::new(&Grant { alloc, task, identity, issued_at, token_id: &token_id, issuer: None });
-    WantedToken { identity: identity.clone(), claims: serde_json::to_value(claims).unwrap_or_default() }
+    WantedToken {
+        identity: identity.clone(),
+        claims: serde_json::to_value(claims).unwrap_or_default(),
+        given,
+    }
 }
 
 fn task_path(context: &Context, workload: &Workload) -> PathBuf {

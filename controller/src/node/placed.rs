@@ -14,7 +14,7 @@ use herdlet_api_types::{
     AllocId, DeploymentId, Duration, JobKey, UnixNanos,
     alloc::{AllocDeployment, Allocation, AssignedPort, Desired, ServerSide},
     job::{Child, HealthCheck, Job, Migrate, Origin},
-    manifest::defaults::DEFAULT_NAMESPACE,
+    manifest::defaults::{DEFAULT_IDENTITY, DEFAULT_NAMESPACE},
     parse_duration,
 };
 use herdlet_nomad::wire::{self, assigned::AllocatedResources};
@@ -80,6 +80,9 @@ const SERVERS_GROUP: [&str; 12] = [
 
 /// The same of a task.
 const SERVERS_TASK: [&str; 3] = ["Affinities", "Constraints", "ScalingPolicies"];
+
+/// The same of a task's default identity.
+const SERVERS_IDENTITY: [&str; 3] = ["Audience", "ServiceName", "TTL"];
 
 /// So many problems of a job are told.
 const PROBLEMS_MAX: usize = 3;
@@ -172,6 +175,10 @@ impl<'r> Reader<'r> {
         in_default_namespace(&mut of_group);
         for task in maps(&mut of_group, "Tasks") {
             task.retain(|name, _| !SERVERS_TASK.contains(&&**name));
+            if let Some(identity) = task.get_mut("Identity").and_then(Json::as_object_mut) {
+                // Servers sign it by what they know.
+                identity.retain(|name, _| !SERVERS_IDENTITY.contains(&&**name));
+            }
             in_default_namespace(task);
         }
         if let Some(disk) = of_group.get_mut("EphemeralDisk").and_then(Json::as_object_mut) {
@@ -181,6 +188,14 @@ impl<'r> Reader<'r> {
         written.insert("Name".into(), "job".into());
         written.insert("TaskGroups".into(), json!([of_group]));
         let job = parse(&Json::Object(written), self.drivers)?;
+        let mut identities =
+            job.groups.iter().flat_map(|group| &group.tasks).flat_map(|task| &task.identities);
+        if let Some(other) = identities.find(|identity| identity.name != DEFAULT_IDENTITY) {
+            let name = &other.name;
+            return Err(format!(
+                "identity {name:?}: of those that servers sign, only {DEFAULT_IDENTITY:?} is built"
+            ));
+        }
         Ok(Job { child: child(&alloc.job)?, parameterized: None, ..named(job, alloc) })
     }
 }

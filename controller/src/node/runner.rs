@@ -7,21 +7,22 @@ use std::sync::Arc;
 
 use herdlet_api_types::{AllocId, alloc::Allocation, view::AllocView};
 use herdlet_nomad::{
-    seam::{Desired, Factory, Runner},
+    seam::{Changed, Desired, Factory, Runner},
     session::Reports,
     wire::{self, ClientStatus},
 };
 use herdlet_plan::event::{DesiredChange, Event};
-use herdlet_runtime::Inbox;
+use herdlet_runtime::{Inbox, off_thread};
 use tokio::{
-    sync::{broadcast::error::RecvError, mpsc},
+    sync::{broadcast::error::RecvError, mpsc, watch},
     task::JoinSet,
 };
 
-use super::{placed::Reader, report};
+use super::{placed::Reader, report, tokens};
 use crate::{
     agent,
     desired::manifests::Drivers,
+    paths::Paths,
     planner::Input,
     publish::{Object, ReadModel},
 };
@@ -32,10 +33,14 @@ pub struct Parts {
     pub inbox: Inbox<Input>,
     /// What is shown. Must have been filled once.
     pub model: Arc<ReadModel>,
+    /// Where things are.
+    pub paths: Paths,
     /// What jobs may use here.
     pub drivers: Drivers,
     /// Takes allocations of other nodes whose end is waited for.
     pub previous: mpsc::UnboundedSender<AllocId>,
+    /// Counts how often servers may have taken the node for dead.
+    pub losses: watch::Sender<u64>,
 }
 
 impl Factory for Parts {
@@ -70,6 +75,7 @@ impl Runner for AgentRunner {
     async fn apply(&self, desired: Desired) {
         let Desired { index: _, is_first, changed, removed, unreadable } = desired;
         let mut events = Vec::with_capacity(changed.len() + removed.len() + 1);
+        self.keep_tokens(&changed).await;
         let mut reader = Reader::new(&self.parts.drivers);
         for changed in &changed {
             self.place(&mut reader, &changed.alloc, &mut events);
@@ -77,21 +83,49 @@ impl Runner for AgentRunner {
         for (id, why) in unreadable {
             self.tell_unreadable(id, &why);
         }
-        events.extend(removed.iter().filter_map(|id| parse(id)).map(DesiredChange::AllocGone));
+        let removed: Vec<AllocId> = removed.iter().filter_map(parse).collect();
+        events.extend(removed.iter().copied().map(DesiredChange::AllocGone));
         events.extend(is_first.then_some(DesiredChange::Contact));
         for event in events {
             if self.parts.inbox.send(Input::Event(Event::Desired(event))).await.is_err() {
                 return;
             }
         }
+        let paths = self.parts.paths.clone();
+        let forgotten =
+            off_thread(move || removed.iter().try_for_each(|id| tokens::forget(&paths, *id))).await;
+        if let Ok(Err(error)) = forgotten {
+            tracing::warn!(%error, "failed to remove tokens of allocations that servers have forgotten");
+        }
     }
 
     fn report_again(&self) {
+        self.parts.losses.send_modify(|losses| *losses += 1);
         report_all(&self.parts.model, &self.reports);
     }
 }
 
 impl AgentRunner {
+    /// Before anything that may want them is begun.
+    async fn keep_tokens(&self, changed: &[Changed]) {
+        let signed = |changed: &Changed| {
+            let signed = &changed.alloc.signed_identities;
+            (!signed.is_empty()).then(|| Some((parse(&changed.alloc.id)?, signed.clone())))?
+        };
+        let signed: Vec<_> = changed.iter().filter_map(signed).collect();
+        if signed.is_empty() {
+            return;
+        }
+        let paths = self.parts.paths.clone();
+        let kept =
+            off_thread(move || signed.iter().try_for_each(|(id, signed)| tokens::keep(&paths, *id, signed)))
+                .await;
+        if let Ok(Err(error)) = kept {
+            // A task that needs one says that it is missing.
+            tracing::error!(%error, "failed to keep tokens that servers have signed");
+        }
+    }
+
     fn place(&self, reader: &mut Reader<'_>, alloc: &wire::Allocation, events: &mut Vec<DesiredChange>) {
         let known = parse(&alloc.id).and_then(|id| self.parts.model.alloc(&id));
         if known.is_none() && alloc.client_status.is_terminal() {

@@ -92,7 +92,7 @@ async fn start(cluster: &Cluster, path: &Path) -> (Agent, NodeId) {
     };
     let (_, node) = watch::channel(Arc::new(described));
     let session = Session::new(Arc::new(pool), identity, node, Options::default());
-    join(&mut agent, session, Drivers::built_in(), path.join("node"));
+    join(&mut agent, session, Drivers::built_in());
     (agent, id)
 }
 

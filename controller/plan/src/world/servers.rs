@@ -1,7 +1,8 @@
 //! Allocations that a server has placed on this machine (node mode).
 //!
-//! In: what a server wants of one, or that it has forgotten it. Out: the same, wanted here. What is older than what is known changes
-//! nothing, what was to stop never runs again, and no allocation is removed but by its id.
+//! In: what a server wants of one, or that it has forgotten it. Out: the same, wanted here. What is known already changes nothing, what was
+//! to stop never runs again, and no allocation is removed but by its id. What is older is kept away by whoever hears servers: only there
+//! it is known whether they lag, or were restored from an older state.
 
 use std_alloc::{collections::BTreeSet, string::String, sync::Arc, vec::Vec};
 
@@ -30,7 +31,7 @@ impl World {
         let id = spec.id;
         match self.allocs.get(id).map(|known| known.spec.server.as_ref().map(|known| known.modify_index)) {
             None if spec.desired == Desired::Run => self.place_first(now, spec, &server, dirty),
-            Some(Some(known)) if known < server.modify_index => self.place_again(now, spec, &server, dirty),
+            Some(Some(known)) if known != server.modify_index => self.place_again(now, spec, &server, dirty),
             // Nothing new; or one of this machine's own, which no server can know.
             None | Some(_) => return,
         }

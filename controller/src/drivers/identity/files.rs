@@ -41,6 +41,8 @@ pub struct WantedToken {
     pub identity: Identity,
     /// What it should say, as of now: an object with the registered claims of RFC 7519 among others.
     pub claims: serde_json::Value,
+    /// The token itself, where servers have signed it. Such a one is never signed here, nor renewed.
+    pub given: Option<Token>,
 }
 
 /// What was issued.
@@ -61,11 +63,11 @@ impl TaskTokens<'_> {
         if wanted.iter().any(|token| token.identity.file) {
             let secrets =
                 self.secrets()?.ok_or_else(|| IdentityError::NoSecretsDir { task: self.task.to_owned() })?;
-            for WantedToken { identity, claims } in wanted.iter().filter(|token| token.identity.file) {
-                let token = self.signer.sign(claims)?;
+            for wanted in wanted.iter().filter(|token| token.identity.file) {
+                let token = self.make(wanted)?;
                 secrets
                     .write_file(
-                        &file_name(identity),
+                        &file_name(&wanted.identity),
                         token.reveal().as_bytes(),
                         self.rights(),
                         Outlives::Processes,
@@ -73,7 +75,8 @@ impl TaskTokens<'_> {
                     .map_err(|source| self.file_error(source))?;
             }
         }
-        Ok(Issued { renew_in: wanted.iter().filter_map(|token| renew_in(&token.identity)).min() })
+        let ours = wanted.iter().filter(|token| token.given.is_none());
+        Ok(Issued { renew_in: ours.filter_map(|token| renew_in(&token.identity)).min() })
     }
 
     /// Fresh tokens for the environment, by variable name: `NOMAD_TOKEN` (default) or `NOMAD_TOKEN_<name>`.
@@ -85,7 +88,7 @@ impl TaskTokens<'_> {
         wanted
             .iter()
             .filter(|token| token.identity.env)
-            .map(|token| Ok((env_name(&token.identity), self.signer.sign(&token.claims)?)))
+            .map(|token| Ok((env_name(&token.identity), self.make(token)?)))
             .collect()
     }
 
@@ -127,7 +130,11 @@ impl TaskTokens<'_> {
             let left = issued.saturating_add(expires.saturating_sub(issued) / 2).saturating_sub(now);
             Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
         };
-        wanted.iter().filter(|token| token.identity.file).filter_map(due).min()
+        wanted.iter().filter(|token| token.identity.file && token.given.is_none()).filter_map(due).min()
+    }
+
+    fn make(&self, wanted: &WantedToken) -> Result<Token, IdentityError> {
+        wanted.given.clone().map_or_else(|| self.signer.sign(&wanted.claims), Ok)
     }
 
     /// Removes the token files. None there is fine.
@@ -147,10 +154,18 @@ impl TaskTokens<'_> {
         let name = file_name(&token.identity);
         let here = secrets.path().join(&name);
         let seen = |what: &str| Ok(Sight::foreign(format!("{} {what}", here.display())));
-        let claims = match self.read(secrets, &name)? {
+        let bytes = match self.bytes(secrets, &name)? {
             None => return Ok(Sight::Absent),
             Some(Err(NotOurs)) => return seen("is no token of ours"),
-            Some(Ok(claims)) => claims,
+            Some(Ok(bytes)) => bytes,
+        };
+        let claims = match &token.given {
+            Some(given) if given.reveal().as_bytes() == &bytes[..] => token.claims.clone(),
+            Some(_) => return seen("is another token than the servers'"),
+            None => match self.claims(&bytes) {
+                Ok(claims) => claims,
+                Err(NotOurs) => return seen("is no token of ours"),
+            },
         };
         let stat = secrets.stat_name(&name).map_err(|source| self.file_error(source))?;
         if stat.is_some_and(|stat| stat.st_mode & 0o077 != 0) {
@@ -171,16 +186,25 @@ impl TaskTokens<'_> {
         secrets: &Dir,
         name: &OsStr,
     ) -> Result<Option<Result<serde_json::Value, NotOurs>>, IdentityError> {
-        let bytes = match secrets.read_file(name, TOKEN_BYTES_MAX) {
-            Ok(Some(bytes)) => zeroize::Zeroizing::new(bytes),
-            Ok(None) => return Ok(None),
+        let bytes = self.bytes(secrets, name)?;
+        Ok(bytes.map(|bytes| bytes.and_then(|bytes| self.claims(&bytes))))
+    }
+
+    fn claims(&self, bytes: &[u8]) -> Result<serde_json::Value, NotOurs> {
+        let claims = std::str::from_utf8(bytes).ok().and_then(|text| self.signer.verify(text).ok());
+        claims.ok_or(NotOurs)
+    }
+
+    /// What lies there.
+    fn bytes(&self, secrets: &Dir, name: &OsStr) -> Result<Option<Result<Bytes, NotOurs>>, IdentityError> {
+        Ok(match secrets.read_file(name, TOKEN_BYTES_MAX) {
+            Ok(Some(bytes)) => Some(Ok(Bytes::new(bytes))),
+            Ok(None) => None,
             Err(FsError::Link { .. } | FsError::NotAFile { .. } | FsError::TooLarge { .. }) => {
-                return Ok(Some(Err(NotOurs)));
+                Some(Err(NotOurs))
             }
             Err(source) => return Err(self.file_error(source)),
-        };
-        let claims = std::str::from_utf8(&bytes).ok().and_then(|text| self.signer.verify(text).ok());
-        Ok(Some(claims.ok_or(NotOurs)))
+        })
     }
 
     fn secrets(&self) -> Result<Option<Dir>, IdentityError> {
@@ -202,6 +226,9 @@ impl TaskTokens<'_> {
         IdentityError::File { task: self.task.to_owned(), source }
     }
 }
+
+/// A token as it lies there.
+type Bytes = zeroize::Zeroizing<Vec<u8>>;
 
 /// Something else lies where a token should.
 struct NotOurs;

@@ -33,7 +33,7 @@ fn wanted(task: &str, identity: &Identity, now: UnixNanos) -> WantedToken {
     if let Some(ttl) = identity.ttl {
         claims["exp"] = (issued + ttl.as_secs()).into();
     }
-    WantedToken { identity: identity.clone(), claims }
+    WantedToken { identity: identity.clone(), claims, given: None }
 }
 
 fn all(identities: &[Identity], now: UnixNanos) -> Vec<WantedToken> {

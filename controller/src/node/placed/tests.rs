@@ -149,6 +149,19 @@ fn what_only_servers_look_at_refuses_nothing() {
 }
 
 #[test]
+fn of_identities_the_default_one_is_taken_as_servers_write_it() {
+    let with = |name: &str| {
+        let mut task = task();
+        let key = if name == "default" { "Identity" } else { "Identities" };
+        let identity = json!({ "Name": name, "Audience": ["nomadproject.io"], "Env": true, "File": false, "TTL": 3_600_000_000_000_i64 });
+        task[key] = if name == "default" { identity } else { json!([identity]) };
+        read(&of_group(json!({ "Tasks": [task] }))).server.unwrap().refused.clone()
+    };
+    assert_eq!(with("default"), None);
+    assert!(with("vault").is_some_and(|why| why.contains("vault")));
+}
+
+#[test]
 fn ports_are_those_that_servers_gave_in_either_form() {
     let port = |label: &str, value, to| wire::assigned::PortMapping {
         label: label.to_owned(),

@@ -1,0 +1,177 @@
+//! Services of provider `nomad` of what servers have placed here, in the servers' own catalogue (1.3 and later).
+//!
+//! In: the built-in catalogue, which has them as well. Out: registrations and removals at the servers, until both hold the same. What is
+//! registered is told once, and again where servers may have taken the node for dead: they remove its services then. What is left by an
+//! agent that was killed they remove themselves, with the end of its allocation.
+//!
+//! Facts: `hashicorp/nomad:nomad/structs/service_registration.go`, `client/serviceregistration/nsd/nsd.go`.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use herdlet_api_types::service::Registration;
+use herdlet_nomad::{session::Queries, wire::WriteOptions};
+use herdlet_plan::env::NodeFacts;
+use herdlet_rpc::{
+    Service,
+    connect::Dial,
+    error::{CallError, ErrorKind},
+};
+use serde::{Deserialize, Serialize};
+use tokio::{sync::watch, time::sleep};
+
+use crate::{drivers::catalog::BuiltIn, publish::ReadModel};
+
+/// So many are told at once.
+const BATCH: usize = 256;
+
+/// Between a failure and the next try.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Between tries with servers that know no services (before 1.3).
+const UNKNOWN_AGAIN: Duration = Duration::from_secs(600);
+
+/// A service as servers hold it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Entry {
+    #[serde(rename = "ID")]
+    id: String,
+    service_name: String,
+    namespace: String,
+    #[serde(rename = "NodeID")]
+    node_id: String,
+    datacenter: String,
+    #[serde(rename = "JobID")]
+    job_id: String,
+    #[serde(rename = "AllocID")]
+    alloc_id: String,
+    tags: Vec<String>,
+    address: String,
+    port: i64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct UpsertRequest {
+    services: Vec<Entry>,
+    #[serde(flatten)]
+    options: WriteOptions,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct DeleteRequest {
+    #[serde(rename = "ID")]
+    id: String,
+    #[serde(flatten)]
+    options: WriteOptions,
+}
+
+/// The answers say nothing but an index.
+#[derive(Deserialize)]
+struct Done {}
+
+/// What servers are told of the catalogue.
+pub struct Mirror {
+    catalog: Arc<BuiltIn>,
+    model: Arc<ReadModel>,
+    node: NodeFacts,
+    /// What they hold, as far as they have said so, by id.
+    told: BTreeMap<String, Entry>,
+}
+
+impl Mirror {
+    /// Of this node, whose allocations the model shows.
+    pub fn new(catalog: Arc<BuiltIn>, model: Arc<ReadModel>, node: NodeFacts) -> Self {
+        Self { catalog, model, node, told: BTreeMap::new() }
+    }
+
+    /// Keeps servers up to date. Whenever `losses` changes they may have forgotten everything.
+    pub async fn follow<S: Service, D: Dial>(
+        mut self,
+        queries: Queries<S, D>,
+        mut losses: watch::Receiver<u64>,
+    ) {
+        let catalog = Arc::clone(&self.catalog);
+        loop {
+            let version = catalog.version();
+            if losses.has_changed().unwrap_or_default() {
+                losses.mark_unchanged();
+                self.told.clear();
+            }
+            let pause = match self.tell(&queries).await {
+                Ok(()) => None,
+                Err(error) if is_unknown(&error) => {
+                    tracing::warn!(%error, "these servers keep no services; those of provider nomad are found on this node only");
+                    Some(UNKNOWN_AGAIN)
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "servers can't be told of services");
+                    Some(AGAIN)
+                }
+            };
+            match pause {
+                Some(pause) => sleep(pause).await,
+                None => tokio::select! {
+                    () = catalog.changed(version) => {}
+                    lost = losses.changed() => if lost.is_err() { return },
+                },
+            }
+        }
+    }
+
+    async fn tell<S: Service, D: Dial>(&mut self, queries: &Queries<S, D>) -> Result<(), CallError> {
+        let wanted = self.wanted();
+        let news: Vec<Entry> =
+            wanted.values().filter(|entry| self.told.get(&entry.id) != Some(entry)).cloned().collect();
+        for batch in news.chunks(BATCH) {
+            let request = |options| UpsertRequest { services: batch.to_vec(), options };
+            let Done {} = queries.tell("ServiceRegistration.Upsert", request).await?;
+            self.told.extend(batch.iter().map(|entry| (entry.id.clone(), entry.clone())));
+        }
+        let gone: Vec<Entry> =
+            self.told.values().filter(|entry| !wanted.contains_key(&entry.id)).cloned().collect();
+        for entry in gone {
+            let request = |options| DeleteRequest {
+                id: entry.id.clone(),
+                options: WriteOptions { namespace: entry.namespace.clone(), ..options },
+            };
+            match queries.tell::<_, Done>("ServiceRegistration.DeleteByID", request).await {
+                Ok(Done {}) => {}
+                Err(error) if error.to_string().contains("service registration not found") => {}
+                Err(error) => return Err(error),
+            }
+            self.told.remove(&entry.id);
+        }
+        Ok(())
+    }
+
+    /// What servers should hold. An allocation of this machine's own is none of theirs.
+    fn wanted(&self) -> BTreeMap<String, Entry> {
+        let entries = self.catalog.all().into_iter().filter_map(|one| self.entry(one));
+        entries.map(|entry| (entry.id.clone(), entry)).collect()
+    }
+
+    fn entry(&self, one: Registration) -> Option<Entry> {
+        let view = self.model.alloc(&one.alloc)?;
+        view.spec.server.as_ref()?;
+        // What follows the mark of whose entries they are is made alike.
+        let rest = one.id.strip_prefix("_herdlet-").unwrap_or(&one.id);
+        Some(Entry {
+            id: format!("_nomad-task-{}", rest.strip_prefix("task-").unwrap_or(rest)),
+            service_name: one.name,
+            namespace: one.job.namespace.to_string(),
+            node_id: self.node.id.clone(),
+            datacenter: self.node.datacenter.clone(),
+            job_id: one.job.id.to_string(),
+            alloc_id: one.alloc.to_string(),
+            tags: one.tags,
+            address: one.address,
+            port: i64::from(one.port),
+        })
+    }
+}
+
+fn is_unknown(error: &CallError) -> bool {
+    matches!(error, CallError::Server(error) if error.kind() == ErrorKind::UnknownMethod)
+}
