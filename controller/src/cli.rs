@@ -36,6 +36,7 @@ mod scale;
 mod schema;
 mod screen;
 mod show;
+mod simulate;
 mod status;
 mod stdout;
 mod stop;
@@ -287,6 +288,11 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet schema > manifest.schema.json\n  herdlet schema spec.groups.tasks.restart\n  herdlet schema job.group.task.restart   the same in Nomad's spelling"
     )]
     Schema(schema::SchemaArgs),
+    /// Be many pretended nodes of a Nomad cluster, for capacity tests of its servers, until Ctrl-C
+    #[command(
+        after_help = "Examples:\n  herdlet simulate --servers 10.0.0.1 --nodes 5000\n  herdlet simulate --servers 10.0.0.1 --nodes 50 --run-for 10s..5m --fail 5 --for 1h -o json\n\nEach is a whole controller with an id of its own; only what its tasks do is pretended. Nothing runs on this machine."
+    )]
+    Simulate(Box<simulate::SimulateArgs>),
     /// Look at what an agent needs of this machine: kernel, cgroups, limits, disk, clock, Consul
     #[command(
         after_help = "Examples:\n  herdlet doctor\n  herdlet doctor --config /etc/herdlet/herdlet.yaml --strict\n\nIt takes the agent's flags, and changes nothing. Exit code: 0 an agent can work here, 1 it can't."
@@ -456,6 +462,7 @@ impl ClientCommand {
             Self::Validate(_)
             | Self::Convert(_)
             | Self::Schema(_)
+            | Self::Simulate(_)
             | Self::Doctor(_)
             | Self::Config(_)
             | Self::Man(_)
@@ -512,6 +519,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Validate(args) => offline::validate(&args),
         ClientCommand::Convert(args) => convert::convert(&args),
         ClientCommand::Schema(args) => schema::schema(&args),
+        ClientCommand::Simulate(args) => simulate::run(*args).await,
         ClientCommand::Doctor(args) => doctor::run(*args).await,
         ClientCommand::Config(args) => config::run(args),
         ClientCommand::Man(args) => man::man(&args),

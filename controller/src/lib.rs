@@ -39,6 +39,7 @@ pub mod publish;
 pub mod requests;
 pub mod run;
 pub mod serve;
+pub mod simulate;
 pub mod state_db;
 pub mod telemetry;
 #[cfg(any(test, fuzzing))]

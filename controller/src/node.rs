@@ -18,5 +18,8 @@ pub mod report;
 pub mod runner;
 pub mod tokens;
 
+/// The release of Nomad whose client this is, as far as servers ask.
+pub const NOMAD_VERSION: &str = "1.10.5";
+
 #[cfg(test)]
 mod tests;

@@ -98,17 +98,22 @@ pub enum PrefixError {
 
 impl Default for ReadModel {
     fn default() -> Self {
-        Self {
-            objects: RwLock::default(),
-            reached: watch::Sender::default(),
-            changes: broadcast::Sender::new(CHANGES_LEN),
-            history: History::default(),
-            recent: Mutex::default(),
-        }
+        Self::with_room_for(CHANGES_LEN)
     }
 }
 
 impl ReadModel {
+    /// Whose followers may lag behind by so many changes.
+    pub fn with_room_for(changes: usize) -> Self {
+        Self {
+            objects: RwLock::default(),
+            reached: watch::Sender::default(),
+            changes: broadcast::Sender::new(changes),
+            history: History::default(),
+            recent: Mutex::default(),
+        }
+    }
+
     /// The end that the committer writes to.
     pub fn publisher(self: &Arc<Self>) -> ModelPublisher {
         ModelPublisher(Arc::clone(self))

@@ -8,7 +8,7 @@ use herdlet_rpc::{Service, connect::Dial};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{catalog, limit, previous, runner};
+use super::{catalog, limit, placed::Reading, previous, runner};
 use crate::{agent::Agent, desired::manifests::Drivers};
 
 /// Lives with servers from now on. Jobs may use `drivers`.
@@ -25,7 +25,14 @@ pub fn join<S: Service, D: Dial>(agent: &mut Agent, session: Session<S, D>, driv
     agent.watch(async move {
         // Before, what is here isn't shown, and would be taken for new.
         if restored.opened().await.is_ok() {
-            let runner = runner::Parts { inbox, model, paths, drivers, previous, losses };
+            let runner = runner::Parts {
+                inbox,
+                model,
+                paths: Some(paths),
+                reading: Reading::Real(drivers),
+                previous,
+                losses,
+            };
             session.run(runner, CancellationToken::new()).await;
         }
     });

@@ -84,23 +84,39 @@ const SERVERS_TASK: [&str; 3] = ["Affinities", "Constraints", "ScalingPolicies"]
 /// The same of a task's default identity.
 const SERVERS_IDENTITY: [&str; 3] = ["Audience", "ServiceName", "TTL"];
 
+/// What of a task can be pretended.
+const PRETENDED_TASK: [&str; 8] =
+    ["KillTimeout", "Leader", "Lifecycle", "Meta", "Name", "Resources", "RestartPolicy", "ShutdownDelay"];
+
+/// The same of a group.
+const PRETENDED_GROUP: [&str; 5] = ["Meta", "Name", "RestartPolicy", "ShutdownDelay", "Update"];
+
 /// So many problems of a job are told.
 const PROBLEMS_MAX: usize = 3;
 
 /// A payload is this large at most, as servers take it (16 KiB), with room for those of other releases.
 const PAYLOAD_MAX: usize = 1024 * 1024;
 
+/// How jobs are read.
+#[derive(Debug, Clone)]
+pub enum Reading {
+    /// To be run by these drivers: what isn't built is refused.
+    Real(Drivers),
+    /// To be pretended: whatever a task is to do, it is one of the driver mock.
+    Pretended,
+}
+
 /// Reads what servers give out, and reads no job twice that comes with several allocations at once.
 pub struct Reader<'r> {
-    drivers: &'r Drivers,
+    reading: &'r Reading,
     /// Jobs of this batch: as it came, the group, and what was made of it.
     jobs: Vec<(wire::Job, String, Result<Arc<Job>, String>)>,
 }
 
 impl<'r> Reader<'r> {
-    /// For jobs that may use these drivers.
-    pub fn new(drivers: &'r Drivers) -> Self {
-        Self { drivers, jobs: Vec::new() }
+    /// Begins a batch.
+    pub fn new(reading: &'r Reading) -> Self {
+        Self { reading, jobs: Vec::new() }
     }
 
     /// The allocation as it is planned. One that can't run here is refused by what it says.
@@ -155,49 +171,52 @@ impl<'r> Reader<'r> {
         if let Some((_, _, read)) = known {
             return read.clone();
         }
-        let read = self.read(alloc).map(Arc::new);
+        let read = match self.reading {
+            Reading::Real(drivers) => read(alloc, drivers),
+            Reading::Pretended => pretended(alloc),
+        };
+        let read = read.map(Arc::new);
         self.jobs.push((alloc.job.clone(), group.clone(), read.clone()));
         read
     }
+}
 
-    fn read(&self, alloc: &wire::Allocation) -> Result<Job, String> {
-        let Some(group) = alloc.job.group(&alloc.task_group) else {
-            return Err(format!("its job has no group {:?}", alloc.task_group));
-        };
-        let mut written = fields(alloc.job.value(), &[&SERVERS_JOB[..], &TOLD_APART[..]].concat());
-        // A dispatched child tells it still, and its tasks may ask for the payload.
-        let is_dispatched =
-            !matches!(alloc.job.value().get("Dispatched"), None | Some(Value::Nil | Value::Bool(false)));
-        if !is_dispatched {
-            written.remove("ParameterizedJob");
-        }
-        let mut of_group = fields(group, &SERVERS_GROUP);
-        in_default_namespace(&mut of_group);
-        for task in maps(&mut of_group, "Tasks") {
-            task.retain(|name, _| !SERVERS_TASK.contains(&&**name));
-            if let Some(identity) = task.get_mut("Identity").and_then(Json::as_object_mut) {
-                // Servers sign it by what they know.
-                identity.retain(|name, _| !SERVERS_IDENTITY.contains(&&**name));
-            }
-            in_default_namespace(task);
-        }
-        if let Some(disk) = of_group.get_mut("EphemeralDisk").and_then(Json::as_object_mut) {
-            disk.retain(|name, _| name == "SizeMB");
-        }
-        written.insert("ID".into(), "job".into());
-        written.insert("Name".into(), "job".into());
-        written.insert("TaskGroups".into(), json!([of_group]));
-        let job = parse(&Json::Object(written), self.drivers)?;
-        let mut identities =
-            job.groups.iter().flat_map(|group| &group.tasks).flat_map(|task| &task.identities);
-        if let Some(other) = identities.find(|identity| identity.name != DEFAULT_IDENTITY) {
-            let name = &other.name;
-            return Err(format!(
-                "identity {name:?}: of those that servers sign, only {DEFAULT_IDENTITY:?} is built"
-            ));
-        }
-        Ok(Job { child: child(&alloc.job)?, parameterized: None, ..named(job, alloc) })
+fn read(alloc: &wire::Allocation, drivers: &Drivers) -> Result<Job, String> {
+    let Some(group) = alloc.job.group(&alloc.task_group) else {
+        return Err(format!("its job has no group {:?}", alloc.task_group));
+    };
+    let mut written = fields(alloc.job.value(), &[&SERVERS_JOB[..], &TOLD_APART[..]].concat());
+    // A dispatched child tells it still, and its tasks may ask for the payload.
+    let is_dispatched =
+        !matches!(alloc.job.value().get("Dispatched"), None | Some(Value::Nil | Value::Bool(false)));
+    if !is_dispatched {
+        written.remove("ParameterizedJob");
     }
+    let mut of_group = fields(group, &SERVERS_GROUP);
+    in_default_namespace(&mut of_group);
+    for task in maps(&mut of_group, "Tasks") {
+        task.retain(|name, _| !SERVERS_TASK.contains(&&**name));
+        if let Some(identity) = task.get_mut("Identity").and_then(Json::as_object_mut) {
+            // Servers sign it by what they know.
+            identity.retain(|name, _| !SERVERS_IDENTITY.contains(&&**name));
+        }
+        in_default_namespace(task);
+    }
+    if let Some(disk) = of_group.get_mut("EphemeralDisk").and_then(Json::as_object_mut) {
+        disk.retain(|name, _| name == "SizeMB");
+    }
+    written.insert("ID".into(), "job".into());
+    written.insert("Name".into(), "job".into());
+    written.insert("TaskGroups".into(), json!([of_group]));
+    let job = parse(&Json::Object(written), drivers)?;
+    let mut identities = job.groups.iter().flat_map(|group| &group.tasks).flat_map(|task| &task.identities);
+    if let Some(other) = identities.find(|identity| identity.name != DEFAULT_IDENTITY) {
+        let name = &other.name;
+        return Err(format!(
+            "identity {name:?}: of those that servers sign, only {DEFAULT_IDENTITY:?} is built"
+        ));
+    }
+    Ok(Job { child: child(&alloc.job)?, parameterized: None, ..named(job, alloc) })
 }
 
 /// Services tell of Consul's namespace, also where there is but one.
@@ -210,6 +229,29 @@ fn in_default_namespace(owner: &mut Map<String, Json>) {
 fn maps<'m>(owner: &'m mut Map<String, Json>, list: &str) -> impl Iterator<Item = &'m mut Map<String, Json>> {
     let items = owner.get_mut(list).and_then(Json::as_array_mut).map(|items| items.iter_mut());
     items.into_iter().flatten().filter_map(Json::as_object_mut)
+}
+
+/// The same with tasks that are only pretended: of what they are to do nothing is left.
+fn pretended(alloc: &wire::Allocation) -> Result<Job, String> {
+    let Some(group) = alloc.job.group(&alloc.task_group) else {
+        return Err(format!("its job has no group {:?}", alloc.task_group));
+    };
+    let kept = |task: &Value| {
+        let mut kept = fields(task, &[]);
+        kept.retain(|name, _| PRETENDED_TASK.contains(&&**name));
+        kept.insert("Driver".into(), "mock".into());
+        kept.insert("Config".into(), json!({}));
+        kept
+    };
+    let tasks: Vec<_> = match group.get("Tasks") {
+        Some(Value::List(tasks)) => tasks.iter().map(kept).collect(),
+        Some(_) | None => Vec::new(),
+    };
+    let mut of_group = fields(group, &[]);
+    of_group.retain(|name, _| PRETENDED_GROUP.contains(&&**name));
+    of_group.insert("Tasks".into(), tasks.into());
+    let job = json!({ "ID": "job", "Type": alloc.job.kind(), "TaskGroups": [of_group] });
+    parse(&job, &Drivers::built_in()).map(|job| named(job, alloc))
 }
 
 /// What stands for a job that can't be read: its group and tasks by their names.

@@ -18,10 +18,12 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{placed::Reader, report, tokens};
+use super::{
+    placed::{Reader, Reading},
+    report, tokens,
+};
 use crate::{
     agent,
-    desired::manifests::Drivers,
     paths::Paths,
     planner::Input,
     publish::{Object, ReadModel},
@@ -33,10 +35,10 @@ pub struct Parts {
     pub inbox: Inbox<Input>,
     /// What is shown. Must have been filled once.
     pub model: Arc<ReadModel>,
-    /// Where things are.
-    pub paths: Paths,
-    /// What jobs may use here.
-    pub drivers: Drivers,
+    /// Where things are; none: nothing is kept.
+    pub paths: Option<Paths>,
+    /// How jobs are read.
+    pub reading: Reading,
     /// Takes allocations of other nodes whose end is waited for.
     pub previous: mpsc::UnboundedSender<AllocId>,
     /// Counts how often servers may have taken the node for dead.
@@ -76,7 +78,7 @@ impl Runner for AgentRunner {
         let Desired { index: _, is_first, changed, removed, unreadable } = desired;
         let mut events = Vec::with_capacity(changed.len() + removed.len() + 1);
         self.keep_tokens(&changed).await;
-        let mut reader = Reader::new(&self.parts.drivers);
+        let mut reader = Reader::new(&self.parts.reading);
         for changed in &changed {
             self.place(&mut reader, &changed.alloc, &mut events);
         }
@@ -91,7 +93,7 @@ impl Runner for AgentRunner {
                 return;
             }
         }
-        let paths = self.parts.paths.clone();
+        let Some(paths) = self.parts.paths.clone().filter(|_| !removed.is_empty()) else { return };
         let forgotten =
             off_thread(move || removed.iter().try_for_each(|id| tokens::forget(&paths, *id))).await;
         if let Ok(Err(error)) = forgotten {
@@ -113,10 +115,7 @@ impl AgentRunner {
             (!signed.is_empty()).then(|| Some((parse(&changed.alloc.id)?, signed.clone())))?
         };
         let signed: Vec<_> = changed.iter().filter_map(signed).collect();
-        if signed.is_empty() {
-            return;
-        }
-        let paths = self.parts.paths.clone();
+        let Some(paths) = self.parts.paths.clone().filter(|_| !signed.is_empty()) else { return };
         let kept =
             off_thread(move || signed.iter().try_for_each(|(id, signed)| tokens::keep(&paths, *id, signed)))
                 .await;

@@ -37,8 +37,12 @@ fn recorded() -> Vec<wire::Allocation> {
     found
 }
 
+fn real() -> Reading {
+    Reading::Real(Drivers::built_in())
+}
+
 fn read(alloc: &wire::Allocation) -> Allocation {
-    Reader::new(&Drivers::built_in()).allocation(alloc).unwrap()
+    Reader::new(&real()).allocation(alloc).unwrap()
 }
 
 /// The first that was recorded to run.
@@ -215,17 +219,26 @@ fn a_dispatched_child_has_its_payload() {
 #[test]
 fn what_can_not_even_be_named_is_an_error() {
     let nameless = wire::Allocation { id: "x".into(), ..of_group(json!({ "Tasks": [task()] })) };
-    let error = Reader::new(&Drivers::built_in()).allocation(&nameless).unwrap_err();
+    let error = Reader::new(&real()).allocation(&nameless).unwrap_err();
     assert_eq!(error, "ID is no UUID");
     let taskless = of_group(json!({ "Tasks": [] }));
-    assert!(Reader::new(&Drivers::built_in()).allocation(&taskless).is_err());
+    assert!(Reader::new(&real()).allocation(&taskless).is_err());
 }
 
 #[test]
 fn a_job_is_read_once_for_all_its_allocations_of_a_batch() {
-    let drivers = Drivers::built_in();
-    let mut reader = Reader::new(&drivers);
+    let reading = real();
+    let mut reader = Reader::new(&reading);
     let alloc = of_group(json!({ "Tasks": [task()] }));
     let jobs = [(); 2].map(|()| reader.allocation(&alloc).unwrap().job);
     assert!(Arc::ptr_eq(&jobs[0], &jobs[1]));
+}
+
+#[test]
+fn whatever_a_job_asks_for_can_be_pretended() {
+    for alloc in recorded() {
+        let spec = Reader::new(&Reading::Pretended).allocation(&alloc).unwrap();
+        assert_eq!(spec.server.unwrap().refused, None, "{}", alloc.name);
+        assert!(spec.job.groups[0].tasks.iter().all(|task| task.driver == "mock"));
+    }
 }

@@ -1,0 +1,134 @@
+//! `herdlet simulate`: many nodes of a Nomad cluster in one process, for capacity tests of its servers.
+
+use std::time::Duration;
+
+use clap::Args;
+use herdlet_rpc::address::Address;
+
+use super::{
+    failure::{Failure, USAGE},
+    output::{Output, Reader},
+};
+use crate::simulate::{
+    self, Options,
+    behaviour::{Behaviour, Span},
+};
+
+/// Arguments of `herdlet simulate`.
+#[derive(Debug, Clone, Args)]
+pub struct SimulateArgs {
+    /// Servers of the region: HOST[:PORT], separated by commas; may be given more than once
+    #[arg(long, required = true, value_name = "ADDRESS", value_delimiter = ',')]
+    servers: Vec<Address>,
+    /// How many nodes
+    #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    nodes: u32,
+    /// What they are called, with a number behind
+    #[arg(long, default_value = "sim-")]
+    name: String,
+    /// Their region
+    #[arg(long, default_value = "global")]
+    region: String,
+    /// Their datacenter
+    #[arg(long, default_value = "dc1")]
+    datacenter: String,
+    /// Their class
+    #[arg(long, default_value = "simulated", value_name = "CLASS")]
+    node_class: String,
+    /// Their pool
+    #[arg(long, default_value = "", value_name = "POOL", hide_default_value = true)]
+    node_pool: String,
+    /// Processors of each, in MHz
+    #[arg(long, default_value_t = 10_000, value_name = "MHZ")]
+    cpu: u32,
+    /// Memory of each, in MiB
+    #[arg(long, default_value_t = 10_000, value_name = "MIB")]
+    memory: u32,
+    /// Task drivers that they tell of: tasks of any of them are pretended
+    #[arg(
+        long,
+        default_value = "mock_driver,raw_exec,exec,docker",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    drivers: Vec<String>,
+    /// So many nodes are begun in a second
+    #[arg(long, default_value_t = 500, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: u32,
+    /// How long tasks run, such as 10s or 10s..5m [default: 10s of batch jobs, for ever of others]
+    #[arg(long, value_name = "TIME")]
+    run_for: Option<Span>,
+    /// How long a start takes, such as 200ms or 1s..20s
+    #[arg(long, value_name = "TIME")]
+    start_for: Option<Span>,
+    /// Of a hundred tasks that end by themselves so many fail
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
+    fail: f64,
+    /// The exit code of those that fail
+    #[arg(long, default_value_t = 1, value_name = "CODE")]
+    exit_code: u8,
+    /// Of a hundred starts so many fail
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
+    start_fail: f64,
+    /// End after this long, instead of at Ctrl-C
+    #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
+    length: Option<Duration>,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) async fn run(args: SimulateArgs) -> Result<u8, Failure> {
+    let SimulateArgs { output, length, .. } = args;
+    simulate::raise_limits(args.nodes).map_err(|why| Failure::new(why).code(USAGE))?;
+    let options = Options {
+        servers: args.servers,
+        nodes: args.nodes,
+        name: args.name,
+        region: args.region,
+        datacenter: args.datacenter,
+        node_class: args.node_class,
+        node_pool: args.node_pool,
+        cpu_mhz: args.cpu,
+        memory_mib: args.memory,
+        drivers: args.drivers,
+        rate: args.rate,
+        behaviour: Behaviour {
+            run_for: args.run_for,
+            fail_percent: args.fail,
+            exit_code: args.exit_code.into(),
+            start_fail_percent: args.start_fail,
+            start_for: args.start_for,
+        },
+    };
+    let end = async {
+        tokio::select! {
+            () = crate::run::interrupted() => {}
+            () = after(length) => {}
+        }
+    };
+    let line = |figures: &simulate::Figures| match output.reader() {
+        Reader::Person => output.line(&figures.to_string()),
+        Reader::Program => {}
+    };
+    let figures =
+        simulate::simulate(options, end, line).await.map_err(|error| Failure::new(error.to_string()))?;
+    output.document(&figures)?;
+    Ok(0)
+}
+
+async fn after(length: Option<Duration>) {
+    match length {
+        Some(length) => tokio::time::sleep(length).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (0.0..=100.0).contains(number));
+    number.ok_or_else(|| "expected a number from 0 to 100".to_owned())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let nanos = herdlet_api_types::parse_duration(text).ok().and_then(|nanos| u64::try_from(nanos).ok());
+    nanos.map(Duration::from_nanos).ok_or_else(|| "expected a length of time such as 30s or 5m".to_owned())
+}

@@ -1,0 +1,58 @@
+//! How a simulation goes, in numbers.
+
+use std::{fmt, time::Duration};
+
+use serde::Serialize;
+
+/// At one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// Since it began.
+    pub seconds: f64,
+    /// Nodes that were begun.
+    pub nodes: u64,
+    /// Of these, registered and in reach of servers.
+    pub ready: u64,
+    /// Allocations that are known, ended ones too.
+    pub allocations: u64,
+    /// Of these, running.
+    pub running: u64,
+    /// Changes of allocations so far.
+    pub updates: u64,
+    /// The same for each second since the last figures.
+    pub updates_per_second: f64,
+    /// Calls that servers have answered.
+    pub calls: u64,
+    /// How often servers may have taken a node for dead, as its heartbeat came too late.
+    pub late_heartbeats: u64,
+    /// How long servers took to answer a ping, lately; none: they don't.
+    pub latency_ms: Option<f64>,
+}
+
+impl Figures {
+    /// With what follows from the last ones.
+    pub(super) fn after(self, last: &Self) -> Self {
+        let elapsed = (self.seconds - last.seconds).max(0.001);
+        let updates_per_second = self.updates.saturating_sub(last.updates) as f64 / elapsed;
+        Self { updates_per_second, ..self }
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { nodes, ready, running, allocations, updates_per_second, late_heartbeats, .. } = self;
+        let since = Duration::from_secs_f64(self.seconds.max(0.0)).as_secs();
+        write!(
+            f,
+            "{since:>5} s  {ready}/{nodes} nodes ready  {running}/{allocations} allocations running  {updates_per_second:.0} updates/s"
+        )?;
+        match self.latency_ms {
+            Some(latency) => write!(f, "  ping {latency:.1} ms")?,
+            None => f.write_str("  no server answers")?,
+        }
+        if *late_heartbeats > 0 {
+            write!(f, "  {late_heartbeats} late heartbeats")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! Imagined hands: whatever the planner asks for is done at once, but for tasks, which start, run and end as they are to behave.
+//!
+//! In: actions. Out: outcomes and ends of tasks, through the inbox. It remembers which attempts run, as the machine would.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use herdlet_api_types::{AllocId, job::JobType, task::ExitResult};
+use herdlet_plan::{
+    action::{Action, FailureClass, Outcome, Recovered, Verb},
+    event::Event,
+    op::{Op, Part, Subject, Target, TaskPart},
+};
+use herdlet_runtime::{Executor, Inbox};
+use tokio::{task::AbortHandle, time::sleep};
+
+use super::behaviour::Fate;
+use crate::planner::{Do, Input};
+
+/// The code with which a task ends that is stopped: 128 + SIGINT.
+const STOPPED: i32 = 130;
+
+/// Does what it is asked, of one node.
+#[derive(Clone)]
+pub(super) struct Hands {
+    inbox: Inbox<Input>,
+    fate: Arc<Fate>,
+    running: Arc<Mutex<BTreeMap<Attempt, AbortHandle>>>,
+}
+
+type Attempt = (AllocId, String, u32);
+
+impl Executor<Do> for Hands {
+    fn start(&mut self, actions: Vec<Do>) {
+        let hands = self.clone();
+        // In their order; the loop is not waited for.
+        tokio::spawn(async move {
+            for Do(action) in actions {
+                hands.carry_out(action).await;
+            }
+        });
+    }
+}
+
+impl Hands {
+    pub(super) fn new(inbox: Inbox<Input>, fate: Arc<Fate>) -> Self {
+        Self { inbox, fate, running: Arc::default() }
+    }
+
+    async fn carry_out(&self, action: Action) {
+        let task = task_of(&action);
+        let outcome = match (action.verb, task) {
+            (Verb::Withdraw, _) => return,
+            (Verb::Start { attempt }, Some((alloc, task, kind))) => {
+                return self.begin(action.op, (alloc, task, attempt), kind);
+            }
+            (Verb::Stop { attempt, .. }, Some((alloc, task, _))) => {
+                self.end(&(alloc, task, attempt)).await;
+                Outcome::Done
+            }
+            (Verb::Recover { attempt }, Some((alloc, task, _))) => {
+                let runs = self.running().contains_key(&(alloc, task, attempt));
+                Outcome::Recovered(if runs { Recovered::Running } else { Recovered::NotStarted })
+            }
+            (Verb::Up, _) => match &action.subject {
+                Subject::Volume(volume) => Outcome::Volume { path: volume.name.clone() },
+                Subject::Alloc(..) => Outcome::Done,
+            },
+            (Verb::Look, _) => Outcome::Absent,
+            (Verb::Ask, _) => Outcome::Absent,
+            (
+                Verb::Down
+                | Verb::Start { .. }
+                | Verb::Stop { .. }
+                | Verb::Recover { .. }
+                | Verb::Destroy { .. }
+                | Verb::Prestop { .. }
+                | Verb::Signal { .. },
+                _,
+            ) => Outcome::Done,
+        };
+        self.tell(Event::Outcome(action.op, outcome)).await;
+    }
+
+    /// The task starts, and ends when its time has come.
+    fn begin(&self, op: Op, attempt: Attempt, kind: JobType) {
+        let hands = self.clone();
+        let life = {
+            let attempt = attempt.clone();
+            async move {
+                match hands.fate.start() {
+                    Err(why) => {
+                        hands.running().remove(&attempt);
+                        let (class, why) = (FailureClass::Fatal, why.to_owned());
+                        return hands.tell(Event::Outcome(op, Outcome::Failed { class, why })).await;
+                    }
+                    Ok(takes) if takes.is_zero() => {}
+                    Ok(takes) => sleep(takes).await,
+                }
+                hands.tell(Event::Outcome(op, Outcome::Done)).await;
+                if let Some((length, exit)) = hands.fate.end(kind) {
+                    sleep(length).await;
+                    hands.running().remove(&attempt);
+                    hands.tell(exited(attempt, exit)).await;
+                }
+            }
+        };
+        // Held meanwhile, so that it is noted before it may end.
+        let mut running = self.running();
+        running.insert(attempt, tokio::spawn(life).abort_handle());
+    }
+
+    async fn end(&self, attempt: &Attempt) {
+        let Some(life) = self.running().remove(attempt) else { return };
+        life.abort();
+        let exit = ExitResult { code: STOPPED, ..ExitResult::default() };
+        self.tell(exited(attempt.clone(), exit)).await;
+    }
+
+    /// Nothing runs any more, and nobody is told.
+    pub(super) fn let_go(&self) {
+        for (_, life) in std::mem::take(&mut *self.running()) {
+            life.abort();
+        }
+    }
+
+    async fn tell(&self, event: Event) {
+        // Nobody listens any more where the node ends.
+        let _ = self.inbox.send(Input::Event(event)).await;
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeMap<Attempt, AbortHandle>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn exited((alloc, task, attempt): Attempt, result: ExitResult) -> Event {
+    Event::Exited { alloc, task, attempt, result }
+}
+
+/// Whose process an action is about, and of which kind of job.
+fn task_of(action: &Action) -> Option<(AllocId, String, JobType)> {
+    let Target::Alloc(id, Part::Task(index, TaskPart::Process)) = action.op.target else { return None };
+    let Subject::Alloc(alloc, _) = &action.subject else { return None };
+    let task = alloc.group()?.tasks.get(usize::from(index))?;
+    Some((id, task.name.clone(), alloc.job.kind))
+}

@@ -1,0 +1,250 @@
+//! One simulated node: a session over a planner's loop with imagined hands and a state that is nowhere.
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use herdlet_api_types::{InstanceId, alloc::ClientStatus};
+use herdlet_nomad::{
+    identity::Identity,
+    session::{self, Contact, Session},
+    wire::{
+        Node, QueryOptions,
+        node::DriverInfo,
+        resources::{NodeCpu, NodeDisk, NodeMemory, NodeResources, ReservedResources},
+    },
+};
+use herdlet_plan::{
+    env::NodeFacts,
+    record::Record,
+    world::{Settings, World},
+};
+use herdlet_rpc::{
+    Service,
+    connect::Network,
+    error::Refusal,
+    framed::Framed,
+    mux::Io,
+    pool::{Chance, Pool},
+    serve::{Call, Peer},
+};
+use herdlet_runtime::{self as runtime, BootClock, CommitIndex, Inbox, Runtime, Shell, Store};
+use tokio::{
+    sync::{mpsc, watch},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Figures, Options, behaviour::Fate, hands::Hands};
+use crate::{
+    agent,
+    node::{placed::Reading, previous, runner},
+    planner::Planner,
+    publish::ReadModel,
+};
+
+/// A node that nobody hears for so long is not ready.
+const PING: Duration = Duration::from_secs(1);
+
+/// Events that wait for a node's loop at most.
+const INBOX_LEN: usize = 64;
+
+/// Changes that a node's follower may lag behind.
+const CHANGES_LEN: usize = 64;
+
+/// What all nodes share.
+pub(super) struct Ground {
+    pub(super) options: Options,
+    fate: Arc<Fate>,
+    seen: Mutex<Vec<Seen>>,
+    /// How long a ping took, in microseconds; 0: there is no answer.
+    ping_us: AtomicU64,
+    cancel: CancellationToken,
+}
+
+/// A node from outside.
+struct Seen {
+    model: Arc<ReadModel>,
+    contact: watch::Receiver<Contact>,
+    losses: watch::Receiver<u64>,
+    calls: watch::Receiver<u64>,
+}
+
+impl Ground {
+    pub(super) fn new(options: Options, cancel: CancellationToken) -> Self {
+        let fate = Arc::new(Fate::new(options.behaviour.clone()));
+        Self { options, fate, seen: Mutex::default(), ping_us: AtomicU64::new(0), cancel }
+    }
+
+    pub(super) fn figures(&self, since: Duration, last: &Figures) -> Figures {
+        let mut figures = Figures { seconds: since.as_secs_f64(), ..Figures::default() };
+        for seen in self.seen().iter() {
+            figures.nodes += 1;
+            let contact = seen.contact.borrow();
+            figures.ready += u64::from(contact.is_registered && contact.is_in_reach);
+            for view in seen.model.allocs() {
+                figures.allocations += 1;
+                figures.running += u64::from(view.status == ClientStatus::Running);
+            }
+            figures.updates += seen.model.version();
+            figures.calls += *seen.calls.borrow();
+            // Once is for the first list.
+            figures.late_heartbeats += seen.losses.borrow().saturating_sub(1);
+        }
+        let micros = self.ping_us.load(Ordering::Relaxed);
+        figures.latency_ms = (micros > 0).then_some(micros as f64 / 1_000.0);
+        figures.after(last)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Vec<Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pool(&self) -> Pool<Nothing, Network> {
+        let Options { region, servers, .. } = &self.options;
+        Pool::new(Arc::new(Nothing), region.clone(), servers.clone(), Network::new(None), Chance::new())
+    }
+
+    fn described(&self, number: u32) -> Node {
+        let Options { datacenter, node_class, node_pool, cpu_mhz, memory_mib, .. } = &self.options;
+        let driver = |name: &String| {
+            let attributes = [(format!("driver.{name}"), "1".to_owned())].into();
+            let health_description = "Healthy".to_owned();
+            let info = DriverInfo {
+                attributes,
+                detected: true,
+                healthy: true,
+                health_description,
+                ..DriverInfo::default()
+            };
+            (name.clone(), info)
+        };
+        let cpu = NodeCpu { cpu_shares: i64::from(*cpu_mhz), ..NodeCpu::default() };
+        let memory = NodeMemory { memory_mb: i64::from(*memory_mib), ..NodeMemory::default() };
+        let disk = NodeDisk { disk_mb: DISK_MIB };
+        let drivers: std::collections::BTreeMap<String, DriverInfo> =
+            self.options.drivers.iter().map(driver).collect();
+        let mut attributes: std::collections::BTreeMap<String, String> =
+            drivers.values().flat_map(|info| info.attributes.clone()).collect();
+        let own = [
+            ("nomad.version", crate::node::NOMAD_VERSION),
+            ("kernel.name", "linux"),
+            ("cpu.arch", "amd64"),
+            ("simulated", "true"),
+        ];
+        attributes.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        Node {
+            datacenter: datacenter.clone(),
+            name: format!("{}{number:05}", self.options.name),
+            node_class: node_class.clone(),
+            node_pool: node_pool.clone(),
+            attributes,
+            drivers,
+            node_resources: Some(NodeResources { cpu, memory, disk, ..NodeResources::default() }),
+            reserved_resources: Some(ReservedResources::default()),
+            ..Node::default()
+        }
+    }
+}
+
+/// What each node says it has of disk, in MiB.
+const DISK_MIB: i64 = 100 * 1024;
+
+/// Lives until all end.
+pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
+    let id = identity.id.to_string();
+    let settings = Settings {
+        node: NodeFacts { id: id.clone(), ..NodeFacts::default() },
+        ..agent::planner_settings(InstanceId(id))
+    };
+    let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
+    let model = Arc::new(ReadModel::with_room_for(CHANGES_LEN));
+    let hands = Hands::new(inbox.clone(), Arc::clone(&ground.fate));
+    let (runtime, handle) = Runtime::new(Shell {
+        world: Planner::new(World::new(settings), agent::now().boot, Arc::new(|_| {})),
+        arrivals,
+        store: Nowhere(0),
+        executor: hands.clone(),
+        publisher: model.publisher(),
+        clock: BootClock,
+        settings: runtime::Settings::default(),
+    });
+    let looping = tokio::spawn(runtime.run());
+    let pool = Arc::new(ground.pool());
+    let (_described, node) = watch::channel(Arc::new(ground.described(number)));
+    let options = session::Options { region: ground.options.region.clone(), ..session::Options::default() };
+    let session = Session::new(Arc::clone(&pool), identity, node, options);
+    let losses = watch::Sender::new(0);
+    ground.seen().push(Seen {
+        model: Arc::clone(&model),
+        contact: session.contact(),
+        losses: losses.subscribe(),
+        calls: pool.successes(),
+    });
+    let (previous, asked) = mpsc::unbounded_channel();
+    let follower = tokio::spawn(previous::follow(asked, session.queries(), inbox.clone()));
+    let parts = runner::Parts { inbox, model, paths: None, reading: Reading::Pretended, previous, losses };
+    tokio::join!(session.run(parts, ground.cancel.clone()), async {
+        if number == 0 {
+            ping(&ground, &pool).await;
+        }
+    });
+    handle.shutdown.cancel();
+    hands.let_go();
+    follower.abort();
+    let _ = looping.await;
+}
+
+/// One of the nodes asks its server once a second whether it is there.
+async fn ping(ground: &Ground, pool: &Pool<Nothing, Network>) {
+    let pinging = async {
+        loop {
+            sleep(PING).await;
+            let began = Instant::now();
+            let answered = pool.once("Status.Ping", &QueryOptions::default(), Duration::from_secs(5)).await;
+            let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+            ground.ping_us.store(if answered.is_ok() { took.max(1) } else { 0 }, Ordering::Relaxed);
+        }
+    };
+    tokio::select! {
+        () = ground.cancel.cancelled() => {}
+        () = pinging => {}
+    }
+}
+
+/// State that is nowhere: it takes everything and has nothing.
+struct Nowhere(u64);
+
+impl Store for Nowhere {
+    type Record = Record;
+    type Error = Infallible;
+
+    fn commit(&mut self, _: &[Record]) -> Result<CommitIndex, Infallible> {
+        self.0 += 1;
+        Ok(CommitIndex(self.0))
+    }
+
+    fn index(&self) -> CommitIndex {
+        CommitIndex(self.0)
+    }
+}
+
+/// What servers find when they call a simulated node.
+struct Nothing;
+
+impl Service for Nothing {
+    async fn call(&self, _: &Peer, _: Call) -> Result<Vec<u8>, Refusal> {
+        Err(Refusal::UnknownService)
+    }
+
+    fn streams(&self, _: &str) -> bool {
+        false
+    }
+
+    async fn stream(&self, _: &Peer, _: String, _: &mut Framed<Box<dyn Io>>) {}
+}

@@ -1,0 +1,73 @@
+//! Simulated nodes with stand-in servers over loopback.
+
+use std::sync::Mutex;
+
+use herdlet_nomad::wire::{ClientStatus, NodeStatus};
+use herdlet_nomad_server::{Cluster, Settings, state};
+
+use super::*;
+
+fn options(servers: &str, nodes: u32) -> Options {
+    Options {
+        servers: vec![servers.parse().unwrap()],
+        nodes,
+        name: "sim-".to_owned(),
+        region: "global".to_owned(),
+        datacenter: "dc1".to_owned(),
+        node_class: String::new(),
+        node_pool: String::new(),
+        cpu_mhz: 1_000,
+        memory_mib: 1_000,
+        drivers: vec!["docker".to_owned()],
+        rate: 1_000,
+        behaviour: Behaviour::default(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_ready_and_run_and_stop_what_is_placed_on_them() {
+    let cluster = Cluster::start(Settings::default());
+    let listeners = cluster.listen().await.unwrap();
+    let done = CancellationToken::new();
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let simulation = tokio::spawn({
+        let (done, options, lines) = (done.clone(), options(&listeners[0].address, 20), Arc::clone(&lines));
+        async move {
+            simulate(options, done.cancelled(), |line| lines.lock().unwrap().push(line.to_string())).await
+        }
+    });
+    let ready = |state: &state::State| {
+        state.nodes.values().filter(|known| known.node.status == NodeStatus::Ready).count()
+    };
+    let wait = Duration::from_secs(30);
+    tokio::time::timeout(wait, cluster.until(|state| ready(state) == 20)).await.unwrap();
+    let nodes: Vec<_> = cluster.read(|state| state.nodes.keys().cloned().collect());
+    let allocs: Vec<_> = nodes.iter().flat_map(|node| cluster.place_many(node, "web", 3)).collect();
+    let all = |status: ClientStatus| {
+        move |state: &state::State| state.allocs.values().all(|alloc| alloc.client_status == status)
+    };
+    tokio::time::timeout(wait, cluster.until(all(ClientStatus::Running))).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    for alloc in &allocs {
+        cluster.stop(alloc);
+    }
+    tokio::time::timeout(wait, cluster.until(all(ClientStatus::Complete))).await.unwrap();
+    done.cancel();
+    let figures = simulation.await.unwrap().unwrap();
+    assert_eq!(
+        (figures.nodes, figures.allocations, figures.running, figures.late_heartbeats),
+        (20, 60, 0, 0)
+    );
+    let lines = lines.lock().unwrap();
+    assert!(
+        lines.iter().any(|line| line.contains("20/20 nodes ready  60/60 allocations running")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn too_many_nodes_are_told_of_before_anything_begins() {
+    assert!(raise_limits(10).is_ok());
+    let told = raise_limits(u32::MAX);
+    assert!(told.is_ok() || told.unwrap_err().contains("ulimit"));
+}
