@@ -31,6 +31,7 @@ pub mod http_client;
 pub mod instance;
 pub mod logs;
 pub mod memory;
+pub mod node;
 pub mod overview;
 pub mod paths;
 pub mod planner;
