@@ -1,11 +1,14 @@
 //! The agent's config: flags over environment over file over defaults.
 //!
-//! In: flags, the environment, a YAML file. Out: [`Config`], in which nothing is left open and every path is absolute.
+//! In: flags, the environment, files of ours (YAML) or of Nomad's agent (HCL, JSON). Out: [`Config`], in which nothing is left open and every path is absolute.
 //! It touches no file but the config, and must not know what a part does with its settings.
 
+pub mod cluster;
 mod file;
 mod flags;
+mod nomad;
 mod places;
+mod sources;
 mod view;
 
 #[cfg(test)]
@@ -30,14 +33,22 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
+pub use cluster::{AclRules, Allowed, Cluster, DrainOnShutdown, Family, HostNetwork, NetworkRules, RpcTls};
 pub use file::{Consul, File, HostVolume, PortRange, RawExec, Reserved};
 pub use flags::Flags;
 pub use places::{Surroundings, default_socket, default_state_dir, host_name};
 pub use view::{Setting, Source, settings};
 
 use crate::{
-    desired::yaml::Problems, executor::pressure, fingerprint, gc::Rules, http::TlsFiles,
-    instance::Availability, paths::Paths, telemetry::logs,
+    config::sources::{Loaded, Sources},
+    desired::yaml::Problems,
+    executor::pressure,
+    fingerprint,
+    gc::Rules,
+    http::TlsFiles,
+    instance::Availability,
+    paths::Paths,
+    telemetry::logs,
 };
 
 /// Topmost cgroup unless another is named: beside, never below, the agent's own.
@@ -61,13 +72,17 @@ pub struct Config {
     pub node_pool: String,
     /// Its meta.
     pub meta: BTreeMap<String, String>,
+    /// The Nomad cluster whose node this is; none: it stands alone.
+    pub cluster: Option<Cluster>,
+    /// What of the files is not used, or not known. To be logged.
+    pub warnings: Problems,
     /// Where state is kept.
     pub state_dir: PathBuf,
     /// Below it each instance has a directory for what lives as long as the boot; none means in the state directory.
     pub runtime_parent: Option<PathBuf>,
     /// Socket of the API.
     pub socket: PathBuf,
-    /// The API on TCP, with the file that holds the token its clients must send.
+    /// The API on TCP, with the file that holds the token its clients must send. A node of a cluster has [`Cluster::http`] instead.
     pub listen: Option<(HostPort, PathBuf)>,
     /// Where /metrics, /healthz and /readyz are served.
     pub metrics_listen: Option<HostPort>,
@@ -170,6 +185,11 @@ pub enum ConfigError {
         /// What was said.
         source: io::Error,
     },
+    /// Files of Nomad's of which none makes this a client.
+    #[error(
+        "be a node of a cluster: none of Nomad's files enables the client; set client {{ enabled = true }}, or name servers with --servers"
+    )]
+    NotEnabled,
     /// TCP without a token.
     #[error(
         "serve {0}: TCP needs a token, on loopback too; name a file that holds one with --token-file (or `token_file`)"
@@ -195,25 +215,52 @@ impl Config {
     /// [`ConfigError`]; nothing was changed.
     pub fn load(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
         let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
-        let file = File::named(flags.config.as_deref())?;
-        Self::merge(flags, file, surroundings)
+        let loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
+        Self::merge(flags, loaded, surroundings)
     }
 
-    fn merge(flags: Flags, file: File, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
+    fn merge(flags: Flags, loaded: Loaded, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
+        let Loaded { mut file, warnings, has_nomads, .. } = loaded;
+        if has_nomads && file.cluster.enabled.is_none() && flags.servers.is_empty() {
+            return Err(ConfigError::NotEnabled);
+        }
         let gc = gc_rules(&file);
+        let mut meta: BTreeMap<String, String> =
+            std::mem::take(&mut file.meta).into_iter().map(|(key, text)| (key, text.0)).collect();
+        meta.extend(flags.meta()?);
+        let servers =
+            if flags.servers.is_empty() { std::mem::take(&mut file.servers) } else { flags.servers };
+        if !servers.is_empty() && has_nomads && file.cluster.enabled.is_none() {
+            file.cluster.enabled = Some(true);
+        }
         let state_dir = match flags.state_dir.or(file.state_dir) {
             Some(path) => path,
             None => default_state_dir(surroundings).ok_or(ConfigError::NoHome)?,
         };
         let socket = flags.socket.or(file.socket).unwrap_or_else(|| default_socket(surroundings, &state_dir));
         let token_file = flags.token_file.or(file.token_file);
-        let listen = match host_port("listen", flags.listen.or(file.listen))? {
+        let listen = host_port("listen", flags.listen.or(file.listen))?;
+        let tls = file.tls.and_then(|tls| tls.files());
+        let auto_join = file.consul.client_auto_join;
+        let cluster = file.cluster.cluster(servers, auto_join, listen.clone(), tls.clone())?;
+        let listen = match listen.filter(|_| cluster.is_none()) {
             None => None,
             Some(address) => match token_file {
                 Some(token_file) => Some((address, token_file)),
                 None => return Err(ConfigError::NoToken(address)),
             },
         };
+        // A cluster's jobs get a shell of this machine only where somebody said so.
+        let raw_exec = flags.raw_exec.or(file.raw_exec.enabled).unwrap_or(cluster.is_none());
+        let is_allowed = cluster.as_ref().is_none_or(|cluster| cluster.drivers.allows("raw_exec"));
+        let raw_exec = if raw_exec && is_allowed { Availability::Enabled } else { Availability::Disabled };
+        let mut consul = file.consul;
+        if consul.ssl {
+            consul.address = consul.address.map(|address| match address.contains("://") {
+                true => address,
+                false => format!("https://{address}"),
+            });
+        }
         let host_ip = match flags.host_ip.or(file.host_ip) {
             None => IpAddr::from([127, 0, 0, 1]),
             Some(text) => {
@@ -237,11 +284,13 @@ impl Config {
         let or = |text: Option<String>, default: &str| text.unwrap_or_else(|| default.to_owned());
         Ok(Self {
             name: or(flags.name.or(file.name.map(|text| text.0)), surroundings.host_name),
-            datacenter: or(file.datacenter.map(|text| text.0), "dc1"),
-            region: or(file.region.map(|text| text.0), "global"),
-            node_class: or(file.node_class.map(|text| text.0), ""),
-            node_pool: or(file.node_pool.map(|text| text.0), NODE_POOL),
-            meta: file.meta.into_iter().map(|(key, text)| (key, text.0)).collect(),
+            datacenter: or(flags.datacenter.or(file.datacenter.map(|text| text.0)), "dc1"),
+            region: or(flags.region.or(file.region.map(|text| text.0)), "global"),
+            node_class: or(flags.node_class.or(file.node_class.map(|text| text.0)), ""),
+            node_pool: or(flags.node_pool.or(file.node_pool.map(|text| text.0)), NODE_POOL),
+            meta,
+            cluster,
+            warnings,
             runtime_parent: flags
                 .runtime_dir
                 .or(file.runtime_dir)
@@ -249,7 +298,7 @@ impl Config {
             state_dir,
             socket,
             listen,
-            tls: file.tls.and_then(|tls| tls.files()),
+            tls,
             publish_allocation_metrics: file.telemetry.publish_allocation_metrics,
             metrics_listen: host_port("metrics-listen", flags.metrics_listen.or(file.metrics_listen))?,
             dns_listen: host_port("dns-listen", flags.dns_listen.or(file.dns_listen))?,
@@ -260,8 +309,8 @@ impl Config {
             max_kill_timeout: file.max_kill_timeout.map_or(MAX_KILL_TIMEOUT, |span| span.0),
             start_pressure_limit: file.start_pressure_limit.unwrap_or(pressure::DEFAULT_LIMIT),
             gc,
-            raw_exec: if file.raw_exec.enabled { Availability::Enabled } else { Availability::Disabled },
-            consul: file.consul,
+            raw_exec,
+            consul,
             dynamic_ports: file.dynamic_ports.map_or(DYNAMIC_PORTS, |ports| ports.min..=ports.max),
             reserved: Room {
                 cpu_mhz: file.reserved.cpu,
@@ -326,6 +375,13 @@ impl Config {
 
     /// What this machine is: as the config says, and what it says itself.
     pub fn node_facts(&self, instance: &InstanceId, total: Room) -> NodeFacts {
+        let mut attributes = fingerprint::attributes(total);
+        attributes.extend(fingerprint::storage(&self.state_dir));
+        let rules = self.cluster.as_ref().map(|cluster| cluster.network.clone()).unwrap_or_default();
+        let interfaces = fingerprint::interfaces().unwrap_or_default();
+        if let Some(ip) = fingerprint::networks(&interfaces, &rules, |_| None).ip {
+            attributes.insert("unique.network.ip-address".to_owned(), ip.to_string());
+        }
         NodeFacts {
             id: instance.0.clone(),
             name: self.name.clone(),
@@ -333,7 +389,7 @@ impl Config {
             region: self.region.clone(),
             class: self.node_class.clone(),
             pool: self.node_pool.clone(),
-            attributes: fingerprint::attributes(total),
+            attributes,
             meta: self.meta.clone(),
         }
     }

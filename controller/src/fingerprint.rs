@@ -2,9 +2,24 @@
 //!
 //! In: the kernel's word and the files that say what runs here, read once. Out: texts by name. What can't be found out is not there.
 
+mod cpu;
+mod netlink;
+mod network;
+
 use std::{collections::BTreeMap, fs, path::Path};
 
+use herdlet_api_types::manifest::scalar::SIGNALS;
 use herdlet_plan::job::capacity::Room;
+
+pub use cpu::topology;
+pub use netlink::{Interface, interfaces};
+pub use network::{Network, NetworkError, Networks, SPEED, is_link_local, networks, speed_of};
+
+/// The release of Nomad's client as which we behave, and which servers go by. They call back whoever says at least 0.8, and place by it:
+/// services with checks need 1.4, cores by NUMA 1.6.3, schedules and transparent proxies 1.8; what of that we don't do fails by name.
+/// From 1.11 on they would give the node an identity of their own in place of its secret, and renew it; the secret is as good with all
+/// versions, and 1.10 is the last one that needs nothing else.
+pub const NOMAD_VERSION: &str = "1.10.5";
 
 /// Attributes by name, without `attr.`.
 pub type Attributes = BTreeMap<String, String>;
@@ -35,12 +50,61 @@ pub fn attributes(total: Room) -> Attributes {
     set("cpu.totalcompute", told(total.cpu_mhz).map(|mhz| mhz.to_string()));
     set("memory.totalbytes", told(total.memory_mib).map(|mib| (mib * MIB).to_string()));
     set("os.signals", Some(SIGNALS.join(",")));
-    set(
-        "os.cgroups.version",
-        Path::new("/sys/fs/cgroup/cgroup.controllers").exists().then(|| "2".to_owned()),
-    );
+    set("cpu.usablecompute", told(total.cpu_mhz).map(|mhz| mhz.to_string()));
+    if let Some(topology) = topology(0) {
+        set("numa.node.count", Some(topology.nodes.len().to_string()));
+        for node in &topology.nodes {
+            let cores = topology.cores.iter().filter(|core| core.node_id == *node);
+            let cores: Vec<String> = cores.map(|core| core.id.to_string()).collect();
+            set(&format!("numa.node{node}.cores"), Some(cores.join(",")));
+        }
+    }
+    if let Some((mount, version)) = cgroups() {
+        set("unique.cgroup.mountpoint", Some(mount.to_owned()));
+        set("unique.cgroup.version", Some(format!("v{version}")));
+        set("os.cgroups.version", Some(version.to_string()));
+    }
+    set("nomad.version", Some(NOMAD_VERSION.to_owned()));
+    set("nomad.revision", Some(concat!("herdlet-", env!("CARGO_PKG_VERSION")).to_owned()));
     set("nomad.service_discovery", Some("true".to_owned()));
     found
+}
+
+/// Where cgroups are, and their version.
+fn cgroups() -> Option<(&'static str, u8)> {
+    let is_there = |path: &str| Path::new(path).exists();
+    if is_there("/sys/fs/cgroup/cgroup.controllers") {
+        Some(("/sys/fs/cgroup", 2))
+    } else {
+        is_there("/sys/fs/cgroup/cpu").then_some(("/sys/fs/cgroup/cpu", 1))
+    }
+}
+
+/// The disk on which a directory is.
+pub fn storage(dir: &Path) -> Attributes {
+    let mut found = Attributes::new();
+    if let Ok(disk) = rustix::fs::statvfs(dir) {
+        let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize).to_string();
+        found.insert("unique.storage.bytestotal".to_owned(), bytes(disk.f_blocks));
+        found.insert("unique.storage.bytesfree".to_owned(), bytes(disk.f_bavail));
+    }
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let dir = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    if let Some(volume) = volume(&mounts, &dir) {
+        found.insert("unique.storage.volume".to_owned(), volume);
+    }
+    found
+}
+
+/// What is mounted where a directory is. Of two at one place the later covers the earlier.
+fn volume(mounts: &str, dir: &Path) -> Option<String> {
+    let plain = |text: &str| text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\");
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        Some((plain(fields.next()?), plain(fields.next()?)))
+    });
+    let above = mounts.filter(|(_, at)| dir.starts_with(at));
+    above.max_by_key(|(_, at)| Path::new(at).components().count()).map(|(volume, _)| volume)
 }
 
 /// What the machine has; endless where it doesn't tell. Of the disk, the one on which state is kept, it is what is free now, as in
@@ -65,14 +129,8 @@ fn total_compute_mhz() -> u64 {
 /// Of a processor that doesn't tell.
 const FREQUENCY_MHZ: u64 = 1_000;
 
-/// Signals that a task may be sent.
-const SIGNALS: [&str; 14] = [
-    "SIGABRT", "SIGALRM", "SIGCONT", "SIGHUP", "SIGINT", "SIGKILL", "SIGPIPE", "SIGQUIT", "SIGSTOP",
-    "SIGTERM", "SIGTSTP", "SIGUSR1", "SIGUSR2", "SIGWINCH",
-];
-
 /// Processors that this process may use.
-fn cores() -> Option<u64> {
+pub fn cores() -> Option<u64> {
     u64::try_from(std::thread::available_parallelism().ok()?.get()).ok()
 }
 
@@ -133,6 +191,17 @@ mod tests {
         assert_eq!(field(release, '=', "ID").as_deref(), Some("debian"));
         assert_eq!(field(release, '=', "VERSION_ID").as_deref(), Some("12"));
         assert_eq!(field(release, '=', "NOPE"), None);
+    }
+
+    #[test]
+    fn a_directory_is_on_what_is_mounted_nearest_above_it() {
+        let mounts = "rootfs / rootfs rw 0 0\n/dev/sda1 / ext4 rw 0 0\n/dev/sdb /var/lib ext4 rw 0 0\ntmpfs /a\\040b tmpfs rw 0 0\n";
+        let of = |dir: &str| volume(mounts, Path::new(dir));
+        assert_eq!(of("/var/lib/herdlet").as_deref(), Some("/dev/sdb"));
+        assert_eq!(of("/var/library").as_deref(), Some("/dev/sda1"));
+        assert_eq!(of("/a b/c").as_deref(), Some("tmpfs"));
+        assert_eq!(volume("", Path::new("/")), None);
+        assert!(storage(Path::new("/")).contains_key("unique.storage.bytestotal"));
     }
 
     #[test]

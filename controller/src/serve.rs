@@ -66,6 +66,9 @@ pub async fn run_agent(flags: Flags) -> u8 {
         return USAGE;
     }
     logs::tell_panics();
+    for problem in &config.warnings {
+        tracing::warn!("{problem}");
+    }
     match run(config).await {
         Ok(()) => 0,
         Err(error) => {
@@ -235,9 +238,9 @@ fn manifest_rules(config: &Config) -> Drivers {
 }
 
 pub(crate) fn consul(config: &Config) -> anyhow::Result<ConsulConfig> {
-    let token = match &config.consul.token_file {
-        Some(path) => Some(crate::config::read_token(path)?.to_string()),
-        None => None,
+    let token = match (&config.consul.token_file, &config.consul.token) {
+        (Some(path), _) => Some(crate::config::read_token(path)?.to_string()),
+        (None, token) => token.as_ref().map(|token| token.reveal().to_owned()),
     };
     let variable = |name: &str| std::env::var(name).ok();
     let resolved = ConsulConfig::resolve(config.consul.address.as_deref(), token, variable)?;

@@ -85,12 +85,17 @@ fn file(settings: &[Setting], with_sources: bool) -> String {
 
 fn source(setting: &Setting) -> String {
     match setting.source {
-        Source::Flag => format!("--{}", setting.key.replace('_', "-")),
+        Source::Flag => format!("--{}", name_of(setting).replace('_', "-")),
         Source::Environment if setting.key == "log_level" => "the environment".to_owned(),
-        Source::Environment => format!("HERDLET_{}", setting.key.to_uppercase()),
+        Source::Environment => format!("HERDLET_{}", name_of(setting).to_uppercase()),
         Source::File => "config file".to_owned(),
         Source::Default => "default".to_owned(),
     }
+}
+
+/// What the flag and the variable are called.
+fn name_of(setting: &Setting) -> &'static str {
+    setting.key.strip_suffix(".enabled").unwrap_or(setting.key)
 }
 
 #[cfg(test)]
@@ -113,7 +118,7 @@ mod tests {
         let text = anstream::adapter::strip_str(&text).to_string();
         let parsed = config::File::read("written", text.as_bytes()).unwrap();
         assert_eq!(parsed.name.map(|text| text.0).as_deref(), Some("a \"b\""));
-        assert!(!parsed.raw_exec.enabled && parsed.listen.is_none());
+        assert!(parsed.raw_exec.enabled == Some(false) && parsed.listen.is_none());
         assert_eq!(parsed.consul.address.as_deref(), Some("unix:///run/c.sock"));
         assert!(text.starts_with("name: ") && text.contains("# --name\n"), "{text}");
     }

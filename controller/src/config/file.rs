@@ -9,14 +9,17 @@ use std::{
 };
 
 use herdlet_api_types::manifest::{Span, Text};
+use herdlet_plan::limits::DYNAMIC_PORTS;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{ConfigError, HostPort, LogFormat, cgroup_parent_problem, filter_problem};
-use crate::{
-    desired::yaml::{self, Document, Problem, Problems},
-    http::TlsFiles,
+use herdlet_nomad::wire::Secret;
+
+use super::{
+    HostPort, LogFormat, cgroup_parent_problem, cluster, filter_problem,
+    sources::{Language, Sources},
 };
+use crate::{desired::yaml::Problems, http::TlsFiles};
 
 /// What a config file may say.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -34,6 +37,10 @@ pub struct File {
     pub node_pool: Option<Text>,
     /// Its meta.
     pub meta: BTreeMap<String, Text>,
+    /// Servers of the Nomad cluster whose node this is.
+    pub servers: Vec<String>,
+    /// What only such a node needs.
+    pub cluster: cluster::Section,
     /// Where state is kept.
     #[schemars(with = "Option<String>")]
     pub state_dir: Option<PathBuf>,
@@ -117,17 +124,11 @@ pub struct HostVolume {
 }
 
 /// The driver `raw_exec`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawExec {
-    /// Whether it is offered.
-    pub enabled: bool,
-}
-
-impl Default for RawExec {
-    fn default() -> Self {
-        Self { enabled: true }
-    }
+    /// Whether it is offered; by default, but not by a node of a cluster.
+    pub enabled: Option<bool>,
 }
 
 /// The Consul agent of this machine.
@@ -139,6 +140,13 @@ pub struct Consul {
     /// File with our token.
     #[schemars(with = "Option<String>")]
     pub token_file: Option<PathBuf>,
+    /// Our token itself; better in a file.
+    #[schemars(with = "Option<String>")]
+    pub token: Option<Secret>,
+    /// Whether it speaks TLS, where the address doesn't say.
+    pub ssl: bool,
+    /// Whether a node of a cluster looks there for servers where none are named; by default.
+    pub client_auto_join: Option<bool>,
     /// Directory with a file for each service that has a token of its own, named as the service.
     #[schemars(with = "Option<String>")]
     pub service_tokens_dir: Option<PathBuf>,
@@ -217,16 +225,21 @@ impl Reserved {
     /// # Errors
     /// What of the text is no port.
     pub fn ports(&self) -> Result<BTreeSet<u16>, String> {
-        let mut ports = BTreeSet::new();
-        for part in self.reserved_ports.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
-                (Ok(first), Ok(last)) if 0 < first && first <= last => ports.extend(first..=last),
-                _ => return Err(format!("expected ports such as 22,80,8500-8600, found \"{part}\"")),
-            }
-        }
-        Ok(ports)
+        ports(&self.reserved_ports)
     }
+}
+
+/// Ports and ranges of them, separated by commas.
+pub(super) fn ports(text: &str) -> Result<BTreeSet<u16>, String> {
+    let mut ports = BTreeSet::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
+            (Ok(first), Ok(last)) if 0 < first && first <= last => ports.extend(first..=last),
+            _ => return Err(format!("expected ports such as 22,80,8500-8600, found \"{part}\"")),
+        }
+    }
+    Ok(ports)
 }
 
 /// A range of ports, both ends included.
@@ -235,55 +248,37 @@ impl Reserved {
 pub struct PortRange {
     /// The first.
     #[schemars(range(min = 1))]
+    #[serde(default = "first_port")]
     pub min: u16,
     /// The last.
     #[schemars(range(min = 1))]
+    #[serde(default = "last_port")]
     pub max: u16,
 }
 
-impl File {
-    /// The file of that name; one that says nothing where none is named.
-    ///
-    /// # Errors
-    /// When it can't be read, or something is wrong with it.
-    pub(super) fn named(path: Option<&Path>) -> Result<Self, ConfigError> {
-        let Some(path) = path else { return Ok(Self::default()) };
-        let bytes =
-            std::fs::read(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Self::read(&path.display().to_string(), &bytes).map_err(ConfigError::Problems)
-    }
+fn first_port() -> u16 {
+    *DYNAMIC_PORTS.start()
+}
 
-    /// Reads a config.
+fn last_port() -> u16 {
+    *DYNAMIC_PORTS.end()
+}
+
+impl File {
+    /// Reads a config of ours.
     ///
     /// # Errors
     /// Everything that is wrong with it, each with its place.
     pub fn read(source: &str, bytes: &[u8]) -> Result<Self, Problems> {
-        let yaml::Parsed { documents, mut problems } = yaml::parse(source, bytes);
-        let Some(document) = documents.first() else {
-            return if problems.is_empty() { Ok(Self::default()) } else { Err(problems) };
-        };
-        if let Some(second) = documents.get(1) {
-            problems.push(second.problem("", "begins a second document; a config is one"));
-        }
-        problems.append(yaml::check(&document.root(), &yaml::schema_for::<Self>()));
-        if !problems.is_empty() {
-            return Err(problems);
-        }
-        let file: Self = yaml::from_node(&document.root()).map_err(|problem| {
-            let mut problems = Problems::new();
-            problems.push(problem);
-            problems
-        })?;
-        for problem in file.problems(document) {
-            problems.push(problem);
-        }
-        if problems.is_empty() { Ok(file) } else { Err(problems) }
+        let mut sources = Sources::default();
+        sources.add(source, bytes, Language::Yaml);
+        Ok(sources.file()?.file)
     }
 
-    /// What the types can't say.
-    fn problems(&self, document: &Document) -> Vec<Problem> {
+    /// What the types can't say: problems by path.
+    pub(super) fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
-        let mut tell = |path: &str, message: String| problems.push(document.problem(path, message));
+        let mut tell = |path: &str, message: String| problems.push((path.to_owned(), message));
         let paths = [
             ("state_dir", &self.state_dir),
             ("runtime_dir", &self.runtime_dir),
@@ -338,6 +333,17 @@ impl File {
                 tell(&format!("tls.{field}"), message.to_owned());
             }
         }
+        for (at, message) in self.cluster.problems() {
+            tell(&format!("cluster.{at}"), message);
+        }
+        if let Some((field, message)) = self.cluster.tls.problem() {
+            tell(&format!("cluster.tls.{field}"), message.to_owned());
+        }
+        for (index, server) in self.servers.iter().enumerate().filter(|(_, text)| !cluster::is_server(text)) {
+            let message =
+                format!("expected HOST, HOST:PORT or the name of an SRV record, found \"{server}\"");
+            tell(&format!("servers[{index}]"), message);
+        }
         if let Err(message) = self.reserved.ports() {
             tell("reserved.reserved_ports", message);
         }
@@ -360,7 +366,7 @@ impl File {
     }
 }
 
-fn not_absolute(path: &Path) -> Option<String> {
+pub(super) fn not_absolute(path: &Path) -> Option<String> {
     let shown = path.display();
     (!path.is_absolute()).then(|| format!("must be an absolute path, found \"{shown}\""))
 }

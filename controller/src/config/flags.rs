@@ -12,12 +12,33 @@ use crate::telemetry::logs;
 /// What the command line says. Every flag has a variable: `--state-dir` is `HERDLET_STATE_DIR`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct Flags {
-    /// Config file (YAML)
+    /// Config file: herdlet's (YAML), or Nomad's (.hcl, .json) or a directory of those; may be given more than once
     #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    pub config: Vec<PathBuf>,
     /// Name of this node [default: the host name]
     #[arg(long)]
     pub name: Option<String>,
+    /// Be a node of the Nomad cluster with these servers: HOST[:PORT] or the name of an SRV record; may be given more than once
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub servers: Vec<String>,
+    /// Region of this node [default: global]
+    #[arg(long)]
+    pub region: Option<String>,
+    /// Datacenter of this node [default: dc1]
+    #[arg(long)]
+    pub datacenter: Option<String>,
+    /// Class of this node
+    #[arg(long, value_name = "CLASS")]
+    pub node_class: Option<String>,
+    /// Pool of this node [default: default]
+    #[arg(long, value_name = "POOL")]
+    pub node_pool: Option<String>,
+    /// Meta of this node, KEY=VALUE; may be given more than once
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub meta: Vec<String>,
+    /// Offer the driver raw_exec, or don't [default: true, but false as a node of a cluster]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pub raw_exec: Option<bool>,
     /// Where state is kept [default: /var/lib/herdlet as root, else the XDG state directory]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
@@ -61,6 +82,17 @@ impl Flags {
     pub(super) fn or_variables(self, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let path = |name: &str| set(name).map(PathBuf::from);
+        let all = |given: Vec<String>, name: &str| {
+            let split = |value: String| value.split(',').map(|part| part.trim().to_owned()).collect();
+            if given.is_empty() { set(name).map(split).unwrap_or_default() } else { given }
+        };
+        let config = if self.config.is_empty() {
+            set("HERDLET_CONFIG")
+                .map(|value| value.split(':').map(PathBuf::from).collect())
+                .unwrap_or_default()
+        } else {
+            self.config
+        };
         let manifests = if self.manifests.is_empty() {
             set("HERDLET_MANIFESTS")
                 .map(|value| value.split(':').map(PathBuf::from).collect())
@@ -69,8 +101,15 @@ impl Flags {
             self.manifests
         };
         Self {
-            config: self.config.or_else(|| path("HERDLET_CONFIG")),
+            config,
             name: self.name.or_else(|| set("HERDLET_NAME")),
+            servers: all(self.servers, "HERDLET_SERVERS"),
+            region: self.region.or_else(|| set("HERDLET_REGION")),
+            datacenter: self.datacenter.or_else(|| set("HERDLET_DATACENTER")),
+            node_class: self.node_class.or_else(|| set("HERDLET_NODE_CLASS")),
+            node_pool: self.node_pool.or_else(|| set("HERDLET_NODE_POOL")),
+            meta: all(self.meta, "HERDLET_META"),
+            raw_exec: self.raw_exec.or_else(|| set("HERDLET_RAW_EXEC")?.parse().ok()),
             state_dir: self.state_dir.or_else(|| path("HERDLET_STATE_DIR")),
             runtime_dir: self.runtime_dir.or_else(|| path("HERDLET_RUNTIME_DIR")),
             socket: self.socket.or_else(|| path("HERDLET_SOCKET")),
@@ -86,16 +125,21 @@ impl Flags {
         }
     }
 
+    /// Names and values of the node's meta.
+    pub(super) fn meta(&self) -> Result<Vec<(String, String)>, ConfigError> {
+        let pair = |text: &String| {
+            let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+            let why = || format!("expected KEY=VALUE, found \"{text}\"");
+            let (key, value) = pair.ok_or_else(|| ConfigError::Flag { flag: "meta", why: why() })?;
+            Ok((key.to_owned(), value.to_owned()))
+        };
+        self.meta.iter().map(pair).collect()
+    }
+
     /// Paths that people type are meant from where they stand.
     pub(super) fn with_absolute_paths(mut self) -> Result<Self, ConfigError> {
-        let own = [
-            &mut self.state_dir,
-            &mut self.runtime_dir,
-            &mut self.socket,
-            &mut self.token_file,
-            &mut self.config,
-        ];
-        for path in own.into_iter().flatten().chain(&mut self.manifests) {
+        let own = [&mut self.state_dir, &mut self.runtime_dir, &mut self.socket, &mut self.token_file];
+        for path in own.into_iter().flatten().chain(&mut self.manifests).chain(&mut self.config) {
             *path = std::path::absolute(&*path)
                 .map_err(|source| ConfigError::Path { path: path.clone(), source })?;
         }

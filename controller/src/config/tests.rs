@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use super::*;
+use super::{sources::Language, *};
 
 fn surroundings<'a>(root: bool, variable: &'a dyn Fn(&str) -> Option<String>) -> Surroundings<'a> {
     Surroundings { variable, root, host_name: "box" }
@@ -21,7 +21,7 @@ fn read(text: &str) -> Result<File, String> {
 #[test]
 fn the_sample_is_valid_and_says_the_defaults() {
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/herdlet.yaml");
-    let flags = Flags { config: Some(sample.clone()), ..Flags::default() };
+    let flags = Flags { config: vec![sample.clone()], ..Flags::default() };
     assert_eq!(load(flags, true, &[]).unwrap(), load(Flags::default(), true, &[]).unwrap());
     // What is commented out is valid too.
     let text = fs::read_to_string(sample).unwrap();
@@ -54,7 +54,7 @@ fn a_flag_comes_before_its_variable_and_that_before_the_file() {
         "name: file\nstate_dir: /file\nmanifests: [/file]\nlog_level: debug\nhost_ip: 10.0.0.1\n",
     )
     .unwrap();
-    let flags = Flags { config: Some(path), ..Flags::default() };
+    let flags = Flags { config: vec![path], ..Flags::default() };
     let config = load(flags.clone(), true, &[]).unwrap();
     assert_eq!((config.name.as_str(), config.state_dir.as_path()), ("file", Path::new("/file")));
     let variables = [
@@ -141,7 +141,7 @@ fn wrong_flags_are_told_by_name() {
     ] {
         assert!(text.contains(flag), "{text}");
     }
-    let missing = with(|flags| flags.config = Some("/does/not/exist.yaml".into()));
+    let missing = with(|flags| flags.config = vec!["/does/not/exist.yaml".into()]);
     assert!(missing.contains("read the config /does/not/exist.yaml"), "{missing}");
 }
 
@@ -203,8 +203,11 @@ fn a_token_is_the_first_line_of_its_file() {
 
 #[test]
 fn volumes_and_facts_reach_the_planner() {
-    let file = read("meta: {rack: 017, on: yes}\nhost_volumes: [{name: certs, path: /etc/ssl, read_only: true}]\nmax_kill_timeout: 5m").unwrap();
-    let config = Config::merge(Flags::default(), file, &surroundings(true, &|_| None)).unwrap();
+    let text = "meta: {rack: 017, on: yes}\nhost_volumes: [{name: certs, path: /etc/ssl, read_only: true}]\nmax_kill_timeout: 5m";
+    let mut sources = Sources::default();
+    sources.add("agent.yaml", text.as_bytes(), Language::Yaml);
+    let loaded = sources.file().unwrap();
+    let config = Config::merge(Flags::default(), loaded, &surroundings(true, &|_| None)).unwrap();
     let instance = InstanceId("0123456789abcdef".to_owned());
     assert_eq!(config.node_facts(&instance, Room::ENDLESS).meta["rack"], "017");
     assert_eq!(config.node_facts(&instance, Room::ENDLESS).meta["on"], "yes");
@@ -220,5 +223,78 @@ fn a_view_leaves_out_no_key() {
     for key in schema["properties"].as_object().unwrap().keys() {
         let is_shown = shown.iter().any(|setting| setting.key.split('.').next() == Some(key));
         assert!(is_shown, "{key}");
+    }
+}
+
+#[test]
+fn servers_make_a_node_of_a_cluster() {
+    let alone = load(Flags::default(), true, &[]).unwrap();
+    assert!(alone.cluster.is_none());
+    assert_eq!(alone.raw_exec, Availability::Enabled);
+    let servers = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let flags = Flags {
+        servers: servers(&["10.0.0.1", "[2001:db8::1]:4747", "_nomad._tcp.example.org"]),
+        region: Some("eu".to_owned()),
+        meta: vec!["rack=17".to_owned(), "a=b=c".to_owned()],
+        ..Flags::default()
+    };
+    let variables = [("HERDLET_REGION", "us"), ("HERDLET_NODE_CLASS", "edge"), ("HERDLET_META", "x=1")];
+    let config = load(flags.clone(), true, &variables).unwrap();
+    let cluster = config.cluster.unwrap();
+    assert_eq!(cluster.servers, flags.servers);
+    assert_eq!((config.region.as_str(), config.node_class.as_str()), ("eu", "edge"));
+    assert_eq!(
+        (config.meta["rack"].as_str(), config.meta["a"].as_str(), config.meta.len()),
+        ("17", "b=c", 2)
+    );
+    assert_eq!(config.raw_exec, Availability::Disabled);
+    let config = load(Flags { raw_exec: Some(true), ..flags.clone() }, true, &[]).unwrap();
+    assert_eq!(config.raw_exec, Availability::Enabled);
+
+    // The API is for whoever has a token of the cluster's.
+    let flags = Flags { listen: Some("127.0.0.1:4646".to_owned()), ..flags };
+    let config = load(flags.clone(), true, &[]).unwrap();
+    assert_eq!((config.listen, config.cluster.unwrap().http.to_string().as_str()), (None, "127.0.0.1:4646"));
+
+    let config = load(Flags::default(), true, &[("HERDLET_SERVERS", "a, b:1")]).unwrap();
+    assert_eq!(config.cluster.unwrap().servers, servers(&["a", "b:1"]));
+    for (flags, expected) in [
+        (
+            Flags { servers: servers(&["http://a"]), ..Flags::default() },
+            "--servers: expected HOST, HOST:PORT",
+        ),
+        (Flags { meta: servers(&["a"]), ..Flags::default() }, "--meta: expected KEY=VALUE, found \"a\""),
+    ] {
+        let error = load(flags, true, &[]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_cluster_is_in_our_own_files_too() {
+    let text = "servers: [10.0.0.1]\nraw_exec: {enabled: true}\ncluster:\n  network_interface: eth0\n  http_port: 5646\n  \
+                host_networks: [{name: private, cidr: 10.0.0.0/8}]\n  tls: {rpc: true, ca_file: /a, cert_file: /b, key_file: /c}\n";
+    let file = read(text).unwrap();
+    assert_eq!(file.servers, ["10.0.0.1"]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.yaml");
+    fs::write(&path, text).unwrap();
+    let flags = Flags { config: vec![path], ..Flags::default() };
+    let cluster = load(flags.clone(), true, &[]).unwrap().cluster.unwrap();
+    assert_eq!((cluster.http.port, cluster.network.host_networks.len()), (5_646, 1));
+    assert!(cluster.tls.is_some() && cluster.http_tls.is_none());
+    let shown = view::settings(flags, &surroundings(true, &|_| None)).unwrap();
+    let of = |key: &str| shown.iter().find(|setting| setting.key == key).unwrap();
+    assert_eq!((of("servers").source, of("cluster.http_port").source), (Source::File, Source::File));
+    assert_eq!(of("cluster.retry_interval").source, Source::Default);
+    let problems = read("cluster: {bind_addr: x, moved_from: a, tls: {rpc: true}, host_networks: [{name: default}]}\nservers: [a b]\n").unwrap_err();
+    for expected in [
+        "cluster.bind_addr: expected an IP address",
+        "cluster.moved_from: must be an absolute path",
+        "cluster.tls.cert_file: is missing: TLS needs it",
+        "cluster.host_networks[0].name: must be a name other than default",
+        "servers[0]: expected HOST, HOST:PORT or the name of an SRV record",
+    ] {
+        assert!(problems.contains(expected), "{expected} in\n{problems}");
     }
 }

@@ -5,8 +5,10 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{Config, ConfigError, File, Flags, LogFormat, Surroundings};
+use super::{Config, ConfigError, Flags, LogFormat, Surroundings, sources::Sources};
 use crate::{desired::yaml, instance::Availability};
+
+mod cluster;
 
 /// Who said something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -41,8 +43,8 @@ pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Set
     let given = said(&flags);
     let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
     let with_variables = said(&flags);
-    let written = flags.config.as_ref().and_then(|path| as_written(&std::fs::read(path).ok()?));
-    let file = File::named(flags.config.as_deref())?;
+    let loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
+    let written = loaded.tree.as_deref().and_then(as_written);
     let source = |key: &str| {
         let pointer = format!("/{}", key.replace('.', "/"));
         match key {
@@ -59,9 +61,9 @@ pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Set
         }
     };
     // Without an address there is nobody to send a token to, but somebody who set one wants to see it.
-    let token_file = flags.token_file.clone().or_else(|| file.token_file.clone());
-    let reserved_ports = Some(file.reserved.reserved_ports.clone()).filter(|ports| !ports.is_empty());
-    let config = Config::merge(flags, file, surroundings)?;
+    let token_file = flags.token_file.clone().or_else(|| loaded.file.token_file.clone());
+    let reserved_ports = Some(loaded.file.reserved.reserved_ports.clone()).filter(|ports| !ports.is_empty());
+    let config = Config::merge(flags, loaded, surroundings)?;
     let setting = |(key, value): (&'static str, Value)| Setting { key, value, source: source(key) };
     let mut settings: Vec<Setting> = values(&config).into_iter().map(setting).collect();
     for (key, value) in
@@ -79,6 +81,13 @@ fn said(flags: &Flags) -> Map<String, Value> {
     let Flags {
         config: _,
         name,
+        servers,
+        region,
+        datacenter,
+        node_class,
+        node_pool,
+        meta,
+        raw_exec,
         state_dir,
         runtime_dir,
         socket,
@@ -93,7 +102,9 @@ fn said(flags: &Flags) -> Map<String, Value> {
         log_format,
     } = flags;
     let all = json!({
-        "name": name, "state_dir": state_dir, "runtime_dir": runtime_dir, "socket": socket, "listen": listen,
+        "name": name, "servers": (!servers.is_empty()).then_some(servers), "region": region, "datacenter": datacenter,
+        "node_class": node_class, "node_pool": node_pool, "meta": (!meta.is_empty()).then_some(meta),
+        "raw_exec.enabled": raw_exec, "state_dir": state_dir, "runtime_dir": runtime_dir, "socket": socket, "listen": listen,
         "token_file": token_file, "metrics_listen": metrics_listen, "dns_listen": dns_listen,
         "cgroup_parent": cgroup_parent, "host_ip": host_ip,
         "manifests": (!manifests.is_empty()).then_some(manifests),
@@ -103,9 +114,9 @@ fn said(flags: &Flags) -> Map<String, Value> {
     all.into_iter().filter(|(_, value)| !value.is_null()).collect()
 }
 
-/// A file that has been read without a problem, as data.
-fn as_written(bytes: &[u8]) -> Option<Value> {
-    yaml::from_node(&yaml::parse("", bytes).documents.first()?.root()).ok()
+/// Files that have been read without a problem, as data.
+fn as_written(tree: &yaml::Node) -> Option<Value> {
+    yaml::from_node(&yaml::Place { source: "", path: String::new(), node: tree }).ok()
 }
 
 /// What a config comes to, by the names of the file.
@@ -116,13 +127,14 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
     let total = config.total();
     // What the machine does not tell is without end.
     let told = |amount: u64| (amount != u64::MAX).then_some(amount);
-    Vec::from([
+    let mut all = Vec::from([
         ("name", json!(config.name)),
         ("datacenter", json!(config.datacenter)),
         ("region", json!(config.region)),
         ("node_class", json!((!config.node_class.is_empty()).then_some(&config.node_class))),
         ("node_pool", json!(config.node_pool)),
         ("meta", json!(config.meta)),
+        ("servers", json!(config.cluster.as_ref().map(|cluster| &cluster.servers))),
         ("state_dir", json!(config.state_dir)),
         ("runtime_dir", json!(config.runtime_parent)),
         ("socket", json!(config.socket)),
@@ -156,6 +168,9 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("host_volumes", config.host_volumes.iter().map(volume).collect()),
         ("consul.address", json!(config.consul.address)),
         ("consul.token_file", json!(config.consul.token_file)),
+        ("consul.token", json!(config.consul.token.as_ref().map(|_| "(not shown)"))),
+        ("consul.ssl", json!(config.consul.ssl)),
+        ("consul.client_auto_join", json!(config.consul.client_auto_join.unwrap_or(true))),
         ("consul.service_tokens_dir", json!(config.consul.service_tokens_dir)),
         ("telemetry.publish_allocation_metrics", json!(config.publish_allocation_metrics)),
         ("log_level", json!(config.log_level)),
@@ -166,5 +181,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
                 LogFormat::Json => "json",
             }),
         ),
-    ])
+    ]);
+    all.extend(cluster::values(config.cluster.as_ref()));
+    all
 }

@@ -18,7 +18,9 @@ mod consul;
 pub use built_in::BuiltIn;
 #[cfg(any(test, fuzzing))]
 pub(crate) use consul::feed_consul;
-pub use consul::{Consul, ConsulConfig, ConsulConfigError, ServiceCounts, check_service_token};
+pub use consul::{
+    Consul, ConsulConfig, ConsulConfigError, ConsulError, ConsulReader, ServiceCounts, check_service_token,
+};
 
 use crate::drivers::{
     checks::CheckReport,

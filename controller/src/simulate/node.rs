@@ -132,7 +132,7 @@ impl Ground {
         let mut attributes: std::collections::BTreeMap<String, String> =
             drivers.values().flat_map(|info| info.attributes.clone()).collect();
         let own = [
-            ("nomad.version", crate::node::NOMAD_VERSION),
+            ("nomad.version", crate::fingerprint::NOMAD_VERSION),
             ("kernel.name", "linux"),
             ("cpu.arch", "amd64"),
             ("simulated", "true"),

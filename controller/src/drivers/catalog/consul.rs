@@ -26,6 +26,7 @@ mod entry;
 mod fed;
 mod held;
 mod listing;
+mod reader;
 mod tokens;
 mod watching;
 
@@ -33,6 +34,7 @@ pub use config::{ConsulConfig, ConsulConfigError};
 #[cfg(any(test, fuzzing))]
 pub(crate) use fed::feed as feed_consul;
 pub use held::ServiceCounts;
+pub use reader::ConsulReader;
 pub use tokens::check_service_token;
 
 use self::{
