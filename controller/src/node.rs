@@ -17,6 +17,7 @@ pub mod consul;
 pub mod describe;
 pub mod join;
 pub mod limit;
+pub mod member;
 pub mod meta;
 pub mod moving;
 pub mod placed;

@@ -40,6 +40,7 @@ use crate::{
     gc::Collector,
     http::{self, Evaluations, Facts, Limits, Listener, Shared, Tls, Token, Vitals},
     instance::{Availability, Instance, Options},
+    node::member::{Joined, Member},
     planner::Input,
     requests::Requests,
     state_db::{StateDb, StateDir},
@@ -86,6 +87,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let dir = StateDir::claim(&config.state_dir)?;
     let id = dir.instance().clone();
     let _alone = dir.claim_runtime(&config.paths(&id).runtime)?;
+    let member = Member::of(&config, &consul)?;
     let instance = Instance::open(Options {
         instance: id.clone(),
         paths: config.paths(&id),
@@ -99,7 +101,10 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let state = StateDb::open(dir, &instance.paths, agent::now()).context("open the state database")?;
     let total = config.total();
     let room = (total, config.reserved);
-    let node = config.node_facts(&id, total);
+    let mut node = config.node_facts(&id, total);
+    if let Some(member) = &member {
+        member.id().clone_into(&mut node.id);
+    }
     let facts = Facts {
         node: node.clone(),
         instance: id.0.clone(),
@@ -121,6 +126,18 @@ async fn run(config: Config) -> anyhow::Result<()> {
         notes: telemetry.sink(),
     })
     .await?;
+    let joined = match member {
+        Some(member) => {
+            let drivers = manifest_rules(&config);
+            Some(
+                member
+                    .join(&config, &mut agent, drivers, Arc::new(NotServed))
+                    .await
+                    .context("join the cluster")?,
+            )
+        }
+        None => None,
+    };
     let stop = crate::run::interrupted();
     tokio::pin!(stop);
     let folders = folders(&config, &agent);
@@ -144,6 +161,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         folders: problems,
         tls: doors.tls.clone(),
         consul: Arc::clone(&agent.context.services.catalogs.consul),
+        joined,
     }
     .vitals();
     let shared = shared(&config, &agent, facts, vitals, scrape, Arc::clone(&collector), closing.clone());
@@ -255,12 +273,13 @@ struct Sources {
     folders: Vec<Arc<FolderStatus>>,
     tls: Option<Arc<Tls>>,
     consul: Arc<Consul>,
+    joined: Option<Joined>,
 }
 
 impl Sources {
     /// They are asked anew for each answer.
     fn vitals(self) -> impl Fn() -> Vitals + Send + Sync + 'static {
-        let Self { readiness, requests, orphans, folders, tls, consul } = self;
+        let Self { readiness, requests, orphans, folders, tls, consul, joined } = self;
         move || {
             let degraded = requests.degraded();
             let degraded =
@@ -273,7 +292,10 @@ impl Sources {
             });
             let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
             let of_tls = tls.iter().flat_map(|tls| tls.warnings(agent::now().wall));
-            let warnings = of_tls.chain(consul.trouble(agent::now().wall)).collect();
+            let warnings = of_tls
+                .chain(consul.trouble(agent::now().wall))
+                .chain(joined.as_ref().and_then(Joined::warning))
+                .collect();
             Vitals { not_ready: readiness.why_not(), degraded, warnings, manifest_problems }
         }
     }
@@ -429,4 +451,26 @@ fn describe(isolation: &Isolation) -> String {
 fn comma_list(ports: &BTreeSet<u16>) -> String {
     let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
     ports.join(",")
+}
+
+struct NotServed;
+
+impl herdlet_rpc::Service for NotServed {
+    async fn call(
+        &self,
+        _: &herdlet_rpc::serve::Peer,
+        _: herdlet_rpc::serve::Call,
+    ) -> Result<Vec<u8>, herdlet_rpc::error::Refusal> {
+        Err(herdlet_rpc::error::Refusal::UnknownService)
+    }
+    fn streams(&self, _: &str) -> bool {
+        false
+    }
+    async fn stream(
+        &self,
+        _: &herdlet_rpc::serve::Peer,
+        _: String,
+        _: &mut herdlet_rpc::framed::Framed<Box<dyn herdlet_rpc::mux::Io>>,
+    ) {
+    }
 }

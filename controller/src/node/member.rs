@@ -1,0 +1,196 @@
+//! This machine as a node of a cluster: who it is before its agent starts, and what lives beside the agent afterwards.
+//!
+//! In: the config. Out: an identity, a description that is kept true, servers that are found, and a session with them. Where the node was
+//! Nomad's before, its client is kept away as long as this lives.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::Context as _;
+use herdlet_nomad::{
+    session::{self, Contact, Session},
+    wire::Secret,
+};
+use herdlet_plan::job::capacity::Room;
+use herdlet_rpc::{
+    Service,
+    pool::{Chance, Pool},
+};
+use herdlet_runtime::off_thread;
+use tokio::sync::{broadcast::error::RecvError, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    describe::{self, Describer},
+    join::join,
+    moving::{self, Moved},
+    servers,
+};
+use crate::{
+    agent::Agent,
+    config::{Cluster, Config},
+    desired::manifests::Drivers,
+    drivers::catalog::{ConsulConfig, ConsulReader},
+    durable,
+    publish::ReadModel,
+};
+
+/// The file with the identity that servers have signed (1.11 and later), in the node's directory.
+const SIGNED: &str = "signed-identity";
+
+/// A node that is not with its servers yet.
+pub struct Member {
+    cluster: Cluster,
+    region: String,
+    dir: PathBuf,
+    moved: Moved,
+    consul: Option<Arc<ConsulReader>>,
+}
+
+impl Member {
+    /// The node that the config makes of this machine; none where it stands alone. To be called while the state directory is held, and
+    /// before anything is started.
+    ///
+    /// # Errors
+    /// When who it is can't be read or kept, or Nomad's client runs on it or has left work.
+    pub fn of(config: &Config, consul: &ConsulConfig) -> anyhow::Result<Option<Self>> {
+        let Some(cluster) = config.cluster.clone() else { return Ok(None) };
+        let dir = config.state_dir.join("node");
+        let moved = moving::identity(&dir, cluster.moved_from.as_deref())?;
+        let consul = ConsulReader::new(consul).context("ask Consul")?;
+        Ok(Some(Self { cluster, region: config.region.clone(), dir, moved, consul: Some(Arc::new(consul)) }))
+    }
+
+    /// The node's id.
+    pub fn id(&self) -> &str {
+        self.moved.identity.id.as_str()
+    }
+
+    /// Joins: from now on servers are heard. What they call on this node is `service`; jobs may use `drivers`.
+    ///
+    /// # Errors
+    /// When certificates, tokens or meta can't be read.
+    pub async fn join<S: Service>(
+        self,
+        config: &Config,
+        agent: &mut Agent,
+        drivers: Drivers,
+        service: Arc<S>,
+    ) -> anyhow::Result<Joined> {
+        let Self { cluster, region, dir, moved, consul } = self;
+        let Moved { identity, .. } = &moved;
+        let network = servers::network(&cluster, &region).context("read the certificates for servers")?;
+        let found = describe::drivers(&agent.context.drivers, &cluster).await;
+        let describer = Describer::start(config, &cluster, found, consul.as_deref()).await?;
+        let pool = Arc::new(Pool::new(service, region.clone(), Vec::new(), network, Chance::new()));
+        let options = session::Options {
+            region,
+            introduction: cluster.introduction(&config.state_dir, &|name| std::env::var(name).ok())?,
+            signed: signed(&dir)?,
+            ..session::Options::default()
+        };
+        let session = Session::new(Arc::clone(&pool), identity.clone(), describer.watch(), options);
+        let joined = Joined { contact: session.contact(), describer: describer.clone() };
+        agent.watch(keep_signed(session.signed(), dir));
+        agent.watch({
+            let (contact, consul) = (session.contact(), consul.clone());
+            async move {
+                if let Err(error) =
+                    servers::follow(pool, contact, cluster, consul, CancellationToken::new()).await
+                {
+                    tracing::error!("failed to {error}; start the agent again to look for more");
+                }
+            }
+        });
+        agent.watch(reserve(describer.clone(), Arc::clone(&agent.model)));
+        agent.watch({
+            let registry = agent.context.drivers.clone();
+            async move {
+                // Nomad's client stays away as long as this lives.
+                let _moved = moved;
+                describer.follow(consul.as_deref(), &registry, CancellationToken::new()).await;
+            }
+        });
+        join(agent, session, drivers);
+        Ok(joined)
+    }
+}
+
+/// A node with its servers.
+#[derive(Clone)]
+pub struct Joined {
+    /// How it stands with them.
+    pub contact: watch::Receiver<Contact>,
+    /// What is told of it.
+    pub describer: Describer,
+}
+
+impl Joined {
+    /// What people should know of it; nothing while all is well.
+    pub fn warning(&self) -> Option<String> {
+        let contact = self.contact.borrow();
+        let running = "what runs goes on, and nothing new comes";
+        if contact.disbelieved.is_some() {
+            return Some(
+                "the servers tell of an older state than before, as after a restore; it is believed once it has lasted".to_owned(),
+            );
+        }
+        if contact.is_in_reach {
+            return (!contact.has_leader).then(|| format!("the cluster has no leader: {running}"));
+        }
+        Some(match contact.last {
+            None => format!("no server of the cluster has answered yet: {running}"),
+            Some(heard) => {
+                let ago = heard.at.elapsed().as_secs();
+                format!("no server of the cluster answers, the last did {ago} s ago: {running}")
+            }
+        })
+    }
+}
+
+/// What local manifests want of this machine is kept from servers' jobs.
+async fn reserve(describer: Describer, model: Arc<ReadModel>) {
+    let mut changes = model.changes();
+    loop {
+        let mut room = Room::default();
+        let mut ports = BTreeSet::new();
+        for job in model.jobs() {
+            for group in &job.job.groups {
+                let wanted = job.wanted(group);
+                room = room.plus(Room::of(group).times(u64::from(wanted)));
+                ports.extend(group.fixed_ports().filter(|_| wanted > 0));
+            }
+        }
+        describer.set_reserved(room, ports);
+        if changes.recv().await == Err(RecvError::Closed) {
+            return;
+        }
+    }
+}
+
+/// The identity that servers have signed for an agent before this one.
+fn signed(dir: &Path) -> anyhow::Result<Secret> {
+    let path = dir.join(SIGNED);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(Secret::from(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Secret::default()),
+        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+    }
+}
+
+async fn keep_signed(mut signed: watch::Receiver<Secret>, dir: PathBuf) {
+    while signed.changed().await.is_ok() {
+        let (path, token) = (dir.join(SIGNED), signed.borrow_and_update().clone());
+        let kept = off_thread(move || match token.is_empty() {
+            true => durable::remove(&path),
+            false => durable::write(&path, token.reveal().as_bytes()),
+        });
+        if let Ok(Err(error)) = kept.await {
+            tracing::warn!(%error, "failed to keep the identity that servers have signed; they sign another one");
+        }
+    }
+}
