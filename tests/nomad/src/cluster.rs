@@ -300,9 +300,10 @@ impl Inner {
     pub(crate) fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (done, index) = {
             let mut state = lock(&self.state);
+            let before = state.index;
             let done = change(&mut state);
-            // Without a leader nothing is decided.
-            if self.leader.borrow().is_some() {
+            // Without a leader nothing is decided, and most heartbeats change nothing.
+            if state.index != before && self.leader.borrow().is_some() {
                 state.evaluate(Instant::now());
             }
             (done, state.index)

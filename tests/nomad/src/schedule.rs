@@ -116,13 +116,7 @@ impl State {
 
     /// Of allocations that are wanted, those of a job for which `is_so`.
     fn running(&self, key: &Key, is_so: impl Fn(&Allocation) -> bool) -> Vec<AllocId> {
-        let is_of = |alloc: &&Allocation| {
-            alloc.job_id == key.1
-                && alloc.namespace == key.0
-                && alloc.desired_status == DesiredStatus::Run
-                && is_so(alloc)
-        };
-        self.allocs.values().filter(is_of).map(|alloc| alloc.id.clone()).collect()
+        self.wanted(key).filter(|alloc| is_so(alloc)).map(|alloc| alloc.id.clone()).collect()
     }
 
     pub(crate) fn stop(&mut self, id: &AllocId, why: &str) {
@@ -173,7 +167,7 @@ impl State {
                     self.stop(&id, MIGRATES);
                 }
             }
-            let wanted = Wanted { index, previous: Some(id), ..self.wanted(key, job) };
+            let wanted = Wanted { index, previous: Some(id), ..self.new_one(key, job) };
             if self.place_one(job, group, wanted).is_some() {
                 taken.insert(index);
             }
@@ -184,14 +178,14 @@ impl State {
         }
         for index in (0..count).filter(|index| !taken.contains(index)) {
             let previous = self.last_of(key, group, index);
-            let wanted = Wanted { index, previous, ..self.wanted(key, job) };
+            let wanted = Wanted { index, previous, ..self.new_one(key, job) };
             if self.place_one(job, group, wanted).is_none() {
                 break;
             }
         }
     }
 
-    fn wanted(&self, key: &Key, job: &Stored) -> Wanted {
+    fn new_one(&self, key: &Key, job: &Stored) -> Wanted {
         let deployment = self.deployments.get(key);
         let deployment = deployment.filter(|it| it.version == job.version && it.status == "running");
         Wanted { deployment: deployment.map(|it| it.id.clone()).unwrap_or_default(), ..Wanted::default() }
@@ -243,7 +237,7 @@ impl State {
 
     /// What runs by an older version is changed in place, or makes room for what replaces it, as many at a time as the job wants.
     fn renew(&mut self, key: &Key, job: &Stored, group: &Group) {
-        let deployment = self.wanted(key, job).deployment;
+        let deployment = self.new_one(key, job).deployment;
         let live = self.running(key, |alloc| alloc.task_group == group.name && !is_over(alloc));
         let live: Vec<_> = live.iter().filter_map(|id| self.allocs.get(id)).cloned().collect();
         let is_old = |alloc: &&Allocation| alloc.job.version() != job.version;
@@ -303,7 +297,7 @@ impl State {
         let feasible = self.feasible(&job.spec, group).filter(|node| self.has_room(node, group));
         let nodes: Vec<_> = feasible.map(|node| node.id.clone()).filter(|id| !had.contains(id)).collect();
         for node in nodes {
-            self.place_one(job, group, Wanted { node: Some(node), ..self.wanted(key, job) });
+            self.place_one(job, group, Wanted { node: Some(node), ..self.new_one(key, job) });
         }
     }
 

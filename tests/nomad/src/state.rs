@@ -53,6 +53,8 @@ pub struct State {
     /// Identities that nodes were given, the newest of each (1.11 and later). Where they are taken away nodes have to get others.
     pub signed: BTreeMap<NodeId, Secret>,
     by_node: BTreeMap<NodeId, BTreeSet<AllocId>>,
+    /// Of each job those that are to run.
+    wanted: BTreeMap<Key, BTreeSet<AllocId>>,
     /// When an allocation of a node was forgotten last.
     collected: BTreeMap<NodeId, u64>,
     made: u64,
@@ -89,6 +91,7 @@ impl Default for State {
             huge: BTreeSet::new(),
             most: usize::MAX,
             by_node: BTreeMap::new(),
+            wanted: BTreeMap::new(),
             collected: BTreeMap::new(),
             made: 0,
         }
@@ -219,6 +222,11 @@ impl State {
         !late.is_empty()
     }
 
+    /// Allocations of a job that are to run.
+    pub(crate) fn wanted(&self, key: &Key) -> impl Iterator<Item = &Allocation> {
+        self.wanted.get(key).into_iter().flatten().filter_map(|id| self.allocs.get(id))
+    }
+
     /// Allocations of a node.
     pub fn of<'a>(&'a self, node: &NodeId) -> impl Iterator<Item = &'a Allocation> {
         let ids = self.by_node.get(node).into_iter().flatten();
@@ -269,6 +277,7 @@ impl State {
 
     pub(crate) fn add(&mut self, alloc: Allocation) {
         self.by_node.entry(alloc.node_id.clone()).or_default().insert(alloc.id.clone());
+        self.wanted.entry(key_of(&alloc)).or_default().insert(alloc.id.clone());
         self.allocs.insert(alloc.id.clone(), alloc);
     }
 
@@ -301,6 +310,12 @@ impl State {
         if let Some(alloc) = self.allocs.get_mut(id) {
             change(alloc);
             (alloc.modify_index, alloc.alloc_modify_index) = (index, index);
+            let wanted = self.wanted.entry(key_of(alloc)).or_default();
+            if alloc.desired_status == DesiredStatus::Run {
+                wanted.insert(id.clone());
+            } else {
+                wanted.remove(id);
+            }
         }
     }
 
@@ -311,6 +326,7 @@ impl State {
             && let Some(ids) = self.by_node.get_mut(&alloc.node_id)
         {
             ids.remove(id);
+            self.wanted.entry(key_of(&alloc)).or_default().remove(id);
             self.collected.insert(alloc.node_id, self.alloc_index);
         }
     }
@@ -323,6 +339,7 @@ impl State {
             && let Some(ids) = self.by_node.get_mut(&alloc.node_id)
         {
             ids.remove(id);
+            self.wanted.entry(key_of(&alloc)).or_default().remove(id);
         }
     }
 
@@ -383,6 +400,10 @@ impl State {
             node.modify_index = index;
         }
     }
+}
+
+fn key_of(alloc: &Allocation) -> Key {
+    (alloc.namespace.clone(), alloc.job_id.clone())
 }
 
 /// For how long an allocation outlives that its node is out of reach; none: it doesn't. `any`: of whatever job, for a day.
