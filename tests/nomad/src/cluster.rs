@@ -9,11 +9,16 @@ use std::{
     time::Duration,
 };
 
-use herdlet_nomad::wire::{AllocId, Allocation, ClientStatus, DesiredStatus, NodeId, NodeStatus};
+use herdlet_nomad::wire::{AllocId, Allocation, ClientStatus, DesiredStatus, NodeId, NodeStatus, Secret};
+use herdlet_rpc::{
+    codec::{self, Value},
+    mux::Mux,
+};
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
     faults::{Fault, Faults},
+    schedule::Key,
     server::Server,
     state::{State, job},
 };
@@ -31,6 +36,10 @@ pub struct Settings {
     pub outlive: bool,
     /// Tokens are asked for as from 1.11 on; else as up to 1.4.
     pub tokens: bool,
+    /// Nodes and allocations get identities that servers have signed, as from 1.11 on.
+    pub signs: bool,
+    /// Only nodes that show this may join; empty: all.
+    pub introduction: Secret,
     /// How long updates are gathered.
     pub gather: Duration,
     /// How long a call waits for a leader.
@@ -46,6 +55,8 @@ impl Default for Settings {
             grace: seconds(10),
             outlive: false,
             tokens: false,
+            signs: false,
+            introduction: Secret::default(),
             gather: Duration::from_millis(50),
             hold: seconds(5),
         }
@@ -81,6 +92,11 @@ pub(crate) struct Inner {
     pub(crate) frozen: Mutex<BTreeMap<usize, State>>,
     pub(crate) down: watch::Sender<Vec<bool>>,
     pub(crate) hung: watch::Sender<Vec<bool>>,
+    /// Over which connection each node can be called.
+    pub(crate) connections: Mutex<BTreeMap<NodeId, Mux>>,
+    /// What is answered to calls of methods that have no meaning here.
+    pub(crate) answers: Mutex<BTreeMap<String, Vec<u8>>>,
+    pub(crate) asked: Mutex<BTreeMap<String, Vec<Value>>>,
     faults: Mutex<Faults>,
     seen: Mutex<Vec<Seen>>,
     is_quiet: AtomicBool,
@@ -94,11 +110,14 @@ impl Cluster {
             addresses: Mutex::new((0..settings.servers).map(|server| format!("s{server}:4647")).collect()),
             down: watch::Sender::new(vec![false; settings.servers]),
             hung: watch::Sender::new(vec![false; settings.servers]),
+            state: Mutex::new(State::new(settings.signs)),
             settings,
-            state: Mutex::default(),
             index: watch::Sender::new(1),
             leader: watch::Sender::new(Some(0)),
             frozen: Mutex::default(),
+            connections: Mutex::default(),
+            answers: Mutex::default(),
+            asked: Mutex::default(),
             faults: Mutex::default(),
             seen: Mutex::default(),
             is_quiet: AtomicBool::new(false),
@@ -153,6 +172,22 @@ impl Cluster {
         lock(&self.0.faults).add(method, times, fault);
     }
 
+    /// Calls of a method are answered so, whatever they ask: for `ACL.ResolveToken`, `ACL.GetPolicies`, `CSIVolume.Claim` and such.
+    ///
+    /// # Errors
+    /// When it is no message.
+    pub fn set_answer(&self, method: &str, reply: &(impl serde::Serialize + ?Sized)) -> Result<(), String> {
+        let bytes = codec::encode(reply).map_err(|error| format!("failed to {error}"))?;
+        lock(&self.0.answers).insert(method.to_owned(), bytes);
+        Ok(())
+    }
+
+    /// What was asked by calls that are answered so, and by those of `ServiceRegistration`.
+    #[must_use]
+    pub fn asked(&self, method: &str) -> Vec<Value> {
+        lock(&self.0.asked).get(method).cloned().unwrap_or_default()
+    }
+
     /// Everything goes well again.
     pub fn no_faults(&self) {
         lock(&self.0.faults).clear();
@@ -169,6 +204,34 @@ impl Cluster {
     pub fn place_many(&self, node: &NodeId, job_id: &str, count: usize) -> Vec<AllocId> {
         let job = job(job_id);
         self.0.write(|state| (0..count).map(|_| state.place(node, &job, "group")).collect())
+    }
+
+    /// Takes a job, as `nomad job run` does: of JSON, or a value that was recorded.
+    ///
+    /// # Errors
+    /// When it is no job.
+    pub fn submit(&self, job: &(impl serde::Serialize + ?Sized)) -> Result<Key, String> {
+        self.0.write(|state| state.submit(job))
+    }
+
+    /// Stops a job, and forgets it with `purge`.
+    pub fn stop_job(&self, key: &Key, purge: bool) {
+        self.0.write(|state| state.stop_job(key, purge));
+    }
+
+    /// Allocations of a job, in the order in which they were made.
+    #[must_use]
+    pub fn allocs_of(&self, key: &Key) -> Vec<Allocation> {
+        let is_of = |alloc: &&Allocation| alloc.job_id == key.1 && alloc.namespace == key.0;
+        let mut allocs: Vec<_> = self.read(|state| state.allocs.values().filter(is_of).cloned().collect());
+        allocs.sort_by_key(|alloc| alloc.create_index);
+        allocs
+    }
+
+    /// How the last deployment of a job goes; empty: there is none.
+    #[must_use]
+    pub fn deployment(&self, key: &Key) -> String {
+        self.read(|state| state.deployments.get(key).map(|it| it.status.clone()).unwrap_or_default())
     }
 
     /// Stops an allocation.
@@ -237,7 +300,13 @@ impl Inner {
     pub(crate) fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (done, index) = {
             let mut state = lock(&self.state);
-            (change(&mut state), state.index)
+            let before = state.index;
+            let done = change(&mut state);
+            // Without a leader nothing is decided, and most heartbeats change nothing.
+            if state.index != before && self.leader.borrow().is_some() {
+                state.evaluate(Instant::now());
+            }
+            (done, state.index)
         };
         let set = |known: &mut u64| std::mem::replace(known, index) != index;
         self.index.send_if_modified(set);
@@ -258,8 +327,12 @@ async fn miss_heartbeats(cluster: Weak<Inner>) {
         let is_led = cluster.leader.borrow().is_some();
         let is_late = {
             let mut state = lock(&cluster.state);
-            let is_late = is_led && state.expire(Instant::now(), cluster.settings.outlive);
-            is_late.then_some(state.index)
+            let before = state.index;
+            if is_led {
+                state.expire(Instant::now(), cluster.settings.outlive);
+                state.evaluate(Instant::now());
+            }
+            (state.index != before).then_some(state.index)
         };
         if let Some(index) = is_late {
             cluster.index.send_replace(index);

@@ -22,6 +22,10 @@ pub enum Fault {
     Hang,
     /// A list comes at once, with this index and nothing in it.
     EmptyList(u64),
+    /// What was asked is done, and each field of the answer is a list.
+    WrongTypes,
+    /// The answer is just these bytes.
+    Raw(Vec<u8>),
     /// These allocations are missing from what is fetched.
     Missing(Vec<AllocId>),
 }

@@ -5,8 +5,10 @@
 //! messages, which are held against recordings of stock peers.
 //!
 //! - [`state`]: nodes, allocations and indexes. No waiting, no clock.
+//! - [`jobs`], [`schedule`], `place`: jobs that are submitted, what is decided of them, and where it goes.
 //! - [`server`]: one server: methods, tokens, blocking queries, whom it forwards to.
 //! - [`cluster`]: several servers over one state, of which one leads; and what a test may do to them.
+//! - [`reach`]: servers that call a node.
 //! - [`faults`]: what can be wrong with an answer.
 //! - [`lan`]: how nodes reach them.
 //!
@@ -14,7 +16,11 @@
 
 pub mod cluster;
 pub mod faults;
+pub mod jobs;
 pub mod lan;
+mod place;
+pub mod reach;
+pub mod schedule;
 pub mod server;
 pub mod state;
 

@@ -1,21 +1,18 @@
 //! One server: its methods, whom they are for, and how long a question waits.
 
+mod allocs;
+mod nodes;
+mod others;
+
 use std::{sync::Arc, time::Duration};
 
 use herdlet_nomad::wire::{
-    Allocation, NodeId, NodeStatus, QueryMeta, QueryOptions, Secret,
-    queries::{
-        AllocRequest, AllocResponse, AllocUpdateRequest, AllocsRequest, AllocsResponse, ClientAllocsRequest,
-        ClientAllocsResponse, NodeRequest, NodeResponse,
-    },
-    registration::{
-        EmitEventsRequest, GenericResponse, NodeRegisterRequest, NodeUpdateResponse, NodeUpdateStatusRequest,
-        ServerInfo,
-    },
+    Node, NodeId, QueryMeta, QueryOptions, Secret, queries::ClientAllocsResponse,
+    registration::GenericResponse,
 };
 use herdlet_rpc::{
     Service,
-    codec::{Limits, Value},
+    codec::{self, Limits, Value},
     error::Refusal,
     framed::Framed,
     mux::Io,
@@ -27,7 +24,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::{
     cluster::{Inner, lock},
     faults::Fault,
-    state::{State, deadline},
+    state::State,
 };
 
 /// For how long a question waits at most.
@@ -72,19 +69,19 @@ impl Service for Server {
 impl Server {
     async fn with_fault(&self, peer: &Peer, call: &Call, fault: Option<Fault>) -> Answer {
         match fault {
-            None => self.answer(call, None).await,
+            None => self.answer(peer, call, None).await,
             Some(Fault::Error(text)) => Err(Refusal::Error(text)),
             Some(Fault::Late(text)) => {
-                let _ = self.answer(call, None).await;
+                let _ = self.answer(peer, call, None).await;
                 Err(Refusal::Error(text))
             }
             Some(Fault::Slow(wait)) => {
-                let answer = self.answer(call, None).await;
+                let answer = self.answer(peer, call, None).await;
                 sleep(wait).await;
                 answer
             }
             Some(Fault::Drop) => {
-                let _ = self.answer(call, None).await;
+                let _ = self.answer(peer, call, None).await;
                 hang_up(peer).await
             }
             Some(Fault::Hang) => std::future::pending().await,
@@ -93,179 +90,43 @@ impl Server {
                 let allocs = Some(std::collections::BTreeMap::new());
                 answer(&ClientAllocsResponse { allocs, meta, ..ClientAllocsResponse::default() })
             }
-            Some(fault @ Fault::Missing(_)) => self.answer(call, Some(fault)).await,
+            Some(Fault::Raw(bytes)) => Ok(bytes),
+            Some(Fault::WrongTypes) => {
+                let answer = self.answer(peer, call, None).await?;
+                Ok(wrong_types(&answer))
+            }
+            Some(fault @ Fault::Missing(_)) => self.answer(peer, call, Some(fault)).await,
         }
     }
 
-    async fn answer(&self, call: &Call, fault: Option<Fault>) -> Answer {
+    async fn answer(&self, peer: &Peer, call: &Call, fault: Option<Fault>) -> Answer {
+        if let Some(said) = self.said(call) {
+            return said;
+        }
         match &call.method[..] {
             "Status.Ping" => answer(&GenericResponse::default()),
-            "Node.Register" => self.register(call.arguments()?).await,
-            "Node.UpdateStatus" => self.update_status(call.arguments()?).await,
-            "Node.GetClientAllocs" => self.client_allocs(call.arguments()?).await,
+            "Node.Register" => self.register(peer, call.arguments()?).await,
+            "Node.UpdateStatus" => self.update_status(peer, call.arguments()?).await,
+            "Node.GetClientAllocs" => self.client_allocs(peer, call.arguments()?).await,
             "Alloc.GetAllocs" => self.allocs(call.arguments()?, fault).await,
             "Alloc.GetAlloc" => self.alloc(call.arguments()?).await,
             "Node.GetNode" => self.node(call.arguments()?).await,
             "Node.UpdateAlloc" => self.update_alloc(call.arguments()?).await,
             "Node.EmitEvents" => self.emit_events(call.arguments()?).await,
-            method if ["Node.", "Alloc.", "Status."].iter().any(|service| method.starts_with(service)) => {
+            "Node.UpdateDrain" => self.update_drain(call.arguments()?).await,
+            "Node.UpdateEligibility" => self.update_eligibility(call.arguments()?).await,
+            "Node.Deregister" => self.deregister(call.arguments()?).await,
+            "Alloc.SignIdentities" => self.sign(call.arguments()?).await,
+            "ServiceRegistration.Upsert" | "ServiceRegistration.DeleteByID" => self.service(call).await,
+            method
+                if ["Node.", "Alloc.", "Status.", "ACL."]
+                    .iter()
+                    .any(|service| method.starts_with(service)) =>
+            {
                 Err(Refusal::UnknownMethod)
             }
             _ => Err(Refusal::UnknownService),
         }
-    }
-
-    async fn register(&self, request: NodeRegisterRequest) -> Answer {
-        self.led(&request.options.region).await?;
-        let token = &request.options.auth_token;
-        let is_known = token.is_empty() || self.is_secret(token, None);
-        self.allow(is_known)?;
-        let (id, ttl) = (request.node.id.clone(), self.ttl());
-        let until = deadline(Instant::now(), ttl, self.cluster.settings.grace);
-        let index =
-            self.cluster.write(|state| state.register(request.node, until)).map_err(Refusal::Error)?;
-        answer(&self.update_response(&id, ttl, index))
-    }
-
-    async fn update_status(&self, request: NodeUpdateStatusRequest) -> Answer {
-        self.led(&request.options.region).await?;
-        self.allow(self.is_secret(&request.options.auth_token, Some(&request.node_id)))?;
-        if request.status != NodeStatus::Ready {
-            return refuse("invalid status for node");
-        }
-        let ttl = self.ttl();
-        let until = deadline(Instant::now(), ttl, self.cluster.settings.grace);
-        let index =
-            self.cluster.write(|state| state.heartbeat(&request.node_id, until)).map_err(Refusal::Error)?;
-        answer(&self.update_response(&request.node_id, ttl, index))
-    }
-
-    async fn client_allocs(&self, request: ClientAllocsRequest) -> Answer {
-        if request.node_id.as_str().is_empty() {
-            return refuse("missing node ID");
-        }
-        if request.secret_id.is_empty() {
-            return refuse("missing node secret ID for client status update");
-        }
-        self.allow(self.is_secret(&request.options.auth_token, Some(&request.node_id)))?;
-        let index = |state: &State| match state.nodes.get(&request.node_id) {
-            Some(_) => state.index_of(&request.node_id),
-            None => state.alloc_index,
-        };
-        let reply = self.blocking(&request.options, index, |state| {
-            let Some(stored) = state.nodes.get(&request.node_id) else {
-                // No error: a node that isn't known has no allocations.
-                let allocs = Some(std::collections::BTreeMap::new());
-                return Some(ClientAllocsResponse { allocs, ..Default::default() });
-            };
-            let is_other = stored.node.secret_id != request.secret_id;
-            let allocs = state.of(&request.node_id).map(|alloc| (alloc.id.clone(), alloc.alloc_modify_index));
-            (!is_other).then(|| ClientAllocsResponse { allocs: Some(allocs.collect()), ..Default::default() })
-        });
-        let (meta, reply) = reply.await?;
-        let Some(reply) = reply else { return refuse("node secret ID does not match") };
-        answer(&ClientAllocsResponse { meta, ..reply })
-    }
-
-    async fn allocs(&self, request: AllocsRequest, fault: Option<Fault>) -> Answer {
-        self.allow(self.is_secret(&request.options.auth_token, None))?;
-        let missing = if let Some(Fault::Missing(ids)) = fault { ids } else { Vec::new() };
-        let min = request.options.min_query_index;
-        let found = |state: &State| -> Option<Vec<Allocation>> {
-            let found = |id| state.allocs.get(id).filter(|alloc| !missing.contains(&alloc.id));
-            let allocs: Vec<_> = request.alloc_ids.iter().filter_map(found).collect();
-            let is_new = allocs.iter().any(|alloc| alloc.modify_index > min);
-            // Only all of them are an answer.
-            let is_whole = allocs.len() == request.alloc_ids.len() && is_new;
-            is_whole.then(|| allocs.into_iter().cloned().collect())
-        };
-        let newest = |allocs: Vec<Allocation>| allocs.iter().map(|alloc| alloc.modify_index).max();
-        let reply = self.blocking(
-            &request.options,
-            |state| found(state).and_then(newest).unwrap_or(0),
-            |state| (state.alloc_index, found(state).unwrap_or_default()),
-        );
-        let (mut meta, (table, allocs)) = reply.await?;
-        if allocs.is_empty() {
-            meta.index = table;
-        }
-        let (unreadable, is_huge) = {
-            let state = lock(&self.cluster.state);
-            let is_huge =
-                allocs.len() > state.most || allocs.iter().any(|alloc| state.huge.contains(&alloc.id));
-            (state.unreadable.clone(), is_huge)
-        };
-        if is_huge {
-            // A list of so many that nobody reads on.
-            return Ok(vec![0xdd, 0xff, 0xff, 0xff, 0xff]);
-        }
-        if allocs.iter().any(|alloc| unreadable.contains(&alloc.id)) {
-            // A list where there should be an index.
-            let text = |text: &str| Value::Text(text.to_owned());
-            let alloc = Value::Map(vec![(text("CreateIndex"), Value::List(vec![Value::Bool(true)]))]);
-            return answer(&Value::Map(vec![(text("Allocs"), Value::List(vec![alloc]))]));
-        }
-        answer(&AllocsResponse { allocs, meta })
-    }
-
-    async fn alloc(&self, request: AllocRequest) -> Answer {
-        let found = |state: &State| state.allocs.get(&request.alloc_id).cloned();
-        let index = |state: &State| {
-            state.allocs.get(&request.alloc_id).map_or(state.alloc_index, |alloc| alloc.modify_index)
-        };
-        let (meta, alloc) = self.blocking(&request.options, index, found).await?;
-        answer(&AllocResponse { alloc, meta })
-    }
-
-    async fn node(&self, request: NodeRequest) -> Answer {
-        let stored = |state: &State| state.nodes.get(&request.node_id).map(|stored| stored.node.clone());
-        let index = |state: &State| stored(state).map_or(state.index, |node| node.modify_index);
-        let (meta, mut node) = self.blocking(&request.options, index, stored).await?;
-        if let Some(node) = &mut node {
-            node.secret_id = Secret::default();
-        }
-        answer(&NodeResponse { node, meta })
-    }
-
-    async fn update_alloc(&self, request: AllocUpdateRequest) -> Answer {
-        self.led(&request.options.region).await?;
-        let Some(first) = request.alloc.first() else {
-            return refuse("must update at least one allocation");
-        };
-        let id = first.node_id.clone();
-        self.allow(self.is_secret(&request.options.auth_token, Some(&id)))?;
-        let status = lock(&self.cluster.state).nodes.get(&id).map(|stored| stored.node.status.clone());
-        match status {
-            None => return refuse(&format!("node {id} not found")),
-            Some(status @ (NodeStatus::Down | NodeStatus::Disconnected)) => {
-                return refuse(&format!(
-                    "node {id} is not allowed to update allocs while in status {status}"
-                ));
-            }
-            Some(
-                NodeStatus::Unsaid | NodeStatus::Initializing | NodeStatus::Ready | NodeStatus::Other(_),
-            ) => {}
-        }
-        sleep(self.cluster.settings.gather).await;
-        let index = self.cluster.write(|state| state.update(&id, request.alloc));
-        answer(&GenericResponse { index })
-    }
-
-    async fn emit_events(&self, request: EmitEventsRequest) -> Answer {
-        self.led(&request.options.region).await?;
-        if request.node_events.values().any(Vec::is_empty) || request.node_events.is_empty() {
-            return refuse("no node events to process");
-        }
-        let index = self.cluster.write(|state| {
-            state.index += 1;
-            for (id, events) in request.node_events {
-                if let Some(stored) = state.nodes.get_mut(&id) {
-                    stored.events.extend(events);
-                }
-            }
-            state.index
-        });
-        answer(&GenericResponse { index })
     }
 
     /// Waits for a leader, as long as servers do.
@@ -323,12 +184,22 @@ impl Server {
         jitter(self.cluster.settings.ttl_min, &mut Chance::new())
     }
 
-    fn is_secret(&self, token: &Secret, of: Option<&NodeId>) -> bool {
+    /// Whether a token is one of this node, or of any: its secret, or the identity that it was given.
+    fn is_token(&self, token: &Secret, of: Option<&NodeId>) -> bool {
         let state = lock(&self.cluster.state);
+        let is_signed = |id: &NodeId| state.signed.get(id) == Some(token);
+        let is_of = |id: &NodeId, stored: &Node| stored.secret_id == *token || is_signed(id);
         match of {
-            Some(id) => state.nodes.get(id).is_some_and(|stored| stored.node.secret_id == *token),
-            None => state.nodes.values().any(|stored| stored.node.secret_id == *token),
+            Some(id) => state.nodes.get(id).is_some_and(|stored| is_of(id, &stored.node)),
+            None => {
+                state.nodes.iter().any(|(id, stored)| is_of(id, &stored.node))
+                    || state.signed.values().any(|it| it == token)
+            }
         }
+    }
+
+    fn is_secret(&self, token: &Secret, of: &NodeId) -> bool {
+        lock(&self.cluster.state).nodes.get(of).is_some_and(|stored| stored.node.secret_id == *token)
     }
 
     fn allow(&self, is_allowed: bool) -> Result<(), Refusal> {
@@ -336,31 +207,6 @@ impl Server {
             return Ok(());
         }
         Err(Refusal::Error("Permission denied".to_owned()))
-    }
-
-    fn update_response(&self, id: &NodeId, heartbeat_ttl: Duration, index: u64) -> NodeUpdateResponse {
-        let addresses = lock(&self.cluster.addresses).clone();
-        let leader = *self.cluster.leader.borrow();
-        let (nodes, scheduling_eligibility) = {
-            let state = lock(&self.cluster.state);
-            let stored = state.nodes.get(id);
-            (state.nodes.len(), stored.map(|stored| stored.node.scheduling_eligibility.clone()))
-        };
-        NodeUpdateResponse {
-            heartbeat_ttl,
-            scheduling_eligibility: scheduling_eligibility.unwrap_or_default(),
-            node_modify_index: index,
-            leader_rpc_addr: leader
-                .and_then(|leader| addresses.get(leader).or(addresses.first()).cloned())
-                .unwrap_or_default(),
-            num_nodes: i32::try_from(nodes).unwrap_or(i32::MAX),
-            servers: addresses
-                .into_iter()
-                .map(|rpc_advertise_addr| ServerInfo { rpc_advertise_addr, ..ServerInfo::default() })
-                .collect(),
-            meta: QueryMeta { index, ..QueryMeta::default() },
-            ..NodeUpdateResponse::default()
-        }
     }
 }
 
@@ -373,4 +219,11 @@ async fn hang_up(peer: &Peer) -> Answer {
         mux.close();
     }
     std::future::pending().await
+}
+
+/// Lists where other things were.
+fn wrong_types(answer: &[u8]) -> Vec<u8> {
+    let Ok(Value::Map(entries)) = codec::decode(answer) else { return vec![0xc3] };
+    let wrong = |(key, _)| (key, Value::List(vec![Value::Bool(true)]));
+    codec::encode(&Value::Map(entries.into_iter().map(wrong).collect())).unwrap_or_default()
 }

@@ -7,10 +7,15 @@ use std::{
 
 use herdlet_nomad::wire::{
     AllocId, AllocReport, Allocation, ClientStatus, DesiredStatus, Eligibility, Job, Node, NodeEvent, NodeId,
-    NodeStatus,
+    NodeStatus, Secret, node::DrainStrategy,
 };
 use herdlet_rpc::codec::Value;
 use tokio::time::Instant;
+
+use crate::{
+    jobs::{self, Spec},
+    schedule::{Deployment, Key},
+};
 
 /// All of it. A clone is what a server knows that lags behind.
 #[derive(Debug, Clone)]
@@ -31,7 +36,25 @@ pub struct State {
     pub huge: BTreeSet<AllocId>,
     /// More of them are too large for one.
     pub most: usize,
+    /// Jobs that were submitted.
+    pub jobs: BTreeMap<Key, jobs::Stored>,
+    /// The last one of each job.
+    pub deployments: BTreeMap<Key, Deployment>,
+    /// Allocations get an identity for each task.
+    pub signs: bool,
+    /// With what a node gets the directory of an allocation's predecessor.
+    pub migrate_tokens: BTreeMap<AllocId, Secret>,
+    /// When allocations have failed.
+    pub(crate) failed_at: BTreeMap<AllocId, Instant>,
+    /// Since when allocations are out of reach, and how long they outlive that.
+    pub(crate) unknown_since: BTreeMap<AllocId, (Instant, Duration)>,
+    /// Nodes that are being drained.
+    pub(crate) draining: BTreeSet<NodeId>,
+    /// Identities that nodes were given, the newest of each (1.11 and later). Where they are taken away nodes have to get others.
+    pub signed: BTreeMap<NodeId, Secret>,
     by_node: BTreeMap<NodeId, BTreeSet<AllocId>>,
+    /// Of each job those that are to run.
+    wanted: BTreeMap<Key, BTreeSet<AllocId>>,
     /// When an allocation of a node was forgotten last.
     collected: BTreeMap<NodeId, u64>,
     made: u64,
@@ -57,9 +80,18 @@ impl Default for State {
             allocs: BTreeMap::new(),
             reports: BTreeMap::new(),
             unreadable: BTreeSet::new(),
+            jobs: BTreeMap::new(),
+            deployments: BTreeMap::new(),
+            signs: false,
+            migrate_tokens: BTreeMap::new(),
+            draining: BTreeSet::new(),
+            signed: BTreeMap::new(),
+            failed_at: BTreeMap::new(),
+            unknown_since: BTreeMap::new(),
             huge: BTreeSet::new(),
             most: usize::MAX,
             by_node: BTreeMap::new(),
+            wanted: BTreeMap::new(),
             collected: BTreeMap::new(),
             made: 0,
         }
@@ -67,7 +99,13 @@ impl Default for State {
 }
 
 impl State {
-    fn next(&mut self) -> u64 {
+    /// Of servers that know nothing yet. `signs`: allocations get identities.
+    #[must_use]
+    pub fn new(signs: bool) -> Self {
+        Self { signs, ..Self::default() }
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
         self.index += 1;
         self.index
     }
@@ -111,6 +149,7 @@ impl State {
             node.create_index = stored.node.create_index;
             node.last_missed_heartbeat_index = stored.node.last_missed_heartbeat_index;
             node.last_alloc_update_index = stored.node.last_alloc_update_index;
+            node.drain_strategy.clone_from(&stored.node.drain_strategy);
             events.clone_from(&stored.events);
         }
         let index = self.next();
@@ -162,23 +201,30 @@ impl State {
         let late: Vec<_> = self.nodes.values().filter(is_late).map(|stored| stored.node.id.clone()).collect();
         for id in &late {
             let index = self.next();
-            let lives = self.of(id).any(|alloc| !is_over(alloc));
+            let lives = self.of(id).any(|alloc| !is_over(alloc) && outlives(alloc, outlive).is_some());
             if let Some(Stored { node, .. }) = self.nodes.get_mut(id) {
-                node.status = if lives && outlive { NodeStatus::Disconnected } else { NodeStatus::Down };
+                node.status = if lives { NodeStatus::Disconnected } else { NodeStatus::Down };
                 node.modify_index = index;
                 node.last_missed_heartbeat_index = index;
             }
-            if !outlive {
-                self.lose(id);
-                continue;
-            }
-            let ids: Vec<_> =
-                self.of(id).filter(|alloc| !is_over(alloc)).map(|alloc| alloc.id.clone()).collect();
-            for alloc in ids {
-                self.change(&alloc, |alloc| alloc.client_status = ClientStatus::Unknown);
+            let live = self.of(id).filter(|alloc| !is_over(alloc));
+            let live: Vec<_> = live.map(|alloc| (alloc.id.clone(), outlives(alloc, outlive))).collect();
+            for (alloc, after) in live {
+                match after {
+                    Some(after) => {
+                        self.unknown_since.insert(alloc.clone(), (now, after));
+                        self.change(&alloc, |alloc| alloc.client_status = ClientStatus::Unknown);
+                    }
+                    None => self.lose_one(&alloc),
+                }
             }
         }
         !late.is_empty()
+    }
+
+    /// Allocations of a job that are to run.
+    pub(crate) fn wanted(&self, key: &Key) -> impl Iterator<Item = &Allocation> {
+        self.wanted.get(key).into_iter().flatten().filter_map(|id| self.allocs.get(id))
     }
 
     /// Allocations of a node.
@@ -195,7 +241,7 @@ impl State {
     }
 
     /// `Node.UpdateAlloc`, from a node that may.
-    pub fn update(&mut self, node: &NodeId, reports: Vec<AllocReport>) -> u64 {
+    pub fn update(&mut self, node: &NodeId, reports: Vec<AllocReport>, now: Instant) -> u64 {
         let index = self.next();
         self.alloc_index = index;
         if let Some(stored) = self.nodes.get_mut(node) {
@@ -204,6 +250,10 @@ impl State {
         for report in reports {
             self.reports.entry(report.id.clone()).or_default().push(report.client_status.clone());
             let Some(alloc) = self.allocs.get_mut(&report.id) else { continue };
+            if report.client_status == ClientStatus::Failed {
+                self.failed_at.entry(report.id.clone()).or_insert(now);
+            }
+            self.unknown_since.remove(&report.id);
             alloc.client_status = report.client_status;
             alloc.client_description = report.client_description;
             alloc.task_states = report.task_states;
@@ -218,12 +268,22 @@ impl State {
         index
     }
 
-    /// Gives a node a new allocation of a job.
-    pub fn place(&mut self, node: &NodeId, job: &Job, group: &str) -> AllocId {
-        let index = self.next();
-        self.alloc_index = index;
+    /// The index and the id of a new allocation.
+    pub(crate) fn next_alloc(&mut self) -> (u64, AllocId) {
+        self.alloc_index = self.next();
         self.made += 1;
-        let id = AllocId::from(format!("{:08x}-0000-4000-8000-{:012x}", self.made, self.made));
+        (self.index, AllocId::from(format!("{:08x}-0000-4000-8000-{:012x}", self.made, self.made)))
+    }
+
+    pub(crate) fn add(&mut self, alloc: Allocation) {
+        self.by_node.entry(alloc.node_id.clone()).or_default().insert(alloc.id.clone());
+        self.wanted.entry(key_of(&alloc)).or_default().insert(alloc.id.clone());
+        self.allocs.insert(alloc.id.clone(), alloc);
+    }
+
+    /// Gives a node a new allocation of a job, which need not have been submitted.
+    pub fn place(&mut self, node: &NodeId, job: &Job, group: &str) -> AllocId {
+        let (index, id) = self.next_alloc();
         let alloc = Allocation {
             id: id.clone(),
             namespace: "default".to_owned(),
@@ -239,8 +299,7 @@ impl State {
             alloc_modify_index: index,
             ..Allocation::default()
         };
-        self.by_node.entry(node.clone()).or_default().insert(id.clone());
-        self.allocs.insert(id.clone(), alloc);
+        self.add(alloc);
         id
     }
 
@@ -251,6 +310,12 @@ impl State {
         if let Some(alloc) = self.allocs.get_mut(id) {
             change(alloc);
             (alloc.modify_index, alloc.alloc_modify_index) = (index, index);
+            let wanted = self.wanted.entry(key_of(alloc)).or_default();
+            if alloc.desired_status == DesiredStatus::Run {
+                wanted.insert(id.clone());
+            } else {
+                wanted.remove(id);
+            }
         }
     }
 
@@ -261,6 +326,7 @@ impl State {
             && let Some(ids) = self.by_node.get_mut(&alloc.node_id)
         {
             ids.remove(id);
+            self.wanted.entry(key_of(&alloc)).or_default().remove(id);
             self.collected.insert(alloc.node_id, self.alloc_index);
         }
     }
@@ -273,6 +339,7 @@ impl State {
             && let Some(ids) = self.by_node.get_mut(&alloc.node_id)
         {
             ids.remove(id);
+            self.wanted.entry(key_of(&alloc)).or_default().remove(id);
         }
     }
 
@@ -297,13 +364,55 @@ impl State {
     fn lose(&mut self, node: &NodeId) {
         let ids: Vec<_> =
             self.of(node).filter(|alloc| !is_over(alloc)).map(|alloc| alloc.id.clone()).collect();
-        for id in ids {
-            self.change(&id, |alloc| {
-                alloc.client_status = ClientStatus::Lost;
-                alloc.desired_status = DesiredStatus::Stop;
-            });
+        ids.iter().for_each(|id| self.lose_one(id));
+    }
+
+    fn lose_one(&mut self, id: &AllocId) {
+        self.change(id, |alloc| {
+            alloc.client_status = ClientStatus::Lost;
+            alloc.desired_status = DesiredStatus::Stop;
+        });
+    }
+
+    /// Drains a node: it gets nothing new, and what is there goes elsewhere.
+    pub fn drain(&mut self, id: &NodeId, strategy: Option<DrainStrategy>) {
+        let index = self.next();
+        if let Some(Stored { node, .. }) = self.nodes.get_mut(id) {
+            let is_begun = strategy.is_some();
+            if is_begun {
+                self.draining.insert(id.clone());
+            } else {
+                self.draining.remove(id);
+            }
+            node.drain_strategy = strategy;
+            node.scheduling_eligibility =
+                if is_begun { Eligibility::Ineligible } else { Eligibility::Eligible };
+            node.modify_index = index;
         }
     }
+
+    /// Whether a node may get new work.
+    pub fn set_eligible(&mut self, id: &NodeId, is_eligible: bool) {
+        let index = self.next();
+        if let Some(Stored { node, .. }) = self.nodes.get_mut(id) {
+            node.scheduling_eligibility =
+                if is_eligible { Eligibility::Eligible } else { Eligibility::Ineligible };
+            node.modify_index = index;
+        }
+    }
+}
+
+fn key_of(alloc: &Allocation) -> Key {
+    (alloc.namespace.clone(), alloc.job_id.clone())
+}
+
+/// For how long an allocation outlives that its node is out of reach; none: it doesn't. `any`: of whatever job, for a day.
+fn outlives(alloc: &Allocation, any: bool) -> Option<Duration> {
+    if any {
+        return Some(Duration::from_secs(86_400));
+    }
+    let spec = Spec::of(alloc.job.value()).ok()?;
+    spec.group(&alloc.task_group).map(jobs::Group::lost_after).filter(|after| !after.is_zero())
 }
 
 /// Whether an allocation is over, for its node or for the servers.

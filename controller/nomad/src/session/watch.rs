@@ -162,12 +162,17 @@ impl<S: Service, D: Dial> Inner<S, D> {
 
     async fn take(&self, watch: &mut Watch, listing: Listing, runner: &impl Runner) -> Result<(), Failure> {
         let (mut fetched, mut unreadable) = (Vec::new(), Vec::new());
-        let mut batches: Vec<_> = listing.batches().collect();
+        let (mut batches, mut again): (Vec<_>, _) = (listing.batches().collect(), None);
         while let Some(batch) = batches.pop() {
             match self.fetch(&batch).await {
                 Ok(answer) => fetched.extend(listing.fetched(&batch, answer).map_err(Failure::Unfit)?),
                 Err(error) if watch::is_unreadable(&error) => match listing.halves(&batch) {
                     Some(halves) => batches.extend(halves),
+                    // Once may be a mishap.
+                    None if again.as_ref() != Some(&batch) => {
+                        again = Some(batch.clone());
+                        batches.push(batch);
+                    }
                     None => unreadable.extend(batch.ids.into_iter().map(|id| {
                         tracing::error!(alloc = %id, %error, "an allocation can't be read");
                         (id, error.to_string())

@@ -6,8 +6,12 @@
 
 mod allocations;
 mod contact;
+mod flaws;
+mod jobs;
 mod many;
 mod network;
 mod reports;
+mod restarts;
 mod runner;
+mod servers;
 mod world;

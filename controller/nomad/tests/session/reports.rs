@@ -82,9 +82,9 @@ async fn nothing_is_sent_twice_even_if_it_is_said_twice() {
     let (cluster, living) = world(Settings::default()).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
-    let alloc = living.bench.see(|seen| seen.allocs[&id].clone());
+    let report = living.bench.see(|seen| seen.state_of(&seen.allocs[&id]));
     for _ in 0..50 {
-        living.reports.report(crate::runner::state_of(&alloc));
+        living.reports.report(report.clone());
         sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(cluster.reports(&id), [ClientStatus::Running]);

@@ -6,10 +6,12 @@ use std::{
 };
 
 use herdlet_nomad::{
-    seam::{Desired, Factory, Runner},
+    seam::{Changed, Desired, Factory, Runner},
     session::Reports,
-    wire::{AllocId, AllocReport, Allocation, ClientStatus, RunState, TaskState},
+    wire::{AllocId, AllocReport, Allocation, ClientStatus, RunState, TaskState, alloc::DeploymentStatus},
 };
+
+use crate::world::Living;
 
 /// What a test sees of it, also after the session's end: the next session begins with it.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +27,10 @@ pub(crate) struct Seen {
     pub(crate) removed: Vec<AllocId>,
     /// All that could not be read, and why.
     pub(crate) unreadable: Vec<(AllocId, String)>,
+    /// How often each was started.
+    pub(crate) started: BTreeMap<AllocId, usize>,
+    /// What has ended here, and how. It never runs again.
+    pub(crate) ended: BTreeMap<AllocId, ClientStatus>,
     /// How often everything was to be reported again.
     pub(crate) again: usize,
 }
@@ -41,6 +47,17 @@ impl Bench {
 
     pub(crate) fn ids(&self) -> Vec<AllocId> {
         self.see(|seen| seen.allocs.keys().cloned().collect())
+    }
+}
+
+impl Living {
+    /// Its tasks end by themselves.
+    pub(crate) fn ends(&self, id: &AllocId, how: ClientStatus) {
+        let report = self.bench.see(|seen| {
+            seen.ended.entry(id.clone()).or_insert(how);
+            seen.allocs.get(id).map(|alloc| seen.state_of(alloc))
+        });
+        report.into_iter().for_each(|report| self.reports.report(report));
     }
 }
 
@@ -78,9 +95,17 @@ impl Runner for Minimal {
                 }
                 seen.unreadable.push((id, why));
             }
-            for changed in desired.changed {
-                self.reports.report(state_of(&changed.alloc));
-                seen.allocs.insert(changed.alloc.id.clone(), changed.alloc);
+            for Changed { alloc, .. } in desired.changed {
+                let (id, told) = (alloc.id.clone(), alloc.client_status.clone());
+                if alloc.desired_status.is_terminal() {
+                    seen.ended.entry(id.clone()).or_insert(ClientStatus::Complete);
+                } else if told.is_terminal() {
+                    seen.ended.entry(id.clone()).or_insert(told);
+                } else if !seen.ended.contains_key(&id) {
+                    seen.started.entry(id.clone()).or_insert(1);
+                }
+                self.reports.report(seen.state_of(&alloc));
+                seen.allocs.insert(id, alloc);
             }
         });
     }
@@ -88,24 +113,28 @@ impl Runner for Minimal {
     fn report_again(&self) {
         self.bench.see(|seen| {
             seen.again += 1;
-            seen.allocs.values().for_each(|alloc| self.reports.report(state_of(alloc)));
+            seen.allocs.values().for_each(|alloc| self.reports.report(seen.state_of(alloc)));
         });
     }
 }
 
-pub(crate) fn state_of(alloc: &Allocation) -> AllocReport {
-    let is_over = alloc.desired_status.is_terminal();
-    let (client_status, state) = if is_over {
-        (ClientStatus::Complete, RunState::Dead)
-    } else {
-        (ClientStatus::Running, RunState::Running)
-    };
-    let tasks = alloc.job.tasks(&alloc.task_group);
-    let task = |name: &str| (name.to_owned(), TaskState { state: state.clone(), ..TaskState::default() });
-    AllocReport {
-        id: alloc.id.clone(),
-        client_status,
-        task_states: tasks.map(task).collect(),
-        ..AllocReport::default()
+impl Seen {
+    /// How an allocation is: it runs, and is healthy, until it ends.
+    pub(crate) fn state_of(&self, alloc: &Allocation) -> AllocReport {
+        let client_status = self.ended.get(&alloc.id).cloned().unwrap_or(ClientStatus::Running);
+        let state = if client_status.is_terminal() { RunState::Dead } else { RunState::Running };
+        let failed = client_status == ClientStatus::Failed;
+        let tasks = alloc.job.tasks(&alloc.task_group);
+        let task = |name: &str| {
+            (name.to_owned(), TaskState { state: state.clone(), failed, ..TaskState::default() })
+        };
+        let healthy = DeploymentStatus { healthy: Some(!failed), ..DeploymentStatus::default() };
+        AllocReport {
+            id: alloc.id.clone(),
+            client_status,
+            task_states: tasks.map(task).collect(),
+            deployment_status: (!alloc.deployment_id.is_empty()).then_some(healthy),
+            ..AllocReport::default()
+        }
     }
 }

@@ -97,7 +97,7 @@ pub(crate) fn pool<D: Dial>(lan: D, servers: &[&str]) -> Arc<Pool<Nothing, D>> {
 }
 
 /// Begins a node's life.
-pub(crate) fn live<D: Dial>(pool: Arc<Pool<Nothing, D>>, identity: Identity, bench: Bench) -> Living {
+pub(crate) fn live<S: Service, D: Dial>(pool: Arc<Pool<S, D>>, identity: Identity, bench: Bench) -> Living {
     let (node, description) = watch::channel(Arc::new(described()));
     let options = Options { chance: Chance::of(9), ..Options::default() };
     let id = identity.id.clone();
