@@ -12,6 +12,7 @@
 //! - [`checks`]: what checks cost that the agent makes.
 //! - [`output`]: how fast a task can write its log.
 //! - [`services`]: services in a Consul; left out where there is none.
+//! - [`node`]: a node of stand-in servers, and thousands of simulated ones.
 //! - [`machine`]: what the same work costs without herdlet.
 //! - [`ground`]: where it takes place.
 //! - [`cost`]: what processes have cost so far, read from /proc.
@@ -26,6 +27,7 @@ mod durable;
 mod ground;
 mod job;
 mod machine;
+mod node;
 mod output;
 mod rest;
 mod services;
@@ -40,7 +42,7 @@ use table::Table;
 /// A measure: prints one row or more.
 type Measure = fn(&mut Table, &Ground);
 
-const MEASURES: [(&str, Measure); 15] = [
+const MEASURES: [(&str, Measure); 19] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -56,6 +58,10 @@ const MEASURES: [(&str, Measure); 15] = [
     ("hanging-checks", checks::hanging),
     ("output", output::throughput),
     ("services", services::a_thousand),
+    ("node-latency", node::latency),
+    ("node-200", |table, ground| node::many(table, ground, 200)),
+    ("node-500", |table, ground| node::many(table, ground, 500)),
+    ("simulate", node::simulated),
 ];
 
 fn main() -> ExitCode {

@@ -25,6 +25,7 @@ mod identity;
 mod in_place;
 mod metrics;
 mod nobody;
+mod node;
 mod output;
 mod paced;
 mod page;

@@ -13,10 +13,7 @@ use herdlet_plan::{
 };
 
 use super::{Life, SECOND, turn::Release};
-use crate::sim::{
-    machine::{AttemptKey, spec_of},
-    met::Kind,
-};
+use crate::sim::{machine::AttemptKey, met::Kind};
 
 /// A turn that could not be stored.
 #[derive(Debug)]

@@ -1,0 +1,333 @@
+//! What being a node costs: an agent as a node of stand-in servers on loopback, and many simulated ones in one process.
+//!
+//! The servers gather reports for 50 ms, as stock ones do, and hand out what changed at once. They run in this process, so that on few
+//! cores they take their share of what is measured.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    net::{Shutdown, TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use herdlet_nomad::wire::{AllocId, ClientStatus, Job, NodeId, NodeStatus};
+use herdlet_nomad_server::{Cluster, Settings, jobs, lan::Listener, state::State};
+use herdlet_tests::e2e::{host, ports, program::program, wait};
+use rustix::fs::Mode;
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+use super::{
+    cost,
+    ground::Ground,
+    job::Bench,
+    table::{Table, quantile},
+};
+
+/// Far beyond what anything here may take.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Single allocations for the latency.
+const SINGLES: usize = 60;
+/// Until what a start needed for a while has gone.
+const SETTLED: Duration = Duration::from_secs(25);
+/// So many nodes are simulated.
+const NODES: usize = 5_000;
+/// So many allocations has each of them.
+const EACH: usize = 10;
+/// How long simulated nodes are watched.
+const WATCHED: Duration = Duration::from_secs(90);
+
+/// Servers, and an agent that is a node of theirs.
+struct Servers {
+    runtime: Runtime,
+    cluster: Cluster,
+    _listeners: Vec<Listener>,
+    /// What was sent to them, in bytes.
+    sent: Arc<AtomicU64>,
+    address: String,
+}
+
+impl Servers {
+    fn start() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let guard = runtime.enter();
+        let cluster = Cluster::start(Settings::default());
+        let listeners = runtime.block_on(cluster.listen()).expect("listeners on loopback");
+        drop(guard);
+        let sent = Arc::new(AtomicU64::new(0));
+        let server = listeners.first().map(|listener| listener.address.clone()).unwrap_or_default();
+        let address = counted(server, &sent);
+        cluster.set_addresses(vec![address.clone()]);
+        Self { runtime, cluster, _listeners: listeners, sent, address }
+    }
+
+    fn agent(&self, ground: &Ground) -> (Bench, NodeId) {
+        let [port] = ports::free();
+        let bench = Bench::with(ground, |setup| {
+            let setup = setup.config(format!("cluster: {{http_addr: 127.0.0.1, http_port: {port}}}\n"));
+            setup.argument(format!("--servers={}", self.address)).argument("--raw-exec=true")
+        });
+        let ready = |state: &State| {
+            let mut nodes = state.nodes.iter();
+            nodes.find(|(_, known)| known.node.status == NodeStatus::Ready).map(|(id, _)| id.clone())
+        };
+        let node = wait::until("the node is ready", || self.cluster.read(ready));
+        (bench, node)
+    }
+
+    /// Places so many allocations in one change.
+    fn place(&self, node: &NodeId, job: &Job, count: usize) -> Vec<AllocId> {
+        let _guard = self.runtime.enter();
+        self.cluster.write(|state| (0..count).map(|_| state.place(node, job, "g")).collect())
+    }
+
+    /// Waits until all of these are so, as far as servers know.
+    fn until(&self, ids: &[AllocId], status: &ClientStatus) {
+        let all = |state: &State| {
+            ids.iter().all(|id| state.allocs.get(id).is_some_and(|alloc| alloc.client_status == *status))
+        };
+        let reached =
+            self.runtime.block_on(async { tokio::time::timeout(LIMIT, self.cluster.until(all)).await });
+        reached.expect("it takes too long");
+    }
+
+    fn stop(&self, ids: &[AllocId]) {
+        let _guard = self.runtime.enter();
+        self.cluster.write(|state| {
+            for id in ids {
+                state.change(id, |alloc| alloc.desired_status = herdlet_nomad::wire::DesiredStatus::Stop);
+            }
+        });
+        self.until(ids, &ClientStatus::Complete);
+    }
+
+    fn forget(&self, ids: &[AllocId]) {
+        let _guard = self.runtime.enter();
+        self.cluster.write(|state| ids.iter().for_each(|id| state.collect(id)));
+    }
+}
+
+/// One allocation at a time: from its placing to its task's own first act, and until the servers know that it runs.
+pub(super) fn latency(table: &mut Table, ground: &Ground) {
+    let servers = Servers::start();
+    let (bench, node) = servers.agent(ground);
+    let (send, acts) = mpsc::sync_channel(1);
+    let fifo = bench.agent.home.path().join("acts");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR | Mode::WUSR).expect("a fifo");
+    // Held open for writing too, so that reading never ends.
+    let mut acting = File::options().read(true).write(true).open(&fifo).expect("the fifo");
+    thread::spawn(move || {
+        while acting.read(&mut [0]).is_ok_and(|len| len == 1) && send.send(Instant::now()).is_ok() {}
+    });
+    let script = format!("printf x > {}; exec sleep 100000", fifo.display());
+    let job = job("single", "service", &json!({ "command": "/bin/sh", "args": ["-c", script] }));
+    let (mut acted, mut known) = (Vec::new(), Vec::new());
+    for _ in 0..SINGLES {
+        // A lone start is one that finds the machine at rest, and reports long after the last.
+        wait::pause(Duration::from_millis(400));
+        let began = Instant::now();
+        let ids = servers.place(&node, &job, 1);
+        acted.push((acts.recv_timeout(LIMIT).expect("the task's act") - began).as_secs_f64() * 1000.0);
+        servers.until(&ids, &ClientStatus::Running);
+        known.push(began.elapsed().as_secs_f64() * 1000.0);
+        servers.stop(&ids);
+        servers.forget(&ids);
+    }
+    acted.sort_by(f64::total_cmp);
+    known.sort_by(f64::total_cmp);
+    table.row(
+        "node: one allocation, from its placing to its task's first act, median / p95",
+        format_args!("{:.1} / {:.1} ms", quantile(&acted, 0.5), quantile(&acted, 0.95)),
+        "≤ 12 / 20 ms",
+        "",
+    );
+    table.row(
+        "node: one allocation, until the servers know that it runs, median",
+        format_args!("{:.1} ms (50 ms of it the servers gather reports)", quantile(&known, 0.5)),
+        "≤ 80 ms",
+        "",
+    );
+    wait::pause(Duration::from_secs(1));
+    bench.agent.finish();
+}
+
+/// So many allocations at once.
+pub(super) fn many(table: &mut Table, ground: &Ground, count: usize) {
+    let servers = Servers::start();
+    let (bench, node) = servers.agent(ground);
+    let beats = |servers: &Servers| servers.cluster.seen("Node.UpdateStatus").len();
+    let (sent, beaten, life) = (servers.sent.load(Ordering::Relaxed), beats(&servers), Instant::now());
+    let sleep = job("many", "service", &json!({ "command": "/bin/sleep", "args": ["100000"] }));
+    let began = Instant::now();
+    let ids = servers.place(&node, &sleep, count);
+    servers.until(&ids, &ClientStatus::Running);
+    let took = began.elapsed();
+    wait::pause(Duration::from_secs(2));
+    let bytes = servers.sent.load(Ordering::Relaxed) - sent;
+    table.row(
+        &format!("node: {count} allocations placed at once, all running as the servers know"),
+        format_args!("{:.2} s", took.as_secs_f64()),
+        if count <= 200 { "≤ 0.8 s" } else { "≤ 2.0 s" },
+        "",
+    );
+    table.row(
+        &format!("node: bytes sent to servers for the start of {count}, each"),
+        format_args!("{:.0} B", ratio(bytes, count)),
+        "≤ 1,500 B",
+        "",
+    );
+    wait::pause(SETTLED);
+    table.row(
+        &format!("node: memory of the agent with {count} running (PSS)"),
+        format_args!("{:.1} MB", ratio(cost::pss_kib([bench.agent.pid()]), 1_000)),
+        if count <= 200 { "≤ 25 MB" } else { "≤ 40 MB" },
+        "",
+    );
+    servers.stop(&ids);
+    table.row(
+        &format!("node: heartbeats during start, rest and stop of {count}"),
+        format_args!("{} in {:.0} s", beats(&servers) - beaten, life.elapsed().as_secs_f64()),
+        "one each TTL (10 to 20 s)",
+        "",
+    );
+    servers.forget(&ids);
+    bench.agent.finish();
+}
+
+/// Many nodes in one process, each with ten allocations.
+pub(super) fn simulated(table: &mut Table, _ground: &Ground) {
+    let servers = Servers::start();
+    let nodes = NODES.to_string();
+    let mut simulation = Command::new(program());
+    simulation.args(["simulate", "--nodes", &nodes, "--servers", &servers.address]);
+    let mut simulation = Ended(simulation.stdout(Stdio::null()).spawn().expect("a simulation"));
+    let pid = simulation.0.id();
+    let began = Instant::now();
+    let ready =
+        |state: &State| state.nodes.values().filter(|known| known.node.status == NodeStatus::Ready).count();
+    wait::within(LIMIT, "all nodes are ready", || (servers.cluster.read(ready) == NODES).then_some(()));
+    let joined = began.elapsed();
+    wait::pause(SETTLED);
+    let idle = cost::pss_kib([pid]);
+    let job = job("simulated", "service", &json!({}));
+    let ids: Vec<AllocId> = {
+        let _guard = servers.runtime.enter();
+        servers.cluster.write(|state| {
+            let nodes: Vec<NodeId> = state.nodes.keys().cloned().collect();
+            let slots = nodes.iter().flat_map(|node| std::iter::repeat_n(node, EACH));
+            slots.map(|node| state.place(node, &job, "g")).collect()
+        })
+    };
+    let began = Instant::now();
+    servers.until(&ids, &ClientStatus::Running);
+    let placed = began.elapsed();
+    let cpu = cost::cpu([pid]);
+    let began = Instant::now();
+    let mut least = NODES;
+    while began.elapsed() < WATCHED {
+        wait::pause(Duration::from_secs(1));
+        least = least.min(servers.cluster.read(ready));
+    }
+    let busy = cost::cpu([pid]).saturating_sub(cpu);
+    let loaded = cost::pss_kib([pid]);
+    table.row(
+        &format!(
+            "simulate: {NODES} nodes in one process, memory of each, idle / with {EACH} allocations (PSS)"
+        ),
+        format_args!("{:.1} / {:.1} KiB", ratio(idle, NODES), ratio(loaded, NODES)),
+        "≤ 154 KiB",
+        "",
+    );
+    table.row(
+        &format!("simulate: {NODES} nodes joined / {} allocations running after", ids.len()),
+        format_args!("{:.1} / {:.1} s", joined.as_secs_f64(), placed.as_secs_f64()),
+        "",
+        "",
+    );
+    table.row(
+        &format!("simulate: nodes ready at the worst moment of {} s, processor time", WATCHED.as_secs()),
+        format_args!(
+            "{least} of {NODES}, {:.1} % of a core",
+            busy.as_secs_f64() / WATCHED.as_secs_f64() * 100.0
+        ),
+        "all",
+        "",
+    );
+    host::signal(pid, rustix::process::Signal::TERM);
+    let _ = simulation.0.wait();
+}
+
+/// Is ended in any case.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A job with one task of the driver raw_exec.
+fn job(id: &str, kind: &str, config: &serde_json::Value) -> Job {
+    let task = json!({
+        "Name": "t", "Driver": "raw_exec", "Config": config, "KillTimeout": 5_000_000_000_i64,
+        "Resources": { "CPU": 100, "MemoryMB": 10 }, "LogConfig": { "MaxFiles": 1, "MaxFileSizeMB": 1 },
+    });
+    let job = json!({ "ID": id, "Name": id, "Type": kind, "TaskGroups": [{ "Name": "g", "Count": 1, "Tasks": [task] }] });
+    Job::new(jobs::value(&job).expect("a job"))
+}
+
+/// A door before a server that counts what passes towards it.
+fn counted(server: String, sent: &Arc<AtomicU64>) -> String {
+    let door = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let address = door.local_addr().expect("a bound socket has an address").to_string();
+    let sent = Arc::clone(sent);
+    thread::spawn(move || {
+        for client in door.incoming().flatten() {
+            let Ok(server) = TcpStream::connect(&server) else { continue };
+            let _ = (client.set_nodelay(true), server.set_nodelay(true));
+            let pairs = (
+                client.try_clone().and_then(|from| Ok((from, server.try_clone()?))),
+                Ok::<_, io::Error>((server, client)),
+            );
+            if let (Ok(up), Ok(down)) = pairs {
+                let sent = Arc::clone(&sent);
+                thread::Builder::new()
+                    .stack_size(64 * 1024)
+                    .spawn(move || pass(up, Some(&sent)))
+                    .expect("a thread");
+                thread::Builder::new()
+                    .stack_size(64 * 1024)
+                    .spawn(move || pass(down, None))
+                    .expect("a thread");
+            }
+        }
+    });
+    address
+}
+
+fn pass((mut from, mut to): (TcpStream, TcpStream), count: Option<&AtomicU64>) {
+    let mut buffer = [0; 16 * 1024];
+    while let Ok(len @ 1..) = from.read(&mut buffer) {
+        if let Some(count) = count {
+            count.fetch_add(len as u64, Ordering::Relaxed);
+        }
+        if io::Write::write_all(&mut to, &buffer[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn ratio(total: u64, count: usize) -> f64 {
+    total as f64 / count as f64
+}
