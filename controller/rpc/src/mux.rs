@@ -56,7 +56,7 @@ pub enum Side {
 }
 
 /// Streams that the peer opens. Where nobody receives them they are reset.
-pub type Incoming = mpsc::Receiver<Stream>;
+pub type Incoming = mpsc::Receiver<Box<Stream>>;
 
 /// A handle of a connection. With the last one that is dropped it is closed.
 #[derive(Debug, Clone)]
@@ -85,7 +85,7 @@ impl Mux {
         let (close, gone) = (CancellationToken::new(), CancellationToken::new());
         let (end, ended) = watch::channel(None);
         // A frame's head and a short body in one write, and several of them in one read. Long bodies pass by.
-        let (io, seen) = Watched::new(BufStream::with_capacity(4 * 1024, 8 * 1024, io));
+        let (io, seen) = Watched::new(BufStream::with_capacity(2 * 1024, 4 * 1024, io));
         let mode = match side {
             Side::Client => yamux::Mode::Client,
             Side::Server => yamux::Mode::Server,
@@ -192,7 +192,7 @@ struct Driver<T> {
     closing: CancellationToken,
     gone: CancellationToken,
     seen: Arc<Seen>,
-    incoming: mpsc::Sender<Stream>,
+    incoming: mpsc::Sender<Box<Stream>>,
     /// For streams of the peer.
     room: Arc<Semaphore>,
 }
@@ -241,7 +241,7 @@ impl<T: Io> Driver<T> {
         let mut stream = Stream::new(stream, room, Arc::clone(&self.seen), &self.gone);
         stream.acknowledge();
         // There is room for as many as have a permit.
-        let _ = self.incoming.try_send(stream);
+        let _ = self.incoming.try_send(Box::new(stream));
     }
 }
 

@@ -9,6 +9,8 @@
 //!                        │  └──► end of the list, wait, again        └──► `successes`: whoever waits may try
 //! ```
 //!
+//! Who may call rarely holds no room for it meanwhile: what a call needs is allocated when it begins.
+//!
 //! Facts: `hashicorp/nomad:client/rpc.go` (`RPC`, `canRetry`), `client/servers/manager.go`, `helper/pool/pool.go`.
 
 mod chance;
@@ -173,7 +175,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
         block: Duration,
         request: impl Fn(Duration) -> T,
     ) -> Result<Reply, CallError> {
-        self.tried(method, Times { manner: Manner::Read, block, within: None }, request).await
+        Box::pin(self.tried(method, Times { manner: Manner::Read, block, within: None }, request)).await
     }
 
     /// As [`Pool::query`], and as a whole within a time. Who just drops a call that takes too long asks the same server the next time.
@@ -187,7 +189,8 @@ impl<S: Service, D: Dial> Pool<S, D> {
         request: impl Fn(Duration) -> T,
         within: Duration,
     ) -> Result<Reply, CallError> {
-        self.tried(method, Times { manner: Manner::Read, block, within: Some(within) }, request).await
+        Box::pin(self.tried(method, Times { manner: Manner::Read, block, within: Some(within) }, request))
+            .await
     }
 
     /// Asks for a change. It is repeated only where nothing was done, see [`CallError::nothing_was_done`].
@@ -196,7 +199,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
     /// See [`CallError`]: the last one.
     pub async fn write<T: Serialize + ?Sized>(&self, method: &str, request: &T) -> Result<Reply, CallError> {
         let times = Times { manner: Manner::Write, block: Duration::ZERO, within: None };
-        self.tried(method, times, |_| request).await
+        Box::pin(self.tried(method, times, |_| request)).await
     }
 
     /// As [`Pool::write`], and as a whole within a time: for what must be said in time, such as a heartbeat.
@@ -210,7 +213,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
         within: Duration,
     ) -> Result<Reply, CallError> {
         let times = Times { manner: Manner::Write, block: Duration::ZERO, within: Some(within) };
-        self.tried(method, times, |_| request).await
+        Box::pin(self.tried(method, times, |_| request)).await
     }
 
     /// Calls the first server once, and waits so long, dialling included. If the server fails it goes to the end of the list.
@@ -224,7 +227,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
         wait: Duration,
     ) -> Result<Reply, CallError> {
         let server = self.next(&[]).ok_or(CallError::NoServers)?;
-        self.try_once(&server, method, request, wait).await
+        Box::pin(self.try_once(&server, method, request, wait)).await
     }
 
     /// Begins a streaming call at the first server that is reached, over a connection of its own, as stock clients do.
@@ -262,7 +265,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
         for (at, address) in order.iter().enumerate() {
             let ping = Ping { region: &self.region };
             let server = Server { address: address.clone(), dial: PING };
-            if self.ask(&server, "Status.Ping", &ping, PING).await.is_ok() {
+            if Box::pin(self.ask(&server, "Status.Ping", &ping, PING)).await.is_ok() {
                 let mut order = order.clone();
                 order.rotate_left(at);
                 self.known().servers.reorder(order);

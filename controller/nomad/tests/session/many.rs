@@ -1,10 +1,8 @@
 //! Many nodes in one process, and what each of them costs.
 
-use herdlet_nomad::wire::{ClientStatus, NodeStatus};
-use herdlet_nomad_server::{
-    Cluster, Lan, Settings,
-    state::{State, job},
-};
+use herdlet_nomad::wire::{ClientStatus, Job, NodeStatus, queries::AllocsResponse};
+use herdlet_nomad_server::{Cluster, Lan, Settings, state::State};
+use herdlet_rpc::codec::{self, Extent, Limits, Value};
 use tokio::time::sleep;
 
 use crate::{
@@ -17,6 +15,25 @@ fn memory() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = text.lines().find(|line| line.starts_with("Rss:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+/// A job as a stock server has given it out with an allocation.
+fn recorded_job() -> Job {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/nomad/recordings/1.6.5/05-alloc-ops.jsonl");
+    let text = std::fs::read_to_string(path).unwrap();
+    let answers = text.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).unwrap();
+        let is_it = message["method"] == "Alloc.GetAllocs" && message["kind"] == "response";
+        is_it.then(|| message["hex"].as_str().unwrap().to_owned())
+    });
+    let jobs = answers.filter_map(|hex| {
+        let pairs = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+        let bytes: Vec<_> = pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+        let header = Extent::new(Limits::HEADER).of(&bytes).unwrap().unwrap();
+        let answer: AllocsResponse = codec::decode(&bytes[header..]).unwrap();
+        answer.allocs.first().map(|alloc| alloc.job.clone())
+    });
+    jobs.max_by_key(|job| codec::encode(job).unwrap().len()).unwrap()
 }
 
 fn tasks() -> usize {
@@ -43,10 +60,22 @@ async fn many_nodes_live_in_one_process() {
     };
     cluster.until(all(NodeStatus::Ready)).await;
     let (idle, idle_tasks) = (memory(), tasks());
-    let job = job("job");
+    let job = recorded_job();
+    let group = job.value().get("TaskGroups").and_then(|groups| match groups {
+        Value::List(groups) => groups[0].get("Name")?.as_text().map(str::to_owned),
+        Value::Nil
+        | Value::Bool(_)
+        | Value::Int(_)
+        | Value::Uint(_)
+        | Value::Float(_)
+        | Value::Text(_)
+        | Value::Bytes(_)
+        | Value::Map(_) => None,
+    });
+    let group = group.unwrap();
     let ids: Vec<_> = cluster.write(|state| {
         let slots = nodes.iter().flat_map(|node| std::iter::repeat_n(&node.id, 10));
-        slots.map(|node| state.place(node, &job, "group")).collect()
+        slots.map(|node| state.place(node, &job, &group)).collect()
     });
     cluster.until(|state| ids.iter().all(|id| state.allocs[id].client_status == ClientStatus::Running)).await;
     sleep(seconds(60)).await;

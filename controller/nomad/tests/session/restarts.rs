@@ -1,8 +1,8 @@
 //! Servers that fall and rise under load, over and over.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use herdlet_nomad::wire::{ClientStatus, DesiredStatus, NodeStatus};
+use herdlet_nomad::wire::{AllocId, Allocation, ClientStatus, DesiredStatus, NodeStatus};
 use herdlet_nomad_server::{Cluster, Fault, Lan, Settings};
 use herdlet_rpc::pool::Chance;
 use serde_json::json;
@@ -19,6 +19,21 @@ const RESTARTS: usize = 1_000;
 /// A number below `most`.
 fn draw(chance: &mut Chance, most: usize) -> usize {
     usize::try_from(chance.below(Duration::from_nanos(most as u64)).as_nanos()).unwrap()
+}
+
+/// Servers forget what has ended. How it was at the end.
+fn collect(cluster: &Cluster) -> BTreeMap<AllocId, ClientStatus> {
+    cluster.write(|state| {
+        let is_over = |alloc: &&Allocation| {
+            alloc.desired_status == DesiredStatus::Stop
+                && matches!(alloc.client_status, ClientStatus::Complete | ClientStatus::Failed)
+        };
+        let over = state.allocs.values().filter(is_over);
+        let over: BTreeMap<_, _> =
+            over.map(|alloc| (alloc.id.clone(), alloc.client_status.clone())).collect();
+        over.keys().for_each(|id| state.collect(id));
+        over
+    })
 }
 
 /// Nothing is lost, nothing runs twice, nothing that has ended is taken back.
@@ -42,7 +57,7 @@ async fn a_thousand_restarts_of_servers_lose_nothing() {
         });
         json!({ "ID": format!("job{}", number % 7), "Type": kind, "TaskGroups": [group] })
     };
-    let mut keys = Vec::new();
+    let (mut keys, mut collected) = (Vec::new(), BTreeMap::new());
     for number in 0..RESTARTS {
         // What users do.
         match draw(&mut chance, 6) {
@@ -88,6 +103,9 @@ async fn a_thousand_restarts_of_servers_lose_nothing() {
         }
         sleep(chance.below(Duration::from_millis(1_500))).await;
         cluster.set_down(server, false);
+        if number % 20 == 19 {
+            collected.extend(collect(&cluster));
+        }
         // And sometimes an agent begins anew.
         if number % 50 == 7 {
             let node = draw(&mut chance, nodes.len());
@@ -119,7 +137,9 @@ async fn a_thousand_restarts_of_servers_lose_nothing() {
     let (mut ran, mut placed) = (0, 0);
     for node in &nodes {
         node.bench.see(|seen| {
-            assert_eq!(seen.removed, [], "nothing was collected");
+            for id in &seen.removed {
+                assert_eq!(seen.ended.get(id), collected.get(id), "{id} was collected, as it had ended");
+            }
             assert!(seen.started.values().all(|times| *times == 1));
             cluster.read(|state| {
                 for alloc in state.of(&node.id) {
@@ -138,5 +158,9 @@ async fn a_thousand_restarts_of_servers_lose_nothing() {
             assert!(reports[ended..].iter().all(|status| Some(status) == end), "{id}: {reports:?}");
         }
     });
-    assert!(placed > 500 && ran > 300, "{ran} of {placed} ran");
+    assert!(
+        collected.len() > 300 && placed > 5 && ran > 5,
+        "{} were collected, {ran} of {placed} ran",
+        collected.len()
+    );
 }

@@ -377,7 +377,7 @@ async fn recorded_connections_are_understood() {
                     }
                     peer.write_all(&line.bytes).await.unwrap();
                     if opens {
-                        streams.insert(header.stream, incoming.recv().await.unwrap());
+                        streams.insert(header.stream, *incoming.recv().await.unwrap());
                     }
                     if !payload.is_empty() {
                         let mut got = vec![0; payload.len()];
