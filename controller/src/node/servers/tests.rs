@@ -63,6 +63,7 @@ fn contact() -> Contact {
         nodes: 0,
         eligibility: Eligibility::Unsaid,
         is_listed: false,
+        disbelieved: None,
         wants_servers: 0,
     }
 }
