@@ -98,9 +98,9 @@ TARGET is JOB, JOB.GROUP[N] or JOB.GROUP.N, each with /TASK if wanted, or the be
 pub enum Command {
     /// Run the agent: keep what was applied, and the manifests of folders, true
     #[command(
-        after_help = "Example:\n  herdlet agent --manifests /etc/herdlet/jobs.d --metrics-listen 127.0.0.1:9464\n\nEvery flag has a variable (--state-dir is HERDLET_STATE_DIR) and a key in the config file."
+        after_help = "Examples:\n  herdlet agent --manifests /etc/herdlet/jobs.d --metrics-listen 127.0.0.1:9464\n  herdlet agent --servers nomad.example.org --raw-exec\n\nEvery flag has a variable (--state-dir is HERDLET_STATE_DIR) and a key in the config file."
     )]
-    Agent(AgentArgs),
+    Agent(Box<AgentArgs>),
     /// Run manifests in a private agent until their batch work is done
     #[command(
         after_help = "Example:\n  herdlet run hello.yaml\n\nExit code: the first task's that is not 0, in the order of the files; 125 where herdlet failed."

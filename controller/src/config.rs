@@ -228,6 +228,7 @@ impl Config {
         let mut meta: BTreeMap<String, String> =
             std::mem::take(&mut file.meta).into_iter().map(|(key, text)| (key, text.0)).collect();
         meta.extend(flags.meta()?);
+        let given = flags.raw_exec()?;
         let servers =
             if flags.servers.is_empty() { std::mem::take(&mut file.servers) } else { flags.servers };
         if !servers.is_empty() && has_nomads && file.cluster.enabled.is_none() {
@@ -251,7 +252,7 @@ impl Config {
             },
         };
         // A cluster's jobs get a shell of this machine only where somebody said so.
-        let raw_exec = flags.raw_exec.or(file.raw_exec.enabled).unwrap_or(cluster.is_none());
+        let raw_exec = given.or(file.raw_exec.enabled).unwrap_or(cluster.is_none());
         let is_allowed = cluster.as_ref().is_none_or(|cluster| cluster.drivers.allows("raw_exec"));
         let raw_exec = if raw_exec && is_allowed { Availability::Enabled } else { Availability::Disabled };
         let mut consul = file.consul;

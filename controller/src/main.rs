@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 
 async fn execute(command: Command) -> u8 {
     match command {
-        Command::Agent(flags) => serve::run_agent(flags).await,
+        Command::Agent(flags) => serve::run_agent(*flags).await,
         Command::Run(args) => {
             init_logs();
             let variables = match args.variables.given() {

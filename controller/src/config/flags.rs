@@ -38,7 +38,7 @@ pub struct Flags {
     pub meta: Vec<String>,
     /// Offer the driver raw_exec, or don't [default: true, but false as a node of a cluster]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
-    pub raw_exec: Option<bool>,
+    pub raw_exec: Option<String>,
     /// Where state is kept [default: /var/lib/herdlet as root, else the XDG state directory]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
@@ -109,7 +109,7 @@ impl Flags {
             node_class: self.node_class.or_else(|| set("HERDLET_NODE_CLASS")),
             node_pool: self.node_pool.or_else(|| set("HERDLET_NODE_POOL")),
             meta: all(self.meta, "HERDLET_META"),
-            raw_exec: self.raw_exec.or_else(|| set("HERDLET_RAW_EXEC")?.parse().ok()),
+            raw_exec: self.raw_exec.or_else(|| set("HERDLET_RAW_EXEC")),
             state_dir: self.state_dir.or_else(|| path("HERDLET_STATE_DIR")),
             runtime_dir: self.runtime_dir.or_else(|| path("HERDLET_RUNTIME_DIR")),
             socket: self.socket.or_else(|| path("HERDLET_SOCKET")),
@@ -134,6 +134,15 @@ impl Flags {
             Ok((key.to_owned(), value.to_owned()))
         };
         self.meta.iter().map(pair).collect()
+    }
+
+    /// Whether `raw_exec` is to be offered.
+    pub(super) fn raw_exec(&self) -> Result<Option<bool>, ConfigError> {
+        let parse = |text: &String| {
+            let why = || format!("expected true or false, found \"{text}\"");
+            text.parse().map_err(|_| ConfigError::Flag { flag: "raw-exec", why: why() })
+        };
+        self.raw_exec.as_ref().map(parse).transpose()
     }
 
     /// Paths that people type are meant from where they stand.

@@ -248,7 +248,7 @@ fn servers_make_a_node_of_a_cluster() {
         ("17", "b=c", 2)
     );
     assert_eq!(config.raw_exec, Availability::Disabled);
-    let config = load(Flags { raw_exec: Some(true), ..flags.clone() }, true, &[]).unwrap();
+    let config = load(Flags { raw_exec: Some("true".to_owned()), ..flags.clone() }, true, &[]).unwrap();
     assert_eq!(config.raw_exec, Availability::Enabled);
 
     // The API is for whoever has a token of the cluster's.
@@ -263,6 +263,7 @@ fn servers_make_a_node_of_a_cluster() {
             Flags { servers: servers(&["http://a"]), ..Flags::default() },
             "--servers: expected HOST, HOST:PORT",
         ),
+        (Flags { raw_exec: Some("x".to_owned()), ..Flags::default() }, "--raw-exec: expected true or false"),
         (Flags { meta: servers(&["a"]), ..Flags::default() }, "--meta: expected KEY=VALUE, found \"a\""),
     ] {
         let error = load(flags, true, &[]).unwrap_err().to_string();

@@ -137,24 +137,22 @@ fn check(client: &Path) -> Result<Option<File>, MoveError> {
     }
 }
 
-/// Allocations of which a task is not dead, or of which no task is known.
+/// Allocations of which a task is not dead. One of which no task is known has started none.
 ///
 /// `allocations/ALLOC/task-NAME`: `task_state` is a `structs.TaskState` in msgpack (`hashicorp/nomad:client/state/db_bolt.go`).
 fn live(state: &Bolt<'_>) -> Result<Vec<String>, BoltError> {
     let mut live = Vec::new();
     for (alloc, bucket) in state.buckets(&["allocations"])? {
-        let mut tasks = 0;
         let mut is_live = false;
         for (name, task) in state.within(&bucket)? {
             if !name.starts_with(b"task-") {
                 continue;
             }
-            tasks += 1;
             let told = state.value(&task, b"task_state")?;
             let told: Option<TaskState> = told.and_then(|told| herdlet_rpc::codec::decode(&told).ok());
             is_live |= told.is_none_or(|told| told.state != "dead");
         }
-        if is_live || tasks == 0 {
+        if is_live {
             live.push(String::from_utf8_lossy(&alloc).chars().take(64).collect());
         }
     }

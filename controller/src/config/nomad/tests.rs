@@ -303,3 +303,19 @@ fn a_directory_is_read_by_the_names_of_its_files() {
     let problems = Sources::read(&[dir.path().to_owned()]).unwrap().file().unwrap_err().to_string();
     assert!(problems.ends_with("40.hcl:1:7: expected a value"), "{problems}");
 }
+
+#[test]
+fn a_file_may_be_damaged_anywhere() {
+    let bytes = CLIENT.as_bytes();
+    for at in 0..bytes.len() {
+        for byte in [b'{', b'"', b'=', b'\n', 0, 0xc3] {
+            let mut damaged = bytes.to_vec();
+            damaged[at] = byte;
+            for bytes in [&damaged[..], &bytes[..at]] {
+                if let Ok(root) = super::parse("damaged.hcl", bytes) {
+                    super::translate_on("damaged.hcl", &root, &Vec::new);
+                }
+            }
+        }
+    }
+}

@@ -87,6 +87,9 @@ impl Fixed {
         let total = config.total();
         let mut attributes = fingerprint::attributes(total);
         attributes.extend(fingerprint::storage(&config.state_dir));
+        if let Some(usable) = attributes.get_mut("cpu.usablecompute") {
+            *usable = total.minus(config.reserved).cpu_mhz.to_string();
+        }
         let cores = fingerprint::cores().and_then(|cores| u16::try_from(cores).ok()).unwrap_or(1);
         let mhz = if total.cpu_mhz == u64::MAX { 0 } else { total.cpu_mhz / u64::from(cores.max(1)) };
         let volumes = config.host_volumes.iter().map(|volume| {
