@@ -36,6 +36,7 @@ pub mod overview;
 pub mod paths;
 pub mod planner;
 pub mod publish;
+pub mod reach;
 pub mod requests;
 pub mod run;
 pub mod serve;
