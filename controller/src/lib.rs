@@ -43,6 +43,8 @@ pub mod serve;
 pub mod simulate;
 pub mod state_db;
 pub mod telemetry;
+#[cfg(test)]
+mod test_recordings;
 #[cfg(any(test, fuzzing))]
 mod test_views;
 pub mod watch;

@@ -38,9 +38,7 @@ impl Below {
             match part {
                 "" | "." => {}
                 ".." => {
-                    parts.pop().ok_or_else(|| {
-                        ApiError::bad(format!("Path escapes the alloc directory: {text:?}"))
-                    })?;
+                    parts.pop().ok_or_else(|| ApiError::bad("Path escapes the alloc directory"))?;
                 }
                 _ => parts.push(part),
             }
