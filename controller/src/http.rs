@@ -48,7 +48,7 @@ mod versions;
 mod volumes;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 

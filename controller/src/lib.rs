@@ -36,12 +36,15 @@ pub mod overview;
 pub mod paths;
 pub mod planner;
 pub mod publish;
+pub mod reach;
 pub mod requests;
 pub mod run;
 pub mod serve;
 pub mod simulate;
 pub mod state_db;
 pub mod telemetry;
+#[cfg(test)]
+mod test_recordings;
 #[cfg(any(test, fuzzing))]
 mod test_views;
 pub mod watch;

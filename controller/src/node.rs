@@ -10,11 +10,17 @@
 //!    │             │  └── report ◄── read model          limit: too long without servers ─► inbox
 //!  found by      describe: this machine; meta: what is said of it; moving: whose node it was
 //!  `servers`
+//!
+//!   servers ──► serve: calls on this node ──► reach      people ──► http ─┬─► serve
+//!                 └──► acl ──► asking ──► servers                        └─► asking ──► servers
 //! ```
 
+pub mod acl;
+pub mod asking;
 pub mod catalog;
 pub mod consul;
 pub mod describe;
+pub mod http;
 pub mod join;
 pub mod limit;
 pub mod member;
@@ -24,6 +30,7 @@ pub mod placed;
 pub mod previous;
 pub mod report;
 pub mod runner;
+pub mod serve;
 pub mod servers;
 pub mod tokens;
 

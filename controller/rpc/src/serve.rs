@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    codec::{self, DecodeError, Limits},
+    codec::{self, DecodeError, EncodeError, Limits},
     error::{MessageError, Refusal},
     framed::Framed,
     message::{self, PLAIN, Reader, Request, Response, STREAMING, StreamAck, StreamHeader},
@@ -42,6 +42,14 @@ pub struct Call {
 }
 
 impl Call {
+    /// A call with these arguments, for who has no connection between them and the service.
+    ///
+    /// # Errors
+    /// When they can't be written.
+    pub fn new<T: Serialize + ?Sized>(method: &str, arguments: &T) -> Result<Self, EncodeError> {
+        Ok(Self { method: method.to_owned(), body: codec::encode(arguments)? })
+    }
+
     /// The arguments.
     ///
     /// # Errors

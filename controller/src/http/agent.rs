@@ -21,9 +21,8 @@ use super::{
     Shared, VERSION,
     error::ApiResult,
     query::{Params, Read, Source},
-    stats,
 };
-use crate::{desired::yaml::Problem, telemetry::Format};
+use crate::{desired::yaml::Problem, reach::stats, telemetry::Format};
 
 /// So many objects are listed one by one; all are counted.
 const UNCONVERGED_LEN_MAX: usize = 1_000;
@@ -186,7 +185,10 @@ pub(super) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMa
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Format::wanted(accept);
     let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
-    let measured =
-        if shared.publish_allocation_metrics { stats::measure_all(&shared).await } else { Vec::new() };
+    let measured = if shared.publish_allocation_metrics {
+        stats::measure_all(&shared.reach()).await
+    } else {
+        Vec::new()
+    };
     (headers, (shared.metrics)(format, measured))
 }

@@ -12,7 +12,7 @@ use herdlet_api_types::{
     view::{AllocView, Explanation},
 };
 use herdlet_plan::{
-    event::{Command, Ending, Reply, RestartScope},
+    event::{Command, Ending, Reply},
     job::feasibility,
 };
 use serde::Deserialize;
@@ -24,6 +24,7 @@ use super::{
     evaluations::Trigger,
     query::{Params, Read, Source, flag},
 };
+use crate::reach::lifecycle;
 
 impl Shared {
     pub(super) fn node(&self) -> nomad::Node {
@@ -146,19 +147,8 @@ pub(super) async fn restart(
     Path(id): Path<String>,
     body::Json(restart): body::Json<Restart>,
 ) -> ApiResult<Json<Value>> {
-    let alloc = shared.alloc(&id)?;
-    let scope = match (restart.task_name.as_str(), restart.all_tasks) {
-        ("", false) => RestartScope::Running,
-        ("", true) => RestartScope::All,
-        (_, true) => return Err(ApiError::bad("task name cannot be set when restarting all tasks")),
-        (task, false) => {
-            if !alloc.tasks.iter().any(|known| *known.name == *task) {
-                return Err(ApiError::NotFound(format!("Could not find task runner for task: {task}")));
-            }
-            RestartScope::Task(task.to_owned())
-        }
-    };
-    let index = shared.accepted(Command::Restart { alloc: alloc.spec.id, scope }).await?;
+    let reach = shared.reach();
+    let index = reach.restart(&*reach.alloc(&id)?, &restart.task_name, restart.all_tasks).await?;
     Ok(Json(json!({ "Index": index })))
 }
 
@@ -175,17 +165,8 @@ pub(super) async fn signal(
     Path(id): Path<String>,
     body::Json(signal): body::Json<Signal>,
 ) -> ApiResult<Json<Value>> {
-    let alloc = shared.alloc(&id)?;
-    let name = signal.signal.to_ascii_uppercase();
-    let name = if name.starts_with("SIG") { name } else { format!("SIG{name}") };
-    if !herdlet_api_types::manifest::scalar::SIGNALS.contains(&name.as_str()) {
-        return Err(ApiError::bad(format!("there is no signal {:?}", signal.signal)));
-    }
-    if !signal.task.is_empty() && !alloc.tasks.iter().any(|task| *task.name == *signal.task) {
-        return Err(ApiError::NotFound(format!("unknown task name {:?}", signal.task)));
-    }
-    let task = (!signal.task.is_empty()).then_some(signal.task);
-    let index = shared.accepted(Command::Signal { alloc: alloc.spec.id, task, signal: name }).await?;
+    let reach = shared.reach();
+    let index = reach.signal(&*reach.alloc(&id)?, &signal.task, &signal.signal).await?;
     Ok(Json(json!({ "Index": index })))
 }
 
@@ -194,14 +175,5 @@ pub(super) async fn checks(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
 ) -> ApiResult<Json<BTreeMap<String, Value>>> {
-    let alloc = shared.alloc(&id)?;
-    let results = alloc.checks.iter().map(|check| {
-        let shown = json!({
-            "ID": check.id, "Mode": if check.counts() { "healthiness" } else { "readiness" }, "Status": check.status.as_str(), "StatusCode": check.http_status.unwrap_or_default(),
-            "Output": check.output, "Timestamp": check.at.0 / 1_000_000_000, "Group": alloc.spec.name(),
-            "Task": check.task.clone().unwrap_or_default(), "Service": check.service, "Check": check.check,
-        });
-        (check.id.clone(), shown)
-    });
-    Ok(Json(results.collect()))
+    Ok(Json(lifecycle::checks(&*shared.alloc(&id)?)))
 }

@@ -10,7 +10,6 @@ mod topics;
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    body::Bytes,
     extract::{RawQuery, State},
     response::Response,
 };
@@ -89,7 +88,7 @@ async fn tell(mut reader: Reader, seen: Seen, pieces: Pieces) -> Result<(), Gone
                 services = shared.catalog.version();
                 say(&pieces, shared.model.index(), reader.services()).await?;
             }
-            () = tokio::time::sleep(IDLE) => pieces.send(Bytes::from_static(b"{}\n")).await?,
+            () = tokio::time::sleep(IDLE) => pieces.send(b"{}\n".to_vec()).await?,
         }
     }
 }
@@ -126,5 +125,5 @@ async fn say(pieces: &Pieces, index: u64, events: Vec<Value>) -> Result<(), Gone
         return Ok(());
     }
     let frame = json!({ "Index": index, "Events": events });
-    Ok(pieces.send(Bytes::from(format!("{frame}\n"))).await?)
+    Ok(pieces.send(format!("{frame}\n").into_bytes()).await?)
 }

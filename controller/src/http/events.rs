@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{body::Bytes, extract::State, response::Response};
+use axum::{extract::State, response::Response};
 use herdlet_api_types::api::Change;
 use serde::Deserialize;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
@@ -106,5 +106,5 @@ fn now(shared: &Shared, changed: Changed) -> Change {
 async fn say(pieces: &Pieces, change: &Change) -> Result<(), Gone> {
     let Ok(mut line) = serde_json::to_vec(change) else { return Ok(()) };
     line.push(b'\n');
-    Ok(pieces.send(Bytes::from(line)).await?)
+    Ok(pieces.send(line).await?)
 }

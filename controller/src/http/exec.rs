@@ -14,34 +14,25 @@ use axum::{
     },
     response::Response,
 };
-use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::{
     SinkExt, StreamExt,
     stream::{self, BoxStream, SplitStream},
 };
-use herdlet_api_types::task::TaskStatus;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Shared,
     error::{ApiError, ApiResult},
     query::{Params, flag},
-    target::TaskTarget,
 };
-use crate::drivers::task::{ExecInput, ExecOutput, ExecRequest, TerminalSize};
-
-/// Sessions at the same time: each has a process, a terminal and buffers.
-const SESSIONS_MAX: usize = 128;
-static SESSIONS: Semaphore = Semaphore::const_new(SESSIONS_MAX);
-
-/// A frame of input larger than this is no keyboard and no pipe.
-const FRAME_BYTES_MAX: usize = 1024 * 1024;
-
-/// Output frames between the session and the socket.
-const FRAMES_LEN: usize = 16;
+pub(crate) use crate::reach::exec::input_frames;
+use crate::{
+    drivers::task::ExecInput,
+    reach::exec::{self, FRAME_BYTES_MAX, FRAMES_LEN, Session, frame_text},
+};
 
 /// Policy violation (RFC 6455 §7.4.1): Nomad's code for the caller's mistakes.
 const CLOSE_POLICY: u16 = 1008;
@@ -68,40 +59,30 @@ pub(super) async fn open(
     Params(wanted): Params<Wanted>,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
-    let alloc = shared.alloc(&id)?;
+    let reach = shared.reach();
+    let alloc = reach.alloc(&id)?;
     if wanted.task.is_empty() {
         return Err(ApiError::bad("must provide task name"));
     }
     let command: Vec<String> = serde_json::from_str(&wanted.command)
         .map_err(|error| ApiError::bad(format!("command is not a JSON list of strings: {error}")))?;
-    if command.first().is_none_or(String::is_empty) {
-        return Err(ApiError::bad("command is not present"));
-    }
-    let target = shared.task(&alloc, &wanted.task)?;
-    if target.task.state != TaskStatus::Running {
-        return Err(ApiError::NotFound(format!("task {:?} is not running.", wanted.task)));
-    }
+    let wanted = exec::Wanted { task: wanted.task, command, terminal: wanted.tty };
+    let to_execute = reach.open_exec(&alloc, wanted)?;
     let upgrade = upgrade.map_err(|error| ApiError::bad(format!("a websocket is expected here: {error}")))?;
-    let place = SESSIONS
-        .try_acquire()
-        .map_err(|_| ApiError::Unavailable(format!("{SESSIONS_MAX} sessions are open already")))?;
-    let request = ExecRequest { command, terminal: wanted.tty.then(TerminalSize::default) };
-    tracing::info!(attempt = %target.attempt, program = request.command.first(), "a command is executed in a task");
     Ok(upgrade.max_message_size(FRAME_BYTES_MAX).on_upgrade(move |socket| async move {
         tokio::select! {
-            () = session(socket, target, request) => {}
+            () = session(socket, to_execute) => {}
             () = shared.closing.cancelled() => {}
         }
-        drop(place);
     }))
 }
 
-async fn session(socket: WebSocket, target: TaskTarget, request: ExecRequest) {
+async fn session(socket: WebSocket, to_execute: Session) {
     let (mut sink, source) = socket.split();
     let (sender, mut output) = mpsc::channel(FRAMES_LEN);
     let hung_up = CancellationToken::new();
     let input = input(source, hung_up.clone());
-    let executing = target.driver.exec_frames(&target.attempt, request, input, sender);
+    let executing = to_execute.run(input, sender);
     let writing = async {
         while let Some(frame) = output.recv().await {
             sink.send(Message::Text(Utf8Bytes::from(frame_text(&frame).to_string()))).await?;
@@ -170,76 +151,12 @@ fn input(source: SplitStream<WebSocket>, hung_up: CancellationToken) -> BoxStrea
     frames.flatten().boxed()
 }
 
-/// What one message says. Rubbish and heartbeats say nothing.
-pub(crate) fn input_frames(text: &[u8]) -> Vec<ExecInput> {
-    #[derive(Deserialize)]
-    struct Frame {
-        stdin: Option<Stdin>,
-        tty_size: Option<Size>,
-    }
-    #[derive(Deserialize)]
-    struct Stdin {
-        #[serde(default)]
-        data: String,
-        #[serde(default)]
-        close: bool,
-    }
-    #[derive(Deserialize)]
-    struct Size {
-        #[serde(default)]
-        height: u16,
-        #[serde(default)]
-        width: u16,
-    }
-    let Ok(frame) = serde_json::from_slice::<Frame>(text) else { return Vec::new() };
-    let mut frames = Vec::new();
-    if let Some(Size { height, width }) = frame.tty_size {
-        frames.push(ExecInput::Resize(TerminalSize { height, width }));
-    }
-    if let Some(stdin) = frame.stdin {
-        if let Ok(bytes) = STANDARD.decode(stdin.data)
-            && !bytes.is_empty()
-        {
-            frames.push(ExecInput::Stdin(bytes));
-        }
-        if stdin.close {
-            frames.push(ExecInput::StdinEnd);
-        }
-    }
-    frames
-}
-
-fn frame_text(frame: &ExecOutput) -> Value {
-    match frame {
-        ExecOutput::Stdout(bytes) => json!({ "stdout": { "data": STANDARD.encode(bytes) } }),
-        ExecOutput::StdoutEnd => json!({ "stdout": { "close": true } }),
-        ExecOutput::Stderr(bytes) => json!({ "stderr": { "data": STANDARD.encode(bytes) } }),
-        ExecOutput::StderrEnd => json!({ "stderr": { "close": true } }),
-        ExecOutput::Exited(exit) => {
-            let code = if exit.signal > 0 { 128 + exit.signal } else { exit.code };
-            let result = if code == 0 { json!({}) } else { json!({ "exit_code": code }) };
-            json!({ "exited": true, "result": result })
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_read_and_rubbish_is_passed_over() {
-        assert_eq!(input_frames(b"{}"), []);
-        assert_eq!(input_frames(b"[1"), []);
-        assert_eq!(input_frames(br#"{"stdin":{"data":"%%"}}"#), []);
-        assert_eq!(
-            input_frames(br#"{"stdin":{"data":"aGk=","close":true},"tty_size":{"height":3,"width":9}}"#),
-            [
-                ExecInput::Resize(TerminalSize { height: 3, width: 9 }),
-                ExecInput::Stdin(b"hi".to_vec()),
-                ExecInput::StdinEnd
-            ]
-        );
+    fn the_reason_of_a_close_frame_fits() {
         assert!(fitting("ü".repeat(100)).len() <= 123);
     }
 }

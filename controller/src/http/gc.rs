@@ -42,7 +42,7 @@ pub(super) async fn system(State(shared): State<Arc<Shared>>) -> ApiResult<Json<
 
 /// Collects directories of allocations.
 pub(super) async fn client(State(shared): State<Arc<Shared>>) -> ApiResult<Json<Value>> {
-    shared.gc.collect_now(Scope::Allocs).await?;
+    shared.reach().collect_all().await?;
     Ok(Json(Value::Null))
 }
 
@@ -52,8 +52,7 @@ pub(super) async fn alloc(
     Path(id): Path<String>,
 ) -> ApiResult<Json<Value>> {
     let alloc = shared.known_alloc(&id)?;
-    let collected = shared.gc.collect_now(Scope::Alloc(alloc.spec.id)).await?;
-    if alloc.collected || !collected.is_empty() {
+    if shared.reach().collect(&alloc).await? {
         return Ok(Json(Value::Null));
     }
     Err(ApiError::Conflict(format!(

@@ -1,23 +1,15 @@
-//! `GET /v1/client/allocation/ALLOC/stats`: what the tasks of an allocation use, measured now; and what all tasks use, for metrics.
+//! `GET /v1/client/allocation/ALLOC/stats`: what the tasks of an allocation use, measured now.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     Json,
     extract::{Path, State},
 };
-use futures_util::{StreamExt, future::join_all, stream};
-use herdlet_api_types::{task::TaskStatus, view::AllocView};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use super::{Shared, error::ApiResult, query::Params, target::TaskTarget};
-use crate::{drivers::task::Usage, telemetry::Measured};
-
-/// How long one measurement may take; a task that can't be measured in time is left out.
-const MEASURE_MAX: Duration = Duration::from_secs(3);
-/// So many are measured at a time: each takes a thread for a moment.
-const MEASURED_AT_ONCE: usize = 16;
+use super::{Shared, error::ApiResult, query::Params};
 
 /// Which tasks.
 #[derive(Debug, Deserialize)]
@@ -31,93 +23,7 @@ pub(super) async fn read(
     Path(id): Path<String>,
     Params(wanted): Params<Wanted>,
 ) -> ApiResult<Json<Value>> {
-    let alloc = shared.alloc(&id)?;
-    let mut targets = Vec::new();
-    if wanted.task.is_empty() {
-        let running = alloc.tasks.iter().filter(|task| task.state == TaskStatus::Running);
-        targets.extend(running.filter_map(|task| shared.task(&alloc, &task.name).ok()));
-    } else {
-        targets.push(shared.task(&alloc, &wanted.task)?);
-    }
-    let measured: BTreeMap<String, Usage> =
-        join_all(targets.iter().map(measure)).await.into_iter().flatten().collect();
-    let at = measured.values().map(|usage| usage.at.0).max().unwrap_or_default();
-    let all: Vec<&Usage> = measured.values().collect();
-    let tasks: Map<String, Value> = measured
-        .iter()
-        .map(|(name, usage)| {
-            let shown = json!({ "ResourceUsage": shown(&[usage]), "Timestamp": usage.at.0, "Pids": null });
-            (name.clone(), shown)
-        })
-        .collect();
-    Ok(Json(json!({ "ResourceUsage": shown(&all), "Tasks": tasks, "Timestamp": at })))
-}
-
-/// What every running task of the agent uses.
-pub(super) async fn measure_all(shared: &Shared) -> Vec<Measured> {
-    let targets: Vec<(Arc<AllocView>, TaskTarget)> = shared
-        .model
-        .allocs()
-        .into_iter()
-        .flat_map(|alloc| {
-            let running = alloc.tasks.iter().filter(|task| task.state == TaskStatus::Running);
-            let targets: Vec<_> = running.filter_map(|task| shared.task(&alloc, &task.name).ok()).collect();
-            targets.into_iter().map(move |target| (Arc::clone(&alloc), target))
-        })
-        .collect();
-    let measured = targets.into_iter().map(|(alloc, target)| async move {
-        let (_, usage) = measure(&target).await?;
-        Some(Measured { alloc, attempt: target.attempt, usage })
-    });
-    let found: Vec<_> = stream::iter(measured).buffered(MEASURED_AT_ONCE).collect().await;
-    found.into_iter().flatten().collect()
-}
-
-async fn measure(target: &TaskTarget) -> Option<(String, Usage)> {
-    let measuring = async {
-        let mut samples = target.driver.stats(&target.attempt, Duration::from_secs(1)).await.ok()?;
-        samples.next().await?.ok()
-    };
-    let usage = tokio::time::timeout(MEASURE_MAX, measuring).await.ok()??;
-    Some((target.task.name.to_string(), usage))
-}
-
-/// The sum of some measurements, in Nomad's form. What no one measured is 0 and not listed as measured.
-fn shown(usages: &[&Usage]) -> Value {
-    let sum = |get: &dyn Fn(&Usage) -> Option<u64>| {
-        usages.iter().filter_map(|usage| get(usage)).reduce(|a, b| a + b)
-    };
-    let memory = [
-        ("RSS", "RSS", sum(&|usage| usage.memory.rss)),
-        ("Cache", "Cache", sum(&|usage| usage.memory.cache)),
-        ("Swap", "Swap", sum(&|usage| usage.memory.swap)),
-        ("MappedFile", "Mapped File", sum(&|usage| usage.memory.mapped_file)),
-        ("Usage", "Usage", sum(&|usage| usage.memory.usage)),
-        ("MaxUsage", "Max Usage", sum(&|usage| usage.memory.usage_max)),
-        ("KernelUsage", "Kernel Usage", sum(&|usage| usage.memory.kernel)),
-        ("KernelMaxUsage", "Kernel Max Usage", None),
-    ];
-    let cpu = [
-        ("ThrottledPeriods", "Throttled Periods", sum(&|usage| usage.cpu.throttled_periods)),
-        ("ThrottledTime", "Throttled Time", sum(&|usage| usage.cpu.throttled_ns)),
-    ];
-    let mut cpu = measured(&cpu);
-    cpu.insert("Percent".to_owned(), usages.iter().map(|usage| usage.cpu.percent).sum::<f64>().into());
-    cpu.insert("SystemMode".to_owned(), 0.0.into());
-    cpu.insert("UserMode".to_owned(), 0.0.into());
-    cpu.insert("TotalTicks".to_owned(), 0.0.into());
-    if let Some(Value::Array(names)) = cpu.get_mut("Measured") {
-        names.push("Percent".into());
-    }
-    json!({ "MemoryStats": measured(&memory), "CpuStats": cpu, "DeviceStats": [] })
-}
-
-fn measured(fields: &[(&str, &str, Option<u64>)]) -> Map<String, Value> {
-    let mut shown: Map<String, Value> = fields
-        .iter()
-        .map(|(field, _, value)| ((*field).to_owned(), value.unwrap_or_default().into()))
-        .collect();
-    let names = fields.iter().filter(|(_, _, value)| value.is_some()).map(|(_, name, _)| Value::from(*name));
-    shown.insert("Measured".to_owned(), names.collect());
-    shown
+    let reach = shared.reach();
+    let usage = reach.usage(&*reach.alloc(&id)?, &wanted.task).await?;
+    Ok(Json(usage))
 }

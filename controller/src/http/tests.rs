@@ -38,15 +38,15 @@ use crate::{
 };
 
 /// An API in front of a read model.
-struct Ground {
+pub(crate) struct Ground {
     dir: tempfile::TempDir,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     tasks: TaskTracker,
     store: watch::Sender<StoreHealth>,
 }
 
 impl Ground {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("api")).unwrap();
         // Nobody answers requests: each is told that the agent shuts down.
@@ -86,7 +86,7 @@ impl Ground {
         Self { dir, shared: Arc::new(shared), tasks: TaskTracker::new(), store }
     }
 
-    fn show(&self, index: u64, jobs: &[JobView], allocs: &[AllocView]) {
+    pub(crate) fn show(&self, index: u64, jobs: &[JobView], allocs: &[AllocView]) {
         let jobs = jobs.iter().map(|view| View::Job(Arc::new(view.clone())));
         let allocs = allocs.iter().map(|view| View::Alloc(Arc::new(view.clone())));
         self.shared.model.publisher().offer(CommitIndex(index), jobs.chain(allocs).collect());
@@ -102,7 +102,7 @@ impl Ground {
         Client::new(Address::Unix(self.socket()), None).unwrap()
     }
 
-    async fn tcp(&self, routes: Router, token: Option<Token>) -> String {
+    pub(crate) async fn tcp(&self, routes: Router, token: Option<Token>) -> String {
         let listener = Listener::tcp("127.0.0.1:0").await.unwrap();
         let address = listener.address().unwrap();
         self.serve(listener, routes, token, Limits::default());

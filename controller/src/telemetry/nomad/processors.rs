@@ -55,9 +55,14 @@ impl Processor {
         Some(Self { name: name.to_owned(), user: user + nice, system, idle: idle + wait, total })
     }
 
+    /// Its name, such as `cpu0`.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// What it has done since then, in percent: user, system, idle. Idle where no time has passed.
     #[expect(clippy::cast_precision_loss, reason = "a metric needs no more than 52 bits")]
-    fn since(&self, before: &Self) -> [f64; 3] {
+    pub(crate) fn since(&self, before: &Self) -> [f64; 3] {
         let total = self.total.saturating_sub(before.total);
         if total == 0 {
             return [0.0, 0.0, 100.0];

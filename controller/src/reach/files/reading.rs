@@ -1,7 +1,6 @@
 //! One file, told in pieces: as it is, or as frames that go on as it grows.
 //!
-//! A frame is a JSON object with `Data`, `Offset` (where the data ends) and `File`; an empty one says that nothing is new, one
-//! with `FileEvent` that the file was cut short or is gone. Frames follow each other without anything between them.
+//! A frame that is empty says that nothing is new, one with `FileEvent` that the file was cut short or is gone.
 
 use std::{
     ffi::OsStr,
@@ -11,11 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use axum::body::Bytes;
-use base64::{Engine, engine::general_purpose::STANDARD};
-use serde_json::{Value, json};
-
-use super::super::stream::{Gone, HEARTBEAT, Pieces, blocking};
+use super::super::stream::{Form, Gone, HEARTBEAT, Pieces, blocking};
 use crate::{
     drivers::safe_fs::Dir,
     logs::CHUNK_BYTES_MAX,
@@ -24,18 +19,18 @@ use crate::{
 
 /// A part of a file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part {
+pub(crate) struct Part {
     /// Where it begins.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
     /// Whence that is counted.
-    pub(super) origin: Origin,
+    pub(crate) origin: Origin,
     /// So many bytes; 0 for all.
-    pub(super) limit: u64,
+    pub(crate) limit: u64,
 }
 
 /// An end of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(crate) enum Origin {
     /// Its beginning.
     Start,
     /// Its end.
@@ -43,7 +38,7 @@ pub(super) enum Origin {
 }
 
 /// A file being told.
-pub(super) struct Reading {
+pub(crate) struct Reading {
     file: Arc<File>,
     /// Where it lies.
     dir: Dir,
@@ -56,7 +51,7 @@ pub(super) struct Reading {
 
 impl Reading {
     /// Begins with that part of `file`, which lies in `dir` and is called `name`.
-    pub(super) fn new(file: File, dir: Dir, name: String, part: Part) -> io::Result<Self> {
+    pub(crate) fn new(file: File, dir: Dir, name: String, part: Part) -> io::Result<Self> {
         let size = file.metadata()?.len();
         let offset = match part.origin {
             Origin::Start => part.offset,
@@ -66,24 +61,16 @@ impl Reading {
         Ok(Self { file: Arc::new(file), dir, name, offset, end })
     }
 
-    /// Tells the bytes.
-    pub(super) async fn plain(mut self, pieces: Pieces) -> Result<(), Gone> {
+    /// Tells it up to where the file ended when it was asked for.
+    pub(crate) async fn once(mut self, form: Form, pieces: Pieces) -> Result<(), Gone> {
         while let Some(bytes) = self.next().await {
-            pieces.send(Bytes::from(bytes)).await?;
+            pieces.send(form.data(bytes, &self.name, self.offset)).await?;
         }
         Ok(())
     }
 
-    /// Tells frames up to where the file ended when it was asked for.
-    pub(super) async fn frames(mut self, pieces: Pieces) -> Result<(), Gone> {
-        while let Some(bytes) = self.next().await {
-            pieces.send(self.frame(&bytes)).await?;
-        }
-        Ok(())
-    }
-
-    /// Tells frames until the file is deleted.
-    pub(super) async fn followed(mut self, pieces: Pieces) -> Result<(), Gone> {
+    /// Tells it until the file is deleted.
+    pub(crate) async fn followed(mut self, form: Form, pieces: Pieces) -> Result<(), Gone> {
         self.end = u64::MAX;
         // Of the very directory that is held, wherever its name leads by now.
         let watch = match DirectoryWatch::open(&self.dir.proc_path(OsStr::new(".")), Interests::Writes) {
@@ -95,13 +82,13 @@ impl Reading {
         };
         loop {
             while let Some(bytes) = self.next().await {
-                pieces.send(self.frame(&bytes)).await?;
+                pieces.send(form.data(bytes, &self.name, self.offset)).await?;
             }
             match self.file.metadata() {
-                Ok(about) if about.nlink() == 0 => return self.event(&pieces, "file deleted").await,
+                Ok(about) if about.nlink() == 0 => return self.event(form, &pieces, "file deleted").await,
                 Ok(about) if about.len() < self.offset => {
                     self.offset = 0;
-                    self.event(&pieces, "file truncated").await?;
+                    self.event(form, &pieces, "file truncated").await?;
                     continue;
                 }
                 Ok(_) => {}
@@ -109,9 +96,9 @@ impl Reading {
             }
             tokio::select! {
                 changed = watch.changed() => if changed.is_err() {
-                    return self.event(&pieces, "file deleted").await;
+                    return self.event(form, &pieces, "file deleted").await;
                 },
-                () = tokio::time::sleep(HEARTBEAT) => pieces.send(Bytes::from_static(b"{}")).await?,
+                () = tokio::time::sleep(HEARTBEAT) => pieces.send(form.heartbeat()).await?,
             }
         }
     }
@@ -137,17 +124,7 @@ impl Reading {
         (!bytes.is_empty()).then_some(bytes)
     }
 
-    fn frame(&self, bytes: &[u8]) -> Bytes {
-        told(&json!({ "Data": STANDARD.encode(bytes), "Offset": self.offset, "File": self.name }))
+    async fn event(&self, form: Form, pieces: &Pieces, event: &str) -> Result<(), Gone> {
+        Ok(pieces.send(form.event(event, &self.name, self.offset)).await?)
     }
-
-    async fn event(&self, pieces: &Pieces, event: &str) -> Result<(), Gone> {
-        Ok(pieces
-            .send(told(&json!({ "FileEvent": event, "File": self.name, "Offset": self.offset })))
-            .await?)
-    }
-}
-
-fn told(frame: &Value) -> Bytes {
-    Bytes::from(frame.to_string())
 }

@@ -1,4 +1,4 @@
-//! What is told of a file, under Nomad's names (`client/allocdir`, `AllocFileInfo`).
+//! What is told of a file: Nomad's `AllocFileInfo` (`client/allocdir`).
 
 use std::{fs::File, io, os::unix::fs::FileExt as _};
 
@@ -11,15 +11,42 @@ use rustix::fs::{FileType, Stat};
 /// So much of a file tells what is in it.
 const SAMPLE_BYTES: usize = 512;
 
+/// What is told of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Info {
+    pub(crate) name: String,
+    pub(crate) is_dir: bool,
+    /// In bytes.
+    pub(crate) size: u64,
+    /// As Go's `FileMode` is written.
+    pub(crate) mode: String,
+    pub(crate) modified: UnixNanos,
+    /// Only of a single file.
+    pub(crate) content_type: Option<&'static str>,
+}
+
+impl From<Info> for FileInfo {
+    fn from(info: Info) -> Self {
+        Self {
+            name: info.name,
+            is_dir: info.is_dir,
+            size: info.size,
+            file_mode: info.mode,
+            mod_time: rfc3339(info.modified),
+            content_type: info.content_type.map(str::to_owned),
+        }
+    }
+}
+
 /// What is told of an entry of a directory.
-pub(super) fn of(name: String, stat: &Stat) -> FileInfo {
+pub(super) fn of(name: String, stat: &Stat) -> Info {
     let modified = stat.st_mtime.saturating_mul(1_000_000_000).saturating_add_unsigned(stat.st_mtime_nsec);
-    FileInfo {
+    Info {
         name,
         is_dir: FileType::from_raw_mode(stat.st_mode).is_dir(),
         size: u64::try_from(stat.st_size).unwrap_or_default(),
-        file_mode: mode(stat.st_mode),
-        mod_time: rfc3339(UnixNanos(modified)),
+        mode: mode(stat.st_mode),
+        modified: UnixNanos(modified),
         content_type: None,
     }
 }

@@ -16,11 +16,11 @@ const SECRET: [&str; 2] = ["secrets", "private"];
 
 /// A path below an allocation's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Below {
+pub(crate) struct Below {
     /// On disk, relative; empty for the directory itself.
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
     /// As it is shown.
-    pub(super) shown: String,
+    pub(crate) shown: String,
 }
 
 impl Below {
@@ -29,7 +29,7 @@ impl Below {
     ///
     /// # Errors
     /// When it leads out of the directory, or into a task's secrets.
-    pub(super) fn read<'t>(text: &str, tasks: impl Iterator<Item = &'t str>) -> ApiResult<Self> {
+    pub(crate) fn read<'t>(text: &str, tasks: impl Iterator<Item = &'t str>) -> ApiResult<Self> {
         if text.len() > PATH_BYTES_MAX || text.contains('\0') {
             return Err(ApiError::bad(format!("path: it is no path of up to {PATH_BYTES_MAX} bytes")));
         }
@@ -38,9 +38,7 @@ impl Below {
             match part {
                 "" | "." => {}
                 ".." => {
-                    parts.pop().ok_or_else(|| {
-                        ApiError::bad(format!("Path escapes the alloc directory: {text:?}"))
-                    })?;
+                    parts.pop().ok_or_else(|| ApiError::bad("Path escapes the alloc directory"))?;
                 }
                 _ => parts.push(part),
             }
@@ -60,7 +58,7 @@ impl Below {
     }
 
     /// What an entry of this directory is called.
-    pub(super) fn name_shown(&self, name: &OsStr) -> String {
+    pub(crate) fn name_shown(&self, name: &OsStr) -> String {
         let name = name.to_string_lossy();
         // Names of tasks are encoded in the allocation's own directory, and nowhere else.
         let task = self.path.as_os_str().is_empty().then(|| paths::decode(&name)).flatten();
@@ -68,7 +66,7 @@ impl Below {
     }
 
     /// The last part, as it is shown.
-    pub(super) fn last_shown(&self) -> String {
+    pub(crate) fn last_shown(&self) -> String {
         self.shown.rsplit('/').next().unwrap_or_default().to_owned()
     }
 }
@@ -97,7 +95,7 @@ mod tests {
             assert_eq!(read(text).unwrap().path, PathBuf::from(expected), "{text}");
         }
         for text in ["..", "/..", "web/../..", "web/../../etc/passwd", "../alloc", "a\0b"] {
-            assert_eq!(read(text).unwrap_err().status().as_u16(), 400, "{text}");
+            assert_eq!(read(text).unwrap_err().code(), 400, "{text}");
         }
         assert!(read(&"a/".repeat(PATH_BYTES_MAX)).is_err());
     }
@@ -113,7 +111,7 @@ mod tests {
             "x/../web/secrets",
         ] {
             let error = read(text).unwrap_err();
-            assert_eq!(error.status().as_u16(), 403, "{text}: {error}");
+            assert_eq!(error.code(), 403, "{text}: {error}");
         }
     }
 

@@ -1,0 +1,203 @@
+//! What a token may do, by the cluster's access control lists (ACLs).
+//!
+//! In: the policies of a token, as servers keep them. Out: whether one of its capabilities covers an allocation's namespace, the node or
+//! the agent. [`policy`] reads policies, [`resolver`] asks servers for them and keeps them for a while; here it is only weighed.
+//!
+//! Facts: `hashicorp/nomad:acl/acl.go`, `acl/policy.go`.
+
+mod policy;
+mod resolver;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use policy::{Policy, PolicyError};
+pub use resolver::{Denied, Mode, Resolver, Settings};
+
+use policy::{Rule, Subject};
+
+/// What may be done with the allocations of a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// See a job, its allocations and what they use.
+    ReadJob,
+    /// Register a job; collect what its allocations have left.
+    SubmitJob,
+    /// Read logs.
+    ReadLogs,
+    /// Read files, logs among them.
+    ReadFs,
+    /// Execute commands in tasks.
+    AllocExec,
+    /// Execute them also where tasks see the machine's own file system.
+    AllocNodeExec,
+    /// Restart allocations and send them signals.
+    AllocLifecycle,
+}
+
+impl Capability {
+    /// Its name in policies.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadJob => "read-job",
+            Self::SubmitJob => "submit-job",
+            Self::ReadLogs => "read-logs",
+            Self::ReadFs => "read-fs",
+            Self::AllocExec => "alloc-exec",
+            Self::AllocNodeExec => "alloc-node-exec",
+            Self::AllocLifecycle => "alloc-lifecycle",
+        }
+    }
+}
+
+/// A coarse access, to the node, the agent or the operator's part; the greater of two counts, and no access at all is the greatest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// No policy says anything.
+    #[default]
+    Unsaid,
+    /// Lists.
+    List,
+    /// Reading.
+    Read,
+    /// Reading and changing.
+    Write,
+    /// None, whatever other policies say.
+    Deny,
+}
+
+impl Access {
+    /// Whether it is enough to read.
+    #[must_use]
+    pub fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::Write)
+    }
+
+    /// Whether it is enough to change something.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        self == Self::Write
+    }
+}
+
+/// What a token may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acl {
+    /// Everything, since the cluster has no access control.
+    Disabled,
+    /// Everything: the token is one of management.
+    Management,
+    /// What its policies say.
+    Policies(Grants),
+}
+
+/// What policies say together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Grants {
+    /// By namespace.
+    namespaces: BTreeMap<String, Capabilities>,
+    /// By namespaces' common pattern, with `*`.
+    patterns: BTreeMap<String, Capabilities>,
+    node: Access,
+    agent: Access,
+    operator: Access,
+}
+
+/// Capabilities by name; `deny` among them means that there are none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Capabilities(BTreeSet<String>);
+
+/// The capability that takes all others away.
+const DENY: &str = "deny";
+
+impl Capabilities {
+    fn add<'n>(&mut self, names: impl IntoIterator<Item = &'n String>) {
+        self.0.extend(names.into_iter().cloned());
+        if self.0.contains(DENY) {
+            self.0 = BTreeSet::from([DENY.to_owned()]);
+        }
+    }
+}
+
+impl Acl {
+    /// What these policies say together.
+    pub fn of<'p>(policies: impl IntoIterator<Item = &'p Policy>) -> Self {
+        let mut grants = Grants::default();
+        for Rule { subject, access, capabilities } in policies.into_iter().flat_map(|policy| &policy.rules) {
+            match subject {
+                Subject::Namespace(name) => {
+                    let of = if name.contains('*') { &mut grants.patterns } else { &mut grants.namespaces };
+                    of.entry(name.clone()).or_default().add(capabilities);
+                }
+                Subject::Node => grants.node = grants.node.max(*access),
+                Subject::Agent => grants.agent = grants.agent.max(*access),
+                Subject::Operator => grants.operator = grants.operator.max(*access),
+            }
+        }
+        Self::Policies(grants)
+    }
+
+    /// Whether this may be done in that namespace. What is said of the namespace itself counts, or else of the pattern that says most of
+    /// its name.
+    #[must_use]
+    pub fn allows(&self, namespace: &str, capability: Capability) -> bool {
+        match self {
+            Self::Disabled | Self::Management => true,
+            Self::Policies(grants) => {
+                let own = grants.namespaces.get(namespace);
+                let said = own.or_else(|| closest(&grants.patterns, namespace));
+                said.is_some_and(|said| said.0.contains(capability.as_str()))
+            }
+        }
+    }
+
+    /// Access to the node.
+    #[must_use]
+    pub fn node(&self) -> Access {
+        self.access(|grants| grants.node)
+    }
+
+    /// Access to the agent.
+    #[must_use]
+    pub fn agent(&self) -> Access {
+        self.access(|grants| grants.agent)
+    }
+
+    /// Access to the operator's part.
+    #[must_use]
+    pub fn operator(&self) -> Access {
+        self.access(|grants| grants.operator)
+    }
+
+    fn access(&self, of: fn(&Grants) -> Access) -> Access {
+        match self {
+            Self::Disabled | Self::Management => Access::Write,
+            Self::Policies(grants) => of(grants),
+        }
+    }
+}
+
+/// What is said by the pattern that leaves the fewest characters of the name to its `*`s; of several such ones, by the last in order.
+fn closest<'g>(patterns: &'g BTreeMap<String, Capabilities>, name: &str) -> Option<&'g Capabilities> {
+    let matching = patterns.iter().filter(|(pattern, _)| matches(pattern, name));
+    let left = |pattern: &str| {
+        let stars = pattern.bytes().filter(|byte| *byte == b'*').count();
+        name.len().saturating_sub(pattern.len() - stars)
+    };
+    matching.rev().min_by_key(|(pattern, _)| left(pattern)).map(|(_, said)| said)
+}
+
+/// Whether a name is of a pattern in which `*` stands for any characters.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut left) = name.strip_prefix(first) else { return false };
+    let (middle, last) = rest.rsplit_once('*').map_or((None, rest), |(middle, last)| (Some(middle), last));
+    for part in middle.into_iter().flat_map(|middle| middle.split('*')) {
+        let Some((_, after)) = left.split_once(part) else { return false };
+        left = after;
+    }
+    left.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests;

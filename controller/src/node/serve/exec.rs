@@ -1,0 +1,153 @@
+//! `Allocations.Exec`: a command in a task, with its streams.
+//!
+//! Frames from the server are maps with at most one of `Stdin` and `TtySize`, and none of them to say that somebody is still there. The
+//! command ends with the stream, whichever side ends it.
+
+use futures_util::{StreamExt as _, stream};
+use herdlet_nomad::wire::Secret;
+use herdlet_rpc::{
+    codec::{self, Limits},
+    error::MessageError,
+    framed::StreamFrame,
+};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use super::{
+    NodeService,
+    failure::{Ended, Failure, last_frame},
+    files::{arguments, code},
+    told::ToServer,
+};
+use crate::{
+    drivers::task::{ExecInput, TerminalSize},
+    node::acl::{Capability, Denied},
+    reach::{
+        error::ApiError,
+        exec::{self, FRAMES_LEN, Session, frame_text},
+    },
+};
+
+/// Frames of input that wait for the command to take them.
+const INPUT_LEN: usize = 64;
+
+/// What to execute.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Wanted {
+    #[serde(rename = "AllocID")]
+    alloc_id: String,
+    task: String,
+    tty: bool,
+    cmd: Vec<String>,
+    action: String,
+    auth_token: Secret,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Frame {
+    stdin: Option<Stdin>,
+    tty_size: Option<Size>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Stdin {
+    #[serde(with = "codec::bytes")]
+    data: Vec<u8>,
+    close: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Size {
+    height: i64,
+    width: i64,
+}
+
+impl Frame {
+    fn inputs(self) -> impl Iterator<Item = ExecInput> {
+        let number = |number| u16::try_from(number).unwrap_or_default();
+        let resize = self.tty_size.map(|Size { height, width }| {
+            ExecInput::Resize(TerminalSize { height: number(height), width: number(width) })
+        });
+        let (data, close) = self.stdin.map(|stdin| (stdin.data, stdin.close)).unwrap_or_default();
+        let bytes = (!data.is_empty()).then_some(ExecInput::Stdin(data));
+        resize.into_iter().chain(bytes).chain(close.then_some(ExecInput::StdinEnd))
+    }
+}
+
+impl NodeService {
+    pub(super) async fn exec(&self, stream: &mut ToServer) -> Result<(), Ended> {
+        let Some(wanted) = arguments::<Wanted>(stream).await? else { return Ok(()) };
+        match self.open_exec(wanted).await {
+            Ok(session) => self.session(stream, session).await,
+            // Stock clients tell no code of what isn't allowed.
+            Err(Failure::Denied(denied)) => Ok(stream.send(&last_frame(denied, None)).await?),
+            Err(failure) => Ok(stream.send(&last_frame(&failure, Some(code(&failure)))).await?),
+        }
+    }
+
+    /// In the order in which stock clients look: a token that may not is told nothing of tasks.
+    async fn open_exec(&self, wanted: Wanted) -> Result<Session, Failure> {
+        if !self.parts.remote_exec {
+            return Err(Denied::Refused.into());
+        }
+        if wanted.alloc_id.is_empty() {
+            return Err(ApiError::bad("must provide a valid alloc id").into());
+        }
+        let reach = &self.parts.reach;
+        let alloc = reach.alloc(&wanted.alloc_id)?;
+        let acl = self.may(&alloc, &wanted.auth_token, &[Capability::AllocExec]).await?;
+        if !wanted.action.is_empty() {
+            return Err(ApiError::NotBuilt("actions of jobs are not built".to_owned()).into());
+        }
+        let names_nothing = wanted.task.is_empty() || wanted.cmd.is_empty();
+        if !names_nothing && !alloc.tasks.iter().any(|task| *task.name == *wanted.task) {
+            return Err(Failure::Arguments("task not found".to_owned()));
+        }
+        let namespace = &alloc.spec.job_key.namespace;
+        if reach.sees_machine(&alloc, &wanted.task) && !acl.allows(namespace, Capability::AllocNodeExec) {
+            return Err(Denied::Refused.into());
+        }
+        let wanted = exec::Wanted { task: wanted.task, command: wanted.cmd, terminal: wanted.tty };
+        Ok(reach.open_exec(&alloc, wanted)?)
+    }
+
+    async fn session(&self, stream: &mut ToServer, session: Session) -> Result<(), Ended> {
+        let (to_command, input) = mpsc::channel(INPUT_LEN);
+        let input = stream::unfold(input, |mut input| async move { Some((input.recv().await?, input)) });
+        let (sender, mut output) = mpsc::channel(FRAMES_LEN);
+        let executing = session.run(input.boxed(), sender);
+        let (reader, mut writer) = stream.halves();
+        let reading = async {
+            while let Ok(Some(bytes)) = reader.next(Limits::FRAME).await {
+                // What makes no sense says nothing.
+                let Ok(frame) = codec::decode_within::<Frame>(&bytes, Limits::FRAME) else { continue };
+                for input in frame.inputs() {
+                    // A command that takes no more input may still write.
+                    let _ = to_command.send(input).await;
+                }
+            }
+        };
+        let writing = async {
+            while let Some(frame) = output.recv().await {
+                let payload = frame_text(&frame).to_string().into_bytes();
+                writer.send(&StreamFrame { error: None, payload }).await?;
+            }
+            Ok::<_, MessageError>(writer)
+        };
+        tokio::select! {
+            (executed, written) = async { tokio::join!(executing, writing) } => {
+                let mut writer = written?;
+                if let Err(error) = executed {
+                    writer.send(&last_frame(format!("failed to {}", error.why()), Some(500))).await?;
+                }
+                Ok(())
+            }
+            () = reading => Ok(()),
+            () = self.parts.closing.cancelled() => Ok(()),
+        }
+    }
+}
