@@ -9,7 +9,7 @@ mod readiness;
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use anyhow::Context as _;
@@ -40,7 +40,10 @@ use crate::{
     gc::Collector,
     http::{self, Evaluations, Facts, Limits, Listener, Shared, Tls, Token, Vitals},
     instance::{Availability, Instance, Options},
-    node::member::{Joined, Member},
+    node::{
+        self,
+        member::{Joined, Member},
+    },
     planner::Input,
     requests::Requests,
     state_db::{StateDb, StateDir},
@@ -101,12 +104,12 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let state = StateDb::open(dir, &instance.paths, agent::now()).context("open the state database")?;
     let total = config.total();
     let room = (total, config.reserved);
-    let mut node = config.node_facts(&id, total);
+    let mut facts_of_node = config.node_facts(&id, total);
     if let Some(member) = &member {
-        member.id().clone_into(&mut node.id);
+        member.id().clone_into(&mut facts_of_node.id);
     }
     let facts = Facts {
-        node: node.clone(),
+        node: facts_of_node.clone(),
         instance: id.0.clone(),
         isolation,
         started_at: agent::now().wall,
@@ -118,7 +121,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let mut agent = Agent::start(Parts {
         instance,
         state,
-        node,
+        node: facts_of_node,
         settings: config.planner_settings(id, total),
         volumes: config.volumes(),
         consul,
@@ -126,18 +129,6 @@ async fn run(config: Config) -> anyhow::Result<()> {
         notes: telemetry.sink(),
     })
     .await?;
-    let joined = match member {
-        Some(member) => {
-            let drivers = manifest_rules(&config);
-            Some(
-                member
-                    .join(&config, &mut agent, drivers, Arc::new(NotServed))
-                    .await
-                    .context("join the cluster")?,
-            )
-        }
-        None => None,
-    };
     let stop = crate::run::interrupted();
     tokio::pin!(stop);
     let folders = folders(&config, &agent);
@@ -154,6 +145,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         telemetry: telemetry.clone(),
     });
     let scrape = telemetry.scrape(&mut agent, problems.clone(), room, doors.tls.clone());
+    let joined: Arc<OnceLock<Joined>> = Arc::default();
     let vitals = Sources {
         readiness: readiness.clone(),
         requests: agent.requests.clone(),
@@ -161,12 +153,19 @@ async fn run(config: Config) -> anyhow::Result<()> {
         folders: problems,
         tls: doors.tls.clone(),
         consul: Arc::clone(&agent.context.services.catalogs.consul),
-        joined,
+        joined: Arc::clone(&joined),
     }
     .vitals();
     let shared = shared(&config, &agent, facts, vitals, scrape, Arc::clone(&collector), closing.clone());
     // Before anything that may wait, so that whoever wonders can ask.
-    listen(&config, doors, &shared, &mut faces, &closing).await?;
+    let node_door = listen(&config, doors, &shared, &mut faces, &closing).await?;
+    if let (Some(member), Some(listener)) = (member, node_door) {
+        let drivers = manifest_rules(&config);
+        let now = member.join(&config, &mut agent, drivers, &shared).await.context("join the cluster")?;
+        let router = node::http::router(Arc::clone(&now.api));
+        faces.spawn(http::serve(listener, router, None, Limits::default(), closing.clone()));
+        let _ = joined.set(now);
+    }
     for folder in folders {
         agent.watch(folder.follow());
     }
@@ -273,7 +272,8 @@ struct Sources {
     folders: Vec<Arc<FolderStatus>>,
     tls: Option<Arc<Tls>>,
     consul: Arc<Consul>,
-    joined: Option<Joined>,
+    /// Known once it has joined a cluster, if it is to.
+    joined: Arc<OnceLock<Joined>>,
 }
 
 impl Sources {
@@ -294,7 +294,7 @@ impl Sources {
             let of_tls = tls.iter().flat_map(|tls| tls.warnings(agent::now().wall));
             let warnings = of_tls
                 .chain(consul.trouble(agent::now().wall))
-                .chain(joined.as_ref().and_then(Joined::warning))
+                .chain(joined.get().and_then(Joined::warning))
                 .collect();
             Vitals { not_ready: readiness.why_not(), degraded, warnings, manifest_problems }
         }
@@ -338,6 +338,8 @@ struct Doors {
     tls: Option<Arc<Tls>>,
     metrics: Option<Listener>,
     dns: Option<Sockets>,
+    /// A node's API.
+    node: Option<Listener>,
 }
 
 impl Doors {
@@ -364,18 +366,29 @@ impl Doors {
             Some(address) => Some(Sockets::open(&address.to_string()).await?),
             None => None,
         };
-        Ok(Self { api, tls, metrics, dns })
+        let node = match &config.cluster {
+            Some(cluster) => {
+                let listener = Listener::tcp(&cluster.http.to_string()).await?;
+                let certificates = cluster.http_tls.clone().map(Tls::read).transpose()?;
+                Some(match certificates {
+                    Some(tls) => listener.with_tls(Arc::new(tls)),
+                    None => listener,
+                })
+            }
+            None => None,
+        };
+        Ok(Self { api, tls, metrics, dns, node })
     }
 }
 
-/// Makes the socket, and serves it and the others.
+/// Makes the socket, and serves it and the others, but for that of a node, which is given back.
 async fn listen(
     config: &Config,
     doors: Doors,
     shared: &Arc<Shared>,
     faces: &mut JoinSet<()>,
     closing: &CancellationToken,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Option<Listener>> {
     if let Some(parent) = config.socket.parent() {
         make_parent(parent)?;
     }
@@ -406,7 +419,7 @@ async fn listen(
         };
         faces.spawn(dns::serve(sockets, Arc::new(zone), dns::Limits::default(), closing.clone()));
     }
-    Ok(())
+    Ok(doors.node)
 }
 
 fn make_parent(dir: &Path) -> anyhow::Result<()> {
@@ -451,26 +464,4 @@ fn describe(isolation: &Isolation) -> String {
 fn comma_list(ports: &BTreeSet<u16>) -> String {
     let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
     ports.join(",")
-}
-
-struct NotServed;
-
-impl herdlet_rpc::Service for NotServed {
-    async fn call(
-        &self,
-        _: &herdlet_rpc::serve::Peer,
-        _: herdlet_rpc::serve::Call,
-    ) -> Result<Vec<u8>, herdlet_rpc::error::Refusal> {
-        Err(herdlet_rpc::error::Refusal::UnknownService)
-    }
-    fn streams(&self, _: &str) -> bool {
-        false
-    }
-    async fn stream(
-        &self,
-        _: &herdlet_rpc::serve::Peer,
-        _: String,
-        _: &mut herdlet_rpc::framed::Framed<Box<dyn herdlet_rpc::mux::Io>>,
-    ) {
-    }
 }

@@ -134,8 +134,7 @@ impl<S: Service, D: Dial> Servers for OfSession<S, D> {
                 return self.queries.tell(method, request).await.map(Answer);
             }
             let newer = if question.index == 0 { Newer::Now } else { Newer::Than(question.index) };
-            let request =
-                |options: QueryOptions| question.body(&options.region, options.max_query_time);
+            let request = |options: QueryOptions| question.body(&options.region, options.max_query_time);
             self.queries.ask(method, newer, request).await.map(Answer)
         }
         .boxed()

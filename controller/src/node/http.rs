@@ -39,8 +39,8 @@ use self::{
 };
 use super::{
     acl::{Capability, Denied},
-    serve::NodeService,
     asking::{Answer, Servers},
+    serve::NodeService,
 };
 use crate::http::Shared;
 

@@ -7,7 +7,7 @@ use std::{
     collections::BTreeSet,
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use anyhow::Context as _;
@@ -16,26 +16,28 @@ use herdlet_nomad::{
     wire::Secret,
 };
 use herdlet_plan::job::capacity::Room;
-use herdlet_rpc::{
-    Service,
-    pool::{Chance, Pool},
-};
+use herdlet_rpc::pool::{Chance, Pool};
 use herdlet_runtime::off_thread;
 use tokio::sync::{broadcast::error::RecvError, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    acl::{Mode, Resolver, Settings},
+    asking::{Late, OfSession},
     describe::{self, Describer},
+    http::{NodeApi, Standing},
     join::join,
     moving::{self, Moved},
+    serve::{self, NodeService},
     servers,
 };
 use crate::{
     agent::Agent,
-    config::{Cluster, Config},
+    config::{AclRules, Cluster, Config},
     desired::manifests::Drivers,
     drivers::catalog::{ConsulConfig, ConsulReader},
     durable,
+    http::Shared,
     publish::ReadModel,
 };
 
@@ -70,23 +72,36 @@ impl Member {
         self.moved.identity.id.as_str()
     }
 
-    /// Joins: from now on servers are heard. What they call on this node is `service`; jobs may use `drivers`.
+    /// Joins: from now on servers are heard, and may call. Jobs may use `drivers`; `shared` is the local API.
     ///
     /// # Errors
     /// When certificates, tokens or meta can't be read.
-    pub async fn join<S: Service>(
+    pub async fn join(
         self,
         config: &Config,
         agent: &mut Agent,
         drivers: Drivers,
-        service: Arc<S>,
+        shared: &Arc<Shared>,
     ) -> anyhow::Result<Joined> {
         let Self { cluster, region, dir, moved, consul } = self;
         let Moved { identity, .. } = &moved;
         let network = servers::network(&cluster, &region).context("read the certificates for servers")?;
         let found = describe::drivers(&agent.context.drivers, &cluster).await;
         let describer = Describer::start(config, &cluster, found, consul.as_deref()).await?;
-        let pool = Arc::new(Pool::new(service, region.clone(), Vec::new(), network, Chance::new()));
+        let asked: Arc<Late> = Arc::default();
+        let meta: Arc<OnceLock<Describer>> = Arc::default();
+        let _ = meta.set(describer.clone());
+        let service = Arc::new(NodeService::new(serve::Parts {
+            reach: shared.reach(),
+            acl: Resolver::new(asked.clone(), acl(&cluster)),
+            meta,
+            agent: identity.id.to_string(),
+            remote_exec: !cluster.disable_remote_exec,
+            debug: cluster.enable_debug,
+            closing: shared.closing.clone(),
+        }));
+        let pool =
+            Arc::new(Pool::new(Arc::clone(&service), region.clone(), Vec::new(), network, Chance::new()));
         let options = session::Options {
             region,
             introduction: cluster.introduction(&config.state_dir, &|name| std::env::var(name).ok())?,
@@ -94,7 +109,18 @@ impl Member {
             ..session::Options::default()
         };
         let session = Session::new(Arc::clone(&pool), identity.clone(), describer.watch(), options);
-        let joined = Joined { contact: session.contact(), describer: describer.clone() };
+        asked.are(OfSession { queries: session.queries(), pool: Arc::clone(&pool) });
+        let contact = session.contact();
+        let api = Arc::new(NodeApi {
+            shared: Arc::clone(shared),
+            service,
+            servers: asked,
+            standing: Box::new({
+                let contact = contact.clone();
+                move || standing(&contact.borrow())
+            }),
+        });
+        let joined = Joined { contact, api };
         agent.watch(keep_signed(session.signed(), dir));
         agent.watch({
             let (contact, consul) = (session.contact(), consul.clone());
@@ -125,8 +151,8 @@ impl Member {
 pub struct Joined {
     /// How it stands with them.
     pub contact: watch::Receiver<Contact>,
-    /// What is told of it.
-    pub describer: Describer,
+    /// Its own API.
+    pub api: Arc<NodeApi>,
 }
 
 impl Joined {
@@ -150,6 +176,17 @@ impl Joined {
             }
         })
     }
+}
+
+fn standing(contact: &Contact) -> Standing {
+    Standing { last_heartbeat: contact.last.map(|heard| heard.at.elapsed()), ttl: contact.ttl }
+}
+
+/// How callers are known.
+fn acl(cluster: &Cluster) -> Settings {
+    let AclRules { enabled, token_ttl, policy_ttl, role_ttl } = cluster.acl;
+    let mode = if enabled { Mode::On } else { Mode::Cluster };
+    Settings { mode, ttl: token_ttl.min(policy_ttl).min(role_ttl).to_std() }
 }
 
 /// What local manifests want of this machine is kept from servers' jobs.

@@ -14,8 +14,11 @@ use crate::{
     http::tests::Ground,
     node::{
         acl::{Mode, Resolver, Settings},
-        serve::{Parts, meta::{DynamicMeta, MetaRefused, MetaView}},
         asking::Question,
+        serve::{
+            Parts,
+            meta::{DynamicMeta, MetaRefused, MetaView},
+        },
     },
     test_recordings::text,
     test_views::{alloc_view, job, job_view},

@@ -40,7 +40,10 @@ pub trait DynamicMeta: Send + Sync + 'static {
     ///
     /// # Errors
     /// When nothing was changed.
-    fn apply(&self, changes: BTreeMap<String, Option<String>>) -> BoxFuture<'_, Result<MetaView, MetaRefused>>;
+    fn apply(
+        &self,
+        changes: BTreeMap<String, Option<String>>,
+    ) -> BoxFuture<'_, Result<MetaView, MetaRefused>>;
 }
 
 impl From<NodeMeta> for MetaView {

@@ -27,7 +27,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    super::{NodeService, Parts, meta::{DynamicMeta, MetaRefused, MetaView}},
+    super::{
+        NodeService, Parts,
+        meta::{DynamicMeta, MetaRefused, MetaView},
+    },
     hands::Hands,
 };
 use crate::{
@@ -95,7 +98,10 @@ impl DynamicMeta for Meta {
         self.0.lock().unwrap().clone()
     }
 
-    fn apply(&self, changes: BTreeMap<String, Option<String>>) -> BoxFuture<'_, Result<MetaView, MetaRefused>> {
+    fn apply(
+        &self,
+        changes: BTreeMap<String, Option<String>>,
+    ) -> BoxFuture<'_, Result<MetaView, MetaRefused>> {
         async move {
             if changes.contains_key("") {
                 return Err(MetaRefused::Invalid("a key is empty".to_owned()));
