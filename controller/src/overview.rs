@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use herdlet_api_types::{
     Duration, JobKey,
+    alloc::Desired,
     nomad::{job_status, rfc3339},
     overview::{JobRow, Overview},
     view::{AllocView, Convergence, ConvergenceState, JobView},
@@ -32,17 +33,57 @@ pub fn overview(model: &ReadModel, now_ns: u64) -> Overview {
         }
         jobs.push(row);
     }
+    let complete_children = (all.len() - jobs.len()) as u64;
+    let placed = placed(model);
+    let converged = placed.iter().filter(|row| row.state == ConvergenceState::Converged).count() as u64;
+    jobs.extend(placed);
     jobs.sort_by_key(|row| row.state == ConvergenceState::Converged);
     Overview {
         index,
-        converged: gauges.jobs().0,
+        converged: gauges.jobs().0 + converged,
         lag: Duration(i64::try_from(gauges.lag_ns).unwrap_or(i64::MAX)),
         overdue: gauges.overdue.values().sum(),
         drift_repaired: model.history().repairs(now_ns),
         drift_known: model.history().known_of_day(now_ns),
-        complete_children: (all.len() - jobs.len()) as u64,
+        complete_children,
         jobs,
     }
+}
+
+/// Jobs of which servers have placed something here: as much of each as is on this machine.
+fn placed(model: &ReadModel) -> Vec<JobRow> {
+    let mut placed: BTreeMap<JobKey, Vec<Arc<AllocView>>> = BTreeMap::new();
+    for view in model.allocs() {
+        if view.spec.server.is_some() && view.spec.desired == Desired::Run {
+            placed.entry(view.spec.job_key.clone()).or_default().push(view);
+        }
+    }
+    placed.into_iter().filter_map(|(key, allocs)| placed_row(key, &allocs)).collect()
+}
+
+fn placed_row(key: JobKey, allocs: &[Arc<AllocView>]) -> Option<JobRow> {
+    let first = allocs.iter().min_by_key(|alloc| {
+        let Convergence { state, since, .. } = &alloc.convergence;
+        (*state == ConvergenceState::Converged, since.wall)
+    })?;
+    let Convergence { state, message, since, overdue_at, .. } = &first.convergence;
+    let is_open = *state != ConvergenceState::Converged;
+    let versions = allocs.iter().map(|alloc| alloc.spec.job_version);
+    let version = versions.clone().max()?;
+    Some(JobRow {
+        key,
+        version,
+        from_version: versions.min().filter(|oldest| *oldest < version),
+        deleting: false,
+        stopped: false,
+        state: *state,
+        since: since.wall,
+        healthy: allocs.iter().filter(|alloc| alloc.is_healthy()).count() as u64,
+        wanted: allocs.len() as u64,
+        next: if is_open { format!("{}: {message}", first.spec.title()) } else { String::new() },
+        next_alloc: is_open.then_some(first.spec.id),
+        due: overdue_at.as_ref().map(|due| due.wall),
+    })
 }
 
 /// How the children of a job are.

@@ -132,6 +132,9 @@ impl Member {
                 }
             }
         });
+        if let Some(consul) = consul.clone() {
+            agent.watch(warn_of_another_client(consul));
+        }
         agent.watch(reserve(describer.clone(), Arc::clone(&agent.model)));
         agent.watch({
             let registry = agent.context.drivers.clone();
@@ -206,6 +209,17 @@ async fn reserve(describer: Describer, model: Arc<ReadModel>) {
         if changes.recv().await == Err(RecvError::Closed) {
             return;
         }
+    }
+}
+
+/// What Nomad's own client has registered in a Consul agent begins so: itself, and services of its tasks.
+const OF_A_CLIENT: [&str; 2] = ["_nomad-client-", "_nomad-task-"];
+
+/// Nomad's client and this agent leave each other's services alone, but one machine is to be one node.
+async fn warn_of_another_client(consul: Arc<ConsulReader>) {
+    let Ok(serde_json::Value::Object(services)) = consul.read("/v1/agent/services").await else { return };
+    if let Some(id) = services.keys().find(|id| OF_A_CLIENT.iter().any(|begin| id.starts_with(begin))) {
+        tracing::warn!(service = id, "a client of Nomad uses the same Consul agent; one of the two should go");
     }
 }
 

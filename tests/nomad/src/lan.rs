@@ -70,18 +70,32 @@ impl Cluster {
     pub async fn listen(&self) -> io::Result<Vec<Listener>> {
         let mut listeners = Vec::new();
         for number in 0..self.0.settings.servers {
-            let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-            let address = listener.local_addr()?.to_string();
-            let server = self.server(number);
-            let task = tokio::spawn(async move {
-                while let Ok((tcp, from)) = listener.accept().await {
-                    let _ = tcp.set_nodelay(true);
-                    tokio::spawn(accept(tcp, None, Arc::clone(&server), from.to_string()));
-                }
-            });
-            listeners.push(Listener { address, task: task.abort_handle() });
+            listeners.push(self.open(number, 0).await?);
         }
         self.set_addresses(listeners.iter().map(|listener| listener.address.clone()).collect());
         Ok(listeners)
+    }
+
+    /// Lets the first server listen on this port of loopback, and tells nodes so.
+    ///
+    /// # Errors
+    /// When the kernel does not do it.
+    pub async fn listen_at(&self, port: u16) -> io::Result<Listener> {
+        let listener = self.open(0, port).await?;
+        self.set_addresses(vec![listener.address.clone()]);
+        Ok(listener)
+    }
+
+    async fn open(&self, number: usize, port: u16) -> io::Result<Listener> {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+        let address = listener.local_addr()?.to_string();
+        let server = self.server(number);
+        let task = tokio::spawn(async move {
+            while let Ok((tcp, from)) = listener.accept().await {
+                let _ = tcp.set_nodelay(true);
+                tokio::spawn(accept(tcp, None, Arc::clone(&server), from.to_string()));
+            }
+        });
+        Ok(Listener { address, task: task.abort_handle() })
     }
 }

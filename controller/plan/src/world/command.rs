@@ -99,6 +99,12 @@ impl World {
         if has_ended(&entry.state.durable) {
             return Err(Refusal::Conflict(format!("allocation {} has ended already", entry.spec.name())));
         }
+        if entry.spec.server.is_some() {
+            return Err(Refusal::Conflict(format!(
+                "allocation {} is a server's, which would place another one: stop it there (nomad alloc stop {id})",
+                entry.spec.name()
+            )));
+        }
         if entry.spec.desired == Desired::Run {
             let spec = Arc::make_mut(&mut entry.spec);
             spec.desired = Desired::Stop;

@@ -257,6 +257,16 @@ fn health_outside_of_deployments_is_judged_by_migrate() {
     }
 }
 
+#[test]
+fn nobody_here_stops_what_is_a_servers() {
+    let mut bench = Bench::new();
+    bench.tell(told(10, Desired::Run));
+    let alloc = bench.id();
+    let (reply, _) = bench.ask(Command::StopAlloc { alloc });
+    assert!(matches!(reply, Reply::Refused(Refusal::Conflict(why)) if why.contains("nomad alloc stop")));
+    assert_eq!(bench.wanted(), Some(Desired::Run));
+}
+
 /// A job of this machine with the same name has its own allocations.
 #[test]
 fn a_job_of_this_machine_leaves_the_servers_alone() {
