@@ -72,6 +72,11 @@ impl Ground {
     fn finish(self) {
         {
             let _guard = self.runtime.enter();
+            let jobs: Vec<_> = self.cluster.read(|state| state.jobs.keys().cloned().collect());
+            for key in &jobs {
+                self.cluster.stop_job(key, true);
+            }
+            self.until("all has ended", || self.agent.members().is_empty());
             self.cluster.write(|state| {
                 let ids: Vec<AllocId> = state.allocs.keys().cloned().collect();
                 ids.iter().for_each(|id| state.collect(id));
