@@ -243,7 +243,7 @@ impl Describer {
 /// out until it does.
 pub async fn drivers(registry: &Registry, cluster: &Cluster) -> BTreeMap<String, DriverInfo> {
     let mut found = BTreeMap::new();
-    for (name, driver) in registry.iter().filter(|(name, _)| cluster.drivers.allows(name)) {
+    for (name, driver) in registry.iter().filter(|(name, _)| node::offers(cluster, name)) {
         if let Ok(Some(fingerprint)) = timeout(DRIVER_MAX, async { driver.fingerprint().next().await }).await
         {
             found.insert(name.to_owned(), driver_info(name, fingerprint));

@@ -122,7 +122,7 @@ impl Fixed {
 
     /// Whether a driver may be offered.
     pub(super) fn offers(&self, driver: &str) -> bool {
-        self.cluster.drivers.allows(driver)
+        offers(&self.cluster, driver)
     }
 
     pub(super) fn networks(&self, interfaces: &[Interface]) -> Networks {
@@ -264,6 +264,11 @@ fn absolute(cgroup: &str) -> String {
     } else {
         format!("/{cgroup}")
     }
+}
+
+/// Whether a driver may be offered: never the one that runs nothing, which every agent has for trying out manifests.
+pub(super) fn offers(cluster: &Cluster, driver: &str) -> bool {
+    driver != "mock" && cluster.drivers.allows(driver)
 }
 
 /// Which of Nomad's fingerprinters finds an attribute.

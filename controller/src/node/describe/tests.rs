@@ -217,6 +217,7 @@ fn a_driver_that_may_not_be_offered_is_not_heard_of() {
     config.cluster.as_mut().unwrap().drivers.deny = vec!["raw_exec".to_owned()];
     let describer = Describer::with(fixed(&config), Parts::default(), "/".into());
     describer.set_driver("raw_exec", healthy());
+    describer.set_driver("mock", healthy());
     assert!(describer.watch().borrow().drivers.is_empty());
 }
 

@@ -37,6 +37,8 @@ pub(super) struct HttpApi {
     silence: Mutex<Option<Silence>>,
     /// When it last answered; 0 before it ever did.
     answered_at: AtomicI64,
+    /// Nobody said that there is one: that it never answers is no news.
+    pub(super) is_guess: bool,
 }
 
 /// The agent does not answer, or only that it can't.
@@ -122,7 +124,17 @@ impl HttpApi {
         let failures = Kind::ALL.map(|_| AtomicU64::new(0));
         let permits = Permits::new(limit_of);
         let (silence, answered_at) = (Mutex::default(), AtomicI64::default());
-        Ok(Self { client: builder.build()?, base, address, permits, failures, silence, answered_at })
+        let is_guess = false;
+        Ok(Self {
+            client: builder.build()?,
+            base,
+            address,
+            permits,
+            failures,
+            silence,
+            answered_at,
+            is_guess,
+        })
     }
 
     /// Where it does not answer: since when, and why, in a sentence's beginning.
@@ -148,8 +160,13 @@ impl HttpApi {
     fn unanswered(&self, why: &str) {
         let mut silence = self.silence();
         if silence.is_none() {
-            tracing::warn!(address = self.address, why, "Consul does not answer");
-            let since = match self.answered_at.load(Ordering::Relaxed) {
+            let answered_at = self.answered_at.load(Ordering::Relaxed);
+            if self.is_guess && answered_at == 0 {
+                tracing::debug!(address = self.address, why, "Consul does not answer");
+            } else {
+                tracing::warn!(address = self.address, why, "Consul does not answer");
+            }
+            let since = match answered_at {
                 0 => wall_now(),
                 answered => UnixNanos(answered),
             };

@@ -19,7 +19,10 @@ impl ConsulReader {
     /// # Errors
     /// When no HTTP client can be made.
     pub fn new(config: &ConsulConfig) -> Result<Self, ConsulError> {
-        Ok(Self { api: HttpApi::new(config).map_err(ConsulError)?, tokens: Tokens::new(config) })
+        let mut api = HttpApi::new(config).map_err(ConsulError)?;
+        // Every node of a cluster asks, also where there is no Consul.
+        api.is_guess = !config.is_named;
+        Ok(Self { api, tokens: Tokens::new(config) })
     }
 
     /// What is at a path, such as `/v1/agent/self`.
