@@ -47,6 +47,8 @@ impl Service for Lab {
             "Status.Ping" => answer(&()),
             "Lab.Name" => answer(self.name),
             "Lab.Ports" => answer(&call.arguments::<Vec<u16>>()?),
+            // A list of so many that nobody reads on.
+            "Lab.Huge" => Ok(vec![0xdd, 0xff, 0xff, 0xff, 0xff]),
             "Lab.Fail" => Err(Refusal::Error("node not found".to_owned())),
             "Lab.Hang" => std::future::pending().await,
             "Lab.Slow" => {

@@ -18,6 +18,7 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{
     faults::{Fault, Faults},
+    fields::Fields,
     schedule::Key,
     server::Server,
     state::{State, job},
@@ -40,6 +41,8 @@ pub struct Settings {
     pub signs: bool,
     /// Only nodes that show this may join; empty: all.
     pub introduction: Secret,
+    /// Which fields answers have.
+    pub fields: Fields,
     /// How long updates are gathered.
     pub gather: Duration,
     /// How long a call waits for a leader.
@@ -56,6 +59,7 @@ impl Default for Settings {
             outlive: false,
             tokens: false,
             signs: false,
+            fields: Fields::default(),
             introduction: Secret::default(),
             gather: Duration::from_millis(50),
             hold: seconds(5),

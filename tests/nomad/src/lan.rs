@@ -1,28 +1,46 @@
 //! How nodes reach the servers: in memory, for time that doesn't pass, or over loopback.
 
-use std::{io, sync::Arc};
+use std::{
+    collections::VecDeque,
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, ready},
+};
 
 use herdlet_rpc::{
     address::Address,
     connect::{Dial, DialError, Purpose, accept},
     mux::Io,
 };
-use tokio::{io::AsyncWriteExt as _, net::TcpListener, task::AbortHandle};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf},
+    net::TcpListener,
+    task::AbortHandle,
+};
 
-use crate::Cluster;
+use crate::{Cluster, cluster::lock};
 
 /// Bytes that a connection in memory holds each way.
 const BUFFER: usize = 16 * 1024;
 
-/// The network of a cluster, in memory. Servers are called `s0:4647`, `s1:4647`, …; other names are unknown.
+/// The network of a cluster, in memory. Servers are called `s0:4647`, `s1:4647`, …; other names are unknown. Clones are one and the same.
 #[derive(Debug, Clone)]
-pub struct Lan(Cluster);
+pub struct Lan {
+    cluster: Cluster,
+    cuts: Arc<Mutex<VecDeque<usize>>>,
+}
 
 impl Lan {
     /// The network of these servers.
     #[must_use]
     pub fn new(cluster: &Cluster) -> Self {
-        Self(cluster.clone())
+        Self { cluster: cluster.clone(), cuts: Arc::default() }
+    }
+
+    /// The next connection breaks once so many bytes have passed, both ways together.
+    pub fn cut_after(&self, bytes: usize) {
+        lock(&self.cuts).push_back(bytes);
     }
 }
 
@@ -31,20 +49,73 @@ impl Dial for Lan {
         let refused =
             |kind: io::ErrorKind| DialError::Connect { address: address.clone(), source: kind.into() };
         let number = address.parts().0.strip_prefix('s').and_then(|number| number.parse::<usize>().ok());
-        let number = number.filter(|&number| number < self.0.0.settings.servers);
+        let number = number.filter(|&number| number < self.cluster.0.settings.servers);
         let number = number.ok_or_else(|| refused(io::ErrorKind::HostUnreachable))?;
-        if self.0.0.down.borrow()[number] {
+        if self.cluster.0.down.borrow()[number] {
             return Err(refused(io::ErrorKind::ConnectionRefused));
         }
-        let (mut ours, theirs) = tokio::io::duplex(BUFFER);
+        let (ours, theirs) = tokio::io::duplex(BUFFER);
+        let left = lock(&self.cuts).pop_front().unwrap_or(usize::MAX);
+        let mut ours = Cut { io: ours, left };
         let first = match purpose {
             Purpose::Streams => 6,
             Purpose::OneStream => 5,
         };
         ours.write_u8(first).await.map_err(|error| refused(error.kind()))?;
-        let server = self.0.server(number);
+        let server = self.cluster.server(number);
         tokio::spawn(async move { accept(theirs, None, server, "a node".to_owned()).await });
         Ok(Box::new(ours))
+    }
+}
+
+/// Bytes that break off.
+struct Cut<T> {
+    io: T,
+    /// How many may pass still; the largest number: any.
+    left: usize,
+}
+
+impl<T> Cut<T> {
+    fn pass(&mut self, bytes: usize) {
+        if self.left != usize::MAX {
+            self.left -= bytes;
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Cut<T> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.left == 0 {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        let mut part = buf.take(this.left);
+        ready!(Pin::new(&mut this.io).poll_read(cx, &mut part))?;
+        let read = part.filled().to_vec();
+        this.pass(read.len());
+        buf.put_slice(&read);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Cut<T> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let part = &buf[..buf.len().min(this.left)];
+        if part.is_empty() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        let written = ready!(Pin::new(&mut this.io).poll_write(cx, part))?;
+        this.pass(written);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
     }
 }
 

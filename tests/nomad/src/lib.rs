@@ -10,12 +10,14 @@
 //! - [`cluster`]: several servers over one state, of which one leads; and what a test may do to them.
 //! - [`reach`]: servers that call a node.
 //! - [`faults`]: what can be wrong with an answer.
+//! - [`fields`]: what servers of other versions leave out, or send besides.
 //! - [`lan`]: how nodes reach them.
 //!
 //! There is one state for all servers, as if Raft took no time; one that is to lag behind keeps a copy ([`Cluster::freeze`]).
 
 pub mod cluster;
 pub mod faults;
+pub mod fields;
 pub mod jobs;
 pub mod lan;
 mod place;
@@ -26,4 +28,5 @@ pub mod state;
 
 pub use cluster::{Cluster, Settings};
 pub use faults::Fault;
+pub use fields::Fields;
 pub use lan::Lan;

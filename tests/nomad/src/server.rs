@@ -49,7 +49,7 @@ impl Service for Server {
             answer = self.with_fault(peer, &call, fault) => {
                 let mut hung = self.cluster.hung.subscribe();
                 let _ = hung.wait_for(|hung| !hung[self.number]).await;
-                answer
+                answer.map(|answer| self.cluster.settings.fields.of(answer))
             }
         }
     }

@@ -307,3 +307,28 @@ async fn what_servers_collect_while_nobody_asks_goes_without_alarm() {
     within(400, "it is gone", || living.bench.ids() == std::slice::from_ref(&a)).await;
     assert_eq!(living.contact.borrow().disbelieved, None);
 }
+
+/// In the greeting, in a head, in the middle of a list: whatever was half said counts for nothing.
+#[tokio::test(start_paused = true)]
+async fn connections_may_break_at_any_byte() {
+    let cluster = Cluster::start(Settings { servers: 2, ..Settings::default() });
+    let lan = Lan::new(&cluster);
+    let living = live(pool(lan.clone(), &["s0", "s1"]), identity(1), Bench::default());
+    ready(&cluster, &living.id).await;
+    let mut placed = Vec::new();
+    for bytes in (0..60).step_by(2).chain((60..6_000).step_by(307)) {
+        (0..3).for_each(|more| lan.cut_after(bytes + more));
+        for server in [0, 1] {
+            cluster.set_down(server, true);
+        }
+        let id = cluster.place(&living.id, "job");
+        sleep(seconds(1)).await;
+        for server in [0, 1] {
+            cluster.set_down(server, false);
+        }
+        within(200, "it runs", || cluster.client_status(&id) == ClientStatus::Running).await;
+        placed.push(id);
+    }
+    assert_eq!((living.bench.ids(), living.bench.see(|seen| seen.removed.len())), (placed, 0));
+    assert!(living.bench.see(|seen| seen.started.values().all(|times| *times == 1)));
+}

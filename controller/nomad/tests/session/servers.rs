@@ -6,7 +6,7 @@ use herdlet_nomad::{
     session::{Options, Session},
     wire::{ClientStatus, NodeStatus, Secret},
 };
-use herdlet_nomad_server::{Cluster, Fault, Lan, Settings};
+use herdlet_nomad_server::{Cluster, Fault, Fields, Lan, Settings};
 use herdlet_rpc::{
     Service,
     error::{ErrorKind, Refusal},
@@ -156,6 +156,26 @@ async fn answers_of_wrong_types_and_of_none_stop_nothing() {
     }
     assert_eq!(living.bench.see(|seen| (seen.removed.len(), seen.unreadable.len())), (0, 0));
     assert_eq!(cluster.client_status(&id), ClientStatus::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_may_leave_fields_out_and_send_others() {
+    for fields in [Fields::Old, Fields::New] {
+        let (cluster, living) = world(Settings { fields, signs: true, ..Settings::default() }).await;
+        let ids = cluster.place_many(&living.id, "job", 5);
+        for id in &ids {
+            runs(&cluster, id).await;
+        }
+        cluster.stop(&ids[0]);
+        within(5, "it has stopped", || cluster.client_status(&ids[0]) == ClientStatus::Complete).await;
+        cluster.write(|state| state.collect(&ids[0]));
+        within(5, "it is gone", || living.bench.ids() == ids[1..]).await;
+        let told = living.contact.borrow().eligibility.clone();
+        let unsaid = told == herdlet_nomad::wire::Eligibility::Unsaid;
+        assert_eq!(unsaid, fields == Fields::Old, "{told}");
+        cluster.write(|state| state.purge(&living.id));
+        ready(&cluster, &living.id).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

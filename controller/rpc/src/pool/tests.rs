@@ -193,14 +193,29 @@ async fn reads_are_repeated_when_a_connection_is_lost_and_changes_are_not() {
 async fn a_server_that_hangs_is_left() {
     let (pool, order) = pool();
     pool.network.hangs.lock().unwrap().insert(order[0].clone());
-    let began = Instant::now();
+    let (began, left) = (Instant::now(), pool.left());
     let error = pool.name().await.unwrap_err();
     assert!(matches!(error, CallError::Late(_)), "{error}");
     assert_eq!(began.elapsed(), GRACE);
+    assert!(left.has_changed().unwrap(), "who waits for it in another call hears so");
     assert_eq!(pool.name().await.unwrap(), order[1]);
     // Its connection was closed, so whoever still asks it hears so.
     let link = Arc::clone(&pool.known().links[&order[0].parse::<Address>().unwrap()]);
     link.mux().await.ended().await;
+}
+
+/// All servers would answer so.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_too_large_is_no_reason_to_leave_a_server() {
+    let (pool, order) = pool();
+    let left = pool.left();
+    for _ in 0..3 {
+        let error = pool.query("Lab.Huge", Duration::ZERO, |_| ()).await.unwrap_err();
+        assert!(matches!(error, CallError::Message(MessageError::Limit(_))), "{error}");
+    }
+    assert_eq!(super::tests::order(&pool), order);
+    assert_eq!(pool.name().await.unwrap(), order[0]);
+    assert!(!left.has_changed().unwrap());
 }
 
 /// A server takes a query that asks for no time at all for one that asks for 300 s. One that is repeated when its time is nearly up, or
