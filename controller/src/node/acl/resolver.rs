@@ -56,7 +56,7 @@ impl Default for Settings {
 impl From<&AclRules> for Settings {
     fn from(rules: &AclRules) -> Self {
         let mode = if rules.enabled { Mode::On } else { Mode::Cluster };
-        Self { mode, ttl: rules.token_ttl.min(rules.policy_ttl).min(rules.role_ttl) }
+        Self { mode, ttl: rules.token_ttl.min(rules.policy_ttl).min(rules.role_ttl).to_std() }
     }
 }
 
