@@ -21,7 +21,10 @@ use sha2::{Digest as _, Sha256};
 use tokio::{sync, time::Instant};
 
 use super::{Acl, Policy};
-use crate::node::asking::{Question, Servers};
+use crate::{
+    config::AclRules,
+    node::asking::{Question, Servers},
+};
 
 /// Tokens that are remembered.
 const TOKENS_LEN_MAX: usize = 128;
@@ -47,6 +50,13 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self { mode: Mode::Cluster, ttl: Duration::from_secs(30) }
+    }
+}
+
+impl From<&AclRules> for Settings {
+    fn from(rules: &AclRules) -> Self {
+        let mode = if rules.enabled { Mode::On } else { Mode::Cluster };
+        Self { mode, ttl: rules.token_ttl.min(rules.policy_ttl).min(rules.role_ttl).to_std() }
     }
 }
 
