@@ -13,7 +13,7 @@ use crate::{agent::Agent, desired::manifests::Drivers};
 
 /// Lives with servers from now on. Jobs may use `drivers`.
 pub fn join<S: Service, D: Dial>(agent: &mut Agent, session: Session<S, D>, drivers: Drivers) {
-    let (previous, asked) = mpsc::unbounded_channel();
+    let (previous, asked) = mpsc::channel(previous::WAITING_MAX);
     let (inbox, model, paths) = (agent.inbox.clone(), agent.model.clone(), agent.context.paths.clone());
     agent.watch(previous::follow(asked, session.queries(), inbox.clone()));
     agent.watch(limit::follow(session.contact(), model.clone(), inbox.clone(), paths.node()));

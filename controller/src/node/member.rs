@@ -219,7 +219,10 @@ const OF_A_CLIENT: [&str; 2] = ["_nomad-client-", "_nomad-task-"];
 async fn warn_of_another_client(consul: Arc<ConsulReader>) {
     let Ok(serde_json::Value::Object(services)) = consul.read("/v1/agent/services").await else { return };
     if let Some(id) = services.keys().find(|id| OF_A_CLIENT.iter().any(|begin| id.starts_with(begin))) {
-        tracing::warn!(service = id, "a client of Nomad uses the same Consul agent; one of the two should go");
+        tracing::warn!(
+            service = id,
+            "a client of Nomad uses the same Consul agent; one of the two should go"
+        );
     }
 }
 

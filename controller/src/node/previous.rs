@@ -19,12 +19,15 @@ use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 use super::report;
 use crate::planner::Input;
 
+/// So many are told before they are followed; whoever tells of more waits for a moment.
+pub const WAITING_MAX: usize = 64;
+
 /// Between a question that failed and the next.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// Follows all of them, until nobody asks any more.
 pub async fn follow<S: Service, D: Dial>(
-    mut asked: mpsc::UnboundedReceiver<AllocId>,
+    mut asked: mpsc::Receiver<AllocId>,
     queries: Queries<S, D>,
     inbox: Inbox<Input>,
 ) {

@@ -40,7 +40,7 @@ pub struct Parts {
     /// How jobs are read.
     pub reading: Reading,
     /// Takes allocations of other nodes whose end is waited for.
-    pub previous: mpsc::UnboundedSender<AllocId>,
+    pub previous: mpsc::Sender<AllocId>,
     /// Counts how often servers may have taken the node for dead.
     pub losses: watch::Sender<u64>,
 }
@@ -51,9 +51,9 @@ impl Factory for Parts {
     fn start(self, reports: Reports) -> AgentRunner {
         let mut follower = JoinSet::new();
         follower.spawn(follow(Arc::clone(&self.model), reports.clone()));
-        let runner = AgentRunner { parts: self, reports, _follower: follower };
-        runner.await_again();
-        runner
+        // What an agent before this one was to begin still waits.
+        follower.spawn(tell(self.previous.clone(), still_awaited(&self.model)));
+        AgentRunner { parts: self, reports, _follower: follower }
     }
 }
 
@@ -79,12 +79,14 @@ impl Runner for AgentRunner {
         let mut events = Vec::with_capacity(changed.len() + removed.len() + 1);
         self.keep_tokens(&changed).await;
         let mut reader = Reader::new(&self.parts.reading);
+        let mut awaited = Vec::new();
         for changed in &changed {
-            self.place(&mut reader, &changed.alloc, &mut events);
+            awaited.extend(self.place(&mut reader, &changed.alloc, &mut events));
         }
         for (id, why) in unreadable {
             self.tell_unreadable(id, &why);
         }
+        tell(self.parts.previous.clone(), awaited).await;
         let removed: Vec<AllocId> = removed.iter().filter_map(parse).collect();
         events.extend(removed.iter().copied().map(DesiredChange::AllocGone));
         events.extend(is_first.then_some(DesiredChange::Contact));
@@ -125,20 +127,27 @@ impl AgentRunner {
         }
     }
 
-    fn place(&self, reader: &mut Reader<'_>, alloc: &wire::Allocation, events: &mut Vec<DesiredChange>) {
+    /// Adds what is to happen for an allocation. The answer is one on another node whose end is to be waited for.
+    fn place(
+        &self,
+        reader: &mut Reader<'_>,
+        alloc: &wire::Allocation,
+        events: &mut Vec<DesiredChange>,
+    ) -> Option<AllocId> {
         let known = parse(&alloc.id).and_then(|id| self.parts.model.alloc(&id));
         if known.is_none() && alloc.client_status.is_terminal() {
-            return;
+            return None;
         }
         let mut spec = match reader.allocation(alloc) {
             Ok(spec) => spec,
             Err(why) if known.is_none() => {
                 tracing::warn!(alloc = %alloc.id, why, "an allocation can't be run");
-                return self.reports.report(report::of_failed(alloc, &why, agent::now().wall));
+                self.reports.report(report::of_failed(alloc, &why, agent::now().wall));
+                return None;
             }
             Err(why) => {
                 tracing::warn!(alloc = %alloc.id, why, "a newer copy of an allocation can't be used; it goes on as it is");
-                return;
+                return None;
             }
         };
         self.share_job(&mut spec);
@@ -150,8 +159,9 @@ impl AgentRunner {
                 events.push(DesiredChange::AllocReconnected(id));
             }
             Some(_) => {}
-            None => self.await_previous(previous),
+            None => return previous.filter(|previous| self.parts.model.alloc(previous).is_none()),
         }
+        None
     }
 
     /// One that is new has failed; one that is here goes on.
@@ -175,24 +185,22 @@ impl AgentRunner {
             Arc::make_mut(server).job = Arc::clone(&sibling.spec.job);
         }
     }
+}
 
-    fn await_previous(&self, previous: Option<AllocId>) {
-        if let Some(previous) = previous
-            && self.parts.model.alloc(&previous).is_none()
-        {
-            // Nobody takes them any more: the agent ends.
-            let _ = self.parts.previous.send(previous);
-        }
-    }
+/// Allocations on other nodes whose end is waited for by what was never begun.
+fn still_awaited(model: &ReadModel) -> Vec<AllocId> {
+    let awaited = |view: Arc<AllocView>| {
+        let has_begun = view.tasks.iter().any(|task| task.attempt > 0);
+        let waits = view.spec.server.is_some() && !view.status.is_terminal() && !has_begun;
+        view.spec.previous.filter(|previous| waits && model.alloc(previous).is_none())
+    };
+    model.allocs().into_iter().filter_map(awaited).collect()
+}
 
-    /// What an agent before this one was to begin still waits.
-    fn await_again(&self) {
-        for view in self.parts.model.allocs() {
-            let has_begun = view.tasks.iter().any(|task| task.attempt > 0);
-            if view.spec.server.is_some() && !view.status.is_terminal() && !has_begun {
-                self.await_previous(view.spec.previous);
-            }
-        }
+async fn tell(to: mpsc::Sender<AllocId>, ids: Vec<AllocId>) {
+    for id in ids {
+        // Nobody takes them any more: the agent ends.
+        let _ = to.send(id).await;
     }
 }
 

@@ -125,7 +125,7 @@ impl Ground {
             (name.clone(), info)
         };
         let cpu = NodeCpu { cpu_shares: i64::from(*cpu_mhz), ..NodeCpu::default() };
-        let memory = NodeMemory { memory_mb: i64::from(*memory_mib), ..NodeMemory::default() };
+        let memory = NodeMemory { memory_mb: i64::from(*memory_mib) };
         let disk = NodeDisk { disk_mb: DISK_MIB };
         let drivers: std::collections::BTreeMap<String, DriverInfo> =
             self.options.drivers.iter().map(driver).collect();
@@ -186,7 +186,7 @@ pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
         losses: losses.subscribe(),
         calls: pool.successes(),
     });
-    let (previous, asked) = mpsc::unbounded_channel();
+    let (previous, asked) = mpsc::channel(previous::WAITING_MAX);
     let follower = tokio::spawn(previous::follow(asked, session.queries(), inbox.clone()));
     let parts = runner::Parts { inbox, model, paths: None, reading: Reading::Pretended, previous, losses };
     tokio::join!(session.run(parts, ground.cancel.clone()), async {
