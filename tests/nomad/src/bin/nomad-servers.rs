@@ -28,10 +28,10 @@ async fn main() -> ExitCode {
     for path in arguments {
         command(&cluster, &format!("run {path}"));
     }
-    let (send, mut lines) = mpsc::unbounded_channel();
+    let (send, mut lines) = mpsc::channel(1);
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if send.send(line).is_err() {
+            if send.blocking_send(line).is_err() {
                 break;
             }
         }
