@@ -204,8 +204,11 @@ pub(super) const ROUTES: &[Route] = &[
     put("system/reconcile/summaries", "System.ReconcileJobSummaries", &[]).told(Nothing),
 ];
 
+/// What stands in a path, by the name of its field.
+pub(super) type Named = Vec<(&'static str, String)>;
+
 /// The route of a path below `/v1/`, and the fields that stand in it.
-pub(super) fn find(verb: Verb, path: &str) -> Result<(&'static Route, Vec<(&'static str, String)>), Missing> {
+pub(super) fn find(verb: Verb, path: &str) -> Result<(&'static Route, Named), Missing> {
     let mut is_known = false;
     for route in ROUTES {
         let Some(fields) = fields(route.path, path) else { continue };
@@ -226,8 +229,8 @@ pub(super) enum Missing {
     Path,
 }
 
-/// What stands in a path for the names in its pattern. An id may have slashes in it, where it is the last but one that is written out.
-fn fields(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>> {
+/// What stands in a path for the names in its pattern.
+fn fields(pattern: &'static str, path: &str) -> Option<Named> {
     let decoded = |part: &str| percent_decoded(part).filter(|part| !part.is_empty());
     let (mut left, mut found) = (path, Vec::new());
     let mut parts = pattern.split('/').peekable();

@@ -3,6 +3,8 @@
 //! Frames from the server are maps with at most one of `Stdin` and `TtySize`, and none of them to say that somebody is still there. The
 //! command ends with the stream, whichever side ends it.
 
+use std::collections::VecDeque;
+
 use futures_util::{StreamExt as _, stream};
 use herdlet_nomad::wire::Secret;
 use herdlet_rpc::{
@@ -28,8 +30,11 @@ use crate::{
     },
 };
 
-/// Frames of input that wait for the command to take them.
-const INPUT_LEN: usize = 64;
+/// Frames of input between the stream and the command.
+const INPUT_LEN: usize = 4;
+
+/// Bytes of input that wait for the command to take them; then no more are read.
+const INPUT_BYTES_MAX: usize = 1 << 20;
 
 /// What to execute.
 #[derive(Default, Deserialize)]
@@ -78,6 +83,14 @@ impl Frame {
     }
 }
 
+/// What an input costs while it waits.
+fn size(input: &ExecInput) -> usize {
+    match input {
+        ExecInput::Stdin(bytes) => 64 + bytes.len(),
+        ExecInput::StdinEnd | ExecInput::Resize(_) => 64,
+    }
+}
+
 impl NodeService {
     pub(super) async fn exec(&self, stream: &mut ToServer) -> Result<(), Ended> {
         let Some(wanted) = arguments::<Wanted>(stream).await? else { return Ok(()) };
@@ -122,12 +135,30 @@ impl NodeService {
         let executing = session.run(input.boxed(), sender);
         let (reader, mut writer) = stream.halves();
         let reading = async {
-            while let Ok(Some(bytes)) = reader.next(Limits::FRAME).await {
-                // What makes no sense says nothing.
-                let Ok(frame) = codec::decode_within::<Frame>(&bytes, Limits::FRAME) else { continue };
-                for input in frame.inputs() {
-                    // A command that takes no more input may still write.
-                    let _ = to_command.send(input).await;
+            // What the command has not taken yet. Read ahead of it, the end of the stream is noticed also while it takes nothing.
+            let (mut waiting, mut bytes) = (VecDeque::new(), 0);
+            loop {
+                tokio::select! {
+                    frame = reader.next(Limits::FRAME), if bytes < INPUT_BYTES_MAX => {
+                        let Ok(Some(frame)) = frame else { return };
+                        // What makes no sense says nothing.
+                        let Ok(frame) = codec::decode_within::<Frame>(&frame, Limits::FRAME) else { continue };
+                        for input in frame.inputs() {
+                            bytes += size(&input);
+                            waiting.push_back(input);
+                        }
+                    }
+                    room = to_command.reserve(), if !waiting.is_empty() => match (room, waiting.pop_front()) {
+                        (Ok(room), Some(input)) => {
+                            bytes -= size(&input);
+                            room.send(input);
+                        }
+                        // A command that takes no more input may still write.
+                        (Err(_), _) | (_, None) => {
+                            waiting.clear();
+                            bytes = 0;
+                        }
+                    },
                 }
             }
         };
