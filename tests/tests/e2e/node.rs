@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use herdlet_nomad::wire::{AllocId, Allocation, ClientStatus, NodeId, NodeStatus};
 use herdlet_nomad_server::{Cluster, Settings, lan::Listener};
+use herdlet_rpc::framed::StreamFrame;
 use herdlet_tests::e2e::{
     agent::{Agent, Setup},
-    host, ports, wait,
+    host,
+    http::{self, Peer},
+    ports, wait,
 };
 use serde_json::{Value, json};
 
@@ -19,6 +22,8 @@ struct Ground {
     _listeners: Vec<Listener>,
     agent: Agent,
     node: NodeId,
+    /// Of the node's own API.
+    port: u16,
 }
 
 impl Ground {
@@ -42,7 +47,7 @@ impl Ground {
             cluster
                 .read(|state| state.nodes.iter().find(|(_, node)| is_ready(node)).map(|(id, _)| id.clone()))
         });
-        Self { runtime, cluster, _listeners: listeners, agent, node }
+        Self { runtime, cluster, _listeners: listeners, agent, node, port }
     }
 
     fn until(&self, what: &str, is_so: impl Fn() -> bool) {
@@ -182,3 +187,56 @@ fn what_fails_is_told_with_its_code_and_what_is_not_built_with_its_name() {
     assert!(failure.display_message.contains("Vault"), "{}", failure.display_message);
     ground.finish();
 }
+
+/// What `nomad alloc logs`, `alloc restart` and `node status -self` are made of.
+#[test]
+fn servers_and_people_reach_what_runs_on_the_node() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::start();
+    let mut job = service("told", 1);
+    job["TaskGroups"][0]["Tasks"][0]["Config"] =
+        json!({ "command": "/bin/sh", "args": ["-c", "echo hello; exec sleep 100000"] });
+    let alloc = ground.alloc(&ground.submit(&job));
+    ground.reaches(&alloc.id, &ClientStatus::Running);
+
+    let asked = json!({
+        "AllocID": alloc.id.to_string(), "Task": "t", "LogType": "stdout", "Origin": "start", "Offset": 0, "PlainText": true,
+        "Follow": false, "Region": "global",
+    });
+    let logs = async {
+        let mut stream =
+            ground.cluster.stream_to_node(&ground.node, "FileSystem.Logs", &asked).await.unwrap();
+        let mut told = String::new();
+        while let Ok(Some(frame)) = stream.receive::<StreamFrame>().await {
+            told.push_str(&String::from_utf8_lossy(&frame.payload));
+        }
+        told
+    };
+    assert_eq!(ground.runtime.block_on(logs), "hello\n");
+
+    let pid = ground.agent.single("told.g[0]", "t").pid;
+    let asked = json!({ "AllocID": alloc.id.to_string(), "TaskName": "t", "Region": "global" });
+    let restarted = ground.cluster.call_node::<_, Nothing>(&ground.node, "Allocations.Restart", &asked);
+    ground.runtime.block_on(restarted).unwrap();
+    ground.until("it was restarted", || {
+        ground.agent.members().iter().any(|member| member.task == "t" && member.pid != pid)
+    });
+
+    let peer = Peer::Port(ground.port);
+    let own = http::request(&peer, "GET", "/v1/agent/self", &[], "").unwrap();
+    assert!(own.status == 200 && own.body.contains("raw_exec"), "{own:?}");
+    let shown = http::request(
+        &peer,
+        "GET",
+        &format!("/v1/client/fs/logs/{}?task=t&type=stdout&plain=true", alloc.id),
+        &[],
+        "",
+    );
+    assert_eq!(shown.unwrap().body.lines().next(), Some("hello"));
+    ground.finish();
+}
+
+#[derive(serde::Deserialize)]
+struct Nothing {}
