@@ -273,9 +273,29 @@ fn named(job: Job, alloc: &wire::Allocation) -> Job {
         name: if name.is_empty() { alloc.job_id.clone() } else { name },
         id: alloc.job_id.clone(),
         region: text("Region"),
+        priority: priority(alloc.job.value()).unwrap_or(job.priority),
         ..job
     }
 }
+
+/// It decides in which order tasks start. Newer servers take higher ones than there are here.
+fn priority(job: &Value) -> Option<u8> {
+    let priority = match job.get("Priority")? {
+        Value::Int(priority) => u8::try_from(*priority).unwrap_or(PRIORITY_MAX),
+        Value::Uint(priority) => u8::try_from(*priority).unwrap_or(PRIORITY_MAX),
+        Value::Nil
+        | Value::Bool(_)
+        | Value::Float(_)
+        | Value::Text(_)
+        | Value::Bytes(_)
+        | Value::List(_)
+        | Value::Map(_) => return None,
+    };
+    Some(priority.clamp(1, PRIORITY_MAX))
+}
+
+/// The highest priority.
+const PRIORITY_MAX: u8 = 100;
 
 fn parse(job: &Json, drivers: &Drivers) -> Result<Job, String> {
     let text = job.to_string();
