@@ -194,6 +194,9 @@ async fn servers_answer_what_a_test_says() {
     let newer = herdlet_nomad::session::Newer::Now;
     let unknown = queries.ask::<_, Value>("ACL.ResolveToken", newer, ask).await.unwrap_err();
     let herdlet_rpc::error::CallError::Server(unknown) = unknown else { panic!("{unknown}") };
+    assert_eq!(unknown.kind(), ErrorKind::Token, "ACLs are off");
+    let unknown = queries.ask::<_, Value>("CSIVolume.Get", newer, ask).await.unwrap_err();
+    let herdlet_rpc::error::CallError::Server(unknown) = unknown else { panic!("{unknown}") };
     assert_eq!(unknown.kind(), ErrorKind::UnknownMethod);
     cluster
         .set_answer("ACL.ResolveToken", &json!({ "Token": { "Type": "management" }, "Index": 3 }))
