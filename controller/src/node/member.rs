@@ -5,13 +5,13 @@
 
 use std::{
     collections::BTreeSet,
-    io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, OnceLock},
 };
 
 use anyhow::Context as _;
 use herdlet_nomad::{
+    identity::Identity,
     session::{self, Contact, Session},
     wire::Secret,
 };
@@ -36,13 +36,9 @@ use crate::{
     config::{AclRules, Cluster, Config},
     desired::manifests::Drivers,
     drivers::catalog::{ConsulConfig, ConsulReader},
-    durable,
     http::Shared,
     publish::ReadModel,
 };
-
-/// The file with the identity that servers have signed (1.11 and later), in the node's directory.
-const SIGNED: &str = "signed-identity";
 
 /// A node that is not with its servers yet.
 pub struct Member {
@@ -105,7 +101,7 @@ impl Member {
         let options = session::Options {
             region,
             introduction: cluster.introduction(&config.state_dir, &|name| std::env::var(name).ok())?,
-            signed: signed(&dir)?,
+            signed: Identity::load_signed(&dir)?,
             ..session::Options::default()
         };
         let session = Session::new(Arc::clone(&pool), identity.clone(), describer.watch(), options);
@@ -226,25 +222,12 @@ async fn warn_of_another_client(consul: Arc<ConsulReader>) {
     }
 }
 
-/// The identity that servers have signed for an agent before this one.
-fn signed(dir: &Path) -> anyhow::Result<Secret> {
-    let path = dir.join(SIGNED);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => Ok(Secret::from(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Secret::default()),
-        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
-    }
-}
-
+/// The identity that servers sign is kept for the next agent.
 async fn keep_signed(mut signed: watch::Receiver<Secret>, dir: PathBuf) {
     while signed.changed().await.is_ok() {
-        let (path, token) = (dir.join(SIGNED), signed.borrow_and_update().clone());
-        let kept = off_thread(move || match token.is_empty() {
-            true => durable::remove(&path),
-            false => durable::write(&path, token.reveal().as_bytes()),
-        });
-        if let Ok(Err(error)) = kept.await {
-            tracing::warn!(%error, "failed to keep the identity that servers have signed; they sign another one");
+        let (dir, token) = (dir.clone(), signed.borrow_and_update().clone());
+        if let Ok(Err(error)) = off_thread(move || Identity::keep_signed(&dir, &token)).await {
+            tracing::warn!(%error, "the identity that servers have signed can't be kept; they sign another one");
         }
     }
 }

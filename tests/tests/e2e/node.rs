@@ -226,7 +226,7 @@ fn servers_and_people_reach_what_runs_on_the_node() {
 
     let peer = Peer::Port(ground.port);
     let own = http::request(&peer, "GET", "/v1/agent/self", &[], "").unwrap();
-    assert!(own.status == 200 && own.body.contains("raw_exec"), "{own:?}");
+    assert!(own.status == 200 && own.body.contains(&ground.node.to_string()), "{own:?}");
     let shown = http::request(
         &peer,
         "GET",
