@@ -1,4 +1,4 @@
-//! `ClientStats.*`, `Agent.*` and `DynamicMeta.*`: the machine, the agent on it, and the node's metadata.
+//! `ClientStats.*`, `Agent.*` and `NodeMeta.*`: the machine, the agent on it, and the node's metadata.
 
 use std::collections::BTreeMap;
 
