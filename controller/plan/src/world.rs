@@ -110,7 +110,7 @@ pub struct Context {
     /// by now.
     pub(crate) contact: bool,
     /// Allocations that have not ended, as far as is known, by what takes the place of each and waits for that.
-    pub(crate) awaited: BTreeMap<AllocId, AllocId>,
+    pub(crate) successors: BTreeMap<AllocId, AllocId>,
 }
 
 impl Context {
@@ -211,7 +211,7 @@ impl World {
                 volumes: BTreeMap::new(),
                 complete: false,
                 contact: false,
-                awaited: BTreeMap::new(),
+                successors: BTreeMap::new(),
             },
             meta: Tracked::stored(Meta::default()),
             jobs: BTreeMap::new(),
@@ -356,7 +356,7 @@ impl World {
         if self.allocs.review(id) {
             self.room_is_free(id, dirty);
         }
-        if self.ctx.awaited.contains_key(&id) && self.allocs.has_ended(id) {
+        if self.ctx.successors.contains_key(&id) && self.allocs.has_ended(id) {
             self.follow(id, dirty);
         }
     }

@@ -413,7 +413,7 @@ impl Me<'_> {
             return Some(Waiting::Contact(self.index));
         }
         let previous =
-            pass.spec.previous.filter(|previous| pass.ctx.awaited.get(previous) == Some(&pass.spec.id));
+            pass.spec.previous.filter(|previous| pass.ctx.successors.get(previous) == Some(&pass.spec.id));
         previous.map(|previous| Waiting::Previous(self.index, previous))
     }
 

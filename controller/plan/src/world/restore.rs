@@ -100,7 +100,7 @@ impl World {
             world.allocs.insert(restored(spec, durable, now));
         }
         unusable.extend(states.into_keys().map(Unusable::Alloc));
-        world.await_previous();
+        world.wait_for_previous();
         for (key, entry) in &world.jobs {
             world.line.join(key, entry.current.priority, entry.state.create_index, false);
         }

@@ -45,21 +45,21 @@ impl World {
         let spec = Allocation { create_index, job, ..spec };
         let volumes = claimed_volumes(&spec).filter(|name| self.ctx.volumes.contains_key(&**name));
         dirty.extend(volumes.map(|name| Key::Volume(name.into_owned())));
-        self.await_previous_of(&spec);
+        self.wait_for_previous_of(&spec);
         self.allocs.insert(AllocEntry::new(Arc::new(spec), now));
     }
 
     /// What an allocation takes the place of has to end before. Where it is not here, whoever asks servers tells of its end.
-    fn await_previous_of(&mut self, spec: &Allocation) {
+    fn wait_for_previous_of(&mut self, spec: &Allocation) {
         let Some(previous) = spec.previous.filter(|_| spec.server.is_some()) else { return };
         let is_elsewhere = self.allocs.get(previous).is_none();
         if is_elsewhere || !self.allocs.has_ended(previous) {
-            self.ctx.awaited.insert(previous, spec.id);
+            self.ctx.successors.insert(previous, spec.id);
         }
     }
 
     /// The same of all that an agent before this one was to begin.
-    pub(super) fn await_previous(&mut self) {
+    pub(super) fn wait_for_previous(&mut self) {
         let unbegun = |entry: &AllocEntry| {
             let known = &entry.state.durable;
             known.stop.is_none() && known.tasks.iter().all(|task| task.newest() == 0)
@@ -68,13 +68,13 @@ impl World {
             self.allocs.iter().filter(|(_, entry)| entry.spec.desired == Desired::Run && unbegun(entry));
         let specs: Vec<Arc<Allocation>> = begin.map(|(_, entry)| Arc::clone(&entry.spec)).collect();
         for spec in specs {
-            self.await_previous_of(&spec);
+            self.wait_for_previous_of(&spec);
         }
     }
 
     /// The allocation has ended: what takes its place may begin.
     pub(super) fn follow(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
-        if let Some(next) = self.ctx.awaited.remove(&id) {
+        if let Some(next) = self.ctx.successors.remove(&id) {
             dirty.insert(Key::Alloc(next));
         }
     }
