@@ -7,9 +7,9 @@ use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec, vec
 use crate::{
     AllocId, Duration, JobKey, UnixNanos,
     job::{
-        AddressMode, Check, CheckKind, DelayFunction, Group, HealthCheck, Job, JobType, Lifecycle, LogMode,
-        Logs, OnUpdate, Provider, ReschedulePolicy, Resources, RestartMode, RestartPolicy, Service, Task,
-        Thresholds, Update, Weights,
+        AddressMode, Artifact, ArtifactMode, Check, CheckKind, DelayFunction, Group, HealthCheck, Job,
+        JobType, Lifecycle, LogMode, Logs, OnUpdate, Provider, ReschedulePolicy, Resources, RestartMode,
+        RestartPolicy, Service, Task, Thresholds, Update, Weights,
     },
     manifest::defaults::NODE_POOL,
     service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
@@ -36,6 +36,7 @@ pub fn task(name: &str) -> Task {
         },
         services: Vec::new(),
         volume_mounts: Vec::new(),
+        artifacts: Vec::new(),
         dispatch_payload: None,
         identities: Vec::new(),
         resources: Resources::default(),
@@ -45,6 +46,19 @@ pub fn task(name: &str) -> Task {
         shutdown_delay: Duration::ZERO,
         constraints: Vec::new(),
         affinities: Vec::new(),
+    }
+}
+
+/// An artifact that goes where artifacts go.
+pub fn artifact(source: &str) -> Artifact {
+    Artifact {
+        source: source.to_owned(),
+        options: BTreeMap::new(),
+        headers: BTreeMap::new(),
+        mode: ArtifactMode::Any,
+        insecure: false,
+        destination: "local/".to_owned(),
+        chown: false,
     }
 }
 

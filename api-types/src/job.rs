@@ -14,10 +14,12 @@ use crate::{
     manifest::defaults::NODE_POOL,
 };
 
+mod artifact;
 mod children;
 mod policy;
 mod service;
 
+pub use artifact::{Artifact, ArtifactMode};
 pub use children::{Child, Origin, Parameterized, PayloadRule, Periodic};
 pub use policy::{
     DelayFunction, HealthCheck, Migrate, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Update,
@@ -332,6 +334,9 @@ pub struct Task {
     /// Where the group's volumes appear.
     #[serde(default)]
     pub volume_mounts: Vec<VolumeMount>,
+    /// What is fetched before it starts, in this order or at the same time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<Artifact>,
     /// The file below its `local` that gets the payload of a dispatch.
     #[serde(default)]
     pub dispatch_payload: Option<String>,

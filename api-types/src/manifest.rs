@@ -59,7 +59,8 @@ pub use job::{JobSpec, Parameterized, Periodic};
 pub use scalar::{Signal, Span, Text};
 pub use service::{Check, CheckType, Service};
 pub use task::{
-    Dependency, DispatchPayload, Hook, Identity, Lifecycle, Logs, Prestop, Resources, TaskSpec, VolumeMount,
+    Artifact, Dependency, DispatchPayload, Hook, Identity, Lifecycle, Logs, Prestop, Resources, TaskSpec,
+    VolumeMount,
 };
 pub use volume::{MkdirParameters, VolumePlugin, VolumeSpec};
 

@@ -541,6 +541,8 @@ pub fn task_event(event: &Event) -> TaskEvent {
             | Kind::TaskSetup
             | Kind::SetupFailure
             | Kind::FailedValidation
+            | Kind::DownloadingArtifacts
+            | Kind::FailedArtifactDownload
             | Kind::DriverFailure
             | Kind::Driver
             | Kind::Started

@@ -166,6 +166,10 @@ event_kinds! {
     SetupFailure = "Setup Failure",
     /// The driver config is wrong.
     FailedValidation = "Failed Validation",
+    /// What it needs is being fetched.
+    DownloadingArtifacts = "Downloading Artifacts",
+    /// What it needs could not be fetched.
+    FailedArtifactDownload = "Failed Artifact Download",
     /// The driver could not start it.
     DriverFailure = "Driver Failure",
     /// Word from the driver.

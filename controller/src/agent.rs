@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     drivers::{
+        artifact::{self, Fetcher},
         attempts::Notice,
         catalog::ConsulConfig,
         cgroup::Isolation,
@@ -75,6 +76,8 @@ pub struct Parts {
     pub consul: ConsulConfig,
     /// Above so many percent of pressure, starts of lower priority wait.
     pub start_pressure_limit: u8,
+    /// What tasks may fetch before they start.
+    pub artifacts: artifact::Limits,
     /// Counts what the planner notes.
     pub notes: NoteSink,
 }
@@ -109,8 +112,17 @@ impl Agent {
     /// # Errors
     /// When keys or catalogues can't be prepared.
     pub async fn start(parts: Parts) -> anyhow::Result<Self> {
-        let Parts { instance, state, node, mut settings, volumes, consul, start_pressure_limit, notes } =
-            parts;
+        let Parts {
+            instance,
+            state,
+            node,
+            mut settings,
+            volumes,
+            consul,
+            start_pressure_limit,
+            artifacts,
+            notes,
+        } = parts;
         let node = with_fingerprints(node, &instance.drivers).await;
         settings.node = node.clone();
         let host_ip = settings.host_ip.clone();
@@ -140,6 +152,7 @@ impl Agent {
             drivers: instance.drivers.clone(),
             signer,
             services,
+            artifacts: Arc::new(Fetcher::new(artifacts)),
             host_env: executor::inheritable(std::env::vars()),
         });
         services::restore_built_in(&context, now.boot, world.allocations());

@@ -109,6 +109,9 @@ pub enum Command {
     /// Tidy up after a private agent
     #[command(hide = true)]
     Guard(GuardArgs),
+    /// Unpack an artifact
+    #[command(hide = true)]
+    Unpack(UnpackArgs),
     #[command(flatten)]
     #[expect(missing_docs, reason = "a doc comment would become help text")]
     Client(ClientCommand),
@@ -139,6 +142,13 @@ pub struct RunArgs {
 pub struct GuardArgs {
     /// What it looks after, as JSON.
     pub charge: String,
+}
+
+/// Arguments of the process that unpacks.
+#[derive(Debug, Clone, Args)]
+pub struct UnpackArgs {
+    /// What is to be unpacked, as JSON.
+    pub order: String,
 }
 
 /// Commands for an agent, and offline ones.
@@ -378,7 +388,11 @@ impl Cli {
         let names_nothing = match &self.command {
             Command::Client(ClientCommand::Apply(args)) => args.files.is_empty(),
             Command::Client(ClientCommand::Delete(args)) => args.files.is_empty() && args.names.is_empty(),
-            Command::Client(_) | Command::Agent(_) | Command::Run(_) | Command::Guard(_) => false,
+            Command::Client(_)
+            | Command::Agent(_)
+            | Command::Run(_)
+            | Command::Guard(_)
+            | Command::Unpack(_) => false,
         };
         if names_nothing {
             here::is_meant(verb)?;
@@ -386,7 +400,7 @@ impl Cli {
         let outer = std::mem::take(&mut self.connection);
         let inner = match &mut self.command {
             Command::Client(command) => command.connection(),
-            Command::Agent(_) | Command::Run(_) | Command::Guard(_) => None,
+            Command::Agent(_) | Command::Run(_) | Command::Guard(_) | Command::Unpack(_) => None,
         };
         match (inner, outer.given()) {
             (Some(inner), _) => inner.inherit(outer),

@@ -3,7 +3,8 @@
 //! In: flags, the environment, files of ours (YAML) or of Nomad's agent (HCL, JSON). Out: [`Config`], in which nothing is left open and every path is absolute.
 //! It touches no file but the config, and must not know what a part does with its settings.
 
-pub mod cluster;
+pub mod artifact;
+mod cluster;
 mod file;
 mod flags;
 mod nomad;
@@ -42,6 +43,7 @@ pub use view::{Setting, Source, settings};
 use crate::{
     config::sources::{Loaded, Sources},
     desired::yaml::Problems,
+    drivers::artifact::Limits,
     executor::pressure,
     fingerprint,
     gc::Rules,
@@ -102,6 +104,8 @@ pub struct Config {
     pub max_kill_timeout: Duration,
     /// Above so many percent of pressure on the machine, starts of lower priority wait for those of higher.
     pub start_pressure_limit: u8,
+    /// What may be fetched for tasks.
+    pub artifact: Limits,
     /// When what has ended is collected.
     pub gc: Rules,
     /// Whether `raw_exec` tasks may be run.
@@ -309,6 +313,7 @@ impl Config {
             host_volumes: file.host_volumes,
             max_kill_timeout: file.max_kill_timeout.map_or(MAX_KILL_TIMEOUT, |span| span.0),
             start_pressure_limit: file.start_pressure_limit.unwrap_or(pressure::DEFAULT_LIMIT),
+            artifact: file.artifact.limits(),
             gc,
             raw_exec,
             consul,

@@ -4,6 +4,7 @@
 //! Nothing here knows the planner; the executor translates.
 
 pub mod alloc_dir;
+pub mod artifact;
 pub mod attempts;
 pub mod catalog;
 pub mod cgroup;

@@ -3,12 +3,14 @@
 //! In go actions, each released by the committer when it may begin. Out come outcomes, through the inbox. It translates
 //! between the planner's words and the drivers', and holds no `if` about *whether* something is done, only about *how*.
 //!
+//! - [`artifacts`]: what tasks have fetched.
 //! - [`process`]: starts, stops and finds task attempts through their task driver.
 //! - [`pressure`]: whether the machine is under pressure, by which starts are paced.
 //! - [`places`]: directories, mounts, tokens, volumes.
 //! - [`services`]: registrations and checks.
 //! - [`scripts`]: commands of checks.
 
+pub mod artifacts;
 pub mod places;
 pub mod pressure;
 pub mod process;
@@ -31,10 +33,11 @@ use herdlet_plan::{
 use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
 
 use crate::{
-    drivers::{identity::Signer, privileges::Privileges, sight::Class, task::Registry},
+    drivers::{artifact::Fetcher, identity::Signer, privileges::Privileges, sight::Class, task::Registry},
     paths::Paths,
     planner::{Do, Input},
 };
+use tokio_util::sync::CancellationToken;
 
 /// What operations work with.
 pub struct Context {
@@ -54,6 +57,8 @@ pub struct Context {
     pub signer: Signer,
     /// Catalogues and checks.
     pub services: services::Services,
+    /// Fetches what tasks want before they start.
+    pub artifacts: Arc<Fetcher>,
     /// The agent's own variables that tasks may inherit.
     pub host_env: Variables,
 }
@@ -78,6 +83,8 @@ pub enum Kind {
     Look,
     /// Directories, mounts, tokens, volumes.
     Place,
+    /// Downloads, which may take long.
+    Download,
     /// Starts of processes.
     Start,
     /// Stops and removals of processes; they mostly wait.
@@ -90,14 +97,15 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Look, Self::Place, Self::Start, Self::Stop, Self::Catalog, Self::BuiltIn];
+    pub const ALL: [Self; 7] =
+        [Self::Look, Self::Place, Self::Download, Self::Start, Self::Stop, Self::Catalog, Self::BuiltIn];
 
     /// Its name in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Look => "look",
             Self::Place => "place",
+            Self::Download => "download",
             Self::Start => "start",
             Self::Stop => "stop",
             Self::Catalog => "catalog",
@@ -140,7 +148,7 @@ impl runtime::Executor<Do> for Executor {
                 deadline: duration(action.timeout),
             };
             let context = Arc::clone(&self.context);
-            self.operations.start(request, |_token| perform(context, action));
+            self.operations.start(request, |token| perform(context, action, token));
         }
     }
 }
@@ -169,6 +177,8 @@ fn limit_of(kind: Kind) -> Limit {
     let concurrent = match kind {
         Kind::Look => 16,
         Kind::Place => 8,
+        // Each is one task's and mostly waits; a server that hangs must not keep others' tasks from starting.
+        Kind::Download => 64,
         Kind::Start => 8,
         Kind::Stop => 1_024,
         // They wait for a Consul that may hang, and share what they ask it; the requests have bounds of their own.
@@ -180,12 +190,12 @@ fn limit_of(kind: Kind) -> Limit {
         Kind::Catalog => {
             Some(Rate { burst: NonZeroU32::MIN.saturating_add(CATALOG_BURST - 1), period: CATALOG_PERIOD })
         }
-        Kind::Look | Kind::Place | Kind::Start | Kind::Stop | Kind::BuiltIn => None,
+        Kind::Look | Kind::Place | Kind::Download | Kind::Start | Kind::Stop | Kind::BuiltIn => None,
     };
     Limit { concurrent: NonZeroU32::new(concurrent).unwrap_or(NonZeroU32::MIN), rate }
 }
 
-async fn perform(context: Arc<Context>, action: Action) -> Outcome {
+async fn perform(context: Arc<Context>, action: Action, token: CancellationToken) -> Outcome {
     let Action { subject, verb, mounts, .. } = action;
     let place = PlaceVerb::of(&verb);
     match (subject, place) {
@@ -209,6 +219,9 @@ async fn perform(context: Arc<Context>, action: Action) -> Outcome {
             };
             match (part, place) {
                 (TaskPart::Dir, Some(verb)) => places::task_dir(&context, &task, verb).await,
+                (TaskPart::Artifacts, Some(verb)) => {
+                    artifacts::artifacts(&context, &task, verb, &token).await
+                }
                 (TaskPart::Identity, Some(verb)) => places::identity(&context, &task, verb).await,
                 (TaskPart::Mounts, Some(verb)) => places::mounts(&context, &task, &mounts, verb).await,
                 (TaskPart::Services, Some(verb)) => services::task_services(&context, &task, verb).await,
@@ -341,6 +354,7 @@ fn kind_of(action: &Action) -> Kind {
             ),
         ) => Kind::BuiltIn,
         (Verb::Look | Verb::Ask | Verb::Recover { .. }, _) => Kind::Look,
+        (Verb::Up, Target::Alloc(_, Part::Task(_, TaskPart::Artifacts))) => Kind::Download,
         (Verb::Up | Verb::Down, _) => Kind::Place,
     }
 }

@@ -4,6 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use herdlet::{
     cli::{self, Command},
+    drivers::artifact::unpack,
     guard, memory, run, serve,
     telemetry::logs,
 };
@@ -17,6 +18,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(code) => return code.into(),
     };
+    // One thread, which gives up its rights.
+    if let Command::Unpack(args) = &command {
+        return unpack::execute(&args.order).into();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -57,6 +62,7 @@ async fn execute(command: Command) -> u8 {
             init_logs();
             guard::execute(&args.charge).await
         }
+        Command::Unpack(args) => unpack::execute(&args.order),
         Command::Client(command) => {
             init_logs();
             cli::execute(command).await

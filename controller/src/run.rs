@@ -35,7 +35,7 @@ use crate::{
         hcl::Variables,
         manifests::{self, Drivers, Set},
     },
-    drivers::catalog::Catalogs,
+    drivers::{artifact, catalog::Catalogs},
     durable,
     executor::pressure,
     guard::{Charge, Guard},
@@ -237,6 +237,7 @@ async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agen
         volumes: Vec::new(),
         consul: agent::consul_from_env()?,
         start_pressure_limit: pressure::DEFAULT_LIMIT,
+        artifacts: artifact::Limits::default(),
         notes: Arc::new(|_| {}),
     })
     .await?;

@@ -126,6 +126,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         volumes: config.volumes(),
         consul,
         start_pressure_limit: config.start_pressure_limit,
+        artifacts: config.artifact,
         notes: telemetry.sink(),
     })
     .await?;

@@ -102,6 +102,37 @@ fn killed_between_the_first_start_and_its_commit() {
 }
 
 #[test]
+fn what_was_fetched_is_not_fetched_again() {
+    tell("artifacts", || {
+        let mut life = life();
+        let mut site = web();
+        site.groups[0].tasks[0].artifacts.push(fixture::artifact("https://example.test/httpd.tgz"));
+        life.chapter("The agent dies while an artifact of the task is downloaded. The next one begins anew.");
+        life.apply(vec![site]);
+        life.until("artifacts")?;
+        life.crash()?;
+        life.pass(10)?;
+        life.chapter("The task is restarted by another agent, which finds that all is there.");
+        life.crash()?;
+        life.pass(1)?;
+        let (alloc, scope) = (alloc_of(&life, "web.g[0]"), RestartScope::Running);
+        life.request(Command::Restart { alloc, scope });
+        life.pass(10)?;
+        assert_eq!(life.machine().live().count(), 1);
+        life.chapter("Another job is deleted while its artifact is downloaded: that is taken back.");
+        let mut other = web();
+        other.id = "other".to_owned();
+        other.groups[0].tasks[0].artifacts.push(fixture::artifact("https://example.test/other.tgz"));
+        life.apply(vec![other]);
+        life.until("artifacts")?;
+        life.delete("other");
+        life.pass(10)?;
+        assert_eq!(life.machine().live().count(), 1);
+        Ok(life)
+    });
+}
+
+#[test]
 fn a_volume_is_unmounted_behind_our_back() {
     tell("volume-unmounted", || {
         let mut life = life();

@@ -17,6 +17,8 @@ use crate::{
 pub const DEFAULT_NAMESPACE: &str = "default";
 /// The name of the identity that every task has.
 pub const DEFAULT_IDENTITY: &str = "default";
+/// Where artifacts go.
+pub const ARTIFACT_DESTINATION: &str = "local/";
 /// `priority` where none is written.
 pub const PRIORITY: u8 = 50;
 /// `region` where none is written.

@@ -10,9 +10,9 @@ use super::{
     Affinity, CheckType, Constraint, Dependency, GroupSpec, Hook, JobManifest, Lifecycle, Reschedule,
     Restart, Scaling, Span, Spread, TaskSpec, Text, Update, VolumeManifest,
     defaults::{
-        CHECK_GRACE, DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE,
-        NODE_POOL, PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name, default_reschedule,
-        default_restart,
+        ARTIFACT_DESTINATION, CHECK_GRACE, DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS,
+        MKDIR_MODE, NODE_POOL, PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name,
+        default_reschedule, default_restart,
     },
     service, strings,
 };
@@ -268,6 +268,7 @@ fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolicy) -> Task 
         restart: spec.restart.as_ref().map_or(restart.clone(), |written| written.over(restart)),
         services: to_services(spec.services.as_deref(), &names),
         volume_mounts: spec.volume_mounts.iter().flatten().map(to_mount).collect(),
+        artifacts: spec.artifacts.iter().flatten().map(to_artifact).collect(),
         dispatch_payload: spec.dispatch_payload.as_ref().and_then(|payload| payload.file.clone()),
         identities: spec.identities.iter().flatten().map(to_identity).collect(),
         resources: spec.resources.as_ref().map(to_resources).unwrap_or_default(),
@@ -301,6 +302,19 @@ fn to_mount(spec: &super::VolumeMount) -> job::VolumeMount {
         volume: spec.volume.clone().unwrap_or_default(),
         destination: spec.destination.clone().unwrap_or_default(),
         read_only: spec.read_only.unwrap_or(false),
+    }
+}
+
+fn to_artifact(spec: &super::Artifact) -> job::Artifact {
+    let destination = spec.destination.clone().map(|destination| destination.0);
+    job::Artifact {
+        source: spec.source.clone().unwrap_or_default().0,
+        options: strings(spec.options.as_ref()),
+        headers: strings(spec.headers.as_ref()),
+        mode: spec.mode.unwrap_or_default(),
+        insecure: spec.insecure.unwrap_or(false),
+        destination: destination.unwrap_or_else(|| ARTIFACT_DESTINATION.to_owned()),
+        chown: spec.chown.unwrap_or(false),
     }
 }
 

@@ -9,12 +9,12 @@ use serde::{
 };
 
 use super::{Affinity, Constraint, Restart, Service, Signal, Span, Text};
-use crate::job::{ChangeMode, DependencyCondition, LogMode};
+use crate::job::{ArtifactMode, ChangeMode, DependencyCondition, LogMode};
 
 block! {
     /// A task: one program.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "action", "actions", "artifact", "artifacts", "consul", "csi_plugin", "kind", "scaling", "scalings", "schedule",
+        "action", "actions", "consul", "csi_plugin", "kind", "scaling", "scalings", "schedule",
         "secret", "secrets", "template", "templates", "vault",
     ], "x-misplaced" = {
         "args": "it belongs to `config`",
@@ -54,6 +54,8 @@ block! {
         pub services: Vec<Service>,
         /// Where volumes of the group appear.
         pub volume_mounts: Vec<VolumeMount>,
+        /// What is fetched into the task's directory before it starts.
+        pub artifacts: Vec<Artifact>,
         /// Where the payload goes with which the job was dispatched.
         pub dispatch_payload: DispatchPayload,
         /// Signed tokens that say who this task is.
@@ -72,6 +74,27 @@ block! {
         pub constraints: Vec<Constraint>,
         /// What is preferred of the machine.
         pub affinities: Vec<Affinity>,
+    }
+}
+
+block! {
+    /// Something that is fetched by http or https.
+    pub struct Artifact {
+        /// The address. Its query may hold `checksum`, `archive` and `filename`; after `//` in its path stands a folder of an archive.
+        #[cfg_attr(feature = "schema", schemars(required))]
+        pub source: Text,
+        /// The same as in the query: `checksum` (`sha256:…`, `file:URL`), `archive` (`false`, or its format), `filename`; others go to the server.
+        pub options: BTreeMap<String, Text>,
+        /// Header fields of the requests.
+        pub headers: BTreeMap<String, Text>,
+        /// `any` (the default) unpacks archives, `file` makes one file of it, `dir` wants an archive.
+        pub mode: ArtifactMode,
+        /// Accept any certificate.
+        pub insecure: bool,
+        /// Where it goes: a directory, with `mode: file` a file; relative to the task's directory. Default `local/`.
+        pub destination: Text,
+        /// As in Nomad: the files belong to the task's user. Here they always do.
+        pub chown: bool,
     }
 }
 

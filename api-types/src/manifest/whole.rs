@@ -191,6 +191,12 @@ fn fill_task(written: &mut TaskSpec, task: &Task) {
     for mount in written.volume_mounts.iter_mut().flatten() {
         fill_mount(mount);
     }
+    for artifact in written.artifacts.iter_mut().flatten() {
+        artifact.mode.get_or_insert_default();
+        artifact.insecure.get_or_insert(false);
+        artifact.destination.get_or_insert_with(|| super::defaults::ARTIFACT_DESTINATION.into());
+        artifact.chown.get_or_insert(false);
+    }
     for identity in written.identities.iter_mut().flatten() {
         fill_identity(identity);
     }

@@ -5,15 +5,15 @@
 use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use super::{
-    Affinity, ApiVersion, Check, CheckType, Constraint, Dependency, DispatchPayload, EphemeralDisk,
+    Affinity, ApiVersion, Artifact, Check, CheckType, Constraint, Dependency, DispatchPayload, EphemeralDisk,
     GroupSpec, Hook, Identity, JobKind, JobManifest, JobSpec, Lifecycle, Logs, Metadata, MkdirParameters,
     Network, Parameterized, Periodic, Port, Prestop, Reschedule, Resources, Restart, Scaling, Service,
     Signal, Span, Spread, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata,
     VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
     defaults::{
-        CHECK_GRACE, DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS, MKDIR_MODE,
-        NODE_POOL, PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name, default_reschedule,
-        default_restart,
+        ARTIFACT_DESTINATION, CHECK_GRACE, DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS,
+        MKDIR_MODE, NODE_POOL, PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name,
+        default_reschedule, default_restart,
     },
     non_empty, non_empty_map,
     resolve::Names,
@@ -23,8 +23,8 @@ use super::{
 use crate::{
     Duration,
     job::{
-        self, AddressMode, ChangeMode, CheckKind, DependencyCondition, Job, PayloadRule, Provider,
-        ReschedulePolicy, RestartPolicy,
+        self, AddressMode, ArtifactMode, ChangeMode, CheckKind, DependencyCondition, Job, PayloadRule,
+        Provider, ReschedulePolicy, RestartPolicy,
     },
     volume::{Volume, VolumeKind},
 };
@@ -239,6 +239,7 @@ fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPolicy) -> Ta
         restart: from_restart(&task.restart, restart),
         services: from_services(&task.services, names),
         volume_mounts: non_empty(task.volume_mounts.iter().map(from_mount).collect()),
+        artifacts: non_empty(task.artifacts.iter().map(from_artifact).collect()),
         dispatch_payload: task
             .dispatch_payload
             .as_ref()
@@ -288,6 +289,18 @@ fn from_mount(mount: &job::VolumeMount) -> VolumeMount {
         volume: Some(mount.volume.clone()),
         destination: Some(mount.destination.clone()),
         read_only: yes(mount.read_only),
+    }
+}
+
+fn from_artifact(artifact: &job::Artifact) -> Artifact {
+    Artifact {
+        source: Some(Text(artifact.source.clone())),
+        options: texts(&artifact.options),
+        headers: texts(&artifact.headers),
+        mode: (artifact.mode != ArtifactMode::Any).then_some(artifact.mode),
+        insecure: yes(artifact.insecure),
+        destination: unless(&artifact.destination, ARTIFACT_DESTINATION).map(Text),
+        chown: yes(artifact.chown),
     }
 }
 

@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use crate::{
     constraint::{Affinity, Constraint, Spread},
     job::{
-        AddressMode, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus, Job,
-        OnUpdate, Provider, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Service, Task, Update,
-        VolumeRequest,
+        AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
+        Job, OnUpdate, Provider, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Service, Task,
+        Update, VolumeRequest,
     },
     view::{AllocView, ConvergenceState, JobVersion, JobView},
 };
@@ -296,9 +296,17 @@ fn task(task: &Task) -> Value {
         },
         "KillSignal": task.kill_signal.clone().unwrap_or_default(), "KillTimeout": task.kill_timeout,
         "ShutdownDelay": task.shutdown_delay,
-        "Templates": null, "Artifacts": null, "Vault": null, "Consul": null,
+        "Templates": null, "Artifacts": list(task.artifacts.iter().map(artifact).collect()), "Vault": null, "Consul": null,
         "Constraints": constraints(&task.constraints), "Affinities": affinities(&task.affinities),
         "DispatchPayload": task.dispatch_payload.as_ref().map(|file| json!({ "File": file })), "CSIPluginConfig": null,
+    })
+}
+
+fn artifact(artifact: &Artifact) -> Value {
+    json!({
+        "GetterSource": artifact.source, "GetterOptions": map(&artifact.options), "GetterHeaders": map(&artifact.headers),
+        "GetterMode": artifact.mode.as_str(), "GetterInsecure": artifact.insecure, "RelativeDest": artifact.destination,
+        "Chown": artifact.chown,
     })
 }
 

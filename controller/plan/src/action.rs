@@ -42,6 +42,7 @@ pub struct MountSource {
 /// | `Services` | make the catalogue hold exactly the group's registrations | take them back, confirmed | does it hold them? |
 /// | `Checks` | run the group's checks | stop them | do they run? |
 /// | `Task Dir` | make the task directory, tmpfs on `secrets` and `private` | – (goes with `Dir`) | does it exist, mounted? |
+/// | `Task Artifacts` | fetch what is not there yet | – (goes with `Dir`) | was all of it fetched? |
 /// | `Task Identity` | write tokens | remove the files | are they there and unexpired? |
 /// | `Task Mounts` | mount all volumes of the task | unmount all | are all there and ours? |
 /// | `Task Services`, `Task Checks` | as for the group | | |
@@ -64,7 +65,8 @@ pub enum Verb {
         /// Attempt number. Committed before this action is released; the first is told by the allocation's own commit.
         attempt: u32,
     },
-    /// Take back the start under way on the same part, where it has not begun; the start's own outcome tells. It has none.
+    /// Take back the start under way on the same part where it has not begun, or the download wherever it is; their own outcome
+    /// tells. It has none.
     Withdraw,
     /// See what became of the attempt.
     Recover {

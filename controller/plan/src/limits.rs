@@ -12,6 +12,9 @@ pub const CATALOG_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a start may take. Nomad has no limit; a start that takes longer is shown as overdue and not cancelled.
 pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long a task's artifacts may take, all together. Whoever fetches has limits of its own for each, which come first.
+pub const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+
 /// What a stop may take beyond its grace period: the kernel needs a moment to end a process that was killed.
 pub const STOP_MARGIN: Duration = Duration::from_secs(15);
 

@@ -53,6 +53,8 @@ impl Part {
 pub enum TaskPart {
     /// The task directory with `local`, `secrets`, `private`, `tmp`.
     Dir,
+    /// What was fetched into it.
+    Artifacts,
     /// Token files.
     Identity,
     /// Volumes mounted where the task wants them.

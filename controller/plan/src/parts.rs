@@ -5,7 +5,7 @@
 //! event, after which the tables are walked again.
 //!
 //! ```text
-//!   up     dir ─► services ─► volumes ─► tasks ─► checks        task:  dir ─► identity, mounts ─► process ─► services, checks
+//!   up     dir ─► services ─► volumes ─► tasks ─► checks        task:  dir ─► artifacts ─► identity, mounts ─► process ─► services, checks
 //!   down   services ─► checks ─► tasks ─► dir                   task:  services, checks ─► process ─► mounts
 //! ```
 //!

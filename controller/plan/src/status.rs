@@ -446,6 +446,7 @@ fn words(part: Part) -> Words {
             words("services", "them", "registering", "deregistering")
         }
         Part::Checks | Part::Task(_, TaskPart::Checks) => words("checks", "them", "beginning", "ending"),
+        Part::Task(_, TaskPart::Artifacts) => words("artifacts", "them", "downloading", "removing"),
         Part::Task(_, TaskPart::Identity) => words("tokens", "them", "issuing", "removing"),
         Part::Task(_, TaskPart::Mounts) => words("volumes", "them", "mounting", "unmounting"),
         Part::Task(_, TaskPart::Process) => words("process", "it", "starting", "stopping"),

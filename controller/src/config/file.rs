@@ -16,7 +16,9 @@ use serde::Deserialize;
 use herdlet_nomad::wire::Secret;
 
 use super::{
-    HostPort, LogFormat, cgroup_parent_problem, cluster, filter_problem,
+    HostPort, LogFormat,
+    artifact::Artifact,
+    cgroup_parent_problem, cluster, filter_problem,
     sources::{Language, Sources},
 };
 use crate::{desired::yaml::Problems, http::TlsFiles};
@@ -89,6 +91,8 @@ pub struct File {
     /// Above so many percent of pressure on the machine, starts of lower priority wait.
     #[schemars(range(max = 100))]
     pub start_pressure_limit: Option<u8>,
+    /// What may be fetched for tasks.
+    pub artifact: Artifact,
     /// So long a job stays that is over.
     pub job_gc_threshold: Option<Span>,
     /// So many allocations that have ended keep their directories.
@@ -343,6 +347,9 @@ impl File {
             let message =
                 format!("expected HOST, HOST:PORT or the name of an SRV record, found \"{server}\"");
             tell(&format!("servers[{index}]"), message);
+        }
+        for (at, message) in self.artifact.problems() {
+            tell(&format!("artifact.{at}"), message);
         }
         if let Err(message) = self.reserved.ports() {
             tell("reserved.reserved_ports", message);

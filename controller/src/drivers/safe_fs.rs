@@ -379,6 +379,19 @@ impl Dir {
             .map_err(|errno| FsError::io("rename", self.path.join(from), errno))
     }
 
+    /// Renames `from` in it to `to` in another one of the same file system; what stands there gives way, unless it is a directory with
+    /// content or only one of both is a directory.
+    ///
+    /// # Errors
+    ///
+    /// When `from` is not there or the system refuses.
+    pub fn rename_into(&self, from: &OsStr, other: &Self, to: &OsStr) -> Result<(), FsError> {
+        check_name(from)?;
+        check_name(to)?;
+        rustix::fs::renameat(&self.fd, from, &other.fd, to)
+            .map_err(|errno| FsError::io("replace", other.path.join(to), errno))
+    }
+
     /// Removes `name` with all that is in it, following no link and entering no mount. Nothing there is fine. Can be
     /// interrupted at any time and done again.
     ///
@@ -481,7 +494,8 @@ fn open_error(path: &Path, errno: Errno) -> FsError {
     }
 }
 
-fn set_rights(fd: BorrowedFd<'_>, path: &Path, rights: Rights) -> Result<(), FsError> {
+/// Gives an open file or directory these rights, where it hasn't them already; `path` is for messages.
+pub(crate) fn set_rights(fd: BorrowedFd<'_>, path: &Path, rights: Rights) -> Result<(), FsError> {
     let Rights::Exact { mode, owner } = rights else { return Ok(()) };
     let stat = rustix::fs::fstat(fd).map_err(|errno| FsError::io("examine", path, errno))?;
     if let Some((uid, gid)) = owner

@@ -21,6 +21,7 @@ use std::{
 };
 
 use crate::drivers::{
+    artifact,
     mounts::{Mount, kernel, mounts_below},
     privileges::{Mounting, Ownership, Privileges},
     safe_fs::{Dir, FsError, Rights},
@@ -80,6 +81,10 @@ impl TaskDir {
         let missing = || TaskDirError::NoAllocDir { path: self.path.clone() };
         let alloc = self.alloc()?.ok_or_else(missing)?;
         let task = alloc.make(self.name(), open_rights(self.privileges))?;
+        if task.find(OsStr::new("local"))?.is_none() {
+            // What was fetched into it has gone with it.
+            task.unlink(OsStr::new(artifact::marker::FILE))?;
+        }
         task.make(OsStr::new("local"), open_rights(self.privileges))?;
         task.make(OsStr::new("tmp"), open_rights(self.privileges))?;
         for (name, mode) in TMPFS {

@@ -215,6 +215,7 @@ fn is_trigger(kind: TaskEventKind) -> bool {
         TaskEventKind::RestartSignaled
         | TaskEventKind::Terminated
         | TaskEventKind::DriverFailure
+        | TaskEventKind::FailedArtifactDownload
         | TaskEventKind::SetupFailure
         | TaskEventKind::FailedValidation
         | TaskEventKind::HookFailed
@@ -225,6 +226,7 @@ fn is_trigger(kind: TaskEventKind) -> bool {
         TaskEventKind::Reconnected
         | TaskEventKind::Received
         | TaskEventKind::TaskSetup
+        | TaskEventKind::DownloadingArtifacts
         | TaskEventKind::Driver
         | TaskEventKind::Started
         | TaskEventKind::Restarting

@@ -28,7 +28,7 @@ use super::join::join;
 use crate::{
     agent::{self, Agent},
     desired::manifests::Drivers,
-    drivers::catalog::ConsulConfig,
+    drivers::{artifact, catalog::ConsulConfig},
     executor::pressure,
     instance::{self, Availability, Instance},
     paths::Paths,
@@ -73,6 +73,7 @@ async fn start(cluster: &Cluster, path: &Path) -> (Agent, NodeId) {
         volumes: Vec::new(),
         consul: ConsulConfig::resolve(None, None, |_| None).unwrap(),
         start_pressure_limit: pressure::DEFAULT_LIMIT,
+        artifacts: artifact::Limits::default(),
         notes: Arc::new(|_| {}),
     })
     .await

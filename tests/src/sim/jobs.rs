@@ -123,6 +123,9 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
             read_only: dice.one_in(2),
         });
     }
+    if dice.one_in(3) {
+        tasks[0].artifacts.push(fixture::artifact("https://example.test/tool.tgz"));
+    }
     if dice.one_in(4) {
         tasks[0].shutdown_delay = Duration::from_secs(2);
     }

@@ -197,6 +197,10 @@ impl Machine {
     pub fn remove(&mut self, gone: &Thing) -> BTreeSet<Thing> {
         let goes = |thing: &Thing| match (gone, thing) {
             (Thing::Part(of, Part::Dir), Thing::Part(id, part)) => id == of && lies_in_dir(*part),
+            (
+                Thing::Part(of, Part::Task(dir, TaskPart::Dir)),
+                Thing::Part(id, Part::Task(index, TaskPart::Dir | TaskPart::Artifacts)),
+            ) => (id, index) == (of, dir),
             _ => thing == gone,
         };
         self.things.extract_if(.., goes).collect()
@@ -413,6 +417,7 @@ impl Machine {
             (true, Part::Dir),
             (true, Part::Task(index, TaskPart::Dir)),
             (!task.volume_mounts.is_empty(), Part::Task(index, TaskPart::Mounts)),
+            (!task.artifacts.is_empty(), Part::Task(index, TaskPart::Artifacts)),
             (!task.identities.is_empty(), Part::Task(index, TaskPart::Identity)),
         ];
         for (_, part) in needed.into_iter().filter(|(needed, _)| *needed) {
@@ -556,7 +561,7 @@ fn mounts_volume(alloc: &Allocation, index: u16, volume: &str) -> bool {
 
 /// What goes with the allocation directory.
 fn lies_in_dir(part: Part) -> bool {
-    matches!(part, Part::Dir | Part::Task(_, TaskPart::Dir | TaskPart::Identity))
+    matches!(part, Part::Dir | Part::Task(_, TaskPart::Dir | TaskPart::Artifacts | TaskPart::Identity))
 }
 
 fn exited(key: AttemptKey, attempt: &Attempt, result: ExitResult) -> Event {

@@ -44,6 +44,7 @@ kinds! {
     VolumeDelete = "volumes deleted",
     PortTaken = "ports taken by others",
     Failure = "failed operations",
+    FailedDownload = "failed downloads",
     WithdrawnStart = "starts taken back before they began",
     LostOutcome = "lost outcomes",
     DoubledOutcome = "doubled outcomes",

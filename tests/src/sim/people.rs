@@ -172,6 +172,8 @@ impl Life {
             // A directory takes the task with it; once in a while is enough.
             Part::Dir | Part::Task(_, TaskPart::Dir) if !self.dice.one_in(8) => return,
             Part::Checks | Part::Task(_, TaskPart::Checks) => return,
+            // They go with the directory; a task that has had them may do with them what it likes.
+            Part::Task(_, TaskPart::Artifacts) => return,
             Part::Task(_, TaskPart::Mounts) if self.dice.one_in(3) => {
                 self.met.note(Kind::Covered);
                 self.tale.note(self.now().boot_ns, || format!("something else is mounted over {part:?}"));

@@ -16,7 +16,8 @@ use rustix::process::Signal;
 use crate::common::{is_root, start_run};
 
 /// The examples that have a test below, in `run.rs` or in `traefik.rs`.
-const TOLD: [&str; 13] = [
+const TOLD: [&str; 14] = [
+    "artifact",
     "canary",
     "check-restart",
     "dispatch",
@@ -47,6 +48,18 @@ fn every_example_has_its_story_and_is_valid() {
         }
     }
     assert_eq!(found, TOLD.map(str::to_owned).into_iter().collect());
+}
+
+#[test]
+fn artifact_runs_what_it_has_fetched() {
+    let home = Home::new(User::Same);
+    let output = start_run(&home, User::Same, &[&example("artifact")]).finish().success();
+    assert!(
+        output.stdout.contains("| fetched\n") && output.stdout.contains("| hello\n"),
+        "{}",
+        output.stdout
+    );
+    home.assert_no_trace_within(std::time::Duration::from_secs(2));
 }
 
 #[test]

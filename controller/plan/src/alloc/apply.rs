@@ -3,10 +3,12 @@
 //! Goes in: a change of a plan, the end of an operation, something that was seen. Comes out: the new state, operations to
 //! start, notes for the metrics. It decides nothing that a plan can decide.
 //!
+//! - [`artifacts`]: downloads that fail, which a task's restart policy counts.
 //! - [`process`]: the attempts of a task, from their start to what follows their end.
 //! - [`request`]: restarts and signals.
 //! - [`history`]: the events that people read.
 
+mod artifacts;
 mod history;
 mod process;
 mod request;
@@ -201,6 +203,10 @@ impl Writer<'_> {
 
     fn suspect(&mut self, part: Part, noticed: Noticed) {
         match self.state.parts.get(part) {
+            // Nobody keeps them up: they are looked at before the next start.
+            PartState::Up if matches!(part, Part::Task(_, TaskPart::Artifacts)) => {
+                self.state.parts.learn(part, PartState::Unknown);
+            }
             PartState::Up => self.state.parts.learn(part, PartState::Suspect(noticed)),
             // Whatever the operation finds may be older than this. What becomes of processes is told by their exits.
             PartState::Busy { .. } if !matches!(part, Part::Task(_, TaskPart::Process)) => {
@@ -269,6 +275,7 @@ impl Writer<'_> {
         }
         if verb == Verb::Up {
             self.offer(part);
+            self.note_download(part);
         }
         *self.generation += 1;
         let generation = *self.generation;
@@ -312,7 +319,16 @@ impl Writer<'_> {
                 self.part_is_damaged(part, doing, why.clone());
                 self.doom_users(part, &why);
             }
-            Outcome::Failed { class, why } => self.part_failed(part, doing, class, why),
+            Outcome::Failed { class, why } => match part {
+                Part::Task(index, TaskPart::Artifacts)
+                    if doing == Doing::Up && class != FailureClass::Retry =>
+                {
+                    self.download_failed(index, class, why);
+                }
+                Part::Dir | Part::Services | Part::Checks | Part::Task(..) => {
+                    self.part_failed(part, doing, class, why);
+                }
+            },
             Outcome::Recovered(_) | Outcome::Volume { .. } | Outcome::Overdue => {}
         }
     }
@@ -393,7 +409,8 @@ impl Writer<'_> {
             | Part::Checks
             | Part::Task(
                 _,
-                TaskPart::Identity
+                TaskPart::Artifacts
+                | TaskPart::Identity
                 | TaskPart::Mounts
                 | TaskPart::Process
                 | TaskPart::Services
@@ -416,7 +433,8 @@ impl Writer<'_> {
             | Part::Checks
             | Part::Task(
                 _,
-                TaskPart::Identity
+                TaskPart::Artifacts
+                | TaskPart::Identity
                 | TaskPart::Mounts
                 | TaskPart::Process
                 | TaskPart::Services
@@ -444,7 +462,10 @@ impl Writer<'_> {
                     );
                 }
             }
-            Part::Task(index, TaskPart::Dir | TaskPart::Identity | TaskPart::Mounts) => {
+            Part::Task(
+                index,
+                TaskPart::Dir | TaskPart::Artifacts | TaskPart::Identity | TaskPart::Mounts,
+            ) => {
                 self.doom_if_waiting(index, TaskEventKind::HookFailed, format!("{}: {why}", kind_of(part)));
             }
             Part::Task(index, TaskPart::Prestop) => {
@@ -535,10 +556,14 @@ impl Writer<'_> {
 /// Whether a part lies in a directory that is another part.
 fn lies_in(part: Part, dir: Part) -> bool {
     match (dir, part) {
-        (Part::Dir, Part::Task(_, TaskPart::Dir | TaskPart::Identity | TaskPart::Mounts)) => true,
-        (Part::Task(index, TaskPart::Dir), Part::Task(inner, TaskPart::Identity | TaskPart::Mounts)) => {
-            index == inner
-        }
+        (
+            Part::Dir,
+            Part::Task(_, TaskPart::Dir | TaskPart::Artifacts | TaskPart::Identity | TaskPart::Mounts),
+        ) => true,
+        (
+            Part::Task(index, TaskPart::Dir),
+            Part::Task(inner, TaskPart::Artifacts | TaskPart::Identity | TaskPart::Mounts),
+        ) => index == inner,
         _ => false,
     }
 }

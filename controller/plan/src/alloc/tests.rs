@@ -1,5 +1,6 @@
 //! Plans by example; this page has what all of them share: states, and a bench on which an allocation is planned and written to.
 
+mod artifacts;
 mod attempts;
 mod check_restart;
 mod health;
@@ -80,6 +81,12 @@ fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
             | Change::Forget) => format!("{other:?}"),
         })
         .collect()
+}
+
+/// A task that fetches something first.
+fn fetching(mut task: herdlet_api_types::job::Task) -> herdlet_api_types::job::Task {
+    task.artifacts.push(herdlet_api_types::fixture::artifact("https://example.test/a.tgz"));
+    task
 }
 
 const PROCESS: Part = Part::Task(0, TaskPart::Process);

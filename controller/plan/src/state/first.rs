@@ -28,7 +28,7 @@ impl AllocState {
         let (stage, boot) = (durable.stage, durable.boot);
         let tasks = spec.group().map_or(&[][..], |group| &group.tasks);
         for ((index, known), task) in (0..).zip(&mut durable.tasks).zip(tasks) {
-            let unbegun = known.newest() == 0 && known.run == Run::Waiting;
+            let unbegun = known.newest() == 0 && matches!(known.run, Run::Waiting | Run::BackingOff { .. });
             if !unbegun || !gate_open(stage, task.lifecycle) {
                 continue;
             }

@@ -13,9 +13,9 @@ use crate::{
     action::Verb,
     alloc::{checks, services, volumes::volume_name},
     event::Noticed,
-    limits::{OPERATION_TIMEOUT, START_TIMEOUT, STOP_MARGIN},
+    limits::{DOWNLOAD_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT, STOP_MARGIN},
     op::{Part, TaskIndex, TaskPart},
-    pass::Pass,
+    pass::{Pass, Trust},
     plan::{TaskChange, Waiting},
     state::{AfterStop, Doing, PartState, Run, Stage, StopStep, TaskState},
     task::{lifecycle, restart::restarts_on_success},
@@ -79,9 +79,7 @@ impl Me<'_> {
             return;
         }
         if self.is_over(pass) {
-            // A start by a dead agent may still be on its way: it is begun, so that it is fenced.
-            pass.change(self.index, if maybe_begun { TaskChange::Begin } else { TaskChange::Die });
-            return;
+            return self.end_unstarted(pass);
         }
         if !lifecycle::gate_open(pass.state.durable.stage, self.task.lifecycle) {
             // A poststop task's turn is not awaited: it comes with the others' end.
@@ -110,12 +108,18 @@ impl Me<'_> {
         self.withdraw(pass);
         self.clean_process(pass);
         if self.is_over(pass) {
-            pass.change(self.index, TaskChange::Die);
+            self.end_unstarted(pass);
         } else if pass.passed(until) {
             pass.change(self.index, TaskChange::Wait);
         } else {
             pass.wait(Waiting::Backoff(self.index, *until));
         }
+    }
+
+    /// A start by a dead agent may still be on its way: it is begun, so that it is fenced.
+    fn end_unstarted(self, pass: &mut Pass<'_>) {
+        let maybe_begun = pass.state.maybe_begun.contains(&self.index);
+        pass.change(self.index, if maybe_begun { TaskChange::Begin } else { TaskChange::Die });
     }
 
     fn plan_starting(self, pass: &mut Pass<'_>, attempt: u32) {
@@ -255,13 +259,28 @@ impl Me<'_> {
 
     /// Everything that one start needs, in the table's order.
     fn parts_up(self, pass: &mut Pass<'_>) -> bool {
-        if !pass.want_task_part_up(self.index, TaskPart::Dir) {
+        if !pass.want_task_part_up(self.index, TaskPart::Dir) || !self.artifacts_up(pass) {
             return false;
         }
         let identity = self.identity_up(pass);
         let mounts =
             self.task.volume_mounts.is_empty() || pass.want_task_part_up(self.index, TaskPart::Mounts);
         identity && mounts
+    }
+
+    /// What is to be fetched before the first start. A task that runs has had it, and may have changed it.
+    fn artifacts_up(self, pass: &mut Pass<'_>) -> bool {
+        if self.task.artifacts.is_empty() {
+            return true;
+        }
+        let part = self.part(TaskPart::Artifacts);
+        let timeout = match pass.state.parts.get(part) {
+            PartState::Unknown | PartState::Suspect(_) => OPERATION_TIMEOUT,
+            PartState::Absent | PartState::Up | PartState::Busy { .. } | PartState::Failed { .. } => {
+                DOWNLOAD_TIMEOUT
+            }
+        };
+        pass.want_up(part, Trust::LookFirst, timeout)
     }
 
     /// Keeps the parts of a running task as they should be, without touching its process.

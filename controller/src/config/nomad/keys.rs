@@ -87,7 +87,7 @@ const PORTS: Keys = &[("http", Field(Whole, "cluster.http_port")), ("rpc", Met),
 const CLIENT: Keys = &[
     ("alloc_dir", Unused),
     ("alloc_mounts_dir", Unused),
-    ("artifact", Unused),
+    ("artifact", Block(ARTIFACT)),
     ("bind_wildcard_default_host_network", Unused),
     ("bridge_network_hairpin_mode", Unused),
     ("bridge_network_name", Unused),
@@ -137,6 +137,22 @@ const CLIENT: Keys = &[
     ("state_dir", Special(special::state_dir)),
     ("template", Unused),
     ("users", Unused),
+];
+
+const ARTIFACT: Keys = &[
+    ("decompression_file_count_limit", Field(Whole, "artifact.decompression_file_count_limit")),
+    ("decompression_size_limit", Field(Text, "artifact.decompression_size_limit")),
+    // Who unpacks is always confined.
+    ("disable_artifact_inspection", Unused),
+    ("disable_filesystem_isolation", Unused),
+    ("filesystem_isolation_extra_paths", Unused),
+    ("gcs_timeout", Met),
+    ("git_timeout", Met),
+    ("hg_timeout", Met),
+    ("http_max_size", Field(Text, "artifact.http_max_size")),
+    ("http_read_timeout", Field(Span, "artifact.http_read_timeout")),
+    ("s3_timeout", Met),
+    ("set_environment_variables", Unused),
 ];
 
 const DRAIN: Keys = &[

@@ -14,6 +14,7 @@ use super::drivers::Drivers;
 use super::findings::Findings;
 use crate::desired::yaml::Trail;
 
+mod artifact;
 mod attributes;
 mod bounds;
 mod children;

@@ -45,7 +45,10 @@ impl Life {
 
     /// Whether there is no room for what an operation makes.
     pub(super) fn has_no_room(&mut self, part: Part) -> bool {
-        let makes_files = matches!(part, Part::Dir | Part::Task(_, TaskPart::Dir | TaskPart::Identity));
+        let makes_files = matches!(
+            part,
+            Part::Dir | Part::Task(_, TaskPart::Dir | TaskPart::Artifacts | TaskPart::Identity)
+        );
         self.is_full() && makes_files && self.dice.one_in(2)
     }
 

@@ -444,6 +444,11 @@ impl Life {
         let faulty = self.faults.failing_one_in > 0 && self.dice.one_in(self.faults.failing_one_in);
         if faulty && self.machine.may_fail(&flight.action) {
             self.met.note(Kind::Failure);
+            if let (Verb::Up, Target::Alloc(_, Part::Task(_, TaskPart::Artifacts))) =
+                (&flight.action.verb, &flight.action.op.target)
+            {
+                self.met.note(Kind::FailedDownload);
+            }
             let class = match self.dice.below(8) {
                 0 => FailureClass::Fatal,
                 1 => FailureClass::Recoverable,

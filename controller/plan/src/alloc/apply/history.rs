@@ -126,6 +126,7 @@ pub fn kind_of(part: Part) -> &'static str {
         Part::Services | Part::Task(_, TaskPart::Services) => "service",
         Part::Checks | Part::Task(_, TaskPart::Checks) => "check",
         Part::Task(_, TaskPart::Dir) => "task_dir",
+        Part::Task(_, TaskPart::Artifacts) => "artifacts",
         Part::Task(_, TaskPart::Identity) => "identity",
         Part::Task(_, TaskPart::Mounts) => "mount",
         Part::Task(_, TaskPart::Process) => "process",

@@ -92,12 +92,13 @@ impl Writer<'_> {
         }
     }
 
-    /// A start that is under way may wait for others: nobody waits for that who wants its task to end.
+    /// A start that is under way may wait for others, a download may take long: nobody waits for that who wants its task to end.
     pub(super) fn withdraw_start(&mut self, index: TaskIndex) {
-        let part = Part::Task(index, TaskPart::Process);
-        if let PartState::Busy { generation, doing: Doing::Up, .. } = *self.state.parts.get(part) {
-            let (verb, timeout) = (Verb::Withdraw, OPERATION_TIMEOUT);
-            self.issued.push(Issued { part, generation, verb, timeout });
+        for part in [TaskPart::Process, TaskPart::Artifacts].map(|part| Part::Task(index, part)) {
+            if let PartState::Busy { generation, doing: Doing::Up, .. } = *self.state.parts.get(part) {
+                let (verb, timeout) = (Verb::Withdraw, OPERATION_TIMEOUT);
+                self.issued.push(Issued { part, generation, verb, timeout });
+            }
         }
     }
 
@@ -420,7 +421,7 @@ impl Writer<'_> {
         }
     }
 
-    fn back_off(&mut self, index: TaskIndex, delay: Duration, reason: &str, cause: &'static str) {
+    pub(super) fn back_off(&mut self, index: TaskIndex, delay: Duration, reason: &str, cause: &'static str) {
         let prefix = if reason.is_empty() { String::new() } else { format!("{reason} - ") };
         self.note(
             index,
@@ -482,7 +483,7 @@ enum Failed {
     No,
 }
 
-fn seed(spec: &Allocation, index: TaskIndex, attempt: u32) -> u64 {
+pub(super) fn seed(spec: &Allocation, index: TaskIndex, attempt: u32) -> u64 {
     let (high, low) = spec.id.0.as_u64_pair();
     high ^ low.rotate_left(17) ^ (u64::from(index) << 32) ^ u64::from(attempt)
 }

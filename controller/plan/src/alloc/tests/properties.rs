@@ -70,7 +70,14 @@ fn any_part_state() -> impl Strategy<Value = PartState> {
 }
 
 fn all_parts() -> Vec<Part> {
-    let of_task = [TaskPart::Dir, TaskPart::Identity, TaskPart::Mounts, TaskPart::Process, TaskPart::Prestop];
+    let of_task = [
+        TaskPart::Dir,
+        TaskPart::Artifacts,
+        TaskPart::Identity,
+        TaskPart::Mounts,
+        TaskPart::Process,
+        TaskPart::Prestop,
+    ];
     let tasks = (0..5u16).flat_map(move |index| of_task.map(|part| Part::Task(index, part)));
     [Part::Dir, Part::Services, Part::Checks].into_iter().chain(tasks).collect()
 }
@@ -119,6 +126,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
         Just(Outcome::Recovered(Recovered::Lost { why: String::new() })),
         Just(Outcome::Failed { class: FailureClass::Retry, why: String::new() }),
         Just(Outcome::Failed { class: FailureClass::Fatal, why: String::new() }),
+        Just(Outcome::Failed { class: FailureClass::Recoverable, why: String::new() }),
     ]
 }
 
@@ -131,12 +139,12 @@ proptest! {
     fn plans_are_total_and_come_to_rest(
         state in any_state(),
         desired in prop_oneof![Just(Desired::Run), Just(Desired::Stop), Just(Desired::Gone)],
-        outcomes in prop::collection::vec((0..28usize, any_outcome()), 0..24),
+        outcomes in prop::collection::vec((0..33usize, any_outcome()), 0..24),
     ) {
         let mut spec = alloc(vec![
             task("pre", Lifecycle::Prestart),
             task("side", Lifecycle::PrestartSidecar),
-            task("main", Lifecycle::Main),
+            fetching(task("main", Lifecycle::Main)),
             task("post", Lifecycle::Poststart),
             task("stop", Lifecycle::Poststop),
         ]);

@@ -39,12 +39,22 @@ const NAMES: [(&str, &str); 28] = [
     ("ID", "id"),
 ];
 
+/// The same within an artifact, whose names here mean something else elsewhere.
+const NAMES_OF_ARTIFACTS: [(&str, &str); 6] = [
+    ("GetterSource", "source"),
+    ("GetterOptions", "options"),
+    ("GetterHeaders", "headers"),
+    ("GetterMode", "mode"),
+    ("GetterInsecure", "insecure"),
+    ("RelativeDest", "destination"),
+];
+
 /// Words that the API writes in capitals.
 const CAPITALS: [&str; 11] = ["tls", "ttl", "dns", "grpc", "cni", "csi", "ui", "numa", "id", "url", "se"];
 
 /// The name in a manifest.
 pub(crate) fn in_manifest_words(name: &str) -> String {
-    if let Some((_, ours)) = NAMES.iter().find(|(theirs, _)| *theirs == name) {
+    if let Some((_, ours)) = NAMES.iter().chain(&NAMES_OF_ARTIFACTS).find(|(theirs, _)| *theirs == name) {
         return (*ours).to_owned();
     }
     let chars: Vec<char> = name.chars().collect();
@@ -82,8 +92,19 @@ fn in_api_word(name: &str) -> String {
 }
 
 /// Fields whose keys are the user's own.
-const FREE: [&str; 9] =
-    ["Config", "Env", "Meta", "CanaryMeta", "TaggedAddresses", "Header", "Volumes", "Ports", "Labels"];
+const FREE: [&str; 11] = [
+    "Config",
+    "Env",
+    "Meta",
+    "CanaryMeta",
+    "TaggedAddresses",
+    "Header",
+    "Volumes",
+    "Ports",
+    "Labels",
+    "GetterOptions",
+    "GetterHeaders",
+];
 
 /// A path into a manifest in the words of the API: `spec.groups[0].tasks[1]` is `Job.TaskGroups[0].Tasks[1]`. `job` is what
 /// stands for the job: `Job`, or nothing.
@@ -93,7 +114,7 @@ pub(in crate::desired::manifests) fn in_api_words(path: &str, job: &str) -> Stri
     if !job.is_empty() {
         told.push(PathStep::Field(job.to_owned()));
     }
-    let (mut is_free, mut is_config) = (false, false);
+    let (mut is_free, mut is_config, mut is_artifact) = (false, false, false);
     for (depth, step) in steps.into_iter().enumerate() {
         match step {
             PathStep::Field(name) if depth == 0 && (name == "spec" || name == "metadata") => {}
@@ -105,7 +126,9 @@ pub(in crate::desired::manifests) fn in_api_words(path: &str, job: &str) -> Stri
                 told.push(PathStep::Field(name));
             }
             PathStep::Field(name) => {
-                let word = in_api_word(&name);
+                let of_artifact = NAMES_OF_ARTIFACTS.iter().find(|(_, ours)| is_artifact && *ours == name);
+                let word = of_artifact.map_or_else(|| in_api_word(&name), |(theirs, _)| (*theirs).to_owned());
+                is_artifact = word == "Artifacts";
                 is_free = FREE.contains(&word.as_str());
                 is_config = word == "Config";
                 let is_network = word == "Networks";

@@ -116,13 +116,37 @@ fn unbuilt_blocks_are_named_with_their_place() {
             "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n{inner}\n    }}\n  }}\n}}\n"
         )
     };
-    for block in ["template", "artifact", "vault", "csi_plugin", "action", "scaling", "consul", "device_"] {
+    for block in ["template", "vault", "csi_plugin", "action", "scaling", "consul", "device_"] {
         let told = wrong("a.hcl", &task(&format!("      {block} {{\n      }}")));
         assert!(
             told.starts_with(&format!("a.hcl:8:7: spec.groups[0].tasks[0].{block}: ")),
             "{block}: {told}"
         );
     }
+}
+
+#[test]
+fn what_can_not_be_fetched_is_told_by_its_place_in_each_language() {
+    let hcl = "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        \
+               command = \"x\"\n      }\n      artifact {\n        source = \"git::https://example.org/a\"\n      }\n    }\n  \
+               }\n}\n";
+    let told = wrong("a.hcl", hcl);
+    let why = "`git` is known from Nomad, but not built in this release; there are `http`, `https`";
+    assert_eq!(told, format!("a.hcl:9:18: spec.groups[0].tasks[0].artifacts[0].source: {why}"));
+    let json = r#"{"Job": {"ID": "a", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "raw_exec",
+        "Config": {"command": "x"}, "Artifacts": [{"GetterSource": "git::https://example.org/a",
+        "GetterOptions": {"a": "b"}, "RelativeDest": "../x"}]}]}]}}"#;
+    let told = wrong("a.json", json);
+    assert!(told.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].GetterSource: `git` is known"), "{told}");
+    assert!(
+        told.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].RelativeDest: must be a path in"),
+        "{told}"
+    );
+    // What a variable will say nobody knows yet.
+    let open = json
+        .replace("git::https://example.org", "${NOMAD_META_way}://x")
+        .replace("../x", "${NOMAD_ALLOC_DIR}/x");
+    assert_eq!(good("a.json", &open).groups[0].tasks[0].artifacts.len(), 1);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use herdlet_api_types::job::Task;
 use herdlet_api_types::manifest::TaskSpec;
 
 use super::{
-    Findings, GroupContext, children, constraint, identity, mount, policy, service, text, variables,
+    Findings, GroupContext, artifact, children, constraint, identity, mount, policy, service, text, variables,
 };
 use crate::desired::yaml::Trail;
 
@@ -47,6 +47,7 @@ pub(super) fn validate(
     }
     service::list(context, spec.services.as_deref(), &task.services, &trail.field("services"), findings);
     children::of_task(context, spec, &trail.field("dispatch_payload"), findings);
+    artifact::of_task(spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::of_task(spec, trail, findings);
     variables::of_task(context, task, trail, findings);

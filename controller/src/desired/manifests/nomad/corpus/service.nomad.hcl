@@ -192,6 +192,24 @@ job "shop" {
         mode     = "fail"
       }
 
+      artifact {
+        source = "https://dl.example.org/httpd-${attr.cpu.arch}.tgz"
+        options {
+          checksum = "sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+        }
+      }
+
+      artifact {
+        source      = "http://dl.example.org/site.conf"
+        mode        = "file"
+        destination = "local/etc/site.conf"
+        insecure    = true
+        chown       = true
+        headers {
+          X-Token = "${NOMAD_META_token}"
+        }
+      }
+
       volume_mount {
         volume      = "data"
         destination = "local/data"

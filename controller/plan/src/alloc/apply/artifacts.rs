@@ -1,0 +1,57 @@
+//! Artifacts of a task that can't be had: as in Nomad a failed start, which its restart policy counts.
+
+use std_alloc::{
+    collections::BTreeMap,
+    string::{String, ToString},
+};
+
+use herdlet_api_types::{
+    job::Lifecycle,
+    task::{ExitResult, TaskEventKind},
+};
+
+use super::{Writer, process::seed};
+use crate::{
+    action::FailureClass,
+    op::{Part, TaskIndex, TaskPart},
+    state::{PartState, Run},
+    task::restart::{self, Decision, Ended},
+};
+
+impl Writer<'_> {
+    /// Something is about to be brought up: of artifacts their task tells it.
+    pub(super) fn note_download(&mut self, part: Part) {
+        if let Part::Task(index, TaskPart::Artifacts) = part {
+            let message = String::from("Client is downloading artifacts");
+            self.note(index, TaskEventKind::DownloadingArtifacts, message);
+        }
+    }
+
+    /// The next try is as far off as the next start.
+    pub(super) fn download_failed(&mut self, index: TaskIndex, class: FailureClass, why: String) {
+        self.state.parts.learn(Part::Task(index, TaskPart::Artifacts), PartState::Absent);
+        let spec = self.spec.clone();
+        let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
+        let group_stops = self.state.durable.stop.is_some() && task.lifecycle != Lifecycle::Poststop;
+        let waits = |known: &crate::state::TaskState| known.run == Run::Waiting && known.doom.is_none();
+        if group_stops || !self.known(index).is_some_and(waits) {
+            return;
+        }
+        let details = BTreeMap::from([("download_error".to_string(), why.clone())]);
+        self.note_with(index, TaskEventKind::FailedArtifactDownload, why.clone(), details);
+        let (now, on_success) = (self.now, restart::restarts_on_success(spec.job.kind, task.lifecycle));
+        let Some(known) = self.known_mut(index) else { return };
+        known.exit = Some(ExitResult { error: why, at: now.wall, ..ExitResult::default() });
+        let ended = match class {
+            FailureClass::Retry | FailureClass::Recoverable => Ended::StartFailed,
+            FailureClass::Fatal | FailureClass::NoProgram => Ended::StartImpossible,
+        };
+        let seed = seed(&spec, index, known.newest());
+        match restart::decide(now, &task.restart, on_success, ended, known, seed) {
+            Decision::Restart { delay, reason } => self.back_off(index, delay, &reason, "failed_start"),
+            // Nothing has ended well.
+            Decision::Done => {}
+            Decision::Fail { reason } => self.doom(index, TaskEventKind::NotRestarting, reason),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What a task has fetched before its first start, and what follows where it can't be had.
+
+use super::*;
+use crate::{plan::Waiting, state::Doom as Why};
+
+const ARTIFACTS: Part = Part::Task(0, TaskPart::Artifacts);
+
+fn refused(class: FailureClass) -> Outcome {
+    Outcome::Failed { class, why: "fetch https://example.test/a.tgz: 404 Not Found".to_string() }
+}
+
+/// What was said of the task, a line each.
+fn told(life: &Bench<'_>) -> Vec<String> {
+    life.state.durable.tasks[0]
+        .events
+        .iter()
+        .map(|event| format!("{}: {}", event.kind.as_str(), event.message))
+        .collect()
+}
+
+#[test]
+fn they_come_after_the_directory_and_before_the_process() {
+    let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir])));
+    life.settle();
+    assert_eq!(life.issued, ["Up"], "the directory");
+    life.outcome(TASK_DIR, Outcome::Done);
+    assert!(matches!(life.state.parts.get(ARTIFACTS), PartState::Busy { doing: Doing::Up, .. }));
+    assert_eq!(told(&life), ["Downloading Artifacts: Client is downloading artifacts"]);
+    let plan = super::plan(life.now, &life.ctx, &spec, &life.state);
+    assert!(plan.waits.contains(&Waiting::Part(ARTIFACTS)));
+    life.outcome(ARTIFACTS, Outcome::Done);
+    assert!(matches!(life.state.durable.tasks[0].run, Run::Starting { attempt: 1, .. }));
+}
+
+#[test]
+fn they_are_looked_for_by_a_new_agent_and_not_fetched_twice() {
+    let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
+    let task = TaskState { attempt: 1, ..pending() };
+    let parts = || {
+        let mut parts = Parts::unknown();
+        for part in [Part::Dir, TASK_DIR] {
+            parts.learn(part, PartState::Up);
+        }
+        parts.learn(PROCESS, PartState::Absent);
+        parts
+    };
+    for (seen, fetched) in [(Outcome::Present, false), (Outcome::Absent, true)] {
+        let mut life = Bench::new(&spec, known(vec![task.clone()], Stage::Main, parts()));
+        life.settle();
+        assert_eq!(life.issued, ["Look"]);
+        life.outcome(ARTIFACTS, seen);
+        assert_eq!(life.issued.contains(&"Up".to_string()), fetched);
+        assert_eq!(life.issued.contains(&"Start { attempt: 2 }".to_string()), !fetched);
+    }
+    // A task that runs has had them.
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::Main, parts()));
+    life.state.parts.learn(PROCESS, PartState::Up);
+    life.settle();
+    assert_eq!(life.issued, [""; 0]);
+    life.write(|writer| writer.drift(TASK_DIR, Noticed::Event));
+    life.settle();
+    assert_eq!(*life.state.parts.get(ARTIFACTS), PartState::Unknown);
+}
+
+#[test]
+fn what_can_not_be_had_counts_as_a_failed_start() {
+    let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    life.settle();
+    for round in 1..=2 {
+        life.outcome(ARTIFACTS, refused(FailureClass::Recoverable));
+        let known = &life.state.durable.tasks[0];
+        assert!(matches!(known.run, Run::BackingOff { .. }), "{known:?}");
+        assert_eq!((known.restarts, known.attempt), (round, 0));
+        let failed = known.events.iter().find(|event| event.kind == TaskEventKind::FailedArtifactDownload);
+        assert!(failed.unwrap().details["download_error"].ends_with("404 Not Found"));
+        life.now = at(100 + 20 * u64::from(round));
+        life.settle();
+        assert!(life.state.parts.get(ARTIFACTS).is_busy(), "it is tried again");
+    }
+    life.outcome(ARTIFACTS, refused(FailureClass::Recoverable));
+    let known = &life.state.durable.tasks[0];
+    assert!(known.run == Run::Dead && known.failed);
+    assert_eq!(life.state.durable.status, ClientStatus::Failed);
+    let last = told(&life).pop().unwrap();
+    assert!(last.starts_with("Not Restarting: Exceeded allowed attempts 2"), "{last}");
+}
+
+#[test]
+fn what_can_never_be_had_is_not_tried_again() {
+    let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    life.settle();
+    life.outcome(ARTIFACTS, refused(FailureClass::Fatal));
+    let known = &life.state.durable.tasks[0];
+    assert!(known.run == Run::Dead && known.failed);
+    assert_eq!(told(&life).pop().unwrap(), "Not Restarting: Error was unrecoverable");
+}
+
+/// The machine lacks something: that is no fault of the task's.
+#[test]
+fn what_could_not_be_tried_counts_for_nothing() {
+    let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    life.settle();
+    life.outcome(ARTIFACTS, refused(FailureClass::Retry));
+    let known = &life.state.durable.tasks[0];
+    assert_eq!((&known.run, known.restarts), (&Run::Waiting, 0));
+    assert!(matches!(life.state.parts.get(ARTIFACTS), PartState::Failed { .. }));
+    life.now = at(101);
+    life.settle();
+    assert!(life.state.parts.get(ARTIFACTS).is_busy());
+}
+
+#[test]
+fn a_stop_ends_a_download_and_the_task_with_it() {
+    let mut spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
+    life.settle();
+    let state = life.state;
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Gone;
+    let mut life = Bench::new(&spec, state);
+    life.generation = 1;
+    life.settle();
+    assert_eq!(life.issued, ["Withdraw"]);
+    assert!(life.state.parts.get(ARTIFACTS).is_busy(), "nothing is removed under it");
+    assert_eq!(life.state.durable.tasks[0].run, Run::Dead);
+    life.outcome(ARTIFACTS, refused(FailureClass::Recoverable));
+    let known = &life.state.durable.tasks[0];
+    assert!(known.run == Run::Dead && !known.failed);
+    assert_eq!(life.issued, ["Withdraw", "Down"], "the directory goes");
+}
+
+/// An agent died that may have started the first attempt; then its successor could not have the artifacts any more, and died too.
+#[test]
+fn a_start_that_may_be_on_its_way_is_fenced_whatever_could_not_be_had_since() {
+    let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
+    let backing_off = |doom| TaskState {
+        run: Run::BackingOff { until: crate::time::Deadline::after(at(100), Duration::from_secs(60)) },
+        doom,
+        ..pending()
+    };
+    let doom = Why { kind: TaskEventKind::NotRestarting, message: "no".to_string() };
+    let durable = Durable {
+        adopted: true,
+        boot: Some(at(100).boot),
+        stage: Stage::Main,
+        tasks: vec![backing_off(Some(doom))],
+        ..Durable::default()
+    };
+    let mut life = Bench::new(&spec, AllocState::restored(&spec, durable, at(100)));
+    assert_eq!(life.state.maybe_begun, [0].into());
+    life.settle();
+    assert!(matches!(life.state.durable.tasks[0].run, Run::Stopping { attempt: 1, ran: false, .. }));
+    assert!(life.issued.iter().any(|verb| verb.starts_with("Stop { attempt: 1")), "{:?}", life.issued);
+}

@@ -1,0 +1,108 @@
+//! `artifact`: what may be fetched for tasks, with Nomad's names.
+//!
+//! In: what the file says. Out: limits, or what is no limit.
+
+use std::time::Duration;
+
+use herdlet_api_types::manifest::{Span, Text};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::drivers::artifact::Limits;
+
+/// What may be fetched for tasks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Artifact {
+    /// Size of one download, such as `100GB`; `0` is no limit.
+    pub http_max_size: Option<Text>,
+    /// How long one download may take.
+    pub http_read_timeout: Option<Span>,
+    /// Size of all that an archive holds; `0` is no limit.
+    pub decompression_size_limit: Option<Text>,
+    /// Number of its entries; 0 is no limit.
+    pub decompression_file_count_limit: Option<u64>,
+}
+
+impl Artifact {
+    /// What it says that is no limit, by its field.
+    pub(super) fn problems(&self) -> Vec<(&'static str, String)> {
+        let sizes = [
+            ("http_max_size", &self.http_max_size),
+            ("decompression_size_limit", &self.decompression_size_limit),
+        ];
+        let wrong = |text: &Text| format!("expected a size such as 100GB or 512MiB, found \"{}\"", text.0);
+        let sizes = sizes.into_iter().filter_map(|(at, text)| {
+            let text = text.as_ref().filter(|text| bytes_of(&text.0).is_none())?;
+            Some((at, wrong(text)))
+        });
+        let span = self.http_read_timeout.filter(|span| span.0.as_nanos() <= 0);
+        let span = span.map(|_| ("http_read_timeout", "must be longer than 0".to_owned()));
+        sizes.chain(span).collect()
+    }
+
+    /// The limits. What is no limit was told before.
+    pub(super) fn limits(&self) -> Limits {
+        let default = Limits::default();
+        let bytes = |text: &Option<Text>, default| {
+            text.as_ref().and_then(|text| bytes_of(&text.0)).map_or(default, or_endless)
+        };
+        Limits {
+            http_bytes_max: bytes(&self.http_max_size, default.http_bytes_max),
+            http_time_max: self
+                .http_read_timeout
+                .map_or(default.http_time_max, |span| Duration::from_nanos(span.0.as_nanos().unsigned_abs())),
+            unpacked_bytes_max: bytes(&self.decompression_size_limit, default.unpacked_bytes_max),
+            entries_max: self.decompression_file_count_limit.map_or(default.entries_max, or_endless),
+        }
+    }
+}
+
+fn or_endless(limit: u64) -> u64 {
+    if limit == 0 { u64::MAX } else { limit }
+}
+
+/// `100GB` is 10¹¹, `1KiB` is 1024, as Nomad's agents read them.
+fn bytes_of(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim().to_ascii_lowercase();
+    let power = |base: u64, prefix: &str| {
+        let at = ["", "k", "m", "g", "t", "p"].iter().position(|known| *known == prefix)?;
+        base.checked_pow(u32::try_from(at).ok()?)
+    };
+    let scale = match unit.strip_suffix("ib").or_else(|| unit.strip_suffix('i')) {
+        Some(prefix) => power(1024, prefix)?,
+        None => power(1000, unit.strip_suffix('b').unwrap_or(&unit))?,
+    };
+    number.parse::<u64>().ok()?.checked_mul(scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        for (text, bytes) in [
+            ("0", Some(0)),
+            ("100GB", Some(100_000_000_000)),
+            ("1 KiB", Some(1024)),
+            ("5m", Some(5_000_000)),
+            ("2Gi", Some(2 << 30)),
+            ("", None),
+            ("GB", None),
+            ("-1", None),
+            ("1.5GB", None),
+            ("1XB", None),
+            ("99999999999PB", None),
+        ] {
+            assert_eq!(bytes_of(text), bytes, "{text}");
+        }
+        let said = Artifact { http_max_size: Some("0".into()), ..Artifact::default() };
+        assert_eq!(said.limits(), Limits { http_bytes_max: u64::MAX, ..Limits::default() });
+        let wrong = Artifact { decompression_size_limit: Some("much".into()), ..Artifact::default() };
+        assert_eq!(wrong.problems()[0].0, "decompression_size_limit");
+    }
+}

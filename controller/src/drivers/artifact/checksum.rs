@@ -1,0 +1,161 @@
+//! Checksums of what is fetched: `sha256:HEX`, `HEX` alone, `file:URL`.
+//!
+//! In: what is written, bytes, the text of a list of checksums. Out: whether they agree.
+
+use std::fmt::Write as _;
+
+use aws_lc_rs::digest;
+use md5::Digest as _;
+
+/// What a checksum must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checksum {
+    kind: Kind,
+    hex: String,
+}
+
+/// How a checksum is told.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Written {
+    /// Itself.
+    Value(Checksum),
+    /// By a list of checksums at this address.
+    List(String),
+}
+
+/// Why a checksum makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChecksumError {
+    /// It is none.
+    #[error("must be md5:HEX, sha1:HEX, sha256:HEX, sha512:HEX or file:URL")]
+    Form,
+    /// The list does not name the file.
+    #[error("the list of checksums has none of {file_name}")]
+    NotListed {
+        /// Which.
+        file_name: String,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Md5,
+    Sha1,
+    Sha256,
+    Sha512,
+}
+
+const KINDS: [(&str, Kind, usize); 4] = [
+    ("md5", Kind::Md5, 32),
+    ("sha1", Kind::Sha1, 40),
+    ("sha256", Kind::Sha256, 64),
+    ("sha512", Kind::Sha512, 128),
+];
+
+impl Written {
+    /// What is written.
+    ///
+    /// # Errors
+    /// [`ChecksumError::Form`].
+    pub fn parse(text: &str) -> Result<Self, ChecksumError> {
+        match text.split_once(':') {
+            Some(("file", url)) => Ok(Self::List(url.to_owned())),
+            Some((kind, hex)) => {
+                let checksum = Checksum::of_hex(hex).filter(|checksum| checksum.name() == kind);
+                checksum.map(Self::Value).ok_or(ChecksumError::Form)
+            }
+            None => Checksum::of_hex(text).map(Self::Value).ok_or(ChecksumError::Form),
+        }
+    }
+}
+
+impl Checksum {
+    /// The checksum of a file in a list: lines as `sha256sum` writes them, with `--tag` too, or nothing but one checksum.
+    ///
+    /// # Errors
+    /// [`ChecksumError::NotListed`].
+    pub fn in_list(list: &str, file_name: &str) -> Result<Self, ChecksumError> {
+        let lines = || list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let found = lines().find_map(|line| match line.split_once(" = ") {
+            Some((what, hex)) => {
+                let (_, named) = what.split_once('(')?;
+                is_it(named.strip_suffix(')')?, file_name).then(|| Self::of_hex(hex))?
+            }
+            None => {
+                let (hex, named) = line.split_once(char::is_whitespace)?;
+                is_it(named.trim_start().trim_start_matches('*'), file_name).then(|| Self::of_hex(hex))?
+            }
+        });
+        let alone = || match (lines().next(), lines().nth(1)) {
+            (Some(line), None) => Self::of_hex(line),
+            (Some(_) | None, _) => None,
+        };
+        found.or_else(alone).ok_or_else(|| ChecksumError::NotListed { file_name: file_name.to_owned() })
+    }
+
+    /// Its kind is told by its length.
+    fn of_hex(hex: &str) -> Option<Self> {
+        let (_, kind, _) = KINDS.iter().find(|(_, _, len)| *len == hex.len())?;
+        let is_hex = hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hex.then(|| Self { kind: *kind, hex: hex.to_ascii_lowercase() })
+    }
+
+    /// The name of its kind.
+    pub fn name(&self) -> &'static str {
+        KINDS.iter().find(|(_, kind, _)| *kind == self.kind).map_or("", |(name, ..)| name)
+    }
+
+    /// Begins to compute one of this kind.
+    pub fn begin(&self) -> Hasher {
+        match self.kind {
+            Kind::Md5 => Hasher::Md5(md5::Md5::new()),
+            Kind::Sha1 => Hasher::Other(digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY)),
+            Kind::Sha256 => Hasher::Other(digest::Context::new(&digest::SHA256)),
+            Kind::Sha512 => Hasher::Other(digest::Context::new(&digest::SHA512)),
+        }
+    }
+
+    /// Whether it is this.
+    pub fn is(&self, computed: &str) -> bool {
+        self.hex == computed
+    }
+}
+
+/// A checksum in the making.
+pub enum Hasher {
+    /// MD5, which is still published and proves nothing but that nothing was garbled.
+    Md5(md5::Md5),
+    /// SHA.
+    Other(digest::Context),
+}
+
+impl Hasher {
+    /// Takes more bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Md5(md5) => md5.update(bytes),
+            Self::Other(context) => context.update(bytes),
+        }
+    }
+
+    /// The checksum, in hexadecimal.
+    pub fn finish(self) -> String {
+        match self {
+            Self::Md5(md5) => hex(&md5.finalize()),
+            Self::Other(context) => hex(context.finish().as_ref()),
+        }
+    }
+}
+
+/// `./dir/name` names `name`.
+fn is_it(named: &str, file_name: &str) -> bool {
+    named.rsplit('/').next() == Some(file_name)
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // A string takes everything.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
