@@ -35,7 +35,7 @@ use super::acl::{Acl, Capability, Denied, Resolver};
 use crate::reach::{Reach, host::HostLook};
 
 /// What can be called, by what is before the dot.
-const SERVICES: [&str; 5] = ["Agent", "Allocations", "ClientStats", "FileSystem", "DynamicMeta"];
+const SERVICES: [&str; 5] = ["Agent", "Allocations", "ClientStats", "FileSystem", "NodeMeta"];
 
 /// What a node serves with.
 pub struct Parts {
@@ -199,8 +199,8 @@ impl NodeService {
             "ClientStats.Stats" => self.host_stats(call.arguments()?).await,
             "Agent.Host" => self.host_data(call.arguments()?).await,
             "Agent.Profile" => self.profile(call.arguments()?).await,
-            "DynamicMeta.Read" => self.read_meta(call.arguments()?).await,
-            "DynamicMeta.Apply" => self.apply_meta(call.arguments()?).await,
+            "NodeMeta.Read" => self.read_meta(call.arguments()?).await,
+            "NodeMeta.Apply" => self.apply_meta(call.arguments()?).await,
             method => Err(Failure::Refusal(unknown(method))),
         }
     }
