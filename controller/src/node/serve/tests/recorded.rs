@@ -40,13 +40,9 @@ fn shape(value: &Value, path: &str, into: &mut BTreeSet<(String, &'static str)>)
         }
         Value::Map(fields) => {
             let has_names = NAMES.iter().any(|name| path.ends_with(name));
-            for (at, (name, value)) in fields.iter().enumerate() {
-                let name = name.as_text().unwrap();
-                if !has_names {
-                    shape(value, &format!("{path}.{name}"), into);
-                } else if at == 0 {
-                    shape(value, &format!("{path}.*"), into);
-                }
+            for (name, value) in fields {
+                let name = if has_names { "*" } else { name.as_text().unwrap() };
+                shape(value, &format!("{path}.{name}"), into);
             }
             "map"
         }
@@ -125,6 +121,11 @@ async fn plain_calls_are_answered_in_the_recorded_shape() {
             && let Some(id) = arguments.get("AllocID").and_then(Value::as_text)
         {
             ground.show(&crate::test_views::ended(ground.alloc(id)));
+        }
+        if matches!(theirs.get("Dynamic"), Some(Value::Map(dynamic)) if !dynamic.is_empty()) {
+            // Something had been changed before.
+            let changes = super::ground::map(&[("zone", crate::test_recordings::text("z0"))]);
+            ground.call("NodeMeta.Apply", &[("Meta", changes)]).await.unwrap();
         }
         let called = ground.server.call(&request.method, &arguments, WAIT).await;
         match called.and_then(|reply| reply.decode::<Value>()) {
