@@ -46,7 +46,7 @@ pub struct Member {
     region: String,
     dir: PathBuf,
     moved: Moved,
-    consul: Option<Arc<ConsulReader>>,
+    consul: Arc<ConsulReader>,
 }
 
 impl Member {
@@ -60,7 +60,7 @@ impl Member {
         let dir = config.state_dir.join("node");
         let moved = moving::identity(&dir, cluster.moved_from.as_deref())?;
         let consul = ConsulReader::new(consul).context("ask Consul")?;
-        Ok(Some(Self { cluster, region: config.region.clone(), dir, moved, consul: Some(Arc::new(consul)) }))
+        Ok(Some(Self { cluster, region: config.region.clone(), dir, moved, consul: Arc::new(consul) }))
     }
 
     /// The node's id.
@@ -83,7 +83,7 @@ impl Member {
         let Moved { identity, .. } = &moved;
         let network = servers::network(&cluster, &region).context("read the certificates for servers")?;
         let found = describe::drivers(&agent.context.drivers, &cluster).await;
-        let describer = Describer::start(config, &cluster, found, consul.as_deref()).await?;
+        let describer = Describer::start(config, &cluster, found, Some(&*consul)).await?;
         let asked: Arc<Late> = Arc::default();
         let meta: Arc<OnceLock<Describer>> = Arc::default();
         let _ = meta.set(describer.clone());
@@ -122,22 +122,20 @@ impl Member {
             let (contact, consul) = (session.contact(), consul.clone());
             async move {
                 if let Err(error) =
-                    servers::follow(pool, contact, cluster, consul, CancellationToken::new()).await
+                    servers::follow(pool, contact, cluster, Some(consul), CancellationToken::new()).await
                 {
                     tracing::error!("failed to {error}; start the agent again to look for more");
                 }
             }
         });
-        if let Some(consul) = consul.clone() {
-            agent.watch(warn_of_another_client(consul));
-        }
+        agent.watch(warn_of_another_client(Arc::clone(&consul)));
         agent.watch(reserve(describer.clone(), Arc::clone(&agent.model)));
         agent.watch({
             let registry = agent.context.drivers.clone();
             async move {
                 // Nomad's client stays away as long as this lives.
                 let _moved = moved;
-                describer.follow(consul.as_deref(), &registry, CancellationToken::new()).await;
+                describer.follow(Some(&*consul), &registry, CancellationToken::new()).await;
             }
         });
         join(agent, session, drivers);

@@ -86,7 +86,6 @@ impl Runner for AgentRunner {
         for (id, why) in unreadable {
             self.tell_unreadable(id, &why);
         }
-        tell(self.parts.previous.clone(), awaited).await;
         let removed: Vec<AllocId> = removed.iter().filter_map(parse).collect();
         events.extend(removed.iter().copied().map(DesiredChange::AllocGone));
         events.extend(is_first.then_some(DesiredChange::Contact));
@@ -95,6 +94,8 @@ impl Runner for AgentRunner {
                 return;
             }
         }
+        // After those that wait are known: the word of an end that nobody waits for is lost.
+        tell(self.parts.previous.clone(), awaited).await;
         let Some(paths) = self.parts.paths.clone().filter(|_| !removed.is_empty()) else { return };
         let forgotten =
             off_thread(move || removed.iter().try_for_each(|id| tokens::forget(&paths, *id))).await;
@@ -122,8 +123,7 @@ impl AgentRunner {
             off_thread(move || signed.iter().try_for_each(|(id, signed)| tokens::keep(&paths, *id, signed)))
                 .await;
         if let Ok(Err(error)) = kept {
-            // A task that needs one says that it is missing.
-            tracing::error!(%error, "failed to keep tokens that servers have signed");
+            tracing::error!(%error, "failed to keep tokens that servers have signed; tasks go without");
         }
     }
 
