@@ -40,13 +40,9 @@ fn shape(value: &Value, path: &str, into: &mut BTreeSet<(String, &'static str)>)
         }
         Value::Map(fields) => {
             let has_names = NAMES.iter().any(|name| path.ends_with(name));
-            for (at, (name, value)) in fields.iter().enumerate() {
-                let name = name.as_text().unwrap();
-                if !has_names {
-                    shape(value, &format!("{path}.{name}"), into);
-                } else if at == 0 {
-                    shape(value, &format!("{path}.*"), into);
-                }
+            for (name, value) in fields {
+                let name = if has_names { "*" } else { name.as_text().unwrap() };
+                shape(value, &format!("{path}.{name}"), into);
             }
             "map"
         }
