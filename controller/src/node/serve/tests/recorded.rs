@@ -122,6 +122,11 @@ async fn plain_calls_are_answered_in_the_recorded_shape() {
         {
             ground.show(&crate::test_views::ended(ground.alloc(id)));
         }
+        if matches!(theirs.get("Dynamic"), Some(Value::Map(dynamic)) if !dynamic.is_empty()) {
+            // Something had been changed before.
+            let changes = super::ground::map(&[("zone", crate::test_recordings::text("z0"))]);
+            ground.call("NodeMeta.Apply", &[("Meta", changes)]).await.unwrap();
+        }
         let called = ground.server.call(&request.method, &arguments, WAIT).await;
         match called.and_then(|reply| reply.decode::<Value>()) {
             Ok(ours) => {
