@@ -56,6 +56,10 @@ impl From<MetaError> for MetaRefused {
     fn from(error: MetaError) -> Self {
         let message = format!("failed to {error}");
         match error {
+            // In the words of stock clients.
+            MetaError::Key(key) if key.is_empty() => {
+                Self::Invalid("metadata keys must not be empty".to_owned())
+            }
             MetaError::Nothing | MetaError::Key(_) | MetaError::TooMuch => Self::Invalid(message),
             MetaError::Read { .. } | MetaError::Write { .. } => Self::Failed(message),
         }

@@ -104,7 +104,7 @@ impl DynamicMeta for Meta {
     ) -> BoxFuture<'_, Result<MetaView, MetaRefused>> {
         async move {
             if changes.contains_key("") {
-                return Err(MetaRefused::Invalid("a key is empty".to_owned()));
+                return Err(MetaRefused::Invalid("metadata keys must not be empty".to_owned()));
             }
             let mut view = self.0.lock().unwrap();
             view.dynamic.extend(changes);

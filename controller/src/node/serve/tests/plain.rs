@@ -173,7 +173,7 @@ async fn metadata_is_read_and_changed() {
     assert_eq!(applied.get("Dynamic"), Some(&map(&[("rack", Value::Nil), ("zone", text("z1"))])));
     assert_eq!(ground.call("NodeMeta.Read", &[]).await.unwrap(), applied);
     let wrong = ground.call("NodeMeta.Apply", &[("Meta", map(&[("", text("x"))]))]).await;
-    assert_eq!(wrong.unwrap_err(), "RPC Error:: 400,a key is empty");
+    assert_eq!(wrong.unwrap_err(), "RPC Error:: 400,metadata keys must not be empty");
 }
 
 #[tokio::test]
