@@ -105,19 +105,20 @@ const OTHER_DESCRIPTORS: u64 = 128;
 /// # Errors
 /// When the machine allows fewer, with what would be right.
 pub fn raise_limits(nodes: u32) -> Result<(), String> {
-    let limit = getrlimit(Resource::Nofile);
+    let Some(raised) = raised(nodes, getrlimit(Resource::Nofile))? else { return Ok(()) };
+    setrlimit(Resource::Nofile, raised).map_err(|error| format!("failed to allow more open files: {error}"))
+}
+
+/// What the limit has to become; none: it is enough.
+fn raised(nodes: u32, limit: Rlimit) -> Result<Option<Rlimit>, String> {
     let wanted = u64::from(nodes) + OTHER_DESCRIPTORS;
     if let Some(most) = limit.maximum.filter(|most| *most < wanted) {
         return Err(format!(
             "{nodes} nodes need {wanted} open files, and at most {most} are allowed; raise it with ulimit -Hn"
         ));
     }
-    if limit.current.is_some_and(|current| current < wanted) {
-        let raised = Rlimit { current: Some(wanted), ..limit };
-        setrlimit(Resource::Nofile, raised)
-            .map_err(|error| format!("failed to allow {wanted} open files: {error}"))?;
-    }
-    Ok(())
+    let is_too_low = limit.current.is_some_and(|current| current < wanted);
+    Ok(is_too_low.then_some(Rlimit { current: Some(wanted), ..limit }))
 }
 
 #[cfg(test)]

@@ -84,6 +84,22 @@ pub trait Service: Send + Sync + 'static {
     ) -> impl Future<Output = ()> + Send;
 }
 
+/// Nothing can be called: for whoever only calls.
+#[derive(Debug, Clone, Copy)]
+pub struct Unserved;
+
+impl Service for Unserved {
+    async fn call(&self, _: &Peer, _: Call) -> Result<Vec<u8>, Refusal> {
+        Err(Refusal::UnknownService)
+    }
+
+    fn streams(&self, _: &str) -> bool {
+        false
+    }
+
+    async fn stream(&self, _: &Peer, _: String, _: &mut Framed<Box<dyn Io>>) {}
+}
+
 /// A reply to a call.
 ///
 /// # Errors

@@ -155,10 +155,9 @@ impl Mirror {
     fn entry(&self, one: Registration) -> Option<Entry> {
         let view = self.model.alloc(&one.alloc)?;
         view.spec.server.as_ref()?;
-        // What follows the mark of whose entries they are is made alike.
-        let rest = one.id.strip_prefix("_herdlet-").unwrap_or(&one.id);
         Some(Entry {
-            id: format!("_nomad-task-{}", rest.strip_prefix("task-").unwrap_or(rest)),
+            // But for the mark of whose entries they are, ids are made alike.
+            id: one.id.replacen("_herdlet-", "_nomad-", 1),
             service_name: one.name,
             namespace: one.job.namespace.to_string(),
             node_id: self.node.id.clone(),

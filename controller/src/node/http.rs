@@ -273,20 +273,7 @@ async fn read(body: Body) -> Result<Json, Refused> {
 
 /// An answer as the API gives it.
 fn told(route: &Route, answer: Value, asked: &Asked) -> Result<Response, Refused> {
-    let number = |name: &str| match answer.get(name) {
-        Some(Value::Uint(number)) => Some(*number),
-        Some(Value::Int(number)) => u64::try_from(*number).ok(),
-        Some(
-            Value::Nil
-            | Value::Bool(_)
-            | Value::Float(_)
-            | Value::Text(_)
-            | Value::Bytes(_)
-            | Value::List(_)
-            | Value::Map(_),
-        )
-        | None => None,
-    };
+    let number = |name: &str| answer.get(name).and_then(Value::as_u64);
     let mut headers = Vec::new();
     if let (Verb::Get, Some(Value::Bool(leader)), Some(index)) =
         (route.verb, answer.get("KnownLeader"), number("Index"))

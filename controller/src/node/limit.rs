@@ -7,7 +7,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -18,7 +18,7 @@ use herdlet_nomad::session::Contact;
 use herdlet_plan::event::{DesiredChange, Event};
 use herdlet_runtime::{Inbox, off_thread};
 use tokio::{
-    sync::{broadcast::error::RecvError, watch},
+    sync::watch,
     time::{Instant, sleep_until},
 };
 
@@ -38,9 +38,9 @@ pub async fn follow(
     dir: PathBuf,
 ) {
     let mut memory = Memory::read(&dir, SystemTime::now(), Instant::now());
-    let mut changes = model.changes();
     let mut told = BTreeSet::new();
     loop {
+        let version = model.version();
         if let Some(heard) = contact.borrow_and_update().last {
             memory.heard(heard.at, heard.wall);
         }
@@ -61,7 +61,7 @@ pub async fn follow(
         let next = limits.iter().map(|(_, limit)| due(*limit)).filter(|due| *due > now).min();
         tokio::select! {
             changed = contact.changed() => if changed.is_err() { return },
-            changed = changes.recv() => if changed == Err(RecvError::Closed) { return },
+            () = model.changed(version) => {}
             () = sleep_until(next.unwrap_or(now + LONGEST)) => {}
         }
     }
@@ -116,9 +116,8 @@ impl Memory {
         let nanos = self.wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let path = self.path.clone();
         let kept = off_thread(move || durable::write(&path, nanos.to_string().as_bytes())).await;
-        match kept {
-            Ok(Ok(())) => self.is_kept = true,
-            Ok(Err(error)) => tracing::warn!(%error, "can't keep when servers last answered"),
+        match kept.map_err(io::Error::other).flatten() {
+            Ok(()) => self.is_kept = true,
             Err(error) => tracing::warn!(%error, "can't keep when servers last answered"),
         }
     }

@@ -3,11 +3,7 @@
 //! In: the config. Out: an identity, a description that is kept true, servers that are found, and a session with them. Where the node was
 //! Nomad's before, its client is kept away as long as this lives.
 
-use std::{
-    collections::BTreeSet,
-    path::PathBuf,
-    sync::{Arc, OnceLock},
-};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
 use herdlet_nomad::{
@@ -18,7 +14,7 @@ use herdlet_nomad::{
 use herdlet_plan::job::capacity::Room;
 use herdlet_rpc::pool::{Chance, Pool};
 use herdlet_runtime::off_thread;
-use tokio::sync::{broadcast::error::RecvError, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -85,12 +81,10 @@ impl Member {
         let found = describe::drivers(&agent.context.drivers, &cluster).await;
         let describer = Describer::start(config, &cluster, found, Some(&*consul)).await?;
         let asked: Arc<Late> = Arc::default();
-        let meta: Arc<OnceLock<Describer>> = Arc::default();
-        let _ = meta.set(describer.clone());
         let service = Arc::new(NodeService::new(serve::Parts {
             reach: shared.reach(),
             acl: Resolver::new(asked.clone(), acl(&cluster)),
-            meta,
+            meta: Arc::new(describer.clone()),
             agent: identity.id.to_string(),
             remote_exec: !cluster.disable_remote_exec,
             debug: cluster.enable_debug,
@@ -166,12 +160,22 @@ impl Joined {
             return (!contact.has_leader).then(|| format!("the cluster has no leader: {running}"));
         }
         Some(match contact.last {
-            None => format!("no server of the cluster has answered yet: {running}"),
+            None => format!("{} has answered yet, the log says why: {running}", self.no_server()),
             Some(heard) => {
                 let ago = heard.at.elapsed().as_secs();
-                format!("no server of the cluster answers, the last did {ago} s ago: {running}")
+                format!("{} answers, the last did {ago} s ago, the log says why: {running}", self.no_server())
             }
         })
+    }
+}
+
+impl Joined {
+    /// Whom the node has in mind.
+    fn no_server(&self) -> String {
+        match self.api.servers.addresses().join(", ") {
+            known if known.is_empty() => "no server of the cluster is known, so none".to_owned(),
+            known => format!("no server of the cluster ({known})"),
+        }
     }
 }
 
@@ -188,8 +192,9 @@ fn acl(cluster: &Cluster) -> Settings {
 
 /// What local manifests want of this machine is kept from servers' jobs.
 async fn reserve(describer: Describer, model: Arc<ReadModel>) {
-    let mut changes = model.changes();
+    let mut told = None;
     loop {
+        let version = model.version();
         let mut room = Room::default();
         let mut ports = BTreeSet::new();
         for job in model.jobs() {
@@ -199,10 +204,15 @@ async fn reserve(describer: Describer, model: Arc<ReadModel>) {
                 ports.extend(group.fixed_ports().filter(|_| wanted > 0));
             }
         }
-        describer.set_reserved(room, ports);
-        if changes.recv().await == Err(RecvError::Closed) {
-            return;
+        // Most changes are none of manifests, and to describe the node anew is work.
+        let now = Some((room, ports));
+        if told != now {
+            if let Some((room, ports)) = now.clone() {
+                describer.set_reserved(room, ports);
+            }
+            told = now;
         }
+        model.changed(version).await;
     }
 }
 

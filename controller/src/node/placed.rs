@@ -129,10 +129,6 @@ impl<'r> Reader<'r> {
             Ok(job) => (job, None),
             Err(why) => (Arc::new(stand_in(alloc).map_err(|_| why.clone())?), Some(why)),
         };
-        let namespace = match &*alloc.namespace {
-            "" => DEFAULT_NAMESPACE,
-            namespace => namespace,
-        };
         let group = alloc.job.group(&alloc.task_group);
         let canary = alloc.deployment_status.as_ref().is_some_and(|status| status.canary);
         let deployment = uuid("DeploymentID", &alloc.deployment_id)?;
@@ -147,7 +143,7 @@ impl<'r> Reader<'r> {
         };
         Ok(Allocation {
             id,
-            job_key: JobKey { namespace: namespace.into(), id: (*alloc.job_id).into() },
+            job_key: JobKey { namespace: namespace(alloc).into(), id: (*alloc.job_id).into() },
             job_version: alloc.job.version(),
             job,
             group: alloc.task_group.clone(),
@@ -263,13 +259,18 @@ fn stand_in(alloc: &wire::Allocation) -> Result<Job, String> {
     parse(&job, &Drivers::built_in()).map(|job| named(job, alloc))
 }
 
+/// Where servers leave it out it is the default one.
+fn namespace(alloc: &wire::Allocation) -> &str {
+    if alloc.namespace.is_empty() { DEFAULT_NAMESPACE } else { &alloc.namespace }
+}
+
 /// The job with what servers have called it.
 fn named(job: Job, alloc: &wire::Allocation) -> Job {
     let text =
         |name: &str| alloc.job.value().get(name).and_then(Value::as_text).unwrap_or_default().to_owned();
     let name = text("Name");
     Job {
-        namespace: alloc.namespace.clone(),
+        namespace: namespace(alloc).to_owned(),
         name: if name.is_empty() { alloc.job_id.clone() } else { name },
         id: alloc.job_id.clone(),
         region: text("Region"),
@@ -280,17 +281,7 @@ fn named(job: Job, alloc: &wire::Allocation) -> Job {
 
 /// It decides in which order tasks start. Newer servers take higher ones than there are here.
 fn priority(job: &Value) -> Option<u8> {
-    let priority = match job.get("Priority")? {
-        Value::Int(priority) => u8::try_from(*priority).unwrap_or(PRIORITY_MAX),
-        Value::Uint(priority) => u8::try_from(*priority).unwrap_or(PRIORITY_MAX),
-        Value::Nil
-        | Value::Bool(_)
-        | Value::Float(_)
-        | Value::Text(_)
-        | Value::Bytes(_)
-        | Value::List(_)
-        | Value::Map(_) => return None,
-    };
+    let priority = u8::try_from(job.get("Priority")?.as_u64()?).unwrap_or(PRIORITY_MAX);
     Some(priority.clamp(1, PRIORITY_MAX))
 }
 

@@ -13,13 +13,9 @@ use herdlet_nomad::{
 };
 use herdlet_nomad_server::{Cluster, Lan, Settings};
 use herdlet_rpc::{
-    Service,
     codec::Value,
-    error::Refusal,
-    framed::Framed,
-    mux::Io,
     pool::{Chance, Pool},
-    serve::{Call, Peer},
+    serve::Unserved,
 };
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
@@ -34,21 +30,6 @@ use crate::{
     paths::Paths,
     state_db::{StateDb, StateDir},
 };
-
-/// What servers find when they call.
-struct Nothing;
-
-impl Service for Nothing {
-    async fn call(&self, _: &Peer, _: Call) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::UnknownService)
-    }
-
-    fn streams(&self, _: &str) -> bool {
-        false
-    }
-
-    async fn stream(&self, _: &Peer, _: String, _: &mut Framed<Box<dyn Io>>) {}
-}
 
 /// An agent with the driver mock in this directory, as a node of the cluster.
 async fn start(cluster: &Cluster, path: &Path) -> (Agent, NodeId) {
@@ -82,7 +63,7 @@ async fn start(cluster: &Cluster, path: &Path) -> (Agent, NodeId) {
     let identity = Identity::load_or_create(&path.join("node"), None).unwrap();
     let id = identity.id.clone();
     let servers = vec!["s0:4647".parse().unwrap()];
-    let pool = Pool::new(Arc::new(Nothing), "global".to_owned(), servers, Lan::new(cluster), Chance::new());
+    let pool = Pool::new(Arc::new(Unserved), "global".to_owned(), servers, Lan::new(cluster), Chance::new());
     let described = Node {
         datacenter: "dc1".to_owned(),
         name: "node".to_owned(),
@@ -123,16 +104,7 @@ fn job(id: &str, kind: &str, config: Json) -> wire::Job {
 }
 
 fn value(json: &Json) -> Value {
-    match json {
-        Json::Null => Value::Nil,
-        Json::Bool(value) => Value::Bool(*value),
-        Json::Number(number) => Value::Int(number.as_i64().unwrap()),
-        Json::String(text) => Value::Text(text.clone()),
-        Json::Array(items) => Value::List(items.iter().map(value).collect()),
-        Json::Object(fields) => {
-            Value::Map(fields.iter().map(|(key, field)| (Value::Text(key.clone()), value(field))).collect())
-        }
-    }
+    herdlet_nomad_server::jobs::value(json).unwrap()
 }
 
 fn place(cluster: &Cluster, node: &NodeId, job: &wire::Job) -> AllocId {

@@ -25,13 +25,9 @@ use herdlet_plan::{
     world::{Settings, World},
 };
 use herdlet_rpc::{
-    Service,
     connect::Network,
-    error::Refusal,
-    framed::Framed,
-    mux::Io,
     pool::{Chance, Pool},
-    serve::{Call, Peer},
+    serve::Unserved,
 };
 use herdlet_runtime::{self as runtime, BootClock, CommitIndex, Inbox, Runtime, Shell, Store};
 use tokio::{
@@ -105,9 +101,9 @@ impl Ground {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pool(&self) -> Pool<Nothing, Network> {
+    fn pool(&self) -> Pool<Unserved, Network> {
         let Options { region, servers, .. } = &self.options;
-        Pool::new(Arc::new(Nothing), region.clone(), servers.clone(), Network::new(None), Chance::new())
+        Pool::new(Arc::new(Unserved), region.clone(), servers.clone(), Network::new(None), Chance::new())
     }
 
     fn described(&self, number: u32) -> Node {
@@ -201,7 +197,7 @@ pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
 }
 
 /// One of the nodes asks its server once a second whether it is there.
-async fn ping(ground: &Ground, pool: &Pool<Nothing, Network>) {
+async fn ping(ground: &Ground, pool: &Pool<Unserved, Network>) {
     let pinging = async {
         loop {
             sleep(PING).await;
@@ -232,19 +228,4 @@ impl Store for Nowhere {
     fn index(&self) -> CommitIndex {
         CommitIndex(self.0)
     }
-}
-
-/// What servers find when they call a simulated node.
-struct Nothing;
-
-impl Service for Nothing {
-    async fn call(&self, _: &Peer, _: Call) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::UnknownService)
-    }
-
-    fn streams(&self, _: &str) -> bool {
-        false
-    }
-
-    async fn stream(&self, _: &Peer, _: String, _: &mut Framed<Box<dyn Io>>) {}
 }

@@ -67,7 +67,11 @@ async fn nodes_are_ready_and_run_and_stop_what_is_placed_on_them() {
 
 #[test]
 fn too_many_nodes_are_told_of_before_anything_begins() {
-    assert!(raise_limits(10).is_ok());
-    let told = raise_limits(u32::MAX);
-    assert!(told.is_ok() || told.unwrap_err().contains("ulimit"));
+    let limit = |current, maximum| Rlimit { current: Some(current), maximum: Some(maximum) };
+    assert_eq!(raised(100, limit(1_024, 4_096)), Ok(None));
+    assert_eq!(raised(2_000, limit(1_024, 4_096)), Ok(Some(limit(2_128, 4_096))));
+    let told = raised(5_000, limit(1_024, 4_096)).unwrap_err();
+    assert!(told.contains("5128") && told.contains("4096") && told.contains("ulimit -Hn"), "{told}");
+    let endless = Rlimit { current: None, maximum: None };
+    assert_eq!(raised(u32::MAX, endless), Ok(None));
 }

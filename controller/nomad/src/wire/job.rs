@@ -86,20 +86,7 @@ impl Job {
     }
 
     fn number(&self, field: &str) -> u64 {
-        match self.0.get(field) {
-            Some(Value::Uint(number)) => *number,
-            Some(Value::Int(number)) => u64::try_from(*number).unwrap_or_default(),
-            Some(
-                Value::Nil
-                | Value::Bool(_)
-                | Value::Float(_)
-                | Value::Text(_)
-                | Value::Bytes(_)
-                | Value::List(_)
-                | Value::Map(_),
-            )
-            | None => 0,
-        }
+        self.0.get(field).and_then(Value::as_u64).unwrap_or_default()
     }
 }
 

@@ -14,31 +14,13 @@ use herdlet_nomad_server::{Cluster, Lan, Settings};
 use herdlet_rpc::{
     Service,
     connect::Dial,
-    error::Refusal,
-    framed::Framed,
-    mux::Io,
     pool::{Chance, Pool},
-    serve::{Call, Peer},
+    serve::Unserved,
 };
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::runner::Bench;
-
-/// What servers find when they call a node: nothing.
-pub(crate) struct Nothing;
-
-impl Service for Nothing {
-    async fn call(&self, _: &Peer, _: Call) -> Result<Vec<u8>, Refusal> {
-        Err(Refusal::UnknownService)
-    }
-
-    fn streams(&self, _: &str) -> bool {
-        false
-    }
-
-    async fn stream(&self, _: &Peer, _: String, _: &mut Framed<Box<dyn Io>>) {}
-}
 
 /// A node that lives.
 pub(crate) struct Living {
@@ -91,9 +73,9 @@ pub(crate) fn identity(number: usize) -> Identity {
     }
 }
 
-pub(crate) fn pool<D: Dial>(lan: D, servers: &[&str]) -> Arc<Pool<Nothing, D>> {
+pub(crate) fn pool<D: Dial>(lan: D, servers: &[&str]) -> Arc<Pool<Unserved, D>> {
     let servers = servers.iter().map(|server| server.parse().unwrap()).collect();
-    Arc::new(Pool::new(Arc::new(Nothing), "global".to_owned(), servers, lan, Chance::of(5)))
+    Arc::new(Pool::new(Arc::new(Unserved), "global".to_owned(), servers, lan, Chance::of(5)))
 }
 
 /// Begins a node's life.

@@ -40,6 +40,22 @@ impl Value {
         entries.iter().find(|(key, _)| matches!(key, Self::Text(key) if key == name)).map(|(_, value)| value)
     }
 
+    /// A whole number; none where this is something else, or below zero.
+    #[must_use]
+    pub fn as_u64(&self) -> Option<u64> {
+        match self {
+            Self::Uint(number) => Some(*number),
+            Self::Int(number) => u64::try_from(*number).ok(),
+            Self::Nil
+            | Self::Bool(_)
+            | Self::Float(_)
+            | Self::Text(_)
+            | Self::Bytes(_)
+            | Self::List(_)
+            | Self::Map(_) => None,
+        }
+    }
+
     /// A text; none where this is something else.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {

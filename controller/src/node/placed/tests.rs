@@ -1,40 +1,20 @@
 //! Every allocation that stock servers were recorded to give out, and what they were not recorded with.
 
-use std::path::PathBuf;
-
 use herdlet_rpc::codec::{self, Extent, Limits};
-use serde::Deserialize;
 
 use super::*;
-
-#[derive(Deserialize)]
-struct Message {
-    kind: String,
-    #[serde(default)]
-    method: String,
-    hex: String,
-}
+use crate::test_recordings::messages;
 
 /// The allocations of every recorded `Alloc.GetAllocs`.
 fn recorded() -> Vec<wire::Allocation> {
-    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../tests/nomad/recordings"].iter().collect();
-    let mut found = Vec::new();
-    for version in ["1.1.2", "1.6.5"] {
-        for entry in std::fs::read_dir(folder.join(version)).unwrap() {
-            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
-            for line in text.lines().filter(|line| line.contains("\"kind\"")) {
-                let message: Message = serde_json::from_str(line).unwrap();
-                if (&*message.kind, &*message.method) == ("response", "Alloc.GetAllocs") {
-                    let hex = message.hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
-                    let bytes: Vec<u8> = hex.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
-                    let header = Extent::new(Limits::HEADER).of(&bytes).unwrap().unwrap();
-                    let body: wire::queries::AllocsResponse = codec::decode(&bytes[header..]).unwrap();
-                    found.extend(body.allocs);
-                }
-            }
-        }
-    }
-    found
+    let answers = messages()
+        .into_iter()
+        .filter(|message| (&*message.kind, &*message.method) == ("response", "Alloc.GetAllocs"));
+    let allocs = answers.flat_map(|message| {
+        let header = Extent::new(Limits::HEADER).of(&message.bytes).unwrap().unwrap();
+        codec::decode::<wire::queries::AllocsResponse>(&message.bytes[header..]).unwrap().allocs
+    });
+    allocs.collect()
 }
 
 fn real() -> Reading {
@@ -54,16 +34,7 @@ fn stock() -> wire::Allocation {
 }
 
 fn value(json: &Json) -> Value {
-    match json {
-        Json::Null => Value::Nil,
-        Json::Bool(value) => Value::Bool(*value),
-        Json::Number(number) => Value::Int(number.as_i64().unwrap()),
-        Json::String(text) => Value::Text(text.clone()),
-        Json::Array(items) => Value::List(items.iter().map(value).collect()),
-        Json::Object(fields) => {
-            Value::Map(fields.iter().map(|(key, field)| (Value::Text(key.clone()), value(field))).collect())
-        }
-    }
+    herdlet_nomad_server::jobs::value(json).unwrap()
 }
 
 /// Of a job with this group.

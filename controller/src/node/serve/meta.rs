@@ -1,6 +1,6 @@
 //! The node's metadata, as servers read and change it (`NodeMeta.*`, `nomad node meta`); kept by the node's [`Describer`].
 
-use std::{collections::BTreeMap, sync::OnceLock};
+use std::collections::BTreeMap;
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 
@@ -66,22 +66,15 @@ impl From<MetaError> for MetaRefused {
     }
 }
 
-/// One that is known later: what is served is there before the node is described.
-impl DynamicMeta for OnceLock<Describer> {
+impl DynamicMeta for Describer {
     fn read(&self) -> MetaView {
-        self.get().map(|describer| describer.meta().into()).unwrap_or_default()
+        self.meta().into()
     }
 
     fn apply(
         &self,
         changes: BTreeMap<String, Option<String>>,
     ) -> BoxFuture<'_, Result<MetaView, MetaRefused>> {
-        async move {
-            let Some(describer) = self.get() else {
-                return Err(MetaRefused::Failed("the node is not described yet".to_owned()));
-            };
-            Ok(describer.set_meta(&changes).await?.into())
-        }
-        .boxed()
+        async move { Ok(self.set_meta(&changes).await?.into()) }.boxed()
     }
 }
