@@ -300,7 +300,7 @@ pub enum ClientCommand {
     Schema(schema::SchemaArgs),
     /// Be many pretended nodes of a Nomad cluster, for capacity tests of its servers, until Ctrl-C
     #[command(
-        after_help = "Examples:\n  herdlet simulate --servers 10.0.0.1 --nodes 5000\n  herdlet simulate --servers 10.0.0.1 --nodes 50 --run-for 10s..5m --fail 5 --for 1h -o json\n\nEach is a whole controller with an id of its own; only what its tasks do is pretended. Nothing runs on this machine."
+        after_help = "Examples:\n  herdlet simulate --servers 10.0.0.1 --nodes 500\n  herdlet simulate --servers 10.0.0.1 --nodes 50 --run-for 10s..5m --fail 5 --for 1h -o json\n\nEach is a whole controller with an id of its own; only what its tasks do is pretended. Nothing runs on this machine."
     )]
     Simulate(Box<simulate::SimulateArgs>),
     /// Look at what an agent needs of this machine: kernel, cgroups, limits, disk, clock, Consul
