@@ -55,7 +55,8 @@ async fn quiet(model: &ReadModel) {
     let _ = tokio::time::timeout(UNREST_MAX, unrest).await;
 }
 
-fn give_back() {
+/// Gives back what is free now. Blocks.
+pub(crate) fn give_back() {
     #[cfg(target_env = "gnu")]
     gnu::give_back();
     match std::fs::read_to_string("/proc/self/maps") {

@@ -24,6 +24,8 @@ use behaviour::Behaviour;
 pub use figures::Figures;
 use node::Ground;
 
+use crate::memory;
+
 /// What to simulate.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -53,6 +55,9 @@ pub struct Options {
     pub behaviour: Behaviour,
 }
 
+/// After so many lines without an update what is free is given back: what a burst has needed was much.
+const QUIET_LINES: u64 = 5;
+
 /// Simulates until `end`, and tells `line` how it goes, once a second.
 ///
 /// # Errors
@@ -71,11 +76,17 @@ pub async fn simulate(
     let mut number = 0;
     let mut last = Figures::default();
     let mut next_line = began;
+    let mut quiet = 0_u64;
     loop {
         if Instant::now() >= next_line {
             next_line += Duration::from_secs(1);
-            last = ground.figures(began.elapsed(), &last);
-            line(&last);
+            let figures = ground.figures(began.elapsed(), &last);
+            line(&figures);
+            quiet = if figures.updates == last.updates { quiet + 1 } else { 0 };
+            if quiet == QUIET_LINES {
+                let _ = herdlet_runtime::off_thread(memory::give_back).await;
+            }
+            last = figures;
         }
         let wait = if number < ground.options.nodes {
             pause

@@ -20,7 +20,10 @@ use std::{
 use herdlet_nomad::wire::{AllocId, ClientStatus, Job, NodeId, NodeStatus};
 use herdlet_nomad_server::{Cluster, Settings, jobs, lan::Listener, state::State};
 use herdlet_tests::e2e::{host, ports, program::program, wait};
-use rustix::fs::Mode;
+use rustix::{
+    fs::Mode,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -55,7 +58,16 @@ struct Servers {
 }
 
 impl Servers {
+    /// Servers behind a door that counts what is sent to them.
+    fn counting() -> Self {
+        let servers = Self::start();
+        let address = counted(servers.address.clone(), &servers.sent);
+        servers.cluster.set_addresses(vec![address.clone()]);
+        Self { address, ..servers }
+    }
+
     fn start() -> Self {
+        every_file();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let guard = runtime.enter();
@@ -63,8 +75,7 @@ impl Servers {
         let listeners = runtime.block_on(cluster.listen()).expect("listeners on loopback");
         drop(guard);
         let sent = Arc::new(AtomicU64::new(0));
-        let server = listeners.first().map(|listener| listener.address.clone()).unwrap_or_default();
-        let address = counted(server, &sent);
+        let address = listeners.first().map(|listener| listener.address.clone()).unwrap_or_default();
         cluster.set_addresses(vec![address.clone()]);
         Self { runtime, cluster, _listeners: listeners, sent, address }
     }
@@ -161,7 +172,7 @@ pub(super) fn latency(table: &mut Table, ground: &Ground) {
 
 /// So many allocations at once.
 pub(super) fn many(table: &mut Table, ground: &Ground, count: usize) {
-    let servers = Servers::start();
+    let servers = Servers::counting();
     let (bench, node) = servers.agent(ground);
     let beats = |servers: &Servers| servers.cluster.seen("Node.UpdateStatus").len();
     let (sent, beaten, life) = (servers.sent.load(Ordering::Relaxed), beats(&servers), Instant::now());
@@ -283,6 +294,18 @@ fn job(id: &str, kind: &str, config: &serde_json::Value) -> Job {
     });
     let job = json!({ "ID": id, "Name": id, "Type": kind, "TaskGroups": [{ "Name": "g", "Count": 1, "Tasks": [task] }] });
     Job::new(jobs::value(&job).expect("a job"))
+}
+
+/// Thousands of nodes connect: as many files as the system allows.
+fn every_file() {
+    let known = getrlimit(Resource::Nofile);
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|most| most.trim().parse().ok());
+    let most = most.or(known.maximum);
+    for maximum in [most, known.maximum] {
+        if setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok() {
+            return;
+        }
+    }
 }
 
 /// A door before a server that counts what passes towards it.

@@ -26,8 +26,8 @@ pub enum Lost {
     #[error("keep a connection: TLS: {0}")]
     Tls(String),
     /// Reading or writing failed, or no answer came to what was sent within the time that TCP waits for one.
-    #[error("keep a connection")]
-    Failed(#[source] Arc<io::Error>),
+    #[error("keep a connection: {0}")]
+    Failed(Arc<io::Error>),
 }
 
 impl From<io::Error> for Lost {
@@ -48,8 +48,8 @@ pub enum MessageError {
     #[error("read a message: the stream ended")]
     Ended,
     /// It was reset, or its connection was lost.
-    #[error("read or write a message")]
-    Io(#[source] Arc<io::Error>),
+    #[error("read or write a message: {0}")]
+    Io(Arc<io::Error>),
     /// It is larger than allowed, or none.
     #[error(transparent)]
     Limit(#[from] LimitError),
