@@ -89,7 +89,8 @@ async fn a_node_that_leaves_is_drained_and_gets_nothing_new() {
 #[tokio::test(start_paused = true)]
 async fn a_drain_by_force_and_one_without_a_deadline_are_told_as_such() {
     let world = World::new().await;
-    let deadline = || world.cluster.read(|state| state.nodes[&world.node].node.drain_strategy.clone().unwrap());
+    let deadline =
+        || world.cluster.read(|state| state.nodes[&world.node].node.drain_strategy.clone().unwrap());
     let left = world.leaves(Drain { deadline: HOUR, force: true, ..Drain::default() }, false);
     world.drains().await;
     assert_eq!((deadline().deadline, deadline().force_deadline.is_zero()), (-1_000_000_000, true));
@@ -140,19 +141,4 @@ async fn servers_that_go_while_a_node_is_drained_are_waited_for_but_not_for_ever
         assert!(if has_ended { waited <= seconds(45) } else { waited >= seconds(60) }, "{waited:?}");
         assert!(waited <= seconds(180), "{waited:?}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_election_while_a_node_is_drained_is_outlived() {
-    let world = World::new().await;
-    let left = world.leaves(Drain { deadline: HOUR, ..Drain::default() }, false);
-    world.drains().await;
-    world.cluster.set_down(0, true);
-    sleep(seconds(30)).await;
-    world.cluster.set_down(0, false);
-    sleep(seconds(120)).await;
-    assert!(!left.is_finished());
-    world.cluster.stop(&world.alloc);
-    within(60, "it has left", || left.is_finished()).await;
-    left.await.unwrap().unwrap();
 }
