@@ -354,7 +354,7 @@ impl Config {
             node: NodeFacts::default(),
             room: total.minus(self.reserved),
             reserved_ports: self.reserved_ports.clone(),
-            start_offline: false,
+            start_offline: self.cluster.as_ref().is_some_and(|cluster| cluster.start_offline),
         }
     }
 

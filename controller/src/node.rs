@@ -22,6 +22,7 @@ pub mod consul;
 pub mod describe;
 pub mod http;
 pub mod join;
+pub mod leave;
 pub mod limit;
 pub mod member;
 pub mod meta;

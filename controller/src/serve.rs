@@ -2,8 +2,9 @@
 //!
 //! In: the config. Out: an exit code. Order of starting: TCP addresses, state directory, drivers, database, loop, API,
 //! folders, readiness.
-//! It stops by SIGTERM or SIGINT in the reverse order; tasks run on.
+//! It stops by SIGTERM or SIGINT in the reverse order; tasks run on, unless the node is to leave its cluster ([`ending`]).
 
+mod ending;
 mod readiness;
 
 use std::{
@@ -50,6 +51,7 @@ use crate::{
     telemetry::{Format, Measured, Telemetry, logs},
 };
 
+use ending::Signals;
 use readiness::Readiness;
 
 /// Exit code for a config or command line that makes no sense.
@@ -130,8 +132,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         notes: telemetry.sink(),
     })
     .await?;
-    let stop = crate::run::interrupted();
-    tokio::pin!(stop);
+    let signals = Signals::listen()?;
     let folders = folders(&config, &agent);
     let readiness = Readiness::new(agent.handle.first_turn.clone(), &folders);
     let closing = CancellationToken::new();
@@ -186,7 +187,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     ));
     agent.watch(pet_watchdog(agent.inbox.clone(), Arc::clone(&agent.handle.metrics)));
     let ended = tokio::select! {
-        () = stop => Ok(()),
+        () = ending::wait(signals, config.cluster.as_ref(), &joined) => Ok(()),
         error = agent.failed() => Err(error),
         Some(ended) = faces.join_next() => Err(face_ended(ended)),
     };

@@ -16,6 +16,7 @@
 mod beats;
 mod contact;
 mod events;
+mod leave;
 mod queries;
 mod register;
 mod reports;
@@ -40,6 +41,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub use contact::{Contact, Heard};
+pub use leave::{Drain, DrainError};
 pub use queries::{Newer, Queries};
 pub use reports::Reports;
 

@@ -29,6 +29,9 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// How long what servers say of tokens is believed, as Nomad.
 const ACL_TTL: Duration = Duration::from_secs(30);
 
+/// How long a node is drained, as by Nomad.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(3_600);
+
 /// The cluster whose node this is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cluster {
@@ -72,6 +75,8 @@ pub struct Cluster {
     pub fingerprints: Allowed,
     /// File with the token that lets the node join (1.11 and later).
     pub intro_token_file: Option<PathBuf>,
+    /// After a reboot what servers wanted last is started before one of them is in reach. Until then a second copy may run elsewhere.
+    pub start_offline: bool,
 }
 
 /// Certificates for RPC.
@@ -183,7 +188,7 @@ impl Allowed {
 /// How a node is drained when its agent is told to leave.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DrainOnShutdown {
-    /// How long that may take; none: for ever.
+    /// How long that may take; none: as long as it does.
     pub deadline: Option<Duration>,
     /// Everything ends at once.
     pub force: bool,
@@ -246,6 +251,8 @@ pub struct Section {
     /// File with the token that lets the node join.
     #[schemars(with = "Option<String>")]
     pub intro_token_file: Option<PathBuf>,
+    /// Whether what servers wanted last starts after a reboot before one of them is in reach; until then a second copy may run elsewhere.
+    pub start_offline: bool,
 }
 
 /// TLS, as in Nomad's `tls`.
@@ -292,7 +299,7 @@ pub struct HostNetworkSection {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DrainSection {
-    /// How long that may take.
+    /// How long that may take, by default 1h; 0s: as long as it does.
     pub deadline: Option<Span>,
     /// Everything ends at once.
     pub force: bool,
@@ -446,7 +453,8 @@ impl Section {
             node_max_allocs: self.node_max_allocs.unwrap_or(0),
             moved_from: self.moved_from,
             drain_on_shutdown: self.drain_on_shutdown.map(|drain| DrainOnShutdown {
-                deadline: drain.deadline.map(|span| span.0),
+                deadline: Some(drain.deadline.map_or(DRAIN_DEADLINE, |span| span.0))
+                    .filter(|span| span.0 > 0),
                 force: drain.force,
                 ignore_system_jobs: drain.ignore_system_jobs,
             }),
@@ -463,6 +471,7 @@ impl Section {
             drivers: self.drivers,
             fingerprints: self.fingerprints,
             intro_token_file: self.intro_token_file,
+            start_offline: self.start_offline,
         }))
     }
 }

@@ -6,9 +6,10 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_nomad::{
     identity::Identity,
-    session::{self, Contact, Session},
+    session::{self, Contact, DrainError, Session},
     wire::Secret,
 };
 use herdlet_plan::job::capacity::Room;
@@ -23,13 +24,14 @@ use super::{
     describe::{self, Describer},
     http::{NodeApi, Standing},
     join::join,
+    leave,
     moving::{self, Moved},
     serve::{self, NodeService},
     servers,
 };
 use crate::{
     agent::Agent,
-    config::{AclRules, Cluster, Config},
+    config::{AclRules, Cluster, Config, DrainOnShutdown},
     desired::manifests::Drivers,
     drivers::catalog::{ConsulConfig, ConsulReader},
     http::Shared,
@@ -110,7 +112,14 @@ impl Member {
                 move || standing(&contact.borrow())
             }),
         });
-        let joined = Joined { contact, api };
+        let leave: Leave = Arc::new({
+            let (queries, model) = (session.queries(), Arc::clone(&agent.model));
+            move |how| {
+                let (queries, model) = (queries.clone(), Arc::clone(&model));
+                async move { leave::drain(&queries, &model, how).await }.boxed()
+            }
+        });
+        let joined = Joined { contact, api, leave };
         agent.watch(keep_signed(session.signed(), dir));
         agent.watch({
             let (contact, consul) = (session.contact(), consul.clone());
@@ -144,7 +153,11 @@ pub struct Joined {
     pub contact: watch::Receiver<Contact>,
     /// Its own API.
     pub api: Arc<NodeApi>,
+    leave: Leave,
 }
+
+/// Has the node drained.
+type Leave = Arc<dyn Fn(DrainOnShutdown) -> BoxFuture<'static, Result<(), DrainError>> + Send + Sync>;
 
 impl Joined {
     /// What people should know of it; nothing while all is well.
@@ -170,6 +183,14 @@ impl Joined {
 }
 
 impl Joined {
+    /// Has the node drained, and waits for that. May be dropped at any time.
+    ///
+    /// # Errors
+    /// Why it is not drained. Servers that aren't there don't hold it up.
+    pub fn drain(&self, how: DrainOnShutdown) -> BoxFuture<'static, Result<(), DrainError>> {
+        (self.leave)(how)
+    }
+
     /// Whom the node has in mind.
     fn no_server(&self) -> String {
         match self.api.servers.addresses().join(", ") {

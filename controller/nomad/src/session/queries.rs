@@ -53,6 +53,12 @@ impl<S: Service, D: Dial> Queries<S, D> {
         Self { inner }
     }
 
+    /// The node that asks.
+    #[must_use]
+    pub fn node_id(&self) -> &NodeId {
+        &self.inner.identity.id
+    }
+
     /// Asks for something. `request` gets the options with region, token and `newer`; it may change the namespace or the token in them. It
     /// is called once for each server that is asked.
     ///

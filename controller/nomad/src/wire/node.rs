@@ -1,8 +1,8 @@
 //! A node, as it describes itself and as servers keep it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
-use herdlet_rpc::codec::{self, Time};
+use herdlet_rpc::codec::Time;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -161,9 +161,8 @@ pub struct NodeEvent {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct DrainStrategy {
-    /// How long it may take.
-    #[serde(with = "codec::duration", rename = "Deadline")]
-    pub deadline: Duration,
+    /// How long it may take, in nanoseconds; 0: for ever, less than that: no time at all.
+    pub deadline: i64,
     /// System jobs stay.
     pub ignore_system_jobs: bool,
     /// When it has to be over.

@@ -1,11 +1,13 @@
-//! What a node says of itself, and what it hears: `Node.Register`, `Node.UpdateStatus`, `Node.EmitEvents`.
+//! What a node says of itself, and what it hears: `Node.Register`, `Node.UpdateStatus`, `Node.EmitEvents`, `Node.UpdateDrain`.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use herdlet_rpc::codec;
 use serde::{Deserialize, Serialize};
 
-use super::{Eligibility, Node, NodeEvent, NodeId, NodeStatus, QueryMeta, Secret, WriteOptions};
+use super::{
+    Eligibility, Node, NodeEvent, NodeId, NodeStatus, QueryMeta, Secret, WriteOptions, node::DrainStrategy,
+};
 
 /// `Node.Register`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -89,6 +91,24 @@ pub struct ServerInfo {
 pub struct EmitEventsRequest {
     /// By node. Neither the map nor a list may be empty.
     pub node_events: BTreeMap<NodeId, Vec<NodeEvent>>,
+    /// Options.
+    #[serde(flatten)]
+    pub options: WriteOptions,
+}
+
+/// `Node.UpdateDrain`: a node leaves (from a node's own token: 1.6 and later).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct DrainRequest {
+    /// The node.
+    #[serde(rename = "NodeID")]
+    pub node_id: NodeId,
+    /// How. None: no more.
+    pub drain_strategy: Option<DrainStrategy>,
+    /// Without a strategy: the node may get new work.
+    pub mark_eligible: bool,
+    /// For people.
+    pub meta: BTreeMap<String, String>,
     /// Options.
     #[serde(flatten)]
     pub options: WriteOptions,

@@ -8,6 +8,7 @@ mod allocations;
 mod contact;
 mod flaws;
 mod jobs;
+mod leave;
 mod many;
 mod network;
 mod reports;

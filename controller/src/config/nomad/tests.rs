@@ -98,7 +98,6 @@ client {
   node_max_allocs          = 7
   no_host_uuid             = true
   drain_on_shutdown {
-    deadline           = "1h"
     ignore_system_jobs = true
   }
 }

@@ -58,5 +58,6 @@ pub(super) fn values(cluster: Option<&Cluster>) -> Vec<(&'static str, Value)> {
         ("cluster.drivers", names(&cluster.drivers)),
         ("cluster.fingerprints", names(&cluster.fingerprints)),
         ("cluster.intro_token_file", json!(cluster.intro_token_file)),
+        ("cluster.start_offline", json!(cluster.start_offline)),
     ])
 }

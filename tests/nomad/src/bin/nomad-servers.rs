@@ -65,7 +65,7 @@ fn command(cluster: &Cluster, line: &str) {
             for node in nodes {
                 state.drain(
                     &node,
-                    Some(DrainStrategy { deadline: Duration::from_secs(3_600), ..DrainStrategy::default() }),
+                    Some(DrainStrategy { deadline: 3_600_000_000_000, ..DrainStrategy::default() }),
                 );
             }
         }),

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 
 use herdlet_nomad::wire::{
     NodeId, NodeStatus, QueryMeta, Secret,
-    node::DrainStrategy,
     queries::{ClientAllocsRequest, ClientAllocsResponse, NodeRequest, NodeResponse},
     registration::{
-        EmitEventsRequest, GenericResponse, NodeRegisterRequest, NodeUpdateResponse, NodeUpdateStatusRequest,
-        ServerInfo,
+        DrainRequest, EmitEventsRequest, GenericResponse, NodeRegisterRequest, NodeUpdateResponse,
+        NodeUpdateStatusRequest, ServerInfo,
     },
 };
 use herdlet_rpc::{
@@ -167,7 +166,8 @@ impl Server {
     }
 
     pub(super) async fn update_drain(&self, request: DrainRequest) -> Answer {
-        self.led(&request.region).await?;
+        self.led(&request.options.region).await?;
+        self.allow(self.is_token(&request.options.auth_token, Some(&request.node_id)))?;
         let index = self.cluster.write(|state| {
             state.drain(&request.node_id, request.drain_strategy);
             state.index
@@ -192,16 +192,6 @@ impl Server {
         });
         answer(&GenericResponse { index })
     }
-}
-
-/// `Node.UpdateDrain`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub(super) struct DrainRequest {
-    #[serde(rename = "NodeID")]
-    node_id: NodeId,
-    drain_strategy: Option<DrainStrategy>,
-    region: String,
 }
 
 /// `Node.UpdateEligibility`.

@@ -1,0 +1,144 @@
+//! A node that leaves: it is drained by its servers, and never waits for those that don't answer.
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use herdlet_nomad::{
+    session::{Drain, DrainError, Options, Queries, Session},
+    wire::{AllocId, ClientStatus, Eligibility, NodeId},
+};
+use herdlet_nomad_server::{Cluster, Fault, Lan, Settings};
+use herdlet_rpc::{pool::Chance, serve::Unserved};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    runner::Bench,
+    world::{described, identity, pool, ready, runs, seconds, within},
+};
+
+const HOUR: Option<Duration> = Some(Duration::from_secs(3_600));
+
+/// A node that may leave, with one allocation that runs.
+struct World {
+    cluster: Cluster,
+    node: NodeId,
+    queries: Queries<Unserved, Lan>,
+    alloc: AllocId,
+}
+
+impl World {
+    async fn new() -> Self {
+        let cluster = Cluster::start(Settings { tokens: true, ..Settings::default() });
+        let (_, description) = watch::channel(Arc::new(described()));
+        let identity = identity(1);
+        let node = identity.id.clone();
+        let options = Options { chance: Chance::of(9), ..Options::default() };
+        let session = Session::new(pool(Lan::new(&cluster), &["s0"]), identity, description, options);
+        let queries = session.queries();
+        tokio::spawn(session.run(Bench::default(), CancellationToken::new()));
+        ready(&cluster, &node).await;
+        let alloc = cluster.place(&node, "job");
+        runs(&cluster, &alloc).await;
+        Self { cluster, node, queries, alloc }
+    }
+
+    /// The node leaves. `has_ended`: nothing runs here any more, as far as it knows.
+    fn leaves(&self, how: Drain, has_ended: bool) -> JoinHandle<Result<(), DrainError>> {
+        let queries = self.queries.clone();
+        let ended = async move {
+            if !has_ended {
+                pending::<()>().await;
+            }
+        };
+        tokio::spawn(async move { queries.drain(how, ended).await })
+    }
+
+    async fn drains(&self) {
+        within(30, "it is being drained", || self.is_draining()).await;
+    }
+
+    fn is_draining(&self) -> bool {
+        self.cluster.read(|state| state.nodes[&self.node].node.drain_strategy.is_some())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_leaves_is_drained_and_gets_nothing_new() {
+    let world = World::new().await;
+    let left = world.leaves(Drain { deadline: HOUR, ignore_system_jobs: true, ..Drain::default() }, true);
+    world.drains().await;
+    let node = world.cluster.read(|state| state.nodes[&world.node].node.clone());
+    let strategy = node.drain_strategy.unwrap();
+    assert_eq!((strategy.deadline, strategy.ignore_system_jobs), (3_600_000_000_000, true));
+    assert!(!strategy.started_at.is_zero() && !strategy.force_deadline.is_zero());
+    assert_eq!(node.scheduling_eligibility, Eligibility::Ineligible);
+    sleep(seconds(600)).await;
+    assert!(!left.is_finished(), "servers say when it is over, whatever has ended here");
+    let asked = world.cluster.seen("Node.GetNode").len();
+    assert!(asked <= 5, "nobody asks again and again: {asked}");
+    world.cluster.stop(&world.alloc);
+    within(5, "it has left", || left.is_finished()).await;
+    left.await.unwrap().unwrap();
+    assert_eq!(world.cluster.client_status(&world.alloc), ClientStatus::Complete);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_by_force_and_one_without_a_deadline_are_told_as_such() {
+    let world = World::new().await;
+    let deadline =
+        || world.cluster.read(|state| state.nodes[&world.node].node.drain_strategy.clone().unwrap());
+    let left = world.leaves(Drain { deadline: HOUR, force: true, ..Drain::default() }, false);
+    world.drains().await;
+    assert_eq!((deadline().deadline, deadline().force_deadline.is_zero()), (-1_000_000_000, true));
+    left.abort();
+    world.cluster.write(|state| state.drain(&world.node, None));
+    let left = world.leaves(Drain::default(), false);
+    world.drains().await;
+    assert_eq!((deadline().deadline, deadline().force_deadline.is_zero()), (0, true));
+    sleep(seconds(100_000)).await;
+    assert!(!left.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_end_is_left_at_the_deadline() {
+    let world = World::new().await;
+    let began = Instant::now();
+    let left = world.leaves(Drain { deadline: Some(seconds(20)), ..Drain::default() }, false);
+    assert!(matches!(left.await.unwrap(), Err(DrainError::Late)));
+    assert!((20..=30).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_do_not_answer_or_refuse_keep_nobody() {
+    let world = World::new().await;
+    let how = Drain { deadline: HOUR, ..Drain::default() };
+    world.cluster.fault("Node.UpdateDrain", 1, &Fault::Error("Permission denied".to_owned()));
+    assert!(matches!(world.leaves(how, false).await.unwrap(), Err(DrainError::Refused(_))));
+    world.cluster.set_down(0, true);
+    let began = Instant::now();
+    world.leaves(how, false).await.unwrap().unwrap_err();
+    assert!(began.elapsed() <= seconds(16), "{:?}", began.elapsed());
+    assert!(!world.is_draining());
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_go_while_a_node_is_drained_are_waited_for_but_not_for_ever() {
+    let how = Drain { deadline: HOUR, ..Drain::default() };
+    for has_ended in [false, true] {
+        let world = World::new().await;
+        let left = world.leaves(how, has_ended);
+        world.drains().await;
+        world.cluster.set_down(0, true);
+        let began = Instant::now();
+        let told = left.await.unwrap();
+        let waited = began.elapsed();
+        // What has ended here is known here. What hasn't may be asked for again.
+        assert_eq!(told.is_ok(), has_ended, "{told:?}");
+        assert!(if has_ended { waited <= seconds(45) } else { waited >= seconds(60) }, "{waited:?}");
+        assert!(waited <= seconds(180), "{waited:?}");
+    }
+}

@@ -1,0 +1,83 @@
+//! When the agent is to end, and whether its node leaves the cluster before.
+//!
+//! In: signals, and what the config says of them. Out: the moment at which to end.
+
+use std::{io, sync::OnceLock};
+
+use anyhow::Context as _;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::notify;
+use crate::{
+    config::{Cluster, DrainOnShutdown},
+    node::member::Joined,
+};
+
+/// Signals that end the agent, heard from the beginning of its life.
+pub(super) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+/// How it was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Interrupt,
+    Terminate,
+}
+
+impl Signals {
+    pub(super) fn listen() -> anyhow::Result<Self> {
+        let listen = || {
+            let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
+            Ok::<_, io::Error>(Self { interrupt: signal(interrupt)?, terminate: signal(terminate)? })
+        };
+        listen().context("listen for signals")
+    }
+
+    async fn next(&mut self) -> Asked {
+        tokio::select! {
+            _ = self.interrupt.recv() => Asked::Interrupt,
+            _ = self.terminate.recv() => Asked::Terminate,
+        }
+    }
+}
+
+/// Waits until the agent is asked to end, and, where that means that the node leaves, until it is drained. Asked once more it ends at once.
+pub(super) async fn wait(mut signals: Signals, cluster: Option<&Cluster>, joined: &OnceLock<Joined>) {
+    let asked = signals.next().await;
+    let drain = cluster.and_then(|cluster| drain(cluster, asked));
+    let (Some(how), Some(joined)) = (drain, joined.get()) else { return };
+    tracing::info!("leaving: the node is drained first; another signal ends the agent at once");
+    notify(&[
+        NotifyState::Stopping,
+        NotifyState::Status("draining the node"),
+        NotifyState::ExtendTimeoutUsec(longest(how)),
+    ]);
+    tokio::select! {
+        drained = joined.drain(how) => match drained {
+            Ok(()) => tracing::info!("the node is drained"),
+            Err(error) => tracing::warn!("leaving with what still runs: failed to {error:#}"),
+        },
+        _ = signals.next() => tracing::warn!("told to end once more, leaving with what still runs"),
+    }
+}
+
+/// How the node is drained, if it is.
+fn drain(cluster: &Cluster, asked: Asked) -> Option<DrainOnShutdown> {
+    let leaves = match asked {
+        Asked::Interrupt => cluster.leave_on_interrupt,
+        Asked::Terminate => cluster.leave_on_terminate,
+    };
+    cluster.drain_on_shutdown.filter(|_| leaves)
+}
+
+/// For how long the service manager is to wait, in µs: it kills who takes longer than its own limit.
+fn longest(how: DrainOnShutdown) -> u32 {
+    let deadline = how.deadline.map(|deadline| (deadline.to_std() + GOING).as_micros());
+    deadline.and_then(|micros| u32::try_from(micros).ok()).unwrap_or(u32::MAX)
+}
+
+/// What the end takes beside the drain.
+const GOING: std::time::Duration = std::time::Duration::from_secs(30);
