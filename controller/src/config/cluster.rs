@@ -453,7 +453,8 @@ impl Section {
             node_max_allocs: self.node_max_allocs.unwrap_or(0),
             moved_from: self.moved_from,
             drain_on_shutdown: self.drain_on_shutdown.map(|drain| DrainOnShutdown {
-                deadline: Some(drain.deadline.map_or(DRAIN_DEADLINE, |span| span.0)).filter(|span| span.0 > 0),
+                deadline: Some(drain.deadline.map_or(DRAIN_DEADLINE, |span| span.0))
+                    .filter(|span| span.0 > 0),
                 force: drain.force,
                 ignore_system_jobs: drain.ignore_system_jobs,
             }),

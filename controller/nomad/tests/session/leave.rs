@@ -32,7 +32,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let cluster = Cluster::start(Settings { tokens: true, ..Settings::default() });
+        let cluster = Cluster::start(Settings { tokens: true, ttl_min: seconds(60), ..Settings::default() });
         let (_, description) = watch::channel(Arc::new(described()));
         let identity = identity(1);
         let node = identity.id.clone();
@@ -89,7 +89,8 @@ async fn a_node_that_leaves_is_drained_and_gets_nothing_new() {
 #[tokio::test(start_paused = true)]
 async fn a_drain_by_force_and_one_without_a_deadline_are_told_as_such() {
     let world = World::new().await;
-    let deadline = || world.cluster.read(|state| state.nodes[&world.node].node.drain_strategy.clone().unwrap());
+    let deadline =
+        || world.cluster.read(|state| state.nodes[&world.node].node.drain_strategy.clone().unwrap());
     let left = world.leaves(Drain { deadline: HOUR, force: true, ..Drain::default() }, false);
     world.drains().await;
     assert_eq!((deadline().deadline, deadline().force_deadline.is_zero()), (-1_000_000_000, true));

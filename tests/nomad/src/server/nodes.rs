@@ -6,8 +6,8 @@ use herdlet_nomad::wire::{
     NodeId, NodeStatus, QueryMeta, Secret,
     queries::{ClientAllocsRequest, ClientAllocsResponse, NodeRequest, NodeResponse},
     registration::{
-        DrainRequest, EmitEventsRequest, GenericResponse, NodeRegisterRequest, NodeUpdateResponse, NodeUpdateStatusRequest,
-        ServerInfo,
+        DrainRequest, EmitEventsRequest, GenericResponse, NodeRegisterRequest, NodeUpdateResponse,
+        NodeUpdateStatusRequest, ServerInfo,
     },
 };
 use herdlet_rpc::{
