@@ -8,7 +8,11 @@
 mod eyes;
 mod orphans;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream::BoxStream};
@@ -151,6 +155,7 @@ impl Agent {
             privileges: instance.privileges,
             drivers: instance.drivers.clone(),
             signer,
+            servers_sign: OnceLock::new(),
             services,
             artifacts: Arc::new(Fetcher::new(artifacts)),
             host_env: executor::inheritable(std::env::vars()),

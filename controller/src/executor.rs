@@ -17,7 +17,13 @@ pub mod process;
 pub mod scripts;
 pub mod services;
 
-use std::{cmp::Reverse, collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    num::NonZeroU32,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use herdlet_api_types::{
     InstanceId,
@@ -34,6 +40,7 @@ use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, 
 
 use crate::{
     drivers::{artifact::Fetcher, identity::Signer, privileges::Privileges, sight::Class, task::Registry},
+    node::identities::ServersSign,
     paths::Paths,
     planner::{Do, Input},
 };
@@ -55,6 +62,8 @@ pub struct Context {
     pub drivers: Registry,
     /// Signs workload identities.
     pub signer: Signer,
+    /// Signs those of servers' allocations, once this is a node of a cluster.
+    pub servers_sign: OnceLock<ServersSign>,
     /// Catalogues and checks.
     pub services: services::Services,
     /// Fetches what tasks want before they start.
@@ -83,7 +92,7 @@ pub enum Kind {
     Look,
     /// Directories, mounts, tokens, volumes.
     Place,
-    /// Downloads, which may take long.
+    /// Downloads, and identities that servers sign: they may take long.
     Download,
     /// Starts of processes.
     Start,
@@ -355,7 +364,18 @@ fn kind_of(action: &Action) -> Kind {
         ) => Kind::BuiltIn,
         (Verb::Look | Verb::Ask | Verb::Recover { .. }, _) => Kind::Look,
         (Verb::Up, Target::Alloc(_, Part::Task(_, TaskPart::Artifacts))) => Kind::Download,
+        (Verb::Up, Target::Alloc(_, Part::Task(_, TaskPart::Identity))) if is_servers(&action.subject) => {
+            Kind::Download
+        }
         (Verb::Up | Verb::Down, _) => Kind::Place,
+    }
+}
+
+/// Whether it is an allocation of servers.
+fn is_servers(subject: &Subject) -> bool {
+    match subject {
+        Subject::Alloc(alloc, _) => alloc.server.is_some(),
+        Subject::Volume(_) => false,
     }
 }
 

@@ -21,6 +21,7 @@ pub mod catalog;
 pub mod consul;
 pub mod describe;
 pub mod http;
+pub mod identities;
 pub mod join;
 pub mod leave;
 pub mod limit;

@@ -41,6 +41,11 @@ impl Paths {
         self.node().join("tokens").join(id.to_string())
     }
 
+    /// `<state>/node/identities/<id>`: identities that servers have signed for an allocation's tasks, a file for each task.
+    pub fn server_identities(&self, id: &AllocId) -> PathBuf {
+        self.node().join("identities").join(id.to_string())
+    }
+
     /// `<state>/alloc`: all allocation directories.
     pub fn allocs(&self) -> PathBuf {
         self.state.join("alloc")

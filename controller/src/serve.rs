@@ -146,8 +146,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
         alloc_dirs: agent.context.paths.allocs(),
         telemetry: telemetry.clone(),
     });
-    let scrape = telemetry.scrape(&mut agent, problems.clone(), room, doors.tls.clone());
     let joined: Arc<OnceLock<Joined>> = Arc::default();
+    let of_node = Arc::clone(&joined);
+    let scrape = telemetry.scrape(&mut agent, problems.clone(), room, doors.tls.clone(), of_node);
     let vitals = Sources {
         readiness: readiness.clone(),
         requests: agent.requests.clone(),

@@ -27,6 +27,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    time::Duration,
 };
 
 use herdlet_api_types::{
@@ -53,6 +54,7 @@ use crate::{
     drivers::{catalog::Catalogs, cgroup::Isolation},
     executor::Kind,
     http::Tls,
+    node::member::Joined,
     planner::NoteSink,
     publish::{Changed, Object, ReadModel},
 };
@@ -86,6 +88,8 @@ pub struct Sources {
     pub host: Box<dyn Fn() -> Host + Send + Sync>,
     /// Until when the certificates of the API hold, in seconds of Unix time; none where it has none.
     pub certificate_until: Box<dyn Fn() -> Option<i64> + Send + Sync>,
+    /// How this node stands with its servers; none where it is no node of a cluster.
+    pub node_contact: Box<dyn Fn() -> Option<NodeContact> + Send + Sync>,
     /// Reads the boot clock, in nanoseconds.
     pub boot_ns: Box<dyn Fn() -> u64 + Send + Sync>,
 }
@@ -94,6 +98,23 @@ impl fmt::Debug for Sources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sources").finish_non_exhaustive()
     }
+}
+
+/// How a node stands with its servers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NodeContact {
+    /// They know it.
+    pub is_registered: bool,
+    /// Since they answered last.
+    pub age: Duration,
+    /// When the next heartbeat was due after that.
+    pub ttl: Duration,
+    /// How many are known.
+    pub servers: usize,
+    /// Registrations and heartbeats that came to nothing.
+    pub failures: u64,
+    /// How often they may have taken the node for dead.
+    pub losses: u64,
 }
 
 /// The metrics of one agent; cheap to clone.
@@ -139,6 +160,7 @@ impl Telemetry {
         folders: Vec<Arc<FolderStatus>>,
         room: (Room, Room),
         tls: Option<Arc<Tls>>,
+        joined: Arc<OnceLock<Joined>>,
     ) -> impl Fn(Format, Vec<Measured>) -> String + Send + Sync + 'static {
         let operations = agent.operations.clone();
         let isolation = match agent.isolation {
@@ -163,6 +185,7 @@ impl Telemetry {
             node: agent.context.node.clone(),
             host: Box::new(Host::now),
             certificate_until: Box::new(move || tls.as_ref()?.validity().map(|validity| validity.until)),
+            node_contact: Box::new(move || Some(joined.get()?.figures())),
             boot_ns: Box::new(|| BootClock.now().boot_ns),
         });
         agent.watch(self.clone().follow(Arc::downgrade(&agent.model)));
@@ -262,6 +285,7 @@ impl Shared {
             page.gauges(&names::ISOLATION_INFO, [([sources.isolation], 1.0)])?;
             let until = (sources.certificate_until)().map(|until| ([], number(until.max(0).unsigned_abs())));
             page.gauges(&names::CERTIFICATE_EXPIRY, until)?;
+            write_contact(page, (sources.node_contact)())?;
             page.gauges(&names::MANIFEST_ERRORS, [([], number((sources.manifest_errors)()))])?;
         }
         self.write_counts(page)
@@ -385,6 +409,17 @@ fn write_room(page: &mut Page<'_>, (total, reserved): (Room, Room), allocated: R
     page.gauges(&names::NODE_CPU, samples(|room| room.cpu_mhz, HERTZ))?;
     page.gauges(&names::NODE_MEMORY, samples(|room| room.memory_mib, BYTES))?;
     page.gauges(&names::NODE_DISK, samples(|room| room.disk_mib, BYTES))
+}
+
+fn write_contact(page: &mut Page<'_>, contact: Option<NodeContact>) -> fmt::Result {
+    let Some(contact) = contact else { return Ok(()) };
+    let NodeContact { is_registered, age, ttl, servers, failures, losses } = contact;
+    page.gauges(&names::NODE_REGISTERED, [([], f64::from(u8::from(is_registered)))])?;
+    page.gauges(&names::NODE_CONTACT_AGE, [([], age.as_secs_f64())])?;
+    page.gauges(&names::NODE_HEARTBEAT_TTL, [([], ttl.as_secs_f64())])?;
+    page.gauges(&names::NODE_SERVERS, [([], number(u64::try_from(servers).unwrap_or(u64::MAX)))])?;
+    page.counters(&names::NODE_HEARTBEAT_FAILURES, [([], failures)])?;
+    page.counters(&names::NODE_TTL_MISSED, [([], losses)])
 }
 
 fn write_loop(page: &mut Page<'_>, runtime: &Metrics) -> fmt::Result {

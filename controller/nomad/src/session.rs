@@ -239,6 +239,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
     fn missed(&self) {
         self.shared.contact.send_modify(|contact| {
             contact.is_in_reach = false;
+            contact.failures += 1;
             contact.wants_servers += 1;
         });
     }

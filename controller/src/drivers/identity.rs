@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 mod files;
 
-pub use files::{Issued, TaskTokens, WantedToken};
+pub use files::{Given, Issued, TaskTokens, WantedToken};
 
 use crate::drivers::{
     safe_fs::{Dir, FsError, Outlives, Rights},

@@ -22,7 +22,7 @@ use crate::{
     accepted::KeptAllocation,
     drivers::{
         alloc_dir::AllocDir,
-        identity::{IdentityError, TaskTokens, Token, WantedToken},
+        identity::{Given, IdentityError, TaskTokens, WantedToken},
         mounts::{Access, Binding, Destination, TaskMounts},
         payload,
         sight::{Class, Sight},
@@ -31,7 +31,7 @@ use crate::{
         volume::HostVolumes,
     },
     executor::{Context, PlaceVerb, Refusal, Workload, failed, fatal, process::wall_now, retry},
-    node::tokens,
+    node::identities,
 };
 
 /// The allocation directory.
@@ -121,6 +121,12 @@ pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: PlaceVer
 
 /// A task's token files.
 pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
+    if verb == PlaceVerb::Up
+        && let Some(task) = workload.task()
+        && let Err(refusal) = identities::sign(context, &workload.alloc, task).await
+    {
+        return refusal.into();
+    }
     let (context, workload) = (Arc::clone(context), workload.clone());
     blocking(move || {
         let result = with_tokens(&context, &workload, |tokens, wanted| match verb {
@@ -193,16 +199,19 @@ fn with_tokens<T>(
     let owner =
         user::credentials(task.user.as_deref()).map_err(|error| Refusal::of(error.class(), &error))?;
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
-    let given = match &workload.alloc.server {
-        Some(_) => tokens::of_task(&context.paths, workload.alloc.id, &task.name).map_err(|error| {
-            Refusal { class: Class::Retry, why: format!("read the token that servers have signed: {error}") }
-        })?,
-        None => None,
+    let wanted: Vec<WantedToken> = match &workload.alloc.server {
+        None => task.identities.iter().map(|of| wanted_token(&workload.alloc, task, of, None)).collect(),
+        // What servers have not signed they would not take from us either.
+        Some(_) => {
+            let mut given = identities::given(&context.paths, workload.alloc.id, task).map_err(|error| {
+                let why = format!("read the tokens that servers have signed: {error}");
+                Refusal { class: Class::Retry, why }
+            })?;
+            let wanted =
+                |of: &Identity| Some(wanted_token(&workload.alloc, task, of, Some(given.remove(&of.name)?)));
+            task.identities.iter().filter_map(wanted).collect()
+        }
     };
-    let wanted = |identity| wanted_token(&workload.alloc, task, identity, given.clone());
-    // What servers have not signed they would not take from us either.
-    let signed = |_: &&Identity| workload.alloc.server.is_none() || given.is_some();
-    let wanted: Vec<WantedToken> = task.identities.iter().filter(signed).map(wanted).collect();
     let tokens = TaskTokens {
         signer: &context.signer,
         task_dir: &dir,
@@ -217,7 +226,7 @@ fn wanted_token(
     alloc: &Arc<Allocation>,
     task: &Task,
     identity: &Identity,
-    given: Option<Token>,
+    given: Option<Given>,
 ) -> WantedToken {
     let issued_at: UnixNanos = wall_now();
     let token_id = uuid::Uuid::new_v4().to_string();

@@ -3,7 +3,8 @@
 //! In: an agent, and a session that has not begun. Out: the session lives beside the agent's loop, from the moment at which it is known
 //! what is here, to the agent's end. Tasks outlive both.
 
-use herdlet_nomad::session::Session;
+use futures_util::FutureExt as _;
+use herdlet_nomad::{session::Session, wire::queries::IdentityRequest};
 use herdlet_rpc::{Service, connect::Dial};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +18,14 @@ pub fn join<S: Service, D: Dial>(agent: &mut Agent, session: Session<S, D>, driv
     let (inbox, model, paths) = (agent.inbox.clone(), agent.model.clone(), agent.context.paths.clone());
     agent.watch(previous::follow(asked, session.queries(), inbox.clone()));
     agent.watch(limit::follow(session.contact(), model.clone(), inbox.clone(), paths.node()));
+    let queries = session.queries();
+    let sign = move |wanted: Vec<IdentityRequest>, create_index| {
+        let queries = queries.clone();
+        async move { queries.sign(&wanted, create_index).await }.boxed()
+    };
+    if agent.context.servers_sign.set(Box::new(sign)).is_err() {
+        tracing::error!("an agent joins one cluster only; identities are asked for in the other");
+    }
     let losses = watch::Sender::new(0);
     let node = agent.context.node.clone();
     let catalog = catalog::Mirror::new(agent.context.services.catalogs.built_in.clone(), model.clone(), node);

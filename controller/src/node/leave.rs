@@ -23,7 +23,7 @@ pub async fn drain<S: Service, D: Dial>(
 }
 
 /// Waits until all has ended that a drain ends.
-async fn ended(model: &ReadModel, ignore_system_jobs: bool) {
+pub(super) async fn ended(model: &ReadModel, ignore_system_jobs: bool) {
     let stays = |view: &Arc<AllocView>| ignore_system_jobs && view.spec.job.kind == JobType::System;
     let is_left =
         |view: &Arc<AllocView>| view.spec.server.is_some() && !view.status.is_terminal() && !stays(view);

@@ -15,7 +15,7 @@ use herdlet_nomad::{
 use herdlet_plan::job::capacity::Room;
 use herdlet_rpc::pool::{Chance, Pool};
 use herdlet_runtime::off_thread;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -36,6 +36,7 @@ use crate::{
     drivers::catalog::{ConsulConfig, ConsulReader},
     http::Shared,
     publish::ReadModel,
+    telemetry::NodeContact,
 };
 
 /// A node that is not with its servers yet.
@@ -119,7 +120,7 @@ impl Member {
                 async move { leave::drain(&queries, &model, how).await }.boxed()
             }
         });
-        let joined = Joined { contact, api, leave };
+        let joined = Joined { contact, api, leave, since: Instant::now() };
         agent.watch(keep_signed(session.signed(), dir));
         agent.watch({
             let (contact, consul) = (session.contact(), consul.clone());
@@ -154,6 +155,7 @@ pub struct Joined {
     /// Its own API.
     pub api: Arc<NodeApi>,
     leave: Leave,
+    since: Instant,
 }
 
 /// Has the node drained.
@@ -189,6 +191,19 @@ impl Joined {
     /// Why it is not drained. Servers that aren't there don't hold it up.
     pub fn drain(&self, how: DrainOnShutdown) -> BoxFuture<'static, Result<(), DrainError>> {
         (self.leave)(how)
+    }
+
+    /// The same in numbers.
+    pub fn figures(&self) -> NodeContact {
+        let contact = self.contact.borrow();
+        NodeContact {
+            is_registered: contact.is_registered,
+            age: contact.last.map_or(self.since, |heard| heard.at).elapsed(),
+            ttl: contact.ttl,
+            servers: contact.servers,
+            failures: contact.failures,
+            losses: contact.losses,
+        }
     }
 
     /// Whom the node has in mind.

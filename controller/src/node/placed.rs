@@ -14,7 +14,7 @@ use herdlet_api_types::{
     AllocId, DeploymentId, Duration, JobKey, UnixNanos,
     alloc::{AllocDeployment, Allocation, AssignedPort, Desired, ServerSide},
     job::{Child, HealthCheck, Job, Migrate, Origin},
-    manifest::defaults::{DEFAULT_IDENTITY, DEFAULT_NAMESPACE},
+    manifest::defaults::DEFAULT_NAMESPACE,
     parse_duration,
 };
 use herdlet_nomad::wire::{self, assigned::AllocatedResources};
@@ -81,8 +81,11 @@ const SERVERS_GROUP: [&str; 12] = [
 /// The same of a task.
 const SERVERS_TASK: [&str; 3] = ["Affinities", "Constraints", "ScalingPolicies"];
 
-/// The same of a task's default identity.
-const SERVERS_IDENTITY: [&str; 3] = ["Audience", "ServiceName", "TTL"];
+/// The same of a task's identities.
+const SERVERS_IDENTITY: [&str; 4] = ["Audience", "ExtraClaims", "ServiceName", "TTL"];
+
+/// For whom tokens are that servers make, as far as this machine knows.
+const SERVERS: &str = "servers";
 
 /// What of a task can be pretended.
 const PRETENDED_TASK: [&str; 8] =
@@ -196,6 +199,9 @@ fn read(alloc: &wire::Allocation, drivers: &Drivers) -> Result<Job, String> {
             // Servers sign it by what they know.
             identity.retain(|name, _| !SERVERS_IDENTITY.contains(&&**name));
         }
+        for identity in maps(task, "Identities") {
+            signed_by_servers(identity);
+        }
         in_default_namespace(task);
     }
     if let Some(disk) = of_group.get_mut("EphemeralDisk").and_then(Json::as_object_mut) {
@@ -205,14 +211,14 @@ fn read(alloc: &wire::Allocation, drivers: &Drivers) -> Result<Job, String> {
     written.insert("Name".into(), "job".into());
     written.insert("TaskGroups".into(), json!([of_group]));
     let job = parse(&Json::Object(written), drivers)?;
-    let mut identities = job.groups.iter().flat_map(|group| &group.tasks).flat_map(|task| &task.identities);
-    if let Some(other) = identities.find(|identity| identity.name != DEFAULT_IDENTITY) {
-        let name = &other.name;
-        return Err(format!(
-            "identity {name:?}: of those that servers sign, only {DEFAULT_IDENTITY:?} is built"
-        ));
-    }
     Ok(Job { child: child(&alloc.job)?, parameterized: None, ..named(job, alloc) })
+}
+
+/// An identity whose token servers make: whom it is for is theirs. That it expires at all is to be known here.
+fn signed_by_servers(identity: &mut Map<String, Json>) {
+    let expires = identity.get("TTL").is_some_and(|ttl| *ttl != json!(0));
+    identity.retain(|name, _| !SERVERS_IDENTITY.contains(&&**name) || (name == "TTL" && expires));
+    identity.insert("Audience".into(), json!([SERVERS]));
 }
 
 /// Services tell of Consul's namespace, also where there is but one.

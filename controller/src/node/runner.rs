@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use super::{
+    identities,
     placed::{Reader, Reading},
     report, tokens,
 };
@@ -97,8 +98,11 @@ impl Runner for AgentRunner {
         // After those that wait are known: the word of an end that nobody waits for is lost.
         tell(self.parts.previous.clone(), awaited).await;
         let Some(paths) = self.parts.paths.clone().filter(|_| !removed.is_empty()) else { return };
-        let forgotten =
-            off_thread(move || removed.iter().try_for_each(|id| tokens::forget(&paths, *id))).await;
+        let forget = move |id: &AllocId| {
+            tokens::forget(&paths, *id)?;
+            identities::forget(&paths, *id)
+        };
+        let forgotten = off_thread(move || removed.iter().try_for_each(forget)).await;
         if let Ok(Err(error)) = forgotten {
             tracing::warn!(%error, "failed to remove tokens of allocations that servers have forgotten");
         }

@@ -2,12 +2,13 @@
 
 use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
 use herdlet_api_types::InstanceId;
 use herdlet_nomad::{
     identity::Identity,
     session::{Options, Session},
     wire::{
-        self, AllocId, ClientStatus, Node, NodeId,
+        self, AllocId, ClientStatus, Node, NodeId, queries,
         resources::{NodeResources, ReservedResources},
     },
 };
@@ -176,5 +177,123 @@ async fn an_agent_that_starts_anew_finds_what_runs_and_tells_nothing_twice() {
     let known = cluster.alloc(&service).unwrap();
     assert_eq!((known.client_status, known.task_states["main"].started_at), (ClientStatus::Running, began));
     assert_eq!(known.task_states["main"].restarts, 0);
+    agent.stop().await;
+}
+
+/// A batch or service job whose one task wants an identity beside the default one.
+fn identified(id: &str, identity: Json) -> wire::Job {
+    let task =
+        json!({ "Name": "main", "Driver": "mock", "Config": { "run_for": "1h" }, "Identities": [identity] });
+    let group = json!({ "Name": "group", "Tasks": [task], "RestartPolicy": { "Attempts": 0, "Mode": "fail", "Interval": 60_000_000_000_i64, "Delay": 1 } });
+    wire::Job::new(value(&json!({ "ID": id, "Type": "service", "TaskGroups": [group] })))
+}
+
+fn signs() -> Settings {
+    Settings { signs: true, identity_ttl: Duration::from_secs(3_600), ..Settings::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_identity_that_servers_sign_is_kept_over_restarts_and_renewed_when_due() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(signs());
+    let (agent, node) = start(&cluster, dir.path()).await;
+    ready(&cluster, &node).await;
+    let hour = 3_600_000_000_000_i64;
+    let identity = json!({ "Name": "aws", "Audience": ["sts"], "File": true, "Env": true, "TTL": hour, "ChangeMode": "restart" });
+    let alloc = place(&cluster, &node, &identified("web", identity));
+    reaches(&cluster, &alloc, ClientStatus::Running).await;
+    let paths = agent.context.paths.clone();
+    let id = super::runner::parse(&alloc).unwrap();
+    let file = paths.task(&id, "main").join("secrets/nomad_aws.jwt");
+    let first = std::fs::read_to_string(&file).unwrap();
+    assert!(first.starts_with(&format!("header.{alloc}-aws-")), "{first}");
+    let asked = || cluster.seen("Alloc.SignIdentities").len();
+    assert_eq!(asked(), 1);
+    agent.stop().await;
+
+    let (agent, _) = start(&cluster, dir.path()).await;
+    ready(&cluster, &node).await;
+    let other = place(&cluster, &node, &job("sum", "batch", json!({ "run_for": "10ms" })));
+    reaches(&cluster, &other, ClientStatus::Complete).await;
+    assert_eq!(
+        (std::fs::read_to_string(&file).unwrap(), asked()),
+        (first.clone(), 1),
+        "nobody asks for another one"
+    );
+    agent.stop().await;
+
+    // Half of its life is over meanwhile.
+    let kept = paths.server_identities(&id).join("main");
+    let mut text: Json = serde_json::from_slice(&std::fs::read(&kept).unwrap()).unwrap();
+    assert!(text["aws"]["renew_at"].as_i64().unwrap() > 0);
+    text["aws"]["renew_at"] = json!(1);
+    std::fs::write(&kept, text.to_string()).unwrap();
+    let (agent, _) = start(&cluster, dir.path()).await;
+    let renewed = async {
+        while asked() < 2 || std::fs::read_to_string(&file).unwrap_or_default() == first {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(renewed).await;
+    let is_told = |state: &herdlet_nomad_server::state::State| {
+        let events = &state.allocs[&alloc].task_states["main"].events;
+        events.iter().any(|event| event.kind == "Restart Signaled" || event.kind == "Restarting")
+    };
+    within(cluster.until(is_told)).await;
+    cluster.write(|state| state.collect(&alloc));
+    let gone = async {
+        while kept.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(gone).await;
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_whose_identity_servers_refuse_fails_and_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(signs());
+    let (agent, node) = start(&cluster, dir.path()).await;
+    ready(&cluster, &node).await;
+    let alloc_id = |state: &herdlet_nomad_server::state::State| state.allocs.keys().next().cloned();
+    let (web, node_id) =
+        (identified("web", json!({ "Name": "aws", "Audience": ["sts"], "Env": true })), node.clone());
+    // Known before it is placed: ids are counted.
+    let first = AllocId::from("00000001-0000-4000-8000-000000000001".to_owned());
+    let rejection = queries::Rejection {
+        alloc_id: first.clone(),
+        identity_name: "aws".to_owned(),
+        workload_identifier: "main".to_owned(),
+        reason: "identity not found".to_owned(),
+    };
+    let answer = queries::SignResponse { rejections: vec![rejection], ..queries::SignResponse::default() };
+    cluster.set_answer("Alloc.SignIdentities", &answer).unwrap();
+    let alloc = place(&cluster, &node_id, &web);
+    assert_eq!((cluster.read(alloc_id), &alloc), (Some(first.clone()), &first));
+    reaches(&cluster, &alloc, ClientStatus::Failed).await;
+    let told = cluster.alloc(&alloc).unwrap().task_states["main"].clone();
+    let named = told.events.iter().any(|event| {
+        let text = format!("{} {:?}", event.display_message, event.details);
+        text.contains("aws") && text.contains("identity not found")
+    });
+    assert!(named, "{:?}", told.events);
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_whose_node_leaves_ends_what_servers_have_placed() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(Settings::default());
+    let (agent, node) = start(&cluster, dir.path()).await;
+    ready(&cluster, &node).await;
+    let service = place(&cluster, &node, &job("web", "service", json!({ "run_for": "1h" })));
+    reaches(&cluster, &service, ClientStatus::Running).await;
+    let id = super::runner::parse(&service).unwrap();
+    let ended = || super::leave::ended(&agent.model, false);
+    assert!(ended().now_or_never().is_none(), "it runs");
+    cluster.stop(&service);
+    within(ended()).await;
+    assert!(agent.model.alloc(&id).unwrap().status.is_terminal());
     agent.stop().await;
 }

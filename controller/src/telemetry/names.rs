@@ -171,6 +171,20 @@ metrics! {
     CATALOG_FAILURES = Counter Number "catalog_failures_total" ["catalog", "request"]
         "Requests that a catalogue refused or did not answer, by what they were for (list, register, deregister, update, watch).";
 
+    // A node's servers.
+    NODE_REGISTERED = Gauge Number "node_registered" []
+        "Whether the cluster's servers know this node, as far as it knows; none where it is no node of a cluster.";
+    NODE_CONTACT_AGE = Gauge Seconds "node_contact_age_seconds" []
+        "Time since servers answered a registration or heartbeat last; since the agent began, where they have answered none.";
+    NODE_HEARTBEAT_TTL = Gauge Seconds "node_heartbeat_ttl_seconds" []
+        "When the next heartbeat was due after the last answer.";
+    NODE_SERVERS = Gauge Number "node_servers" []
+        "Servers of the cluster that are known.";
+    NODE_HEARTBEAT_FAILURES = Counter Number "node_heartbeat_failures_total" []
+        "Registrations and heartbeats that no server answered, or that were refused.";
+    NODE_TTL_MISSED = Counter Number "node_ttl_missed_total" []
+        "Times that servers may have taken this node for dead, since its heartbeat came too late.";
+
     // Input.
     MANIFEST_ERRORS = Gauge Number "manifest_errors" []
         "Manifest files that are refused now.";

@@ -75,6 +75,11 @@ fn node() -> Node {
             processors: Vec::new(),
         }),
         certificate_until: Box::new(|| Some(1_800_000_000)),
+        node_contact: Box::new(|| {
+            let seconds = std::time::Duration::from_secs;
+            let (age, ttl) = (seconds(7), seconds(15));
+            Some(NodeContact { is_registered: true, age, ttl, servers: 3, failures: 5, losses: 1 })
+        }),
         boot_ns: Box::new(move || clock.load(Ordering::Relaxed)),
     });
     Node { telemetry, model, runtime, health, now }
@@ -299,6 +304,12 @@ fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
         ("herdlet_state_bytes", 4096.0),
         ("herdlet_state_degraded", 0.0),
         ("herdlet_manifest_errors", 2.0),
+        ("herdlet_node_registered", 1.0),
+        ("herdlet_node_contact_age_seconds", 7.0),
+        ("herdlet_node_heartbeat_ttl_seconds", 15.0),
+        ("herdlet_node_servers", 3.0),
+        ("herdlet_node_heartbeat_failures_total", 5.0),
+        ("herdlet_node_ttl_missed_total", 1.0),
     ] {
         assert_eq!(sample(&page, start), Some(expected), "{start}\n{page}");
     }

@@ -39,6 +39,8 @@ pub struct Settings {
     pub tokens: bool,
     /// Nodes and allocations get identities that servers have signed, as from 1.11 on.
     pub signs: bool,
+    /// How long identities last that are asked for; zero: for ever.
+    pub identity_ttl: Duration,
     /// Only nodes that show this may join; empty: all.
     pub introduction: Secret,
     /// Which fields answers have.
@@ -59,6 +61,7 @@ impl Default for Settings {
             outlive: false,
             tokens: false,
             signs: false,
+            identity_ttl: Duration::ZERO,
             fields: Fields::default(),
             introduction: Secret::default(),
             gather: Duration::from_millis(50),

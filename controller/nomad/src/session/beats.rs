@@ -37,6 +37,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                     Ok(answer) => {
                         if was_missed(last, answer.meta.index) {
                             tracing::warn!("servers may have taken the node for dead");
+                            self.shared.contact.send_modify(|contact| contact.losses += 1);
                             lock(&self.shared.updates).missed();
                             runner.report_again();
                         }

@@ -33,6 +33,10 @@ pub struct Contact {
     /// Since when the leader says what is older than what it has said before: servers were restored from an older state, or they are others.
     /// Nothing is done for that; after a few minutes it is believed. None: all is well.
     pub disbelieved: Option<Heard>,
+    /// How many registrations and heartbeats were not answered, or refused.
+    pub failures: u64,
+    /// How often servers may have taken the node for dead.
+    pub losses: u64,
     /// Grows whenever it would be good to look for other servers.
     pub wants_servers: u64,
 }
@@ -65,6 +69,8 @@ impl Contact {
             eligibility: Eligibility::Unsaid,
             is_listed: false,
             disbelieved: None,
+            failures: 0,
+            losses: 0,
             wants_servers: 0,
         }
     }

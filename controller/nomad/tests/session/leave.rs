@@ -32,7 +32,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let cluster = Cluster::start(Settings { tokens: true, ..Settings::default() });
+        let cluster = Cluster::start(Settings { tokens: true, ttl_min: seconds(60), ..Settings::default() });
         let (_, description) = watch::channel(Arc::new(described()));
         let identity = identity(1);
         let node = identity.id.clone();

@@ -41,8 +41,17 @@ pub struct WantedToken {
     pub identity: Identity,
     /// What it should say, as of now: an object with the registered claims of RFC 7519 among others.
     pub claims: serde_json::Value,
-    /// The token itself, where servers have signed it. Such a one is never signed here, nor renewed.
-    pub given: Option<Token>,
+    /// The token itself, where servers have signed it. Such a one is never signed here.
+    pub given: Option<Given>,
+}
+
+/// A token that servers have signed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// The token.
+    pub token: Token,
+    /// Time until it is due for renewal, zero when it is past; none where it doesn't expire.
+    pub renew_in: Option<Duration>,
 }
 
 /// What was issued.
@@ -75,8 +84,11 @@ impl TaskTokens<'_> {
                     .map_err(|source| self.file_error(source))?;
             }
         }
-        let ours = wanted.iter().filter(|token| token.given.is_none());
-        Ok(Issued { renew_in: ours.filter_map(|token| renew_in(&token.identity)).min() })
+        let due = |wanted: &WantedToken| match &wanted.given {
+            Some(given) => given.renew_in,
+            None => renew_in(&wanted.identity),
+        };
+        Ok(Issued { renew_in: wanted.iter().filter_map(due).min() })
     }
 
     /// Fresh tokens for the environment, by variable name: `NOMAD_TOKEN` (default) or `NOMAD_TOKEN_<name>`.
@@ -124,17 +136,20 @@ impl TaskTokens<'_> {
     pub fn renew_in(&self, wanted: &[WantedToken]) -> Option<Duration> {
         let secrets = self.secrets().ok().flatten()?;
         let due = |token: &WantedToken| {
+            if let Some(given) = &token.given {
+                return given.renew_in;
+            }
             let claims = self.read(&secrets, &file_name(&token.identity)).ok().flatten()?.ok()?;
             let (issued, expires, now) =
                 (seconds(&claims, "iat")?, seconds(&claims, "exp")?, seconds(&token.claims, "iat")?);
             let left = issued.saturating_add(expires.saturating_sub(issued) / 2).saturating_sub(now);
             Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
         };
-        wanted.iter().filter(|token| token.identity.file && token.given.is_none()).filter_map(due).min()
+        wanted.iter().filter(|token| token.identity.file || token.given.is_some()).filter_map(due).min()
     }
 
     fn make(&self, wanted: &WantedToken) -> Result<Token, IdentityError> {
-        wanted.given.clone().map_or_else(|| self.signer.sign(&wanted.claims), Ok)
+        wanted.given.clone().map_or_else(|| self.signer.sign(&wanted.claims), |given| Ok(given.token))
     }
 
     /// Removes the token files. None there is fine.
@@ -160,7 +175,7 @@ impl TaskTokens<'_> {
             Some(Ok(bytes)) => bytes,
         };
         let claims = match &token.given {
-            Some(given) if given.reveal().as_bytes() == &bytes[..] => token.claims.clone(),
+            Some(given) if given.token.reveal().as_bytes() == &bytes[..] => token.claims.clone(),
             Some(_) => return seen("is another token than the servers'"),
             None => match self.claims(&bytes) {
                 Ok(claims) => claims,

@@ -124,16 +124,30 @@ fn what_only_servers_look_at_refuses_nothing() {
 }
 
 #[test]
-fn of_identities_the_default_one_is_taken_as_servers_write_it() {
-    let with = |name: &str| {
+fn identities_are_taken_as_servers_write_them() {
+    let with = |name: &str, more: serde_json::Value| {
         let mut task = task();
         let key = if name == "default" { "Identity" } else { "Identities" };
-        let identity = json!({ "Name": name, "Audience": ["nomadproject.io"], "Env": true, "File": false, "TTL": 3_600_000_000_000_i64 });
+        let mut identity = json!({ "Name": name, "Audience": ["nomadproject.io"], "Env": true, "File": false, "TTL": 3_600_000_000_000_i64,
+            "ChangeMode": "", "ChangeSignal": "", "Filepath": "", "ServiceName": "" });
+        identity.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         task[key] = if name == "default" { identity } else { json!([identity]) };
-        read(&of_group(json!({ "Tasks": [task] }))).server.unwrap().refused.clone()
+        read(&of_group(json!({ "Tasks": [task] })))
     };
-    assert_eq!(with("default"), None);
-    assert!(with("vault").is_some_and(|why| why.contains("vault")));
+    let refused = |alloc: &Allocation| alloc.server.as_ref().unwrap().refused.clone();
+    let default = with("default", json!({}));
+    assert_eq!((refused(&default), default.job.groups[0].tasks[0].identities[0].ttl), (None, None));
+    let named = with("aws", json!({ "ChangeMode": "signal", "ChangeSignal": "SIGHUP" }));
+    assert_eq!(refused(&named), None);
+    let identity = &named.job.groups[0].tasks[0].identities[0];
+    assert_eq!(
+        (&*identity.name, identity.ttl, identity.change_signal.as_deref()),
+        ("aws", Some(Duration::from_secs(3_600)), Some("SIGHUP"))
+    );
+    let lasting = with("aws", json!({ "TTL": 0, "Audience": null, "ExtraClaims": { "a": "b" } }));
+    assert_eq!((refused(&lasting), lasting.job.groups[0].tasks[0].identities[0].ttl), (None, None));
+    let elsewhere = with("aws", json!({ "File": true, "Filepath": "local/token" }));
+    assert!(refused(&elsewhere).is_some_and(|why| why.contains("filepath")));
 }
 
 #[test]

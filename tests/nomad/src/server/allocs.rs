@@ -1,5 +1,7 @@
 //! Allocations: given out, reported on, waited for, and their identities.
 
+use std::time::SystemTime;
+
 use herdlet_nomad::wire::{
     Allocation, NodeStatus,
     queries::{
@@ -8,7 +10,11 @@ use herdlet_nomad::wire::{
     },
     registration::GenericResponse,
 };
-use herdlet_rpc::{codec::Value, error::Refusal, serve::answer};
+use herdlet_rpc::{
+    codec::{Time, Value},
+    error::Refusal,
+    serve::answer,
+};
 use tokio::time::{Instant, sleep};
 
 use super::{Answer, Server, refuse};
@@ -103,13 +109,17 @@ impl Server {
         };
         let index = |state: &State| if known(state) { state.index } else { 0 };
         let (meta, ()) = self.blocking(&request.options, index, |_| ()).await?;
+        let ttl = self.cluster.settings.identity_ttl;
+        let expiration = if ttl.is_zero() { Time::ZERO } else { Time::from(SystemTime::now() + ttl) };
+        // Each is another one.
+        let number = self.cluster.write(State::next);
         let sign = |wanted: &herdlet_nomad::wire::queries::IdentityRequest| SignedIdentity {
             alloc_id: wanted.alloc_id.clone(),
             identity_name: wanted.identity_name.clone(),
             workload_identifier: wanted.workload_identifier.clone(),
             workload_type: wanted.workload_type,
-            jwt: format!("header.{}-{}.signature", wanted.alloc_id, wanted.identity_name).into(),
-            ..SignedIdentity::default()
+            jwt: format!("header.{}-{}-{number}.signature", wanted.alloc_id, wanted.identity_name).into(),
+            expiration,
         };
         let signed_identities = request.identities.iter().map(sign).collect();
         answer(&SignResponse { signed_identities, rejections: Vec::new(), meta })
