@@ -14,7 +14,7 @@ use herdlet_nomad::{
 use herdlet_plan::job::capacity::Room;
 use herdlet_rpc::pool::{Chance, Pool};
 use herdlet_runtime::off_thread;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -24,14 +24,19 @@ use super::{
     http::{NodeApi, Standing},
     join::join,
     moving::{self, Moved},
+    previous::mover::{self, Mover},
     serve::{self, NodeService},
     servers,
+    snapshot::Snapshots,
 };
 use crate::{
     agent::Agent,
     config::{AclRules, Cluster, Config},
     desired::manifests::Drivers,
-    drivers::catalog::{ConsulConfig, ConsulReader},
+    drivers::{
+        artifact::unpack::Unpacker,
+        catalog::{ConsulConfig, ConsulReader},
+    },
     http::Shared,
     publish::ReadModel,
 };
@@ -79,6 +84,16 @@ impl Member {
         let Moved { identity, .. } = &moved;
         let network = servers::network(&cluster, &region).context("read the certificates for servers")?;
         let found = describe::drivers(&agent.context.drivers, &cluster).await;
+        let mover = Mover {
+            paths: agent.context.paths.clone(),
+            node: identity.id.clone(),
+            region: region.clone(),
+            tls: cluster.tls.clone(),
+            unpacker: Unpacker::default(),
+            turns: Semaphore::new(mover::AT_ONCE),
+        };
+        let snapshots =
+            Snapshots::new(agent.context.paths.clone(), identity.secret.clone(), shared.closing.clone());
         let describer = Describer::start(config, &cluster, found, Some(&*consul)).await?;
         let asked: Arc<Late> = Arc::default();
         let service = Arc::new(NodeService::new(serve::Parts {
@@ -105,6 +120,7 @@ impl Member {
             shared: Arc::clone(shared),
             service,
             servers: asked,
+            snapshots,
             standing: Box::new({
                 let contact = contact.clone();
                 move || standing(&contact.borrow())
@@ -132,7 +148,7 @@ impl Member {
                 describer.follow(Some(&*consul), &registry, CancellationToken::new()).await;
             }
         });
-        join(agent, session, drivers);
+        join(agent, session, drivers, mover);
         Ok(joined)
     }
 }
