@@ -15,7 +15,11 @@ use herdlet_nomad::{
     wire::{ClientStatus, NodeId, Secret},
 };
 use herdlet_plan::event::{DesiredChange, Event};
-use herdlet_rpc::{Service, connect::Dial};
+use herdlet_rpc::{
+    Service,
+    connect::Dial,
+    error::{CallError, ErrorKind},
+};
 use herdlet_runtime::{Inbox, off_thread};
 use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +33,9 @@ pub const WAITING_MAX: usize = 64;
 
 /// Between a question that failed and the next.
 const AGAIN: Duration = Duration::from_secs(30);
+
+/// A node that was forgotten, and registers again, is refused for a moment.
+const REFUSED_MAX: u32 = 3;
 
 /// An allocation on another node whose end is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +98,7 @@ pub async fn follow<S: Service, D: Dial>(
 /// Resolves when it doesn't run any more, as far as servers know. The answer is its node; none where they know nothing of it.
 async fn ended<S: Service, D: Dial>(id: AllocId, queries: &Queries<S, D>) -> Option<NodeId> {
     let mut newer = Newer::Now;
+    let mut refused = 0;
     loop {
         match queries.alloc(&report::id(id), newer).await {
             Ok(answer) => {
@@ -99,8 +107,20 @@ async fn ended<S: Service, D: Dial>(id: AllocId, queries: &Queries<S, D>) -> Opt
                     return Some(alloc.node_id);
                 }
                 newer = Newer::Than(answer.meta.index);
+                refused = 0;
+            }
+            Err(CallError::Server(error)) if error.kind() == ErrorKind::UnknownAllocation => return None,
+            // They will not tell: whoever waits longer waits for ever.
+            Err(CallError::Server(error))
+                if error.kind() == ErrorKind::PermissionDenied && refused == REFUSED_MAX =>
+            {
+                tracing::warn!(alloc = %id, %error, "servers don't tell whether an allocation has ended; it is taken for ended");
+                return None;
             }
             Err(error) => {
+                let is_refused =
+                    matches!(&error, CallError::Server(error) if error.kind() == ErrorKind::PermissionDenied);
+                refused = if is_refused { refused + 1 } else { 0 };
                 tracing::warn!(alloc = %id, %error, "servers can't be asked whether an allocation has ended");
                 sleep(AGAIN).await;
             }

@@ -135,12 +135,13 @@ impl Piped {
     fn send(&self, piece: Piece) -> io::Result<()> {
         let sent = async {
             tokio::select! {
+                biased;
+                () = self.closing.cancelled() => Err(io::Error::other("the agent is shutting down")),
                 sent = timeout(READER_WAIT_MAX, self.sender.send(piece)) => match sent {
                     Ok(Ok(())) => Ok(()),
                     Ok(Err(_)) => Err(io::Error::other("its reader has gone")),
                     Err(_) => Err(io::Error::other(format!("its reader took nothing for {READER_WAIT_MAX:?}"))),
                 },
-                () = self.closing.cancelled() => Err(io::Error::other("the agent is shutting down")),
             }
         };
         self.handle.block_on(sent)
@@ -264,6 +265,7 @@ impl Archive {
 fn header(kind: tar::EntryType) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);
+    header.set_size(0);
     header
 }
 

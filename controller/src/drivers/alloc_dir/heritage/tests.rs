@@ -60,8 +60,11 @@ impl Disks {
         let top = self.paths.alloc(&id(of));
         let dirs = std::iter::once(top.join("alloc/data"))
             .chain(["db", "new", "old", "we/b"].map(|task| self.paths.task(&id(of), task).join("local")));
-        let files =
-            dirs.filter_map(|dir| fs::read_dir(dir).ok()).flatten().map(|entry| entry.unwrap().path());
+        let files = dirs
+            .filter(|dir| !dir.is_symlink())
+            .filter_map(|dir| fs::read_dir(dir).ok())
+            .flatten()
+            .map(|entry| entry.unwrap().path());
         files
             .map(|path| (path.strip_prefix(&top).unwrap().to_owned(), fs::read_to_string(path).unwrap()))
             .collect()
