@@ -102,7 +102,7 @@ async fn ended<S: Service, D: Dial>(id: AllocId, queries: &Queries<S, D>) -> Opt
     loop {
         match queries.alloc(&report::id(id), newer).await {
             Ok(answer) => {
-                let Some(alloc) = answer.alloc else { return None };
+                let alloc = answer.alloc?;
                 if alloc.client_status.is_terminal() || alloc.client_status == ClientStatus::Unknown {
                     return Some(alloc.node_id);
                 }

@@ -7,7 +7,7 @@ use herdlet_api_types::{
 };
 
 use super::*;
-use crate::{state::TaskState, time::BootId};
+use crate::{action::FailureClass, state::TaskState, time::BootId};
 
 /// The allocation as a server has it after its change of this number.
 fn told(modify_index: u64, desired: Desired) -> Allocation {
