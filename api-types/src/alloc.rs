@@ -75,6 +75,33 @@ pub struct ServerSide {
     /// It is stopped once no server was in reach for so long (`disconnect.stop_on_client_after`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_on_client_after: Option<Duration>,
+    /// What it takes over of the disk of the one before it.
+    #[serde(default, skip_serializing_if = "Heritage::is_none")]
+    pub heritage: Heritage,
+    /// Allocations that were stopped to make room for it. It begins once they have ended, as it does with the one before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preempted: Vec<AllocId>,
+}
+
+/// What an allocation takes over of the disk of the one before it (`ephemeral_disk`): what its tasks share (`alloc/data`), and what each
+/// of its tasks has in `local`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Heritage {
+    /// Nothing: it begins with an empty disk.
+    #[default]
+    None,
+    /// All of it, where that one was on the same node (`sticky`).
+    SameNode,
+    /// All of it, wherever it was (`migrate`).
+    AnyNode,
+}
+
+impl Heritage {
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 /// An allocation had failed, and another one was made in its place.
@@ -120,6 +147,17 @@ impl Allocation {
     /// Its group. Every stored allocation has one; a damaged record has not.
     pub fn group(&self) -> Option<&Group> {
         self.job.group(&self.group)
+    }
+
+    /// The allocations whose ends it waits for, where a server has placed it: the one before it, and those that made room for it.
+    pub fn awaited(&self) -> impl Iterator<Item = AllocId> {
+        let preempted = self.server.iter().flat_map(|server| server.preempted.iter().copied());
+        self.previous.filter(|_| self.server.is_some()).into_iter().chain(preempted)
+    }
+
+    /// The allocation whose disk it takes over, where that was on the same node.
+    pub fn predecessor(&self) -> Option<AllocId> {
+        self.previous.filter(|_| self.server.as_ref().is_some_and(|server| !server.heritage.is_none()))
     }
 
     /// A task of its group.

@@ -6,12 +6,12 @@
 //!
 //! ```text
 //!   servers ◄─► session ──► runner ──► placed: a server's allocation as a planned one ──► inbox
-//!    ▲             ▲  ▲        └─────► previous: the ends of allocations elsewhere ─────► inbox
+//!    ▲             ▲  ▲        └─────► previous: the ends of allocations elsewhere, and their disks ──► inbox
 //!    │             │  └── report ◄── read model          limit: too long without servers ─► inbox
 //!  found by      describe: this machine; meta: what is said of it; moving: whose node it was
 //!  `servers`
 //!
-//!   servers ──► serve: calls on this node ──► reach      people ──► http ─┬─► serve
+//!   servers ──► serve: calls on this node ──► reach      people ──► http ─┬─► serve         other nodes ──► http ──► snapshot
 //!                 └──► acl ──► asking ──► servers                        └─► asking ──► servers
 //! ```
 
@@ -34,6 +34,7 @@ pub mod report;
 pub mod runner;
 pub mod serve;
 pub mod servers;
+pub mod snapshot;
 pub mod tokens;
 
 #[cfg(test)]

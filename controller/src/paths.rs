@@ -46,6 +46,11 @@ impl Paths {
         self.node().join("identities").join(id.to_string())
     }
 
+    /// `<state>/node/disks/<id>`: what proves that an allocation may have the disk of the one before it.
+    pub fn disk_token(&self, id: &AllocId) -> PathBuf {
+        self.node().join("disks").join(id.to_string())
+    }
+
     /// `<state>/alloc`: all allocation directories.
     pub fn allocs(&self) -> PathBuf {
         self.state.join("alloc")

@@ -233,11 +233,13 @@ fn tell(text: &mut String, now: Now, spec: &Allocation, state: &AllocState, wait
             say(&task(index), format_args!("{why}"));
             (Reason::Dependency, None, None)
         }
-        Waiting::Previous(index, previous) => {
-            say(
-                &task(index),
-                format_args!("waits for the end of allocation {previous}, whose place it takes"),
-            );
+        Waiting::Previous(index, awaited) => {
+            let why = if spec.previous == Some(*awaited) {
+                "whose place it takes"
+            } else {
+                "which makes room for it"
+            };
+            say(&task(index), format_args!("waits for the end of allocation {awaited}, {why}"));
             (Reason::Dependency, None, None)
         }
         Waiting::Volume(Some(index), volume) => {

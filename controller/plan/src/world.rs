@@ -109,11 +109,18 @@ pub struct Context {
     /// Servers have said what they want since this agent began. Before, it isn't known whether what they have placed here runs elsewhere
     /// by now.
     pub(crate) contact: bool,
-    /// Allocations that have not ended, as far as is known, by what takes the place of each and waits for that.
-    pub(crate) successors: BTreeMap<AllocId, AllocId>,
+    /// Allocations that have not ended, as far as is known, each with those that wait for that.
+    pub(crate) awaited: BTreeMap<AllocId, BTreeSet<AllocId>>,
+    /// Allocations of this machine whose disk is still to be taken over, each with the one that does.
+    pub(crate) heirs: BTreeMap<AllocId, AllocId>,
 }
 
 impl Context {
+    /// The first of those that have to end before this one begins; none where all have.
+    pub(crate) fn awaits(&self, spec: &Allocation) -> Option<AllocId> {
+        spec.awaited().find(|id| self.awaited.get(id).is_some_and(|waiting| waiting.contains(&spec.id)))
+    }
+
     /// Where a volume's data is; none while it is not ready.
     pub fn volume_path(&self, name: &str) -> Option<&str> {
         let entry = self.volumes.get(name)?;
@@ -211,7 +218,8 @@ impl World {
                 volumes: BTreeMap::new(),
                 complete: false,
                 contact: false,
-                successors: BTreeMap::new(),
+                awaited: BTreeMap::new(),
+                heirs: BTreeMap::new(),
             },
             meta: Tracked::stored(Meta::default()),
             jobs: BTreeMap::new(),
@@ -356,9 +364,10 @@ impl World {
         if self.allocs.review(id) {
             self.room_is_free(id, dirty);
         }
-        if self.ctx.successors.contains_key(&id) && self.allocs.has_ended(id) {
+        if self.ctx.awaited.contains_key(&id) && self.allocs.has_ended(id) {
             self.follow(id, dirty);
         }
+        self.settle_heritage(id, dirty);
     }
 
     fn reconcile_alloc(&mut self, now: Now, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
@@ -444,6 +453,7 @@ impl World {
     fn forget_alloc(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         let Some(entry) = self.allocs.remove(id) else { return };
         self.follow(id, dirty);
+        self.disinherit(&entry.spec, dirty);
         self.stir_job(entry.spec.job_key.clone(), dirty);
         turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
         turn.records.push(Record::Delete(RecordKey::AllocState(id)));

@@ -20,7 +20,7 @@ use herdlet_plan::{event::Event, world::World};
 
 use crate::{
     drivers::{
-        alloc_dir::AllocDir,
+        alloc_dir::{AllocDir, sweep_came},
         task::{AttemptId, Leftover, TaskDriver, in_full},
     },
     instance::{Instance, alloc_ids},
@@ -147,6 +147,11 @@ pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Ve
             }
         };
         orphans.alloc_dirs.count(&done);
+    }
+    if memory.extent == Extent::Whole
+        && let Err(error) = sweep_came(&instance.paths, |id| memory.known.contains(id))
+    {
+        tracing::warn!(%error, "failed to remove disks that have come for what is not there any more");
     }
     (events, orphans)
 }

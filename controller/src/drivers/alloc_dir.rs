@@ -7,9 +7,13 @@
 //! | `alloc`, `alloc/logs`, `alloc/tmp` | 1777 | the agent's; see [`crate::drivers::task_dir`] |
 //! | `alloc/data` | 0777 | shared by the tasks; `nobody`'s where the agent is root, else less its umask |
 //!
+//! What it takes over of the disk of another allocation comes with it: [`heritage`].
+//!
 //! In: the directory of all allocations, an id, what we may do. Out: what was made or seen. Removal renames the directory
 //! to `.gone-<id>` first, so that a directory under its own name is never half removed; [`sweep`] finishes what a
 //! crash left. Everything here blocks.
+
+pub mod heritage;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -18,6 +22,7 @@ use std::{
 
 use herdlet_api_types::AllocId;
 
+use self::heritage::{COMING, Heritage, came_for, came_name, coming_name};
 use crate::{
     drivers::{
         mounts::{kernel, mounts_below},
@@ -35,6 +40,7 @@ pub struct AllocDir {
     allocs: PathBuf,
     id: AllocId,
     privileges: Privileges,
+    heritage: Option<Heritage>,
 }
 
 /// Why an allocation directory is not as it should be.
@@ -80,7 +86,13 @@ impl AllocDirError {
 impl AllocDir {
     /// The directory of allocation `id`.
     pub fn new(paths: &Paths, id: AllocId, privileges: Privileges) -> Self {
-        Self { allocs: paths.allocs(), id, privileges }
+        Self { allocs: paths.allocs(), id, privileges, heritage: None }
+    }
+
+    /// The same of one that takes over the disk of another.
+    #[must_use]
+    pub fn inheriting(self, heritage: Option<Heritage>) -> Self {
+        Self { heritage, ..self }
     }
 
     /// Makes it, or what is missing of it, and keeps `spec` in it. Done again with the same `spec` it writes nothing.
@@ -135,17 +147,23 @@ impl AllocDir {
         // 0711: tasks of any user must be able to pass.
         let allocs = Dir::open_or_make(&self.allocs, 0o711)?;
         let alloc = allocs.make(&self.name(), Rights::Exact { mode: 0o755, owner: None })?;
+        let kept = alloc.read_file(OsStr::new(SPEC), SPEC_BYTES_MAX)?;
+        if let Some(heritage) = self.heritage.as_ref().filter(|_| kept.is_none()) {
+            heritage.take(&allocs, &alloc, self.id, self.privileges)?;
+        }
         let shared = alloc.make(OsStr::new(SHARED), open_rights(self.privileges))?;
         for name in SHARED_DIRS {
             let rights =
                 if name == DATA { shared_rights(self.privileges) } else { open_rights(self.privileges) };
             shared.make(OsStr::new(name), rights)?;
         }
-        let kept = alloc.read_file(OsStr::new(SPEC), SPEC_BYTES_MAX)?;
         if kept.as_deref() != Some(spec) {
             // What it is for, the tasks that run, a power cut ends too.
             let rights = Rights::Exact { mode: 0o600, owner: None };
             alloc.write_file(OsStr::new(SPEC), spec, rights, Outlives::Processes)?;
+        }
+        if self.heritage.is_some() {
+            allocs.remove_tree(&came_name(self.id))?;
         }
         Ok(())
     }
@@ -184,6 +202,9 @@ impl AllocDir {
 
     fn remove(&self) -> Result<(), FsError> {
         let Some(allocs) = open(&self.allocs)? else { return Ok(()) };
+        for name in [came_name(self.id), coming_name(self.id)] {
+            allocs.remove_tree(&name)?;
+        }
         let gone = gone_name(self.id);
         // What an earlier removal left; the rename below needs the name.
         if allocs.stat_name(&gone)?.is_some() {
@@ -214,7 +235,7 @@ pub fn open_logs(logs: &Path) -> Result<Dir, FsError> {
     Dir::open(top)?.open_below(logs.strip_prefix(top).unwrap_or(logs), Crossing::Mounts)
 }
 
-/// Removes what interrupted removals left. Returns how many there were.
+/// Removes what interrupted removals left, and what was on its way from other nodes. Returns how many there were.
 ///
 /// # Errors
 ///
@@ -222,16 +243,40 @@ pub fn open_logs(logs: &Path) -> Result<Dir, FsError> {
 pub fn sweep(paths: &Paths) -> Result<usize, FsError> {
     let Some(allocs) = open(&paths.allocs())? else { return Ok(0) };
     let mut removed = 0;
-    for name in allocs.names()?.iter().filter(|name| name.as_encoded_bytes().starts_with(GONE.as_bytes())) {
+    let is_left = |name: &&OsString| {
+        [GONE, COMING].iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes()))
+    };
+    for name in allocs.names()?.iter().filter(is_left) {
         remove_all(&allocs, name)?;
         removed += 1;
     }
     Ok(removed)
 }
 
-const SHARED: &str = "alloc";
-/// What tasks keep; all else can be made anew.
-const DATA: &str = "data";
+/// Removes what has come from other nodes for allocations that take it over no more: those that are not known, or have it.
+///
+/// # Errors
+///
+/// When one of them can't be removed.
+pub fn sweep_came(paths: &Paths, is_known: impl Fn(&AllocId) -> bool) -> Result<(), FsError> {
+    let Some(allocs) = open(&paths.allocs())? else { return Ok(()) };
+    for name in allocs.names()? {
+        let Some(id) = came_for(&name) else { continue };
+        let is_taken = match allocs.find(id.to_string().as_ref())? {
+            Some(alloc) => alloc.stat_name(OsStr::new(SPEC))?.is_some(),
+            None => false,
+        };
+        if is_taken || !is_known(&id) {
+            allocs.remove_tree(&name)?;
+        }
+    }
+    Ok(())
+}
+
+/// What all tasks of an allocation share.
+pub const SHARED: &str = "alloc";
+/// What tasks keep in it; all else can be made anew.
+pub const DATA: &str = "data";
 pub(crate) const SHARED_DIRS: [&str; 3] = ["logs", "tmp", DATA];
 pub(crate) const SPEC: &str = "alloc.json";
 const GONE: &str = ".gone-";

@@ -19,7 +19,7 @@ pub mod source;
 pub mod unpack;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{collections::BTreeSet, fs::File, sync::Arc, time::Duration};
 
@@ -370,6 +370,7 @@ impl Fetcher {
             entries_max: self.limits.entries_max,
             user: recipient.user.as_ref().map(|user| (user.uid, user.gid, user.groups.clone())),
             seconds_max: limit.as_secs().max(1),
+            keep_owners: false,
         };
         let (staged, owner) = (Arc::clone(staging), recipient.user.as_ref().map(|user| (user.uid, user.gid)));
         let tree = blocking(move || Ok(staged.tree(owner)?)).await?;

@@ -21,7 +21,7 @@ use herdlet_plan::{
 use crate::{
     accepted::KeptAllocation,
     drivers::{
-        alloc_dir::AllocDir,
+        alloc_dir::{AllocDir, heritage::Heritage},
         identity::{Given, IdentityError, TaskTokens, WantedToken},
         mounts::{Access, Binding, Destination, TaskMounts},
         payload,
@@ -36,7 +36,11 @@ use crate::{
 
 /// The allocation directory.
 pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
-    let dir = AllocDir::new(&context.paths, alloc.id, context.privileges);
+    let heritage = alloc.predecessor().map(|previous| {
+        let tasks = alloc.group().map(|group| &group.tasks).into_iter().flatten();
+        Heritage { previous, tasks: tasks.map(|task| task.name.clone()).collect() }
+    });
+    let dir = AllocDir::new(&context.paths, alloc.id, context.privileges).inheriting(heritage);
     let alloc = Arc::clone(alloc);
     blocking(move || {
         let result = match verb {

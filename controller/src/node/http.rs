@@ -27,6 +27,7 @@ use axum::{
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
+use herdlet_api_types::AllocId;
 use herdlet_rpc::{
     codec::{self, Value},
     error::{CallError, ErrorKind, Refusal, ServerError},
@@ -41,6 +42,7 @@ use super::{
     acl::{Capability, Denied},
     asking::{Answer, Servers},
     serve::NodeService,
+    snapshot::Snapshots,
 };
 use crate::http::Shared;
 
@@ -61,6 +63,8 @@ pub struct NodeApi {
     pub service: Arc<NodeService>,
     /// The cluster.
     pub servers: Arc<dyn Servers>,
+    /// Disks, for other nodes.
+    pub snapshots: Snapshots,
     /// How the node stands with it, asked anew for each answer.
     pub standing: Box<dyn Fn() -> Standing + Send + Sync>,
 }
@@ -163,6 +167,9 @@ impl NodeApi {
                 let task = asked.parameter("task").unwrap_or_default();
                 self.service.allows_exec(id, task, &asked.token).await?;
             }
+            (true, ["client", "allocation", id, "snapshot"]) => {
+                return self.snapshot(id, &asked).await.map(Passed::Answer);
+            }
             (true, ["agent", "monitor"]) => self.service.allows_agent(&asked.token).await?,
             (true, ["metrics"]) => {}
             (true, ["agent", "self"]) => {
@@ -193,6 +200,16 @@ impl NodeApi {
             return Err(Refused(404, format!("Unknown allocation {id:?}")));
         }
         Ok(self.service.allows(id, &asked.token, one_of).await?)
+    }
+
+    /// For the node on which another allocation takes the place of this one, and for whoever may read all of its files.
+    async fn snapshot(&self, id: &str, asked: &Asked) -> Result<Response, Refused> {
+        if !self.snapshots.is_token(id, &asked.token) {
+            self.here(id, asked, &[Capability::ReadFs]).await?;
+        }
+        let alloc = id.parse().ok().and_then(|id| self.shared.model.alloc(&AllocId(id)));
+        let alloc = alloc.ok_or_else(|| Refused(404, format!("Unknown allocation {id:?}")))?;
+        Ok(self.snapshots.answer(&alloc.spec).await)
     }
 
     async fn forward(&self, path: &str, request: Request, asked: Asked) -> Result<Response, Refused> {

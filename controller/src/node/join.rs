@@ -3,20 +3,28 @@
 //! In: an agent, and a session that has not begun. Out: the session lives beside the agent's loop, from the moment at which it is known
 //! what is here, to the agent's end. Tasks outlive both.
 
+use std::sync::Arc;
+
 use futures_util::FutureExt as _;
 use herdlet_nomad::{session::Session, wire::queries::IdentityRequest};
 use herdlet_rpc::{Service, connect::Dial};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{catalog, limit, placed::Reading, previous, runner};
+use super::{
+    catalog, limit,
+    placed::Reading,
+    previous::{self, mover::Mover},
+    runner,
+};
 use crate::{agent::Agent, desired::manifests::Drivers};
 
-/// Lives with servers from now on. Jobs may use `drivers`.
-pub fn join<S: Service, D: Dial>(agent: &mut Agent, session: Session<S, D>, drivers: Drivers) {
+/// Lives with servers from now on. Jobs may use `drivers`; disks of other nodes come by `mover`.
+pub fn join<S: Service, D: Dial>(agent: &mut Agent, session: Session<S, D>, drivers: Drivers, mover: Mover) {
     let (previous, asked) = mpsc::channel(previous::WAITING_MAX);
     let (inbox, model, paths) = (agent.inbox.clone(), agent.model.clone(), agent.context.paths.clone());
-    agent.watch(previous::follow(asked, session.queries(), inbox.clone()));
+    let moving = Some(Arc::new((mover, model.clone())));
+    agent.watch(previous::follow(asked, session.queries(), inbox.clone(), moving));
     agent.watch(limit::follow(session.contact(), model.clone(), inbox.clone(), paths.node()));
     let queries = session.queries();
     let sign = move |wanted: Vec<IdentityRequest>, create_index| {

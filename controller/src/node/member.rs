@@ -15,7 +15,10 @@ use herdlet_nomad::{
 use herdlet_plan::job::capacity::Room;
 use herdlet_rpc::pool::{Chance, Pool};
 use herdlet_runtime::off_thread;
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -26,14 +29,19 @@ use super::{
     join::join,
     leave,
     moving::{self, Moved},
+    previous::mover::{self, Mover},
     serve::{self, NodeService},
     servers,
+    snapshot::Snapshots,
 };
 use crate::{
     agent::Agent,
     config::{AclRules, Cluster, Config, DrainOnShutdown},
     desired::manifests::Drivers,
-    drivers::catalog::{ConsulConfig, ConsulReader},
+    drivers::{
+        artifact::unpack::Unpacker,
+        catalog::{ConsulConfig, ConsulReader},
+    },
     http::Shared,
     publish::ReadModel,
     telemetry::NodeContact,
@@ -82,6 +90,16 @@ impl Member {
         let Moved { identity, .. } = &moved;
         let network = servers::network(&cluster, &region).context("read the certificates for servers")?;
         let found = describe::drivers(&agent.context.drivers, &cluster).await;
+        let mover = Mover {
+            paths: agent.context.paths.clone(),
+            node: identity.id.clone(),
+            region: region.clone(),
+            tls: cluster.tls.clone(),
+            unpacker: Unpacker::default(),
+            turns: Semaphore::new(mover::AT_ONCE),
+        };
+        let snapshots =
+            Snapshots::new(agent.context.paths.clone(), identity.secret.clone(), shared.closing.clone());
         let describer = Describer::start(config, &cluster, found, Some(&*consul)).await?;
         let asked: Arc<Late> = Arc::default();
         let service = Arc::new(NodeService::new(serve::Parts {
@@ -108,6 +126,7 @@ impl Member {
             shared: Arc::clone(shared),
             service,
             servers: asked,
+            snapshots,
             standing: Box::new({
                 let contact = contact.clone();
                 move || standing(&contact.borrow())
@@ -142,7 +161,7 @@ impl Member {
                 describer.follow(Some(&*consul), &registry, CancellationToken::new()).await;
             }
         });
-        join(agent, session, drivers);
+        join(agent, session, drivers, mover);
         Ok(joined)
     }
 }

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use herdlet_api_types::{
     AllocId, DeploymentId, Duration, JobKey, UnixNanos,
-    alloc::{AllocDeployment, Allocation, AssignedPort, Desired, ServerSide},
+    alloc::{AllocDeployment, Allocation, AssignedPort, Desired, Heritage, ServerSide},
     job::{Child, HealthCheck, Job, Migrate, Origin},
     manifest::defaults::DEFAULT_NAMESPACE,
     parse_duration,
@@ -135,6 +135,8 @@ impl<'r> Reader<'r> {
         let group = alloc.job.group(&alloc.task_group);
         let canary = alloc.deployment_status.as_ref().is_some_and(|status| status.canary);
         let deployment = uuid("DeploymentID", &alloc.deployment_id)?;
+        let preempted = alloc.preempted_allocations.iter().map(|id| uuid("PreemptedAllocations", id));
+        let preempted: Vec<Option<Uuid>> = preempted.collect::<Result<_, String>>()?;
         let server = ServerSide {
             modify_index: alloc.alloc_modify_index,
             create_index: alloc.create_index,
@@ -143,6 +145,8 @@ impl<'r> Reader<'r> {
             refused,
             migrate: group.and_then(migrate),
             stop_on_client_after: group.and_then(stop_on_client_after),
+            heritage: group.map(heritage).unwrap_or_default(),
+            preempted: preempted.into_iter().flatten().map(AllocId).collect(),
         };
         Ok(Allocation {
             id,
@@ -367,6 +371,19 @@ fn migrate(group: &Value) -> Option<Migrate> {
         min_healthy_time: duration("MinHealthyTime"),
         healthy_deadline: duration("HealthyDeadline"),
     })
+}
+
+/// What is taken over of a disk. One that may come from another node may also stay on its own.
+fn heritage(group: &Value) -> Heritage {
+    let is = |name: &str| {
+        let disk = group.get("EphemeralDisk");
+        matches!(disk.and_then(|disk| disk.get(name)), Some(Value::Bool(true)))
+    };
+    match (is("Migrate"), is("Sticky")) {
+        (true, _) => Heritage::AnyNode,
+        (false, true) => Heritage::SameNode,
+        (false, false) => Heritage::None,
+    }
 }
 
 /// From 1.8 on it stands in `disconnect`.

@@ -5,7 +5,11 @@
 
 use std::sync::Arc;
 
-use herdlet_api_types::{AllocId, alloc::Allocation, view::AllocView};
+use herdlet_api_types::{
+    AllocId,
+    alloc::{Allocation, Heritage},
+    view::AllocView,
+};
 use herdlet_nomad::{
     seam::{Changed, Desired, Factory, Runner},
     session::Reports,
@@ -21,6 +25,7 @@ use tokio::{
 use super::{
     identities,
     placed::{Reader, Reading},
+    previous::Awaited,
     report, tokens,
 };
 use crate::{
@@ -41,7 +46,7 @@ pub struct Parts {
     /// How jobs are read.
     pub reading: Reading,
     /// Takes allocations of other nodes whose end is waited for.
-    pub previous: mpsc::Sender<AllocId>,
+    pub previous: mpsc::Sender<Awaited>,
     /// Counts how often servers may have taken the node for dead.
     pub losses: watch::Sender<u64>,
 }
@@ -117,45 +122,51 @@ impl Runner for AgentRunner {
 impl AgentRunner {
     /// Before anything that may want them is begun.
     async fn keep_tokens(&self, changed: &[Changed]) {
-        let signed = |changed: &Changed| {
-            let signed = &changed.alloc.signed_identities;
-            (!signed.is_empty()).then(|| Some((parse(&changed.alloc.id)?, signed.clone())))?
+        let given = |changed: &Changed| {
+            let (signed, disk) = (&changed.alloc.signed_identities, &changed.migrate_token);
+            let is_given = !signed.is_empty() || disk.is_some();
+            is_given.then(|| Some((parse(&changed.alloc.id)?, signed.clone(), disk.clone())))?
         };
-        let signed: Vec<_> = changed.iter().filter_map(signed).collect();
-        let Some(paths) = self.parts.paths.clone().filter(|_| !signed.is_empty()) else { return };
-        let kept =
-            off_thread(move || signed.iter().try_for_each(|(id, signed)| tokens::keep(&paths, *id, signed)))
-                .await;
-        if let Ok(Err(error)) = kept {
-            tracing::error!(%error, "failed to keep tokens that servers have signed; tasks go without");
+        let given: Vec<_> = changed.iter().filter_map(given).collect();
+        let Some(paths) = self.parts.paths.clone().filter(|_| !given.is_empty()) else { return };
+        let kept = off_thread(move || {
+            given.iter().try_for_each(|(id, signed, disk)| {
+                if !signed.is_empty() {
+                    tokens::keep(&paths, *id, signed)?;
+                }
+                disk.iter().try_for_each(|token| tokens::keep_for_disk(&paths, *id, token))
+            })
+        });
+        if let Ok(Err(error)) = kept.await {
+            tracing::error!(%error, "failed to keep tokens that servers have given; what wants them goes without");
         }
     }
 
-    /// Adds what is to happen for an allocation. The answer is one on another node whose end is to be waited for.
+    /// Adds what is to happen for an allocation. The answer is those that are not here and whose ends are to be waited for.
     fn place(
         &self,
         reader: &mut Reader<'_>,
         alloc: &wire::Allocation,
         events: &mut Vec<DesiredChange>,
-    ) -> Option<AllocId> {
+    ) -> Vec<Awaited> {
         let known = parse(&alloc.id).and_then(|id| self.parts.model.alloc(&id));
         if known.is_none() && alloc.client_status.is_terminal() {
-            return None;
+            return Vec::new();
         }
         let mut spec = match reader.allocation(alloc) {
             Ok(spec) => spec,
             Err(why) if known.is_none() => {
                 tracing::warn!(alloc = %alloc.id, why, "an allocation can't be run");
                 self.reports.report(report::of_failed(alloc, &why, agent::now().wall));
-                return None;
+                return Vec::new();
             }
             Err(why) => {
                 tracing::warn!(alloc = %alloc.id, why, "a newer copy of an allocation can't be used; it goes on as it is");
-                return None;
+                return Vec::new();
             }
         };
         self.share_job(&mut spec);
-        let (id, previous) = (spec.id, spec.previous);
+        let (id, awaited) = (spec.id, elsewhere(&spec, &self.parts.model));
         let is_unknown = alloc.client_status == ClientStatus::Unknown;
         events.push(DesiredChange::Alloc(Box::new(spec)));
         match known {
@@ -163,9 +174,9 @@ impl AgentRunner {
                 events.push(DesiredChange::AllocReconnected(id));
             }
             Some(_) => {}
-            None => return previous.filter(|previous| self.parts.model.alloc(previous).is_none()),
+            None => return awaited,
         }
-        None
+        Vec::new()
     }
 
     /// One that is new has failed; one that is here goes on.
@@ -191,20 +202,27 @@ impl AgentRunner {
     }
 }
 
-/// Allocations on other nodes whose end is waited for by what was never begun.
-fn still_awaited(model: &ReadModel) -> Vec<AllocId> {
-    let awaited = |view: Arc<AllocView>| {
+/// Allocations that are not here and whose ends are waited for by what was never begun.
+fn still_awaited(model: &ReadModel) -> Vec<Awaited> {
+    let unbegun = |view: &Arc<AllocView>| {
         let has_begun = view.tasks.iter().any(|task| task.attempt > 0);
-        let waits = view.spec.server.is_some() && !view.status.is_terminal() && !has_begun;
-        view.spec.previous.filter(|previous| waits && model.alloc(previous).is_none())
+        !view.status.is_terminal() && !has_begun
     };
-    model.allocs().into_iter().filter_map(awaited).collect()
+    model.allocs().iter().filter(|view| unbegun(view)).flat_map(|view| elsewhere(&view.spec, model)).collect()
 }
 
-async fn tell(to: mpsc::Sender<AllocId>, ids: Vec<AllocId>) {
-    for id in ids {
+/// What of an allocation's predecessors is not here.
+fn elsewhere(spec: &Allocation, model: &ReadModel) -> Vec<Awaited> {
+    let moves = spec.server.as_ref().is_some_and(|server| server.heritage == Heritage::AnyNode);
+    let heir = |id| (moves && spec.previous == Some(id)).then_some(spec.id);
+    let absent = spec.awaited().filter(|id| model.alloc(id).is_none());
+    absent.map(|id| Awaited { id, heir: heir(id) }).collect()
+}
+
+async fn tell(to: mpsc::Sender<Awaited>, awaited: Vec<Awaited>) {
+    for one in awaited {
         // Nobody takes them any more: the agent ends.
-        let _ = to.send(id).await;
+        let _ = to.send(one).await;
     }
 }
 

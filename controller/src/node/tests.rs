@@ -1,6 +1,12 @@
 //! A whole agent as a node of stand-in servers, in one process: what servers want is what runs, and what runs is what they know.
 
-use std::{future::Future, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs,
+    future::Future,
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use futures_util::FutureExt as _;
 use herdlet_api_types::InstanceId;
@@ -8,7 +14,7 @@ use herdlet_nomad::{
     identity::Identity,
     session::{Options, Session},
     wire::{
-        self, AllocId, ClientStatus, Node, NodeId, queries,
+        self, AllocId, ClientStatus, Node, NodeId, Secret, queries,
         resources::{NodeResources, ReservedResources},
     },
 };
@@ -19,9 +25,14 @@ use herdlet_rpc::{
     serve::Unserved,
 };
 use serde_json::{Value as Json, json};
-use tokio::sync::watch;
+use tokio::{net::TcpListener, sync::watch};
+use tokio_util::sync::CancellationToken;
 
-use super::join::join;
+use super::{
+    join::join,
+    previous,
+    snapshot::{Snapshots, tests::migrate_token},
+};
 use crate::{
     agent::{self, Agent},
     desired::manifests::Drivers,
@@ -29,11 +40,31 @@ use crate::{
     executor::pressure,
     instance::{self, Availability, Instance},
     paths::Paths,
+    publish::ReadModel,
     state_db::{StateDb, StateDir},
 };
 
 /// An agent with the driver mock in this directory, as a node of the cluster.
 async fn start(cluster: &Cluster, path: &Path) -> (Agent, NodeId) {
+    let http = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    start_at(cluster, path, http.local_addr().unwrap().to_string()).await
+}
+
+/// An agent whose disks other nodes can have.
+async fn start_giving(cluster: &Cluster, path: &Path) -> (Agent, NodeId, Identity) {
+    let identity = Identity::load_or_create(&path.join("node"), None).unwrap();
+    let paths = Paths { runtime: path.join("run"), state: path.to_owned() };
+    let snapshots = Snapshots::new(paths, identity.secret.clone(), CancellationToken::new());
+    let model: Arc<OnceLock<Arc<ReadModel>>> = Arc::default();
+    let shown = Arc::clone(&model);
+    let known = move |id| shown.get()?.alloc(&id).map(|view| Arc::clone(&view.spec));
+    let address = previous::tests::serve(Arc::new(snapshots), known).await;
+    let (agent, node) = start_at(cluster, path, address).await;
+    assert!(model.set(Arc::clone(&agent.model)).is_ok());
+    (agent, node, identity)
+}
+
+async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, NodeId) {
     let dir = StateDir::claim(path).unwrap();
     let paths = Paths { runtime: path.join("run"), state: path.to_owned() };
     let instance = Instance::open(instance::Options {
@@ -68,6 +99,7 @@ async fn start(cluster: &Cluster, path: &Path) -> (Agent, NodeId) {
     let described = Node {
         datacenter: "dc1".to_owned(),
         name: "node".to_owned(),
+        http_addr,
         attributes: [("nomad.version".to_owned(), "1.6.5".to_owned())].into(),
         node_resources: Some(NodeResources::default()),
         reserved_resources: Some(ReservedResources::default()),
@@ -75,7 +107,8 @@ async fn start(cluster: &Cluster, path: &Path) -> (Agent, NodeId) {
     };
     let (_, node) = watch::channel(Arc::new(described));
     let session = Session::new(Arc::new(pool), identity, node, Options::default());
-    join(&mut agent, session, Drivers::built_in());
+    let mover = previous::tests::mover(&paths, id.as_str());
+    join(&mut agent, session, Drivers::built_in(), mover);
     (agent, id)
 }
 
@@ -296,4 +329,132 @@ async fn an_agent_whose_node_leaves_ends_what_servers_have_placed() {
     within(ended()).await;
     assert!(agent.model.alloc(&id).unwrap().status.is_terminal());
     agent.stop().await;
+}
+
+/// A service whose disk goes along.
+fn keeping(id: &str, disk: Json) -> wire::Job {
+    let task = json!({ "Name": "main", "Driver": "mock", "Config": { "run_for": "1h" } });
+    let group = json!({ "Name": "group", "Tasks": [task], "EphemeralDisk": disk });
+    wire::Job::new(value(&json!({ "ID": id, "Type": "service", "TaskGroups": [group] })))
+}
+
+/// Writes to both parts of an allocation's disk.
+fn fill(path: &Path, alloc: &AllocId) {
+    let top = path.join("alloc").join(alloc.to_string());
+    fs::write(top.join("alloc/data/shared"), "shared").unwrap();
+    fs::write(top.join("main/local/own"), "own").unwrap();
+}
+
+/// What of that an allocation has.
+fn filled(path: &Path, alloc: &AllocId) -> [bool; 2] {
+    let top = path.join("alloc").join(alloc.to_string());
+    [("alloc/data/shared", "shared"), ("main/local/own", "own")]
+        .map(|(name, text)| fs::read_to_string(top.join(name)).is_ok_and(|read| read == text))
+}
+
+/// Another one takes the place of an allocation.
+fn replace(
+    cluster: &Cluster,
+    node: &NodeId,
+    job: &wire::Job,
+    previous: &AllocId,
+    token: Option<Secret>,
+) -> AllocId {
+    cluster.write(|state| {
+        let next = state.place(node, job, "group");
+        state.change(&next, |alloc| alloc.previous_allocation = previous.to_string());
+        state.migrate_tokens.extend(token.map(|token| (next.clone(), token)));
+        next
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sticky_disk_goes_along_on_the_same_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(Settings::default());
+    let (agent, node) = start(&cluster, dir.path()).await;
+    ready(&cluster, &node).await;
+    for (id, disk, keeps) in [
+        ("sticky", json!({ "Sticky": true }), true),
+        ("migrates", json!({ "Migrate": true }), true),
+        ("plain", json!({ "SizeMB": 10 }), false),
+    ] {
+        let job = keeping(id, disk);
+        let first = place(&cluster, &node, &job);
+        reaches(&cluster, &first, ClientStatus::Running).await;
+        fill(dir.path(), &first);
+        let next = replace(&cluster, &node, &job, &first, None);
+        cluster.stop(&first);
+        reaches(&cluster, &next, ClientStatus::Running).await;
+        assert_eq!(cluster.client_status(&first), ClientStatus::Complete, "it ended before");
+        assert_eq!(
+            (filled(dir.path(), &next), filled(dir.path(), &first)),
+            ([keeps; 2], [!keeps; 2]),
+            "{id}"
+        );
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_migrates_to_another_node_where_the_token_is_right_and_begins_empty_elsewhere() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let cluster = Cluster::start(Settings::default());
+    let (old, old_node, identity) = start_giving(&cluster, there.path()).await;
+    let (new, new_node) = start(&cluster, here.path()).await;
+    ready(&cluster, &old_node).await;
+    ready(&cluster, &new_node).await;
+    let secret = identity.secret.reveal();
+    for (id, is_right, migrates) in [("right", true, true), ("wrong", false, true), ("sticky", true, false)] {
+        let job = keeping(id, json!({ "Sticky": true, "Migrate": migrates }));
+        let first = place(&cluster, &old_node, &job);
+        reaches(&cluster, &first, ClientStatus::Running).await;
+        fill(there.path(), &first);
+        let token = migrate_token(if is_right { secret } else { "another" }, first.as_str());
+        let next = replace(&cluster, &new_node, &job, &first, Some(token));
+        cluster.stop(&first);
+        reaches(&cluster, &next, ClientStatus::Running).await;
+        assert_eq!(cluster.client_status(&first), ClientStatus::Complete, "it ended before");
+        assert_eq!(filled(here.path(), &next), [is_right && migrates; 2], "{id}");
+        assert_eq!(
+            filled(there.path(), &first),
+            [true; 2],
+            "{id}: the old node keeps it until it is collected"
+        );
+    }
+    let left = fs::read_dir(here.path().join("alloc")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left.into_iter().all(|name| !name.as_encoded_bytes().starts_with(b".")));
+    old.stop().await;
+    new.stop().await;
+}
+
+/// The agent is stopped while it waits for the end of one on another node: the next one waits on, and has its token still.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_a_disk_outlives_the_agent() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let cluster = Cluster::start(Settings::default());
+    let (old, old_node, identity) = start_giving(&cluster, there.path()).await;
+    let (new, new_node) = start(&cluster, here.path()).await;
+    ready(&cluster, &old_node).await;
+    ready(&cluster, &new_node).await;
+    let job = keeping("web", json!({ "Migrate": true }));
+    let first = place(&cluster, &old_node, &job);
+    reaches(&cluster, &first, ClientStatus::Running).await;
+    fill(there.path(), &first);
+    let token = migrate_token(identity.secret.reveal(), first.as_str());
+    let next = replace(&cluster, &new_node, &job, &first, Some(token));
+    let id = super::runner::parse(&next).unwrap();
+    let known = async {
+        while new.model.alloc(&id).is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(known).await;
+    new.stop().await;
+    let (new, _) = start(&cluster, here.path()).await;
+    cluster.stop(&first);
+    reaches(&cluster, &next, ClientStatus::Running).await;
+    assert_eq!(filled(here.path(), &next), [true; 2]);
+    old.stop().await;
+    new.stop().await;
 }

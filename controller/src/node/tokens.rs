@@ -37,11 +37,36 @@ pub fn of_task(paths: &Paths, id: AllocId, task: &str) -> io::Result<Option<Toke
     Ok(signed.remove(task).map(Token::given))
 }
 
+/// Keeps what proves to another node that the disk of the allocation before this one may be had.
+///
+/// # Errors
+/// When it can't be written.
+pub fn keep_for_disk(paths: &Paths, id: AllocId, token: &Secret) -> io::Result<()> {
+    let path = paths.disk_token(&id);
+    for dir in [Some(&*paths.node()), path.parent()].into_iter().flatten() {
+        durable::make_dir(dir)?;
+    }
+    durable::write(&path, token.reveal().as_bytes())
+}
+
+/// The same; empty where there is none.
+///
+/// # Errors
+/// When it can't be read.
+pub fn of_disk(paths: &Paths, id: AllocId) -> io::Result<Secret> {
+    match fs::read_to_string(paths.disk_token(&id)) {
+        Ok(token) => Ok(token.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Secret::default()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Forgets those of an allocation.
 ///
 /// # Errors
 /// When they can't be removed.
 pub fn forget(paths: &Paths, id: AllocId) -> io::Result<()> {
+    durable::remove(&paths.disk_token(&id))?;
     durable::remove(&paths.server_tokens(&id))
 }
 
@@ -64,7 +89,9 @@ mod tests {
         let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let file = paths.server_tokens(&id);
         assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
+        keep_for_disk(&paths, id, &Secret::from("disk")).unwrap();
+        assert_eq!((of_disk(&paths, id).unwrap().reveal(), mode(&paths.disk_token(&id))), ("disk", 0o600));
         forget(&paths, id).unwrap();
-        assert_eq!(of("main"), None);
+        assert_eq!((of("main"), of_disk(&paths, id).unwrap().is_empty()), (None, true));
     }
 }

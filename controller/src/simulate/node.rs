@@ -183,7 +183,7 @@ pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
         calls: pool.successes(),
     });
     let (previous, asked) = mpsc::channel(previous::WAITING_MAX);
-    let follower = tokio::spawn(previous::follow(asked, session.queries(), inbox.clone()));
+    let follower = tokio::spawn(previous::follow(asked, session.queries(), inbox.clone(), None));
     let parts = runner::Parts { inbox, model, paths: None, reading: Reading::Pretended, previous, losses };
     tokio::join!(session.run(parts, ground.cancel.clone()), async {
         if number == 0 {

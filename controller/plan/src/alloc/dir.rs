@@ -12,8 +12,12 @@ use crate::{
     state::{PartState, Run, TaskState},
 };
 
-/// Makes it; once somebody has deleted it, only when those who used it have ended.
+/// Makes it; once somebody has deleted it, only when those who used it have ended. With it comes what is taken over of the disk of the
+/// allocation before it, so it waits for that one's end; its tasks say so.
 pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
+    if pass.spec.predecessor().is_some() && pass.ctx.awaits(pass.spec).is_some() {
+        return false;
+    }
     let ending = |task: &TaskState| task.doom.is_some() && task.run != Run::Dead;
     if *pass.state.parts.get(Part::Dir) != PartState::Up && pass.state.durable.tasks.iter().any(ending) {
         return false;
@@ -21,10 +25,15 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
     pass.want_up(Part::Dir, Trust::LookFirst, OPERATION_TIMEOUT)
 }
 
-/// Removes it with all that is mounted below, once nothing of the allocation is left that could use it.
+/// Removes it with all that is mounted below, once nothing of the allocation is left that could use it, and nobody is to take over what
+/// is in it.
 pub fn down(pass: &mut Pass<'_>, above_gone: bool) -> bool {
     match pass.spec.desired {
         Desired::Run | Desired::Stop if !pass.state.durable.collected => true,
+        Desired::Run | Desired::Stop | Desired::Gone if pass.ctx.heirs.contains_key(&pass.spec.id) => {
+            pass.wait(Waiting::Part(Part::Dir));
+            false
+        }
         Desired::Run | Desired::Stop | Desired::Gone => {
             above_gone && nothing_under_way(pass) && pass.want_down(Part::Dir, Verb::Down, OPERATION_TIMEOUT)
         }

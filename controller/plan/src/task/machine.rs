@@ -431,9 +431,7 @@ impl Me<'_> {
         if may_be_elsewhere && !pass.ctx.settings.starts_offline(&pass.spec.job) {
             return Some(Waiting::Contact(self.index));
         }
-        let previous =
-            pass.spec.previous.filter(|previous| pass.ctx.successors.get(previous) == Some(&pass.spec.id));
-        previous.map(|previous| Waiting::Previous(self.index, previous))
+        pass.ctx.awaits(pass.spec).map(|awaited| Waiting::Previous(self.index, awaited))
     }
 
     fn unmet_dependency(self, pass: &Pass<'_>) -> Option<std_alloc::string::String> {

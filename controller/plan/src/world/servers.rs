@@ -13,7 +13,8 @@ use herdlet_api_types::{
 
 use crate::{
     alloc::apply::{judge_anew, serve_anew},
-    op::Key,
+    op::{Key, Part},
+    state::PartState,
     time::Now,
     world::{
         World,
@@ -49,12 +50,16 @@ impl World {
         self.allocs.insert(AllocEntry::new(Arc::new(spec), now));
     }
 
-    /// What an allocation takes the place of has to end before. Where it is not here, whoever asks servers tells of its end.
+    /// What an allocation takes the place of, or what made room for it, has to end before. Of what is not here, whoever asks servers tells.
     fn wait_for_previous_of(&mut self, spec: &Allocation) {
-        let Some(previous) = spec.previous.filter(|_| spec.server.is_some()) else { return };
-        let is_elsewhere = self.allocs.get(previous).is_none();
-        if is_elsewhere || !self.allocs.has_ended(previous) {
-            self.ctx.successors.insert(previous, spec.id);
+        for id in spec.awaited() {
+            if self.allocs.get(id).is_none() || !self.allocs.has_ended(id) {
+                self.ctx.awaited.entry(id).or_default().insert(spec.id);
+            }
+        }
+        // One that is collected already keeps nothing.
+        if let Some(previous) = spec.predecessor().filter(|id| self.allocs.get(*id).is_some()) {
+            self.ctx.heirs.insert(previous, spec.id);
         }
     }
 
@@ -72,10 +77,31 @@ impl World {
         }
     }
 
-    /// The allocation has ended: what takes its place may begin.
+    /// The allocation has ended: what waited for that may begin.
     pub(super) fn follow(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
-        if let Some(next) = self.ctx.successors.remove(&id) {
-            dirty.insert(Key::Alloc(next));
+        let waiting = self.ctx.awaited.remove(&id).unwrap_or_default();
+        dirty.extend(waiting.into_iter().map(Key::Alloc));
+    }
+
+    /// An allocation whose directory is there has taken over what there was to take, and one that has ended takes nothing: the directory of
+    /// the one before it may go.
+    pub(super) fn settle_heritage(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
+        if self.ctx.heirs.is_empty() {
+            return;
+        }
+        let Some(entry) = self.allocs.get(id) else { return };
+        if *entry.state.parts.get(Part::Dir) == PartState::Up || self.allocs.has_ended(id) {
+            let spec = Arc::clone(&entry.spec);
+            self.disinherit(&spec, dirty);
+        }
+    }
+
+    /// It takes over nothing any more.
+    pub(super) fn disinherit(&mut self, spec: &Allocation, dirty: &mut BTreeSet<Key>) {
+        let Some(previous) = spec.previous else { return };
+        if self.ctx.heirs.get(&previous) == Some(&spec.id) {
+            self.ctx.heirs.remove(&previous);
+            dirty.insert(Key::Alloc(previous));
         }
     }
 

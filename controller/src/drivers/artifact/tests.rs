@@ -33,6 +33,13 @@ const LIMITS: Limits = Limits {
     entries_max: 50,
 };
 
+/// This very test program, as the one that unpacks.
+pub(crate) fn unpacker() -> Unpacker {
+    let this_test = ["--exact", "drivers::artifact::tests::the_process_that_unpacks", "--nocapture"];
+    let command = std::iter::once(std::env::current_exe().unwrap().into());
+    Unpacker { command: command.chain(this_test.map(OsString::from)).collect(), env: Vec::new() }
+}
+
 impl Ground {
     fn new() -> Self {
         Self::with(LIMITS)
@@ -43,11 +50,7 @@ impl Ground {
         for dir in ["task/local", "task/secrets", "task/private", "alloc/data"] {
             fs::create_dir_all(temp.path().join(dir)).unwrap();
         }
-        let this_test = ["--exact", "drivers::artifact::tests::the_process_that_unpacks", "--nocapture"];
-        let command = std::iter::once(std::env::current_exe().unwrap().into());
-        let unpacker =
-            Unpacker { command: command.chain(this_test.map(OsString::from)).collect(), env: Vec::new() };
-        Self { temp, fetcher: Arc::new(Fetcher::with(limits, unpacker)) }
+        Self { temp, fetcher: Arc::new(Fetcher::with(limits, unpacker())) }
     }
 
     fn dirs(&self) -> Dirs {

@@ -51,6 +51,9 @@ pub struct Order {
     pub user: Option<(u32, u32, Vec<u32>)>,
     /// How long it may take, in whole seconds.
     pub seconds_max: u64,
+    /// What is unpacked belongs to whom the archive says, where we are root: it comes from one of our kind.
+    #[serde(default)]
+    pub keep_owners: bool,
 }
 
 /// The program that unpacks: this one, unless a test says otherwise.
@@ -186,10 +189,11 @@ fn carry_out(order: &str) -> Result<(), String> {
         user: order.user.as_ref().map(|(uid, gid, groups)| (*uid, *gid, groups.as_slice())),
         file_bytes_max: order.bytes_max,
         cpu_seconds: order.seconds_max,
+        gives_away: order.keep_owners,
     };
     let dir = sandbox::enter(&confinement).map_err(|error| error.to_string())?;
     let bounds = Bounds { bytes_max: order.bytes_max, entries_max: order.entries_max };
-    let mut tree = Tree::new(dir, order.folder, bounds);
+    let mut tree = Tree::new(dir, order.folder, bounds, order.keep_owners);
     read::unpack(archive, order.format, &order.name, bounds, &mut tree).map_err(|error| error.to_string())?;
     tree.finish().map_err(|error| error.to_string())
 }

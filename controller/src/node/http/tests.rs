@@ -6,12 +6,14 @@ use std::{
 };
 
 use futures_util::{FutureExt as _, future::BoxFuture};
+use herdlet_nomad::wire::Secret;
 use reqwest::Method;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
     http::tests::Ground,
+    node::snapshot::tests::{SECRET, migrate_token},
     node::{
         acl::{Mode, Resolver, Settings},
         asking::Question,
@@ -104,6 +106,7 @@ impl Node {
             shared: Arc::clone(&ground.shared),
             service,
             servers,
+            snapshots: Snapshots::new(ground.shared.reach().paths, SECRET.into(), CancellationToken::new()),
             standing: Box::new(Standing::default),
         };
         let url = ground.tcp(router(Arc::new(api)), None).await;
@@ -304,5 +307,28 @@ async fn nothing_is_told_to_tokens_that_may_not() {
     for path in ["restart", "signal"] {
         let path = format!("/v1/client/allocation/{alloc}/{path}");
         assert_eq!(node.ask(Method::PUT, &path, "", "{}").await.status().as_u16(), 403);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_is_given_to_who_has_its_migrate_token_or_may_read_files() {
+    for (has_acls, token, expected) in [
+        (true, migrate_token(SECRET, ""), 403),
+        (true, Secret::default(), 403),
+        (true, "boss".into(), 200),
+        (false, Secret::default(), 200),
+    ] {
+        let node = Node::new(has_acls).await;
+        let path = |id: &str| format!("/v1/client/allocation/{id}/snapshot");
+        let status = |path: String, token: Secret| {
+            let node = &node;
+            async move { node.ask(Method::GET, &path, token.reveal(), "").await.status().as_u16() }
+        };
+        assert_eq!(status(path(&node.alloc), token.clone()).await, expected, "{has_acls}");
+        let right = migrate_token(SECRET, &node.alloc);
+        assert_eq!(status(path(&node.alloc), right.clone()).await, 200, "{has_acls}");
+        let other = "00000000-0000-0000-0000-000000000009";
+        let of_other = migrate_token(SECRET, other);
+        assert_eq!(status(path(other), of_other).await, 404);
     }
 }

@@ -124,6 +124,29 @@ fn what_only_servers_look_at_refuses_nothing() {
 }
 
 #[test]
+fn what_it_waits_for_and_takes_over_is_as_servers_say() {
+    for (disk, expected) in [
+        (json!(null), Heritage::None),
+        (json!({ "SizeMB": 300 }), Heritage::None),
+        (json!({ "Sticky": true, "Migrate": false, "SizeMB": 300 }), Heritage::SameNode),
+        (json!({ "Sticky": false, "Migrate": true, "SizeMB": 300 }), Heritage::AnyNode),
+    ] {
+        let mut alloc = of_group(json!({ "Tasks": [task()], "EphemeralDisk": disk }));
+        let [previous, preempted] = [8, 9].map(|n| AllocId::from_hash([n; 16]));
+        alloc.previous_allocation = previous.to_string();
+        alloc.preempted_allocations = vec![preempted.to_string()];
+        let spec = read(&alloc);
+        assert_eq!(spec.awaited().collect::<Vec<_>>(), [previous, preempted]);
+        assert_eq!(spec.predecessor(), Some(previous).filter(|_| expected != Heritage::None));
+        let server = spec.server.unwrap();
+        assert_eq!((server.heritage, &server.refused), (expected, &None), "{disk}");
+        alloc.preempted_allocations = vec!["no id".to_owned()];
+        let why = Reader::new(&real()).allocation(&alloc).unwrap_err();
+        assert!(why.contains("PreemptedAllocations"), "{why}");
+    }
+}
+
+#[test]
 fn identities_are_taken_as_servers_write_them() {
     let with = |name: &str, more: serde_json::Value| {
         let mut task = task();

@@ -64,6 +64,8 @@ fn contact() -> Contact {
         eligibility: Eligibility::Unsaid,
         is_listed: false,
         disbelieved: None,
+        failures: 0,
+        losses: 0,
         wants_servers: 0,
     }
 }

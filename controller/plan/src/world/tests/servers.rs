@@ -1,13 +1,13 @@
 //! What a server wants of the allocations that it has placed here.
 
 use herdlet_api_types::{
-    alloc::{ClientStatus, ServerSide},
+    alloc::{ClientStatus, Heritage, ServerSide},
     job::{HealthCheck, Migrate},
     task::{TaskEventKind, TaskStatus},
 };
 
 use super::*;
-use crate::{state::TaskState, time::BootId};
+use crate::{action::FailureClass, state::TaskState, time::BootId};
 
 /// The allocation as a server has it after its change of this number.
 fn told(modify_index: u64, desired: Desired) -> Allocation {
@@ -20,6 +20,8 @@ fn told(modify_index: u64, desired: Desired) -> Allocation {
         refused: None,
         migrate: None,
         stop_on_client_after: None,
+        heritage: Heritage::None,
+        preempted: Vec::new(),
     };
     Allocation { desired, server: Some(server.into()), ..spec }
 }
@@ -214,6 +216,76 @@ fn the_end_of_one_on_another_node_is_told() {
     bench.see(Event::Desired(DesiredChange::EndedElsewhere(elsewhere)));
     bench.settle();
     assert_eq!(bench.status(), [TaskStatus::Running]);
+}
+
+#[test]
+fn what_made_room_ends_before_it_begins_here_or_elsewhere() {
+    let mut bench = Bench::new();
+    bench.tell(told(10, Desired::Run));
+    let (first, elsewhere, next) = (bench.id(), AllocId::from_hash([8; 16]), AllocId::from_hash([9; 16]));
+    let other = AllocId::from_hash([10; 16]);
+    let preempting = |id| {
+        let spec = with(told(11, Desired::Run), |server| server.preempted = vec![first, elsewhere]);
+        Allocation { id, ..spec }
+    };
+    bench.tell(preempting(next));
+    bench.tell(preempting(other));
+    let status = |bench: &Bench, id| bench.world.allocation(id).unwrap().1.durable.tasks[0].status();
+    bench.see(Event::Desired(DesiredChange::EndedElsewhere(elsewhere)));
+    bench.settle();
+    assert_eq!((status(&bench, next), status(&bench, other)), (TaskStatus::Pending, TaskStatus::Pending));
+    bench.tell(told(12, Desired::Stop));
+    assert_eq!((status(&bench, next), status(&bench, other)), (TaskStatus::Running, TaskStatus::Running));
+}
+
+fn of_dir(id: AllocId, verb: &Verb) -> impl Fn(&Action) -> bool {
+    move |action| action.op.target == Target::Alloc(id, Part::Dir) && action.verb == *verb
+}
+
+/// A disk is not taken from under those who write to it, and is not thrown away before it was taken.
+#[test]
+fn a_disk_is_taken_over_after_the_end_and_goes_only_then() {
+    let mut bench = Bench::new();
+    let mut asked = Vec::new();
+    let sticky = |spec| with(spec, |server| server.heritage = Heritage::SameNode);
+    bench.tell(sticky(told(10, Desired::Run)));
+    let (first, next) = (bench.id(), AllocId::from_hash([9; 16]));
+    let heir = Allocation { id: next, previous: Some(first), ..sticky(told(11, Desired::Run)) };
+    bench.see(Event::Desired(DesiredChange::Alloc(heir.into())));
+    asked.extend(bench.settle());
+    assert!(!asked.iter().any(of_dir(next, &Verb::Up)), "{asked:?}");
+    // Servers end it and forget it at once, and its heir's directory can't be made at first.
+    bench.see(Event::Desired(DesiredChange::AllocGone(first)));
+    let slow = |action: &Action| {
+        of_dir(next, &Verb::Up)(action)
+            .then(|| Outcome::Failed { class: FailureClass::Retry, why: "busy".into() })
+    };
+    let asked = bench.settle_but(slow);
+    assert!(asked.iter().any(of_dir(next, &Verb::Up)), "{asked:?}");
+    assert!(!asked.iter().any(of_dir(first, &Verb::Down)), "{asked:?}");
+    bench.now = at(100);
+    bench.dirty = bench.world.keys();
+    bench.plan();
+    let asked = bench.settle();
+    let at = |what: &dyn Fn(&Action) -> bool| asked.iter().position(what).unwrap();
+    assert!(at(&of_dir(next, &Verb::Up)) < at(&of_dir(first, &Verb::Down)), "{asked:?}");
+    assert!(bench.world.allocation(first).is_none());
+    assert_eq!(bench.status(), [TaskStatus::Running]);
+}
+
+#[test]
+fn whoever_never_takes_a_disk_over_keeps_it_from_nobody() {
+    let mut bench = Bench::new();
+    let sticky = |spec| with(spec, |server| server.heritage = Heritage::SameNode);
+    bench.tell(sticky(told(10, Desired::Run)));
+    let (first, next) = (bench.id(), AllocId::from_hash([9; 16]));
+    let heir =
+        |index, desired| Allocation { id: next, previous: Some(first), ..sticky(told(index, desired)) };
+    bench.tell(heir(11, Desired::Run));
+    bench.tell(heir(12, Desired::Stop));
+    bench.see(Event::Desired(DesiredChange::AllocGone(first)));
+    bench.settle();
+    assert!(bench.world.allocation(first).is_none());
 }
 
 #[test]

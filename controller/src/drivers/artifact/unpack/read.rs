@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     super::format::{Codec, Format},
-    tree::{Bounds, Tree, TreeError},
+    tree::{About, Bounds, Tree, TreeError},
 };
 
 /// Memory that a decompressor may take: `xz -9` takes 64 MiB, `zstd --ultra` 128 MiB.
@@ -47,7 +47,9 @@ pub(super) fn unpack(
             tar(reader, bounds, tree)
         }
         Format::Zip => zip(archive, bounds, tree),
-        Format::One(codec) => tree.file(Path::new(name), 0o644, &mut decoder(archive, codec)?, bounds),
+        Format::One(codec) => {
+            tree.file(Path::new(name), About::of(0o644), &mut decoder(archive, codec)?, bounds)
+        }
     }
 }
 
@@ -74,17 +76,18 @@ fn tar(reader: impl Read, bounds: Bounds, tree: &mut Tree) -> Result<(), TreeErr
             continue;
         }
         let path = entry.path()?.into_owned();
-        let mode = entry.header().mode()?;
+        let header = entry.header();
+        let about = About { mode: header.mode()?, owner: owner(header) };
         let target = || -> Result<PathBuf, TreeError> {
             let missing = || io::Error::new(io::ErrorKind::InvalidData, "a link says nothing");
             Ok(entry.link_name()?.ok_or_else(missing)?.into_owned())
         };
         if kind.is_dir() {
-            tree.directory(&path, mode, bounds)?;
+            tree.directory(&path, about, bounds)?;
         } else if kind.is_file() || kind.is_contiguous() || kind.is_gnu_sparse() {
-            tree.file(&path, mode, &mut entry, bounds)?;
+            tree.file(&path, about, &mut entry, bounds)?;
         } else if kind.is_symlink() {
-            tree.symlink(&path, &target()?, bounds)?;
+            tree.symlink(&path, &target()?, about.owner, bounds)?;
         } else if kind.is_hard_link() {
             tree.hard_link(&path, &target()?, bounds)?;
         } else {
@@ -99,6 +102,12 @@ fn tar(reader: impl Read, bounds: Bounds, tree: &mut Tree) -> Result<(), TreeErr
     Ok(())
 }
 
+/// Whose it is to be; none where the archive doesn't say.
+fn owner(header: &tar::Header) -> Option<(u32, u32)> {
+    let id = |id: io::Result<u64>| u32::try_from(id.ok()?).ok().filter(|id| *id != u32::MAX);
+    Some((id(header.uid())?, id(header.gid())?))
+}
+
 fn zip(archive: File, bounds: Bounds, tree: &mut Tree) -> Result<(), TreeError> {
     let mut archive = zip::ZipArchive::new(BufReader::new(archive)).map_err(io::Error::from)?;
     for index in 0..archive.len() {
@@ -107,13 +116,13 @@ fn zip(archive: File, bounds: Bounds, tree: &mut Tree) -> Result<(), TreeError> 
         let kind = file.unix_mode().map(|mode| mode & 0o170_000).unwrap_or_default();
         let mode = file.unix_mode().map(|mode| mode & 0o777).filter(|mode| *mode != 0);
         if file.is_dir() {
-            tree.directory(&path, mode.unwrap_or(0o755), bounds)?;
+            tree.directory(&path, About::of(mode.unwrap_or(0o755)), bounds)?;
         } else if file.is_symlink() {
             let mut target = Vec::new();
             file.by_ref().take(LINK_BYTES_MAX).read_to_end(&mut target)?;
-            tree.symlink(&path, Path::new(OsStr::from_bytes(&target)), bounds)?;
+            tree.symlink(&path, Path::new(OsStr::from_bytes(&target)), None, bounds)?;
         } else if matches!(kind, 0 | 0o100_000) {
-            tree.file(&path, mode.unwrap_or(0o644), &mut file, bounds)?;
+            tree.file(&path, About::of(mode.unwrap_or(0o644)), &mut file, bounds)?;
         } else {
             return Err(TreeError::Kind { path, kind: "no file, directory or link" });
         }

@@ -28,6 +28,8 @@ pub(super) struct Confinement<'a> {
     pub(super) file_bytes_max: u64,
     /// Time of the processor.
     pub(super) cpu_seconds: u64,
+    /// It may give files to others, in its directory.
+    pub(super) gives_away: bool,
 }
 
 /// Why something could not be given up.
@@ -54,6 +56,10 @@ const MEMORY_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Open files: a path is walked by two.
 const FILES_MAX: u64 = 64;
+
+/// What it takes to make files for others, and to go on in directories that are theirs then.
+const GIVING: CapabilitySet =
+    CapabilitySet::CHOWN.union(CapabilitySet::FOWNER).union(CapabilitySet::DAC_OVERRIDE);
 
 /// Rights of the newest kernel known; older ones grant what they know.
 const RULES: ABI = ABI::V6;
@@ -105,8 +111,14 @@ pub(super) fn enter(confinement: &Confinement<'_>) -> Result<Dir, SandboxError> 
         rustix::thread::set_thread_uid(Uid::from_raw(uid)).map_err(system("set the user"))?;
     }
     let none = CapabilitySet::empty();
-    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    rustix::thread::set_capabilities(None, none).map_err(system("give up capabilities"))?;
+    let kept = if confinement.gives_away {
+        let known = rustix::thread::capabilities(None).map_err(system("read capabilities"))?;
+        known.permitted & GIVING
+    } else {
+        none
+    };
+    let kept = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
+    rustix::thread::set_capabilities(None, kept).map_err(system("give up capabilities"))?;
     Ok(dir)
 }
 
@@ -152,7 +164,8 @@ mod tests {
     fn look_around() {
         let is_root = rustix::process::geteuid().is_root();
         let user = is_root.then_some((65_534, 65_534, &[65_534][..]));
-        let dir = enter(&Confinement { user, file_bytes_max: 1 << 20, cpu_seconds: 10 }).unwrap();
+        let dir = enter(&Confinement { user, file_bytes_max: 1 << 20, cpu_seconds: 10, gives_away: false })
+            .unwrap();
         let here = dir.proc_path("".as_ref());
         fs::write("inside", "inside").unwrap();
         for path in ["/etc/passwd", "../beside", "/proc/self/environ", "/dev/null"] {

@@ -8,16 +8,17 @@
 use std::{
     ffi::OsString,
     io::Read,
+    os::fd::AsFd as _,
     path::{Component, Path, PathBuf},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{AtFlags, FileType, Mode, OFlags},
+    fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid},
     io::Errno,
 };
 
-use crate::drivers::safe_fs::{Crossing, Dir, FsError, Rights};
+use crate::drivers::safe_fs::{Crossing, Dir, FsError, Rights, set_rights};
 
 /// The directory and what may still be put in it.
 pub(super) struct Tree {
@@ -27,7 +28,25 @@ pub(super) struct Tree {
     bytes_left: u64,
     entries_left: u64,
     /// Set once all is in them: a directory need not be one that its owner may write to.
-    modes: Vec<(PathBuf, u32)>,
+    directories: Vec<(PathBuf, About)>,
+    /// What is unpacked belongs to whom the archive says.
+    keeps_owners: bool,
+}
+
+/// What an archive says of an entry.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct About {
+    /// Permission bits, and others.
+    pub(super) mode: u32,
+    /// User and group.
+    pub(super) owner: Option<(u32, u32)>,
+}
+
+impl About {
+    /// Nobody's in particular.
+    pub(super) fn of(mode: u32) -> Self {
+        Self { mode, owner: None }
+    }
 }
 
 /// Why an archive is refused.
@@ -101,21 +120,22 @@ const CHUNK_LEN: usize = 64 * 1024;
 
 impl Tree {
     /// Into this directory. Of what is unpacked only `folder` will be used.
-    pub(super) fn new(root: Dir, folder: PathBuf, bounds: Bounds) -> Self {
+    pub(super) fn new(root: Dir, folder: PathBuf, bounds: Bounds, keeps_owners: bool) -> Self {
         Self {
             root,
             folder,
             bytes_left: bounds.bytes_max,
             entries_left: bounds.entries_max,
-            modes: Vec::new(),
+            directories: Vec::new(),
+            keeps_owners: keeps_owners && rustix::process::geteuid().is_root(),
         }
     }
 
-    /// A directory. Where there is one, it gets this mode.
+    /// A directory. Where there is one, it gets this mode and owner.
     ///
     /// # Errors
     /// [`TreeError`].
-    pub(super) fn directory(&mut self, path: &Path, mode: u32, bounds: Bounds) -> Result<(), TreeError> {
+    pub(super) fn directory(&mut self, path: &Path, about: About, bounds: Bounds) -> Result<(), TreeError> {
         self.count(bounds)?;
         let path = inside(path)?;
         self.root.make_all(&path, DIRECTORY)?;
@@ -123,7 +143,8 @@ impl Tree {
             return Ok(());
         }
         // Its owner can remove what is in it, always.
-        self.modes.push((path, mode & 0o777 | 0o700));
+        let mode = about.mode & if self.keeps_owners { 0o3777 } else { 0o777 } | 0o700;
+        self.directories.push((path, About { mode, owner: self.owner(about.owner) }));
         Ok(())
     }
 
@@ -134,7 +155,7 @@ impl Tree {
     pub(super) fn file(
         &mut self,
         path: &Path,
-        mode: u32,
+        about: About,
         content: &mut impl Read,
         bounds: Bounds,
     ) -> Result<(), TreeError> {
@@ -166,16 +187,21 @@ impl Tree {
             }
         }
         // Without the bits that make a program run as somebody else.
-        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & 0o777))
-            .map_err(|errno| FsError::io("change the mode of", &here, errno))?;
-        Ok(())
+        let rights = Rights::Exact { mode: about.mode & 0o777, owner: self.owner(about.owner) };
+        Ok(set_rights(file.as_fd(), &here, rights)?)
     }
 
     /// A symbolic link.
     ///
     /// # Errors
     /// [`TreeError`].
-    pub(super) fn symlink(&mut self, path: &Path, target: &Path, bounds: Bounds) -> Result<(), TreeError> {
+    pub(super) fn symlink(
+        &mut self,
+        path: &Path,
+        target: &Path,
+        owner: Option<(u32, u32)>,
+        bounds: Bounds,
+    ) -> Result<(), TreeError> {
         self.count(bounds)?;
         let (dir, name) = self.place(path)?;
         let inside_path = inside(path)?;
@@ -184,7 +210,12 @@ impl Tree {
         if !stays_inside(target, depth) {
             return Err(TreeError::LinkOutside { path: path.to_owned(), target: target.to_owned() });
         }
-        Ok(dir.link(&name, target)?)
+        dir.link(&name, target)?;
+        let Some((uid, gid)) = self.owner(owner) else { return Ok(()) };
+        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        rustix::fs::chownat(&dir, &name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| FsError::io("change the owner of", dir.path().join(&name), errno))?;
+        Ok(())
     }
 
     /// Another name of a file that was unpacked before.
@@ -209,19 +240,23 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives directories their modes.
+    /// Gives directories their modes and owners.
     ///
     /// # Errors
     /// When the system refuses.
     pub(super) fn finish(self) -> Result<(), TreeError> {
         // Inner ones first: an outer one may be closed then.
-        let mut modes = self.modes;
-        modes.sort_by_key(|(path, _)| std::cmp::Reverse(path.components().count()));
-        for (path, mode) in modes {
+        let mut directories = self.directories;
+        directories.sort_by_key(|(path, _)| std::cmp::Reverse(path.components().count()));
+        for (path, About { mode, owner }) in directories {
             let dir = self.root.open_below(&path, Crossing::Nothing)?;
-            dir.set_rights(Rights::Exact { mode, owner: None })?;
+            dir.set_rights(Rights::Exact { mode, owner })?;
         }
         Ok(())
+    }
+
+    fn owner(&self, owner: Option<(u32, u32)>) -> Option<(u32, u32)> {
+        owner.filter(|_| self.keeps_owners)
     }
 
     /// The directory of an entry, and its name there, at which nothing stands.

@@ -1,0 +1,194 @@
+//! Disks that go along, with a kill between any two steps.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use super::*;
+use crate::{
+    drivers::{
+        alloc_dir::{AllocDir, sweep, sweep_came},
+        sight::Sight,
+        task_dir::TaskDir,
+        test_ground::Ground,
+    },
+    paths::Paths,
+};
+
+const TASKS: [&str; 3] = ["db", "new", "we/b"];
+
+fn id(n: u8) -> AllocId {
+    AllocId::from_hash([n; 16])
+}
+
+struct Disks {
+    ground: Ground,
+    paths: Paths,
+}
+
+impl Disks {
+    /// An allocation with two tasks, each with a file.
+    fn new(ground: Ground) -> Self {
+        let paths = Paths { state: ground.path().join("state"), runtime: ground.path().join("run") };
+        let disks = Self { ground, paths };
+        AllocDir::new(&disks.paths, id(1), disks.ground.privileges()).up(b"{}").unwrap();
+        fs::write(disks.paths.shared(&id(1)).join("data/shared"), "shared").unwrap();
+        fs::write(disks.paths.logs(&id(1)).join("db.stdout.0"), "log").unwrap();
+        for task in ["db", "old", "we/b"] {
+            let path = disks.paths.task(&id(1), task);
+            TaskDir::new(path.clone(), disks.ground.privileges()).up().unwrap();
+            fs::write(path.join("local/own"), task).unwrap();
+            fs::write(path.join("tmp/scrap"), task).unwrap();
+        }
+        disks
+    }
+
+    fn heritage() -> Heritage {
+        Heritage { previous: id(1), tasks: TASKS.map(str::to_owned).into() }
+    }
+
+    fn heir(&self) -> AllocDir {
+        AllocDir::new(&self.paths, id(2), self.ground.privileges()).inheriting(Some(Self::heritage()))
+    }
+
+    /// Files of an allocation's disk with what is in them.
+    fn disk(&self, of: u8) -> BTreeMap<PathBuf, String> {
+        let top = self.paths.alloc(&id(of));
+        let dirs = std::iter::once(top.join("alloc/data"))
+            .chain(["db", "new", "old", "we/b"].map(|task| self.paths.task(&id(of), task).join("local")));
+        let files = dirs
+            .filter(|dir| !dir.is_symlink())
+            .filter_map(|dir| fs::read_dir(dir).ok())
+            .flatten()
+            .map(|entry| entry.unwrap().path());
+        files
+            .map(|path| (path.strip_prefix(&top).unwrap().to_owned(), fs::read_to_string(path).unwrap()))
+            .collect()
+    }
+
+    /// What lies beside the allocations' directories.
+    fn leftovers(&self) -> Vec<OsString> {
+        let entries = fs::read_dir(self.paths.allocs()).unwrap().map(|entry| entry.unwrap().file_name());
+        entries.filter(|name| name.as_encoded_bytes().starts_with(b".")).collect()
+    }
+}
+
+fn whole() -> BTreeMap<PathBuf, String> {
+    let web = Path::new(&encode("we/b")).join("local/own");
+    [("alloc/data/shared".into(), "shared"), ("db/local/own".into(), "db"), (web, "we/b")]
+        .map(|(path, text): (PathBuf, &str)| (path, text.to_owned()))
+        .into()
+}
+
+#[test]
+fn a_disk_goes_along_and_what_is_only_the_others_stays() {
+    for ground in [Some(Ground::plain()), Ground::mounting()].into_iter().flatten() {
+        let disks = Disks::new(ground);
+        disks.heir().up(b"{}").unwrap();
+        assert_eq!(disks.disk(2), whole());
+        assert_eq!(disks.heir().look().unwrap(), Sight::Present);
+        for task in TASKS {
+            let task = TaskDir::new(disks.paths.task(&id(2), task), disks.ground.privileges());
+            task.up().unwrap();
+            assert_eq!(task.look().unwrap(), Sight::Present);
+        }
+        assert_eq!(disks.disk(2), whole());
+        let old = (PathBuf::from("old/local/own"), "old".to_owned());
+        assert_eq!(disks.disk(1), [old].into(), "a task that the new one doesn't have keeps its own");
+        assert!(disks.paths.logs(&id(1)).join("db.stdout.0").exists());
+        assert!(!disks.paths.task(&id(2), "db").join("tmp/scrap").exists());
+        // Once it is there nothing comes any more.
+        fs::create_dir(disks.paths.task(&id(1), "db").join("local")).unwrap();
+        fs::write(disks.paths.task(&id(1), "db").join("local/late"), "").unwrap();
+        disks.heir().up(b"{}").unwrap();
+        assert_eq!(disks.disk(2), whole());
+    }
+}
+
+#[test]
+fn a_kill_between_any_two_steps_loses_nothing_and_halves_nothing() {
+    let moves = Disks::heritage().moves(|task| encode(task).into()).len();
+    for renamed in 0..=moves {
+        for made in [false, true] {
+            let disks = Disks::new(Ground::plain());
+            let privileges = disks.ground.privileges();
+            let allocs = Dir::open(&disks.paths.allocs()).unwrap();
+            let alloc = allocs.make(id(2).to_string().as_ref(), open_rights(privileges)).unwrap();
+            let (from, moves) = Disks::heritage().found(&allocs, id(2)).unwrap().unwrap();
+            for one in moves.iter().take(renamed) {
+                one.make(&from, &alloc, privileges).unwrap();
+            }
+            if let (true, Some(next)) = (made, moves.get(renamed)) {
+                alloc.make(&next.to, open_rights(privileges)).unwrap();
+            }
+            // The next agent.
+            assert_eq!(sweep(&disks.paths).unwrap(), 0);
+            sweep_came(&disks.paths, |_| true).unwrap();
+            disks.heir().up(b"{}").unwrap();
+            assert_eq!(disks.disk(2), whole(), "after {renamed}, {made}");
+            assert_eq!(disks.heir().look().unwrap(), Sight::Present);
+        }
+    }
+}
+
+#[test]
+fn where_one_part_can_not_come_none_does_and_none_is_lost() {
+    let disks = Disks::new(Ground::plain());
+    let web = disks.paths.task(&id(1), "we/b").join("local");
+    fs::rename(&web, web.with_file_name("aside")).unwrap();
+    symlink("/etc", &web).unwrap();
+    let before: Vec<_> =
+        disks.disk(1).into_iter().filter(|(path, _)| !path.starts_with(encode("we/b"))).collect();
+    disks.heir().up(b"{}").unwrap();
+    assert_eq!(disks.disk(2), BTreeMap::new());
+    assert_eq!(disks.heir().look().unwrap(), Sight::Present);
+    let after: Vec<_> =
+        disks.disk(1).into_iter().filter(|(path, _)| !path.starts_with(encode("we/b"))).collect();
+    assert_eq!((after.len(), &after), (3, &before));
+    assert!(!disks.paths.task(&id(2), "db").exists(), "it would look like one that has lost its files");
+}
+
+#[test]
+fn what_is_still_mounted_in_it_goes_first() {
+    let Some(ground) = Ground::mounting() else { return };
+    let disks = Disks::new(ground);
+    let point = disks.paths.task(&id(1), "db").join("local/volume");
+    fs::create_dir(&point).unwrap();
+    assert!(Command::new("mount").args(["-t", "tmpfs", "volume"]).arg(&point).status().unwrap().success());
+    let error = disks.heir().up(b"{}").unwrap_err();
+    assert_eq!(error.class(), crate::drivers::sight::Class::Retry, "{error}");
+    assert_eq!(disks.disk(2), BTreeMap::new());
+    assert!(Command::new("umount").arg(&point).status().unwrap().success());
+    fs::remove_dir(&point).unwrap();
+    disks.heir().up(b"{}").unwrap();
+    assert_eq!(disks.disk(2), whole());
+}
+
+#[test]
+fn what_has_come_from_another_node_is_taken_before_all_else_and_leaves_nothing() {
+    let disks = Disks::new(Ground::plain());
+    let came = |n| disks.paths.allocs().join(came_name(id(n)));
+    for (dir, name) in [("alloc/data", "d"), ("we", ""), ("db/local", "l"), ("other/local", "o")] {
+        fs::create_dir_all(came(2).join(dir)).unwrap();
+        if !name.is_empty() {
+            fs::write(came(2).join(dir).join(name), "came").unwrap();
+        }
+    }
+    fs::create_dir_all(disks.paths.allocs().join(coming_name(id(3))).join("tree")).unwrap();
+    fs::create_dir_all(came(4)).unwrap();
+    assert_eq!(sweep(&disks.paths).unwrap(), 1);
+    sweep_came(&disks.paths, |known| *known == id(2)).unwrap();
+    assert_eq!(disks.leftovers(), [came_name(id(2))]);
+    disks.heir().up(b"{}").unwrap();
+    let expected = [("alloc/data/d", "came"), ("db/local/l", "came")];
+    assert_eq!(disks.disk(2), expected.map(|(path, text)| (path.into(), text.to_owned())).into());
+    assert_eq!(disks.leftovers(), Vec::<OsString>::new());
+    // What comes for one that is removed goes with it.
+    fs::create_dir_all(came(2).join("alloc")).unwrap();
+    disks.heir().down().unwrap();
+    assert_eq!(disks.leftovers(), Vec::<OsString>::new());
+}
