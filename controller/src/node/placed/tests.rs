@@ -261,7 +261,7 @@ fn a_task_keeps_the_name_that_servers_know_it_by() {
     let group = spec.group().unwrap();
     assert_eq!((&*group.tasks[0].name, &*group.tasks[1].name), ("Web Server", "main"));
     let CheckKind::Script { task, .. } = &group.services[0].checks[0].kind else { panic!("{group:?}") };
-    assert_eq!((&**task, spec.server.unwrap().refused.clone()), ("Web Server", None));
+    assert_eq!((&**task, &spec.server.as_ref().unwrap().refused), ("Web Server", &None));
     let mut outside = self::task();
     outside["Name"] = "../main".into();
     assert!(Reader::new(&real()).allocation(&of_group(json!({ "Tasks": [outside] }))).is_err());
