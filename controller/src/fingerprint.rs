@@ -51,13 +51,12 @@ pub fn attributes(total: Room) -> Attributes {
     set("memory.totalbytes", told(total.memory_mib).map(|mib| (mib * MIB).to_string()));
     set("os.signals", Some(SIGNALS.join(",")));
     set("cpu.usablecompute", told(total.cpu_mhz).map(|mhz| mhz.to_string()));
-    if let Some(topology) = topology(0) {
-        set("numa.node.count", Some(topology.nodes.len().to_string()));
-        for node in &topology.nodes {
-            let cores = topology.cores.iter().filter(|core| core.node_id == *node);
-            let cores: Vec<String> = cores.map(|core| core.id.to_string()).collect();
-            set(&format!("numa.node{node}.cores"), Some(cores.join(",")));
-        }
+    let topology = topology(0);
+    set("numa.node.count", Some(topology.nodes.len().to_string()));
+    for node in &topology.nodes {
+        let cores = topology.cores.iter().filter(|core| core.node_id == *node);
+        let cores: Vec<String> = cores.map(|core| core.id.to_string()).collect();
+        set(&format!("numa.node{node}.cores"), Some(cores.join(",")));
     }
     if let Some((mount, version)) = cgroups() {
         set("unique.cgroup.mountpoint", Some(mount.to_owned()));

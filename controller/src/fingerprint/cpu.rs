@@ -1,7 +1,12 @@
 //! Processors by where they are, as servers from 1.7 on place by them.
 //!
-//! In: `/sys/devices/system`, and which processors this process may use. Out: [`Topology`]; none where the files make no whole of it: servers
-//! then make one flat node of the number of cores.
+//! In: `/sys/devices/system`. Out: [`Topology`]; one flat node where the files make no whole of it.
+//!
+//! All processors are told, and all as [`disable`](Core::disable)d, which means that none may be given to one task alone (`resources.cores`):
+//! that isn't built. What this process may not use is told too, since servers before 1.10.1 look processors up by their numbers, and crash
+//! where there are too few.
+//!
+//! Facts: `hashicorp/nomad:scheduler/numa_ce.go` (`Select`), `client/lib/numalib/topology.go` (`UsableCores`).
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -10,14 +15,23 @@ use herdlet_nomad::wire::resources::{Core, Topology};
 /// More than any machine has; one that claims more is lying.
 const CORES_MAX: usize = 4_096;
 
-/// The processors of this machine that this process may use, each as fast as said.
-pub fn topology(mhz: u64) -> Option<Topology> {
-    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
-    let may_use = |core: u16| allowed.is_set(usize::from(core));
-    read(Path::new("/sys/devices/system"), mhz, may_use)
+/// The same where nothing is said of them but how many there are.
+const FLAT_MAX: u16 = 4_096;
+
+/// The processors of this machine, each as fast as said.
+pub fn topology(mhz: u64) -> Topology {
+    read(Path::new("/sys/devices/system"), mhz).unwrap_or_else(|| flat(super::cores().unwrap_or(1), mhz))
 }
 
-fn read(root: &Path, mhz: u64, may_use: impl Fn(u16) -> bool) -> Option<Topology> {
+/// So many processors, all at one place.
+fn flat(count: u64, mhz: u64) -> Topology {
+    let count = u16::try_from(count).unwrap_or(u16::MAX).clamp(1, FLAT_MAX);
+    let core = |id| Core { id, disable: true, guess_speed: mhz, ..Core::default() };
+    let cores = (0..count).map(core).collect();
+    Topology { nodes: vec![0], distances: vec![vec![10]], cores, ..Topology::default() }
+}
+
+fn read(root: &Path, mhz: u64) -> Option<Topology> {
     let text = |path: String| fs::read_to_string(root.join(path)).ok();
     let nodes = match text("node/online".to_owned()) {
         Some(online) => list(&online)?,
@@ -33,10 +47,10 @@ fn read(root: &Path, mhz: u64, may_use: impl Fn(u16) -> bool) -> Option<Topology
         let node_id = u8::try_from(*node).ok()?;
         let in_node = text(format!("node/node{node}/cpulist"));
         let in_node = in_node.or_else(|| text("cpu/online".to_owned()).filter(|_| nodes.len() == 1))?;
-        for id in list(&in_node)?.into_iter().filter(|id| may_use(*id)) {
+        for id in list(&in_node)? {
             let socket = text(format!("cpu/cpu{id}/topology/physical_package_id"));
             let socket_id = socket.and_then(|id| id.trim().parse().ok()).unwrap_or(0);
-            cores.push(Core { socket_id, node_id, id, guess_speed: mhz, ..Core::default() });
+            cores.push(Core { socket_id, node_id, id, disable: true, guess_speed: mhz, ..Core::default() });
         }
         let costs = text(format!("node/node{node}/distance")).unwrap_or_else(|| "10".to_owned());
         let costs: Vec<u64> = costs.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -89,19 +103,18 @@ mod tests {
             ("node/node1/distance", "21 10\n"),
             ("cpu/cpu2/topology/physical_package_id", "1\n"),
         ]);
-        let found = read(dir.path(), 2_000, |core| core != 1).unwrap();
+        let found = read(dir.path(), 2_000).unwrap();
         assert_eq!((found.nodes, found.distances), (vec![0, 1], vec![vec![10, 21], vec![21, 10]]));
         let cores: Vec<_> = found.cores.iter().map(|core| (core.id, core.node_id, core.socket_id)).collect();
-        assert_eq!(cores, [(0, 0, 0), (2, 1, 1), (3, 1, 0)]);
-        assert!(found.cores.iter().all(|core| core.guess_speed == 2_000));
+        assert_eq!(cores, [(0, 0, 0), (1, 0, 0), (2, 1, 1), (3, 1, 0)]);
+        assert!(found.cores.iter().all(|core| core.guess_speed == 2_000 && core.disable));
     }
 
     #[test]
     fn what_is_no_whole_is_left_to_servers() {
         let plain = [("node/online", "0"), ("node/node0/cpulist", "0"), ("node/node0/distance", "10")];
-        assert!(read(machine(&plain).path(), 1, |_| true).is_some());
-        assert!(read(machine(&[("cpu/online", "0-1")]).path(), 1, |_| true).is_some());
-        assert!(read(machine(&plain).path(), 1, |_| false).is_none());
+        assert!(read(machine(&plain).path(), 1).is_some());
+        assert!(read(machine(&[("cpu/online", "0-1")]).path(), 1).is_some());
         for (name, text) in [
             ("node/online", "0,8"),
             ("node/online", "x"),
@@ -111,13 +124,15 @@ mod tests {
             ("node/node0/cpulist", "0-99999"),
         ] {
             let changed = plain.map(|(path, plain)| (path, if path == name { text } else { plain }));
-            assert!(read(machine(&changed).path(), 1, |_| true).is_none(), "{name} {text}");
+            assert!(read(machine(&changed).path(), 1).is_none(), "{name} {text}");
         }
     }
 
     #[test]
-    fn this_machine_has_cores() {
-        let found = topology(1_000);
-        assert!(found.is_none_or(|found| !found.cores.is_empty()));
+    fn this_machine_has_cores_and_gives_none_of_them_away() {
+        for found in [topology(1_000), flat(2, 1_000), flat(0, 1_000)] {
+            assert!(!found.cores.is_empty() && found.cores.iter().all(|core| core.disable), "{found:?}");
+            assert_eq!(found.distances.len(), found.nodes.len());
+        }
     }
 }

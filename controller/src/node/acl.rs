@@ -22,6 +22,8 @@ pub enum Capability {
     ReadJob,
     /// Register a job; collect what its allocations have left.
     SubmitJob,
+    /// Only the latter (1.11 and later).
+    GcAllocation,
     /// Read logs.
     ReadLogs,
     /// Read files, logs among them.
@@ -41,6 +43,7 @@ impl Capability {
         match self {
             Self::ReadJob => "read-job",
             Self::SubmitJob => "submit-job",
+            Self::GcAllocation => "gc-allocation",
             Self::ReadLogs => "read-logs",
             Self::ReadFs => "read-fs",
             Self::AllocExec => "alloc-exec",

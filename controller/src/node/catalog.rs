@@ -138,7 +138,7 @@ impl Mirror {
             };
             match queries.tell::<_, Done>("ServiceRegistration.DeleteByID", request).await {
                 Ok(Done {}) => {}
-                Err(error) if error.to_string().contains("service registration not found") => {}
+                Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(error),
             }
             self.told.remove(&entry.id);
@@ -173,4 +173,30 @@ impl Mirror {
 
 fn is_unknown(error: &CallError) -> bool {
     matches!(error, CallError::Server(error) if error.kind() == ErrorKind::UnknownMethod)
+}
+
+/// Whether there is nothing more to remove. Servers remove what is left of an allocation that has ended, and with ACLs those from 2.0 on
+/// deny whoever then names it (`hashicorp/nomad:nomad/auth/auth.go`).
+fn is_gone(error: &CallError) -> bool {
+    let CallError::Server(error) = error else { return false };
+    error.kind() == ErrorKind::PermissionDenied || error.text().contains("service registration not found")
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_rpc::error::ServerError;
+
+    use super::*;
+
+    #[test]
+    fn what_servers_have_removed_is_not_removed_again() {
+        for (text, expected) in [
+            ("service registration not found", true),
+            ("rpc error: Permission denied", true),
+            ("No cluster leader", false),
+        ] {
+            assert_eq!(is_gone(&ServerError::new(text).into()), expected, "{text}");
+        }
+        assert!(!is_gone(&CallError::NoServers));
+    }
 }

@@ -13,7 +13,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use herdlet_api_types::{
     AllocId, DeploymentId, Duration, JobKey, UnixNanos,
     alloc::{AllocDeployment, Allocation, AssignedPort, Desired, Heritage, ServerSide},
-    job::{Child, HealthCheck, Job, Migrate, Origin},
+    job::{CheckKind, Child, HealthCheck, Job, Migrate, Origin},
     manifest::defaults::DEFAULT_NAMESPACE,
     parse_duration,
 };
@@ -99,6 +99,9 @@ const PROBLEMS_MAX: usize = 3;
 
 /// A payload is this large at most, as servers take it (16 KiB), with room for those of other releases.
 const PAYLOAD_MAX: usize = 1024 * 1024;
+
+/// A name of a group or task has as many bytes at most.
+const NAME_MAX: usize = 128;
 
 /// How jobs are read.
 #[derive(Debug, Clone)]
@@ -208,13 +211,15 @@ fn read(alloc: &wire::Allocation, drivers: &Drivers) -> Result<Job, String> {
         }
         in_default_namespace(task);
     }
+    decided(&mut of_group);
+    let names = Names::plain(&mut of_group)?;
     if let Some(disk) = of_group.get_mut("EphemeralDisk").and_then(Json::as_object_mut) {
         disk.retain(|name, _| name == "SizeMB");
     }
     written.insert("ID".into(), "job".into());
     written.insert("Name".into(), "job".into());
     written.insert("TaskGroups".into(), json!([of_group]));
-    let job = parse(&Json::Object(written), drivers)?;
+    let job = names.restored(parse(&Json::Object(written), drivers)?);
     Ok(Job { child: child(&alloc.job)?, parameterized: None, ..named(job, alloc) })
 }
 
@@ -225,16 +230,125 @@ fn signed_by_servers(identity: &mut Map<String, Json>) {
     identity.insert("Audience".into(), json!([SERVERS]));
 }
 
-/// Services tell of Consul's namespace, also where there is but one.
+/// Services tell of Consul's namespace, also where there is but one; those of provider `nomad` of their job's.
 fn in_default_namespace(owner: &mut Map<String, Json>) {
     for service in maps(owner, "Services") {
-        service.retain(|name, value| name != "Namespace" || value != "default");
+        let is_ours = service.get("Provider").is_some_and(|provider| provider == "nomad");
+        service.retain(|name, value| name != "Namespace" || !is_ours && value != "default");
+    }
+}
+
+/// Of networks and volumes what servers have decided by: on which address a port is, is told with the port.
+fn decided(group: &mut Map<String, Json>) {
+    for network in maps(group, "Networks") {
+        network.remove("MBits");
+        for list in ["DynamicPorts", "ReservedPorts"] {
+            maps(network, list).for_each(|port| drop(port.remove("HostNetwork")));
+        }
+    }
+    let volumes = group.get_mut("Volumes").and_then(Json::as_object_mut).map(|volumes| volumes.values_mut());
+    for volume in volumes.into_iter().flatten().filter_map(Json::as_object_mut) {
+        if volume.get("Type").is_some_and(|kind| kind == "host") {
+            volume.retain(|name, _| name != "AccessMode" && name != "AttachmentMode");
+        }
     }
 }
 
 fn maps<'m>(owner: &'m mut Map<String, Json>, list: &str) -> impl Iterator<Item = &'m mut Map<String, Json>> {
     let items = owner.get_mut(list).and_then(Json::as_array_mut).map(|items| items.iter_mut());
     items.into_iter().flatten().filter_map(Json::as_object_mut)
+}
+
+/// Names of a group and its tasks. Servers take more of them than manifests: those are read under others, and get their own back.
+struct Names {
+    group: String,
+    tasks: Vec<String>,
+}
+
+impl Names {
+    /// Gives names that manifests take.
+    fn plain(group: &mut Map<String, Json>) -> Result<Self, String> {
+        let own = name_of(group)?;
+        group.insert("Name".into(), "group".into());
+        let mut tasks = Vec::new();
+        for (at, task) in maps(group, "Tasks").enumerate() {
+            let own = name_of(task)?;
+            if !is_label(&own) {
+                task.insert("Name".into(), stand_in_name(at).into());
+            }
+            tasks.push(own);
+        }
+        let renamed: BTreeMap<&str, String> = tasks
+            .iter()
+            .enumerate()
+            .filter(|(_, own)| !is_label(own))
+            .map(|(at, own)| (&**own, stand_in_name(at)))
+            .collect();
+        let rename = |owner: &mut Map<String, Json>| {
+            for service in maps(owner, "Services") {
+                maps(service, "Checks").for_each(|check| renamed_in(check, &renamed));
+                renamed_in(service, &renamed);
+            }
+        };
+        rename(group);
+        maps(group, "Tasks").for_each(rename);
+        Ok(Self { group: own, tasks })
+    }
+
+    /// Gives the names back.
+    fn restored(self, mut job: Job) -> Job {
+        let Some(group) = job.groups.first_mut() else { return job };
+        let own = |name: &str| {
+            let at = (0..self.tasks.len()).find(|at| stand_in_name(*at) == name);
+            at.and_then(|at| self.tasks.get(at)).cloned()
+        };
+        let of_tasks = group.tasks.iter_mut().flat_map(|task| &mut task.services);
+        for check in group.services.iter_mut().chain(of_tasks).flat_map(|service| &mut service.checks) {
+            if let CheckKind::Script { task, .. } = &mut check.kind
+                && let Some(own) = own(task)
+            {
+                *task = own;
+            }
+        }
+        for task in &mut group.tasks {
+            if let Some(own) = own(&task.name) {
+                task.name = own;
+            }
+        }
+        group.name = self.group;
+        job
+    }
+}
+
+/// A task's name while it is read.
+fn stand_in_name(at: usize) -> String {
+    format!("task-{at}-of-a-server")
+}
+
+fn renamed_in(owner: &mut Map<String, Json>, names: &BTreeMap<&str, String>) {
+    let name = owner.get("TaskName").and_then(Json::as_str).and_then(|name| names.get(name));
+    if let Some(name) = name.cloned() {
+        owner.insert("TaskName".into(), name.into());
+    }
+}
+
+/// Whether manifests take a name.
+fn is_label(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&name.len())
+        && name.bytes().all(is_inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+/// A name of a group or task: one that can be a directory's.
+fn name_of(owner: &Map<String, Json>) -> Result<String, String> {
+    let name = owner.get("Name").and_then(Json::as_str).unwrap_or_default();
+    let is_bad = |char: char| matches!(char, '/' | '\\') || char.is_control();
+    if matches!(name, "" | "." | "..") || name.len() > NAME_MAX || name.contains(is_bad) {
+        return Err(format!("the name {name:?} can't be that of a directory"));
+    }
+    Ok(name.to_owned())
 }
 
 /// The same with tasks that are only pretended: of what they are to do nothing is left.
@@ -256,17 +370,20 @@ fn pretended(alloc: &wire::Allocation) -> Result<Job, String> {
     let mut of_group = fields(group, &[]);
     of_group.retain(|name, _| PRETENDED_GROUP.contains(&&**name));
     of_group.insert("Tasks".into(), tasks.into());
+    let names = Names::plain(&mut of_group)?;
     let job = json!({ "ID": "job", "Type": alloc.job.kind(), "TaskGroups": [of_group] });
-    parse(&job, &Drivers::built_in()).map(|job| named(job, alloc))
+    parse(&job, &Drivers::built_in()).map(|job| named(names.restored(job), alloc))
 }
 
 /// What stands for a job that can't be read: its group and tasks by their names.
 fn stand_in(alloc: &wire::Allocation) -> Result<Job, String> {
     let task = |name: &str| json!({ "Name": name, "Driver": "mock", "Config": {} });
     let tasks: Vec<Json> = alloc.job.tasks(&alloc.task_group).map(task).collect();
-    let group = json!({ "Name": alloc.task_group, "Tasks": tasks });
+    let mut group =
+        Map::from_iter([("Name".to_owned(), (*alloc.task_group).into()), ("Tasks".to_owned(), tasks.into())]);
+    let names = Names::plain(&mut group)?;
     let job = json!({ "ID": "job", "Type": "batch", "TaskGroups": [group] });
-    parse(&job, &Drivers::built_in()).map(|job| named(job, alloc))
+    parse(&job, &Drivers::built_in()).map(|job| named(names.restored(job), alloc))
 }
 
 /// Where servers leave it out it is the default one.

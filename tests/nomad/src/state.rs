@@ -52,6 +52,8 @@ pub struct State {
     pub(crate) draining: BTreeSet<NodeId>,
     /// Identities that nodes were given, the newest of each (1.11 and later). Where they are taken away nodes have to get others.
     pub signed: BTreeMap<NodeId, Secret>,
+    /// The allocation of each service, by namespace and id.
+    pub services: BTreeMap<(String, String), AllocId>,
     by_node: BTreeMap<NodeId, BTreeSet<AllocId>>,
     /// Of each job those that are to run.
     wanted: BTreeMap<Key, BTreeSet<AllocId>>,
@@ -69,6 +71,13 @@ pub struct Stored {
     pub deadline: Instant,
     /// What it has told of.
     pub events: Vec<NodeEvent>,
+}
+
+/// A core that may be given to a task, and is not found by its number: servers of 1.7 to 1.10.0 look for it there.
+fn core_without_place(node: &Node) -> Option<u16> {
+    let topology = node.node_resources.as_ref()?.processors.topology.as_ref()?;
+    let found = |id: u16| topology.cores.get(usize::from(id)).map(|core| core.id);
+    topology.cores.iter().find(|core| !core.disable && found(core.id) != Some(core.id)).map(|core| core.id)
 }
 
 impl Default for State {
@@ -90,6 +99,7 @@ impl Default for State {
             unknown_since: BTreeMap::new(),
             huge: BTreeSet::new(),
             most: usize::MAX,
+            services: BTreeMap::new(),
             by_node: BTreeMap::new(),
             wanted: BTreeMap::new(),
             collected: BTreeMap::new(),
@@ -130,6 +140,9 @@ impl State {
         }
         if node.secret_id.is_empty() {
             return missing("node secret ID");
+        }
+        if let Some(core) = core_without_place(&node) {
+            return Err(format!("core {core} is not at its place: servers before 1.10.1 would crash"));
         }
         match node.status {
             NodeStatus::Unsaid => node.status = NodeStatus::Initializing,
@@ -250,6 +263,9 @@ impl State {
         for report in reports {
             self.reports.entry(report.id.clone()).or_default().push(report.client_status.clone());
             let Some(alloc) = self.allocs.get_mut(&report.id) else { continue };
+            if report.client_status.is_terminal() {
+                self.services.retain(|_, alloc| *alloc != report.id);
+            }
             if report.client_status == ClientStatus::Failed {
                 self.failed_at.entry(report.id.clone()).or_insert(now);
             }

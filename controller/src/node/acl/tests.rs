@@ -9,8 +9,16 @@ fn acl(rules: &[&str]) -> Acl {
 
 use Capability as C;
 
-const ALL: [C; 7] =
-    [C::ReadJob, C::SubmitJob, C::ReadLogs, C::ReadFs, C::AllocExec, C::AllocNodeExec, C::AllocLifecycle];
+const ALL: [C; 8] = [
+    C::ReadJob,
+    C::SubmitJob,
+    C::GcAllocation,
+    C::ReadLogs,
+    C::ReadFs,
+    C::AllocExec,
+    C::AllocNodeExec,
+    C::AllocLifecycle,
+];
 
 fn granted(acl: &Acl, namespace: &str) -> Vec<C> {
     ALL.into_iter().filter(|capability| acl.allows(namespace, *capability)).collect()

@@ -48,7 +48,7 @@ pub struct Fixed {
     pub total: Room,
     /// How many processors.
     pub cores: u16,
-    /// Where they are.
+    /// Where they are; none is told by clients of before 1.7.
     pub topology: Option<Topology>,
     /// What the config keeps from allocations.
     pub reserved: Room,
@@ -105,7 +105,7 @@ impl Fixed {
             attributes,
             total,
             cores,
-            topology: fingerprint::topology(mhz),
+            topology: Some(fingerprint::topology(mhz)),
             reserved: config.reserved,
             reserved_ports: config.reserved_ports.clone(),
             dynamic_ports: config.dynamic_ports.clone(),
@@ -199,12 +199,9 @@ impl Fixed {
             total_cpu_cores: self.cores.max(1),
             reservable_cpu_cores: Vec::new(),
         };
-        let topology = self.topology.clone().map(|topology| {
-            let found: u64 = topology.cores.iter().map(|core| core.guess_speed).sum();
-            let said = cpu.cpu_shares.unsigned_abs();
-            let override_total_compute = if found == said { 0 } else { said };
-            Topology { override_total_compute, ..topology }
-        });
+        // What single processors do together counts for nothing where none of them may be given away.
+        let override_total_compute = cpu.cpu_shares.unsigned_abs();
+        let topology = self.topology.clone().map(|topology| Topology { override_total_compute, ..topology });
         NodeResources {
             cpu,
             processors: NodeProcessors { topology },

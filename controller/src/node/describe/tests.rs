@@ -168,7 +168,7 @@ fn a_topology_is_as_fast_as_the_config_says() {
     let topology =
         herdlet_nomad::wire::resources::Topology { cores: vec![core(0), core(1)], ..Default::default() };
     fixed.topology = Some(topology);
-    for (total, expected) in [(2_000, 0), (5_000, 5_000)] {
+    for (total, expected) in [(2_000, 2_000), (5_000, 5_000)] {
         fixed.total.cpu_mhz = total;
         let resources = fixed.node(&Parts::default()).node_resources.unwrap();
         assert_eq!(resources.processors.topology.unwrap().override_total_compute, expected);

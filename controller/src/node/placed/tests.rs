@@ -250,3 +250,56 @@ fn whatever_a_job_asks_for_can_be_pretended() {
         assert!(spec.job.groups[0].tasks.iter().all(|task| task.driver == "mock"));
     }
 }
+
+/// Jobs with every field that a release has, most of them zero, the rest as servers and the command line canonicalise them.
+#[test]
+fn jobs_of_every_release_are_taken() {
+    let jobs: Map<String, Json> = serde_json::from_str(include_str!("jobs.json")).unwrap();
+    assert_eq!(jobs.len(), 5);
+    let mut refused = Vec::new();
+    for (release, job) in &jobs {
+        for kind in ["service", "batch", "system", "sysbatch"] {
+            let mut job = job.clone();
+            job["Type"] = kind.into();
+            if kind != "service" {
+                for field in ["Update", "Migrate", "Disconnect", "Scaling"] {
+                    job["TaskGroups"][0][field] = Json::Null;
+                }
+                job["Update"] = Json::Null;
+            }
+            let alloc = wire::Allocation {
+                namespace: "prod".to_owned(),
+                job: wire::Job::new(value(&job)),
+                task_group: "Web_Group".to_owned(),
+                ..of_group(json!({ "Tasks": [task()] }))
+            };
+            let spec = read(&alloc);
+            let group = spec.group().unwrap();
+            let names: Vec<&str> = group.tasks.iter().map(|task| &*task.name).collect();
+            assert_eq!(
+                (&*group.name, &names[..]),
+                ("Web_Group", &["Main_Task", "init"][..]),
+                "{release} {kind}"
+            );
+            refused
+                .extend(spec.server.unwrap().refused.clone().map(|why| format!("{release} {kind}: {why}")));
+        }
+    }
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+#[test]
+fn a_task_keeps_the_name_that_servers_know_it_by() {
+    let mut one = task();
+    one["Name"] = "Web Server".into();
+    let check = json!({ "Type": "script", "Command": "/bin/true", "TaskName": "Web Server", "Interval": 10_000_000_000_i64, "Timeout": 1_000_000_000 });
+    let service = json!({ "Name": "web", "Provider": "consul", "TaskName": "Web Server", "Checks": [check] });
+    let spec = read(&of_group(json!({ "Tasks": [one, task()], "Services": [service] })));
+    let group = spec.group().unwrap();
+    assert_eq!((&*group.tasks[0].name, &*group.tasks[1].name), ("Web Server", "main"));
+    let CheckKind::Script { task, .. } = &group.services[0].checks[0].kind else { panic!("{group:?}") };
+    assert_eq!((&**task, &spec.server.as_ref().unwrap().refused), ("Web Server", &None));
+    let mut outside = self::task();
+    outside["Name"] = "../main".into();
+    assert!(Reader::new(&real()).allocation(&of_group(json!({ "Tasks": [outside] }))).is_err());
+}

@@ -58,7 +58,8 @@ impl NodeService {
             self.acl(&asked.auth_token).await?;
             return Err(ApiError::NotFound(NOT_COLLECTED.to_owned()).into());
         };
-        self.may(&alloc, &asked.auth_token, &[Capability::SubmitJob]).await?;
+        let enough = [Capability::SubmitJob, Capability::GcAllocation];
+        self.may(&alloc, &asked.auth_token, &enough).await?;
         if self.parts.reach.collect(&alloc).await? {
             return done();
         }

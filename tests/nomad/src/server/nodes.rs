@@ -1,6 +1,9 @@
 //! What nodes say of themselves, and what they are told of what they are to run.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use herdlet_nomad::wire::{
     NodeId, NodeStatus, QueryMeta, Secret,
@@ -65,9 +68,12 @@ impl Server {
             return refuse("missing node secret ID for client status update");
         }
         self.allow(self.is_token(&request.options.auth_token, Some(&request.node_id)))?;
-        let index = |state: &State| match state.nodes.get(&request.node_id) {
-            Some(_) => state.index_of(&request.node_id),
-            None => state.alloc_index,
+        // From 2.0.5 on the first look goes by the index of all allocations, so that nothing that was collected before is missed.
+        let looked = AtomicBool::new(!self.cluster.settings.tokens);
+        let index = |state: &State| {
+            let is_first = !looked.swap(true, Ordering::Relaxed);
+            let is_known = state.nodes.contains_key(&request.node_id);
+            if is_first || !is_known { state.alloc_index } else { state.index_of(&request.node_id) }
         };
         let reply = self.blocking(&request.options, index, |state| {
             let Some(stored) = state.nodes.get(&request.node_id) else {

@@ -1,13 +1,40 @@
 //! What is only taken, or answered as a test has said.
 
-use herdlet_nomad::wire::registration::GenericResponse;
+use herdlet_nomad::wire::{AllocId, NodeId, Secret, registration::GenericResponse};
 use herdlet_rpc::{
     codec::Value,
     serve::{Call, answer},
 };
+use serde::Deserialize;
 
-use super::{Answer, Server};
+use super::{Answer, Server, refuse};
 use crate::cluster::lock;
+
+/// Services to be told of, or one to be removed.
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "PascalCase")]
+struct ServiceRequest {
+    services: Vec<Registered>,
+    #[serde(rename = "ID")]
+    id: String,
+    namespace: String,
+    region: String,
+    auth_token: Secret,
+}
+
+/// A service.
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "PascalCase")]
+struct Registered {
+    #[serde(rename = "ID")]
+    id: String,
+    namespace: String,
+    #[serde(rename = "NodeID")]
+    node_id: NodeId,
+    #[serde(rename = "AllocID")]
+    alloc_id: AllocId,
+    address: String,
+}
 
 /// As many requests of a method are kept.
 const KEPT: usize = 1_000;
@@ -20,17 +47,30 @@ impl Server {
         Some(Ok(said))
     }
 
-    /// `ServiceRegistration.*`: it is taken, and a test may look at it.
+    /// `ServiceRegistration.Upsert` and `DeleteByID`, as far as a node may; a test may look at what was asked.
     pub(super) async fn service(&self, call: &Call) -> Answer {
-        #[derive(serde::Deserialize, Default)]
-        #[serde(default, rename_all = "PascalCase")]
-        struct Any {
-            region: String,
-        }
-        let Any { region } = call.arguments()?;
-        self.led(&region).await?;
+        let request: ServiceRequest = call.arguments()?;
+        self.led(&request.region).await?;
         self.keep(call);
-        let index = self.cluster.write(crate::state::State::next);
+        let is_removed = call.method.ends_with("DeleteByID");
+        for service in &request.services {
+            self.allow(self.is_token(&request.auth_token, Some(&service.node_id)))?;
+            if matches!(&service.address[..], "0.0.0.0" | "::") {
+                return refuse("invalid service registration address");
+            }
+        }
+        let key = (request.namespace, request.id);
+        if is_removed && !lock(&self.cluster.state).services.contains_key(&key) {
+            // From 2.0 on, where there are ACLs.
+            self.allow(false)?;
+            return refuse("service registration not found");
+        }
+        let index = self.cluster.write(|state| {
+            state.services.remove(&key);
+            let told = request.services.into_iter();
+            state.services.extend(told.map(|it| ((it.namespace, it.id), it.alloc_id)));
+            state.next()
+        });
         answer(&GenericResponse { index })
     }
 

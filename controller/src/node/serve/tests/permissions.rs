@@ -20,6 +20,7 @@ fn book() -> Book {
             "host",
             "namespace \"default\" { capabilities = [\"alloc-exec\", \"alloc-node-exec\"] }\nnode { policy = \"write\" }\nagent { policy = \"read\" }",
         ),
+        ("sweeper", "namespace \"default\" { capabilities = [\"gc-allocation\"] }"),
         ("other", "namespace \"other\" { policy = \"write\" }"),
         ("barred", "namespace \"default\" { policy = \"deny\" }\nnode { policy = \"deny\" }"),
         ("broken", "namespace \"default\" {"),
@@ -31,12 +32,12 @@ fn book() -> Book {
 async fn plain_calls_need_what_stock_clients_ask_for() {
     let ground = Ground::with(Options { book: book(), ..Options::default() });
     ground.alloc(ID);
-    let all = ["boss", "reader", "writer", "logs", "files", "host", "other", "barred", ""];
+    let all = ["boss", "reader", "writer", "logs", "files", "host", "sweeper", "other", "barred", ""];
     for (method, allowed) in [
         ("Allocations.Restart", &["boss", "writer"][..]),
         ("Allocations.Signal", &["boss", "writer"]),
         ("Allocations.SetPauseState", &["boss", "writer"]),
-        ("Allocations.GarbageCollect", &["boss", "writer"]),
+        ("Allocations.GarbageCollect", &["boss", "writer", "sweeper"]),
         ("Allocations.Stats", &["boss", "reader", "writer"]),
         ("Allocations.Checks", &["boss", "reader", "writer"]),
         ("Allocations.GetPauseState", &["boss", "reader", "writer"]),
