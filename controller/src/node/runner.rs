@@ -5,9 +5,13 @@
 
 use std::sync::Arc;
 
-use herdlet_api_types::{AllocId, alloc::Allocation, view::AllocView};
+use herdlet_api_types::{
+    AllocId,
+    alloc::{Allocation, Desired},
+    view::AllocView,
+};
 use herdlet_nomad::{
-    seam::{Changed, Desired, Factory, Runner},
+    seam::{self, Changed, Factory, Runner},
     session::Reports,
     wire::{self, ClientStatus},
 };
@@ -74,8 +78,8 @@ impl Runner for AgentRunner {
         self.parts.model.allocs().into_iter().filter_map(known).collect()
     }
 
-    async fn apply(&self, desired: Desired) {
-        let Desired { index: _, is_first, changed, removed, unreadable } = desired;
+    async fn apply(&self, desired: seam::Desired) {
+        let seam::Desired { index: _, is_first, changed, removed, unreadable } = desired;
         let mut events = Vec::with_capacity(changed.len() + removed.len() + 1);
         self.keep_tokens(&changed).await;
         let mut reader = Reader::new(&self.parts.reading);
@@ -151,7 +155,7 @@ impl AgentRunner {
             }
         };
         self.share_job(&mut spec);
-        let (id, previous) = (spec.id, spec.previous);
+        let (id, previous) = (spec.id, spec.previous.filter(|_| spec.desired == Desired::Run));
         let is_unknown = alloc.client_status == ClientStatus::Unknown;
         events.push(DesiredChange::Alloc(Box::new(spec)));
         match known {

@@ -25,15 +25,16 @@ use crate::{
 const OUT_OF_CONTACT: &str = "stopped: no server was in reach for stop_on_client_after";
 
 impl World {
-    /// A server wants this of an allocation. One that is to stop and was never here needs nothing.
+    /// A server wants this of an allocation. One that is to stop and was never here is taken too: it ends without having begun, and its
+    /// server, and whoever waits for its end, hears so.
     pub(super) fn place(&mut self, now: Now, spec: Allocation, dirty: &mut BTreeSet<Key>) {
         let Some(server) = spec.server.clone() else { return };
         let id = spec.id;
         match self.allocs.get(id).map(|known| known.spec.server.as_ref().map(|known| known.modify_index)) {
-            None if spec.desired == Desired::Run => self.place_first(now, spec, &server, dirty),
+            None => self.place_first(now, spec, &server, dirty),
             Some(Some(known)) if known != server.modify_index => self.place_again(now, spec, &server, dirty),
             // Nothing new; or one of this machine's own, which no server can know.
-            None | Some(_) => return,
+            Some(_) => return,
         }
         dirty.insert(Key::Alloc(id));
     }
@@ -51,7 +52,8 @@ impl World {
 
     /// What an allocation takes the place of has to end before. Where it is not here, whoever asks servers tells of its end.
     fn wait_for_previous_of(&mut self, spec: &Allocation) {
-        let Some(previous) = spec.previous.filter(|_| spec.server.is_some()) else { return };
+        let begins = spec.server.is_some() && spec.desired == Desired::Run;
+        let Some(previous) = spec.previous.filter(|_| begins) else { return };
         let is_elsewhere = self.allocs.get(previous).is_none();
         if is_elsewhere || !self.allocs.has_ended(previous) {
             self.ctx.successors.insert(previous, spec.id);
