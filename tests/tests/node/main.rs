@@ -4,5 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that can't go on says why and ends")]
 
+mod disconnect;
+mod faults;
+mod flaws;
 mod restarts;
 mod world;

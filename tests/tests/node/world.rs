@@ -17,7 +17,7 @@ use herdlet_nomad::{
     identity::Identity,
     session::{Contact, Options, Session},
     wire::{
-        AllocId, Allocation, ClientStatus, Node, NodeId, NodeStatus,
+        AllocId, Allocation, ClientStatus, Job, Node, NodeId, NodeStatus,
         resources::{NodeResources, ReservedResources},
     },
 };
@@ -28,6 +28,7 @@ use herdlet_rpc::{
     serve::Unserved,
 };
 use herdlet_runtime::{BootClock, Clock as _, TokioClock};
+use herdlet_tests::e2e::host;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -166,8 +167,23 @@ impl World {
             .collect()
     }
 
+    /// Gives a node an allocation of a job that was not submitted.
+    pub(crate) fn place(&self, node: &Living, job: &Value) -> AllocId {
+        let job = Job::new(herdlet_nomad_server::jobs::value(job).unwrap());
+        self.cluster.write(|state| state.place(&node.id, &job, "group"))
+    }
+
     pub(crate) fn submit(&self, job: &Value) -> Key {
         self.cluster.submit(job).unwrap()
+    }
+}
+
+impl Drop for World {
+    /// What agents have mounted for tasks outlives them, as the tasks do.
+    fn drop(&mut self) {
+        for mount in host::mounts_below(self.ground.path()) {
+            let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
+        }
     }
 }
 
@@ -235,8 +251,10 @@ pub(crate) fn shown(cluster: &Cluster) -> String {
                 alloc.client_description
             )
         };
-        let open = state.allocs.values().filter(|alloc| !alloc.client_status.is_terminal());
-        nodes.chain(open.take(40).map(alloc)).collect()
+        let is_shown = |alloc: &&Allocation| {
+            !alloc.client_status.is_terminal() || alloc.client_status == ClientStatus::Failed
+        };
+        nodes.chain(state.allocs.values().filter(is_shown).take(40).map(alloc)).collect()
     })
 }
 
