@@ -110,7 +110,7 @@ pub struct Context {
     /// by now.
     pub(crate) contact: bool,
     /// Allocations that have not ended, as far as is known, by what takes the place of each and waits for that.
-    pub(crate) successors: BTreeMap<AllocId, BTreeSet<AllocId>>,
+    pub(crate) successors: BTreeMap<AllocId, AllocId>,
 }
 
 impl Context {

@@ -29,7 +29,6 @@ mod node;
 mod output;
 mod paced;
 mod page;
-mod partition;
 mod periodic;
 mod placement;
 mod processes;

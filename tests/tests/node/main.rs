@@ -7,5 +7,4 @@
 mod disconnect;
 mod faults;
 mod flaws;
-mod restarts;
 mod world;

@@ -431,9 +431,8 @@ impl Me<'_> {
         if may_be_elsewhere && !pass.ctx.settings.starts_offline(&pass.spec.job) {
             return Some(Waiting::Contact(self.index));
         }
-        let previous = pass.spec.previous.filter(|previous| {
-            pass.ctx.successors.get(previous).is_some_and(|next| next.contains(&pass.spec.id))
-        });
+        let previous =
+            pass.spec.previous.filter(|previous| pass.ctx.successors.get(previous) == Some(&pass.spec.id));
         previous.map(|previous| Waiting::Previous(self.index, previous))
     }
 

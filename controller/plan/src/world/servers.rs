@@ -56,7 +56,7 @@ impl World {
         let Some(previous) = spec.previous.filter(|_| begins) else { return };
         let is_elsewhere = self.allocs.get(previous).is_none();
         if is_elsewhere || !self.allocs.has_ended(previous) {
-            self.ctx.successors.entry(previous).or_default().insert(spec.id);
+            self.ctx.successors.insert(previous, spec.id);
         }
     }
 
@@ -74,10 +74,11 @@ impl World {
         }
     }
 
-    /// The allocation has ended: what takes its place may begin, be it one or, where that was replaced itself, several.
+    /// The allocation has ended: what takes its place may begin.
     pub(super) fn follow(&mut self, id: AllocId, dirty: &mut BTreeSet<Key>) {
-        let next = self.ctx.successors.remove(&id).unwrap_or_default();
-        dirty.extend(next.into_iter().map(Key::Alloc));
+        if let Some(next) = self.ctx.successors.remove(&id) {
+            dirty.insert(Key::Alloc(next));
+        }
     }
 
     /// Servers have said what they want: what waited for that goes on.

@@ -212,20 +212,6 @@ fn it_begins_once_what_it_takes_the_place_of_has_ended() {
     assert_eq!((status(&bench, first), status(&bench, next)), (TaskStatus::Dead, TaskStatus::Running));
 }
 
-/// What took its place was replaced itself before it could begin.
-#[test]
-fn several_wait_for_the_same_end() {
-    let mut bench = Bench::new();
-    let elsewhere = AllocId::from_hash([8; 16]);
-    let other = AllocId::from_hash([9; 16]);
-    bench.tell(Allocation { previous: Some(elsewhere), ..told(10, Desired::Run) });
-    bench.tell(Allocation { id: other, previous: Some(elsewhere), ..told(11, Desired::Run) });
-    assert_eq!(bench.status(), [TaskStatus::Pending; 2]);
-    bench.see(Event::Desired(DesiredChange::EndedElsewhere(elsewhere)));
-    bench.settle();
-    assert_eq!(bench.status(), [TaskStatus::Running; 2]);
-}
-
 #[test]
 fn the_end_of_one_on_another_node_is_told() {
     let mut bench = Bench::new();
