@@ -26,7 +26,7 @@ use herdlet_plan::{
     turn::{Drifted, Note},
     world::{Settings, World},
 };
-use herdlet_runtime::{self as runtime, BootClock, Clock as _, Inbox, Pace, Runtime, Shell};
+use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -116,6 +116,14 @@ impl Agent {
     /// # Errors
     /// When keys or catalogues can't be prepared.
     pub async fn start(parts: Parts) -> anyhow::Result<Self> {
+        Self::start_by(parts, BootClock).await
+    }
+
+    /// The same by another clock: what the planner decides follows it.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub async fn start_by(parts: Parts, clock: impl Clock) -> anyhow::Result<Self> {
         let Parts {
             instance,
             state,
@@ -134,7 +142,7 @@ impl Agent {
         for damaged in &damaged {
             tracing::error!(what = damaged.what, why = damaged.why, kept = %damaged.path.display(), "damaged state set aside");
         }
-        let now = now();
+        let now = by(clock.now());
         let (world, unusable) = World::restore(settings, now, records);
         for unusable in &unusable {
             tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
@@ -173,7 +181,7 @@ impl Agent {
             store,
             executor,
             publisher: model.publisher(),
-            clock: BootClock,
+            clock,
             settings: runtime::Settings::default(),
         });
         let requests = Requests::new(inbox.clone(), &handle, context.paths.state.clone());
@@ -369,7 +377,10 @@ async fn follow_attempts(
 
 /// The present, by the machine's clocks.
 pub fn now() -> Now {
-    let now = BootClock.now();
+    by(BootClock.now())
+}
+
+fn by(now: runtime::Now) -> Now {
     Now { boot: boot_id(), boot_ns: now.boot_ns, wall: UnixNanos(now.wall_ns) }
 }
 

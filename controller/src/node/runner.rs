@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use herdlet_api_types::{
     AllocId,
-    alloc::{Allocation, Heritage},
+    alloc::{Allocation, Desired, Heritage},
     view::AllocView,
 };
 use herdlet_nomad::{
-    seam::{Changed, Desired, Factory, Runner},
+    seam::{self, Changed, Factory, Runner},
     session::Reports,
     wire::{self, ClientStatus},
 };
@@ -80,8 +80,8 @@ impl Runner for AgentRunner {
         self.parts.model.allocs().into_iter().filter_map(known).collect()
     }
 
-    async fn apply(&self, desired: Desired) {
-        let Desired { index: _, is_first, changed, removed, unreadable } = desired;
+    async fn apply(&self, desired: seam::Desired) {
+        let seam::Desired { index: _, is_first, changed, removed, unreadable } = desired;
         let mut events = Vec::with_capacity(changed.len() + removed.len() + 1);
         self.keep_tokens(&changed).await;
         let mut reader = Reader::new(&self.parts.reading);
@@ -215,7 +215,8 @@ fn still_awaited(model: &ReadModel) -> Vec<Awaited> {
 fn elsewhere(spec: &Allocation, model: &ReadModel) -> Vec<Awaited> {
     let moves = spec.server.as_ref().is_some_and(|server| server.heritage == Heritage::AnyNode);
     let heir = |id| (moves && spec.previous == Some(id)).then_some(spec.id);
-    let absent = spec.awaited().filter(|id| model.alloc(id).is_none());
+    let begins = spec.desired == Desired::Run;
+    let absent = spec.awaited().filter(|id| begins && model.alloc(id).is_none());
     absent.map(|id| Awaited { id, heir: heir(id) }).collect()
 }
 

@@ -8,53 +8,58 @@ pub enum Fields {
     /// All that are known here.
     #[default]
     Known,
-    /// Those that 1.1 has.
-    Old,
+    /// Those that servers of a release have: its two numbers.
+    Of(u8, u8),
     /// More than anybody knows, in every struct.
     New,
 }
 
-/// What later versions than 1.1 have added to what a node reads.
-const LATER: [&str; 15] = [
-    "AddressIPv6",
-    "CNI",
-    "HostNetworks",
-    "IgnoreCollision",
-    "LastReschedule",
-    "MigrateDisablePlacement",
-    "NextToken",
-    "NoShutdownDelay",
-    "NodePool",
-    "Paused",
-    "Processors",
-    "SchedulingEligibility",
-    "SignedIdentities",
-    "SignedIdentity",
-    "SigningKeyID",
+/// What later releases than 1.1 have added to what a node reads, and which.
+const LATER: [(&str, (u8, u8)); 15] = [
+    ("AddressIPv6", (1, 9)),
+    ("CNI", (1, 8)),
+    ("HostNetworks", (1, 2)),
+    ("IgnoreCollision", (1, 9)),
+    ("LastReschedule", (1, 8)),
+    ("MigrateDisablePlacement", (1, 11)),
+    ("NextToken", (1, 2)),
+    ("NoShutdownDelay", (1, 2)),
+    ("NodePool", (1, 6)),
+    ("Paused", (1, 8)),
+    ("Processors", (1, 7)),
+    ("SchedulingEligibility", (1, 2)),
+    ("SignedIdentities", (1, 4)),
+    ("SignedIdentity", (1, 11)),
+    ("SigningKeyID", (1, 4)),
 ];
 
 impl Fields {
     /// An answer with these fields.
     #[must_use]
     pub fn of(self, answer: Vec<u8>) -> Vec<u8> {
-        let change: fn(Value) -> Value = match self {
-            Self::Known => return answer,
-            Self::Old => without,
-            Self::New => with_more,
+        if self == Self::Known {
+            return answer;
+        }
+        let Ok(value) = codec::decode(&answer) else { return answer };
+        let changed = match self {
+            Self::Known => value,
+            Self::Of(major, minor) => without(value, (major, minor)),
+            Self::New => with_more(value),
         };
-        let changed = codec::decode(&answer).map(change);
-        changed.ok().and_then(|value| codec::encode(&value).ok()).unwrap_or(answer)
+        codec::encode(&changed).unwrap_or(answer)
     }
 }
 
-fn without(value: Value) -> Value {
+/// What a release does not have yet is left out.
+fn without(value: Value, release: (u8, u8)) -> Value {
     match value {
         Value::Map(entries) => {
-            let is_old = |key: &Value| key.as_text().is_none_or(|key| !LATER.contains(&key));
-            let old = entries.into_iter().filter(|(key, _)| is_old(key));
-            Value::Map(old.map(|(key, value)| (key, without(value))).collect())
+            let is_later = |key: &str| LATER.iter().any(|(name, since)| *name == key && *since > release);
+            let has = |key: &Value| key.as_text().is_none_or(|key| !is_later(key));
+            let known = entries.into_iter().filter(|(key, _)| has(key));
+            Value::Map(known.map(|(key, value)| (key, without(value, release))).collect())
         }
-        Value::List(list) => Value::List(list.into_iter().map(without).collect()),
+        Value::List(list) => Value::List(list.into_iter().map(|value| without(value, release)).collect()),
         same @ (Value::Nil
         | Value::Bool(_)
         | Value::Int(_)

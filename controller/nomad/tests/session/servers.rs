@@ -160,7 +160,7 @@ async fn answers_of_wrong_types_and_of_none_stop_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn servers_may_leave_fields_out_and_send_others() {
-    for fields in [Fields::Old, Fields::New] {
+    for fields in [Fields::Of(1, 1), Fields::New] {
         let (cluster, living) = world(Settings { fields, signs: true, ..Settings::default() }).await;
         let ids = cluster.place_many(&living.id, "job", 5);
         for id in &ids {
@@ -172,7 +172,7 @@ async fn servers_may_leave_fields_out_and_send_others() {
         within(5, "it is gone", || living.bench.ids() == ids[1..]).await;
         let told = living.contact.borrow().eligibility.clone();
         let unsaid = told == herdlet_nomad::wire::Eligibility::Unsaid;
-        assert_eq!(unsaid, fields == Fields::Old, "{told}");
+        assert_eq!(unsaid, fields == Fields::Of(1, 1), "{told}");
         cluster.write(|state| state.purge(&living.id));
         ready(&cluster, &living.id).await;
     }

@@ -26,15 +26,16 @@ use crate::{
 const OUT_OF_CONTACT: &str = "stopped: no server was in reach for stop_on_client_after";
 
 impl World {
-    /// A server wants this of an allocation. One that is to stop and was never here needs nothing.
+    /// A server wants this of an allocation. One that is to stop and was never here is taken too: it ends without having begun, and its
+    /// server, and whoever waits for its end, hears so.
     pub(super) fn place(&mut self, now: Now, spec: Allocation, dirty: &mut BTreeSet<Key>) {
         let Some(server) = spec.server.clone() else { return };
         let id = spec.id;
         match self.allocs.get(id).map(|known| known.spec.server.as_ref().map(|known| known.modify_index)) {
-            None if spec.desired == Desired::Run => self.place_first(now, spec, &server, dirty),
+            None => self.place_first(now, spec, &server, dirty),
             Some(Some(known)) if known != server.modify_index => self.place_again(now, spec, &server, dirty),
             // Nothing new; or one of this machine's own, which no server can know.
-            None | Some(_) => return,
+            Some(_) => return,
         }
         dirty.insert(Key::Alloc(id));
     }
@@ -52,6 +53,9 @@ impl World {
 
     /// What an allocation takes the place of, or what made room for it, has to end before. Of what is not here, whoever asks servers tells.
     fn wait_for_previous_of(&mut self, spec: &Allocation) {
+        if spec.desired != Desired::Run {
+            return;
+        }
         for id in spec.awaited() {
             if self.allocs.get(id).is_none() || !self.allocs.has_ended(id) {
                 self.ctx.awaited.entry(id).or_default().insert(spec.id);

@@ -84,9 +84,16 @@ fn words_that_are_known_change_nothing_and_what_was_to_stop_never_runs_again() {
 }
 
 #[test]
-fn what_is_over_before_it_came_here_is_not_begun() {
+fn what_is_to_stop_before_it_came_here_ends_without_having_begun() {
     let mut bench = Bench::new();
     bench.tell(told(10, Desired::Stop));
+    assert_eq!(bench.status(), [TaskStatus::Dead], "its servers and whoever follows it wait for its end");
+    let (_, state) = bench.world.allocations().next().unwrap();
+    assert!(state.durable.tasks.iter().all(|task| task.newest() == 0), "no attempt was made");
+    assert_eq!(state.durable.status, ClientStatus::Complete);
+    let id = bench.id();
+    bench.see(Event::Desired(DesiredChange::AllocGone(id)));
+    bench.settle();
     assert_eq!(bench.world.allocations().count(), 0);
 }
 

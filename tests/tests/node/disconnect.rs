@@ -1,0 +1,200 @@
+//! Nodes that were out of reach for longer than their TTL, with 200 allocations each: what becomes of them is what their job says.
+
+use std::collections::BTreeSet;
+
+use herdlet_nomad::wire::{AllocId, Allocation, ClientStatus, NodeStatus};
+use herdlet_nomad_server::{Settings, schedule::Key};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::world::{Living, World, job, nanos, seconds, status};
+
+/// As many run.
+const MANY: usize = 200;
+
+/// Servers, and a node on which all of a job runs; another one comes where there is to be one.
+struct Story {
+    world: World,
+    node: Living,
+    key: Key,
+    first: Vec<AllocId>,
+}
+
+impl Story {
+    async fn begin(group: Value) -> Self {
+        let world = World::new(Settings::default());
+        let node = world.ready_node(0).await;
+        let mut group = group;
+        group["Count"] = MANY.into();
+        let key = world.submit(&job("many", "service", json!({ "run_for": "100000h" }), group));
+        let run = |alloc: &Allocation| alloc.client_status == ClientStatus::Running;
+        world
+            .until(120, "all run", |state| state.allocs.len() == MANY && state.allocs.values().all(run))
+            .await;
+        let first = world.cluster.allocs_of(&key).into_iter().map(|alloc| alloc.id).collect();
+        Self { world, node, key, first }
+    }
+
+    /// Nobody is in reach until servers have missed the node, and then for so long.
+    async fn away(&self, more: u64, expected: ClientStatus) {
+        self.world.cluster.set_down(0, true);
+        self.until_all_first(expected).await;
+        sleep(seconds(more)).await;
+    }
+
+    async fn back(&self) {
+        self.world.cluster.set_down(0, false);
+        self.world
+            .until(120, "the node is ready again", |state| {
+                status(state, &self.node.id) == Some(NodeStatus::Ready)
+            })
+            .await;
+    }
+
+    async fn until_all_first(&self, expected: ClientStatus) {
+        let is_so = |id: &AllocId, state: &herdlet_nomad_server::state::State| {
+            state.allocs.get(id).is_some_and(|alloc| alloc.client_status == expected)
+        };
+        let what = format!("all of the first are {expected}");
+        self.world.until(200, what, |state| self.first.iter().all(|id| is_so(id, state))).await;
+    }
+
+    /// As many as wanted run, none of the first and each once.
+    async fn until_others_run(&self) {
+        let first: BTreeSet<&AllocId> = self.first.iter().collect();
+        let key = &self.key;
+        self.world
+            .until(200, "others run", |state| {
+                let of_job = state.allocs.values().filter(|alloc| alloc.job_id == key.1);
+                let others = of_job.filter(|alloc| !first.contains(&alloc.id));
+                let running = others.filter(|alloc| alloc.client_status == ClientStatus::Running);
+                running.count() == MANY
+            })
+            .await;
+    }
+
+    fn here(&self, expected: &ClientStatus) -> usize {
+        self.first.iter().filter(|id| self.node.status(id).as_ref() == Some(expected)).count()
+    }
+
+    /// Each was started once here, and nothing that was never wanted runs.
+    async fn end(self, placed: usize) {
+        let allocs = self.world.cluster.allocs_of(&self.key);
+        assert_eq!(allocs.len(), placed);
+        for alloc in &allocs {
+            assert_eq!(self.node.starts(&alloc.id), 1, "{}", alloc.id);
+            assert_eq!(self.node.status(&alloc.id), Some(alloc.client_status.clone()), "{}", alloc.id);
+        }
+        self.node.end().await;
+    }
+}
+
+/// Without a word on it they are lost: killed when the node is back, and replaced.
+#[tokio::test(start_paused = true)]
+async fn without_a_policy_all_200_are_killed_and_replaced() {
+    let story = Story::begin(json!({})).await;
+    story.away(300, ClientStatus::Lost).await;
+    assert_eq!(story.here(&ClientStatus::Running), MANY, "nobody has told the node to stop them");
+    story.back().await;
+    story.until_all_first(ClientStatus::Complete).await;
+    story.until_others_run().await;
+    story.end(2 * MANY).await;
+}
+
+/// `lost_after`, and `max_client_disconnect` before 1.8: they outlive it, and go on as if nothing had been.
+#[tokio::test(start_paused = true)]
+async fn within_lost_after_all_200_go_on() {
+    for policy in
+        [json!({ "Disconnect": { "LostAfter": nanos(600) } }), json!({ "MaxClientDisconnect": nanos(600) })]
+    {
+        let story = Story::begin(policy).await;
+        story.away(200, ClientStatus::Unknown).await;
+        assert_eq!(story.here(&ClientStatus::Running), MANY);
+        story.back().await;
+        story.until_all_first(ClientStatus::Running).await;
+        sleep(seconds(60)).await;
+        let states = |id: &AllocId| story.world.cluster.alloc(id).unwrap().task_states["main"].clone();
+        for id in &story.first {
+            let events = states(id).events;
+            assert!(events.iter().any(|event| event.kind == "Reconnected"), "{id}: {events:?}");
+            assert_eq!(states(id).restarts, 0);
+        }
+        story.end(MANY).await;
+    }
+}
+
+/// Later than that they are lost as without it.
+#[tokio::test(start_paused = true)]
+async fn after_lost_after_all_200_are_killed_and_replaced() {
+    let story = Story::begin(json!({ "Disconnect": { "LostAfter": nanos(60) } })).await;
+    story.away(0, ClientStatus::Unknown).await;
+    story.until_all_first(ClientStatus::Lost).await;
+    sleep(seconds(60)).await;
+    assert_eq!(story.here(&ClientStatus::Running), MANY, "nobody has told the node to stop them");
+    story.back().await;
+    story.until_all_first(ClientStatus::Complete).await;
+    story.until_others_run().await;
+    story.end(2 * MANY).await;
+}
+
+/// `stop_on_client_after`, and `stop_after_client_disconnect` before 1.10: the node stops them by itself, all of them when the time is over
+/// since the last heartbeat that was answered, not before and not much later (flaws 16 and 17).
+#[tokio::test(start_paused = true)]
+async fn flaws_16_and_17_all_200_stop_on_their_node_to_the_tick() {
+    for policy in [
+        json!({ "Disconnect": { "StopOnClientAfter": nanos(90) } }),
+        json!({ "StopAfterClientDisconnect": nanos(90) }),
+    ] {
+        let story = Story::begin(policy).await;
+        story.world.cluster.set_down(0, true);
+        let last = story.node.contact.borrow().last.unwrap().at;
+        sleep((last + seconds(89)).saturating_duration_since(Instant::now())).await;
+        assert_eq!(story.here(&ClientStatus::Running), MANY, "their time is not over");
+        sleep(seconds(3)).await;
+        assert_eq!(story.here(&ClientStatus::Complete), MANY, "it is");
+        sleep(seconds(60)).await;
+        story.back().await;
+        story.until_all_first(ClientStatus::Complete).await;
+        story.until_others_run().await;
+        story.end(2 * MANY).await;
+    }
+}
+
+/// Where others run meanwhile, those that stay are the ones that `reconcile` names.
+#[tokio::test(start_paused = true)]
+async fn with_others_running_meanwhile_those_stay_that_reconcile_names() {
+    for (policy, back) in [
+        (json!({ "LostAfter": nanos(3_600), "Reconcile": "keep_original" }), ClientStatus::Running),
+        (json!({ "LostAfter": nanos(3_600), "Reconcile": "keep_replacement" }), ClientStatus::Complete),
+        (json!({ "LostAfter": nanos(3_600), "Replace": false }), ClientStatus::Running),
+    ] {
+        let is_replaced = policy["Replace"] != json!(false);
+        let mut story = Story::begin(json!({ "Disconnect": policy })).await;
+        // It is the node that goes away: its servers are there for the other one.
+        let number = story.node.end().await;
+        let other = story.world.ready_node(1).await;
+        story
+            .world
+            .until(200, "it is missed", |state| {
+                state.allocs.values().filter(|alloc| alloc.client_status == ClientStatus::Unknown).count()
+                    == MANY
+            })
+            .await;
+        sleep(seconds(60)).await;
+        let elsewhere = |status: ClientStatus| {
+            let allocs = story.world.cluster.allocs_of(&story.key);
+            allocs.iter().filter(|alloc| alloc.node_id == other.id && alloc.client_status == status).count()
+        };
+        assert_eq!(elsewhere(ClientStatus::Running), if is_replaced { MANY } else { 0 });
+        story.node = story.world.node(number).await;
+        story.until_all_first(back.clone()).await;
+        sleep(seconds(60)).await;
+        let stays = back == ClientStatus::Running;
+        let expected = if is_replaced && !stays { MANY } else { 0 };
+        assert_eq!(elsewhere(ClientStatus::Running), expected);
+        assert_eq!(story.here(&ClientStatus::Running), if stays { MANY } else { 0 });
+        assert!(story.first.iter().all(|id| story.node.starts(id) == 1));
+        other.end().await;
+        story.node.end().await;
+    }
+}

@@ -1,0 +1,106 @@
+//! Servers that answer slowly, wrongly, in part or not at all: what runs on a whole agent goes on.
+
+use std::time::Duration;
+
+use herdlet_nomad::wire::{AllocId, ClientStatus, NodeStatus};
+use herdlet_nomad_server::{Fault, Settings};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::world::{Living, World, job, seconds, status};
+
+const METHODS: [&str; 5] =
+    ["Node.UpdateStatus", "Node.GetClientAllocs", "Alloc.GetAllocs", "Node.UpdateAlloc", "Node.Register"];
+
+/// Something that runs for ever is there, and stays.
+async fn begin(settings: Settings) -> (World, Living, AllocId) {
+    let world = World::new(settings);
+    let node = world.ready_node(0).await;
+    let id = world.place(&node, &forever());
+    world.reaches(&id, ClientStatus::Running).await;
+    (world, node, id)
+}
+
+fn forever() -> serde_json::Value {
+    job("web", "service", json!({ "run_for": "100000h" }), json!({}))
+}
+
+/// A new one comes through, the one that ran does so still, and each was started once.
+async fn goes_on(world: &World, node: &Living, old: &AllocId) {
+    let new = world.place(node, &forever());
+    let runs = |id: &AllocId| {
+        let id = id.clone();
+        world.until(700, "it runs", move |state| state.allocs[&id].client_status == ClientStatus::Running)
+    };
+    runs(&new).await;
+    runs(old).await;
+    world.until(90, "the node is ready", |state| status(state, &node.id) == Some(NodeStatus::Ready)).await;
+    assert_eq!((node.starts(&new), node.starts(old)), (1, 1));
+    world.cluster.stop(&new);
+    world
+        .until(700, "it has ended", |state| state.allocs[&new].client_status == ClientStatus::Complete)
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_wrong_late_missing_or_too_large_stop_nothing() {
+    let (world, node, id) = begin(Settings { servers: 2, ..Settings::default() }).await;
+    let faults = [
+        Fault::WrongTypes,
+        Fault::Raw(vec![0xc1]),
+        Fault::Raw(vec![0x81]),
+        // More entries, and deeper, than anybody reads.
+        Fault::Raw(vec![0xdf, 0xff, 0xff, 0xff, 0xff]),
+        Fault::Raw(vec![0x91; 200]),
+        Fault::Slow(Duration::from_secs(12)),
+        Fault::Late("rpc error: EOF".to_owned()),
+        Fault::Drop,
+        Fault::Hang,
+        Fault::EmptyList(1),
+    ];
+    for fault in &faults {
+        for method in METHODS {
+            cluster_fault(&world, method, fault);
+        }
+        goes_on(&world, &node, &id).await;
+        world.cluster.no_faults();
+    }
+    node.end().await;
+}
+
+/// Only a list of allocations can be empty.
+fn cluster_fault(world: &World, method: &str, fault: &Fault) {
+    if !matches!(fault, Fault::EmptyList(_)) || method == "Node.GetClientAllocs" {
+        world.cluster.fault(method, 1, fault);
+    }
+}
+
+/// In the greeting, in a head, in the middle of a list, of a report, of what is fetched.
+#[tokio::test(start_paused = true)]
+async fn connections_may_break_at_any_byte() {
+    let (world, node, id) = begin(Settings { servers: 2, ..Settings::default() }).await;
+    for bytes in (0..40).step_by(5).chain((40..4_000).step_by(330)) {
+        (0..3).for_each(|more| world.lan.cut_after(bytes + more));
+        for server in [0, 1] {
+            world.cluster.set_down(server, true);
+        }
+        sleep(Duration::from_millis(500)).await;
+        for server in [0, 1] {
+            world.cluster.set_down(server, false);
+        }
+        goes_on(&world, &node, &id).await;
+    }
+    node.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_loses_its_leaders_stops_nothing() {
+    let (world, node, id) = begin(Settings { servers: 3, ..Settings::default() }).await;
+    for round in 0..5 {
+        world.cluster.lead(None);
+        sleep(seconds(10 * round)).await;
+        world.cluster.lead(Some(usize::try_from(round).unwrap() % 3));
+        goes_on(&world, &node, &id).await;
+    }
+    node.end().await;
+}

@@ -1,0 +1,149 @@
+//! What has gone wrong in stock clients as far as servers had a part in it, with whole agents: each with the number of its entry in the list of
+//! races and design flaws that this project keeps to. What shows behind the session is in `controller/nomad/tests/session/flaws.rs`.
+
+use herdlet_nomad::wire::{ClientStatus, DesiredStatus};
+use herdlet_nomad_server::{Fault, Settings};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::world::{World, job, nanos, seconds, within};
+
+const FOR_EVER: &str = "100000h";
+
+/// Servers wait for its end, and so does what takes its place.
+#[tokio::test(start_paused = true)]
+async fn flaw_1_what_is_to_stop_before_it_was_heard_of_is_never_started_and_told_to_have_ended() {
+    let world = World::new(Settings::default());
+    let node = world.ready_node(0).await;
+    world.cluster.fault("Alloc.GetAllocs", 1, &Fault::Error("boom".to_owned()));
+    let id = world.place(&node, &job("web", "service", json!({ "run_for": FOR_EVER }), json!({})));
+    sleep(seconds(1)).await;
+    world.cluster.stop(&id);
+    let next = world.cluster.write(|state| {
+        let job = state.allocs[&id].job.clone();
+        let next = state.place(&node.id, &job, "group");
+        state.change(&next, |alloc| alloc.previous_allocation = id.to_string());
+        next
+    });
+    world.reaches(&id, ClientStatus::Complete).await;
+    world.reaches(&next, ClientStatus::Running).await;
+    assert_eq!((node.starts(&id), node.starts(&next)), (0, 1));
+    node.end().await;
+}
+
+/// Its agent was another one when it was set up.
+#[tokio::test(start_paused = true)]
+async fn flaw_2_what_is_stopped_after_a_restart_of_the_agent_is_cleaned_up() {
+    let world = World::new(Settings::default());
+    let node = world.ready_node(0).await;
+    let id = world.place(&node, &job("web", "service", json!({ "run_for": FOR_EVER }), json!({})));
+    world.reaches(&id, ClientStatus::Running).await;
+    let node = world.again(node).await;
+    world.cluster.stop(&id);
+    world.reaches(&id, ClientStatus::Complete).await;
+    world.cluster.write(|state| state.collect(&id));
+    within(30, "it is forgotten", || node.view(&id).is_none()).await;
+    let dir = node.paths.alloc(&herdlet_api_types::AllocId(id.as_str().parse().unwrap()));
+    within(30, "its directory has gone", || !dir.exists()).await;
+    node.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn flaws_5_and_6_lists_of_servers_that_lag_stop_nothing_over_restarts_of_agent_and_leader() {
+    let world = World::new(Settings { servers: 3, ..Settings::default() });
+    let mut node = world.ready_node(0).await;
+    (0..3).for_each(|server| world.cluster.freeze(server));
+    let text = job("web", "service", json!({ "run_for": FOR_EVER }), json!({}));
+    let ids: Vec<_> = (0..5).map(|_| world.place(&node, &text)).collect();
+    (0..3).for_each(|server| world.cluster.thaw(server));
+    for id in &ids {
+        world.reaches(id, ClientStatus::Running).await;
+    }
+    for round in 0..4 {
+        world.cluster.fault("Node.GetClientAllocs", 2, &Fault::EmptyList(2));
+        (0..3).for_each(|server| world.cluster.freeze(server));
+        world.cluster.lead(None);
+        node = world.again(node).await;
+        sleep(seconds(10)).await;
+        world.cluster.lead(Some(round % 3));
+        sleep(seconds(60)).await;
+        (0..3).for_each(|server| world.cluster.thaw(server));
+        assert!(ids.iter().all(|id| node.status(id) == Some(ClientStatus::Running) && node.starts(id) == 1));
+    }
+    node.end().await;
+}
+
+/// Nobody was told, and the agent that saw the end is no more.
+#[tokio::test(start_paused = true)]
+async fn flaws_8_and_9_what_was_complete_is_told_after_a_restart_and_never_runs_again() {
+    let world = World::new(Settings::default());
+    let node = world.ready_node(0).await;
+    let id = world.place(&node, &job("sum", "batch", json!({ "run_for": "5s" }), json!({})));
+    world.reaches(&id, ClientStatus::Running).await;
+    world.cluster.fault("Node.UpdateAlloc", 50, &Fault::Error("boom".to_owned()));
+    within(30, "it ends", || node.status(&id) == Some(ClientStatus::Complete)).await;
+    let node = world.again(node).await;
+    assert_eq!(world.cluster.client_status(&id), ClientStatus::Running);
+    world.cluster.no_faults();
+    world.reaches(&id, ClientStatus::Complete).await;
+    // Servers change it once more, and another agent begins.
+    world
+        .cluster
+        .write(|state| state.change(&id, |alloc| alloc.desired_description = "still wanted".to_owned()));
+    let node = world.again(node).await;
+    sleep(seconds(60)).await;
+    assert_eq!((node.status(&id), node.starts(&id)), (Some(ClientStatus::Complete), 1));
+    node.end().await;
+}
+
+/// The attempts that count are those of all agents.
+#[tokio::test(start_paused = true)]
+async fn flaw_41_what_crashes_over_and_over_fails_for_good_though_agents_come_and_go() {
+    let world = World::new(Settings::default());
+    let mut node = world.ready_node(0).await;
+    let policy = json!({ "RestartPolicy": { "Attempts": 2, "Mode": "fail", "Interval": nanos(3_600), "Delay": nanos(10) } });
+    let id = world.place(&node, &job("bad", "batch", json!({ "run_for": "1s", "exit_code": 1 }), policy));
+    for starts in 1..=3 {
+        within(60, "it is started", || node.starts(&id) == starts).await;
+        node = world.again(node).await;
+    }
+    world.reaches(&id, ClientStatus::Failed).await;
+    sleep(seconds(120)).await;
+    assert_eq!((node.starts(&id), node.status(&id)), (3, Some(ClientStatus::Failed)));
+    node.end().await;
+}
+
+/// What comes with a reconnection: another text of the job, or a stop.
+#[tokio::test(start_paused = true)]
+async fn flaw_54_what_comes_with_a_reconnection_is_done() {
+    let world = World::new(Settings::default());
+    let node = world.ready_node(0).await;
+    let group = |version: &str| json!({ "Count": 2, "Meta": { "version": version }, "Disconnect": { "LostAfter": nanos(3_600) } });
+    let text = |version| job("web", "service", json!({ "run_for": FOR_EVER }), group(version));
+    let key = world.submit(&text("old"));
+    world
+        .until(60, "both run", |state| {
+            state.allocs.values().all(|alloc| alloc.client_status == ClientStatus::Running)
+        })
+        .await;
+    let ids: Vec<_> = world.cluster.allocs_of(&key).into_iter().map(|alloc| alloc.id).collect();
+    assert_eq!(ids.len(), 2);
+    world.cluster.set_down(0, true);
+    world
+        .until(60, "they are unknown", |state| {
+            state.allocs.values().all(|alloc| alloc.client_status == ClientStatus::Unknown)
+        })
+        .await;
+    // In place for the one, which stays unknown to servers meanwhile, and the end for the other.
+    world.cluster.write(|state| {
+        state.change(&ids[0], |alloc| alloc.desired_description = "changed".to_owned());
+        state.change(&ids[1], |alloc| alloc.desired_status = DesiredStatus::Stop);
+    });
+    world.cluster.set_down(0, false);
+    world.reaches(&ids[0], ClientStatus::Running).await;
+    world.reaches(&ids[1], ClientStatus::Complete).await;
+    let view = node.view(&ids[0]).unwrap();
+    assert_eq!(view.spec.desired_description, "changed");
+    assert!(ids.iter().all(|id| node.starts(id) == 1));
+    node.end().await;
+}
