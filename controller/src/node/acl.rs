@@ -22,6 +22,8 @@ pub enum Capability {
     ReadJob,
     /// Register a job; collect what its allocations have left.
     SubmitJob,
+    /// Have the text of a job read.
+    ParseJob,
     /// Read logs.
     ReadLogs,
     /// Read files, logs among them.
@@ -41,6 +43,7 @@ impl Capability {
         match self {
             Self::ReadJob => "read-job",
             Self::SubmitJob => "submit-job",
+            Self::ParseJob => "parse-job",
             Self::ReadLogs => "read-logs",
             Self::ReadFs => "read-fs",
             Self::AllocExec => "alloc-exec",
