@@ -11,8 +11,13 @@ use tokio_util::sync::CancellationToken;
 use super::{catalog, limit, placed::Reading, previous, runner};
 use crate::{agent::Agent, desired::manifests::Drivers};
 
-/// Lives with servers from now on. Jobs may use `drivers`.
-pub fn join<S: Service, D: Dial>(agent: &mut Agent, session: Session<S, D>, drivers: Drivers) {
+/// Lives with servers once the node is `described`. Jobs may use `drivers`.
+pub fn join<S: Service, D: Dial>(
+    agent: &mut Agent,
+    session: Session<S, D>,
+    drivers: Drivers,
+    described: impl Future<Output = ()> + Send + 'static,
+) {
     let (previous, asked) = mpsc::channel(previous::WAITING_MAX);
     let (inbox, model, paths) = (agent.inbox.clone(), agent.model.clone(), agent.context.paths.clone());
     agent.watch(previous::follow(asked, session.queries(), inbox.clone()));
@@ -25,6 +30,7 @@ pub fn join<S: Service, D: Dial>(agent: &mut Agent, session: Session<S, D>, driv
     agent.watch(async move {
         // Before, what is here isn't shown, and would be taken for new.
         if restored.opened().await.is_ok() {
+            described.await;
             let runner = runner::Parts {
                 inbox,
                 model,

@@ -79,7 +79,7 @@ impl Member {
         let Moved { identity, .. } = &moved;
         let network = servers::network(&cluster, &region).context("read the certificates for servers")?;
         let found = describe::drivers(&agent.context.drivers, &cluster).await;
-        let describer = Describer::start(config, &cluster, found, Some(&*consul)).await?;
+        let describer = Describer::start(config, &cluster, found)?;
         let asked: Arc<Late> = Arc::default();
         let service = Arc::new(NodeService::new(serve::Parts {
             reach: shared.reach(),
@@ -124,6 +124,7 @@ impl Member {
         });
         agent.watch(warn_of_another_client(Arc::clone(&consul)));
         agent.watch(reserve(describer.clone(), Arc::clone(&agent.model)));
+        let described = describer.clone();
         agent.watch({
             let registry = agent.context.drivers.clone();
             async move {
@@ -132,7 +133,7 @@ impl Member {
                 describer.follow(Some(&*consul), &registry, CancellationToken::new()).await;
             }
         });
-        join(agent, session, drivers);
+        join(agent, session, drivers, async move { described.is_whole().await });
         Ok(joined)
     }
 }

@@ -74,7 +74,7 @@ async fn start(cluster: &Cluster, path: &Path) -> (Agent, NodeId) {
     };
     let (_, node) = watch::channel(Arc::new(described));
     let session = Session::new(Arc::new(pool), identity, node, Options::default());
-    join(&mut agent, session, Drivers::built_in());
+    join(&mut agent, session, Drivers::built_in(), std::future::ready(()));
     (agent, id)
 }
 

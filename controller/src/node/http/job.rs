@@ -73,7 +73,7 @@ pub(super) fn submitted(
     job.insert("Namespace".to_owned(), namespace.clone().into());
     complete(&mut job);
     job.insert("Region".to_owned(), of_job.into());
-    Submitted { job: Json::Object(job), region: Some(region), namespace }
+    Submitted { job: Json::Object(job), region: Some(region).filter(|region| !region.is_empty()), namespace }
 }
 
 /// Fills in what a job doesn't say.

@@ -102,10 +102,28 @@ pub(super) enum Stands {
 
 /// The route of a path below `/v1/`, and the fields that stand in it. The first pattern that fits counts.
 pub(super) fn find(verb: Verb, path: &str) -> Result<(&'static Route, Named), Missing> {
-    let fitting = ROUTES.iter().find_map(|route| Some((route.path, fields(route.path, path)?)));
-    let (pattern, named) = fitting.ok_or(Missing::Path)?;
-    let route = ROUTES.iter().find(|route| route.path == pattern && route.verb == verb);
-    route.map(|route| (route, named)).ok_or(Missing::Verb)
+    let first = ROUTES.iter().find(|route| fields(route.path, path).is_some()).ok_or(Missing::Path)?;
+    let is_fitting = |route: &&Route| route.verb == verb && has_shape(first.path, route.path);
+    let route = ROUTES.iter().find(is_fitting).ok_or(Missing::Verb)?;
+    Ok((route, fields(route.path, path).ok_or(Missing::Path)?))
+}
+
+/// Whether two patterns differ in names only.
+fn has_shape(one: &str, other: &str) -> bool {
+    let (mut one, mut other) = (one.split('/'), other.split('/'));
+    loop {
+        match (one.next(), other.next()) {
+            (None, None) => return true,
+            (Some(a), Some(b)) => {
+                let is_any =
+                    a.starts_with('{') && b.starts_with('{') && a.ends_with("*}") == b.ends_with("*}");
+                if a != b && !is_any {
+                    return false;
+                }
+            }
+            (Some(_), None) | (None, Some(_)) => return false,
+        }
+    }
 }
 
 /// Why there is no route.

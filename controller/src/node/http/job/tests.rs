@@ -126,7 +126,7 @@ fn a_job_goes_where_it_is_told_to() {
 #[test]
 fn a_whole_job_of_stock_servers_stays_what_it_is() {
     let mut seen = 0;
-    for message in test_recordings::messages().into_iter().filter(|message| message.kind == "resp") {
+    for message in test_recordings::messages().into_iter().filter(|message| message.kind == "response") {
         let (_, body) = message.plain();
         let jobs = body.get("Allocs").into_iter().filter_map(|allocs| match allocs {
             herdlet_rpc::codec::Value::List(list) => list.first()?.get("Job").cloned(),
