@@ -316,18 +316,16 @@ impl NodeApi {
                 let told = codec::decode(&told);
                 Answer(told.map_err(|error| Refused(500, format!("failed to {error}")))?)
             }
-            None => self.servers.ask(question).await.map_err(|error| match &error {
-                CallError::Server(error)
-                    if route.call == "Variables.Apply" && error.text().contains("cas error:") =>
-                {
-                    Refused(409, error.text().to_owned())
+            None => self.servers.ask(question).await.map_err(|error| {
+                if let CallError::Server(told) = &error {
+                    if route.call == "Variables.Apply" && told.text().contains("cas error:") {
+                        return Refused(409, told.text().to_owned());
+                    }
+                    if route.call == "Alloc.Stop" && told.kind() == ErrorKind::UnknownAllocation {
+                        return Refused(404, "alloc not found".to_owned());
+                    }
                 }
-                CallError::Server(told)
-                    if route.call == "Alloc.Stop" && told.kind() == ErrorKind::UnknownAllocation =>
-                {
-                    Refused(404, "alloc not found".to_owned())
-                }
-                _ => error.into(),
+                Refused::from(error)
             })?,
         };
         told(route, answer.0, &asked)
@@ -475,10 +473,9 @@ fn decompress(answer: &mut Value) -> Result<(), Refused> {
         None => field_mut(answer, "Alloc").and_then(|alloc| field_mut(alloc, "Job")),
     };
     let Some(payload) = job.and_then(|job| field_mut(job, "Payload")) else { return Ok(()) };
-    let kept = match payload {
-        Value::Bytes(kept) => kept.as_slice(),
-        Value::Text(kept) => kept.as_bytes(),
-        _ => return Ok(()),
+    let kept = match (&*payload, payload.as_text()) {
+        (Value::Bytes(kept), _) => kept.as_slice(),
+        (_, text) => text.unwrap_or_default().as_bytes(),
     };
     if !kept.is_empty() {
         *payload = Value::Bytes(placed::decompressed(kept).map_err(|why| Refused(500, why))?);

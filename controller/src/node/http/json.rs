@@ -106,10 +106,12 @@ pub(super) fn shown(value: &Value, name: &str) -> Json {
                     | Value::List(_)
                     | Value::Map(_) => String::new(),
                 };
-                let value = match value {
-                    Value::Text(text) if has_own_keys => text.as_str().into(),
-                    _ if name == "Lock" && key == "TTL" => shown(value, "LockDelay"),
-                    value => shown(value, if has_own_keys { "" } else { &key }),
+                let value = if let (Value::Text(text), true) = (value, has_own_keys) {
+                    text.as_str().into()
+                } else if name == "Lock" && key == "TTL" {
+                    shown(value, "LockDelay")
+                } else {
+                    shown(value, if has_own_keys { "" } else { &key })
                 };
                 (key, value)
             };
