@@ -128,10 +128,11 @@ fn a_whole_job_of_stock_servers_stays_what_it_is() {
     let mut seen = 0;
     for message in test_recordings::messages().into_iter().filter(|message| message.kind == "response") {
         let (_, body) = message.plain();
-        let jobs = body.get("Allocs").into_iter().filter_map(|allocs| match allocs {
-            herdlet_rpc::codec::Value::List(list) => list.first()?.get("Job").cloned(),
-            _ => None,
+        let first = body.get("Allocs").and_then(|allocs| {
+            let herdlet_rpc::codec::Value::List(allocs) = allocs else { return None };
+            allocs.first()?.get("Job").cloned()
         });
+        let jobs = first.into_iter();
         for job in jobs.filter(|job| matches!(job, herdlet_rpc::codec::Value::Map(_))) {
             let Json::Object(whole) = super::super::json::shown(&job, "Job") else { panic!("no object") };
             let mut again = whole.clone();
