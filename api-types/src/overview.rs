@@ -65,6 +65,9 @@ pub struct JobRow {
     /// It is to stop and is kept.
     #[serde(default)]
     pub stopped: bool,
+    /// Servers have placed it here (node mode): only as much of it is counted as is on this machine.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub placed: bool,
     /// How far it has come.
     pub state: ConvergenceState,
     /// Since when.

@@ -56,6 +56,9 @@ pub struct JobView {
     /// Who has scaled it. It has an endpoint of its own.
     #[serde(skip)]
     pub scaled: Arc<ScalingEvents>,
+    /// Servers have placed it here (node mode): it is as much of their job as is on this machine.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub placed: bool,
 }
 
 impl JobView {

@@ -20,7 +20,7 @@ mod error;
 mod evaluations;
 mod event_stream;
 mod events;
-mod exec;
+pub(crate) mod exec;
 mod filter;
 mod fs;
 mod gc;

@@ -3,11 +3,12 @@
 //!
 //! In: what is published. Out: an [`Overview`] for the API, which the command line and the page at `/ui` show.
 
+pub mod placed;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use herdlet_api_types::{
     Duration, JobKey,
-    alloc::Desired,
     nomad::{job_status, rfc3339},
     overview::{JobRow, Overview},
     view::{AllocView, Convergence, ConvergenceState, JobView},
@@ -34,7 +35,8 @@ pub fn overview(model: &ReadModel, now_ns: u64) -> Overview {
         jobs.push(row);
     }
     let complete_children = (all.len() - jobs.len()) as u64;
-    let placed = placed(model);
+    let placed: Vec<JobRow> =
+        placed::jobs(model).iter().map(|(job, allocs)| placed_row(job, allocs)).collect();
     let converged = placed.iter().filter(|row| row.state == ConvergenceState::Converged).count() as u64;
     jobs.extend(placed);
     jobs.sort_by_key(|row| row.state == ConvergenceState::Converged);
@@ -50,40 +52,27 @@ pub fn overview(model: &ReadModel, now_ns: u64) -> Overview {
     }
 }
 
-/// Jobs of which servers have placed something here: as much of each as is on this machine.
-fn placed(model: &ReadModel) -> Vec<JobRow> {
-    let mut placed: BTreeMap<JobKey, Vec<Arc<AllocView>>> = BTreeMap::new();
-    for view in model.allocs() {
-        if view.spec.server.is_some() && view.spec.desired == Desired::Run {
-            placed.entry(view.spec.job_key.clone()).or_default().push(view);
-        }
-    }
-    placed.into_iter().filter_map(|(key, allocs)| placed_row(key, &allocs)).collect()
-}
-
-fn placed_row(key: JobKey, allocs: &[Arc<AllocView>]) -> Option<JobRow> {
-    let first = allocs.iter().min_by_key(|alloc| {
-        let Convergence { state, since, .. } = &alloc.convergence;
-        (*state == ConvergenceState::Converged, since.wall)
-    })?;
-    let Convergence { state, message, since, overdue_at, .. } = &first.convergence;
-    let is_open = *state != ConvergenceState::Converged;
-    let versions = allocs.iter().map(|alloc| alloc.spec.job_version);
-    let version = versions.clone().max()?;
-    Some(JobRow {
-        key,
-        version,
-        from_version: versions.min().filter(|oldest| *oldest < version),
+/// The row of a job that servers have placed here.
+fn placed_row(job: &JobView, allocs: &[Arc<AllocView>]) -> JobRow {
+    let Convergence { state, message, since, overdue_at, .. } = &job.convergence;
+    let first = allocs.iter().find(|alloc| alloc.convergence == job.convergence);
+    let first = first.filter(|_| *state != ConvergenceState::Converged);
+    let oldest = allocs.iter().map(|alloc| alloc.spec.job_version).min();
+    JobRow {
+        key: job.key.clone(),
+        version: job.version,
+        from_version: oldest.filter(|oldest| *oldest < job.version),
         deleting: false,
         stopped: false,
+        placed: true,
         state: *state,
         since: since.wall,
         healthy: allocs.iter().filter(|alloc| alloc.is_healthy()).count() as u64,
         wanted: allocs.len() as u64,
-        next: if is_open { format!("{}: {message}", first.spec.title()) } else { String::new() },
-        next_alloc: is_open.then_some(first.spec.id),
+        next: first.map_or(String::new(), |first| format!("{}: {message}", first.spec.title())),
+        next_alloc: first.map(|first| first.spec.id),
         due: overdue_at.as_ref().map(|due| due.wall),
-    })
+    }
 }
 
 /// How the children of a job are.
@@ -173,6 +162,7 @@ fn row(job: &JobView, allocs: &[Arc<AllocView>]) -> JobRow {
         version: job.version,
         from_version: older.filter(|older| *older < job.version && is_open(&job.convergence)),
         deleting: job.deleting,
+        placed: false,
         stopped: job.job.stop,
         state,
         since: job.convergence.since.wall,

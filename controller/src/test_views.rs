@@ -59,6 +59,7 @@ pub(crate) fn job_view(job: &Arc<Job>, version: u64) -> JobView {
         next_launch: None,
         past: Vec::new(),
         scaled: Arc::default(),
+        placed: false,
     }
 }
 

@@ -104,8 +104,19 @@ impl<T: Io> Framed<T> {
     /// # Errors
     /// As [`Reader::next`], and when it is of another type.
     pub async fn receive<M: DeserializeOwned>(&mut self) -> Result<Option<M>, MessageError> {
-        let message = self.reader.next(Limits::FRAME).await?;
-        message.map(|message| Ok(codec::decode_within(&message, Limits::FRAME)?)).transpose()
+        self.receive_within(Limits::FRAME).await
+    }
+
+    /// The same within other limits.
+    ///
+    /// # Errors
+    /// As of [`Framed::receive`].
+    pub async fn receive_within<M: DeserializeOwned>(
+        &mut self,
+        limits: Limits,
+    ) -> Result<Option<M>, MessageError> {
+        let message = self.reader.next(limits).await?;
+        message.map(|message| Ok(codec::decode_within(&message, limits)?)).transpose()
     }
 
     /// As [`FrameSender::send`].

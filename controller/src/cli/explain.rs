@@ -145,7 +145,8 @@ fn show_job(view: &JobView, allocs: &[AllocView]) {
     let since = show::age(view.convergence.since.wall);
     let name = styled(style::HEADING, &view.key);
     let fate = fate(false, view.job.stop);
-    show::out(&format!("{name} version {}: {fate}{verdict} (for {since})\n", view.version));
+    let whose = if view.placed { " of the cluster's servers" } else { "" };
+    show::out(&format!("{name} version {}{whose}: {fate}{verdict} (for {since})\n", view.version));
     for why in view.unplaced.values().filter(|why| why.message != view.convergence.message) {
         show::out(&format!("  {} [{}]\n", plain(&why.message), why.reason.as_str()));
     }

@@ -79,7 +79,7 @@ impl Screen<'_> {
     fn row(&self, row: &JobRow) -> Vec<Cell> {
         let load = self.loads.and_then(|loads| loads.get(&row.key)).copied().unwrap_or_default();
         let mut cells = self.cells([
-            row.key.to_string(),
+            if row.placed { format!("{} (servers)", row.key) } else { row.key.to_string() },
             row.versions(),
             row.standing(),
             format!("{}/{}", row.healthy, row.wanted),
@@ -204,6 +204,7 @@ mod tests {
             from_version: None,
             deleting: false,
             stopped: false,
+            placed: false,
             state,
             since: UnixNanos(1),
             healthy: 1,

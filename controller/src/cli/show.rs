@@ -60,6 +60,11 @@ pub(super) fn is_replaced<'v>(view: &AllocView, mut all: impl Iterator<Item = &'
         })
 }
 
+/// Where a job comes from, in a word.
+pub(super) fn origin(placed: bool) -> &'static str {
+    if placed { "servers" } else { "here" }
+}
+
 /// A span in its largest fitting unit.
 pub(super) fn span(nanos: i64) -> String {
     let seconds = nanos.max(0) / 1_000_000_000;

@@ -35,11 +35,11 @@ use crate::{
 };
 
 /// Policy violation (RFC 6455 §7.4.1): Nomad's code for the caller's mistakes.
-const CLOSE_POLICY: u16 = 1008;
+pub(crate) const CLOSE_POLICY: u16 = 1008;
 /// Internal error (RFC 6455 §7.4.1).
-const CLOSE_ERROR: u16 = 1011;
+pub(crate) const CLOSE_ERROR: u16 = 1011;
 /// All is well (RFC 6455 §7.4.1).
-const CLOSE_NORMAL: u16 = 1000;
+pub(crate) const CLOSE_NORMAL: u16 = 1000;
 
 /// What to execute.
 #[derive(Debug, Deserialize)]
@@ -120,7 +120,7 @@ fn error_text(message: &str) -> Value {
 }
 
 /// The reason of a close frame has room for 123 bytes.
-fn fitting(mut reason: String) -> String {
+pub(crate) fn fitting(mut reason: String) -> String {
     if reason.len() > 123 {
         let end = (0..=120).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or_default();
         reason.truncate(end);

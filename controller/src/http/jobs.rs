@@ -23,20 +23,21 @@ use super::{
     query::{Params, Read, Source, flag},
     target::Changed,
 };
+use crate::overview::placed;
 
 /// All jobs as they are shown, of every namespace.
 pub(super) async fn views(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.filtered(Source::Model, &read, |shared| Ok(shared.model.jobs())).await
+    shared.filtered(Source::Model, &read, |shared| Ok(placed::all_jobs(&shared.model))).await
 }
 
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    shared.list(&read, |shared| Ok(shared.model.jobs()), stub).await
+    shared.list(&read, |shared| Ok(placed::all_jobs(&shared.model)), stub).await
 }
 
 fn stub(shared: &Shared, view: &Arc<JobView>) -> Value {

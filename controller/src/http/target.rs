@@ -12,7 +12,10 @@ use super::{
     Shared,
     error::{ApiError, ApiResult, unexpected},
 };
-use crate::reach::{self, Reach};
+use crate::{
+    overview::placed,
+    reach::{self, Reach},
+};
 
 impl Shared {
     /// What is needed to reach into allocations.
@@ -39,7 +42,7 @@ impl Shared {
 
     /// The job of that key.
     pub(super) fn known_job(&self, key: &JobKey) -> ApiResult<Arc<JobView>> {
-        self.model.job(key).ok_or_else(|| ApiError::NotFound("job not found".to_owned()))
+        placed::job(&self.model, key).ok_or_else(|| ApiError::NotFound("job not found".to_owned()))
     }
 
     /// Asks the planner, and waits until its answer is durable; not for long while it can't become so.

@@ -142,7 +142,13 @@ fn jobs(html: &mut String, shared: &Shared, overview: &Overview, now: Now) {
 fn job(html: &mut String, row: &JobRow, allocs: &[Arc<AllocView>], now: Now) {
     let name = escaped(&row.key.to_string());
     let state = row.state.as_str();
-    put(html, format_args!("<tr><td><details id=\"job-{name}\"><summary>{name}</summary>"));
+    put(
+        html,
+        format_args!(
+            "<tr><td><details id=\"job-{name}\"><summary>{name}{}</summary>",
+            if row.placed { " (servers)" } else { "" }
+        ),
+    );
     for alloc in allocs.iter().take(ALLOCS_MAX) {
         let (id, name, status) = (alloc.spec.id, escaped(&alloc.spec.name()), alloc.status.as_str());
         let verdict = alloc.convergence.state.as_str();

@@ -24,6 +24,8 @@ pub enum Capability {
     SubmitJob,
     /// Only the latter (1.11 and later).
     GcAllocation,
+    /// Have the text of a job read.
+    ParseJob,
     /// Read logs.
     ReadLogs,
     /// Read files, logs among them.
@@ -44,6 +46,7 @@ impl Capability {
             Self::ReadJob => "read-job",
             Self::SubmitJob => "submit-job",
             Self::GcAllocation => "gc-allocation",
+            Self::ParseJob => "parse-job",
             Self::ReadLogs => "read-logs",
             Self::ReadFs => "read-fs",
             Self::AllocExec => "alloc-exec",

@@ -15,9 +15,12 @@ use herdlet_nomad::{
 };
 use herdlet_rpc::{
     Service,
+    address::Address,
     codec::{self, Value},
     connect::Dial,
     error::{CallError, MessageError},
+    framed::Framed,
+    mux::Io,
     pool::Pool,
 };
 use serde::de::DeserializeOwned;
@@ -30,8 +33,17 @@ pub trait Servers: Send + Sync + 'static {
     /// See [`CallError`].
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, CallError>>;
 
+    /// Begins a call that goes on for long, at one of them. [`Question::body`] is what to send.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    fn stream(&self, question: Question) -> BoxFuture<'_, Result<Framed<Box<dyn Io>>, CallError>>;
+
     /// Addresses of those that are known, for people.
     fn addresses(&self) -> Vec<String>;
+
+    /// Takes these in place of those that are known, until servers tell of others.
+    fn set_addresses(&self, servers: Vec<Address>);
 }
 
 /// What is asked.
@@ -140,8 +152,20 @@ impl<S: Service, D: Dial> Servers for OfSession<S, D> {
         .boxed()
     }
 
+    fn stream(&self, question: Question) -> BoxFuture<'_, Result<Framed<Box<dyn Io>>, CallError>> {
+        async move {
+            let request = |options: QueryOptions| question.body(&options.region, options.max_query_time);
+            self.queries.stream(&question.method, request).await
+        }
+        .boxed()
+    }
+
     fn addresses(&self) -> Vec<String> {
         self.pool.servers().iter().map(ToString::to_string).collect()
+    }
+
+    fn set_addresses(&self, servers: Vec<Address>) {
+        self.pool.set_servers(servers);
     }
 }
 
@@ -166,7 +190,20 @@ impl Servers for Late {
         }
     }
 
+    fn stream(&self, question: Question) -> BoxFuture<'_, Result<Framed<Box<dyn Io>>, CallError>> {
+        match self.0.get() {
+            Some(servers) => servers.stream(question),
+            None => async { Err(CallError::NoServers) }.boxed(),
+        }
+    }
+
     fn addresses(&self) -> Vec<String> {
         self.0.get().map(|servers| servers.addresses()).unwrap_or_default()
+    }
+
+    fn set_addresses(&self, addresses: Vec<Address>) {
+        if let Some(servers) = self.0.get() {
+            servers.set_addresses(addresses);
+        }
     }
 }

@@ -70,18 +70,20 @@ struct Shared {
     /// One change of meta at a time, so that the file and what is told are the same.
     changing: tokio::sync::Mutex<()>,
     node: watch::Sender<Arc<Node>>,
+    /// Consul was asked once, if it is asked at all.
+    asked: watch::Sender<bool>,
 }
 
 impl Describer {
-    /// The machine as it is now. `drivers`: see [`drivers`]. Afterwards [`follow`](Self::follow) keeps it true.
+    /// The machine as it is now, as far as nobody has to be waited for. `drivers`: see [`drivers`]. Afterwards [`follow`](Self::follow)
+    /// keeps it true.
     ///
     /// # Errors
     /// When the meta that was changed before can't be read.
-    pub async fn start(
+    pub fn start(
         config: &Config,
         cluster: &Cluster,
         drivers: BTreeMap<String, DriverInfo>,
-        consul: Option<&ConsulReader>,
     ) -> Result<Self, MetaError> {
         let fixed = Fixed::of(config, cluster);
         let mut meta = BTreeMap::from(node::META.map(|(key, value)| (key.to_owned(), value.to_owned())));
@@ -91,10 +93,6 @@ impl Describer {
         if fixed.runs("network") {
             parts.networks = fixed.networks(&fingerprint::interfaces().unwrap_or_default());
         }
-        if let Some(consul) = consul.filter(|_| fixed.runs("consul")) {
-            let answer = timeout(CONSUL_MAX, consul::ask(consul)).await.ok().flatten();
-            parts.consul = answer.unwrap_or_default();
-        }
         Ok(Self::with(fixed, parts, config.state_dir.clone()))
     }
 
@@ -102,7 +100,15 @@ impl Describer {
     pub fn with(fixed: Fixed, parts: Parts, state_dir: PathBuf) -> Self {
         let node = watch::Sender::new(Arc::new(fixed.node(&parts)));
         let (parts, changing) = (Mutex::new(parts), tokio::sync::Mutex::new(()));
-        Self { shared: Arc::new(Shared { fixed, state_dir, parts, changing, node }) }
+        let asked = watch::Sender::new(false);
+        Self { shared: Arc::new(Shared { fixed, state_dir, parts, changing, node, asked }) }
+    }
+
+    /// Waits until [`follow`](Self::follow) has heard of Consul, or has waited long enough for it: a node that registers before would do so
+    /// twice.
+    pub async fn is_whole(&self) {
+        // The sender lives as long as this.
+        let _ = self.shared.asked.subscribe().wait_for(|asked| *asked).await;
     }
 
     /// The node, now and whenever it has changed.
@@ -203,7 +209,10 @@ impl Describer {
     }
 
     async fn follow_consul(&self, consul: Option<&ConsulReader>, period: Duration) {
-        let Some(consul) = consul.filter(|_| self.shared.fixed.runs("consul")) else { return };
+        let Some(consul) = consul.filter(|_| self.shared.fixed.runs("consul")) else {
+            self.shared.asked.send_replace(true);
+            return;
+        };
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut misses = 0;
@@ -217,6 +226,7 @@ impl Describer {
                 None if misses + 1 < CONSUL_MISSES => misses += 1,
                 None => self.change(|parts| parts.consul = consul::Known::default()),
             }
+            self.shared.asked.send_replace(true);
         }
     }
 

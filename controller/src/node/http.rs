@@ -1,46 +1,48 @@
 //! The HTTP API of a node: what is about the node itself is answered here, everything else by the cluster's servers.
 //!
 //! In: requests, on the address that the node advertises, with tokens of the cluster (`X-Nomad-Token`, or a bearer). Out: Nomad's JSON.
-//! Each request becomes the call that a server would be asked too ([`routes`]), to this node's own [`NodeService`] or to a server; only what
-//! goes on for long (logs, files, commands, the agent's log) goes on to the local API, once the token is known to be allowed to. So who may
-//! do what is decided in one place.
+//! Each request becomes the call that a server would be asked too: to this node's own [`NodeService`], which decides who may do what, or
+//! to a server, which does so itself. What goes on for long (logs, files, commands, the agent's log, events) becomes a streaming call.
 //!
 //! ```text
-//!   request ──► gate ─┬─ streams ──► ACLs ──► local API
-//!                     └─ table ──► call ─┬──► NodeService      this node, its allocations
-//!                                        └──► Servers          all else
+//!   request ──► gate ─┬─ streams ──► streaming call ─┐
+//!                     └─ table ────► plain call ─────┼──► NodeService      this node, its allocations
+//!                                                    └──► Servers          all else
 //! ```
-//!
-//! Jobs are not registered, planned or validated here: what the API takes for a job is not what servers take.
 
+mod exec;
+mod job;
 mod json;
 mod request;
 mod routes;
+mod stream;
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    body::Body,
+    body::{Body, Bytes},
     extract::{Request, State},
-    http::{Method, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
 use herdlet_api_types::AllocId;
 use herdlet_rpc::{
+    address::Address,
     codec::{self, Value},
     error::{CallError, ErrorKind, Refusal, ServerError},
 };
 use serde_json::{Value as Json, json};
 
 use self::{
-    request::Asked,
-    routes::{Missing, Part, Route, Verb},
+    request::{Asked, Said},
+    routes::{Body as BodyOf, Missing, Part, Route, Stands, Verb},
 };
 use super::{
-    acl::{Capability, Denied},
+    acl::{Access, Denied},
     asking::{Answer, Servers},
+    placed,
     serve::NodeService,
     snapshot::Snapshots,
 };
@@ -75,6 +77,23 @@ struct Refused(u16, String);
 /// Of bodies.
 const BODY_BYTES_MAX: usize = 8 << 20;
 
+/// The end of errors that are told with another code than most, and that code: what servers tell has no code of its own.
+const CODES: [(&str, u16); 2] = [
+    ("Job registration, dispatch, and scale are disabled by the scheduler configuration", 403),
+    ("Filter expression cannot be used with other filter parameters", 400),
+];
+
+/// Calls which pages of other origins may make: those of a user interface that is served by servers.
+const OF_OTHER_ORIGINS: [&str; 7] = [
+    "/v1/client/fs/",
+    "/v1/client/allocation/",
+    "/v1/client/stats",
+    "/v1/client/metadata",
+    "/v1/client/identity",
+    "/v1/vars",
+    "/v1/var/",
+];
+
 /// How long a body may take.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
 
@@ -97,6 +116,13 @@ impl From<ServerError> for Refused {
             return Self(code, error.message().to_owned());
         }
         let text = error.text();
+        if let Some((end, code)) = CODES.into_iter().find(|(end, _)| text.ends_with(end)) {
+            return Self(code, end.to_owned());
+        }
+        // Of a file, or of a node.
+        if text.contains("no such file or directory") || text.contains("Unknown node") {
+            return Self(404, text.to_owned());
+        }
         match error.kind() {
             ErrorKind::PermissionDenied => Self(403, "Permission denied".to_owned()),
             ErrorKind::Token => Self(403, text.trim_start_matches("rpc error: ").to_owned()),
@@ -129,11 +155,41 @@ pub fn router(api: Arc<NodeApi>) -> Router {
 }
 
 async fn gate(State(api): State<Arc<NodeApi>>, request: Request, next: Next) -> Response {
-    match api.answer(request).await {
+    let path = request.uri().path();
+    let is_shared = OF_OTHER_ORIGINS.iter().any(|begin| path.starts_with(begin));
+    let is_foreign = is_shared && request.headers().contains_key(header::ORIGIN);
+    if is_foreign && request.method() == Method::OPTIONS {
+        return of_other_origin(preflight(request.headers()));
+    }
+    let response = match api.answer(request).await {
         Ok(Passed::Answer(response)) => response,
         Ok(Passed::On(request)) => next.run(*request).await,
         Err(refused) => refused.into_response(),
+    };
+    if is_foreign { of_other_origin(response) } else { response }
+}
+
+/// What a page of another origin asks before it asks.
+fn preflight(asked: &HeaderMap) -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    let headers = response.headers_mut();
+    headers.insert(
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static("HEAD, GET, PUT, POST, DELETE"),
+    );
+    if let Some(wanted) = asked.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
     }
+    response
+}
+
+fn of_other_origin(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+    let exposed = "X-Nomad-Index, X-Nomad-KnownLeader, X-Nomad-LastContact, X-Nomad-NextToken";
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(exposed));
+    headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+    response
 }
 
 /// What becomes of a request here.
@@ -145,99 +201,152 @@ enum Passed {
 }
 
 impl NodeApi {
-    async fn answer(&self, request: Request) -> Result<Passed, Refused> {
+    async fn answer(self: &Arc<Self>, mut request: Request) -> Result<Passed, Refused> {
         let missing = || Refused(404, "resource not found".to_owned());
         let path = request.uri().path();
-        if matches!(path, "/healthz" | "/readyz") {
-            return Ok(Passed::On(Box::new(request)));
+        match path {
+            "/healthz" | "/readyz" => return Ok(Passed::On(Box::new(request))),
+            "/" => {
+                let answer = (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, "/ui/")]);
+                return Ok(Passed::Answer(answer.into_response()));
+            }
+            path if path.starts_with("/ui/") => {
+                let page = "<html><p>The user interface is on the cluster's servers</p></html>";
+                return Ok(Passed::Answer(
+                    ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page).into_response(),
+                ));
+            }
+            _ => {}
         }
         let path = path.strip_prefix("/v1/").ok_or_else(missing)?.to_owned();
         let asked = Asked::of(request.uri().query().unwrap_or_default(), request.headers())?;
-        let is_get = request.method() == Method::GET;
+        let (is_get, is_put) =
+            (request.method() == Method::GET, matches!(*request.method(), Method::PUT | Method::POST));
         let parts: Vec<&str> = path.split('/').collect();
-        match (is_get, parts.as_slice()) {
-            (true, ["client", "fs", "logs", id]) => {
-                self.here(id, &asked, &[Capability::ReadLogs, Capability::ReadFs]).await?;
+        if is_get && let Some(told) = self.streamed(&parts, &asked, &mut request).await? {
+            return Ok(Passed::Answer(told));
+        }
+        match parts.as_slice() {
+            ["metrics"] if is_get => {}
+            ["jobs", "parse"] if is_put => {
+                let namespace = asked.given("namespace").unwrap_or("default");
+                self.service.allows_parse(&asked.token, namespace).await?;
             }
-            (true, ["client", "fs", "cat" | "readat" | "stream", id]) => {
-                self.here(id, &asked, &[Capability::ReadFs]).await?;
-            }
-            (true, ["client", "allocation", id, "exec"]) => {
-                self.here(id, &asked, &[Capability::AllocExec]).await?;
-                let task = asked.parameter("task").unwrap_or_default();
-                self.service.allows_exec(id, task, &asked.token).await?;
-            }
-            (true, ["client", "allocation", id, "snapshot"]) => {
+            ["client", "allocation", id, "snapshot"] if is_get => {
                 return self.snapshot(id, &asked).await.map(Passed::Answer);
             }
-            (true, ["agent", "monitor"]) => self.service.allows_agent(&asked.token).await?,
-            (true, ["metrics"]) => {}
-            (true, ["agent", "self"]) => {
-                self.service.allows_agent(&asked.token).await?;
+            ["agent", "self"] if is_get => {
+                self.service.allows_agent(&asked.token, Access::reads).await?;
                 return Ok(Passed::Answer(axum::Json(self.this()).into_response()));
             }
-            (true, ["agent", "health"]) => return self.health(&asked).map(Passed::Answer),
-            (true, ["agent", "servers"]) => {
-                self.service.allows_agent(&asked.token).await?;
+            ["agent", "health"] if is_get => return self.health(&asked).map(Passed::Answer),
+            ["agent", "servers"] if is_get => {
+                self.service.allows_agent(&asked.token, Access::reads).await?;
                 let mut addresses = self.servers.addresses();
                 addresses.sort();
                 return Ok(Passed::Answer(axum::Json(addresses).into_response()));
             }
-            (_, ["jobs" | "validate", ..] | ["job", _] | ["job", _, "plan"])
-                if !is_get && request.method() != Method::DELETE =>
-            {
-                let why = "a node takes no jobs: ask a server (nomad -address=…)";
-                return Err(Refused(501, why.to_owned()));
+            ["agent", "servers"] if is_put => {
+                return self
+                    .set_servers(&asked)
+                    .await
+                    .map(|()| Passed::Answer(StatusCode::OK.into_response()));
             }
-            _ => return self.forward(&path, request, asked).await.map(Passed::Answer),
+            // Of servers only.
+            ["agent", "join" | "force-leave" | "keyring", ..] => {
+                let code = if is_put || parts.contains(&"keyring") { 501 } else { 405 };
+                return Err(Refused(code, "Invalid method".to_owned()));
+            }
+            _ => return self.forward(path, request, asked).await.map(Passed::Answer),
         }
         Ok(Passed::On(Box::new(request)))
     }
 
-    /// What goes on for long is only told of allocations that are here.
-    async fn here(&self, id: &str, asked: &Asked, one_of: &[Capability]) -> Result<(), Refused> {
-        if !self.service.has(id) {
-            return Err(Refused(404, format!("Unknown allocation {id:?}")));
+    /// `PUT /v1/agent/servers`.
+    async fn set_servers(&self, asked: &Asked) -> Result<(), Refused> {
+        let addresses: Result<Vec<Address>, _> = asked.all("address").map(str::parse).collect();
+        let addresses = addresses.map_err(|error| Refused(400, format!("address: {error}")))?;
+        if addresses.is_empty() {
+            return Err(Refused(400, "missing server address".to_owned()));
         }
-        Ok(self.service.allows(id, &asked.token, one_of).await?)
+        self.service.allows_agent(&asked.token, Access::writes).await?;
+        self.servers.set_addresses(addresses);
+        Ok(())
     }
 
     /// For the node on which another allocation takes the place of this one, and for whoever may read all of its files.
     async fn snapshot(&self, id: &str, asked: &Asked) -> Result<Response, Refused> {
+        if !self.service.has(id) {
+            return Err(Refused(404, format!("Unknown allocation {id:?}")));
+        }
         if !self.snapshots.is_token(id, &asked.token) {
-            self.here(id, asked, &[Capability::ReadFs]).await?;
+            self.service.allows_files(id, &asked.token).await?;
         }
         let alloc = id.parse().ok().and_then(|id| self.shared.model.alloc(&AllocId(id)));
         let alloc = alloc.ok_or_else(|| Refused(404, format!("Unknown allocation {id:?}")))?;
         Ok(self.snapshots.answer(&alloc.spec).await)
     }
 
-    async fn forward(&self, path: &str, request: Request, asked: Asked) -> Result<Response, Refused> {
+    /// Whether a call is one for this node: about it, or about an allocation that is here.
+    fn is_here(&self, alloc: Option<&str>, asked: &Asked) -> bool {
+        match alloc {
+            Some(id) => self.service.has(id),
+            None => {
+                asked.given("server_id").is_none()
+                    && asked.node().is_none_or(|node| node == self.shared.facts.node.id)
+            }
+        }
+    }
+
+    async fn forward(&self, path: String, request: Request, asked: Asked) -> Result<Response, Refused> {
         let verb = match *request.method() {
-            Method::GET => Verb::Get,
+            Method::GET | Method::HEAD => Verb::Get,
             Method::PUT | Method::POST => Verb::Put,
             Method::DELETE => Verb::Delete,
             _ => return Err(Refused(405, "Invalid method".to_owned())),
         };
-        let (route, named) = routes::find(verb, path).map_err(|missing| match missing {
+        let (route, named) = routes::find(verb, &asked.path(path)).map_err(|missing| match missing {
             Missing::Verb => Refused(405, "Invalid method".to_owned()),
             Missing::Path => Refused(404, "resource not found".to_owned()),
         })?;
-        let body = if route.body.is_empty() { Json::Null } else { read(request.into_body()).await? };
-        let question = asked.question(route, &named, &body).map_err(|why| Refused(400, why))?;
-        let is_here = match named.iter().find(|(name, _)| *name == "AllocID") {
-            Some((_, id)) => self.service.has(id),
-            None => asked.node().is_none_or(|node| node == self.shared.facts.node.id),
+        let raw =
+            if route.body == BodyOf::Ignored { Bytes::new() } else { read(request.into_body()).await? };
+        let is_json = !matches!(route.body, BodyOf::Raw(_)) && !raw.is_empty();
+        let body = if is_json {
+            serde_json::from_slice(&raw)
+                .map_err(|error| Refused(400, format!("the body is no JSON: {error}")))?
+        } else {
+            Json::Null
         };
+        let alloc = named.iter().find_map(|(name, value)| match value {
+            Stands::One(id) if *name == "AllocID" => Some(id.clone()),
+            Stands::One(_) | Stands::Listed(_) => None,
+        });
+        let region = &self.shared.facts.node.region;
+        let said = Said { named, body: &body, raw: raw.to_vec(), home: region };
+        let question = asked.question(route, said).map_err(|why| Refused(400, why))?;
+        // A body may name the node, too.
+        let node = question.fields.get("NodeID").and_then(Value::as_text).filter(|node| !node.is_empty());
+        let is_here = self.is_here(alloc.as_deref(), &asked)
+            && (alloc.is_some() || node.is_none_or(|node| node == self.shared.facts.node.id));
         let answer = match route.own.filter(|_| is_here) {
             Some(own) => {
-                let region = &self.shared.facts.node.region;
                 let told = self.service.ask(own, &question.body(region, Duration::ZERO)).await;
                 let told = told.map_err(|refusal: Refusal| ServerError::new(refusal.text(own)))?;
                 let told = codec::decode(&told);
                 Answer(told.map_err(|error| Refused(500, format!("failed to {error}")))?)
             }
-            None => self.servers.ask(question).await?,
+            None => self.servers.ask(question).await.map_err(|error| {
+                if let CallError::Server(told) = &error {
+                    if route.call == "Variables.Apply" && told.text().contains("cas error:") {
+                        return Refused(409, told.text().to_owned());
+                    }
+                    if route.call == "Alloc.Stop" && told.kind() == ErrorKind::UnknownAllocation {
+                        return Refused(404, "alloc not found".to_owned());
+                    }
+                }
+                Refused::from(error)
+            })?,
         };
         told(route, answer.0, &asked)
     }
@@ -277,58 +386,126 @@ impl NodeApi {
 }
 
 /// A body, which may be empty.
-async fn read(body: Body) -> Result<Json, Refused> {
+async fn read(body: Body) -> Result<Bytes, Refused> {
     let read = tokio::time::timeout(BODY_WAIT_MAX, axum::body::to_bytes(body, BODY_BYTES_MAX)).await;
-    let bytes = read
-        .map_err(|_| Refused(408, format!("the body did not come within {} s", BODY_WAIT_MAX.as_secs())))?
-        .map_err(|error| Refused(400, format!("the body could not be read: {error}")))?;
-    if bytes.is_empty() {
-        return Ok(Json::Null);
-    }
-    serde_json::from_slice(&bytes).map_err(|error| Refused(400, format!("the body is no JSON: {error}")))
+    read.map_err(|_| Refused(408, format!("the body did not come within {} s", BODY_WAIT_MAX.as_secs())))?
+        .map_err(|error| Refused(400, format!("the body could not be read: {error}")))
 }
 
 /// An answer as the API gives it.
-fn told(route: &Route, answer: Value, asked: &Asked) -> Result<Response, Refused> {
+fn told(route: &Route, mut answer: Value, asked: &Asked) -> Result<Response, Refused> {
     let number = |name: &str| answer.get(name).and_then(Value::as_u64);
     let mut headers = Vec::new();
-    if let (Verb::Get, Some(Value::Bool(leader)), Some(index)) =
-        (route.verb, answer.get("KnownLeader"), number("Index"))
-    {
-        // Nomad's clients would not wait for what is newer than 0.
-        headers.push(("x-nomad-index", index.max(1).to_string()));
-        headers.push(("x-nomad-knownleader", leader.to_string()));
-        let contact = number("LastContact").unwrap_or_default() / 1_000_000;
-        headers.push(("x-nomad-lastcontact", contact.to_string()));
-        let next = answer.get("NextToken").and_then(Value::as_text).filter(|next| !next.is_empty());
-        headers.extend(next.map(|next| ("x-nomad-nexttoken", next.to_owned())));
+    match (route.verb, answer.get("KnownLeader"), number("Index")) {
+        (Verb::Get, Some(Value::Bool(leader)), Some(index)) => {
+            // Nomad's clients would not wait for what is newer than 0.
+            headers.push(("x-nomad-index", index.max(1).to_string()));
+            headers.push(("x-nomad-knownleader", leader.to_string()));
+            let contact = number("LastContact").unwrap_or_default() / 1_000_000;
+            headers.push(("x-nomad-lastcontact", contact.to_string()));
+            let next = answer.get("NextToken").and_then(Value::as_text).filter(|next| !next.is_empty());
+            headers.extend(next.map(|next| ("x-nomad-nexttoken", next.to_owned())));
+        }
+        (Verb::Put | Verb::Delete, _, Some(index)) if route.own.is_none() => {
+            headers.push(("x-nomad-index", index.to_string()));
+        }
+        _ => {}
     }
-    let shown = match route.answer {
+    let mut code = StatusCode::OK;
+    let mut part = route.answer;
+    if route.call == "Variables.Apply" {
+        match answer.get("Conflict") {
+            Some(Value::Map(_)) => (code, part) = (StatusCode::CONFLICT, Part::Field("Conflict")),
+            _ if route.verb == Verb::Delete => code = StatusCode::NO_CONTENT,
+            // A lock is renewed by another call.
+            _ if answer.get("VarMeta").is_some() => part = Part::Field("VarMeta"),
+            _ => {}
+        }
+    }
+    decompress(&mut answer)?;
+    let field = |path: &str| path.split('.').try_fold(&answer, |value, name| value.get(name));
+    let mut shown = match part {
         Part::Whole => json::shown(&answer, ""),
-        Part::Nothing => return Ok(StatusCode::OK.into_response()),
-        Part::Field(field) => answer.get(field).map_or(Json::Null, |value| json::shown(value, field)),
-        Part::Found(field, missing) => match answer.get(field) {
+        Part::Nothing => Json::Null,
+        Part::Field(path) => field(path).map_or(Json::Null, |value| json::shown(value, path)),
+        Part::List(path) => match field(path) {
+            Some(Value::Nil) | None => Json::Array(Vec::new()),
+            Some(list) => json::shown(list, path),
+        },
+        Part::First(path) => match field(path) {
+            Some(Value::List(list)) => list.first().map_or(Json::Null, |first| json::shown(first, path)),
+            _ => Json::Null,
+        },
+        Part::Found(path, missing) => match field(path) {
             Some(Value::Nil) | None => return Err(Refused(404, missing.to_owned())),
-            Some(value) => json::shown(value, field),
+            Some(value) => json::shown(value, path),
         },
     };
-    let shown = match (route.answer, shown) {
-        (Part::Found("Node", _), Json::Object(mut node)) => {
-            json::of_node(&mut node);
-            Json::Object(node)
+    match (route.call, &mut shown) {
+        ("Node.GetNode", Json::Object(node)) => json::of_node(node),
+        ("Operator.ServerHealth", Json::Object(health)) => {
+            if health.get("Healthy") == Some(&Json::Bool(false)) {
+                code = StatusCode::TOO_MANY_REQUESTS;
+            }
+            json::of_health(health);
         }
-        (_, shown) => shown,
+        ("Job.GetJobVersions", Json::Object(versions))
+            if versions.get("Versions").and_then(Json::as_array).is_none_or(Vec::is_empty) =>
+        {
+            return Err(Refused(404, "job versions not found".to_owned()));
+        }
+        ("Job.GetJobSubmission", Json::Object(submission)) => {
+            if let Some(Json::Object(flags)) = submission.get_mut("VariableFlags") {
+                for value in flags.values_mut() {
+                    let plain =
+                        value.as_str().and_then(|value| routes::percent_decoded(&value.replace('+', " ")));
+                    if let Some(plain) = plain {
+                        *value = plain.into();
+                    }
+                }
+            }
+        }
+        _ => {}
+    }
+    let mut response = if shown.is_null() {
+        code.into_response()
+    } else {
+        let text = if asked.is_pretty() {
+            serde_json::to_string_pretty(&shown).map(|text| text + "\n")
+        } else {
+            serde_json::to_string(&shown)
+        };
+        let text = text.map_err(|error| Refused(500, format!("failed to write the answer: {error}")))?;
+        (code, [(header::CONTENT_TYPE, "application/json")], text).into_response()
     };
-    let text =
-        if asked.is_pretty() { serde_json::to_string_pretty(&shown) } else { serde_json::to_string(&shown) };
-    let text = text.map_err(|error| Refused(500, format!("failed to write the answer: {error}")))?;
-    let mut response = ([(header::CONTENT_TYPE, "application/json")], text).into_response();
     for (name, value) in headers {
         if let Ok(value) = value.parse() {
             response.headers_mut().insert(name, value);
         }
     }
     Ok(response)
+}
+
+/// Payloads of jobs are compressed where they are kept.
+fn decompress(answer: &mut Value) -> Result<(), Refused> {
+    let job = match field_mut(answer, "Job") {
+        Some(job) => Some(job),
+        None => field_mut(answer, "Alloc").and_then(|alloc| field_mut(alloc, "Job")),
+    };
+    let Some(payload) = job.and_then(|job| field_mut(job, "Payload")) else { return Ok(()) };
+    let kept = match (&*payload, payload.as_text()) {
+        (Value::Bytes(kept), _) => kept.as_slice(),
+        (_, text) => text.unwrap_or_default().as_bytes(),
+    };
+    if !kept.is_empty() {
+        *payload = Value::Bytes(placed::decompressed(kept).map_err(|why| Refused(500, why))?);
+    }
+    Ok(())
+}
+
+fn field_mut<'v>(value: &'v mut Value, name: &str) -> Option<&'v mut Value> {
+    let Value::Map(fields) = value else { return None };
+    fields.iter_mut().find(|(key, _)| key.as_text() == Some(name)).map(|(_, value)| value)
 }
 
 #[cfg(test)]

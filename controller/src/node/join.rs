@@ -19,8 +19,14 @@ use super::{
 };
 use crate::{agent::Agent, desired::manifests::Drivers};
 
-/// Lives with servers from now on. Jobs may use `drivers`; disks of other nodes come by `mover`.
-pub fn join<S: Service, D: Dial>(agent: &mut Agent, session: Session<S, D>, drivers: Drivers, mover: Mover) {
+/// Lives with servers once the node is `described`. Jobs may use `drivers`; disks of other nodes come by `mover`.
+pub fn join<S: Service, D: Dial>(
+    agent: &mut Agent,
+    session: Session<S, D>,
+    drivers: Drivers,
+    mover: Mover,
+    described: impl Future<Output = ()> + Send + 'static,
+) {
     let (previous, asked) = mpsc::channel(previous::WAITING_MAX);
     let (inbox, model, paths) = (agent.inbox.clone(), agent.model.clone(), agent.context.paths.clone());
     let moving = Some(Arc::new((mover, model.clone())));
@@ -42,6 +48,7 @@ pub fn join<S: Service, D: Dial>(agent: &mut Agent, session: Session<S, D>, driv
     agent.watch(async move {
         // Before, what is here isn't shown, and would be taken for new.
         if restored.opened().await.is_ok() {
+            described.await;
             let runner = runner::Parts {
                 inbox,
                 model,

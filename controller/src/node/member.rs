@@ -100,7 +100,7 @@ impl Member {
         };
         let snapshots =
             Snapshots::new(agent.context.paths.clone(), identity.secret.clone(), shared.closing.clone());
-        let describer = Describer::start(config, &cluster, found, Some(&*consul)).await?;
+        let describer = Describer::start(config, &cluster, found)?;
         let asked: Arc<Late> = Arc::default();
         let service = Arc::new(NodeService::new(serve::Parts {
             reach: shared.reach(),
@@ -153,6 +153,7 @@ impl Member {
         });
         agent.watch(warn_of_another_client(Arc::clone(&consul)));
         agent.watch(reserve(describer.clone(), Arc::clone(&agent.model)));
+        let described = describer.clone();
         agent.watch({
             let registry = agent.context.drivers.clone();
             async move {
@@ -161,7 +162,7 @@ impl Member {
                 describer.follow(Some(&*consul), &registry, CancellationToken::new()).await;
             }
         });
-        join(agent, session, drivers, mover);
+        join(agent, session, drivers, mover, async move { described.is_whole().await });
         Ok(joined)
     }
 }

@@ -467,7 +467,7 @@ fn child(job: &wire::Job) -> Result<Option<Child>, String> {
     Ok(Some(Child { parent: parent.to_owned(), origin: if is_periodic { Origin::Launch } else { origin } }))
 }
 
-fn decompressed(payload: &[u8]) -> Result<Vec<u8>, String> {
+pub(super) fn decompressed(payload: &[u8]) -> Result<Vec<u8>, String> {
     let wrong = |error: snap::Error| format!("Payload: {error}");
     if snap::raw::decompress_len(payload).map_err(wrong)? > PAYLOAD_MAX {
         return Err(format!("Payload: is larger than {PAYLOAD_MAX} bytes"));

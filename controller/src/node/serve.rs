@@ -21,7 +21,7 @@ use herdlet_nomad::wire::Secret;
 use herdlet_rpc::{
     Service,
     codec::Value,
-    error::Refusal,
+    error::{MessageError, Refusal},
     framed::Framed,
     mux::Io,
     serve::{Call, Peer, answer},
@@ -31,8 +31,11 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use self::{failure::Failure, meta::DynamicMeta};
-use super::acl::{Acl, Capability, Denied, Resolver};
+use super::acl::{Access, Acl, Capability, Denied, Resolver};
 use crate::reach::{Reach, host::HostLook};
+
+/// Bytes of a stream of this process that wait to be read.
+const PIPE_BYTES: usize = 64 << 10;
 
 /// What can be called, by what is before the dot.
 const SERVICES: [&str; 5] = ["Agent", "Allocations", "ClientStats", "FileSystem", "NodeMeta"];
@@ -147,36 +150,56 @@ impl NodeService {
         self.answered(&call).await.map_err(Refusal::from)
     }
 
-    /// Whether a token may do one of these with an allocation, whose id may be unknown here; then there is nothing to be kept from anybody.
+    /// Begins a streaming call of this process itself, as a server's would be.
     ///
     /// # Errors
-    /// Why it may not.
-    pub async fn allows(&self, id: &str, token: &Secret, one_of: &[Capability]) -> Result<(), Denied> {
-        let Ok(alloc) = self.parts.reach.alloc(id) else { return Ok(()) };
-        self.may(&alloc, token, one_of).await.map(drop)
+    /// When the arguments can't be said.
+    pub async fn begin(
+        self: Arc<Self>,
+        method: String,
+        arguments: &Value,
+    ) -> Result<Framed<Box<dyn Io>>, MessageError> {
+        let (ours, theirs): (Box<dyn Io>, Box<dyn Io>) = {
+            let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+            (Box::new(ours), Box::new(theirs))
+        };
+        tokio::spawn(async move {
+            let peer = Peer { address: "this process".to_owned(), mux: None };
+            let mut stream = Framed::new(theirs);
+            self.stream(&peer, method, &mut stream).await;
+            let _ = stream.finish().await;
+        });
+        let mut stream = Framed::new(ours);
+        stream.send(arguments).await?;
+        Ok(stream)
     }
 
-    /// The same for a command in one of its tasks.
+    /// Whether a token may do this with the agent.
     ///
     /// # Errors
     /// Why it may not.
-    pub async fn allows_exec(&self, id: &str, task: &str, token: &Secret) -> Result<(), Denied> {
-        if !self.parts.remote_exec {
-            return Err(Denied::Refused);
-        }
-        let Ok(alloc) = self.parts.reach.alloc(id) else { return Ok(()) };
-        let acl = self.may(&alloc, token, &[Capability::AllocExec]).await?;
-        let namespace = &alloc.spec.job_key.namespace;
-        let is_free = acl.allows(namespace, Capability::AllocNodeExec);
-        if is_free || !self.parts.reach.sees_machine(&alloc, task) { Ok(()) } else { Err(Denied::Refused) }
+    pub async fn allows_agent(&self, token: &Secret, may: fn(Access) -> bool) -> Result<(), Denied> {
+        if may(self.acl(token).await?.agent()) { Ok(()) } else { Err(Denied::Refused) }
     }
 
-    /// Whether a token may read what the agent says of itself.
+    /// Whether a token may have jobs of that namespace read from their text.
     ///
     /// # Errors
     /// Why it may not.
-    pub async fn allows_agent(&self, token: &Secret) -> Result<(), Denied> {
-        if self.acl(token).await?.agent().reads() { Ok(()) } else { Err(Denied::Refused) }
+    pub async fn allows_parse(&self, token: &Secret, namespace: &str) -> Result<(), Denied> {
+        let acl = self.acl(token).await?;
+        let one_of = [Capability::ParseJob, Capability::SubmitJob];
+        let is_allowed = one_of.into_iter().any(|capability| acl.allows(namespace, capability));
+        if is_allowed { Ok(()) } else { Err(Denied::Refused) }
+    }
+
+    /// Whether a token may read all files of an allocation that is here.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub async fn allows_files(&self, id: &str, token: &Secret) -> Result<(), Denied> {
+        let Ok(alloc) = self.parts.reach.alloc(id) else { return Err(Denied::Refused) };
+        self.may(&alloc, token, &[Capability::ReadFs]).await.map(drop)
     }
 
     /// Whether an allocation is here.

@@ -12,7 +12,10 @@ use super::{
     Reach,
     error::{ApiError, ApiResult, unexpected},
 };
-use crate::drivers::task::{AttemptId, TaskDriver};
+use crate::{
+    drivers::task::{AttemptId, TaskDriver},
+    overview::placed,
+};
 
 /// One task of an allocation, and the driver that runs it.
 pub(crate) struct TaskTarget {
@@ -46,6 +49,7 @@ impl Reach {
 
     /// Asks the planner, and waits until its answer is durable; not for long while it can't become so.
     pub(crate) async fn request(&self, command: Command) -> ApiResult<Reply> {
+        placed::allow(&self.model, &command).map_err(|placed| ApiError::Conflict(placed.to_string()))?;
         let reply = self.requests.ask(command).await?.reply;
         if let Reply::Refused(refusal) = reply { Err(refusal.into()) } else { Ok(reply) }
     }

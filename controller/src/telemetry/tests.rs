@@ -134,6 +134,7 @@ fn job(version: u64, convergence: Convergence) -> View {
             unplaced: Default::default(),
             next_launch: None,
             past: Vec::new(),
+            placed: false,
         }
         .into(),
     )

@@ -5,10 +5,13 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use herdlet::{
     agent::{self, Agent},
     desired::manifests::Drivers,
-    drivers::{artifact, catalog::ConsulConfig},
+    drivers::{
+        artifact::{self, unpack::Unpacker},
+        catalog::ConsulConfig,
+    },
     executor::pressure,
     instance::{self, Availability, Instance},
-    node::{join::join, report},
+    node::{join::join, previous::mover::Mover, report},
     paths::Paths,
     state_db::{StateDb, StateDir},
 };
@@ -32,7 +35,7 @@ use herdlet_tests::e2e::host;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
-    sync::watch,
+    sync::{Semaphore, watch},
     time::{sleep, timeout},
 };
 
@@ -116,7 +119,15 @@ impl World {
         let options = Options { chance: Chance::of(9 + number as u64), ..Options::default() };
         let session = Session::new(Arc::new(pool), identity, described, options);
         let contact = session.contact();
-        join(&mut agent, session, Drivers::built_in());
+        let mover = Mover {
+            paths: paths.clone(),
+            node: id.clone(),
+            region: "global".to_owned(),
+            tls: None,
+            unpacker: Unpacker::default(),
+            turns: Semaphore::new(1),
+        };
+        join(&mut agent, session, Drivers::built_in(), mover, std::future::ready(()));
         Living { id, contact, paths, agent, number }
     }
 

@@ -499,6 +499,7 @@ impl JobEntry {
             past: self.past.values().map(Arc::clone).collect(),
             scaled: Arc::clone(&state.scaled),
             next_launch: self.next_launch,
+            placed: false,
         });
         self.shown = Some(Arc::clone(&view));
         turn.views.push(View::Job(view));

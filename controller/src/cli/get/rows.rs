@@ -100,10 +100,19 @@ fn chosen_jobs(
 
 async fn jobs(client: &Client, targets: &[String], missing: Missing) -> Result<Listing, Failure> {
     let (all, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
-    let mut listing = Listing::new(&["JOB", "TYPE", "VERSION", "RUNNING", "STATE", "AGE", "MESSAGE"]);
+    // Whose they are is told where not all are this machine's own.
+    let has_placed = all.iter().any(|view| view.placed);
+    let mut columns = vec!["JOB", "TYPE", "VERSION", "RUNNING", "STATE", "AGE", "MESSAGE"];
+    if has_placed {
+        columns.insert(1, "FROM");
+    }
+    let mut listing = Listing::new(&columns);
     for view in with_fates(client, &all, targets, chosen_jobs(all.clone(), targets, missing)).await? {
         let name = view.key.to_string();
-        let cells = job_cells(&view, &allocs, &all).into();
+        let mut cells = Vec::from(job_cells(&view, &allocs, &all));
+        if has_placed {
+            cells.insert(1, show::origin(view.placed).to_owned().into());
+        }
         listing.rows.push(Row { key: name.clone(), name, cells, document: Document::Job(Box::new(view)) });
     }
     Ok(listing)
@@ -128,9 +137,13 @@ async fn with_fates<T>(
 fn job_cells(view: &JobView, allocs: &[AllocView], jobs: &[JobView]) -> [Cell; 7] {
     let of_job = || allocs.iter().filter(|alloc| alloc.spec.job_key == view.key);
     let running = of_job().filter(|alloc| alloc.status == ClientStatus::Running).count();
-    let wanted: u32 = view.job.groups.iter().map(|group| view.wanted(group)).sum();
+    let wanted: usize = if view.placed {
+        view.allocs.len()
+    } else {
+        view.job.groups.iter().map(|group| view.wanted(group) as usize).sum()
+    };
     let mut kind = view.job.kind.as_str();
-    let count = if view.job.makes_children() {
+    let count = if view.job.makes_children() && !view.placed {
         let children = children::of(view, jobs);
         let all = children.pending + children.running + children.dead;
         kind = children::kind(&view.job);

@@ -13,7 +13,7 @@ use super::Access;
 use hcl1::Item;
 
 /// What `policy = "read"` stands for in a namespace, as far as a node asks for it.
-const READ: [&str; 1] = ["read-job"];
+const READ: [&str; 2] = ["read-job", "parse-job"];
 
 /// What `policy = "write"` adds to it.
 const WRITE: [&str; 5] = ["submit-job", "read-logs", "read-fs", "alloc-exec", "alloc-lifecycle"];

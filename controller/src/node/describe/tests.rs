@@ -245,7 +245,10 @@ async fn consul_is_there_while_it_answers() {
     let mut node = describer.watch();
     let story = async {
         let known = |node: &Arc<Node>| node.attributes.contains_key("consul.version");
-        node.wait_for(known).await.unwrap();
+        // Nothing but the registration waits for it.
+        assert!(!describer.watch().borrow().attributes.contains_key("consul.version"));
+        describer.is_whole().await;
+        assert!(known(&describer.watch().borrow()));
         is_up.store(false, Ordering::Relaxed);
         let gone = node.wait_for(|node| !known(node)).await.unwrap().clone();
         assert!(gone.links.is_empty());

@@ -1,24 +1,92 @@
 //! Answers of servers as the JSON that Nomad's HTTP API gives, and bodies of requests as what servers take.
 //!
-//! In JSON a time is RFC 3339 (null where none is given), bytes are base64, durations stay nanoseconds. A message tells none of them from
-//! other texts; a time is known by its first byte, which no text has, bytes by not being UTF-8, or by the names of their fields.
+//! In JSON a time is RFC 3339 (null where none is given), bytes are base64, durations stay nanoseconds but for a few. A message tells none
+//! of them from other texts; a time is known by its first byte, which no text has, bytes by not being UTF-8, or by the names of their
+//! fields. What stands in maps whose keys are of users' making is what it is.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use herdlet_api_types::{UnixNanos, nomad::rfc3339};
+use herdlet_api_types::{UnixNanos, nomad::rfc3339, parse_duration};
 use herdlet_rpc::codec::{self, Time, Value};
 use serde_json::{Map, Number, Value as Json};
 
 /// Fields that are bytes also where they happen to be a text.
 const BYTES: [&str; 3] = ["Hash", "Payload", "PolicyHash"];
 
+/// Fields that are durations and may be told as texts.
+const DURATIONS: [&str; 32] = [
+    "ClockSkewLeeway",
+    "ConnectTimeout",
+    "Deadline",
+    "Delay",
+    "ExpirationLeeway",
+    "ExpirationTTL",
+    "Grace",
+    "HealthTimeout",
+    "HealthyDeadline",
+    "Interval",
+    "KillTimeout",
+    "LastContactThreshold",
+    "LockDelay",
+    "LostAfter",
+    "Max",
+    "MaxClientDisconnect",
+    "MaxDelay",
+    "MaxRunDuration",
+    "MaxTokenTTL",
+    "Min",
+    "MinHealthyTime",
+    "NotBeforeLeeway",
+    "ProgressDeadline",
+    "ServerStabilizationTime",
+    "ShutdownDelay",
+    "Splay",
+    "Stagger",
+    "StopAfterClientDisconnect",
+    "StopOnClientAfter",
+    "TTL",
+    "Timeout",
+    "VaultGrace",
+];
+
+/// Those of them that are texts in answers, too.
+const DURATION_TEXTS: [&str; 5] =
+    ["ExpirationTTL", "LastContactThreshold", "LockDelay", "MaxTokenTTL", "ServerStabilizationTime"];
+
+/// Fields that are times.
+const TIMES: [&str; 2] = ["ExpirationTime", "TaggedTime"];
+
+/// Fields that are maps of users' own keys.
+const OWN_KEYS: [&str; 15] = [
+    "Attributes",
+    "CanaryMeta",
+    "Context",
+    "Env",
+    "GetterHeaders",
+    "GetterOptions",
+    "Header",
+    "Items",
+    "Labels",
+    "Meta",
+    "Parameters",
+    "Policy",
+    "Secrets",
+    "TaggedAddresses",
+    "VariableFlags",
+];
+
+/// The same of a job only: what its driver is told, in which all numbers are floats, as JSON's are for Go.
+const CONFIG: &str = "Config";
+
 /// Fields that are addresses in bytes.
 const ADDRESSES: [&str; 2] = ["Addr", "RemoteIP"];
 
 /// A value as JSON. `name` is that of its field.
 pub(super) fn shown(value: &Value, name: &str) -> Json {
+    let has_own_keys = OWN_KEYS.contains(&name);
     match value {
         Value::Nil => Json::Null,
         Value::Bool(value) => (*value).into(),
+        Value::Int(value) if DURATION_TEXTS.contains(&name) => go_duration(*value).into(),
         Value::Int(value) => (*value).into(),
         Value::Uint(value) => (*value).into(),
         Value::Float(value) => Number::from_f64(*value).map_or(Json::Null, Json::Number),
@@ -38,7 +106,13 @@ pub(super) fn shown(value: &Value, name: &str) -> Json {
                     | Value::List(_)
                     | Value::Map(_) => String::new(),
                 };
-                let value = shown(value, &key);
+                let value = if let (Value::Text(text), true) = (value, has_own_keys) {
+                    text.as_str().into()
+                } else if name == "Lock" && key == "TTL" {
+                    shown(value, "LockDelay")
+                } else {
+                    shown(value, if has_own_keys { "" } else { &key })
+                };
                 (key, value)
             };
             Json::Object(fields.iter().map(shown).collect())
@@ -69,26 +143,95 @@ fn bytes(raw: &[u8], name: &str, text: Option<&str>) -> Json {
 /// JSON as a value. What stands in a field of bytes is base64.
 ///
 /// # Errors
-/// Which field is no base64.
+/// Which field is no base64, or no time.
 pub(super) fn read(json: &Json, name: &str) -> Result<Value, String> {
+    read_as(json, name, "")
+}
+
+/// The same of a job.
+///
+/// # Errors
+/// As of [`read`].
+pub(super) fn read_job(job: &Json) -> Result<Value, String> {
+    read_as(job, "Job", CONFIG)
+}
+
+/// `floats` is a name of maps with users' own keys whose numbers are floats.
+fn read_as(json: &Json, name: &str, floats: &str) -> Result<Value, String> {
     Ok(match json {
+        Json::String(text) if BYTES.contains(&name) => {
+            Value::Bytes(STANDARD.decode(text).map_err(|error| format!("{name}: {error}"))?)
+        }
+        Json::String(text) if TIMES.contains(&name) => {
+            let at = text.parse::<jiff::Timestamp>().map_err(|error| format!("{name}: {error}"))?;
+            let nanos = i64::try_from(at.as_nanosecond()).map_err(|_| format!("{name}: is out of range"))?;
+            time(Time::from_unix_nanos(nanos))?
+        }
+        Json::String(text) if DURATIONS.contains(&name) => {
+            parse_duration(text).map_or_else(|_| Value::Text(text.clone()), Value::Int)
+        }
+        Json::Array(list) => {
+            Value::List(list.iter().map(|one| read_as(one, name, floats)).collect::<Result<_, _>>()?)
+        }
+        Json::Object(_) if !floats.is_empty() && (name == floats || name == "Policy") => plain(json, true),
+        Json::Object(_) if OWN_KEYS.contains(&name) => plain(json, false),
+        Json::Object(fields) => {
+            let read = fields
+                .iter()
+                .map(|(name, value)| Ok((Value::Text(name.clone()), read_as(value, name, floats)?)));
+            Value::Map(read.collect::<Result<_, String>>()?)
+        }
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => plain(json, false),
+    })
+}
+
+/// JSON as it stands there.
+fn plain(json: &Json, floats: bool) -> Value {
+    match json {
         Json::Null => Value::Nil,
         Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) if floats => Value::Float(number.as_f64().unwrap_or_default()),
         Json::Number(number) => match (number.as_i64(), number.as_u64()) {
             (Some(number), _) => Value::Int(number),
             (None, Some(number)) => Value::Uint(number),
             (None, None) => Value::Float(number.as_f64().unwrap_or_default()),
         },
-        Json::String(text) if BYTES.contains(&name) => {
-            Value::Bytes(STANDARD.decode(text).map_err(|error| format!("{name}: {error}"))?)
-        }
         Json::String(text) => Value::Text(text.clone()),
-        Json::Array(list) => Value::List(list.iter().map(|one| read(one, name)).collect::<Result<_, _>>()?),
-        Json::Object(fields) => {
-            let read = fields.iter().map(|(name, value)| Ok((Value::Text(name.clone()), read(value, name)?)));
-            Value::Map(read.collect::<Result<_, String>>()?)
-        }
-    })
+        Json::Array(list) => Value::List(list.iter().map(|one| plain(one, floats)).collect()),
+        Json::Object(fields) => Value::Map(
+            fields.iter().map(|(name, value)| (Value::Text(name.clone()), plain(value, floats))).collect(),
+        ),
+    }
+}
+
+fn time(time: Time) -> Result<Value, String> {
+    let bytes = codec::encode(&time).map_err(|error| format!("failed to {error}"))?;
+    codec::decode(&bytes).map_err(|error| format!("failed to {error}"))
+}
+
+/// A duration in nanoseconds as Go writes it.
+pub(super) fn go_duration(nanos: i64) -> String {
+    let sign = if nanos < 0 { "-" } else { "" };
+    let all = nanos.unsigned_abs();
+    let (unit, name) = match all {
+        0 => return "0s".to_owned(),
+        1..1_000 => (1, "ns"),
+        1_000..1_000_000 => (1_000, "µs"),
+        1_000_000..1_000_000_000 => (1_000_000, "ms"),
+        1_000_000_000.. => (1_000_000_000, "s"),
+    };
+    let (hours, minutes) = (all / 3_600_000_000_000, all / 60_000_000_000 % 60);
+    let before = match (hours, minutes) {
+        (0, 0) => String::new(),
+        (0, minutes) => format!("{minutes}m"),
+        (hours, minutes) => format!("{hours}h{minutes}m"),
+    };
+    let rest = all % 60_000_000_000;
+    let digits = unit.to_string().len() - 1;
+    let fraction = format!("{:0digits$}", rest % unit);
+    let fraction = if digits == 0 { "" } else { fraction.trim_end_matches('0') };
+    let point = if fraction.is_empty() { "" } else { "." };
+    format!("{sign}{before}{}{point}{fraction}{name}", rest / unit)
 }
 
 /// What the API says of nodes beside what servers do, and what it doesn't.
@@ -97,6 +240,21 @@ pub(super) fn of_node(node: &mut Map<String, Json>) {
     node.insert("Drain".to_owned(), drains.into());
     if let Some(secret) = node.get_mut("SecretID") {
         *secret = "".into();
+    }
+}
+
+/// What the API says of servers' health in other words than they do.
+pub(super) fn of_health(health: &mut Map<String, Json>) {
+    let servers = health.get_mut("Servers").and_then(Json::as_array_mut);
+    for server in servers.into_iter().flatten().filter_map(Json::as_object_mut) {
+        if let Some(contact) = server.get("LastContact").and_then(Json::as_i64) {
+            server.insert("LastContact".to_owned(), go_duration(contact).into());
+        }
+        if let Some(status) = server.get("SerfStatus").and_then(Json::as_u64) {
+            let words = ["none", "alive", "leaving", "left", "failed"];
+            let word = usize::try_from(status).ok().and_then(|status| words.get(status));
+            server.insert("SerfStatus".to_owned(), word.copied().unwrap_or("unknown").into());
+        }
     }
 }
 
@@ -147,6 +305,41 @@ mod tests {
             (Value::Int(3), Value::List(vec![Value::Bool(true), Value::Float(0.5)]))
         );
         assert!(read(&json!({ "Payload": "%" }), "").unwrap_err().starts_with("Payload: "));
+    }
+
+    /// Whatever users call their keys.
+    #[test]
+    fn maps_of_users_are_left_as_they_are() {
+        let meta = json!({ "Meta": { "Hash": "abc", "Timeout": "5s", "Addr": "four" } });
+        let value = read(&meta, "").unwrap();
+        assert_eq!(value.get("Meta").unwrap().get("Timeout"), Some(&text("5s")));
+        assert_eq!(shown(&value, ""), meta);
+        let job =
+            read_job(&json!({ "Config": { "port": 80, "Interval": "1m" }, "KillTimeout": "1m" })).unwrap();
+        let config = job.get("Config").unwrap();
+        assert_eq!(config.get("port"), Some(&Value::Float(80.0)));
+        assert_eq!(config.get("Interval"), Some(&text("1m")));
+        assert_eq!(job.get("KillTimeout"), Some(&Value::Int(60_000_000_000)));
+    }
+
+    #[test]
+    fn times_and_durations_are_read_from_texts_and_told_as_such() {
+        let token = json!({ "ExpirationTime": "2026-01-02T03:04:05Z", "ExpirationTTL": "8h30m0s" });
+        let value = read(&token, "").unwrap();
+        assert_eq!(value.get("ExpirationTTL"), Some(&Value::Int(30_600_000_000_000)));
+        assert_eq!(shown(&value, ""), token);
+        assert!(read(&json!({ "ExpirationTime": "soon" }), "").unwrap_err().starts_with("ExpirationTime: "));
+        for (nanos, told) in [
+            (0, "0s"),
+            (15, "15ns"),
+            (1_500, "1.5µs"),
+            (200_000_000, "200ms"),
+            (1_050_000_000, "1.05s"),
+            (3_600_000_000_000, "1h0m0s"),
+            (-90_000_000_000, "-1m30s"),
+        ] {
+            assert_eq!(go_duration(nanos), told);
+        }
     }
 
     #[test]

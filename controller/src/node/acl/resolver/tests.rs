@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::{FutureExt as _, future::BoxFuture};
-use herdlet_rpc::error::ServerError;
+use herdlet_rpc::{address::Address, error::ServerError, framed::Framed, mux::Io};
 
 use super::*;
 use crate::{
@@ -116,6 +116,12 @@ impl Servers for Arc<Cluster> {
         async move { answer }.boxed()
     }
 
+    fn stream(&self, _: Question) -> BoxFuture<'_, Result<Framed<Box<dyn Io>>, CallError>> {
+        async { Err(CallError::NoServers) }.boxed()
+    }
+
+    fn set_addresses(&self, _: Vec<Address>) {}
+
     fn addresses(&self) -> Vec<String> {
         Vec::new()
     }
@@ -218,6 +224,12 @@ impl Servers for Hanging {
     fn ask(&self, _: Question) -> BoxFuture<'_, Result<Answer, CallError>> {
         std::future::pending().boxed()
     }
+
+    fn stream(&self, _: Question) -> BoxFuture<'_, Result<Framed<Box<dyn Io>>, CallError>> {
+        async { Err(CallError::NoServers) }.boxed()
+    }
+
+    fn set_addresses(&self, _: Vec<Address>) {}
 
     fn addresses(&self) -> Vec<String> {
         Vec::new()

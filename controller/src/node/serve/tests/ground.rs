@@ -14,11 +14,12 @@ use herdlet_plan::{
     turn::View,
 };
 use herdlet_rpc::{
+    address::Address,
     call::Caller,
     codec::Value,
     error::{CallError, ServerError},
     framed::{self, Framed, StreamFrame},
-    mux::{Mux, Side},
+    mux::{Io, Mux, Side},
     serve::{Peer, serve},
     stream::Stream,
 };
@@ -83,6 +84,12 @@ impl Servers for Cluster {
         };
         async move { answer.map(Answer) }.boxed()
     }
+
+    fn stream(&self, _: Question) -> BoxFuture<'_, Result<Framed<Box<dyn Io>>, CallError>> {
+        async { Err(CallError::NoServers) }.boxed()
+    }
+
+    fn set_addresses(&self, _: Vec<Address>) {}
 
     fn addresses(&self) -> Vec<String> {
         Vec::new()

@@ -1,0 +1,172 @@
+//! Commands in tasks over a websocket, for an allocation of this node or, through a server, of another one.
+//!
+//! In: JSON frames (see [`reach::exec`](crate::reach::exec)). Out: the same. Between both is the streaming call `Allocations.Exec`, whose
+//! input is the same in messages, and whose payloads are the JSON of its output. Browsers can't send a token with their request: with
+//! `ws_handshake` it comes as the first frame.
+//!
+//! Facts: `hashicorp/nomad:command/agent/alloc_endpoint.go` (`execStream`), `command/agent/http.go` (`wrapWebsocketHandler`).
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    RequestExt as _,
+    extract::{
+        Request, WebSocketUpgrade,
+        ws::{CloseFrame, Message, Utf8Bytes, WebSocket},
+    },
+    response::Response,
+};
+use futures_util::{SinkExt as _, StreamExt as _, stream::SplitStream};
+use herdlet_rpc::{
+    codec::{self, Limits, Value},
+    framed::{FrameWriter, Framed},
+    mux::Io,
+};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use super::{NodeApi, Refused, request::Asked, stream::said};
+use crate::{
+    drivers::task::ExecInput,
+    http::exec::{CLOSE_ERROR, CLOSE_NORMAL, CLOSE_POLICY, fitting, input_frames},
+    reach::exec::FRAME_BYTES_MAX,
+};
+
+/// How long a browser has to say who it is.
+const HANDSHAKE_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The first frame of a browser.
+#[derive(Deserialize)]
+struct Handshake {
+    version: i64,
+    #[serde(default)]
+    auth_token: String,
+}
+
+/// Answers a request for a command in a task.
+pub(super) async fn open(
+    api: &Arc<NodeApi>,
+    id: &str,
+    asked: &Asked,
+    request: &mut Request,
+) -> Result<Response, Refused> {
+    let command: Vec<String> = serde_json::from_str(asked.parameter("command").unwrap_or_default())
+        .map_err(|error| Refused(400, format!("command is not a JSON list of strings: {error}")))?;
+    let terminal = asked.flag("tty").map_err(|why| Refused(400, why))?.unwrap_or_default();
+    let fields = vec![
+        ("AllocID", Value::Text(id.to_owned())),
+        ("Task", Value::Text(asked.parameter("task").unwrap_or_default().to_owned())),
+        ("Tty", Value::Bool(terminal)),
+        ("Cmd", Value::List(command.into_iter().map(Value::Text).collect())),
+    ];
+    let upgrade = request.extract_parts::<WebSocketUpgrade>().await;
+    let upgrade = upgrade.map_err(|error| Refused(400, format!("a websocket is expected here: {error}")))?;
+    let upgrade = upgrade.max_message_size(FRAME_BYTES_MAX);
+    let closing = api.shared.closing.clone();
+    let is_browser = asked.flag("ws_handshake").ok().flatten().unwrap_or_default();
+    let (api, id, mut asked) = (Arc::clone(api), id.to_owned(), asked.clone());
+    Ok(upgrade.on_upgrade(move |mut socket| async move {
+        if is_browser {
+            match handshake(&mut socket).await {
+                Ok(token) => asked.token = token.as_str().into(),
+                Err(why) => return close(socket, CLOSE_POLICY, why.to_owned()).await,
+            }
+        }
+        match api.begin("Allocations.Exec", Some(&id), &asked, fields).await {
+            Ok(stream) => session(socket, stream, closing).await,
+            Err(Refused(code, why)) => close(socket, of_status(code), why).await,
+        }
+    }))
+}
+
+async fn handshake(socket: &mut WebSocket) -> Result<String, &'static str> {
+    let first = tokio::time::timeout(HANDSHAKE_WAIT_MAX, socket.recv()).await;
+    let Ok(Some(Ok(Message::Text(text)))) = first else { return Err("no handshake message came") };
+    let read = serde_json::from_str::<Handshake>(&text).map_err(|_| "the handshake message is no JSON")?;
+    if read.version == 1 { Ok(read.auth_token) } else { Err("the version of the handshake is not supported") }
+}
+
+async fn session(socket: WebSocket, mut stream: Framed<Box<dyn Io>>, closing: CancellationToken) {
+    let (mut sink, source) = socket.split();
+    let (reader, mut writer) = stream.halves();
+    let telling = async {
+        loop {
+            match reader.next(Limits::FRAME).await.map(|next| next.map(|next| codec::decode(&next))) {
+                Ok(Some(Err(error))) => return Some((CLOSE_ERROR, format!("failed to {error}"))),
+                Ok(Some(Ok(message))) => match said(message) {
+                    Ok(payload) if payload.is_empty() => {}
+                    Ok(payload) => {
+                        let text = Utf8Bytes::try_from(payload).unwrap_or_default();
+                        if sink.send(Message::Text(text)).await.is_err() {
+                            return None;
+                        }
+                    }
+                    Err((code, why)) => return Some((of_status(code), why)),
+                },
+                Ok(None) => return Some((CLOSE_NORMAL, String::new())),
+                Err(error) => return Some((CLOSE_ERROR, format!("failed to {error}"))),
+            }
+        }
+    };
+    let closed = tokio::select! {
+        closed = telling => closed,
+        // Dropping the stream ends the command.
+        () = hear(source, &mut writer) => None,
+        () = closing.cancelled() => Some((CLOSE_ERROR, "the agent ends".to_owned())),
+    };
+    if let Some((code, reason)) = closed {
+        let _ = sink.send(Message::Close(Some(CloseFrame { code, reason: fitting(reason).into() }))).await;
+    }
+}
+
+/// Passes on what comes, as long as somebody is there.
+async fn hear(mut source: SplitStream<WebSocket>, writer: &mut FrameWriter<'_, Box<dyn Io>>) {
+    while let Some(Ok(message)) = source.next().await {
+        let text = match &message {
+            Message::Text(text) => text.as_bytes(),
+            Message::Binary(bytes) => bytes,
+            Message::Ping(_) | Message::Pong(_) => continue,
+            Message::Close(_) => return,
+        };
+        let inputs = input_frames(text);
+        let frames = if inputs.is_empty() {
+            // A sign of life.
+            vec![Value::Map(Vec::new())]
+        } else {
+            inputs.into_iter().map(message_of).collect()
+        };
+        for frame in frames {
+            if writer.send(&frame).await.is_err() {
+                // What the other side says last is still told.
+                return std::future::pending().await;
+            }
+        }
+    }
+}
+
+fn message_of(input: ExecInput) -> Value {
+    let map = |fields: Vec<(&str, Value)>| {
+        Value::Map(fields.into_iter().map(|(name, value)| (Value::Text(name.to_owned()), value)).collect())
+    };
+    match input {
+        ExecInput::Stdin(data) => {
+            map(vec![("Stdin", map(vec![("Data", Value::Bytes(data)), ("Close", Value::Bool(false))]))])
+        }
+        ExecInput::StdinEnd => {
+            map(vec![("Stdin", map(vec![("Data", Value::Nil), ("Close", Value::Bool(true))]))])
+        }
+        ExecInput::Resize(size) => map(vec![(
+            "TtySize",
+            map(vec![("Height", Value::Int(size.height.into())), ("Width", Value::Int(size.width.into()))]),
+        )]),
+    }
+}
+
+/// The code of a websocket's end for one of HTTP.
+fn of_status(code: u16) -> u16 {
+    if code == 500 { CLOSE_ERROR } else { CLOSE_POLICY }
+}
+
+async fn close(mut socket: WebSocket, code: u16, reason: String) {
+    let _ = socket.send(Message::Close(Some(CloseFrame { code, reason: fitting(reason).into() }))).await;
+}

@@ -1,0 +1,163 @@
+//! Jobs of which servers have placed something here: as much of each as is on this machine.
+//!
+//! In: the allocations of the read model. Out: a view of each such job, made of them, beside those of this machine's own jobs; and what is
+//! said to who would change one here. No job of servers is kept as such: their allocations are all there is.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use herdlet_api_types::{
+    JobKey,
+    alloc::Desired,
+    view::{AllocView, Convergence, ConvergenceState, JobView},
+};
+use herdlet_plan::event::Command;
+
+use crate::publish::ReadModel;
+
+/// A command is about a job that servers have placed here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("job \"{job}\" is the cluster's, whose servers have placed it here: {hint}; nothing was changed")]
+pub struct Placed {
+    /// The job.
+    pub job: JobKey,
+    /// Where it can be done.
+    pub hint: String,
+}
+
+/// The jobs of servers, each with its allocations here.
+pub fn jobs(model: &ReadModel) -> Vec<(JobView, Vec<Arc<AllocView>>)> {
+    let mut placed: BTreeMap<JobKey, Vec<Arc<AllocView>>> = BTreeMap::new();
+    for view in model.allocs() {
+        if view.spec.server.is_some() && view.spec.desired == Desired::Run {
+            placed.entry(view.spec.job_key.clone()).or_default().push(view);
+        }
+    }
+    placed.into_values().filter_map(|allocs| Some((view(&allocs)?, allocs))).collect()
+}
+
+/// All jobs: this machine's own, and those of servers.
+pub fn all_jobs(model: &ReadModel) -> Vec<Arc<JobView>> {
+    let mut all = model.jobs();
+    all.extend(jobs(model).into_iter().map(|(view, _)| view.into()));
+    all
+}
+
+/// A job of either kind.
+pub fn job(model: &ReadModel, key: &JobKey) -> Option<Arc<JobView>> {
+    model.job(key).or_else(|| of_servers(model, key).map(Arc::new))
+}
+
+fn of_servers(model: &ReadModel, key: &JobKey) -> Option<JobView> {
+    let placed = |alloc: &Arc<AllocView>| alloc.spec.server.is_some() && alloc.spec.desired == Desired::Run;
+    view(&model.allocs_of(key).into_iter().filter(placed).collect::<Vec<_>>())
+}
+
+/// Whether a command may be carried out, as far as jobs of servers are concerned.
+///
+/// # Errors
+/// The first such job, and where it can be done.
+pub fn allow(model: &ReadModel, command: &Command) -> Result<(), Placed> {
+    let (jobs, verb) = match command {
+        Command::Apply { jobs, .. } => (jobs.iter().map(|job| job.key()).collect(), "run"),
+        Command::ApplyWithCounts { job } => (vec![job.key()], "run"),
+        Command::Stop { job } => (vec![job.clone()], "stop"),
+        Command::Start { job } => (vec![job.clone()], "start"),
+        Command::Delete { job } | Command::DeleteVersion { job, .. } => (vec![job.clone()], "stop -purge"),
+        Command::Scale { job, .. } => (vec![job.clone()], "scale"),
+        Command::Revert { job, .. } => (vec![job.clone()], "revert"),
+        Command::Dispatch { job, .. } => (vec![job.clone()], "dispatch"),
+        Command::ForceLaunch { job } => (vec![job.clone()], "periodic force"),
+        // Of allocations, volumes and deployments, which tell by themselves whose they are.
+        Command::Collect { .. }
+        | Command::Explain { .. }
+        | Command::DeleteVolume { .. }
+        | Command::StopAlloc { .. }
+        | Command::SkipShutdownDelay { .. }
+        | Command::Restart { .. }
+        | Command::Signal { .. }
+        | Command::PromoteDeployment { .. }
+        | Command::SetAllocHealth { .. }
+        | Command::FailDeployment { .. } => return Ok(()),
+    };
+    let found = jobs.into_iter().find(|key| model.job(key).is_none() && of_servers(model, key).is_some());
+    let Some(job) = found else { return Ok(()) };
+    let hint = if verb == "run" {
+        "give yours another name, or run it there: nomad job run FILE".to_owned()
+    } else {
+        format!("do it there: nomad job {verb} -namespace={} {}", job.namespace, job.id)
+    };
+    Err(Placed { job, hint })
+}
+
+/// What is known of a job by its allocations: the newest version, and how far the one that is furthest from its goal has come.
+fn view(allocs: &[Arc<AllocView>]) -> Option<JobView> {
+    let newest = allocs.iter().max_by_key(|alloc| (alloc.spec.job_version, alloc.spec.create_index))?;
+    let first = allocs.iter().min_by_key(|alloc| {
+        let Convergence { state, since, .. } = &alloc.convergence;
+        (*state == ConvergenceState::Converged, since.wall)
+    })?;
+    let created = allocs.iter().map(|alloc| alloc.spec.create_index);
+    Some(JobView {
+        key: newest.spec.job_key.clone(),
+        version: newest.spec.job_version,
+        job: Arc::clone(&newest.spec.job),
+        deleting: false,
+        create_index: created.clone().min()?,
+        modify_index: created.max()?,
+        submit_time: newest.spec.create_time,
+        allocs: allocs.iter().map(|alloc| alloc.spec.id).collect(),
+        convergence: first.convergence.clone(),
+        quarantined: false,
+        deployments: Vec::new(),
+        unplaced: BTreeMap::new(),
+        next_launch: None,
+        past: Vec::new(),
+        scaled: Arc::default(),
+        placed: true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::alloc::{Heritage, ServerSide};
+
+    use super::*;
+    use crate::{http::tests::Ground, test_views};
+
+    #[tokio::test]
+    async fn jobs_of_servers_are_shown_and_refused() {
+        let ground = Ground::new();
+        let (own, web) = (test_views::job("own", "g", "t"), test_views::job("web", "front", "httpd"));
+        let mut alloc = test_views::alloc_view(&web, 0, 7);
+        let server = ServerSide {
+            modify_index: 70,
+            create_index: 70,
+            job: Arc::clone(&web),
+            no_shutdown_delay: false,
+            refused: None,
+            migrate: None,
+            stop_on_client_after: None,
+            heritage: Heritage::None,
+            preempted: Vec::new(),
+        };
+        Arc::make_mut(&mut alloc.spec).server = Some(server.into());
+        ground.show(5, &[test_views::job_view(&own, 0)], &[alloc.clone()]);
+        let model = &ground.shared.model;
+        let all = all_jobs(model);
+        let shown: Vec<_> = all.iter().map(|view| (&*view.key.id, view.placed, view.allocs.len())).collect();
+        assert_eq!(shown, [("own", false, 0), ("web", true, 1)]);
+        assert_eq!(job(model, &web.key()).unwrap().job, web);
+        let refused = allow(model, &Command::Stop { job: web.key() }).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "job \"web\" is the cluster's, whose servers have placed it here: do it there: nomad job stop -namespace=default web; \
+             nothing was changed"
+        );
+        assert!(allow(model, &Command::Apply { jobs: vec![(*web).clone()], volumes: Vec::new() }).is_err());
+        assert_eq!(allow(model, &Command::Stop { job: own.key() }), Ok(()));
+        // What servers have given up is a job no more.
+        Arc::make_mut(&mut alloc.spec).desired = Desired::Stop;
+        ground.show(6, &[], &[alloc]);
+        assert!(job(model, &web.key()).is_none());
+    }
+}
