@@ -180,6 +180,9 @@ fn files_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
             return Err(io::Error::other(format!("it holds more than {FILES_MAX} files")));
         }
     }
+    if files.is_empty() {
+        return Err(io::Error::other("it holds no file that ends in .hcl or .json"));
+    }
     files.sort();
     Ok(files)
 }

@@ -41,8 +41,11 @@ pub async fn follow(
     let mut told = BTreeSet::new();
     loop {
         let version = model.version();
-        if let Some(heard) = contact.borrow_and_update().last {
-            memory.heard(heard.at, heard.wall);
+        {
+            let contact = contact.borrow_and_update();
+            if let Some(heard) = contact.last {
+                memory.heard(heard.at, heard.wall, contact.silence_max());
+            }
         }
         let limits = limits(&model, &told);
         if !limits.is_empty() {
@@ -84,6 +87,8 @@ struct Memory {
     /// By this process's clock: that moment, or the process's beginning, so long after it.
     since: Instant,
     gone_before: Duration,
+    /// So long servers may be silent and well.
+    silence: Duration,
     wall: SystemTime,
     is_kept: bool,
 }
@@ -95,10 +100,18 @@ impl Memory {
         let known = known.map(|nanos| UNIX_EPOCH + Duration::from_nanos(nanos));
         // A clock that was set back since says nothing.
         let gone_before = known.and_then(|known| wall.duration_since(known).ok()).unwrap_or_default();
-        Self { path, since: now, gone_before, wall: known.unwrap_or(wall), is_kept: known.is_some() }
+        Self {
+            path,
+            since: now,
+            gone_before,
+            silence: Duration::ZERO,
+            wall: known.unwrap_or(wall),
+            is_kept: known.is_some(),
+        }
     }
 
-    fn heard(&mut self, at: Instant, wall: SystemTime) {
+    fn heard(&mut self, at: Instant, wall: SystemTime, silence: Duration) {
+        self.silence = silence;
         if at > self.since {
             (self.since, self.wall, self.is_kept) = (at, wall, false);
             self.gone_before = Duration::ZERO;
@@ -106,7 +119,7 @@ impl Memory {
     }
 
     fn due(&self, limit: Duration) -> Instant {
-        self.since + limit.min(LONGEST).saturating_sub(self.gone_before)
+        self.since + limit.min(LONGEST).saturating_sub(self.gone_before).max(self.silence)
     }
 
     async fn keep(&mut self) {

@@ -191,7 +191,8 @@ impl Joined {
                 "the servers tell of an older state than before, as after a restore; it is believed once it has lasted".to_owned(),
             );
         }
-        if contact.is_in_reach {
+        // A heartbeat that nobody answers, nor refuses, is given up late.
+        if contact.is_in_reach && !contact.is_overdue() {
             return (!contact.has_leader).then(|| format!("the cluster has no leader: {running}"));
         }
         Some(match contact.last {

@@ -41,6 +41,9 @@ pub struct Contact {
     pub wants_servers: u64,
 }
 
+/// Servers that are well answer a heartbeat within this time.
+const ANSWER: Duration = Duration::from_secs(5);
+
 /// A moment, by both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heard {
@@ -73,6 +76,18 @@ impl Contact {
             losses: 0,
             wants_servers: 0,
         }
+    }
+
+    /// For how long servers can be silent without anything being wrong: until the next heartbeat is due, and has had time for an answer.
+    #[must_use]
+    pub fn silence_max(&self) -> Duration {
+        self.ttl + ANSWER
+    }
+
+    /// Whether servers have been silent for longer than that.
+    #[must_use]
+    pub fn is_overdue(&self) -> bool {
+        self.last.is_some_and(|heard| heard.at.elapsed() > self.silence_max())
     }
 
     pub(super) fn hear(&mut self, answer: &NodeUpdateResponse, servers: usize) {

@@ -9,9 +9,15 @@ use herdlet_nomad::wire::node::DrainStrategy;
 use herdlet_nomad_server::{Cluster, Settings, state::State};
 use tokio::sync::mpsc;
 
+const WORDS: &str = "run JOB.json, stop JOB, purge JOB, drain, collect, status";
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.peek().is_some_and(|first| first.starts_with('-')) {
+        println!("usage: nomad-servers [PORT] [JOB.json…]; then lines: {WORDS}");
+        return ExitCode::SUCCESS;
+    }
     let port = arguments
         .next_if(|first| first.parse::<u16>().is_ok())
         .and_then(|port| port.parse().ok())
@@ -76,7 +82,7 @@ fn command(cluster: &Cluster, line: &str) {
         }),
         "status" => print!("{}", cluster.read(shown)),
         "" => {}
-        other => println!("{other:?} is none of run, stop, purge, drain, collect, status"),
+        other => println!("{other:?} is none of {WORDS}"),
     }
 }
 
