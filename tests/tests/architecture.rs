@@ -45,12 +45,19 @@ fn code(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"))
 }
 
+/// Whether a line has this word, not as the beginning of a longer name.
+fn holds(line: &str, word: &str) -> bool {
+    let is_of_name = |char: char| char.is_alphanumeric() || char == '_';
+    let ends_in_name = word.ends_with(is_of_name);
+    line.match_indices(word).any(|(at, _)| !ends_in_name || !line[at + word.len()..].starts_with(is_of_name))
+}
+
 /// Fails with all places where one of the words stands in code.
 fn nowhere(files: &[(String, String)], words: &[&str], why: &str) {
     let mut places = Vec::new();
     for (name, text) in files {
         for word in words {
-            let lines = code(text).filter(|line| line.contains(word));
+            let lines = code(text).filter(|line| holds(line, word));
             places.extend(lines.map(|line| format!("{name}: {word}: {line}")));
         }
     }
