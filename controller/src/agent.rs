@@ -296,10 +296,14 @@ async fn with_fingerprints(mut node: NodeFacts, drivers: &Registry) -> NodeFacts
             tracing::warn!(driver = name, "the driver does not say whether it works");
             continue;
         };
-        if fingerprint.health == Health::Healthy {
-            node.attributes.extend(fingerprint.attributes);
-        } else {
-            tracing::warn!(driver = name, why = fingerprint.description, "the driver does not work here");
+        match fingerprint.health {
+            Health::Healthy => node.attributes.extend(fingerprint.attributes),
+            Health::Undetected => {
+                tracing::info!(driver = name, why = fingerprint.description, "the driver is not offered");
+            }
+            Health::Unhealthy => {
+                tracing::warn!(driver = name, why = fingerprint.description, "the driver does not work here");
+            }
         }
     }
     node

@@ -90,11 +90,13 @@ impl Instance {
         let attempts = Attempts::open(&paths.attempts(), sender).context("open the attempts directory")?;
         let mock = Mock::new(Arc::clone(&attempts), Arc::new(wall_now)).context("prepare the driver mock")?;
         let mut drivers = Registry::new().with(Arc::new(mock));
-        if raw_exec == Availability::Enabled {
-            let programs = paths.state.join("bin");
+        let programs = paths.state.join("bin");
+        // Where it was offered once, its tasks may still run: they are looked after, whatever the config says now.
+        if raw_exec == Availability::Enabled || programs.exists() {
             durable::make_dir(&programs).with_context(|| made(&programs))?;
             let program = Program::install(&programs).context("install the supervisor")?;
-            let setup = raw_exec::Setup { attempts, program, isolation: isolation.clone(), leash };
+            let setup =
+                raw_exec::Setup { attempts, program, isolation: isolation.clone(), leash, starts: raw_exec };
             drivers = drivers.with(Arc::new(RawExec::new(setup)));
         }
         Ok(Self { id: instance, paths, privileges: Privileges::probe(), isolation, drivers, notices })

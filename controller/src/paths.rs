@@ -51,6 +51,11 @@ impl Paths {
         self.node().join("disks").join(id.to_string())
     }
 
+    /// Where there is a file or a directory for each allocation to which servers have given something.
+    pub fn given_by_servers(&self) -> [PathBuf; 3] {
+        ["tokens", "identities", "disks"].map(|dir| self.node().join(dir))
+    }
+
     /// `<state>/alloc`: all allocation directories.
     pub fn allocs(&self) -> PathBuf {
         self.state.join("alloc")

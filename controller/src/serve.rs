@@ -163,8 +163,11 @@ async fn run(config: Config) -> anyhow::Result<()> {
     // Before anything that may wait, so that whoever wonders can ask.
     let node_door = listen(&config, doors, &shared, &mut faces, &closing).await?;
     if let (Some(member), Some(listener)) = (member, node_door) {
-        let drivers = manifest_rules(&config);
-        let now = member.join(&config, &mut agent, drivers, &shared).await.context("join the cluster")?;
+        // Of all drivers: what runs goes on where its driver was turned off, and what can't start is told by the driver.
+        let now = member
+            .join(&config, &mut agent, Drivers::built_in(), &shared)
+            .await
+            .context("join the cluster")?;
         let router = node::http::router(Arc::clone(&now.api));
         faces.spawn(http::serve(listener, router, None, Limits::default(), closing.clone()));
         let _ = joined.set(now);
@@ -371,7 +374,9 @@ impl Doors {
         };
         let node = match &config.cluster {
             Some(cluster) => {
-                let listener = Listener::tcp(&cluster.http.to_string()).await?;
+                let listener = Listener::tcp(&cluster.http.to_string()).await;
+                let listener =
+                    listener.context("the node's HTTP API; `cluster.http_port` takes another port")?;
                 let certificates = cluster.http_tls.clone().map(Tls::read).transpose()?;
                 Some(match certificates {
                     Some(tls) => listener.with_tls(Arc::new(tls)),

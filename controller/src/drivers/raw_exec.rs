@@ -47,6 +47,7 @@ use super::{
         Recovery, Started, StopRequest, TaskConfig, TaskDriver, TaskInfo, Usage,
     },
 };
+use crate::instance::Availability;
 use supervise::Live;
 
 /// What the driver works with.
@@ -60,6 +61,8 @@ pub struct Setup {
     pub isolation: Isolation,
     /// For a private agent: reading end of a pipe whose hang-up ends all its tasks.
     pub leash: Option<OwnedFd>,
+    /// Whether tasks may be started. Those that run are looked after in any case.
+    pub starts: Availability,
 }
 
 /// The driver.
@@ -110,13 +113,23 @@ impl TaskDriver for RawExec {
     }
 
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
-        let description = match &self.shared.setup.isolation {
-            Isolation::Cgroups(_) => "Healthy".to_owned(),
-            Isolation::None { why } => format!("Healthy; isolation: none ({why})"),
+        let Setup { isolation, starts, .. } = &self.shared.setup;
+        let found = match (starts, isolation) {
+            (Availability::Disabled, _) => Fingerprint {
+                health: Health::Undetected,
+                description: "disabled".to_owned(),
+                attributes: BTreeMap::new(),
+            },
+            (Availability::Enabled, isolation) => Fingerprint {
+                health: Health::Healthy,
+                description: match isolation {
+                    Isolation::Cgroups(_) => "Healthy".to_owned(),
+                    Isolation::None { why } => format!("Healthy; isolation: none ({why})"),
+                },
+                attributes: BTreeMap::from([("driver.raw_exec".to_owned(), "1".to_owned())]),
+            },
         };
-        let attributes = BTreeMap::from([("driver.raw_exec".to_owned(), "1".to_owned())]);
-        let healthy = Fingerprint { health: Health::Healthy, description, attributes };
-        stream::once(async { healthy }).chain(stream::pending()).boxed()
+        stream::once(async { found }).chain(stream::pending()).boxed()
     }
 
     fn start(&self, config: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {

@@ -134,13 +134,7 @@ pub(crate) fn fitting(mut reason: String) -> String {
 fn input(source: SplitStream<WebSocket>, hung_up: CancellationToken) -> BoxStream<'static, ExecInput> {
     let frames = stream::unfold((source, hung_up), |(mut source, hung_up)| async move {
         while let Some(Ok(message)) = source.next().await {
-            let text = match &message {
-                Message::Text(text) => text.as_bytes(),
-                Message::Binary(bytes) => bytes,
-                Message::Ping(_) | Message::Pong(_) => continue,
-                Message::Close(_) => break,
-            };
-            let frames = input_frames(text);
+            let Some(frames) = typed(&message) else { break };
             if !frames.is_empty() {
                 return Some((stream::iter(frames), (source, hung_up)));
             }
@@ -149,6 +143,16 @@ fn input(source: SplitStream<WebSocket>, hung_up: CancellationToken) -> BoxStrea
         None
     });
     frames.flatten().boxed()
+}
+
+/// What a message of the socket says; none: it is closed.
+pub(crate) fn typed(message: &Message) -> Option<Vec<ExecInput>> {
+    match message {
+        Message::Text(text) => Some(input_frames(text.as_bytes())),
+        Message::Binary(bytes) => Some(input_frames(bytes)),
+        Message::Ping(_) | Message::Pong(_) => Some(Vec::new()),
+        Message::Close(_) => None,
+    }
 }
 
 #[cfg(test)]

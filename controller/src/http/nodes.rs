@@ -93,6 +93,7 @@ pub(super) fn machine(shared: &Shared) -> Machine {
     let facts = &shared.facts;
     let node = &facts.node;
     let vitals = (shared.vitals)();
+    let is_offered = |driver: &String| node.attributes.contains_key(&format!("driver.{driver}"));
     Machine {
         id: node.id.clone(),
         name: node.name.clone(),
@@ -102,7 +103,7 @@ pub(super) fn machine(shared: &Shared) -> Machine {
         version: VERSION.to_owned(),
         attributes: node.attributes.clone(),
         meta: node.meta.clone(),
-        drivers: shared.drivers.iter().map(|(name, _)| name.to_owned()).collect(),
+        drivers: shared.drivers.iter().map(|(name, _)| name.to_owned()).filter(is_offered).collect(),
         volumes: shared.model.volumes(),
         wrong: vitals.not_ready.or(vitals.degraded),
         started_at: facts.started_at,

@@ -276,14 +276,11 @@ impl NodeApi {
 
     /// For the node on which another allocation takes the place of this one, and for whoever may read all of its files.
     async fn snapshot(&self, id: &str, asked: &Asked) -> Result<Response, Refused> {
-        if !self.service.has(id) {
-            return Err(Refused(404, format!("Unknown allocation {id:?}")));
-        }
+        let alloc = id.parse().ok().and_then(|id| self.shared.model.alloc(&AllocId(id)));
+        let alloc = alloc.ok_or_else(|| Refused(404, format!("Unknown allocation {id:?}")))?;
         if !self.snapshots.is_token(id, &asked.token) {
             self.service.allows_files(id, &asked.token).await?;
         }
-        let alloc = id.parse().ok().and_then(|id| self.shared.model.alloc(&AllocId(id)));
-        let alloc = alloc.ok_or_else(|| Refused(404, format!("Unknown allocation {id:?}")))?;
         Ok(self.snapshots.answer(&alloc.spec).await)
     }
 

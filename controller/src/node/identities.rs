@@ -25,7 +25,6 @@ use crate::{
         identity::{Given, Token},
         sight::Class,
     },
-    durable,
     executor::{Context, Refusal},
     paths::{self, Paths},
 };
@@ -182,13 +181,8 @@ fn read(paths: &Paths, id: AllocId, task: &str) -> io::Result<ByName> {
 }
 
 fn keep(paths: &Paths, id: AllocId, task: &str, kept: &ByName) -> io::Result<()> {
-    let path = file(paths, id, task);
-    let (node, of_alloc) = (paths.node(), paths.server_identities(&id));
-    for dir in [Some(&*node), of_alloc.parent(), Some(&*of_alloc)].into_iter().flatten() {
-        durable::make_dir(dir)?;
-    }
     let text = zeroize::Zeroizing::new(serde_json::to_string(kept)?);
-    durable::write(&path, text.as_bytes())
+    tokens::write(&file(paths, id, task), text.as_bytes())
 }
 
 fn file(paths: &Paths, id: AllocId, task: &str) -> std::path::PathBuf {

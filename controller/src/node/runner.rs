@@ -3,7 +3,7 @@
 //! In: lists of changed allocations. Out: events for the loop, and a report on every change of an allocation that is a server's. It
 //! remembers nothing: what is known of before is what the read model shows.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use herdlet_api_types::{
     AllocId,
@@ -102,15 +102,9 @@ impl Runner for AgentRunner {
         }
         // After those that wait are known: the word of an end that nobody waits for is lost.
         tell(self.parts.previous.clone(), awaited).await;
-        let Some(paths) = self.parts.paths.clone().filter(|_| !removed.is_empty()) else { return };
-        let forget = move |id: &AllocId| {
-            tokens::forget(&paths, *id)?;
-            identities::forget(&paths, *id)
-        };
-        let forgotten = off_thread(move || removed.iter().try_for_each(forget)).await;
-        if let Ok(Err(error)) = forgotten {
-            tracing::warn!(%error, "failed to remove tokens of allocations that servers have forgotten");
-        }
+        let listed =
+            is_first.then(|| changed.iter().filter_map(|changed| parse(&changed.alloc.id)).collect());
+        self.forget_tokens(removed, listed).await;
     }
 
     fn report_again(&self) {
@@ -139,6 +133,28 @@ impl AgentRunner {
         });
         if let Ok(Err(error)) = kept.await {
             tracing::error!(%error, "failed to keep tokens that servers have given; what wants them goes without");
+        }
+    }
+
+    /// Those of allocations that servers have removed. With the first list also those of allocations that are neither on it nor here: an
+    /// agent that was killed has left them.
+    async fn forget_tokens(&self, mut removed: Vec<AllocId>, listed: Option<BTreeSet<AllocId>>) {
+        let Some(paths) = self.parts.paths.clone().filter(|_| !removed.is_empty() || listed.is_some()) else {
+            return;
+        };
+        let model = Arc::clone(&self.parts.model);
+        let forgotten = off_thread(move || {
+            if let Some(listed) = listed {
+                let is_left = |id: &AllocId| !listed.contains(id) && model.alloc(id).is_none();
+                removed.extend(tokens::all(&paths)?.into_iter().filter(is_left));
+            }
+            removed.into_iter().try_for_each(|id| {
+                tokens::forget(&paths, id)?;
+                identities::forget(&paths, id)
+            })
+        });
+        if let Ok(Err(error)) = forgotten.await {
+            tracing::warn!(%error, "failed to remove tokens of allocations that servers have forgotten");
         }
     }
 

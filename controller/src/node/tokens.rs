@@ -3,7 +3,11 @@
 //! In: those of an allocation, by task. Out: the one of a task. A file for each allocation, 0600, as they are in no record that anybody
 //! is shown.
 
-use std::{collections::BTreeMap, fs, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::Path,
+};
 
 use herdlet_api_types::AllocId;
 use herdlet_nomad::wire::Secret;
@@ -15,12 +19,9 @@ use crate::{drivers::identity::Token, durable, paths::Paths};
 /// # Errors
 /// When they can't be written.
 pub fn keep(paths: &Paths, id: AllocId, signed: &BTreeMap<String, Secret>) -> io::Result<()> {
-    let path = paths.server_tokens(&id);
-    for dir in [Some(&*paths.node()), path.parent()].into_iter().flatten() {
-        durable::make_dir(dir)?;
-    }
     let signed: BTreeMap<&str, &str> = signed.iter().map(|(task, token)| (&**task, token.reveal())).collect();
-    durable::write(&path, serde_json::to_string(&signed)?.as_bytes())
+    let text = zeroize::Zeroizing::new(serde_json::to_string(&signed)?);
+    write(&paths.server_tokens(&id), text.as_bytes())
 }
 
 /// The token of a task; none where servers have signed none.
@@ -42,11 +43,13 @@ pub fn of_task(paths: &Paths, id: AllocId, task: &str) -> io::Result<Option<Toke
 /// # Errors
 /// When it can't be written.
 pub fn keep_for_disk(paths: &Paths, id: AllocId, token: &Secret) -> io::Result<()> {
-    let path = paths.disk_token(&id);
-    for dir in [Some(&*paths.node()), path.parent()].into_iter().flatten() {
-        durable::make_dir(dir)?;
-    }
-    durable::write(&path, token.reveal().as_bytes())
+    write(&paths.disk_token(&id), token.reveal().as_bytes())
+}
+
+/// A secret, in a directory that only we may enter.
+pub(super) fn write(path: &Path, secret: &[u8]) -> io::Result<()> {
+    path.parent().map_or(Ok(()), durable::make_dir)?;
+    durable::write(path, secret)
 }
 
 /// The same; empty where there is none.
@@ -59,6 +62,25 @@ pub fn of_disk(paths: &Paths, id: AllocId) -> io::Result<Secret> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Secret::default()),
         Err(error) => Err(error),
     }
+}
+
+/// The allocations for which there is something, identities too.
+///
+/// # Errors
+/// When a directory can't be read.
+pub fn all(paths: &Paths) -> io::Result<BTreeSet<AllocId>> {
+    let mut found = BTreeSet::new();
+    for dir in paths.given_by_servers() {
+        let entries = match fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            found.extend(entry?.file_name().to_str().and_then(|name| name.parse().ok()).map(AllocId));
+        }
+    }
+    Ok(found)
 }
 
 /// Forgets those of an allocation.
@@ -91,7 +113,9 @@ mod tests {
         assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
         keep_for_disk(&paths, id, &Secret::from("disk")).unwrap();
         assert_eq!((of_disk(&paths, id).unwrap().reveal(), mode(&paths.disk_token(&id))), ("disk", 0o600));
+        assert_eq!(all(&paths).unwrap(), [id].into());
         forget(&paths, id).unwrap();
+        assert!(all(&paths).unwrap().is_empty());
         assert_eq!((of("main"), of_disk(&paths, id).unwrap().is_empty()), (None, true));
     }
 }

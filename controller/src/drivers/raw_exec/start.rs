@@ -24,6 +24,7 @@ use crate::drivers::{
     },
     user::{self, UserError},
 };
+use crate::instance::Availability;
 
 const MIB: u64 = 1024 * 1024;
 /// An attempt's name is that of a file and a directory.
@@ -39,6 +40,11 @@ impl Shared {
         }
         let config = Arc::new(config);
         if self.find(&id).is_none() && self.attempts().record(&id)?.is_none() {
+            if self.setup.starts == Availability::Disabled {
+                return Err(DriverError::fatal(format!(
+                    "start {id}: the driver raw_exec is turned off here; turn it on with --raw-exec, or `raw_exec.enabled` in the config"
+                )));
+            }
             let child = off_thread({
                 let (shared, config) = (Arc::clone(self), Arc::clone(&config));
                 move || shared.launch(&config)

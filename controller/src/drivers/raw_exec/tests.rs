@@ -74,6 +74,10 @@ impl Bench {
     }
 
     fn agent_on(&self, leash: Option<OwnedFd>) -> Agent {
+        self.agent_that(Availability::Enabled, leash)
+    }
+
+    fn agent_that(&self, starts: Availability, leash: Option<OwnedFd>) -> Agent {
         let (notices, seen) = mpsc::channel(16);
         let isolation = match &self.setup {
             Some(setup) => Isolation::detect(setup),
@@ -84,6 +88,7 @@ impl Bench {
             program: Program::install(&self.path("run")).unwrap(),
             isolation,
             leash,
+            starts,
         };
         Agent { driver: RawExec::new(setup), seen }
     }

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use super::{NodeApi, Refused, request::Asked, stream::said};
 use crate::{
     drivers::task::ExecInput,
-    http::exec::{CLOSE_ERROR, CLOSE_NORMAL, CLOSE_POLICY, fitting, input_frames},
+    http::exec::{CLOSE_ERROR, CLOSE_NORMAL, CLOSE_POLICY, fitting, typed},
     reach::exec::FRAME_BYTES_MAX,
 };
 
@@ -122,13 +122,7 @@ async fn session(socket: WebSocket, mut stream: Framed<Box<dyn Io>>, closing: Ca
 /// Passes on what comes, as long as somebody is there.
 async fn hear(mut source: SplitStream<WebSocket>, writer: &mut FrameWriter<'_, Box<dyn Io>>) {
     while let Some(Ok(message)) = source.next().await {
-        let text = match &message {
-            Message::Text(text) => text.as_bytes(),
-            Message::Binary(bytes) => bytes,
-            Message::Ping(_) | Message::Pong(_) => continue,
-            Message::Close(_) => return,
-        };
-        let inputs = input_frames(text);
+        let Some(inputs) = typed(&message) else { return };
         let frames = if inputs.is_empty() {
             // A sign of life.
             vec![Value::Map(Vec::new())]
