@@ -116,6 +116,22 @@ pub fn parse_all<'a>(
     reading.finish()
 }
 
+/// Reads the job of an allocation as servers send it: Nomad's API JSON. Fields that no release up to this one has are
+/// passed over, as by every client that is older than its servers.
+///
+/// # Errors
+/// Everything that is wrong with it, and everything in it that Nomad has and this release doesn't.
+pub fn parse_of_servers(json: &str, drivers: &Drivers) -> Result<Set, Problems> {
+    let variables = Variables::default();
+    let mut reading = Reading::new(drivers, &variables);
+    let parsed = yaml::parse("job.json", json.as_bytes());
+    reading.problems.append(parsed.problems);
+    for document in parsed.documents {
+        reading.api_job(&document, nomad::Unknown::PassedOver);
+    }
+    reading.finish()
+}
+
 /// A set in the making.
 #[derive(Debug)]
 struct Reading<'r> {
@@ -145,7 +161,7 @@ impl<'r> Reading<'r> {
         self.problems.append(parsed.problems);
         for document in parsed.documents {
             if nomad::is_job(&document) {
-                self.api_job(&document);
+                self.api_job(&document, nomad::Unknown::Told);
             } else {
                 let content = self.document(document, str::to_owned);
                 self.contents(content);
@@ -170,9 +186,9 @@ impl<'r> Reading<'r> {
     }
 
     /// A job of Nomad's API: what is wrong with it is told by the API's own names.
-    fn api_job(&mut self, written: &yaml::Document) {
+    fn api_job(&mut self, written: &yaml::Document, unknown: nomad::Unknown) {
         let job = if written.root.get("Job").is_some() { "Job" } else { "" };
-        let (document, problems) = nomad::from_json(written);
+        let (document, problems) = nomad::from_json(written, unknown);
         let translates = problems.is_empty();
         self.problems.append(problems);
         let content = self.document(document, |path| nomad::in_api_words(path, job)).filter(|_| translates);

@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     io,
+    net::Ipv4Addr,
     pin::Pin,
     sync::{Arc, Mutex},
     task::{Context, Poll, ready},
@@ -119,7 +120,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Cut<T> {
     }
 }
 
-/// A server that listens on loopback, until this is dropped. Connections that it has live on.
+/// A server that listens, until this is dropped. Connections that it has live on.
 #[derive(Debug)]
 pub struct Listener {
     /// Where.
@@ -141,7 +142,7 @@ impl Cluster {
     pub async fn listen(&self) -> io::Result<Vec<Listener>> {
         let mut listeners = Vec::new();
         for number in 0..self.0.settings.servers {
-            listeners.push(self.open(number, 0).await?);
+            listeners.push(self.open(number, Ipv4Addr::LOCALHOST, 0).await?);
         }
         self.set_addresses(listeners.iter().map(|listener| listener.address.clone()).collect());
         Ok(listeners)
@@ -152,13 +153,21 @@ impl Cluster {
     /// # Errors
     /// When the kernel does not do it.
     pub async fn listen_at(&self, port: u16) -> io::Result<Listener> {
-        let listener = self.open(0, port).await?;
+        self.listen_on(Ipv4Addr::LOCALHOST, port).await
+    }
+
+    /// Lets the first server listen there, and tells nodes so.
+    ///
+    /// # Errors
+    /// When the kernel does not do it.
+    pub async fn listen_on(&self, address: Ipv4Addr, port: u16) -> io::Result<Listener> {
+        let listener = self.open(0, address, port).await?;
         self.set_addresses(vec![listener.address.clone()]);
         Ok(listener)
     }
 
-    async fn open(&self, number: usize, port: u16) -> io::Result<Listener> {
-        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    async fn open(&self, number: usize, address: Ipv4Addr, port: u16) -> io::Result<Listener> {
+        let listener = TcpListener::bind((address, port)).await?;
         let address = listener.local_addr()?.to_string();
         let server = self.server(number);
         let task = tokio::spawn(async move {

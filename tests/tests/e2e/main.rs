@@ -29,6 +29,7 @@ mod node;
 mod output;
 mod paced;
 mod page;
+mod partition;
 mod periodic;
 mod placement;
 mod processes;

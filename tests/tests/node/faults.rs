@@ -1,9 +1,9 @@
-//! Servers that answer slowly, wrongly, in part or not at all: what runs on a whole agent goes on.
+//! Servers that answer slowly, wrongly, in part or not at all, and those of other versions: what runs on a whole agent goes on.
 
 use std::time::Duration;
 
 use herdlet_nomad::wire::{AllocId, ClientStatus, NodeStatus};
-use herdlet_nomad_server::{Fault, Settings};
+use herdlet_nomad_server::{Fault, Fields, Settings};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -103,4 +103,25 @@ async fn a_cluster_that_loses_its_leaders_stops_nothing() {
         goes_on(&world, &node, &id).await;
     }
     node.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_of_any_version_are_understood() {
+    // Tokens are asked for on all that a node calls from 1.9 and 1.10 on, and identities are signed for nodes from 1.11 on.
+    for (fields, tokens, signs) in [
+        (Fields::Of(1, 1), false, false),
+        (Fields::Of(1, 6), false, true),
+        (Fields::Of(1, 10), true, true),
+        (Fields::Of(2, 0), true, true),
+        (Fields::New, true, true),
+    ] {
+        let settings = Settings { fields, tokens, signs, ..Settings::default() };
+        let (world, node, id) = begin(settings).await;
+        goes_on(&world, &node, &id).await;
+        let node = world.again(node).await;
+        goes_on(&world, &node, &id).await;
+        world.cluster.stop(&id);
+        world.reaches(&id, ClientStatus::Complete).await;
+        node.end().await;
+    }
 }

@@ -73,6 +73,23 @@ async fn flaws_5_and_6_lists_of_servers_that_lag_stop_nothing_over_restarts_of_a
     node.end().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn flaw_7_what_was_deleted_while_no_agent_was_there_is_stopped_at_its_start() {
+    let world = World::new(Settings::default());
+    let node = world.ready_node(0).await;
+    let text = job("web", "service", json!({ "run_for": FOR_EVER }), json!({}));
+    let (kept, gone) = (world.place(&node, &text), world.place(&node, &text));
+    world.reaches(&kept, ClientStatus::Running).await;
+    world.reaches(&gone, ClientStatus::Running).await;
+    let number = node.end().await;
+    world.cluster.write(|state| state.collect(&gone));
+    let node = world.node(number).await;
+    within(60, "what is here is shown", || node.view(&kept).is_some()).await;
+    within(60, "it is gone", || node.view(&gone).is_none()).await;
+    assert_eq!((node.status(&kept), node.starts(&kept)), (Some(ClientStatus::Running), 1));
+    node.end().await;
+}
+
 /// Nobody was told, and the agent that saw the end is no more.
 #[tokio::test(start_paused = true)]
 async fn flaws_8_and_9_what_was_complete_is_told_after_a_restart_and_never_runs_again() {
@@ -111,6 +128,42 @@ async fn flaw_41_what_crashes_over_and_over_fails_for_good_though_agents_come_an
     sleep(seconds(120)).await;
     assert_eq!((node.starts(&id), node.status(&id)), (3, Some(ClientStatus::Failed)));
     node.end().await;
+}
+
+/// The wait is a condition: it outlives servers and agents, and ends where nobody wants any more what waits.
+#[tokio::test(start_paused = true)]
+async fn flaw_46_a_wait_for_one_on_another_node_outlives_agents_and_can_be_given_up() {
+    let world = World::new(Settings { servers: 3, ..Settings::default() });
+    let (there, here) = (world.ready_node(0).await, world.ready_node(1).await);
+    let text = job("web", "service", json!({ "run_for": FOR_EVER, "kill_after": "1h" }), json!({}));
+    let previous = world.place(&there, &text);
+    world.reaches(&previous, ClientStatus::Running).await;
+    let follow = || {
+        world.cluster.write(|state| {
+            let job = state.allocs[&previous].job.clone();
+            let next = state.place(&here.id, &job, "group");
+            state.change(&next, |alloc| alloc.previous_allocation = previous.to_string());
+            next
+        })
+    };
+    let (given_up, next) = (follow(), follow());
+    within(30, "both are here", || here.view(&given_up).is_some() && here.view(&next).is_some()).await;
+    world.cluster.stop(&given_up);
+    world.reaches(&given_up, ClientStatus::Complete).await;
+    let here = world.again(here).await;
+    for server in 0..3 {
+        world.cluster.set_down(server, true);
+        sleep(seconds(3)).await;
+        world.cluster.set_down(server, false);
+    }
+    sleep(seconds(30)).await;
+    assert_eq!((here.starts(&next), here.status(&next)), (0, Some(ClientStatus::Pending)));
+    world.cluster.stop(&previous);
+    world.reaches(&previous, ClientStatus::Complete).await;
+    world.reaches(&next, ClientStatus::Running).await;
+    assert_eq!((here.starts(&given_up), here.starts(&next)), (0, 1));
+    here.end().await;
+    there.end().await;
 }
 
 /// What comes with a reconnection: another text of the job, or a stop.

@@ -7,4 +7,5 @@
 mod disconnect;
 mod faults;
 mod flaws;
+mod restarts;
 mod world;

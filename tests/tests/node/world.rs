@@ -171,6 +171,13 @@ impl World {
         })
     }
 
+    /// Allocations of a job that are to run, as servers know them.
+    pub(crate) fn wanted(&self, key: &Key) -> Vec<Allocation> {
+        let all = self.cluster.allocs_of(key).into_iter();
+        all.filter(|alloc| !alloc.desired_status.is_terminal() && !alloc.client_status.is_terminal())
+            .collect()
+    }
+
     /// Gives a node an allocation of a job that was not submitted.
     pub(crate) fn place(&self, node: &Living, job: &Value) -> AllocId {
         let job = Job::new(herdlet_nomad_server::jobs::value(job).unwrap());

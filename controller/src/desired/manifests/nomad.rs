@@ -18,7 +18,7 @@ mod tests;
 use std::sync::Arc;
 
 pub(super) use hcl::documents as from_hcl;
-pub(super) use json::{document as from_json, is_job};
+pub(super) use json::{Unknown, document as from_json, is_job};
 pub(super) use names::in_api_words;
 pub(crate) use names::in_manifest_words;
 

@@ -64,7 +64,7 @@ fn field<'s>(parts: &[&'s Map<String, Json>], name: &str) -> Option<&'s Json> {
 }
 
 /// Whether a name is one of those that aren't built.
-fn lists(parts: &[&Map<String, Json>], name: &str) -> bool {
+pub(super) fn lists(parts: &[&Map<String, Json>], name: &str) -> bool {
     let names = parts.iter().filter_map(|part| part.get("x-not-built")).filter_map(Json::as_array).flatten();
     names.filter_map(Json::as_str).any(|listed| match listed.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),

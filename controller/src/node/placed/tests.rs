@@ -93,6 +93,17 @@ fn what_servers_say_of_it_is_what_is_planned() {
 }
 
 #[test]
+fn fields_of_later_releases_are_passed_over() {
+    let later = json!({ "Deep": [0.5, "x"] });
+    let mut task = task();
+    task["FromTheFuture"] = later.clone();
+    task["Resources"] = json!({ "CPU": 100, "MemoryMB": 32, "Later": true });
+    let spec =
+        read(&of_group(json!({ "Tasks": [task], "FromTheFuture": later, "Networks": [{ "Later": 1 }] })));
+    assert_eq!(spec.server.unwrap().refused, None);
+}
+
+#[test]
 fn what_is_not_built_is_named_by_its_path() {
     let mut task = task();
     task["Vault"] = json!({ "Policies": ["db"] });

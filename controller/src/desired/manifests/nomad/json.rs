@@ -62,9 +62,18 @@ const DEFAULTS: [(&str, &str); 8] = [
     ),
 ];
 
+/// What becomes of a field that nobody knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::desired::manifests) enum Unknown {
+    /// It is told: somebody has written it, who meant something.
+    Told,
+    /// It is passed over: it is of a later release than this, and whoever sends it knows that older ones read it.
+    PassedOver,
+}
+
 /// The document of a job.
-pub(in crate::desired::manifests) fn document(written: &Document) -> (Document, Problems) {
-    let mut reading = Reading { source: &written.source, problems: Problems::new() };
+pub(in crate::desired::manifests) fn document(written: &Document, unknown: Unknown) -> (Document, Problems) {
+    let mut reading = Reading { source: &written.source, unknown, problems: Problems::new() };
     let root = Trail::begin("");
     let (job, trail) = match written.root.get("Job") {
         Some(job) => {
@@ -79,6 +88,7 @@ pub(in crate::desired::manifests) fn document(written: &Document) -> (Document, 
 
 struct Reading<'r> {
     source: &'r str,
+    unknown: Unknown,
     problems: Problems,
 }
 
@@ -139,7 +149,12 @@ impl Reading<'_> {
                 continue;
             }
             let Some(shape) = shape.field(&name) else {
-                unknown_field(key, &name, entry, fields);
+                let is_metadata = name == "id" || name == "namespace";
+                let is_told = self.unknown == Unknown::Told || shape.is_unbuilt(&name);
+                if !is_nothing(value) && (is_metadata || is_told && !is_default(key, value)) {
+                    // The schema's own words tell of it.
+                    let _ = fields.insert(&name, position, Arc::clone(value));
+                }
                 continue;
             };
             if says_nothing(key, value) {
@@ -264,14 +279,6 @@ impl Reading<'_> {
         if !ports.insert(label, port.position, fields.into_node()) {
             self.wrong(port.position, trail, "has the label of another port");
         }
-    }
-}
-
-/// A field that manifests don't have at this place is told by the schema's own words, unless it says nothing.
-fn unknown_field(key: &str, name: &str, entry: &Entry, fields: &mut Fields) {
-    let is_metadata = name == "id" || name == "namespace";
-    if !is_nothing(&entry.value) && (is_metadata || !is_default(key, &entry.value)) {
-        let _ = fields.insert(name, entry.key_position, Arc::clone(&entry.value));
     }
 }
 

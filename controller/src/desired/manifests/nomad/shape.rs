@@ -8,7 +8,7 @@ use std::sync::Arc;
 use schemars::Schema;
 use serde_json::{Map, Value as Json};
 
-use super::super::schema::parts;
+use super::super::{schema::parts, unbuilt};
 use super::collection;
 use crate::desired::yaml::{Entry, Node, Style, Value};
 
@@ -60,6 +60,11 @@ impl<'s> Shape<'s> {
     /// Whether it is a map whose fields have names of ours.
     pub(super) fn field_names(&self) -> bool {
         self.get("properties").is_some()
+    }
+
+    /// Whether Nomad has that field, and this release doesn't.
+    pub(super) fn is_unbuilt(&self, name: &str) -> bool {
+        unbuilt::lists(&self.parts, name)
     }
 
     /// Whether anything is known of this place.

@@ -1,0 +1,185 @@
+//! Servers that fall and rise under load, over and over, and agents that begin anew meanwhile.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use herdlet_nomad::wire::{AllocId, Allocation, ClientStatus, DesiredStatus, NodeId, NodeStatus};
+use herdlet_nomad_server::{Fault, Settings, state::State};
+use herdlet_rpc::pool::Chance;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::world::{Living, World, job, nanos};
+
+/// How often a server restarts.
+const RESTARTS: usize = 1_000;
+
+/// A number below `most`.
+fn draw(chance: &mut Chance, most: usize) -> usize {
+    usize::try_from(chance.below(Duration::from_nanos(most as u64)).as_nanos()).unwrap()
+}
+
+/// One of seven jobs in its next version: some end by themselves, well or not, some have several allocations, all outlive their servers.
+fn some_job(number: usize, chance: &mut Chance) -> Value {
+    let (id, count) = (number % 7, 1 + draw(chance, 4));
+    let (kind, config) = match id {
+        3 => ("batch", json!({ "run_for": format!("{}s", 1 + draw(chance, 6)) })),
+        5 => (
+            "service",
+            json!({ "run_for": format!("{}s", 5 + draw(chance, 40)), "exit_code": draw(chance, 2) }),
+        ),
+        _ => ("service", json!({ "run_for": "100000h", "kill_after": format!("{}ms", draw(chance, 700)) })),
+    };
+    let group = json!({
+        "Count": count, "Meta": { "version": number.to_string() },
+        "Disconnect": { "LostAfter": nanos(86_400) },
+        "Update": { "MaxParallel": 2, "HealthCheck": "task_states", "MinHealthyTime": nanos(1), "HealthyDeadline": nanos(60), "ProgressDeadline": nanos(120) },
+        "ReschedulePolicy": { "Unlimited": true, "Delay": nanos(1) },
+    });
+    job(&format!("job{id}"), kind, config, group)
+}
+
+/// What has ended and is forgotten by servers: how it was at the end, and how often it was started.
+#[derive(Default)]
+struct Collected(BTreeMap<AllocId, (ClientStatus, usize)>);
+
+impl Collected {
+    fn collect(&mut self, world: &World, nodes: &[Living]) {
+        let is_over = |alloc: &&Allocation| {
+            alloc.desired_status == DesiredStatus::Stop
+                && matches!(alloc.client_status, ClientStatus::Complete | ClientStatus::Failed)
+        };
+        let over: Vec<Allocation> =
+            world.cluster.read(|state| state.allocs.values().filter(is_over).cloned().collect());
+        for alloc in &over {
+            let starts = of(nodes, &alloc.node_id).starts(&alloc.id);
+            self.0.insert(alloc.id.clone(), (alloc.client_status.clone(), starts));
+        }
+        world.cluster.write(|state| over.iter().for_each(|alloc| state.collect(&alloc.id)));
+    }
+}
+
+fn of<'a>(nodes: &'a [Living], id: &NodeId) -> &'a Living {
+    nodes.iter().find(|living| living.id == *id).unwrap()
+}
+
+/// Nothing is lost, nothing runs twice, nothing that has ended is taken back.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_restarts_of_servers_and_twenty_of_agents_lose_nothing() {
+    let world = World::new(Settings { servers: 3, ..Settings::default() });
+    let cluster = &world.cluster;
+    let mut chance = Chance::of(41);
+    let mut nodes = Vec::new();
+    for number in 0..3 {
+        nodes.push(world.ready_node(number).await);
+    }
+    let (mut keys, mut collected) = (BTreeSet::new(), Collected::default());
+    for number in 0..RESTARTS {
+        // What users do.
+        match draw(&mut chance, 12) {
+            0 | 1 => drop(keys.insert(world.submit(&some_job(number, &mut chance)))),
+            2 if !keys.is_empty() => {
+                let key = keys.iter().nth(draw(&mut chance, keys.len())).unwrap();
+                cluster.stop_job(key, false);
+            }
+            _ => {}
+        }
+        // What servers do.
+        let server = draw(&mut chance, 3);
+        match draw(&mut chance, 4) {
+            0 => {
+                cluster.lead(None);
+                cluster.set_down(server, true);
+                sleep(chance.below(Duration::from_secs(3))).await;
+                cluster.lead(Some((server + 1) % 3));
+            }
+            1 => {
+                cluster.freeze(server);
+                cluster.fault("Node.UpdateAlloc", 1, &Fault::Drop);
+                cluster.set_down((server + 1) % 3, true);
+                sleep(chance.below(Duration::from_millis(300))).await;
+                cluster.set_down((server + 1) % 3, false);
+                cluster.thaw(server);
+            }
+            2 => {
+                cluster.fault("Alloc.GetAllocs", 1, &Fault::Drop);
+                cluster.set_down(server, true);
+            }
+            _ => cluster.set_down(server, true),
+        }
+        sleep(chance.below(Duration::from_millis(1_500))).await;
+        cluster.set_down(server, false);
+        if number % 20 == 19 {
+            collected.collect(&world, &nodes);
+        }
+        // And sometimes an agent begins anew.
+        if number % 50 == 7 {
+            let before = nodes.remove(draw(&mut chance, nodes.len()));
+            nodes.push(world.again(before).await);
+        }
+    }
+    cluster.no_faults();
+    // What ends and is replaced for ever never settles.
+    cluster.stop_job(&("default".to_owned(), "job5".to_owned()), false);
+    world.until(900, "servers and nodes agree", is_settled).await;
+    sleep(Duration::from_secs(60)).await;
+    let (mut ran, mut placed) = (0, 0);
+    let here: Vec<Allocation> = cluster.read(|state| state.allocs.values().cloned().collect());
+    for alloc in &here {
+        let node = of(&nodes, &alloc.node_id);
+        let starts = node.starts(&alloc.id);
+        assert!(starts <= 1, "{} was started {starts} times", alloc.id);
+        assert!(
+            starts == 1 || alloc.client_status != ClientStatus::Running,
+            "{} runs by report only",
+            alloc.id
+        );
+        // What was to stop before its node had heard of it never came to it.
+        let status = node.status(&alloc.id);
+        assert!(status.is_none_or(|status| status == alloc.client_status), "{} is else here", alloc.id);
+        (placed, ran) = (placed + 1, ran + starts);
+    }
+    for node in &nodes {
+        for view in node.agent.model.allocs() {
+            let id = AllocId::from(view.spec.id.to_string());
+            assert!(here.iter().any(|alloc| alloc.id == id), "{id} was forgotten by servers and is here");
+        }
+    }
+    assert!(collected.0.values().all(|(_, starts)| *starts <= 1), "one was started twice");
+    cluster.read(|state| {
+        for (id, reports) in &state.reports {
+            let ended = reports.iter().position(ClientStatus::is_terminal).unwrap_or(reports.len());
+            let end = reports.get(ended);
+            assert!(reports[ended..].iter().all(|status| Some(status) == end), "{id}: {reports:?}");
+            let known = state.allocs.get(id).map(|alloc| &alloc.client_status);
+            let known = known.or(collected.0.get(id).map(|(status, _)| status));
+            assert_eq!(known, reports.last(), "{id}");
+        }
+    });
+    for key in &keys {
+        let job = cluster.read(|state| state.jobs[key].clone());
+        let wanted = if job.is_stopped { 0 } else { job.spec.task_groups[0].count() };
+        let is_batch = job.spec.kind == "batch";
+        assert!(is_batch || world.wanted(key).len() == wanted, "{key:?}");
+    }
+    let total = collected.0.len();
+    assert!(total > 200 && placed > 5 && ran > 5, "{total} were collected, {ran} of {placed} ran");
+    for node in nodes {
+        node.end().await;
+    }
+}
+
+fn is_settled(state: &State) -> bool {
+    let ready = state.nodes.values().all(|stored| stored.node.status == NodeStatus::Ready);
+    ready
+        && state.allocs.values().all(|alloc| match alloc.desired_status {
+            DesiredStatus::Run => !matches!(
+                alloc.client_status,
+                ClientStatus::Pending | ClientStatus::Unknown | ClientStatus::Lost
+            ),
+            DesiredStatus::Stop | DesiredStatus::Evict => alloc.client_status.is_terminal(),
+            DesiredStatus::Unsaid | DesiredStatus::Other(_) => false,
+        })
+}
