@@ -27,7 +27,8 @@ const STOPPED: i32 = 130;
 pub(super) struct Hands {
     inbox: Inbox<Input>,
     fate: Arc<Fate>,
-    running: Arc<Mutex<BTreeMap<Attempt, AbortHandle>>>,
+    /// What runs, and its life. Without one it runs until it is stopped: a handle would keep the memory of a life that is over.
+    running: Arc<Mutex<BTreeMap<Attempt, Option<AbortHandle>>>>,
 }
 
 type Attempt = (AllocId, String, u32);
@@ -94,36 +95,42 @@ impl Hands {
                     Err(why) => {
                         hands.running().remove(&attempt);
                         let (class, why) = (FailureClass::Fatal, why.to_owned());
-                        return hands.tell(Event::Outcome(op, Outcome::Failed { class, why })).await;
+                        let failed = Event::Outcome(op, Outcome::Failed { class, why });
+                        return Box::pin(hands.tell(failed)).await;
                     }
                     Ok(takes) if takes.is_zero() => {}
                     Ok(takes) => sleep(takes).await,
                 }
-                hands.tell(Event::Outcome(op, Outcome::Done)).await;
-                if let Some((length, exit)) = hands.fate.end(kind) {
-                    sleep(length).await;
-                    hands.running().remove(&attempt);
-                    hands.tell(exited(attempt, exit)).await;
-                }
+                // Boxed, so that a task that lives long does not hold the room for it.
+                Box::pin(hands.tell(Event::Outcome(op, Outcome::Done))).await;
+                let Some((length, exit)) = hands.fate.end(kind) else {
+                    if let Some(life) = hands.running().get_mut(&attempt) {
+                        *life = None;
+                    }
+                    return;
+                };
+                sleep(length).await;
+                hands.running().remove(&attempt);
+                Box::pin(hands.tell(exited(attempt, exit))).await;
             }
         };
         // Held meanwhile, so that it is noted before it may end.
         let mut running = self.running();
-        running.insert(attempt, tokio::spawn(life).abort_handle());
+        running.insert(attempt, Some(tokio::spawn(life).abort_handle()));
     }
 
     async fn end(&self, attempt: &Attempt) {
         let Some(life) = self.running().remove(attempt) else { return };
-        life.abort();
+        if let Some(life) = life {
+            life.abort();
+        }
         let exit = ExitResult { code: STOPPED, ..ExitResult::default() };
         self.tell(exited(attempt.clone(), exit)).await;
     }
 
     /// Nothing runs any more, and nobody is told.
     pub(super) fn let_go(&self) {
-        for (_, life) in std::mem::take(&mut *self.running()) {
-            life.abort();
-        }
+        std::mem::take(&mut *self.running()).into_values().flatten().for_each(|life| life.abort());
     }
 
     async fn tell(&self, event: Event) {
@@ -131,7 +138,7 @@ impl Hands {
         let _ = self.inbox.send(Input::Event(event)).await;
     }
 
-    fn running(&self) -> MutexGuard<'_, BTreeMap<Attempt, AbortHandle>> {
+    fn running(&self) -> MutexGuard<'_, BTreeMap<Attempt, Option<AbortHandle>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
