@@ -154,6 +154,12 @@ impl Updates {
         self.told.get(id).is_some_and(|told| told.status.is_terminal())
     }
 
+    /// Whether all has ended, as far as servers know.
+    #[must_use]
+    pub fn all_has_ended(&self) -> bool {
+        self.told.values().all(|told| told.status.is_terminal())
+    }
+
     /// What was listed was handed over: from now on there are calls.
     pub fn open(&mut self) {
         self.is_open = true;

@@ -1,15 +1,19 @@
-//! Heartbeats.
+//! Heartbeats: one in each TTL, and one more when servers have to hear of allocations before the node is ready.
+//!
+//! An answer that says that the node's status has changed, and is not the first one, tells that servers had taken the node for dead: what
+//! goes on is told again. The clock would tell nothing, as it stands still while the machine is suspended. From 1.3 on a node that was
+//! away, or has registered anew, gets no work before its allocations were told of, and a heartbeat came after that
+//! (`nomad/node_endpoint.go`, `UpdateStatus`): that one is sent as soon as they were.
 
 use std::time::Duration;
 
 use herdlet_rpc::{Service, call::Reply, connect::Dial, error::CallError};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Inner, lock};
 use crate::{
     decide::contact::{
         Beat, HEARD_WITHIN, Meaning, asks_another, beat_again, denied_again, first_beat, meaning, next_beat,
-        was_missed,
     },
     seam::Runner,
     wire::{
@@ -28,14 +32,21 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let mut last: Option<Beat> = None;
         loop {
             self.registered().await;
-            sleep(self.chance(first_beat)).await;
+            let nodes = self.shared.contact.borrow().nodes;
+            sleep(self.chance(|chance| first_beat(nodes, chance))).await;
             let mut is_first = true;
+            // This heartbeat asks for the status that servers give once they know of the allocations.
+            let mut is_told = false;
             loop {
                 // Servers count from when they hear it, at the earliest.
                 let asked = Instant::now();
                 let error = match self.heartbeat().await {
                     Ok(answer) => {
-                        if was_missed(last, answer.meta.index) {
+                        let told = self.shared.told.notified();
+                        tokio::pin!(told);
+                        told.as_mut().enable();
+                        let has_changed = answer.meta.index != 0 && !is_told;
+                        if has_changed && last.is_some() {
                             tracing::warn!("servers may have taken the node for dead");
                             self.shared.contact.send_modify(|contact| contact.losses += 1);
                             lock(&self.shared.updates).missed();
@@ -44,7 +55,14 @@ impl<S: Service, D: Dial> Inner<S, D> {
                         let ttl = next_beat(answer.heartbeat_ttl);
                         last = Some(Beat { at: asked, ttl });
                         is_first = false;
-                        tokio::time::sleep_until(asked + ttl).await;
+                        is_told = false;
+                        let is_listed = self.shared.contact.borrow().is_listed;
+                        let waits =
+                            has_changed && !(is_listed && lock(&self.shared.updates).all_has_ended());
+                        tokio::select! {
+                            () = sleep_until(asked + ttl) => {}
+                            () = told, if waits => is_told = true,
+                        }
                         continue;
                     }
                     Err(error) => error,

@@ -23,6 +23,8 @@ pub(super) struct Shared {
     pub(super) node_id: NodeId,
     pub(super) updates: Mutex<Updates>,
     pub(super) report_came: Notify,
+    /// Servers have taken reports.
+    pub(super) told: Notify,
     pub(super) events: Mutex<Events>,
     pub(super) event_came: Notify,
     pub(super) contact: watch::Sender<Contact>,
@@ -34,6 +36,7 @@ impl Shared {
             node_id,
             updates: Mutex::default(),
             report_came: Notify::new(),
+            told: Notify::new(),
             events: Mutex::default(),
             event_came: Notify::new(),
             contact: watch::Sender::new(Contact::new()),

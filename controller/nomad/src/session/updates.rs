@@ -56,7 +56,10 @@ impl<S: Service, D: Dial> Inner<S, D> {
         // To say twice how something is does no harm: where a connection is lost, the next server hears it.
         let call = self.pool.query_within(METHOD, Duration::ZERO, |_| &request, WITHIN);
         match self.while_kept(call).await {
-            Ok(_) => lock(&self.shared.updates).done(),
+            Ok(_) => {
+                lock(&self.shared.updates).done();
+                self.shared.told.notify_waiters();
+            }
             Err(error) => {
                 tracing::warn!(%error, reports = request.alloc.len(), "allocations could not be reported");
                 let now = Instant::now();

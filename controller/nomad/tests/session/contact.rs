@@ -205,10 +205,28 @@ async fn a_node_that_was_out_of_reach_comes_back_with_what_still_runs() {
         assert_eq!(cluster.client_status(&id), expected);
         assert_eq!(living.bench.ids(), std::slice::from_ref(&id), "it runs on");
         cluster.set_down(0, false);
-        ready(&cluster, &living.id).await;
+        let contact = living.contact.clone();
+        within(60, "it is heard", || contact.borrow().is_in_reach && contact.borrow().losses > 0).await;
+        // Servers wait for a heartbeat after they were told.
+        within(2, "it is ready", || cluster.status(&living.id) == Some(NodeStatus::Ready)).await;
         let expected = if outlive { ClientStatus::Running } else { ClientStatus::Complete };
         within(30, "it is told", || cluster.client_status(&id) == expected).await;
+        sleep(seconds(60)).await;
+        assert_eq!(contact.borrow().losses, 1, "that it is ready is no loss");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_begins_anew_after_its_ttl_is_ready_as_soon_as_it_has_told_what_runs() {
+    let (cluster, living) = world(Settings { outlive: true, ..Settings::default() }).await;
+    let id = cluster.place(&living.id, "job");
+    runs(&cluster, &id).await;
+    let bench = living.end().await;
+    within(60, "it is missed", || cluster.client_status(&id) == ClientStatus::Unknown).await;
+    let living = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
+    within(3, "it is ready", || cluster.status(&living.id) == Some(NodeStatus::Ready)).await;
+    assert_eq!(cluster.client_status(&id), ClientStatus::Running);
+    assert_eq!(living.contact.borrow().losses, 0);
 }
 
 #[tokio::test(start_paused = true)]
