@@ -514,9 +514,13 @@ pub fn task_event(event: &Event) -> TaskEvent {
     TaskEvent {
         kind: event.kind.as_str().to_owned(),
         time: event.time.0,
-        message: text("message"),
+        message: if event.kind == Kind::TaskSetup { event.message.clone() } else { text("message") },
         display_message: event.message.clone(),
-        details: event.details.clone(),
+        details: if event.kind == Kind::TaskSetup {
+            [("message".to_owned(), event.message.clone())].into()
+        } else {
+            event.details.clone()
+        },
         fails_task: event.details.get("fails_task").is_some_and(|text| text == "true"),
         restart_reason: text("restart_reason"),
         setup_error: text("setup_error"),

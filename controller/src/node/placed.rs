@@ -381,8 +381,15 @@ fn stand_in(alloc: &wire::Allocation) -> Result<Job, String> {
     let tasks: Vec<Json> = alloc.job.tasks(&alloc.task_group).map(task).collect();
     let mut group =
         Map::from_iter([("Name".to_owned(), (*alloc.task_group).into()), ("Tasks".to_owned(), tasks.into())]);
+    // A deployment wants to hear that it is not healthy.
+    let kind = if alloc.deployment_id.is_empty() {
+        "batch"
+    } else {
+        group.insert("Update".to_owned(), json!({}));
+        "service"
+    };
     let names = Names::plain(&mut group)?;
-    let job = json!({ "ID": "job", "Type": "batch", "TaskGroups": [group] });
+    let job = json!({ "ID": "job", "Type": kind, "TaskGroups": [group] });
     parse(&job, &Drivers::built_in()).map(|job| named(names.restored(job), alloc))
 }
 

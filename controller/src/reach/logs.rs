@@ -47,8 +47,7 @@ impl Reach {
         let id = alloc.spec.id;
         let files = LogFiles::new(self.paths.logs(&id), &wanted.task, stream);
         let place = if wanted.follow { Some(follow()?) } else { None };
-        let awaits = wanted.follow && !has_ended(&self.model, id, &wanted.task);
-        Reading::begin(files, wanted, id, awaits, place).await
+        Reading::begin(files, wanted, id, place).await
     }
 }
 
@@ -85,20 +84,16 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Where nothing is there yet, that is waited for if somebody `awaits` it.
+    /// What a task has not written to yet is an empty log.
     async fn begin(
         files: LogFiles,
         wanted: Wanted,
         alloc: AllocId,
-        awaits: bool,
         place: Option<SemaphorePermit<'static>>,
     ) -> ApiResult<Self> {
-        let missing =
-            format!("log entry for task {:?} and log type {:?} not found", wanted.task, wanted.kind);
         let reading = blocking(move || {
             let sizes = sizes(&files)?;
-            let first = awaits.then_some((0, 0));
-            let Some(end) = sizes.last().copied().or(first) else { return Ok(None) };
+            let end = sizes.last().copied().unwrap_or_default();
             let tail = wanted.tail.map(|lines| files.tail(lines.min(TAIL_LINES_MAX))).transpose()?;
             let since = wanted.since.map(|at_s| files.since(at_s)).transpose()?;
             // As long as there are no files, all that comes is wanted.
@@ -107,9 +102,9 @@ impl Reading {
                 "end" => from_end(&sizes, wanted.offset),
                 _ => from_start(&sizes, wanted.offset),
             });
-            Ok(Some(Self { follower: Follower::new(files, start), wanted, alloc, end, place }))
+            Ok(Self { follower: Follower::new(files, start), wanted, alloc, end, place })
         });
-        reading.await.map_err(failed)?.ok_or(ApiError::NotFound(missing))
+        reading.await.map_err(failed)
     }
 
     /// Tells it to its end.

@@ -79,7 +79,6 @@ fn shown(usages: &[&Usage], core_mhz: u64) -> Value {
         ("RSS", "RSS", sum(&|usage| usage.memory.rss)),
         ("Cache", "Cache", sum(&|usage| usage.memory.cache)),
         ("Swap", "Swap", sum(&|usage| usage.memory.swap)),
-        ("MappedFile", "Mapped File", sum(&|usage| usage.memory.mapped_file)),
         ("Usage", "Usage", sum(&|usage| usage.memory.usage)),
         ("MaxUsage", "Max Usage", sum(&|usage| usage.memory.usage_max)),
         ("KernelUsage", "Kernel Usage", sum(&|usage| usage.memory.kernel)),
@@ -90,15 +89,20 @@ fn shown(usages: &[&Usage], core_mhz: u64) -> Value {
         ("ThrottledTime", "Throttled Time", sum(&|usage| usage.cpu.throttled_ns)),
     ];
     let mut cpu = measured(&cpu);
-    let percent = usages.iter().map(|usage| usage.cpu.percent).sum::<f64>();
+    let system: f64 = usages.iter().map(|usage| usage.cpu.system_percent).sum();
+    let user: f64 = usages.iter().map(|usage| usage.cpu.user_percent).sum();
+    let percent = system + user;
+    cpu.insert("SystemMode".to_owned(), system.into());
+    cpu.insert("UserMode".to_owned(), user.into());
     cpu.insert("Percent".to_owned(), percent.into());
     cpu.insert("TotalTicks".to_owned(), (percent / 100.0 * mhz(core_mhz)).into());
-    cpu.insert("SystemMode".to_owned(), 0.0.into());
-    cpu.insert("UserMode".to_owned(), 0.0.into());
     if let Some(Value::Array(names)) = cpu.get_mut("Measured") {
-        names.extend(["Percent".into(), "Total Ticks".into()]);
+        names.extend(["System Mode".into(), "User Mode".into(), "Percent".into()]);
     }
-    json!({ "MemoryStats": measured(&memory), "CpuStats": cpu, "DeviceStats": [] })
+    let mut memory = measured(&memory);
+    // Not listed as measured: stock command lines print a column for each name, and know nothing to print for this one.
+    memory.insert("MappedFile".to_owned(), sum(&|usage| usage.memory.mapped_file).unwrap_or_default().into());
+    json!({ "MemoryStats": memory, "CpuStats": cpu, "DeviceStats": [] })
 }
 
 fn measured(fields: &[(&str, &str, Option<u64>)]) -> Map<String, Value> {

@@ -57,8 +57,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                         is_first = false;
                         is_told = false;
                         let is_listed = self.shared.contact.borrow().is_listed;
-                        let waits =
-                            has_changed && !(is_listed && lock(&self.shared.updates).all_has_ended());
+                        let waits = has_changed && !(is_listed && lock(&self.shared.updates).all_has_ended());
                         tokio::select! {
                             () = sleep_until(asked + ttl) => {}
                             () = told, if waits => is_told = true,

@@ -301,7 +301,12 @@ impl Writer<'_> {
         match outcome {
             Outcome::Done => match doing {
                 Doing::Down => self.part_is_gone(part),
-                Doing::Up | Doing::Renew | Doing::Look(_) => self.part_is_up(part),
+                Doing::Up | Doing::Renew | Doing::Look(_) => {
+                    self.part_is_up(part);
+                    if let (Part::Task(index, TaskPart::Dir), Doing::Up) = (part, doing) {
+                        self.note_setup(index);
+                    }
+                }
             },
             Outcome::Present => self.part_is_up(part),
             Outcome::Issued { renew_in } => self.identity_issued(part, doing, renew_in),
@@ -330,6 +335,13 @@ impl Writer<'_> {
                 }
             },
             Outcome::Recovered(_) | Outcome::Volume { .. } | Outcome::Overdue => {}
+        }
+    }
+
+    /// Of the directories of a task that has begun before, made anew, nothing is told, as in Nomad.
+    fn note_setup(&mut self, index: TaskIndex) {
+        if self.known(index).is_some_and(|known| known.attempt == 0 && known.run == Run::Waiting) {
+            self.note(index, TaskEventKind::TaskSetup, String::from("Building Task Directory"));
         }
     }
 

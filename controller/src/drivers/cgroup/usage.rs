@@ -12,7 +12,7 @@ use crate::drivers::{
 };
 
 impl Cgroup {
-    /// What its processes use now. `at` and `percent` are left to the caller.
+    /// What its processes use now. `at` and percentages are left to the caller.
     pub fn usage(&self) -> Usage {
         let pids = self.pids();
         let memory = memory_v2(&self.dir)
@@ -28,9 +28,9 @@ fn cpu(dir: &Path) -> CpuUsage {
     CpuUsage {
         user_ns: nanos("user_usec").unwrap_or(0),
         system_ns: nanos("system_usec").unwrap_or(0),
-        percent: 0.0,
         throttled_periods: files::field(&text, "nr_throttled"),
         throttled_ns: nanos("throttled_usec"),
+        ..CpuUsage::default()
     }
 }
 

@@ -18,12 +18,21 @@ use crate::drivers::{
 /// The shortest distance of two measurements.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
-struct Last {
+/// Who measures for the first time waits so long for something to compare with.
+const SPAN_MIN: Duration = Duration::from_millis(100);
+
+/// What was measured longer ago says nothing of now: users look every few seconds, and Prometheus once a minute.
+const SPAN_MAX: Duration = Duration::from_secs(61);
+
+/// Processor time at a moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sample {
     at: Instant,
-    cpu_ns: u64,
+    user_ns: u64,
+    system_ns: u64,
 }
 
-/// Measurements until the attempt ends, the first one at once.
+/// Measurements until the attempt ends: the first one at once where it was measured lately, by whomever.
 pub(super) fn stream(
     shared: &Arc<Shared>,
     id: &AttemptId,
@@ -33,24 +42,31 @@ pub(super) fn stream(
     let cgroup = shared.cgroup(id);
     let mut ticks = tokio::time::interval(interval.max(INTERVAL_MIN));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let start = (live, ticks, None::<Last>);
-    Ok(stream::unfold(start, move |(live, mut ticks, last)| {
+    Ok(stream::unfold((live, ticks), move |(live, mut ticks)| {
         let (cgroup, shim) = (cgroup.clone(), record.shim.pid);
         async move {
-            tokio::select! {
+            let measuring = async {
+                ticks.tick().await;
+                let look = || {
+                    let cgroup = cgroup.clone();
+                    off_thread(move || Ok(measure(cgroup.as_ref(), shim)))
+                };
+                let before = match live.sample().filter(|sample| sample.at.elapsed() < SPAN_MAX) {
+                    Some(before) => before,
+                    None => Sample::of(&look().await?.cpu),
+                };
+                tokio::time::sleep_until(before.at + SPAN_MIN).await;
+                let usage = look().await?;
+                let now = Sample::of(&usage.cpu);
+                live.set_sample(now);
+                Ok(Usage { at: supervise::now(), cpu: now.since(&before, usage.cpu), ..usage })
+            };
+            let measured = tokio::select! {
                 biased;
                 _ = live.ended() => return None,
-                _ = ticks.tick() => {}
-            }
-            let usage = match off_thread(move || Ok(measure(cgroup.as_ref(), shim))).await {
-                Ok(usage) => usage,
-                Err(error) => return Some((Err(error), (live, ticks, last))),
+                measured = measuring => measured,
             };
-            let now =
-                Last { at: Instant::now(), cpu_ns: usage.cpu.user_ns.saturating_add(usage.cpu.system_ns) };
-            let cpu = CpuUsage { percent: percent(last.as_ref(), &now), ..usage.cpu };
-            let usage = Usage { at: supervise::now(), cpu, ..usage };
-            Some((Ok(usage), (live, ticks, Some(now))))
+            Some((measured, (live, ticks)))
         }
     })
     .boxed())
@@ -65,10 +81,20 @@ fn measure(cgroup: Option<&Cgroup>, shim: u32) -> Usage {
     Usage { memory: process_tree::memory(&pids), cpu: process_tree::cpu(&pids), pids, ..Usage::default() }
 }
 
-fn percent(last: Option<&Last>, now: &Last) -> f64 {
-    let Some(last) = last else { return 0.0 };
-    let wall = now.at.duration_since(last.at).as_secs_f64();
-    // Without a cgroup the time of ended processes is missing from the sum, so it may shrink.
-    let busy = Duration::from_nanos(now.cpu_ns.saturating_sub(last.cpu_ns)).as_secs_f64();
-    if wall > 0.0 { busy / wall * 100.0 } else { 0.0 }
+impl Sample {
+    fn of(cpu: &CpuUsage) -> Self {
+        Self { at: Instant::now(), user_ns: cpu.user_ns, system_ns: cpu.system_ns }
+    }
+
+    fn since(&self, before: &Self, cpu: CpuUsage) -> CpuUsage {
+        let wall = self.at.duration_since(before.at).as_secs_f64();
+        // Without a cgroup the time of ended processes is missing from the sum, so it may shrink.
+        let percent = |now: u64, before: u64| {
+            let busy = Duration::from_nanos(now.saturating_sub(before)).as_secs_f64();
+            if wall > 0.0 { busy / wall * 100.0 } else { 0.0 }
+        };
+        let user_percent = percent(self.user_ns, before.user_ns);
+        let system_percent = percent(self.system_ns, before.system_ns);
+        CpuUsage { user_percent, system_percent, ..cpu }
+    }
 }

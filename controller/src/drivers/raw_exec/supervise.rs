@@ -12,7 +12,7 @@ use herdlet_api_types::{UnixNanos, task::ExitResult};
 use rustix::process::Signal;
 use tokio::sync::watch;
 
-use super::{Shared, end, retry, start};
+use super::{Shared, end, retry, start, stats::Sample};
 use crate::drivers::{
     attempts::{Ended, Notice},
     cgroup::Cgroup,
@@ -32,6 +32,8 @@ const WAKES_MAX: u32 = 30;
 pub(super) struct Live {
     config: Mutex<Option<Arc<TaskConfig>>>,
     phase: watch::Sender<Phase>,
+    /// What was measured last.
+    sample: Mutex<Option<Sample>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +51,14 @@ enum Phase {
 impl Live {
     pub(super) fn config(&self) -> Option<Arc<TaskConfig>> {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn sample(&self) -> Option<Sample> {
+        *self.sample.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_sample(&self, sample: Sample) {
+        *self.sample.lock().unwrap_or_else(PoisonError::into_inner) = Some(sample);
     }
 
     pub(super) fn set_config(&self, config: Arc<TaskConfig>) {
@@ -89,7 +99,11 @@ impl Shared {
         config: Option<Arc<TaskConfig>>,
     ) -> DriverResult<Arc<Live>> {
         let shim = self.attempts().supervisor(id).await?;
-        let live = Arc::new(Live { config: Mutex::new(config), phase: watch::Sender::new(Phase::Claimed) });
+        let live = Arc::new(Live {
+            config: Mutex::new(config),
+            phase: watch::Sender::new(Phase::Claimed),
+            sample: Mutex::default(),
+        });
         {
             let mut all = self.live();
             if let Some(known) = all.get(id) {

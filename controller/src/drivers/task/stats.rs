@@ -54,8 +54,10 @@ pub struct CpuUsage {
     pub user_ns: u64,
     /// Time in the kernel since the start, in nanoseconds.
     pub system_ns: u64,
-    /// Share of one core since the last measurement in percent; 400 where four cores were busy.
-    pub percent: f64,
+    /// Share of one core in user mode since the last measurement, in percent; 400 where four cores were busy.
+    pub user_percent: f64,
+    /// The same in the kernel.
+    pub system_percent: f64,
     /// How often the task was held back by its limit.
     pub throttled_periods: Option<u64>,
     /// For how long, in nanoseconds.

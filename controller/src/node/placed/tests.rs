@@ -111,6 +111,10 @@ fn what_is_not_built_is_named_by_its_path() {
     let refused = spec.server.clone().unwrap().refused.clone().unwrap();
     assert!(refused.contains("TaskGroups[0].Tasks[0].Vault") && refused.contains("not built"), "{refused}");
     assert_eq!(spec.group().unwrap().tasks[0].name, "main", "its task is there to fail");
+    assert!(spec.group().unwrap().update.is_none());
+    let mut alloc = of_group(json!({ "Tasks": [task] }));
+    alloc.deployment_id = "5f5f5f5f-1111-4000-8000-000000000000".to_owned();
+    assert!(read(&alloc).group().unwrap().update.is_some(), "its deployment hears that it has failed");
 }
 
 #[test]

@@ -79,7 +79,7 @@ impl TaskDriver for Hands {
         let usage = Usage {
             at: UnixNanos(5),
             memory: MemoryUsage { rss: Some(4_096), ..MemoryUsage::default() },
-            cpu: CpuUsage { percent: 50.0, ..CpuUsage::default() },
+            cpu: CpuUsage { user_percent: 40.0, system_percent: 10.0, ..CpuUsage::default() },
             pids: vec![1],
         };
         async { Ok(stream::iter([Ok(usage)]).boxed()) }.boxed()
