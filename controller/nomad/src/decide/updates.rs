@@ -201,6 +201,7 @@ impl Updates {
             self.flight.insert(id, Flight { status, digest, is_overtaken: false });
             reports.push(report);
         }
+        self.give_back();
         if reports.is_empty() {
             return reports;
         }
@@ -259,6 +260,14 @@ impl Updates {
         self.pending.remove(id);
         if self.pending.is_empty() {
             self.since = None;
+        }
+        self.give_back();
+    }
+
+    /// A map keeps room for what it has held, also when it is empty: that is most of the time.
+    fn give_back(&mut self) {
+        if self.pending.is_empty() {
+            (self.pending, self.urgent) = (BTreeMap::new(), BTreeSet::new());
         }
     }
 

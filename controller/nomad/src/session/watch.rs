@@ -111,7 +111,8 @@ impl<S: Service, D: Dial> Inner<S, D> {
                     known = question.index,
                     "a list of allocations is doubtful; the leader is asked"
                 );
-                self.confirm(watch).await?
+                // Boxed, here and below: most of the time it is waited for a list, without room for what follows.
+                Box::pin(self.confirm(watch)).await?
             }
         };
         self.believed(true);
@@ -119,7 +120,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
             tracing::debug!(index, known = question.index, "a list is not newer");
             return Ok(self.chance(|chance| after_nothing(asked.elapsed(), chance)));
         };
-        self.take(watch, listing, runner).await?;
+        Box::pin(self.take(watch, listing, runner)).await?;
         Ok(Duration::ZERO)
     }
 
