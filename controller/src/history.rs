@@ -34,11 +34,19 @@ const HOUR_NS: u64 = 60 * MINUTE_NS;
 pub const LAG_MINUTES: usize = 60;
 
 /// What has happened lately.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct History(Mutex<Inner>);
+
+impl Default for History {
+    fn default() -> Self {
+        Self::with_room_for(TRANSITIONS_MAX)
+    }
+}
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// So many transitions are kept, at most [`TRANSITIONS_MAX`].
+    transitions_max: usize,
     /// When the agent started: what was before is not known.
     began_ns: u64,
     transitions: VecDeque<Transition>,
@@ -60,6 +68,12 @@ struct Span {
 }
 
 impl History {
+    /// Which keeps so many changes of verdicts, and [`TRANSITIONS_MAX`] at most.
+    pub fn with_room_for(transitions: usize) -> Self {
+        let transitions_max = transitions.min(TRANSITIONS_MAX);
+        Self(Mutex::new(Inner { transitions_max, ..Inner::default() }))
+    }
+
     /// The agent has started at this time of the boot clock.
     pub fn begin(&self, now_ns: u64) {
         self.inner().began_ns = now_ns;
@@ -212,7 +226,7 @@ impl History {
 
 impl Inner {
     fn tell(&mut self, at: UnixNanos, of: &AllocView, state: TransitionState, cause: String) {
-        if self.transitions.len() == TRANSITIONS_MAX {
+        if self.transitions.len() >= self.transitions_max {
             self.transitions.pop_front();
         }
         let (job, name, alloc) = (of.spec.job_key.clone(), of.spec.name(), of.spec.id);

@@ -15,6 +15,7 @@
 //!                 └──► acl ──► asking ──► servers                        └─► asking ──► servers
 //! ```
 
+pub mod acknowledged;
 pub mod acl;
 pub mod asking;
 pub mod catalog;

@@ -67,6 +67,7 @@ struct Recent {
     changes: VecDeque<Changed>,
     /// All changes from this commit on are among them; none before the first.
     from: Option<u64>,
+    max: usize,
 }
 
 #[derive(Debug, Default)]
@@ -103,14 +104,14 @@ impl Default for ReadModel {
 }
 
 impl ReadModel {
-    /// Whose followers may lag behind by so many changes.
+    /// Whose followers may lag behind by so many changes, and which remembers no more than those of what has happened lately.
     pub fn with_room_for(changes: usize) -> Self {
         Self {
             objects: RwLock::default(),
             reached: watch::Sender::default(),
             changes: broadcast::Sender::new(changes),
-            history: History::default(),
-            recent: Mutex::default(),
+            history: History::with_room_for(changes),
+            recent: Mutex::new(Recent { max: changes, ..Recent::default() }),
         }
     }
 
@@ -339,7 +340,7 @@ impl Recent {
     fn extend(&mut self, changed: &[Changed], index: u64) {
         self.from.get_or_insert(index);
         for change in changed {
-            if self.changes.len() == CHANGES_LEN
+            if self.changes.len() >= self.max
                 && let Some(oldest) = self.changes.pop_front()
             {
                 self.from = Some(oldest.index.saturating_add(1));

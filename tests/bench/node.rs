@@ -249,6 +249,11 @@ pub(super) fn simulated(table: &mut Table, _ground: &Ground) {
     }
     let busy = cost::cpu([pid]).saturating_sub(cpu);
     let loaded = cost::pss_kib([pid]);
+    // Noted by the servers for each node, so that none is overlooked that was late between two looks.
+    let missed = |state: &State| {
+        state.nodes.values().filter(|known| known.node.last_missed_heartbeat_index > 0).count()
+    };
+    let late = servers.cluster.read(missed);
     table.row(
         &format!(
             "simulate: {NODES} nodes in one process, memory of each, idle / with {EACH} allocations (PSS)"
@@ -272,6 +277,7 @@ pub(super) fn simulated(table: &mut Table, _ground: &Ground) {
         "all",
         "",
     );
+    table.row("simulate: nodes of which a heartbeat ever came too late", format_args!("{late}"), "0", "");
     host::signal(pid, rustix::process::Signal::TERM);
     let _ = simulation.0.wait();
 }

@@ -43,10 +43,10 @@ use tokio_util::sync::CancellationToken;
 pub use contact::{Contact, Heard};
 pub use leave::{Drain, DrainError};
 pub use queries::{Newer, Queries};
-pub use reports::Reports;
+pub use reports::{Acknowledgements, Reports};
 
 use crate::{
-    decide::tokens::Tokens,
+    decide::{acknowledged::Acknowledged, tokens::Tokens},
     identity::Identity,
     seam::Factory,
     wire::{Eligibility, Node, QueryOptions, Secret, WriteOptions, registration::NodeUpdateResponse},
@@ -67,6 +67,8 @@ pub struct Options {
     pub introduction: Secret,
     /// The identity that servers have signed before (1.11 and later), as [`Session::signed`] has told it. Mostly empty.
     pub signed: Secret,
+    /// What servers had acknowledged to the session before, as [`Session::acknowledgements`] has told it. Mostly empty.
+    pub acknowledged: Acknowledged,
     /// Spreads what would happen at once; [`Chance::new`] unless a test wants to know it.
     pub chance: Chance,
 }
@@ -75,7 +77,8 @@ impl Default for Options {
     fn default() -> Self {
         let region = "global".to_owned();
         let (introduction, signed) = (Secret::default(), Secret::default());
-        Self { region, name: None, introduction, signed, chance: Chance::new() }
+        let acknowledged = Acknowledged::default();
+        Self { region, name: None, introduction, signed, acknowledged, chance: Chance::new() }
     }
 }
 
@@ -110,10 +113,10 @@ impl<S: Service, D: Dial> Session<S, D> {
         node: channel::Receiver<Arc<Node>>,
         options: Options,
     ) -> Self {
-        let Options { region, name, introduction, signed, chance } = options;
+        let Options { region, name, introduction, signed, acknowledged, chance } = options;
         let tokens = Mutex::new(Tokens::new(identity.secret.clone(), introduction, signed.clone()));
         let signed = channel::Sender::new(signed);
-        let shared = Arc::new(Shared::new(identity.id.clone()));
+        let shared = Arc::new(Shared::new(identity.id.clone(), acknowledged));
         let chance = Mutex::new(chance);
         let waits = Semaphore::new(queries::WAITS);
         let inner = Inner { pool, identity, region, name, chance, tokens, signed, shared, waits };
@@ -137,6 +140,13 @@ impl<S: Service, D: Dial> Session<S, D> {
     #[must_use]
     pub fn queries(&self) -> Queries<S, D> {
         Queries::new(Arc::clone(&self.inner))
+    }
+
+    /// What servers acknowledge. Whoever keeps it, and gives it to the next session ([`Options::acknowledged`]), spares both sides that all is
+    /// told once more.
+    #[must_use]
+    pub fn acknowledgements(&self) -> Acknowledgements {
+        Acknowledgements::new(Arc::clone(&self.inner.shared))
     }
 
     /// On what the runner reports; others may tell of events.

@@ -41,6 +41,12 @@ const STREAMS_KEPT: usize = 4 * STREAMS;
 /// How long a peer may take to read our farewell.
 const FAREWELL: Duration = Duration::from_secs(5);
 
+/// Room that each connection has for what it reads, always: a heartbeat's answer or a few small frames.
+const READ_BYTES: usize = 1_024;
+
+/// The same for what it writes: a heartbeat, or a report on an allocation.
+const WRITE_BYTES: usize = 2 * 1_024;
+
 /// What bytes go over: TCP, TLS, or anything in tests.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
@@ -85,7 +91,7 @@ impl Mux {
         let (close, gone) = (CancellationToken::new(), CancellationToken::new());
         let (end, ended) = watch::channel(None);
         // A frame's head and a short body in one write, and several of them in one read. Long bodies pass by.
-        let (io, seen) = Watched::new(BufStream::with_capacity(2 * 1024, 4 * 1024, io));
+        let (io, seen) = Watched::new(BufStream::with_capacity(READ_BYTES, WRITE_BYTES, io));
         let mode = match side {
             Side::Client => yamux::Mode::Client,
             Side::Server => yamux::Mode::Server,

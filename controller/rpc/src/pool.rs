@@ -388,7 +388,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
     async fn caller(&self, Server { address, dial }: &Server, wait: Duration) -> Result<Caller, CallError> {
         let link = Arc::clone(self.known().links.entry(address.clone()).or_insert_with(Link::new));
         let within = wait.min(*dial);
-        let caller = tokio::time::timeout(within, link.caller(self.connect(address))).await;
+        let caller = tokio::time::timeout(within, link.caller(|| self.connect(address))).await;
         caller.unwrap_or_else(|_| Err(unreachable(DialError::Late { address: address.clone(), within })))
     }
 

@@ -111,6 +111,9 @@ pub enum StoreHealth {
     },
 }
 
+/// In a box, since channels and queues keep room for whatever they have held, or may hold.
+pub(crate) type Offer<W> = Box<Offered<W>>;
+
 /// A turn on its way to its release.
 pub(crate) struct Offered<W: World> {
     turn: Turn<W>,
@@ -125,8 +128,8 @@ pub(crate) struct Offered<W: World> {
 
 impl<W: World> Offered<W> {
     /// A turn that waits from now on.
-    pub(crate) fn new(turn: Turn<W>, gate: Option<GateOpener>) -> Self {
-        Self { turn, at: Instant::now(), number: 0, gate, compact_len: COMPACT_LEN_MIN }
+    pub(crate) fn new(turn: Turn<W>, gate: Option<GateOpener>) -> Offer<W> {
+        Box::new(Self { turn, at: Instant::now(), number: 0, gate, compact_len: COMPACT_LEN_MIN })
     }
 
     /// Takes a later turn into this one: both are released together, as the later one.
@@ -143,11 +146,11 @@ impl<W: World> Offered<W> {
 
 /// The committer, to be run in a task of its own. It ends when the loop has dropped its sender and all is committed.
 pub(crate) struct Committer<W: World, S: Store<Record = W::Record>, X, P, C> {
-    offered: mpsc::UnboundedReceiver<Offered<W>>,
+    offered: mpsc::UnboundedReceiver<Offer<W>>,
     /// Turns behind the batch.
-    waiting: VecDeque<Offered<W>>,
+    waiting: VecDeque<Offer<W>>,
     /// Turns that share the present commit; empty while idle.
-    batch: Vec<Offered<W>>,
+    batch: Vec<Offer<W>>,
     stage: Stage<S>,
     /// How often the batch has failed.
     failures: u32,
@@ -179,7 +182,7 @@ struct Tried<S: Store> {
 
 /// What the committer waits for.
 enum Arrival<W: World, S: Store> {
-    Turn(Offered<W>),
+    Turn(Offer<W>),
     LoopEnded,
     Tried(Result<Tried<S>, JoinError>),
     Alarm,
@@ -194,7 +197,7 @@ where
     C: Clock,
 {
     pub(crate) fn new(
-        offered: mpsc::UnboundedReceiver<Offered<W>>,
+        offered: mpsc::UnboundedReceiver<Offer<W>>,
         store: S,
         outlet: Outlet<W, X, P>,
         clock: C,
@@ -250,13 +253,13 @@ where
     }
 
     /// Puts a turn behind the others, bounded: with a store that is stuck turns keep coming, and the loop never waits.
-    fn queue(&mut self, offered: Offered<W>) {
+    fn queue(&mut self, offered: Offer<W>) {
         let offered = self.outlet.take(self.index, offered);
         if self.waiting.len() < WAITING_TURNS_MAX {
             return self.waiting.push_back(offered);
         }
         if let Some(last) = self.waiting.back_mut() {
-            last.melt(offered);
+            last.melt(*offered);
             if last.turn.records.len() + last.turn.statuses.len() > last.compact_len {
                 S::compact(&mut last.turn.records);
                 P::compact(&mut last.turn.statuses);

@@ -7,15 +7,18 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+/// An event, and when it was sent. Boxed, since a channel keeps room for dozens of whatever it carries, also while it is empty.
+type Arrival<E> = Box<(Instant, E)>;
+
 /// The sending side; cheap to clone.
 pub struct Inbox<E> {
-    sender: mpsc::Sender<(Instant, E)>,
+    sender: mpsc::Sender<Arrival<E>>,
 }
 
 /// The receiving side, for [`crate::Runtime`].
 pub struct Arrivals<E> {
-    receiver: mpsc::Receiver<(Instant, E)>,
-    chunk: Vec<(Instant, E)>,
+    receiver: mpsc::Receiver<Arrival<E>>,
+    chunk: Vec<Arrival<E>>,
 }
 
 /// Why an event was not taken.
@@ -48,7 +51,7 @@ impl<E: Send + 'static> Inbox<E> {
     /// # Errors
     /// [`InboxError::Closed`] when the runtime has stopped; the event is gone.
     pub async fn send(&self, event: E) -> Result<(), InboxError> {
-        self.sender.send((Instant::now(), event)).await.map_err(|_| InboxError::Closed)
+        self.sender.send(arrival(event)).await.map_err(|_| InboxError::Closed)
     }
 
     /// Sends an event if there is room.
@@ -56,7 +59,7 @@ impl<E: Send + 'static> Inbox<E> {
     /// # Errors
     /// [`InboxError::Full`] or [`InboxError::Closed`]; the event is gone.
     pub fn try_send(&self, event: E) -> Result<(), InboxError> {
-        self.sender.try_send((Instant::now(), event)).map_err(|error| match error {
+        self.sender.try_send(arrival(event)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => InboxError::Full,
             mpsc::error::TrySendError::Closed(_) => InboxError::Closed,
         })
@@ -67,7 +70,7 @@ impl<E: Send + 'static> Inbox<E> {
     /// # Errors
     /// [`InboxError::Closed`] when the runtime has stopped; the event is gone.
     pub fn blocking_send(&self, event: E) -> Result<(), InboxError> {
-        self.sender.blocking_send((Instant::now(), event)).map_err(|_| InboxError::Closed)
+        self.sender.blocking_send(arrival(event)).map_err(|_| InboxError::Closed)
     }
 
     /// How many events wait now.
@@ -91,7 +94,7 @@ impl<E: Send + 'static> Inbox<E> {
 impl<E> Arrivals<E> {
     /// The next event, if one is there: for whoever looks at what is sent without running a loop.
     pub fn take(&mut self) -> Option<E> {
-        self.receiver.try_recv().ok().map(|(_, event)| event)
+        self.receiver.try_recv().ok().map(|arrival| arrival.1)
     }
 
     /// Waits for at least one event and takes what is there, at most `chunk_max`; 0 when all senders are gone. Nothing
@@ -113,7 +116,10 @@ impl<E> Arrivals<E> {
 
     /// The events of the chunk with how long they had waited.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = (Duration, E)> {
-        self.chunk.drain(..).map(|(sent_at, event)| (sent_at.elapsed(), event))
+        self.chunk.drain(..).map(|arrival| {
+            let (sent_at, event) = *arrival;
+            (sent_at.elapsed(), event)
+        })
     }
 
     /// How many events wait beyond the chunk.
@@ -125,4 +131,8 @@ impl<E> Arrivals<E> {
     pub(crate) fn close(&mut self) {
         self.receiver.close();
     }
+}
+
+fn arrival<E>(event: E) -> Arrival<E> {
+    Box::new((Instant::now(), event))
 }

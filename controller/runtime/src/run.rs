@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::{Alarm, Clock};
-use crate::committer::{Committer, Executor, Offered, Outlet, Publisher, Store, StoreHealth};
+use crate::committer::{Committer, Executor, Offer, Offered, Outlet, Publisher, Store, StoreHealth};
 use crate::inbox::Arrivals;
 use crate::metrics::Metrics;
 use crate::ready::{Gate, GateOpener};
@@ -86,7 +86,7 @@ pub struct Runtime<W: World, S: Store<Record = W::Record>, X, P, C: Clock> {
     reconciler: Reconciler<W>,
     arrivals: Arrivals<W::Event>,
     committer: Committer<W, S, X, P, C>,
-    offers: mpsc::UnboundedSender<Offered<W>>,
+    offers: mpsc::UnboundedSender<Offer<W>>,
     first_turn: Option<GateOpener>,
     clock: C,
     settings: Settings,
@@ -212,14 +212,14 @@ where
     clippy::disallowed_methods,
     reason = "the loop never waits; the committer empties it at once and keeps the bound"
 )]
-fn offers<W: World>() -> (mpsc::UnboundedSender<Offered<W>>, mpsc::UnboundedReceiver<Offered<W>>) {
+fn offers<W: World>() -> (mpsc::UnboundedSender<Offer<W>>, mpsc::UnboundedReceiver<Offer<W>>) {
     mpsc::unbounded_channel()
 }
 
 /// The part of the loop that does not wait.
 struct Turns<W: World, C> {
     reconciler: Reconciler<W>,
-    offers: mpsc::UnboundedSender<Offered<W>>,
+    offers: mpsc::UnboundedSender<Offer<W>>,
     first_turn: Option<GateOpener>,
     clock: C,
     metrics: Arc<Metrics>,

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    catalog, limit,
+    acknowledged, catalog, limit,
     placed::Reading,
     previous::{self, mover::Mover},
     runner,
@@ -32,6 +32,7 @@ pub fn join<S: Service, D: Dial>(
     let moving = Some(Arc::new((mover, model.clone())));
     agent.watch(previous::follow(asked, session.queries(), inbox.clone(), moving));
     agent.watch(limit::follow(session.contact(), model.clone(), inbox.clone(), paths.node()));
+    agent.watch(acknowledged::keep(session.acknowledgements(), agent.context.paths.node()));
     let queries = session.queries();
     let sign = move |wanted: Vec<IdentityRequest>, create_index| {
         let queries = queries.clone();

@@ -22,6 +22,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    acknowledged,
     acl::{Mode, Resolver, Settings},
     asking::{Late, OfSession},
     describe::{self, Describer},
@@ -117,6 +118,7 @@ impl Member {
             region,
             introduction: cluster.introduction(&config.state_dir, &|name| std::env::var(name).ok())?,
             signed: Identity::load_signed(&dir)?,
+            acknowledged: acknowledged::load(&dir),
             ..session::Options::default()
         };
         let session = Session::new(Arc::clone(&pool), identity.clone(), describer.watch(), options);

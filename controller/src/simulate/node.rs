@@ -50,12 +50,14 @@ const PING: Duration = Duration::from_secs(1);
 /// Events that wait for a node's loop at most.
 const INBOX_LEN: usize = 64;
 
-/// Changes that a node's follower may lag behind.
-const CHANGES_LEN: usize = 64;
+/// Changes that a node's follower may lag behind: it reads a few allocations anew then.
+const CHANGES_LEN: usize = 16;
 
 /// What all nodes share.
 pub(super) struct Ground {
     pub(super) options: Options,
+    /// What servers are told of each node, but for its name.
+    described: watch::Sender<Arc<Node>>,
     fate: Arc<Fate>,
     seen: Mutex<Vec<Seen>>,
     /// How long a ping took, in microseconds; 0: there is no answer.
@@ -74,7 +76,8 @@ struct Seen {
 impl Ground {
     pub(super) fn new(options: Options, cancel: CancellationToken) -> Self {
         let fate = Arc::new(Fate::new(options.behaviour.clone()));
-        Self { options, fate, seen: Mutex::default(), ping_us: AtomicU64::new(0), cancel }
+        let described = watch::Sender::new(Arc::new(described(&options)));
+        Self { options, described, fate, seen: Mutex::default(), ping_us: AtomicU64::new(0), cancel }
     }
 
     pub(super) fn figures(&self, since: Duration, last: &Figures) -> Figures {
@@ -105,51 +108,50 @@ impl Ground {
         let Options { region, servers, .. } = &self.options;
         Pool::new(Arc::new(Unserved), region.clone(), servers.clone(), Network::new(None), Chance::new())
     }
-
-    fn described(&self, number: u32) -> Node {
-        let Options { datacenter, node_class, node_pool, cpu_mhz, memory_mib, .. } = &self.options;
-        let driver = |name: &String| {
-            let attributes = [(format!("driver.{name}"), "1".to_owned())].into();
-            let health_description = "Healthy".to_owned();
-            let info = DriverInfo {
-                attributes,
-                detected: true,
-                healthy: true,
-                health_description,
-                ..DriverInfo::default()
-            };
-            (name.clone(), info)
-        };
-        let cpu = NodeCpu { cpu_shares: i64::from(*cpu_mhz), ..NodeCpu::default() };
-        let memory = NodeMemory { memory_mb: i64::from(*memory_mib) };
-        let disk = NodeDisk { disk_mb: DISK_MIB };
-        let drivers: std::collections::BTreeMap<String, DriverInfo> =
-            self.options.drivers.iter().map(driver).collect();
-        let mut attributes: std::collections::BTreeMap<String, String> =
-            drivers.values().flat_map(|info| info.attributes.clone()).collect();
-        let own = [
-            ("nomad.version", crate::fingerprint::NOMAD_VERSION),
-            ("kernel.name", "linux"),
-            ("cpu.arch", "amd64"),
-            ("simulated", "true"),
-        ];
-        attributes.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        Node {
-            datacenter: datacenter.clone(),
-            name: format!("{}{number:05}", self.options.name),
-            node_class: node_class.clone(),
-            node_pool: node_pool.clone(),
-            attributes,
-            drivers,
-            node_resources: Some(NodeResources { cpu, memory, disk, ..NodeResources::default() }),
-            reserved_resources: Some(ReservedResources::default()),
-            ..Node::default()
-        }
-    }
 }
 
 /// What each node says it has of disk, in MiB.
 const DISK_MIB: i64 = 100 * 1024;
+
+/// What all nodes are like.
+fn described(options: &Options) -> Node {
+    let Options { datacenter, node_class, node_pool, cpu_mhz, memory_mib, drivers, .. } = options;
+    let driver = |name: &String| {
+        let attributes = [(format!("driver.{name}"), "1".to_owned())].into();
+        let health_description = "Healthy".to_owned();
+        let info = DriverInfo {
+            attributes,
+            detected: true,
+            healthy: true,
+            health_description,
+            ..DriverInfo::default()
+        };
+        (name.clone(), info)
+    };
+    let cpu = NodeCpu { cpu_shares: i64::from(*cpu_mhz), ..NodeCpu::default() };
+    let memory = NodeMemory { memory_mb: i64::from(*memory_mib) };
+    let disk = NodeDisk { disk_mb: DISK_MIB };
+    let drivers: std::collections::BTreeMap<String, DriverInfo> = drivers.iter().map(driver).collect();
+    let mut attributes: std::collections::BTreeMap<String, String> =
+        drivers.values().flat_map(|info| info.attributes.clone()).collect();
+    let own = [
+        ("nomad.version", crate::fingerprint::NOMAD_VERSION),
+        ("kernel.name", "linux"),
+        ("cpu.arch", "amd64"),
+        ("simulated", "true"),
+    ];
+    attributes.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    Node {
+        datacenter: datacenter.clone(),
+        node_class: node_class.clone(),
+        node_pool: node_pool.clone(),
+        attributes,
+        drivers,
+        node_resources: Some(NodeResources { cpu, memory, disk, ..NodeResources::default() }),
+        reserved_resources: Some(ReservedResources::default()),
+        ..Node::default()
+    }
+}
 
 /// Lives until all end.
 pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
@@ -172,9 +174,12 @@ pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
     });
     let looping = tokio::spawn(runtime.run());
     let pool = Arc::new(ground.pool());
-    let (_described, node) = watch::channel(Arc::new(ground.described(number)));
-    let options = session::Options { region: ground.options.region.clone(), ..session::Options::default() };
-    let session = Session::new(Arc::clone(&pool), identity, node, options);
+    let options = session::Options {
+        region: ground.options.region.clone(),
+        name: Some(format!("{}{number:05}", ground.options.name)),
+        ..session::Options::default()
+    };
+    let session = Session::new(Arc::clone(&pool), identity, ground.described.subscribe(), options);
     let losses = watch::Sender::new(0);
     ground.seen().push(Seen {
         model: Arc::clone(&model),

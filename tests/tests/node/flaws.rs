@@ -1,12 +1,14 @@
 //! What has gone wrong in stock clients as far as servers had a part in it, with whole agents: each with the number of its entry in the list of
 //! races and design flaws that this project keeps to. What shows behind the session is in `controller/nomad/tests/session/flaws.rs`.
 
-use herdlet_nomad::wire::{ClientStatus, DesiredStatus};
-use herdlet_nomad_server::{Fault, Settings};
+use herdlet_api_types::task::TaskPhase;
+use herdlet_nomad::wire::{AllocId, ClientStatus, DesiredStatus, RunState};
+use herdlet_nomad_server::{Fault, Settings, state::State};
+use herdlet_plan::event::{Command, Refusal, Reply, RestartScope};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::world::{World, job, nanos, seconds, within};
+use crate::world::{Living, World, job, nanos, seconds, within};
 
 const FOR_EVER: &str = "100000h";
 
@@ -46,6 +48,67 @@ async fn flaw_2_what_is_stopped_after_a_restart_of_the_agent_is_cleaned_up() {
     let dir = node.paths.alloc(&herdlet_api_types::AllocId(id.as_str().parse().unwrap()));
     within(30, "its directory has gone", || !dir.exists()).await;
     node.end().await;
+}
+
+/// It became a zombie, whose hooks ran again.
+#[tokio::test(start_paused = true)]
+async fn flaw_4_what_has_ended_or_is_to_end_is_not_restarted() {
+    let world = World::new(Settings::default());
+    let node = world.ready_node(0).await;
+    let done = world.place(&node, &job("sum", "batch", json!({ "run_for": "5s" }), json!({})));
+    let stopped = world.place(&node, &job("web", "service", json!({ "run_for": FOR_EVER }), json!({})));
+    let slow = json!({ "run_for": FOR_EVER, "kill_after": "4s" });
+    let stopping = world.place(&node, &job("slow", "service", slow, json!({})));
+    for id in [&done, &stopped, &stopping] {
+        world.reaches(id, ClientStatus::Running).await;
+    }
+    world.cluster.stop(&stopped);
+    world.reaches(&stopped, ClientStatus::Complete).await;
+    world.reaches(&done, ClientStatus::Complete).await;
+    world.cluster.stop(&stopping);
+    within(30, "its task is asked to end", || !is_asked_to_run(&node, &stopping)).await;
+    refuse_restarts(&node, &stopping).await;
+    world.reaches(&stopping, ClientStatus::Complete).await;
+    let told = |id: &AllocId| world.cluster.read(|state| state.reports[id].len());
+    let all = [done, stopped, stopping];
+    let before = all.clone().map(|id| told(&id));
+    for id in &all {
+        refuse_restarts(&node, id).await;
+    }
+    // Neither does an agent that was not there when they ended.
+    let node = world.again(node).await;
+    within(60, "they are shown", || all.iter().all(|id| node.view(id).is_some())).await;
+    for id in &all {
+        refuse_restarts(&node, id).await;
+    }
+    sleep(seconds(60)).await;
+    for id in &all {
+        let view = node.view(id).unwrap();
+        assert_eq!((node.starts(id), view.tasks[0].attempt), (1, 1));
+        assert_eq!(node.status(id), Some(ClientStatus::Complete));
+    }
+    // What was told anew is what was told before.
+    assert!(all.iter().zip(before).all(|(id, before)| told(id) <= before + 1));
+    let is_complete = |id: &AllocId| world.cluster.client_status(id) == ClientStatus::Complete;
+    assert!(all.iter().all(is_complete));
+    node.end().await;
+}
+
+fn is_asked_to_run(node: &Living, id: &AllocId) -> bool {
+    node.view(id).is_some_and(|view| view.tasks[0].phase == TaskPhase::Running)
+}
+
+/// However a restart is asked for, nothing comes of it.
+async fn refuse_restarts(node: &Living, id: &AllocId) {
+    for scope in [RestartScope::All, RestartScope::Running, RestartScope::Task("main".to_owned())] {
+        let reply = restart(node, id, scope.clone()).await;
+        assert!(matches!(reply, Reply::Refused(Refusal::Conflict(_))), "{id} {scope:?}: {reply:?}");
+    }
+}
+
+async fn restart(node: &Living, id: &AllocId, scope: RestartScope) -> Reply {
+    let alloc = herdlet_api_types::AllocId(id.as_str().parse().unwrap());
+    node.agent.requests.ask(Command::Restart { alloc, scope }).await.unwrap().reply
 }
 
 #[tokio::test(start_paused = true)]
@@ -110,6 +173,41 @@ async fn flaws_8_and_9_what_was_complete_is_told_after_a_restart_and_never_runs_
     let node = world.again(node).await;
     sleep(seconds(60)).await;
     assert_eq!((node.status(&id), node.starts(&id)), (Some(ClientStatus::Complete), 1));
+    node.end().await;
+}
+
+/// The one call that removed it had failed.
+#[tokio::test(start_paused = true)]
+async fn flaw_36_a_service_is_removed_from_the_servers_catalogue_however_often_that_fails() {
+    const REMOVED: &str = "ServiceRegistration.DeleteByID";
+    let world = World::new(Settings::default());
+    let node = world.ready_node(0).await;
+    let group = json!({ "Services": [{ "Name": "web", "Provider": "nomad" }] });
+    // It ends late: servers remove by themselves what is left of an allocation that has ended.
+    let task = json!({ "run_for": FOR_EVER, "kill_after": "4m" });
+    let mut text = job("web", "service", task, group);
+    text["TaskGroups"][0]["Tasks"][0]["KillTimeout"] = nanos(300).into();
+    let (kept, gone) = (world.place(&node, &text), world.place(&node, &text));
+    let holds = |id: &AllocId| world.cluster.read(|state| state.services.values().any(|of| of == id));
+    within(60, "servers hold both", || holds(&kept) && holds(&gone)).await;
+    for fault in [
+        Fault::Error("No cluster leader".to_owned()),
+        Fault::Error("boom".to_owned()),
+        Fault::Drop,
+        Fault::Hang,
+        Fault::Late("boom".to_owned()),
+    ] {
+        world.cluster.fault(REMOVED, 2, &fault);
+    }
+    world.cluster.stop(&gone);
+    within(200, "servers hold it no more", || !holds(&gone)).await;
+    assert_ne!(world.cluster.client_status(&gone), ClientStatus::Complete, "the servers have removed it");
+    // What was removed and not confirmed is asked for once more, and then is at peace.
+    within(300, "the faults are used up", || world.cluster.asked(REMOVED).len() >= 2).await;
+    let asked = world.cluster.asked(REMOVED).len();
+    sleep(seconds(60)).await;
+    assert_eq!(world.cluster.asked(REMOVED).len(), asked);
+    assert!(holds(&kept) && world.cluster.client_status(&kept) == ClientStatus::Running);
     node.end().await;
 }
 
@@ -198,5 +296,34 @@ async fn flaw_54_what_comes_with_a_reconnection_is_done() {
     let view = node.view(&ids[0]).unwrap();
     assert_eq!(view.spec.desired_description, "changed");
     assert!(ids.iter().all(|id| node.starts(id) == 1));
+    node.end().await;
+}
+
+/// A task that had failed went on to be told as failed, although it ran.
+#[tokio::test(start_paused = true)]
+async fn flaw_55_a_failure_is_told_of_the_incarnation_that_failed() {
+    let world = World::new(Settings::default());
+    let node = world.ready_node(0).await;
+    let policy = json!({ "RestartPolicy": { "Attempts": 1, "Mode": "fail", "Interval": nanos(7_200), "Delay": nanos(3_600) } });
+    let id = world.place(&node, &job("bad", "batch", json!({ "run_for": "30s", "exit_code": 1 }), policy));
+    let is_waiting = || node.view(&id).is_some_and(|view| view.tasks[0].phase == TaskPhase::BackingOff);
+    within(60, "it has failed and waits", is_waiting).await;
+    let reply = restart(&node, &id, RestartScope::All).await;
+    assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
+    let told = |state: &State| state.allocs[&id].task_states["main"].clone();
+    world
+        .until(20, "it runs again", |state| {
+            told(state).state == RunState::Running && told(state).restarts == 1
+        })
+        .await;
+    assert_eq!((node.starts(&id), world.cluster.read(told).failed), (2, false));
+    assert_eq!(world.cluster.client_status(&id), ClientStatus::Running);
+    // It fails once more, and now for good: nothing revives it.
+    world.until(60, "it has failed for good", |state| told(state).failed).await;
+    assert_eq!((node.starts(&id), world.cluster.client_status(&id)), (2, ClientStatus::Failed));
+    refuse_restarts(&node, &id).await;
+    let node = world.again(node).await;
+    sleep(seconds(60)).await;
+    assert!(world.cluster.read(told).failed && node.starts(&id) == 2);
     node.end().await;
 }

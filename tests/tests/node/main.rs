@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that can't go on says why and ends")]
 
+mod acknowledged;
 mod disconnect;
 mod faults;
 mod flaws;

@@ -11,7 +11,7 @@ use herdlet::{
     },
     executor::pressure,
     instance::{self, Availability, Instance},
-    node::{join::join, previous::mover::Mover, report},
+    node::{acknowledged, join::join, previous::mover::Mover, report},
     paths::Paths,
     state_db::{StateDb, StateDir},
 };
@@ -116,7 +116,11 @@ impl World {
             Chance::of(5 + number as u64),
         );
         let (_, described) = watch::channel(Arc::new(described(number)));
-        let options = Options { chance: Chance::of(9 + number as u64), ..Options::default() };
+        let options = Options {
+            acknowledged: acknowledged::load(&paths.node()),
+            chance: Chance::of(9 + number as u64),
+            ..Options::default()
+        };
         let session = Session::new(Arc::new(pool), identity, described, options);
         let contact = session.contact();
         let mover = Mover {

@@ -12,7 +12,8 @@
 //! - The rest (events, health, network) goes along, or by itself every fifth tick at most.
 //! - Nothing goes before servers have said which allocations there are, and only one call at a time.
 //!
-//! Of what was told only a digest is kept: a node has many allocations, and a machine may have many nodes.
+//! Of what was told only a digest is kept: a node has many allocations, and a machine may have many nodes. The next agent may be given what
+//! was acknowledged ([`Acknowledged`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +27,8 @@ use herdlet_rpc::{
 };
 use tokio::time::Instant;
 
-use crate::wire::{AllocId, AllocReport, Allocation, ClientStatus};
+use super::acknowledged::Acknowledged;
+use crate::wire::{AllocId, AllocReport, Allocation, ClientStatus, NodeId};
 
 /// At most one call begins in this time.
 pub const TICK: Duration = Duration::from_millis(200);
@@ -49,6 +51,8 @@ pub struct Updates {
     /// Of those that are pending.
     urgent: BTreeSet<AllocId>,
     flight: BTreeMap<AllocId, Flight>,
+    /// The servers' index of the last call that has succeeded; 0 where it isn't known.
+    acknowledged: u64,
     /// When something became pending after nothing was.
     since: Option<Instant>,
     last: Option<Instant>,
@@ -82,10 +86,37 @@ fn has_ended(status: &ClientStatus) -> bool {
     matches!(status, ClientStatus::Complete | ClientStatus::Failed)
 }
 
-/// 128 bits of a report as it is sent.
-type Digest = [u64; 2];
+/// 128 bits of a report as it is sent. Another release may have another one of the same.
+pub(crate) type Digest = [u64; 2];
 
 impl Updates {
+    /// Those of a node which begins with what servers had acknowledged of it before.
+    #[must_use]
+    pub fn remembering(before: Acknowledged) -> Self {
+        let told = before.reports.into_iter();
+        let told = told.map(|(id, (status, digest))| (id, Told { status, digest: Some(digest) })).collect();
+        Self { told, acknowledged: before.index, ..Self::default() }
+    }
+
+    /// What servers have acknowledged, for the next one.
+    #[must_use]
+    pub fn acknowledged(&self, node: &NodeId) -> Acknowledged {
+        let known = |(id, told): (&AllocId, &Told)| Some((id.clone(), (told.status.clone(), told.digest?)));
+        let reports = self.told.iter().filter_map(known).collect();
+        Acknowledged { node: node.clone(), index: self.acknowledged, reports }
+    }
+
+    /// The servers' index of what was acknowledged before the first list; none where there is nothing.
+    #[must_use]
+    pub fn remembered(&self) -> Option<u64> {
+        (!self.is_open && !self.told.is_empty()).then_some(self.acknowledged)
+    }
+
+    /// Servers may not know what was acknowledged before.
+    pub fn forget(&mut self) {
+        (self.told, self.acknowledged) = (BTreeMap::new(), 0);
+    }
+
     /// Takes a report. True: when to call next may have changed.
     pub fn report(&mut self, report: AllocReport, now: Instant) -> bool {
         if self.is_open && !self.told.contains_key(&report.id) {
@@ -207,6 +238,7 @@ impl Updates {
             self.flight.insert(id, Flight { status, digest, is_overtaken: false });
             reports.push(report);
         }
+        self.give_back();
         if reports.is_empty() {
             return reports;
         }
@@ -216,8 +248,9 @@ impl Updates {
         reports
     }
 
-    /// The call has succeeded.
-    pub fn done(&mut self) {
+    /// The call has succeeded, with this index of the servers; 0 where it isn't known.
+    pub fn done(&mut self, index: u64) {
+        self.acknowledged = index;
         let flight = std::mem::take(&mut self.flight);
         for (id, flight) in flight.into_iter().filter(|(_, flight)| !flight.is_overtaken) {
             if let Some(told) = self.told.get_mut(&id) {
@@ -265,6 +298,14 @@ impl Updates {
         self.pending.remove(id);
         if self.pending.is_empty() {
             self.since = None;
+        }
+        self.give_back();
+    }
+
+    /// A map keeps room for what it has held, also when it is empty: that is most of the time.
+    fn give_back(&mut self) {
+        if self.pending.is_empty() {
+            (self.pending, self.urgent) = (BTreeMap::new(), BTreeSet::new());
         }
     }
 

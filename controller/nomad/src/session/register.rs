@@ -27,7 +27,8 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 () = async { drop(contact.wait_for(|contact| !contact.is_registered).await) } => {}
                 () = changed(node) => sleep(self.chance(tell_changes)).await,
             }
-            while let Err(error) = self.register(node, &status).await {
+            // Boxed, as it is rare.
+            while let Err(error) = Box::pin(self.register(node, &status)).await {
                 tracing::warn!(%error, "the node could not be registered");
                 self.missed();
                 let denied = matches!(kind(&error), ErrorKind::PermissionDenied | ErrorKind::Token);

@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{Contact, lock};
 use crate::{
-    decide::{events::Events, updates::Updates},
+    decide::{acknowledged::Acknowledged, events::Events, updates::Updates},
     wire::{AllocReport, NodeEvent, NodeId},
 };
 
@@ -23,20 +23,25 @@ pub(super) struct Shared {
     pub(super) node_id: NodeId,
     pub(super) updates: Mutex<Updates>,
     pub(super) report_came: Notify,
-    /// Servers have taken reports.
+    /// Servers have acknowledged something: for the heartbeat that waits for that,
     pub(super) told: Notify,
+    /// and for whoever keeps what they have acknowledged.
+    pub(super) acknowledged: Notify,
     pub(super) events: Mutex<Events>,
     pub(super) event_came: Notify,
     pub(super) contact: watch::Sender<Contact>,
 }
 
 impl Shared {
-    pub(super) fn new(node_id: NodeId) -> Self {
+    /// With what servers had acknowledged before. That of another node is nothing.
+    pub(super) fn new(node_id: NodeId, before: Acknowledged) -> Self {
+        let before = if before.node == node_id { before } else { Acknowledged::default() };
         Self {
             node_id,
-            updates: Mutex::default(),
+            updates: Mutex::new(Updates::remembering(before)),
             report_came: Notify::new(),
             told: Notify::new(),
+            acknowledged: Notify::new(),
             events: Mutex::default(),
             event_came: Notify::new(),
             contact: watch::Sender::new(Contact::new()),
@@ -79,5 +84,28 @@ impl Reports {
     #[must_use]
     pub fn contact(&self) -> watch::Receiver<Contact> {
         self.shared.contact.subscribe()
+    }
+}
+
+/// What servers have acknowledged, for whoever keeps it for the next agent. One is enough.
+#[derive(Debug)]
+pub struct Acknowledgements {
+    shared: Arc<Shared>,
+}
+
+impl Acknowledgements {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Waits until servers have acknowledged something that was not waited for yet.
+    pub async fn changed(&mut self) {
+        self.shared.acknowledged.notified().await;
+    }
+
+    /// All of it. To be given to the next session: [`Options::acknowledged`](super::Options::acknowledged).
+    #[must_use]
+    pub fn all(&self) -> Acknowledged {
+        lock(&self.shared.updates).acknowledged(&self.shared.node_id)
     }
 }

@@ -6,7 +6,7 @@ use herdlet_rpc::{Service, connect::Dial};
 use tokio::time::{Instant, sleep_until};
 
 use super::{Inner, lock};
-use crate::wire::queries::AllocUpdateRequest;
+use crate::wire::{queries::AllocUpdateRequest, registration::GenericResponse};
 
 const METHOD: &str = "Node.UpdateAlloc";
 
@@ -56,9 +56,12 @@ impl<S: Service, D: Dial> Inner<S, D> {
         // To say twice how something is does no harm: where a connection is lost, the next server hears it.
         let call = self.pool.query_within(METHOD, Duration::ZERO, |_| &request, WITHIN);
         match self.while_kept(call).await {
-            Ok(_) => {
-                lock(&self.shared.updates).done();
+            Ok(answer) => {
+                // Without an index the next agent tells everything once more.
+                let GenericResponse { index } = answer.decode().unwrap_or_default();
+                lock(&self.shared.updates).done(index);
                 self.shared.told.notify_waiters();
+                self.shared.acknowledged.notify_one();
             }
             Err(error) => {
                 tracing::warn!(%error, reports = request.alloc.len(), "allocations could not be reported");

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::{Heard, Inner, lock};
 use crate::{
     decide::{
+        acknowledged,
         contact::kind,
         watch::{
             self, Batch, Listing, Meaning, Question, Unfit, Watch, after_failure, after_nothing, after_unfit,
@@ -111,7 +112,8 @@ impl<S: Service, D: Dial> Inner<S, D> {
                     known = question.index,
                     "a list of allocations is doubtful; the leader is asked"
                 );
-                self.confirm(watch).await?
+                // Boxed, here and below: most of the time it is waited for a list, without room for what follows.
+                Box::pin(self.confirm(watch)).await?
             }
         };
         self.believed(true);
@@ -119,7 +121,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
             tracing::debug!(index, known = question.index, "a list is not newer");
             return Ok(self.chance(|chance| after_nothing(asked.elapsed(), chance)));
         };
-        self.take(watch, listing, runner).await?;
+        Box::pin(self.take(watch, listing, runner)).await?;
         Ok(Duration::ZERO)
     }
 
@@ -161,6 +163,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
     }
 
     async fn take(&self, watch: &mut Watch, listing: Listing, runner: &impl Runner) -> Result<(), Failure> {
+        self.check_what_was_acknowledged().await?;
         let (mut fetched, mut unreadable) = (Vec::new(), Vec::new());
         let (mut batches, mut again): (Vec<_>, _) = (listing.batches().collect(), None);
         while let Some(batch) = batches.pop() {
@@ -217,6 +220,17 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
         // What was reported while it was handed over may be due now.
         self.shared.report_came.notify_one();
+        Ok(())
+    }
+
+    /// What was acknowledged to an agent before this one counts only if servers know the same.
+    async fn check_what_was_acknowledged(&self) -> Result<(), Failure> {
+        let Some(index) = lock(&self.shared.updates).remembered() else { return Ok(()) };
+        let node = self.own_node().await?.node;
+        if !acknowledged::is_known_to(index, node.as_ref()) {
+            tracing::info!(index, "servers may not know what they had acknowledged; all is told once more");
+            lock(&self.shared.updates).forget();
+        }
         Ok(())
     }
 

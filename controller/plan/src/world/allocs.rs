@@ -5,6 +5,7 @@
 
 use std_alloc::{
     borrow::Cow,
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     string::String,
     sync::Arc,
@@ -35,7 +36,8 @@ use crate::{
 /// Allocations by id, by job and by claimed volume.
 #[derive(Debug, Default)]
 pub(crate) struct Allocs {
-    by_id: BTreeMap<AllocId, AllocEntry>,
+    /// Boxed, since a map's nodes keep room for twice of what they hold.
+    by_id: BTreeMap<AllocId, Box<AllocEntry>>,
     /// Within a job of this machine by slot, oldest first, as they are shown. A server's job is none of them.
     by_job: BTreeMap<JobKey, BTreeMap<Place, AllocId>>,
     by_volume: BTreeMap<String, BTreeSet<AllocId>>,
@@ -87,12 +89,12 @@ impl Allocs {
 
     /// The allocation.
     pub(crate) fn get(&self, id: AllocId) -> Option<&AllocEntry> {
-        self.by_id.get(&id)
+        self.by_id.get(&id).map(Box::as_ref)
     }
 
     /// The allocation, to change what no index depends on. After a change of its state comes [`Allocs::review`].
     pub(crate) fn get_mut(&mut self, id: AllocId) -> Option<&mut AllocEntry> {
-        self.by_id.get_mut(&id)
+        self.by_id.get_mut(&id).map(Box::as_mut)
     }
 
     /// What the job controller sees of an allocation.
@@ -117,13 +119,13 @@ impl Allocs {
 
     /// All allocations, by id.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (AllocId, &AllocEntry)> {
-        self.by_id.iter().map(|(id, entry)| (*id, entry))
+        self.by_id.iter().map(|(id, entry)| (*id, &**entry))
     }
 
     /// A job's allocations by group and index, older ones first.
     pub(crate) fn of_job(&self, key: &JobKey) -> impl Iterator<Item = (AllocId, &AllocEntry)> {
         let ids = self.by_job.get(key).into_iter().flat_map(BTreeMap::values);
-        ids.filter_map(|id| Some((*id, self.by_id.get(id)?)))
+        ids.filter_map(|id| Some((*id, self.get(*id)?)))
     }
 
     /// When the first of a job's failed allocations is followed by another one. What is due and waits for something is not told.
@@ -172,7 +174,7 @@ impl Allocs {
         }
         entry.holds = None;
         let id = spec.id;
-        self.by_id.insert(id, entry);
+        self.by_id.insert(id, Box::new(entry));
         self.review(id);
     }
 
@@ -196,7 +198,7 @@ impl Allocs {
                 }
             }
         }
-        Some(entry)
+        Some(*entry)
     }
 
     /// What follows this allocation, which is on its way out, will want so much: until then it holds that for it.

@@ -39,9 +39,9 @@ impl Link {
     ///
     /// # Errors
     /// When the server can't be reached.
-    pub(super) async fn caller(
+    pub(super) async fn caller<F: Future<Output = Result<Caller, DialError>>>(
         &self,
-        dial: impl Future<Output = Result<Caller, DialError>>,
+        dial: impl FnOnce() -> F,
     ) -> Result<Caller, CallError> {
         let asked = Instant::now();
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = asked;
@@ -53,7 +53,8 @@ impl Link {
             }
             Dialled::Open(_) | Dialled::Failed { .. } | Dialled::Not => {}
         }
-        match dial.await {
+        // Boxed: calls that wait long over a connection hold no room for making one.
+        match Box::pin(dial()).await {
             Ok(caller) => {
                 *dialled = Dialled::Open(caller.clone());
                 Ok(caller)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{CommitIndex, Executor, Offered, Publisher};
+use super::{CommitIndex, Executor, Offer, Offered, Publisher};
 use crate::metrics::Metrics;
 use crate::panic::message;
 use crate::run::Settings;
@@ -50,7 +50,7 @@ impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> 
 
     /// Takes a turn that begins to wait, the last commit being `index`: starts and answers what needs no commit, and puts
     /// its stops on the clock.
-    pub(crate) fn take(&mut self, index: CommitIndex, mut offered: Offered<W>) -> Offered<W> {
+    pub(crate) fn take(&mut self, index: CommitIndex, mut offered: Offer<W>) -> Offer<W> {
         self.taken += 1;
         offered.number = self.taken;
         let (mut at_once, mut stops, mut after_commit) = (Vec::new(), Vec::new(), Vec::new());
@@ -89,8 +89,8 @@ impl<W: World, X: Executor<W::Action>, P: Publisher<W::Status>> Outlet<W, X, P> 
     }
 
     /// Releases a turn that is durable at `index`: its stops first, then the rest in order.
-    pub(crate) fn release(&mut self, index: CommitIndex, offered: Offered<W>) {
-        let Offered { turn, at, number, gate, compact_len: _ } = offered;
+    pub(crate) fn release(&mut self, index: CommitIndex, offered: Offer<W>) {
+        let Offered { turn, at, number, gate, compact_len: _ } = *offered;
         self.metrics.release_wait.observe(at.elapsed());
         while let Some(stops) = self.stops.pop_front_if(|stops| stops.turn <= number) {
             self.start(stops.actions);

@@ -58,10 +58,10 @@ fn a_changed_status_goes_at_once_and_the_rest_waits_for_company() {
     assert_eq!(sent(&mut updates, t + ms(40)), ["a:running"]);
     updates.report(running("b", ""), t + ms(41));
     assert_eq!(updates.due(t + ms(41)), None, "one call at a time");
-    updates.done();
+    updates.done(7);
     assert_eq!(updates.due(t + ms(50)), Some(t + ms(240)), "one call in a tick");
     assert_eq!(sent(&mut updates, t + ms(240)), ["b:running"]);
-    updates.done();
+    updates.done(7);
     // An event, while nothing else happens.
     updates.report(running("a", "more"), t + ms(300));
     assert_eq!(updates.due(t + ms(300)), Some(t + ms(1_300)));
@@ -69,7 +69,7 @@ fn a_changed_status_goes_at_once_and_the_rest_waits_for_company() {
     updates.report(report("b", ClientStatus::Failed, ""), t + ms(500));
     assert_eq!(updates.due(t + ms(500)), Some(t + ms(440)));
     assert_eq!(sent(&mut updates, t + ms(500)), ["b:failed", "a:running"]);
-    updates.done();
+    updates.done(7);
     updates.report(running("a", "most"), t + ms(501));
     assert_eq!(updates.due(t + ms(501)), Some(t + ms(1_501)));
 }
@@ -82,7 +82,7 @@ fn nothing_goes_twice() {
     assert!(!updates.report(running("a", ""), t), "it is under way");
     updates.report(running("a", "x"), t);
     assert!(!updates.report(running("a", ""), t), "and is the newest again");
-    updates.done();
+    updates.done(7);
     assert_eq!(updates.due(t), None);
     assert!(!updates.report(running("a", ""), t), "it was told");
     updates.report(running("a", "x"), t);
@@ -103,7 +103,7 @@ fn nothing_goes_before_the_first_list_and_nothing_that_servers_do_not_have() {
     updates.open();
     assert_eq!(updates.due(t), Some(t), "a failure of which servers may not know");
     assert_eq!(sent(&mut updates, t), ["a:failed", "b:running"]);
-    updates.done();
+    updates.done(7);
     assert!(!updates.report(running("gone", "x"), t));
 }
 
@@ -121,7 +121,7 @@ fn what_failed_is_sent_again_unless_there_is_something_newer() {
     updates.release();
     assert_eq!(updates.due(t + ms(1_000)), Some(t + TICK));
     assert_eq!(sent(&mut updates, t + ms(1_000)), ["a:complete", "b:running"]);
-    updates.done();
+    updates.done(7);
     // Nobody knows what servers have after a failure: what was told before may have to be told again.
     updates.report(running("b", "x"), t);
     let reports = updates.begin(t);
@@ -137,7 +137,7 @@ fn what_servers_have_changed_is_told_again() {
     updates.report(running("a", ""), t);
     updates.report(report("b", ClientStatus::Complete, ""), t);
     updates.begin(t);
-    updates.done();
+    updates.done(7);
     // An older copy, as a server that lags behind has it, is no news.
     list(&mut updates, &["a", "b"], ClientStatus::Pending);
     assert!(!updates.report(running("a", ""), t));
@@ -146,7 +146,7 @@ fn what_servers_have_changed_is_told_again() {
     assert!(updates.report(running("a", ""), t + CALM));
     assert_eq!(updates.due(t + CALM), Some(t + TICK), "at once");
     updates.begin(t + CALM);
-    updates.done();
+    updates.done(7);
     updates.missed();
     assert!(updates.report(running("a", ""), t + 2 * CALM));
     assert!(!updates.report(report("b", ClientStatus::Complete, ""), t), "an end is an end");
@@ -163,7 +163,7 @@ fn many_go_in_several_calls() {
     for expected in [BATCH, BATCH, 500] {
         t = updates.due(t).unwrap();
         assert_eq!(updates.begin(t).len(), expected);
-        updates.done();
+        updates.done(7);
     }
     assert_eq!(updates.due(t), None);
 }
@@ -175,7 +175,7 @@ fn what_has_ended_stays_ended() {
     assert!(!updates.report(running("a", "late"), t), "before it is told");
     assert_eq!(sent(&mut updates, t), ["a:failed"]);
     assert!(!updates.report(running("a", "late"), t), "while it is told");
-    updates.done();
+    updates.done(7);
     assert!(!updates.report(running("a", "late"), t), "afterwards");
     assert_eq!(updates.due(t + ms(10_000)), None);
 }
@@ -194,14 +194,14 @@ fn what_is_said_again_while_it_is_told_is_not_told_once_servers_have_changed_it(
         }
         assert!(updates.report(running("a", ""), t), "once more");
         if miss {
-            updates.done();
+            updates.done(7);
         } else {
             updates.failed(std::mem::take(&mut reports), t, &mut chance);
             updates.release();
         }
         assert_eq!(updates.due(t), Some(t + TICK), "at once");
         assert_eq!(sent(&mut updates, t + TICK), ["a:running"]);
-        updates.done();
+        updates.done(7);
         assert_eq!(updates.due(t + TICK), None);
     }
 }
@@ -211,7 +211,7 @@ fn no_call_begins_with_nothing() {
     let (mut updates, t) = (open(&["a"]), Instant::now());
     updates.report(running("a", ""), t);
     updates.begin(t);
-    updates.done();
+    updates.done(7);
     updates.report(running("a", "x"), t);
     assert!(updates.due(t).is_some());
     // What servers have is the newest again, between the question when and the call.
@@ -219,4 +219,53 @@ fn no_call_begins_with_nothing() {
     assert_eq!(updates.begin(t + ms(9_000)), []);
     updates.report(report("a", ClientStatus::Failed, ""), t + ms(9_001));
     assert_eq!(updates.due(t + ms(9_001)), Some(t + TICK), "no call has begun meanwhile");
+}
+
+/// Both run, and servers have acknowledged it.
+fn acknowledged(t: Instant) -> Acknowledged {
+    let mut before = open(&["a", "b"]);
+    before.report(running("a", ""), t);
+    before.report(running("b", ""), t);
+    sent(&mut before, t);
+    before.done(9);
+    assert_eq!(before.remembered(), None, "it is what this one was told");
+    before.acknowledged(&"n".into())
+}
+
+#[test]
+fn what_was_acknowledged_before_is_not_told_again() {
+    let t = Instant::now();
+    let ids: Vec<AllocId> = vec!["a".into(), "b".into()];
+    let mut after = Updates::remembering(acknowledged(t));
+    assert_eq!(after.remembered(), Some(9));
+    after.listed(ids.iter(), &[]);
+    after.report(running("a", ""), t);
+    after.report(report("b", ClientStatus::Complete, ""), t);
+    after.open();
+    assert_eq!(sent(&mut after, t), ["b:complete"]);
+    assert_eq!(after.remembered(), None);
+    after.done(12);
+    assert!(!after.report(running("a", ""), t));
+    // What servers have dropped is dropped.
+    after.listed(ids[..1].iter(), &[]);
+    let kept = after.acknowledged(&"n".into()).to_string();
+    assert!(kept.starts_with("n 12\na running ") && kept.lines().count() == 2, "{kept}");
+}
+
+#[test]
+fn what_servers_may_not_know_is_told_again() {
+    let t = Instant::now();
+    let ids: Vec<AllocId> = vec!["a".into(), "b".into()];
+    let told = |mut after: Updates, fetched: &[Allocation]| {
+        after.listed(ids.iter(), fetched);
+        ids.iter().for_each(|id| drop(after.report(running(id.as_str(), ""), t)));
+        after.open();
+        sent(&mut after, t)
+    };
+    let mut forgotten = Updates::remembering(acknowledged(t));
+    forgotten.forget();
+    assert_eq!(forgotten.remembered(), None);
+    assert_eq!(told(forgotten, &[]), ["a:running", "b:running"]);
+    let after = Updates::remembering(acknowledged(t));
+    assert_eq!(told(after, &[fetched("b", ClientStatus::Unknown)]), ["b:running"]);
 }

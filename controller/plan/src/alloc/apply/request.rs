@@ -8,6 +8,7 @@ use std_alloc::{
 
 use herdlet_api_types::{
     Duration, UnixNanos,
+    alloc::Desired,
     job::{ChangeMode, Lifecycle},
     task::TaskEventKind,
 };
@@ -26,7 +27,8 @@ impl Writer<'_> {
     /// Accepts a restart, or says why it can't be.
     pub fn restart(&mut self, scope: &RestartScope) -> Result<(), String> {
         let durable = &self.state.durable;
-        if durable.status.is_terminal() || durable.stop.is_some() || durable.stage == Stage::Poststop {
+        let is_ending = self.spec.desired != Desired::Run || durable.stop.is_some();
+        if durable.status.is_terminal() || is_ending || durable.stage == Stage::Poststop {
             return Err(format!(
                 "allocation {} has ended or is being stopped; nothing of it can be restarted",
                 self.spec.name()

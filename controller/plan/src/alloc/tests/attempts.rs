@@ -46,6 +46,12 @@ fn what_can_not_be_restarted_says_so() {
     assert!(refused(vec![dead(), dead()], ClientStatus::Complete, RestartScope::All));
     assert!(!refused(vec![dead(), running()], ClientStatus::Running, RestartScope::All));
     assert!(!refused(vec![dead(), running()], ClientStatus::Running, RestartScope::Running));
+    // What is to end is not, though nothing of that was planned yet.
+    let mut unwanted = spec.clone();
+    std_alloc::sync::Arc::make_mut(&mut unwanted).desired = Desired::Stop;
+    let mut life =
+        Bench::new(&unwanted, known(vec![running(), running()], Stage::WaitAlloc, Parts::absent()));
+    assert!(life.write(|writer| writer.restart(&RestartScope::All)).is_err());
 }
 
 /// A start may wait for those of higher priority: whoever ends its task does not wait with it.

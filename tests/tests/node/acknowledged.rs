@@ -1,0 +1,144 @@
+//! What servers have acknowledged is remembered over restarts of the agent: told is what has changed, and everything where servers may think
+//! otherwise.
+
+use herdlet_nomad::wire::{AllocId, ClientStatus, DesiredStatus};
+use herdlet_nomad_server::Settings;
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::world::{Living, World, job, seconds};
+
+const FOR_EVER: &str = "100000h";
+
+/// A node with so many allocations that run for ever, all of which servers know to run.
+async fn running(world: &World, count: usize) -> (Living, Vec<AllocId>) {
+    let node = world.ready_node(0).await;
+    let text = job("web", "service", json!({ "run_for": FOR_EVER }), json!({}));
+    let ids: Vec<_> = (0..count).map(|_| world.place(&node, &text)).collect();
+    for id in &ids {
+        world.reaches(id, ClientStatus::Running).await;
+    }
+    settle().await;
+    (node, ids)
+}
+
+/// What isn't urgent is told, and what was acknowledged is kept.
+async fn settle() {
+    sleep(seconds(8)).await;
+}
+
+/// How often each was told of.
+fn told(world: &World, ids: &[AllocId]) -> Vec<usize> {
+    world.cluster.read(|state| ids.iter().map(|id| state.reports[id].len()).collect())
+}
+
+fn calls(world: &World) -> usize {
+    world.cluster.seen("Node.UpdateAlloc").len()
+}
+
+/// All of them are told of exactly once more by the next agent.
+async fn is_all_told_again(world: &World, node: Living, ids: &[AllocId]) -> Living {
+    let before = told(world, ids);
+    let node = world.again(node).await;
+    world.ready(&node).await;
+    sleep(seconds(30)).await;
+    assert!(told(world, ids).iter().zip(&before).all(|(now, before)| *now == before + 1));
+    node
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_begins_anew_tells_what_has_changed_and_nothing_else() {
+    let world = World::new(Settings::default());
+    let (node, ids) = running(&world, 20).await;
+    let ends = world.place(&node, &job("sum", "batch", json!({ "run_for": "15s" }), json!({})));
+    world.reaches(&ends, ClientStatus::Running).await;
+    settle().await;
+    let before = (told(&world, &ids), calls(&world));
+    // It goes on alone, and so does what its agent has begun.
+    let number = node.end().await;
+    sleep(seconds(9)).await;
+    let node = world.node(number).await;
+    world.reaches(&ends, ClientStatus::Complete).await;
+    world.ready(&node).await;
+    sleep(seconds(60)).await;
+    assert_eq!((told(&world, &ids), calls(&world)), (before.0.clone(), before.1 + 1));
+    // Again and again, and by then also of what has ended.
+    let mut node = node;
+    for _ in 0..3 {
+        node = world.again(node).await;
+        world.ready(&node).await;
+        sleep(seconds(20)).await;
+    }
+    assert_eq!((told(&world, &ids), calls(&world)), (before.0, before.1 + 1));
+    // What servers have forgotten is forgotten here, once anything is told.
+    world.cluster.write(|state| state.collect(&ends));
+    world.cluster.stop(&ids[0]);
+    world.reaches(&ids[0], ClientStatus::Complete).await;
+    settle().await;
+    let kept = std::fs::read_to_string(node.paths.node().join("acknowledged")).unwrap();
+    assert!(kept.contains(ids[1].as_str()) && !kept.contains(ends.as_str()), "{kept}");
+    node.end().await;
+}
+
+/// Servers keep a node from new work until it has told how everything is.
+#[tokio::test(start_paused = true)]
+async fn after_a_missed_heartbeat_all_that_goes_on_is_told_again() {
+    let world = World::new(Settings { outlive: true, ..Settings::default() });
+    let (node, ids) = running(&world, 5).await;
+    let before = told(&world, &ids);
+    let number = node.end().await;
+    world
+        .until(60, "they are unknown", |state| {
+            state.allocs.values().all(|alloc| alloc.client_status == ClientStatus::Unknown)
+        })
+        .await;
+    let node = world.node(number).await;
+    world.ready(&node).await;
+    for id in &ids {
+        world.reaches(id, ClientStatus::Running).await;
+    }
+    sleep(seconds(30)).await;
+    assert!(told(&world, &ids).iter().zip(before).all(|(now, before)| *now > before));
+    node.end().await;
+}
+
+/// Also where their index has passed by now what they had acknowledged.
+#[tokio::test(start_paused = true)]
+async fn servers_that_were_restored_from_an_older_state_are_told_everything() {
+    let world = World::new(Settings::default());
+    let (node, ids) = running(&world, 5).await;
+    let kept = world.cluster.read(Clone::clone);
+    world.cluster.stop(&ids[0]);
+    world.reaches(&ids[0], ClientStatus::Complete).await;
+    settle().await;
+    let number = node.end().await;
+    world.cluster.write(|state| {
+        state.restore(kept);
+        for _ in 0..30 {
+            state.change(&ids[0], |alloc| alloc.desired_status = DesiredStatus::Stop);
+        }
+    });
+    assert_eq!(world.cluster.client_status(&ids[0]), ClientStatus::Running);
+    let before = told(&world, &ids);
+    let node = world.node(number).await;
+    world.reaches(&ids[0], ClientStatus::Complete).await;
+    sleep(seconds(30)).await;
+    assert!(told(&world, &ids).iter().zip(before).all(|(now, before)| *now == before + 1));
+    node.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_it_was_lost_or_damaged_all_is_told_once_more() {
+    let world = World::new(Settings::default());
+    let (node, ids) = running(&world, 3).await;
+    let path = node.paths.node().join("acknowledged");
+    let kept = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, &kept[..kept.len() / 2]).unwrap();
+    let node = is_all_told_again(&world, node, &ids).await;
+    std::fs::remove_file(&path).unwrap();
+    let node = is_all_told_again(&world, node, &ids).await;
+    // An older one, as from a backup.
+    std::fs::write(&path, kept).unwrap();
+    let node = is_all_told_again(&world, node, &ids).await;
+    node.end().await;
+}
