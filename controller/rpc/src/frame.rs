@@ -56,7 +56,8 @@ impl Frame {
     /// A header, or how the peer breaks the protocol with it.
     fn parse(header: [u8; HEADER]) -> Result<Self, String> {
         if header.starts_with(b"HTTP/") {
-            return Err("speaks HTTP: is this its port for HTTP, and not the one for RPC (4647 by default)?".to_owned());
+            return Err("speaks HTTP: is this its port for HTTP, and not the one for RPC (4647 by default)?"
+                .to_owned());
         }
         let [version, kind, f0, f1, s0, s1, s2, s3, l0, l1, l2, l3] = header;
         let kind = match kind {

@@ -7,5 +7,6 @@
 mod disconnect;
 mod faults;
 mod flaws;
+mod jobs;
 mod restarts;
 mod world;
