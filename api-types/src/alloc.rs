@@ -27,7 +27,7 @@ pub struct Allocation {
     /// Index within the group, from 0.
     pub index: u32,
     /// Host ports by label.
-    pub ports: BTreeMap<String, AssignedPort>,
+    pub ports: Ports,
     /// What its source wants.
     pub desired: Desired,
     /// Why, in a sentence; empty while it runs.
@@ -75,12 +75,33 @@ pub struct ServerSide {
     /// It is stopped once no server was in reach for so long (`disconnect.stop_on_client_after`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_on_client_after: Option<Duration>,
+    /// It is stopped, and has completed, once it was made so long ago (`max_run_duration`, 2.0 and later).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_run_duration: Option<Duration>,
     /// What it takes over of the disk of the one before it.
     #[serde(default, skip_serializing_if = "Heritage::is_none")]
     pub heritage: Heritage,
     /// Allocations that were stopped to make room for it. It begins once they have ended, as it does with the one before it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preempted: Vec<AllocId>,
+    /// Ports that single tasks have, by task (`resources.network` of old jobs).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub task_ports: BTreeMap<String, Ports>,
+    /// Commands that people may have executed in its tasks, by task (`action`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub actions: BTreeMap<String, Vec<TaskAction>>,
+}
+
+/// A command that people may have executed in a task, by its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskAction {
+    /// Unique in its task.
+    pub name: String,
+    /// The program.
+    pub command: String,
+    /// Its arguments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
 }
 
 /// What an allocation takes over of the disk of the one before it (`ephemeral_disk`): what its tasks share (`alloc/data`), and what each
@@ -160,6 +181,17 @@ impl Allocation {
         self.previous.filter(|_| self.server.as_ref().is_some_and(|server| !server.heritage.is_none()))
     }
 
+    /// Ports of one of its tasks alone, where a server has placed it: beside the group's, and of the same labels as other tasks' perhaps.
+    pub fn task_ports(&self, task: &str) -> Option<&Ports> {
+        self.server.as_ref()?.task_ports.get(task)
+    }
+
+    /// All ports that it holds on the machine.
+    pub fn host_ports(&self) -> impl Iterator<Item = &AssignedPort> {
+        let of_tasks = self.server.iter().flat_map(|server| server.task_ports.values());
+        core::iter::once(&self.ports).chain(of_tasks).flat_map(BTreeMap::values)
+    }
+
     /// A task of its group.
     pub fn task(&self, name: &str) -> Option<&Task> {
         self.group()?.task(name)
@@ -201,6 +233,9 @@ pub enum Desired {
     /// It should be stopped and nothing of it should stay.
     Gone,
 }
+
+/// Ports by label.
+pub type Ports = BTreeMap<String, AssignedPort>;
 
 /// A port as given to an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

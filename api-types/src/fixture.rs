@@ -2,10 +2,11 @@
 //!
 //! In: names. Out: values to change. Only with the feature `fixture`.
 
-use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec, vec::Vec};
+use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, sync::Arc, vec, vec::Vec};
 
 use crate::{
     AllocId, Duration, JobKey, UnixNanos,
+    alloc::{Heritage, ServerSide},
     job::{
         AddressMode, Artifact, ArtifactMode, Check, CheckKind, DelayFunction, Group, HealthCheck, Job,
         JobType, Lifecycle, LogMode, Logs, OnUpdate, Provider, ReschedulePolicy, Resources, RestartMode,
@@ -222,5 +223,23 @@ pub fn job(id: &str, kind: JobType, groups: Vec<Group>) -> Job {
         periodic: None,
         child: None,
         groups,
+    }
+}
+
+/// What a server says of an allocation that it has placed here: nothing out of the ordinary.
+pub fn server_side(job: &Arc<Job>) -> ServerSide {
+    ServerSide {
+        modify_index: 10,
+        create_index: 10,
+        job: Arc::clone(job),
+        no_shutdown_delay: false,
+        refused: None,
+        migrate: None,
+        stop_on_client_after: None,
+        max_run_duration: None,
+        heritage: Heritage::None,
+        preempted: Vec::new(),
+        task_ports: BTreeMap::new(),
+        actions: BTreeMap::new(),
     }
 }

@@ -446,6 +446,9 @@ pub struct Identity {
     pub env: bool,
     /// Write to `secrets/nomad_token` (default) or `secrets/nomad_<name>.jwt`.
     pub file: bool,
+    /// Write to this file instead, relative to the task's directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filepath: Option<String>,
     /// What happens to the task when the token was renewed.
     pub change_mode: ChangeMode,
     /// Signal for [`ChangeMode::Signal`].
@@ -472,8 +475,22 @@ pub struct Resources {
     pub cpu_mhz: Option<u64>,
     /// Memory in MiB.
     pub memory_mib: Option<u64>,
-    /// Memory the task may use beyond `memory_mib` when the machine has it, in MiB.
+    /// Memory the task may use beyond `memory_mib` when the machine has it, in MiB; [`Resources::ALL_MEMORY`] is without a bound.
     pub memory_max_mib: Option<u64>,
+}
+
+impl Resources {
+    /// As much memory as there is. Only servers say so.
+    pub const ALL_MEMORY: u64 = u64::MAX;
+
+    /// `memory_max_mib` in Nomad's numbers: 0 where it isn't written, -1 without a bound.
+    pub fn memory_max_mb(&self) -> i64 {
+        match self.memory_max_mib {
+            None => 0,
+            Some(Self::ALL_MEMORY) => -1,
+            Some(most) => i64::try_from(most).unwrap_or(i64::MAX),
+        }
+    }
 }
 
 /// `logs` of a task.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     AllocId,
-    alloc::{Allocation as Spec, Desired, RescheduleEvent},
+    alloc::{Allocation as Spec, AssignedPort, Desired, Ports, RescheduleEvent},
     job::Lifecycle,
     task::{TaskEvent as Event, TaskEventKind as Kind},
     view::{AllocView, TaskView, Unplaced},
@@ -219,7 +219,7 @@ pub struct AllocatedMemory {
     #[serde(rename = "MemoryMB")]
     pub memory_mb: u64,
     #[serde(rename = "MemoryMaxMB")]
-    pub memory_max_mb: u64,
+    pub memory_max_mb: i64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -453,7 +453,7 @@ fn resources(spec: &Spec) -> AllocatedResources {
         }])
     });
     AllocatedResources {
-        tasks: group.tasks.iter().map(|task| (task.name.clone(), task_resources(task))).collect(),
+        tasks: group.tasks.iter().map(|task| (task.name.clone(), task_resources(spec, task))).collect(),
         task_lifecycles: group
             .tasks
             .iter()
@@ -467,15 +467,31 @@ fn non_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
     if list.is_empty() { None } else { Some(list) }
 }
 
-fn task_resources(task: &crate::job::Task) -> AllocatedTask {
+fn task_resources(spec: &Spec, task: &crate::job::Task) -> AllocatedTask {
     AllocatedTask {
         cpu: AllocatedCpu { cpu_shares: task.resources.cpu_mhz.unwrap_or_default(), reserved_cores: None },
         memory: AllocatedMemory {
             memory_mb: task.resources.memory_mib.unwrap_or_default(),
-            memory_max_mb: task.resources.memory_max_mib.unwrap_or_default(),
+            memory_max_mb: task.resources.memory_max_mb(),
         },
-        networks: None,
+        networks: spec.task_ports(&task.name).map(|ports| Vec::from([network_of_task(ports)])),
         devices: None,
+    }
+}
+
+/// A network of a task alone. Which of its ports are fixed isn't known here any more.
+fn network_of_task(ports: &Ports) -> Network {
+    let port = |(label, port): (&String, &AssignedPort)| Port {
+        label: label.clone(),
+        value: port.value,
+        to: port.to,
+        host_network: "default".to_owned(),
+    };
+    Network {
+        mode: "host".to_owned(),
+        ip: ports.values().next().map(|port| port.host_ip.clone()).unwrap_or_default(),
+        dynamic_ports: non_empty(ports.iter().map(port).collect()),
+        ..Network::default()
     }
 }
 

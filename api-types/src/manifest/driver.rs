@@ -25,6 +25,9 @@ pub struct RawExecConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(max = 1000)))]
     pub oom_score_adj: Option<u16>,
+    /// Variables that it does not get; a `*` stands for anything.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denied_envvars: Vec<String>,
 }
 
 /// `config` for `mock`: a pretended process, for trying things out.

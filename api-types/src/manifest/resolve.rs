@@ -325,6 +325,7 @@ fn to_identity(spec: &super::Identity) -> job::Identity {
         ttl: spec.ttl.map(|ttl| ttl.0),
         env: spec.env.unwrap_or(false),
         file: spec.file.unwrap_or(false),
+        filepath: spec.filepath.clone(),
         change_mode: spec.change_mode.unwrap_or(ChangeMode::Noop),
         change_signal: spec.change_signal.clone().map(|signal| signal.0),
     }

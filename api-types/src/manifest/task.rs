@@ -181,7 +181,7 @@ block! {
 
 block! {
     /// A signed token (JWT) that says who the task is.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["extra_claims", "filepath"])))]
+    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["extra_claims"])))]
     pub struct Identity {
         /// `default` unless written; else letters, digits, `-` and `_`.
         pub name: String,
@@ -193,6 +193,8 @@ block! {
         pub env: bool,
         /// Write `secrets/nomad_<name>.jwt` (`secrets/nomad_token` for the default identity).
         pub file: bool,
+        /// With `file`: the file to write instead, relative to the task's directory.
+        pub filepath: String,
         /// What happens to the task when the token was replaced; default `noop`.
         pub change_mode: ChangeMode,
         /// The signal for `change_mode: signal`.

@@ -248,7 +248,7 @@ fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPolicy) -> Ta
         resources: unless_empty(Resources {
             cpu: task.resources.cpu_mhz,
             memory: task.resources.memory_mib,
-            memory_max: task.resources.memory_max_mib,
+            memory_max: task.resources.memory_max_mib.filter(|most| *most != job::Resources::ALL_MEMORY),
         }),
         logs: from_logs(&task.logs),
         kill_signal: task.kill_signal.clone().map(Signal),
@@ -311,6 +311,7 @@ fn from_identity(identity: &job::Identity) -> Identity {
         ttl: identity.ttl.map(Span),
         env: yes(identity.env),
         file: yes(identity.file),
+        filepath: identity.filepath.clone(),
         change_mode: (identity.change_mode != ChangeMode::Noop).then_some(identity.change_mode),
         change_signal: identity.change_signal.clone().map(Signal),
     }

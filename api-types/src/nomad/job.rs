@@ -288,7 +288,7 @@ fn task(task: &Task) -> Value {
         "Resources": {
             "CPU": task.resources.cpu_mhz.unwrap_or_default(),
             "MemoryMB": task.resources.memory_mib.unwrap_or_default(),
-            "MemoryMaxMB": task.resources.memory_max_mib.unwrap_or_default(),
+            "MemoryMaxMB": task.resources.memory_max_mb(),
         },
         "LogConfig": {
             "MaxFiles": task.logs.max_files, "MaxFileSizeMB": task.logs.max_file_size_mib,
@@ -318,7 +318,7 @@ fn identity(identity: &Identity) -> Value {
     };
     json!({
         "Name": identity.name, "Audience": identity.aud, "TTL": identity.ttl.unwrap_or_default(),
-        "Env": identity.env, "File": identity.file, "ChangeMode": change_mode,
+        "Env": identity.env, "File": identity.file, "Filepath": identity.filepath.clone().unwrap_or_default(), "ChangeMode": change_mode,
         "ChangeSignal": identity.change_signal.clone().unwrap_or_default(),
     })
 }

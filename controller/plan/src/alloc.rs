@@ -82,6 +82,18 @@ pub(crate) fn wants_services(pass: &Pass<'_>) -> bool {
     wants_tasks(pass) && !restarting
 }
 
+/// A server may say how long it may be there, from when it was made.
+fn outlived(pass: &mut Pass<'_>) -> Option<StopReason> {
+    let longest = pass.spec.server.as_ref()?.max_run_duration?;
+    let lives = pass.state.durable.tasks.iter().any(|task| task.status() != TaskStatus::Dead);
+    let made = pass.spec.create_time.0;
+    if !lives || made == 0 {
+        return None;
+    }
+    let left = made.saturating_add(longest.as_nanos()).saturating_sub(pass.now.wall.0).max(0);
+    pass.due(pass.now.boot_ns.saturating_add(left.unsigned_abs())).then_some(StopReason::Outlived)
+}
+
 /// Decisions about the allocation as a whole. `true` if one was made: then the rest is planned on its result.
 fn decide(pass: &mut Pass<'_>) -> bool {
     let durable = &*pass.state.durable;
@@ -92,7 +104,9 @@ fn decide(pass: &mut Pass<'_>) -> bool {
     }
     if durable.stop.is_none() {
         let reason = match pass.spec.desired {
-            Desired::Run => lifecycle::stop_reason(&pass.group.tasks, &durable.tasks),
+            Desired::Run => {
+                lifecycle::stop_reason(&pass.group.tasks, &durable.tasks).or_else(|| outlived(pass))
+            }
             Desired::Stop | Desired::Gone => Some(StopReason::Desired),
         };
         if let Some(reason) = reason {

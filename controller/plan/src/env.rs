@@ -201,6 +201,7 @@ pub fn build(inputs: &Inputs<'_>) -> TaskEnv {
     builtin::set_places(&mut env, inputs);
     builtin::set_limits(&mut env, inputs);
     builtin::set_names(&mut env, inputs);
+    builtin::set_task_ports(&mut env, inputs);
     builtin::set_ports(&mut env, inputs);
     builtin::set_upstreams(&mut env, inputs);
     builtin::set_tokens(&mut env, inputs);

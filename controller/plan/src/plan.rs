@@ -63,6 +63,8 @@ pub enum Change {
         /// What it said, in a line.
         said: String,
     },
+    /// What waits to start will not: what it needs isn't here.
+    Doom(String),
     /// A task moves.
     Task(TaskIndex, TaskChange),
     /// The allocation is healthy from now on, or no longer.

@@ -195,6 +195,11 @@ impl Durable {
         }
     }
 
+    /// Whether it was stopped because of its `max_run_duration`.
+    pub fn is_outlived(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.reason == StopReason::Outlived)
+    }
+
     /// Whether a Consul may hold these services.
     pub fn may_be_held(&self, services: Part) -> bool {
         self.offered.as_ref().is_none_or(|offered| offered.contains(&services))
@@ -275,6 +280,8 @@ pub enum StopReason {
     SiblingFailed(String),
     /// Only sidecars are left.
     MainDead,
+    /// It was made too long ago (`max_run_duration`).
+    Outlived,
 }
 
 /// An accepted restart of the whole group.

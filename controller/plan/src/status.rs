@@ -20,6 +20,9 @@ use crate::{
     time::{Deadline, Now},
 };
 
+/// What is said of an allocation that was stopped because of its `max_run_duration`. Nomad's text.
+pub(crate) const OUTLIVED: &str = "allocation exceeded max_run_duration";
+
 /// Nomad's client status of an allocation, first match wins, poststop tasks included.
 pub fn client_status(tasks: &[TaskState]) -> (ClientStatus, &'static str) {
     let any = |holds: &dyn Fn(&TaskState) -> bool| tasks.iter().any(holds);

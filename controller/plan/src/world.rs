@@ -121,6 +121,11 @@ impl Context {
         spec.awaited().find(|id| self.awaited.get(id).is_some_and(|waiting| waiting.contains(&spec.id)))
     }
 
+    /// Whether there is to be such a volume on this machine.
+    pub(crate) fn has_volume(&self, name: &str) -> bool {
+        self.volumes.get(name).is_some_and(|entry| entry.state.fate == Fate::Wanted)
+    }
+
     /// Where a volume's data is; none while it is not ready.
     pub fn volume_path(&self, name: &str) -> Option<&str> {
         let entry = self.volumes.get(name)?;

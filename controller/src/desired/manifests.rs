@@ -117,13 +117,13 @@ pub fn parse_all<'a>(
 }
 
 /// Reads the job of an allocation as servers send it: Nomad's API JSON. Fields that no release up to this one has are
-/// passed over, as by every client that is older than its servers.
+/// passed over, as by every client that is older than its servers. What servers have judged isn't judged again.
 ///
 /// # Errors
 /// Everything that is wrong with it, and everything in it that Nomad has and this release doesn't.
 pub fn parse_of_servers(json: &str, drivers: &Drivers) -> Result<Set, Problems> {
     let variables = Variables::default();
-    let mut reading = Reading::new(drivers, &variables);
+    let mut reading = Reading { judge: Judge::Servers, ..Reading::new(drivers, &variables) };
     let parsed = yaml::parse("job.json", json.as_bytes());
     reading.problems.append(parsed.problems);
     for document in parsed.documents {
@@ -132,10 +132,20 @@ pub fn parse_of_servers(json: &str, drivers: &Drivers) -> Result<Set, Problems> 
     reading.finish()
 }
 
+/// Who has judged whether a job makes sense.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judge {
+    /// Nobody yet.
+    Here,
+    /// Servers, by their own rules, which allow more here and there: only what this machine must hold itself is looked at.
+    Servers,
+}
+
 /// A set in the making.
 #[derive(Debug)]
 struct Reading<'r> {
     drivers: &'r Drivers,
+    judge: Judge,
     variables: &'r Variables,
     set: Set,
     problems: Problems,
@@ -150,7 +160,8 @@ type Places = BTreeMap<(&'static str, String, String), String>;
 impl<'r> Reading<'r> {
     fn new(drivers: &'r Drivers, variables: &'r Variables) -> Self {
         let (set, problems) = (Set::default(), Problems::new());
-        Self { drivers, variables, set, problems, places: Places::new(), declared: BTreeSet::new() }
+        let (judge, declared) = (Judge::Here, BTreeSet::new());
+        Self { drivers, judge, variables, set, problems, places: Places::new(), declared }
     }
 
     fn text(&mut self, source: &str, bytes: &[u8]) {
@@ -201,7 +212,7 @@ impl<'r> Reading<'r> {
         mut document: yaml::Document,
         words: impl Fn(&str) -> String,
     ) -> Option<(yaml::Document, Content)> {
-        let outcome = document::read(&mut document, self.drivers);
+        let outcome = document::read(&mut document, self.drivers, self.judge);
         let in_words = |problem: Problem| Problem { path: words(&problem.path), ..problem };
         self.problems.add_more(outcome.problems.more());
         self.problems.extend(outcome.problems.into_vec().into_iter().map(in_words));

@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 
 mod files;
 
+pub(crate) use files::steps;
 pub use files::{Given, Issued, TaskTokens, WantedToken};
 
 use crate::drivers::{

@@ -164,6 +164,16 @@ impl TaskDir {
         self.part("secrets")
     }
 
+    /// Opens the directory itself.
+    ///
+    /// # Errors
+    ///
+    /// When it is not there or something else stands in its place.
+    pub fn root(&self) -> Result<Option<Dir>, TaskDirError> {
+        let Some(alloc) = self.alloc()? else { return Ok(None) };
+        Ok(alloc.find(self.name())?)
+    }
+
     /// Opens `local`.
     ///
     /// # Errors

@@ -12,80 +12,24 @@ use std::{collections::BTreeMap, sync::Arc};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use herdlet_api_types::{
     AllocId, DeploymentId, Duration, JobKey, UnixNanos,
-    alloc::{AllocDeployment, Allocation, AssignedPort, Desired, Heritage, ServerSide},
+    alloc::{AllocDeployment, Allocation, Desired, Heritage, ServerSide, TaskAction},
     job::{CheckKind, Child, HealthCheck, Job, Migrate, Origin},
     manifest::defaults::DEFAULT_NAMESPACE,
     parse_duration,
 };
-use herdlet_nomad::wire::{self, assigned::AllocatedResources};
+use herdlet_nomad::wire;
 use herdlet_rpc::codec::Value;
 use serde_json::{Map, Value as Json, json};
 use uuid::Uuid;
 
+mod given;
+mod theirs;
+
+use self::{given::Limits, theirs::maps};
 use crate::desired::{
     manifests::{self, Drivers},
     yaml::Problems,
 };
-
-/// What of a job only servers look at.
-const SERVERS_JOB: [&str; 18] = [
-    "Affinities",
-    "AllAtOnce",
-    "Constraints",
-    "ConsulNamespace",
-    "ConsulToken",
-    "Datacenters",
-    "ID",
-    "Multiregion",
-    "Name",
-    "Namespace",
-    "NodePool",
-    "ParentID",
-    "Periodic",
-    "Priority",
-    "Region",
-    "Spreads",
-    "VaultNamespace",
-    "VaultToken",
-];
-
-/// The same of a job, where it isn't read here but from the message.
-const TOLD_APART: [&str; 9] = [
-    "Payload",
-    "Reschedule",
-    "Stop",
-    "TaskGroups",
-    "UI",
-    "Update",
-    "NomadTokenID",
-    "Dispatched",
-    "DispatchIdempotencyToken",
-];
-
-/// The same of a group.
-const SERVERS_GROUP: [&str; 12] = [
-    "Affinities",
-    "Constraints",
-    "Count",
-    "Disconnect",
-    "MaxClientDisconnect",
-    "Migrate",
-    "PreventRescheduleOnLost",
-    "ReschedulePolicy",
-    "Scaling",
-    "Spreads",
-    "StopAfterClientDisconnect",
-    "Reschedule",
-];
-
-/// The same of a task.
-const SERVERS_TASK: [&str; 3] = ["Affinities", "Constraints", "ScalingPolicies"];
-
-/// The same of a task's identities.
-const SERVERS_IDENTITY: [&str; 4] = ["Audience", "ExtraClaims", "ServiceName", "TTL"];
-
-/// For whom tokens are that servers make, as far as this machine knows.
-const SERVERS: &str = "servers";
 
 /// What of a task can be pretended.
 const PRETENDED_TASK: [&str; 8] =
@@ -112,11 +56,13 @@ pub enum Reading {
     Pretended,
 }
 
+/// A job of a batch: as it came, the group, what its tasks may use, and what was made of it.
+type Known = (wire::Job, String, Limits, Result<Arc<Job>, String>);
+
 /// Reads what servers give out, and reads no job twice that comes with several allocations at once.
 pub struct Reader<'r> {
     reading: &'r Reading,
-    /// Jobs of this batch: as it came, the group, and what was made of it.
-    jobs: Vec<(wire::Job, String, Result<Arc<Job>, String>)>,
+    jobs: Vec<Known>,
 }
 
 impl<'r> Reader<'r> {
@@ -135,7 +81,7 @@ impl<'r> Reader<'r> {
             Ok(job) => (job, None),
             Err(why) => (Arc::new(stand_in(alloc).map_err(|_| why.clone())?), Some(why)),
         };
-        let group = alloc.job.group(&alloc.task_group);
+        let (group, given) = (alloc.job.group(&alloc.task_group), alloc.allocated_resources.as_ref());
         let canary = alloc.deployment_status.as_ref().is_some_and(|status| status.canary);
         let deployment = uuid("DeploymentID", &alloc.deployment_id)?;
         let preempted = alloc.preempted_allocations.iter().map(|id| uuid("PreemptedAllocations", id));
@@ -148,8 +94,11 @@ impl<'r> Reader<'r> {
             refused,
             migrate: group.and_then(migrate),
             stop_on_client_after: group.and_then(stop_on_client_after),
+            max_run_duration: group.and_then(|group| duration(group.get("MaxRunDuration")?)),
             heritage: group.map(heritage).unwrap_or_default(),
             preempted: preempted.into_iter().flatten().map(AllocId).collect(),
+            task_ports: given.map(given::task_ports).unwrap_or_default(),
+            actions: group.map(actions).unwrap_or_default(),
         };
         Ok(Allocation {
             id,
@@ -158,7 +107,7 @@ impl<'r> Reader<'r> {
             job,
             group: alloc.task_group.clone(),
             index: index_of(&alloc.name),
-            ports: alloc.allocated_resources.as_ref().map(ports).unwrap_or_default(),
+            ports: given.map(given::ports).unwrap_or_default(),
             desired: if alloc.desired_status.is_terminal() { Desired::Stop } else { Desired::Run },
             desired_description: alloc.desired_description.clone(),
             create_index: 0,
@@ -173,16 +122,17 @@ impl<'r> Reader<'r> {
 
     fn job(&mut self, alloc: &wire::Allocation) -> Result<Arc<Job>, String> {
         let group = &alloc.task_group;
-        let known = self.jobs.iter().find(|(job, name, _)| name == group && job.is(&alloc.job));
-        if let Some((_, _, read)) = known {
+        let limits = alloc.allocated_resources.as_ref().map(given::limits).unwrap_or_default();
+        let is_it = |(job, name, known, _): &&Known| name == group && job.is(&alloc.job) && *known == limits;
+        if let Some((_, _, _, read)) = self.jobs.iter().find(is_it) {
             return read.clone();
         }
         let read = match self.reading {
             Reading::Real(drivers) => read(alloc, drivers),
             Reading::Pretended => pretended(alloc),
         };
-        let read = read.map(Arc::new);
-        self.jobs.push((alloc.job.clone(), group.clone(), read.clone()));
+        let read = read.map(|job| Arc::new(given::limited(job, &limits)));
+        self.jobs.push((alloc.job.clone(), group.clone(), limits, read.clone()));
         read
     }
 }
@@ -191,72 +141,21 @@ fn read(alloc: &wire::Allocation, drivers: &Drivers) -> Result<Job, String> {
     let Some(group) = alloc.job.group(&alloc.task_group) else {
         return Err(format!("its job has no group {:?}", alloc.task_group));
     };
-    let mut written = fields(alloc.job.value(), &[&SERVERS_JOB[..], &TOLD_APART[..]].concat());
+    let mut written = fields(alloc.job.value(), &theirs::OF_JOB);
     // A dispatched child tells it still, and its tasks may ask for the payload.
     let is_dispatched =
         !matches!(alloc.job.value().get("Dispatched"), None | Some(Value::Nil | Value::Bool(false)));
     if !is_dispatched {
         written.remove("ParameterizedJob");
     }
-    let mut of_group = fields(group, &SERVERS_GROUP);
-    in_default_namespace(&mut of_group);
-    for task in maps(&mut of_group, "Tasks") {
-        task.retain(|name, _| !SERVERS_TASK.contains(&&**name));
-        if let Some(identity) = task.get_mut("Identity").and_then(Json::as_object_mut) {
-            // Servers sign it by what they know.
-            identity.retain(|name, _| !SERVERS_IDENTITY.contains(&&**name));
-        }
-        for identity in maps(task, "Identities") {
-            signed_by_servers(identity);
-        }
-        in_default_namespace(task);
-    }
-    decided(&mut of_group);
+    let mut of_group = fields(group, &[]);
+    theirs::leave_out(&mut of_group);
     let names = Names::plain(&mut of_group)?;
-    if let Some(disk) = of_group.get_mut("EphemeralDisk").and_then(Json::as_object_mut) {
-        disk.retain(|name, _| name == "SizeMB");
-    }
     written.insert("ID".into(), "job".into());
     written.insert("Name".into(), "job".into());
     written.insert("TaskGroups".into(), json!([of_group]));
     let job = names.restored(parse(&Json::Object(written), drivers)?);
     Ok(Job { child: child(&alloc.job)?, parameterized: None, ..named(job, alloc) })
-}
-
-/// An identity whose token servers make: whom it is for is theirs. That it expires at all is to be known here.
-fn signed_by_servers(identity: &mut Map<String, Json>) {
-    let expires = identity.get("TTL").is_some_and(|ttl| *ttl != json!(0));
-    identity.retain(|name, _| !SERVERS_IDENTITY.contains(&&**name) || (name == "TTL" && expires));
-    identity.insert("Audience".into(), json!([SERVERS]));
-}
-
-/// Services tell of Consul's namespace, also where there is but one; those of provider `nomad` of their job's.
-fn in_default_namespace(owner: &mut Map<String, Json>) {
-    for service in maps(owner, "Services") {
-        let is_ours = service.get("Provider").is_some_and(|provider| provider == "nomad");
-        service.retain(|name, value| name != "Namespace" || !is_ours && value != "default");
-    }
-}
-
-/// Of networks and volumes what servers have decided by: on which address a port is, is told with the port.
-fn decided(group: &mut Map<String, Json>) {
-    for network in maps(group, "Networks") {
-        network.remove("MBits");
-        for list in ["DynamicPorts", "ReservedPorts"] {
-            maps(network, list).for_each(|port| drop(port.remove("HostNetwork")));
-        }
-    }
-    let volumes = group.get_mut("Volumes").and_then(Json::as_object_mut).map(|volumes| volumes.values_mut());
-    for volume in volumes.into_iter().flatten().filter_map(Json::as_object_mut) {
-        if volume.get("Type").is_some_and(|kind| kind == "host") {
-            volume.retain(|name, _| name != "AccessMode" && name != "AttachmentMode");
-        }
-    }
-}
-
-fn maps<'m>(owner: &'m mut Map<String, Json>, list: &str) -> impl Iterator<Item = &'m mut Map<String, Json>> {
-    let items = owner.get_mut(list).and_then(Json::as_array_mut).map(|items| items.iter_mut());
-    items.into_iter().flatten().filter_map(Json::as_object_mut)
 }
 
 /// Names of a group and its tasks. Servers take more of them than manifests: those are read under others, and get their own back.
@@ -527,24 +426,22 @@ fn duration(value: &Value) -> Option<Duration> {
     }
 }
 
-/// Ports by label. Up to 0.12 they stand in networks, of the group or of each task.
-fn ports(given: &AllocatedResources) -> BTreeMap<String, AssignedPort> {
-    let number = |value: i64| u16::try_from(value).unwrap_or_default();
-    let networks = given.shared.networks.iter().chain(given.tasks.values().flat_map(|task| &task.networks));
-    let of_networks = networks.flat_map(|network| {
-        let both = network.reserved_ports.iter().chain(&network.dynamic_ports);
-        both.map(|port| {
-            let given =
-                AssignedPort { host_ip: network.ip.clone(), value: number(port.value), to: number(port.to) };
-            (port.label.clone(), given)
-        })
-    });
-    let of_group = given.shared.ports.iter().map(|port| {
-        let given =
-            AssignedPort { host_ip: port.host_ip.clone(), value: number(port.value), to: number(port.to) };
-        (port.label.clone(), given)
-    });
-    of_networks.chain(of_group).collect()
+/// Commands that people may have executed in tasks, by task (1.7 and later).
+fn actions(group: &Value) -> BTreeMap<String, Vec<TaskAction>> {
+    let list = |owner: &Value, field: &str| match owner.get(field) {
+        Some(Value::List(items)) => items.clone(),
+        Some(_) | None => Vec::new(),
+    };
+    let text =
+        |value: &Value, field: &str| value.get(field).and_then(Value::as_text).unwrap_or_default().to_owned();
+    let action = |action: &Value| TaskAction {
+        name: text(action, "Name"),
+        command: text(action, "Command"),
+        args: list(action, "Args").iter().filter_map(Value::as_text).map(str::to_owned).collect(),
+    };
+    let of_task =
+        |task: &Value| (text(task, "Name"), list(task, "Actions").iter().map(action).collect::<Vec<_>>());
+    list(group, "Tasks").iter().map(of_task).filter(|(_, actions)| !actions.is_empty()).collect()
 }
 
 /// `job.group[3]`.

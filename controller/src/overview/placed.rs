@@ -119,7 +119,7 @@ fn view(allocs: &[Arc<AllocView>]) -> Option<JobView> {
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::alloc::{Heritage, ServerSide};
+    use herdlet_api_types::alloc::ServerSide;
 
     use super::*;
     use crate::{http::tests::Ground, test_views};
@@ -132,13 +132,7 @@ mod tests {
         let server = ServerSide {
             modify_index: 70,
             create_index: 70,
-            job: Arc::clone(&web),
-            no_shutdown_delay: false,
-            refused: None,
-            migrate: None,
-            stop_on_client_after: None,
-            heritage: Heritage::None,
-            preempted: Vec::new(),
+            ..herdlet_api_types::fixture::server_side(&web)
         };
         Arc::make_mut(&mut alloc.spec).server = Some(server.into());
         ground.show(5, &[test_views::job_view(&own, 0)], &[alloc.clone()]);

@@ -93,6 +93,8 @@ pub struct Needs {
     /// MiB.
     #[serde(rename = "MemoryMaxMB")]
     pub memory_max_mb: i64,
+    /// Its own networks, as jobs of before 0.12 have them.
+    pub networks: Vec<NetworkResource>,
 }
 
 /// A group's disk.

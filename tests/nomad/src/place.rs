@@ -34,6 +34,9 @@ pub(crate) struct Wanted {
     pub(crate) node: Option<NodeId>,
 }
 
+/// By task.
+type TaskNetworks = BTreeMap<String, Vec<NetworkResource>>;
+
 impl State {
     /// Places an allocation. None: there is no room now.
     pub(crate) fn place_one(&mut self, job: &Stored, group: &Group, wanted: Wanted) -> Option<AllocId> {
@@ -42,13 +45,14 @@ impl State {
             None => self.choose(&job.spec, group)?,
         };
         let stored = self.nodes.get(&node)?.node.clone();
-        let shared = self.network(&stored, group)?;
+        let (shared, mut networks) = self.network(&stored, group)?;
         let (index, id) = self.next_alloc();
-        let task = |task: &crate::jobs::Task| {
+        let mut task = |task: &crate::jobs::Task| {
             let needs = task.resources.clone().unwrap_or_default();
             let cpu = AllocatedCpu { cpu_shares: needs.cpu, ..AllocatedCpu::default() };
             let memory = AllocatedMemory { memory_mb: needs.memory_mb, memory_max_mb: needs.memory_max_mb };
-            (task.name.clone(), TaskResources { cpu, memory, ..TaskResources::default() })
+            let networks = networks.remove(&task.name).unwrap_or_default();
+            (task.name.clone(), TaskResources { cpu, memory, networks, ..TaskResources::default() })
         };
         let lifecycle = |task: &crate::jobs::Task| (task.name.clone(), task.lifecycle.clone());
         let identity = |task: &crate::jobs::Task| {
@@ -66,7 +70,7 @@ impl State {
             job: job.job.clone(),
             task_group: group.name.clone(),
             allocated_resources: Some(AllocatedResources {
-                tasks: group.tasks.iter().map(task).collect(),
+                tasks: group.tasks.iter().map(&mut task).collect(),
                 task_lifecycles: group.tasks.iter().map(lifecycle).collect(),
                 shared,
             }),
@@ -141,8 +145,8 @@ impl State {
         (all.cpu.cpu_shares == 0 || free.0 >= 0) && (all.memory.memory_mb == 0 || free.1 >= 0)
     }
 
-    /// What the tasks of an allocation share there. None: a port isn't free.
-    fn network(&self, node: &Node, group: &Group) -> Option<SharedResources> {
+    /// What the tasks of an allocation share there, and the networks of single tasks. None: a port isn't free.
+    fn network(&self, node: &Node, group: &Group) -> Option<(SharedResources, TaskNetworks)> {
         let live = self.of(&node.id).filter(|alloc| !is_over(alloc));
         let given = live.filter_map(|alloc| alloc.allocated_resources.as_ref());
         let mut used: BTreeSet<i64> =
@@ -155,13 +159,9 @@ impl State {
             let all = resources.node_networks.iter().flat_map(|network| &network.addresses);
             all.filter(|address| address.alias == name).map(|address| address.address.clone()).next()
         };
-        let mut shared = SharedResources {
-            disk_mb: group.ephemeral_disk.as_ref().map_or(300, |disk| disk.size_mb),
-            ..SharedResources::default()
-        };
-        for network in &group.networks {
-            let ip = address("default").unwrap_or_else(|| "127.0.0.1".to_owned());
-            let mut given = NetworkResource { ip: ip.clone(), ..network.clone() };
+        let ip = address("default").unwrap_or_else(|| "127.0.0.1".to_owned());
+        let mut give = |network: &NetworkResource, ip: &str| {
+            let mut given = NetworkResource { ip: ip.to_owned(), ..network.clone() };
             for port in &mut given.reserved_ports {
                 if !used.insert(port.value) {
                     return None;
@@ -171,6 +171,14 @@ impl State {
                 port.value = range.clone().find(|port| !used.contains(port))?;
                 used.insert(port.value);
             }
+            Some(given)
+        };
+        let mut shared = SharedResources {
+            disk_mb: group.ephemeral_disk.as_ref().map_or(300, |disk| disk.size_mb),
+            ..SharedResources::default()
+        };
+        for network in &group.networks {
+            let given = give(network, &ip)?;
             for port in given.reserved_ports.iter().chain(&given.dynamic_ports) {
                 shared.ports.push(PortMapping {
                     label: port.label.clone(),
@@ -182,6 +190,12 @@ impl State {
             }
             shared.networks.push(given);
         }
-        Some(shared)
+        let mut of_tasks = TaskNetworks::new();
+        for task in &group.tasks {
+            for network in task.resources.iter().flat_map(|needs| &needs.networks) {
+                of_tasks.entry(task.name.clone()).or_default().push(give(network, &ip)?);
+            }
+        }
+        Some((shared, of_tasks))
     }
 }

@@ -154,6 +154,7 @@ pub fn random(dice: &mut Dice, id: &str) -> Job {
             ttl,
             env: false,
             file: true,
+            filepath: None,
             change_mode,
             change_signal: None,
         });

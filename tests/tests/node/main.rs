@@ -8,5 +8,6 @@ mod acknowledged;
 mod disconnect;
 mod faults;
 mod flaws;
+mod jobs;
 mod restarts;
 mod world;

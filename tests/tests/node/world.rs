@@ -141,6 +141,11 @@ impl World {
         self.node(number).await
     }
 
+    /// The present as agents know it.
+    pub(crate) fn now(&self) -> UnixNanos {
+        UnixNanos(self.clock.now().wall_ns)
+    }
+
     fn dir(&self, number: usize) -> PathBuf {
         self.ground.path().join(format!("n{number}"))
     }
@@ -256,14 +261,17 @@ pub(crate) fn shown(cluster: &Cluster) -> String {
         let nodes =
             state.nodes.values().map(|known| format!("node {} {}\n", known.node.id, known.node.status));
         let alloc = |alloc: &Allocation| {
+            let events = alloc.task_states.values().flat_map(|task| &task.events);
+            let said: Vec<&str> = events.map(|event| event.display_message.as_str()).collect();
             format!(
-                "alloc {} {} on {}: wanted {}, is {} ({})\n",
+                "alloc {} {} on {}: wanted {}, is {} ({}): {}\n",
                 alloc.id,
                 alloc.name,
                 alloc.node_id,
                 alloc.desired_status,
                 alloc.client_status,
-                alloc.client_description
+                alloc.client_description,
+                said.join("; ")
             )
         };
         let is_shown = |alloc: &&Allocation| {

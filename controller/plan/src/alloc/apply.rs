@@ -24,7 +24,7 @@ use std_alloc::{
 
 use herdlet_api_types::{
     Duration,
-    alloc::Allocation,
+    alloc::{Allocation, ClientStatus},
     job::{Group, Service, Task},
     service::CheckResult,
     task::{TaskEvent, TaskEventKind},
@@ -149,6 +149,12 @@ impl Writer<'_> {
             Change::Issue { part, doing, verb, timeout } => self.issue(part, doing, verb, timeout),
             Change::RestartTasks(restart) => self.restart_tasks(&restart),
             Change::Unhealthy { task, check, said } => self.restart_unhealthy(task, &check, &said),
+            Change::Doom(why) => {
+                for index in 0..self.task_count() {
+                    let why = format!("failed to set up: {why}");
+                    self.doom_if_waiting(index, TaskEventKind::SetupFailure, why);
+                }
+            }
             Change::Task(index, change) => self.change_task(index, change),
             Change::Healthy(healthy) => self.health_changed(healthy),
             Change::Verdict(verdict, message) => {
@@ -513,7 +519,11 @@ impl Writer<'_> {
     /// Brings the reported status up to date. A terminal status is never taken back.
     fn refresh_status(&mut self) {
         let durable = &self.state.durable;
-        let (status, description) = status::client_status(&durable.tasks);
+        let (mut status, mut description) = status::client_status(&durable.tasks);
+        if durable.is_outlived() && status.is_terminal() {
+            // However its tasks have taken that.
+            (status, description) = (ClientStatus::Complete, status::OUTLIVED);
+        }
         if durable.status != status && !durable.status.is_terminal() {
             let durable = &mut *self.state.durable;
             durable.status = status;

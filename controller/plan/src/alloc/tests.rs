@@ -77,6 +77,7 @@ fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
             | Change::RestartTasks(_)
             | Change::Unhealthy { .. }
             | Change::Healthy(_)
+            | Change::Doom(_)
             | Change::Verdict(..)
             | Change::Forget) => format!("{other:?}"),
         })

@@ -1,24 +1,32 @@
 //! The allocation's claims on volumes. A claim is the fact that a wanted allocation names the volume: nothing is stored and
-//! nothing is done here but to wait until every claimed volume is ready.
+//! nothing is done here but to wait until every claimed volume is ready. Where a server has placed the allocation, it has chosen a machine
+//! that says it has the volume: one that isn't here any more is not waited for, as by Nomad's client.
 
-use std_alloc::{borrow::Cow, format};
+use std_alloc::{borrow::Cow, format, vec::Vec};
 
 use herdlet_api_types::{
     alloc::Allocation,
     job::{Task, VolumeRequest},
 };
 
-use crate::{pass::Pass, plan::Waiting};
+use crate::{
+    pass::Pass,
+    plan::{Change, Waiting},
+    state::{Run, TaskState},
+};
 
 /// Waits for the group's volumes, whether a task mounts them or not: the group has asked for a machine that has them, as in Nomad.
 pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
-    let mut ready = true;
+    let (mut ready, mut missing) = (true, Vec::new());
     for (volume, request) in &pass.group.volumes {
         let name = volume_name(pass.spec, request);
         if pass.ctx.volume_path(&name).is_some() {
             continue;
         }
         ready = false;
+        if !pass.ctx.has_volume(&name) {
+            missing.push(name.clone());
+        }
         let mounts = |task: &Task| task.volume_mounts.iter().any(|mount| mount.volume == *volume);
         let mut users = (0..).zip(&pass.group.tasks).filter(|(_, task)| mounts(task)).peekable();
         if users.peek().is_none() {
@@ -29,7 +37,19 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
             pass.wait(Waiting::Volume(Some(index), name.clone().into_owned()));
         }
     }
+    if pass.spec.server.is_some() && pass.ctx.complete && !missing.is_empty() && any_waits(pass) {
+        let missing: Vec<_> = missing.iter().map(|name| format!("missing {name}")).collect();
+        let why = format!("host volume validation error: {}", missing.join("; "));
+        pass.plan.changes.push(Change::Doom(why));
+    }
     ready
+}
+
+/// Whether a task would start, if it could.
+fn any_waits(pass: &Pass<'_>) -> bool {
+    let waits =
+        |task: &TaskState| task.doom.is_none() && matches!(task.run, Run::Waiting | Run::BackingOff { .. });
+    pass.state.durable.tasks.iter().any(waits)
 }
 
 /// Nothing to do: the claim ends with the allocation.

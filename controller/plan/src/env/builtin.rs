@@ -45,15 +45,16 @@ pub(super) fn set_places(env: &mut TaskEnv, inputs: &Inputs<'_>) {
 /// What the task may use. A limit that is not there has no variable.
 pub(super) fn set_limits(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     let Some(task) = inputs.task else { return };
-    let limits = [
-        ("NOMAD_MEMORY_LIMIT", task.resources.memory_mib),
-        ("NOMAD_MEMORY_MAX_LIMIT", task.resources.memory_max_mib),
-        ("NOMAD_CPU_LIMIT", task.resources.cpu_mhz),
-    ];
+    let limits =
+        [("NOMAD_MEMORY_LIMIT", task.resources.memory_mib), ("NOMAD_CPU_LIMIT", task.resources.cpu_mhz)];
     for (name, limit) in limits {
         if let Some(limit) = limit.filter(|&limit| limit > 0) {
             env.set(name, limit);
         }
+    }
+    let most = task.resources.memory_max_mb();
+    if most != 0 {
+        env.set("NOMAD_MEMORY_MAX_LIMIT", most);
     }
 }
 
@@ -92,6 +93,29 @@ pub(super) fn set_ports(env: &mut TaskEnv, inputs: &Inputs<'_>) {
             env.set(&format!("NOMAD_ALLOC_INTERFACE_{label}"), &network.interface);
             env.set(&format!("NOMAD_ALLOC_IP_{label}"), &network.address);
             env.set(&format!("NOMAD_ALLOC_ADDR_{label}"), join_host_port(&network.address, bind));
+        }
+    }
+}
+
+/// Ports of single tasks: the task's own as the group's, but that it listens on the host's; those of others with their task's name.
+pub(super) fn set_task_ports(env: &mut TaskEnv, inputs: &Inputs<'_>) {
+    let Some(server) = &inputs.alloc.server else { return };
+    let own = inputs.task.map(|task| task.name.as_str());
+    for (task, ports) in &server.task_ports {
+        for (label, AssignedPort { host_ip, value, .. }) in ports {
+            let address = join_host_port(host_ip, *value);
+            if own == Some(task) {
+                let family = if host_ip.contains(':') { "IPv6" } else { "IPv4" };
+                env.set(&format!("NOMAD_IP_{label}"), host_ip);
+                env.set(&format!("NOMAD_{family}_{label}"), host_ip);
+                env.set(&format!("NOMAD_HOST_PORT_{label}"), value);
+                env.set(&format!("NOMAD_PORT_{label}"), value);
+                env.set(&format!("NOMAD_ADDR_{label}"), address);
+            } else {
+                env.set(&format!("NOMAD_IP_{task}_{label}"), host_ip);
+                env.set(&format!("NOMAD_PORT_{task}_{label}"), value);
+                env.set(&format!("NOMAD_ADDR_{task}_{label}"), address);
+            }
         }
     }
 }

@@ -80,7 +80,16 @@ pub(crate) fn task() -> Task {
 pub(crate) fn identity(name: &str, aud: &[&str], ttl: Option<Duration>) -> Identity {
     let aud: Vec<String> = aud.iter().map(ToString::to_string).collect();
     let change_mode = ChangeMode::Noop;
-    Identity { name: name.to_string(), aud, ttl, env: true, file: true, change_mode, change_signal: None }
+    Identity {
+        name: name.to_string(),
+        aud,
+        ttl,
+        env: true,
+        file: true,
+        filepath: None,
+        change_mode,
+        change_signal: None,
+    }
 }
 
 pub(crate) fn node() -> NodeFacts {

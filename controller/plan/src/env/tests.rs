@@ -4,7 +4,7 @@ extern crate std;
 
 use std_alloc::{format, vec, vec::Vec};
 
-use herdlet_api_types::Duration;
+use herdlet_api_types::{Duration, alloc::ServerSide};
 use proptest::prelude::*;
 
 use super::{fixture::*, *};
@@ -166,6 +166,49 @@ fn ports_with_other_labels_and_addresses() {
     );
     assert_eq!(env.variables().get("NOMAD_PORT_my-port"), None);
     assert_eq!(env.interpolate("${NOMAD_PORT_my-port}"), "81");
+}
+
+#[test]
+fn tasks_with_networks_of_their_own_know_each_others_ports() {
+    let node = node();
+    let mut alloc = alloc();
+    let of = |ip: &str, value| BTreeMap::from([("http".to_string(), port(ip, value, 80))]);
+    let server = ServerSide {
+        task_ports: [
+            ("redis".to_string(), of("10.0.0.5", 23_000)),
+            ("my-web".to_string(), of("::1", 23_001)),
+        ]
+        .into(),
+        ..herdlet_api_types::fixture::server_side(&alloc.job)
+    };
+    alloc.server = Some(server.into());
+    alloc.ports.clear();
+    let task = task();
+    let env = build(&Inputs { task: Some(&task), ..Inputs::new(&alloc, &node) });
+    check(
+        &env,
+        &[
+            ("NOMAD_IP_http", "10.0.0.5"),
+            ("NOMAD_IPv4_http", "10.0.0.5"),
+            ("NOMAD_PORT_http", "23000"),
+            ("NOMAD_HOST_PORT_http", "23000"),
+            ("NOMAD_ADDR_http", "10.0.0.5:23000"),
+            ("NOMAD_IP_my_web_http", "::1"),
+            ("NOMAD_PORT_my_web_http", "23001"),
+            ("NOMAD_ADDR_my_web_http", "[::1]:23001"),
+        ],
+    );
+    assert_eq!(env.var("NOMAD_ADDR_redis_http"), None);
+    assert_eq!(env.interpolate("${NOMAD_ADDR_my-web_http}"), "[::1]:23001");
+}
+
+#[test]
+fn memory_without_a_bound_is_told_in_nomads_number() {
+    let (node, alloc) = (node(), alloc());
+    let mut task = task();
+    task.resources.memory_max_mib = Some(herdlet_api_types::job::Resources::ALL_MEMORY);
+    let env = build(&Inputs { task: Some(&task), ..Inputs::new(&alloc, &node) });
+    check(&env, &[("NOMAD_MEMORY_MAX_LIMIT", "-1"), ("NOMAD_MEMORY_LIMIT", "256")]);
 }
 
 #[test]

@@ -64,14 +64,14 @@ impl Held {
 
     /// The allocation holds its ports from now on.
     pub fn take(&mut self, alloc: &Allocation) {
-        for port in alloc.ports.values() {
+        for port in alloc.host_ports() {
             *self.by.entry(port.value).or_default() += 1;
         }
     }
 
     /// The allocation holds its ports no longer.
     pub fn release(&mut self, alloc: &Allocation) {
-        for port in alloc.ports.values() {
+        for port in alloc.host_ports() {
             match self.by.get_mut(&port.value) {
                 Some(holders) if *holders > 1 => *holders -= 1,
                 Some(_) | None => {

@@ -116,16 +116,19 @@ fn of_alloc(workload: &Workload<'_>, label: &str) -> Result<Address, AddressErro
 }
 
 fn host_port<'a>(workload: &Workload<'a>, label: &str) -> Option<&'a AssignedPort> {
-    workload.alloc.ports.get(label)
+    let own = workload.task.and_then(|task| workload.alloc.task_ports(&task.name));
+    workload.alloc.ports.get(label).or_else(|| own?.get(label))
 }
 
 fn task_port(port: &AssignedPort) -> u16 {
     if port.to > 0 { port.to } else { port.value }
 }
 
-/// The host address where all ports have the same.
+/// The host address where all ports have the same: those of the task, where it has some of its own.
 fn only_host_ip<'a>(workload: &Workload<'a>) -> Option<&'a str> {
-    let ips: BTreeSet<&str> = workload.alloc.ports.values().map(|port| port.host_ip.as_str()).collect();
+    let own = workload.task.and_then(|task| workload.alloc.task_ports(&task.name));
+    let ips: BTreeSet<&str> =
+        own.unwrap_or(&workload.alloc.ports).values().map(|port| port.host_ip.as_str()).collect();
     if ips.len() == 1 { ips.first().copied() } else { None }
 }
 

@@ -6,7 +6,7 @@ use std_alloc::vec;
 
 use herdlet_api_types::{
     Duration,
-    alloc::AllocDeployment,
+    alloc::{AllocDeployment, AssignedPort, Ports, ServerSide},
     job::{AddressMode, Check, CheckKind, CheckRestart, InitialStatus, OnUpdate, Provider},
     service::RegisteredCheck,
 };
@@ -60,6 +60,8 @@ struct World {
     origin: Origin,
     driver: Option<DriverNetwork>,
     network: Option<AllocNetwork>,
+    /// Where a server has placed it.
+    task_ports: BTreeMap<String, Ports>,
 }
 
 impl World {
@@ -70,6 +72,7 @@ impl World {
             canary: false,
             origin: Origin::Standalone,
             driver: Some(DriverNetwork { ip: "172.17.0.2".into(), port_map, auto_advertise: false }),
+            task_ports: BTreeMap::new(),
             network: Some(AllocNetwork { interface: "eth0".into(), address: "172.26.64.9".into() }),
         }
     }
@@ -83,6 +86,10 @@ impl World {
         }
         let id = herdlet_api_types::DeploymentId::from_hash([3; 16]);
         alloc.deployment = Some(AllocDeployment { id, canary: self.canary });
+        if !self.task_ports.is_empty() {
+            let server = herdlet_api_types::fixture::server_side(&alloc.job);
+            alloc.server = Some(ServerSide { task_ports: self.task_ports.clone(), ..server }.into());
+        }
         let task = match self.place {
             Place::Task => Some(&task),
             Place::Group => None,
@@ -131,6 +138,21 @@ fn ids() {
     let group = world.one(service(None)).unwrap();
     assert_eq!(group.id, format!("_herdlet-task-{id}-group-cache-redis-http-"));
     assert_eq!(group.task, None);
+}
+
+/// Two tasks of an old job have a port of the same label each.
+#[test]
+fn a_tasks_own_ports_are_found_by_its_services_and_by_no_others() {
+    let of = |value| {
+        let port = AssignedPort { host_ip: "10.0.0.7".into(), value, to: 0 };
+        BTreeMap::from([("old".to_string(), port)])
+    };
+    let mut world = World::new();
+    world.task_ports = [("redis".to_string(), of(23_000)), ("other".to_string(), of(23_001))].into();
+    assert_eq!(world.address(AddressMode::Auto, "old", ""), Ok(("10.0.0.7".into(), 23_000)));
+    assert_eq!(world.address(AddressMode::Host, "", ""), Ok(("10.0.0.7".into(), 0)));
+    world.place = Place::Group;
+    assert!(world.address(AddressMode::Auto, "old", "").is_err());
 }
 
 #[test]

@@ -388,7 +388,8 @@ impl Me<'_> {
     fn is_over(self, pass: &Pass<'_>) -> bool {
         self.known.doom.is_some()
             || match self.task.lifecycle {
-                // There is nothing to tidy up after where nothing ever ran.
+                // There is nothing to tidy up after where nothing ever ran, and no time for it where all of it was used up.
+                Lifecycle::Poststop if pass.state.durable.is_outlived() => true,
                 Lifecycle::Poststop => {
                     pass.state.durable.stage == Stage::Poststop
                         && !lifecycle::any_began(&pass.group.tasks, &pass.state.durable.tasks)

@@ -227,7 +227,7 @@ impl Allocs {
                 entry.holds = None;
                 self.ports.release(&entry.spec);
                 self.taken = self.taken.minus(room);
-                !entry.spec.ports.is_empty() || !room.is_empty()
+                entry.spec.host_ports().next().is_some() || !room.is_empty()
             }
         }
     }

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use super::drivers::Drivers;
 use super::findings::Findings;
 use super::prune::{Pruned, typed};
-use super::{config, unbuilt, validate};
+use super::{Judge, config, unbuilt, validate};
 use crate::desired::yaml::{self, Checked, Document, Entry, Node, Problem, Problems, Style, Value, nearest};
 
 /// What a document holds.
@@ -50,24 +50,24 @@ pub(super) struct Outcome {
 }
 
 /// Reads a document of any kind.
-pub(super) fn read(document: &mut Document, drivers: &Drivers) -> Outcome {
+pub(super) fn read(document: &mut Document, drivers: &Drivers, judge: Judge) -> Outcome {
     document.ignore_fields("x-");
     if let Some(kind) = kind(document) {
-        return read_kind(kind, document, drivers);
+        return read_kind(kind, document, drivers, judge);
     }
     let problems = no_kind(document);
     let Some(kind) = meant(document) else { return Outcome { problems, ..Outcome::default() } };
     // What its head says wrong was told with all kinds that there are; of the rest it is the one that was probably meant.
-    let rest = read_kind(kind, document, drivers);
+    let rest = read_kind(kind, document, drivers, judge);
     let mut outcome = Outcome { problems, warnings: rest.warnings, content: None };
     outcome.problems.add_more(rest.problems.more());
     outcome.problems.extend(rest.problems.into_vec().into_iter().filter(|problem| problem.path != "kind"));
     outcome
 }
 
-fn read_kind(kind: Kind, document: &Document, drivers: &Drivers) -> Outcome {
+fn read_kind(kind: Kind, document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
     match kind {
-        Kind::Job => read_job(document, drivers),
+        Kind::Job => read_job(document, drivers, judge),
         Kind::Volume => read_volume(document),
     }
 }
@@ -128,7 +128,7 @@ fn kind(document: &Document) -> Option<Kind> {
     yaml::from_node(&document.at("kind")?).ok()
 }
 
-fn read_job(document: &Document, drivers: &Drivers) -> Outcome {
+fn read_job(document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
     let (mut problems, pruned) = structure::<JobManifest>(document, &JOB, "Job");
     let Some(Pruned { value: mut manifest, lost }) = pruned else {
         return Outcome { problems, ..Outcome::default() };
@@ -136,7 +136,10 @@ fn read_job(document: &Document, drivers: &Drivers) -> Outcome {
     let mut findings = Findings::new(document, lost);
     config::read(&mut manifest, drivers, &mut findings);
     let job = manifest.to_job();
-    validate::job(&manifest, &job, drivers, &mut findings);
+    match judge {
+        Judge::Here => validate::job(&manifest, &job, drivers, &mut findings),
+        Judge::Servers => validate::job_of_servers(&manifest, &job, drivers, &mut findings),
+    }
     add(&mut problems, findings.problems);
     let content =
         problems.is_empty().then(|| Content::Job { job: Box::new(job), document: to_json(&manifest) });

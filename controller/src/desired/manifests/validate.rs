@@ -94,6 +94,29 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
     network::static_ports(manifest, job, &groups, findings);
 }
 
+/// What of a job that servers have judged must hold on this machine too: how much there is of it, and what tasks do with its files.
+pub(super) fn job_of_servers(
+    manifest: &JobManifest,
+    job: &Job,
+    drivers: &Drivers,
+    findings: &mut Findings<'_>,
+) {
+    let root = Trail::begin("");
+    let spec = root.field("spec");
+    let groups = spec.field("groups");
+    if !bounds::hold(manifest, job, &spec, findings) {
+        return;
+    }
+    for (index, (spec, group)) in manifest.spec.groups.iter().flatten().zip(&job.groups).enumerate() {
+        let trail = &groups.item(index);
+        let context = GroupContext { spec, group, trail, job, drivers };
+        let tasks = trail.field("tasks");
+        for (index, (spec, task)) in spec.tasks.iter().flatten().zip(&group.tasks).enumerate() {
+            task::of_servers(&context, spec, task, &tasks.item(index), findings);
+        }
+    }
+}
+
 fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut Findings<'_>) {
     let GroupContext { spec, group, trail, job, .. } = *context;
     let tasks = trail.field("tasks");

@@ -26,7 +26,8 @@ impl Limits {
     /// `memory` is the limit. MHz are shares.
     pub fn of(resources: &Resources) -> Self {
         let bytes = |mib: u64| mib.saturating_mul(MIB);
-        let limit = resources.memory_mib.max(resources.memory_max_mib);
+        let limit =
+            resources.memory_mib.max(resources.memory_max_mib).filter(|most| *most != Resources::ALL_MEMORY);
         let low = resources.memory_max_mib.and(resources.memory_mib);
         Self {
             memory_bytes: limit.map(bytes),
@@ -99,7 +100,8 @@ mod tests {
         assert_eq!(of(Some(64), Some(256)), (Some(256), Some(64)));
         assert_eq!(of(Some(64), Some(32)), (Some(64), Some(64)));
         assert_eq!(of(None, Some(32)), (Some(32), None));
-        assert_eq!(of(Some(u64::MAX), None).0, Some(u64::MAX / MIB));
+        assert_eq!(of(Some(64), Some(Resources::ALL_MEMORY)), (None, Some(64)));
+        assert_eq!(of(Some(u64::MAX - 1), None).0, Some(u64::MAX / MIB));
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! Token files in a task's `secrets`, and the same tokens for its environment.
+//! Token files in a task's `secrets`, or where it wants them, and the same tokens for its environment.
 //!
 //! In: the signer, the task directory, the identities a task wants with the claims for each. Out: files `nomad_token` (the identity called `default`)
-//! and `nomad_<name>.jwt`, readable by the task's user alone. It must not know when tokens are renewed, only how long that may
+//! and `nomad_<name>.jwt`, or those that are named, readable by the task's user alone. It must not know when tokens are renewed, only how long that may
 //! wait.
 
 use std::{
     ffi::{OsStr, OsString},
+    path::{Component, Path},
     time::Duration,
 };
 
@@ -69,20 +70,12 @@ impl TaskTokens<'_> {
     ///
     /// When `secrets` is missing or a file can't be written.
     pub fn up(&self, wanted: &[WantedToken]) -> Result<Issued, IdentityError> {
-        if wanted.iter().any(|token| token.identity.file) {
-            let secrets =
-                self.secrets()?.ok_or_else(|| IdentityError::NoSecretsDir { task: self.task.to_owned() })?;
-            for wanted in wanted.iter().filter(|token| token.identity.file) {
-                let token = self.make(wanted)?;
-                secrets
-                    .write_file(
-                        &file_name(&wanted.identity),
-                        token.reveal().as_bytes(),
-                        self.rights(),
-                        Outlives::Processes,
-                    )
-                    .map_err(|source| self.file_error(source))?;
-            }
+        for wanted in wanted.iter().filter(|token| token.identity.file) {
+            let missing = || IdentityError::NoSecretsDir { task: self.task.to_owned() };
+            let Spot { dir, name } = self.spot(&wanted.identity, Missing::Made)?.ok_or_else(missing)?;
+            let token = self.make(wanted)?;
+            dir.write_file(&name, token.reveal().as_bytes(), self.rights(0o600), Outlives::Processes)
+                .map_err(|source| self.file_error(source))?;
         }
         let due = |wanted: &WantedToken| match &wanted.given {
             Some(given) => given.renew_in,
@@ -115,31 +108,34 @@ impl TaskTokens<'_> {
         if files.is_empty() {
             return Ok(Sight::Present);
         }
-        let Some(secrets) = self.secrets()? else { return Ok(Sight::Absent) };
         let mut missing = Vec::new();
         for token in &files {
-            match self.see(&secrets, token)? {
+            let Some(spot) = self.spot(&token.identity, Missing::Left)? else {
+                missing.push(token.identity.name.clone());
+                continue;
+            };
+            match self.see(&spot, token)? {
                 Sight::Present => {}
-                Sight::Absent => missing.push(file_name(&token.identity)),
+                Sight::Absent => missing.push(spot.path().display().to_string()),
                 seen @ (Sight::Foreign { .. } | Sight::Lost { .. }) => return Ok(seen),
             }
         }
         Ok(match missing.first() {
             None => Sight::Present,
             Some(_) if missing.len() == files.len() => Sight::Absent,
-            Some(name) => Sight::foreign(format!("{} is missing", secrets.path().join(name).display())),
+            Some(what) => Sight::foreign(format!("{what} is missing")),
         })
     }
 
     /// Time until the first of the tokens that lie there is due for renewal, zero when it is past; none where nothing
     /// expires.
     pub fn renew_in(&self, wanted: &[WantedToken]) -> Option<Duration> {
-        let secrets = self.secrets().ok().flatten()?;
         let due = |token: &WantedToken| {
             if let Some(given) = &token.given {
                 return given.renew_in;
             }
-            let claims = self.read(&secrets, &file_name(&token.identity)).ok().flatten()?.ok()?;
+            let spot = self.spot(&token.identity, Missing::Left).ok().flatten()?;
+            let claims = self.read(&spot).ok().flatten()?.ok()?;
             let (issued, expires, now) =
                 (seconds(&claims, "iat")?, seconds(&claims, "exp")?, seconds(&token.claims, "iat")?);
             let left = issued.saturating_add(expires.saturating_sub(issued) / 2).saturating_sub(now);
@@ -158,18 +154,17 @@ impl TaskTokens<'_> {
     ///
     /// When one can't be removed.
     pub fn down(&self, wanted: &[WantedToken]) -> Result<(), IdentityError> {
-        let Some(secrets) = self.secrets()? else { return Ok(()) };
         for token in wanted {
-            secrets.remove_tree(&file_name(&token.identity)).map_err(|source| self.file_error(source))?;
+            let Some(Spot { dir, name }) = self.spot(&token.identity, Missing::Left)? else { continue };
+            dir.remove_tree(&name).map_err(|source| self.file_error(source))?;
         }
         Ok(())
     }
 
-    fn see(&self, secrets: &Dir, token: &WantedToken) -> Result<Sight, IdentityError> {
-        let name = file_name(&token.identity);
-        let here = secrets.path().join(&name);
+    fn see(&self, spot: &Spot, token: &WantedToken) -> Result<Sight, IdentityError> {
+        let here = spot.path();
         let seen = |what: &str| Ok(Sight::foreign(format!("{} {what}", here.display())));
-        let bytes = match self.bytes(secrets, &name)? {
+        let bytes = match self.bytes(spot)? {
             None => return Ok(Sight::Absent),
             Some(Err(NotOurs)) => return seen("is no token of ours"),
             Some(Ok(bytes)) => bytes,
@@ -182,7 +177,7 @@ impl TaskTokens<'_> {
                 Err(NotOurs) => return seen("is no token of ours"),
             },
         };
-        let stat = secrets.stat_name(&name).map_err(|source| self.file_error(source))?;
+        let stat = spot.dir.stat_name(&spot.name).map_err(|source| self.file_error(source))?;
         if stat.is_some_and(|stat| stat.st_mode & 0o077 != 0) {
             return seen("is readable by others");
         }
@@ -196,12 +191,8 @@ impl TaskTokens<'_> {
     }
 
     /// The claims of the token that lies there.
-    fn read(
-        &self,
-        secrets: &Dir,
-        name: &OsStr,
-    ) -> Result<Option<Result<serde_json::Value, NotOurs>>, IdentityError> {
-        let bytes = self.bytes(secrets, name)?;
+    fn read(&self, spot: &Spot) -> Result<Option<Result<serde_json::Value, NotOurs>>, IdentityError> {
+        let bytes = self.bytes(spot)?;
         Ok(bytes.map(|bytes| bytes.and_then(|bytes| self.claims(&bytes))))
     }
 
@@ -211,8 +202,8 @@ impl TaskTokens<'_> {
     }
 
     /// What lies there.
-    fn bytes(&self, secrets: &Dir, name: &OsStr) -> Result<Option<Result<Bytes, NotOurs>>, IdentityError> {
-        Ok(match secrets.read_file(name, TOKEN_BYTES_MAX) {
+    fn bytes(&self, spot: &Spot) -> Result<Option<Result<Bytes, NotOurs>>, IdentityError> {
+        Ok(match spot.dir.read_file(&spot.name, TOKEN_BYTES_MAX) {
             Ok(Some(bytes)) => Some(Ok(Bytes::new(bytes))),
             Ok(None) => None,
             Err(FsError::Link { .. } | FsError::NotAFile { .. } | FsError::TooLarge { .. }) => {
@@ -222,24 +213,74 @@ impl TaskTokens<'_> {
         })
     }
 
-    fn secrets(&self) -> Result<Option<Dir>, IdentityError> {
-        self.task_dir
-            .secrets()
-            .map_err(|source| IdentityError::TaskDir { task: self.task.to_owned(), source })
+    /// Where a token lies, or is to lie; none where a directory on the way is missing, and isn't made.
+    fn spot(&self, identity: &Identity, missing: Missing) -> Result<Option<Spot>, IdentityError> {
+        let entered = |source| IdentityError::TaskDir { task: self.task.to_owned(), source };
+        let Some(path) = identity.filepath.as_deref().map(Path::new) else {
+            let secrets = self.task_dir.secrets().map_err(entered)?;
+            return Ok(secrets.map(|dir| Spot { dir, name: file_name(identity) }));
+        };
+        let Some(mut dir) = self.task_dir.root().map_err(entered)? else { return Ok(None) };
+        let (parents, name) =
+            steps(path).ok_or_else(|| self.file_error(FsError::Escapes { path: path.to_owned() }))?;
+        for step in parents {
+            let found = dir.find(step).map_err(|source| self.file_error(source))?;
+            dir = match (found, missing) {
+                (Some(found), _) => found,
+                (None, Missing::Left) => return Ok(None),
+                (None, Missing::Made) => {
+                    dir.make(step, self.rights(0o755)).map_err(|source| self.file_error(source))?
+                }
+            };
+        }
+        Ok(Some(Spot { dir, name: name.to_owned() }))
     }
 
     /// Nobody else may read a token: where a file can't be given to the task's user, it stays ours.
-    fn rights(&self) -> Rights {
+    fn rights(&self, mode: u32) -> Rights {
         let owner = match self.privileges.ownership {
             Ownership::Anybody => self.owner,
             Ownership::OwnOnly => None,
         };
-        Rights::Exact { mode: 0o600, owner }
+        Rights::Exact { mode, owner }
     }
 
     fn file_error(&self, source: FsError) -> IdentityError {
         IdentityError::File { task: self.task.to_owned(), source }
     }
+}
+
+/// Where a token lies.
+struct Spot {
+    dir: Dir,
+    name: OsString,
+}
+
+impl Spot {
+    fn path(&self) -> std::path::PathBuf {
+        self.dir.path().join(&self.name)
+    }
+}
+
+/// What becomes of directories that are missing on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Made,
+    Left,
+}
+
+/// The directories on the way to a file below the task's directory, and its name; none where it is none below it.
+pub(crate) fn steps(path: &Path) -> Option<(Vec<&OsStr>, &OsStr)> {
+    let mut steps = Vec::new();
+    for step in path.components() {
+        match step {
+            Component::Normal(name) => steps.push(name),
+            Component::CurDir => {}
+            Component::RootDir | Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    let name = steps.pop()?;
+    Some((steps, name))
 }
 
 /// A token as it lies there.

@@ -19,6 +19,7 @@ fn identity(name: &str, aud: &[&str], ttl: Option<Duration>) -> Identity {
         ttl,
         env: true,
         file: true,
+        filepath: None,
         change_mode: ChangeMode::Noop,
         change_signal: None,
     }
@@ -163,6 +164,31 @@ fn token_files_are_written_seen_renewed_and_removed() {
     for _ in 0..2 {
         tokens.down(&all(&identities, NOW)).unwrap();
         assert_eq!(tokens.look(&all(&identities, later)).unwrap(), Sight::Absent);
+    }
+}
+
+#[test]
+fn a_token_lies_where_it_is_wanted() {
+    let world = world();
+    let tokens = tokens(&world);
+    for path in ["secrets/deep/token", "local/a/b/c.jwt", "./token", "new/token"] {
+        let wanted =
+            all(&[Identity { filepath: Some(path.to_owned()), ..identity("api", &["x"], None) }], NOW);
+        assert_eq!(tokens.look(&wanted).unwrap(), Sight::Absent, "{path}");
+        tokens.up(&wanted).unwrap();
+        assert_eq!(tokens.look(&wanted).unwrap(), Sight::Present, "{path}");
+        let file = world.path.join(path);
+        assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
+        assert!(!world.path.join("secrets/nomad_api.jwt").exists());
+        tokens.down(&wanted).unwrap();
+        assert_eq!((tokens.look(&wanted).unwrap(), file.exists()), (Sight::Absent, false));
+    }
+    // Put there by the task.
+    std::os::unix::fs::symlink("/tmp", world.path.join("local/link")).unwrap();
+    for path in ["../other/token", "/etc/token", "", ".", "local/link/token"] {
+        let wanted =
+            all(&[Identity { filepath: Some(path.to_owned()), ..identity("api", &["x"], None) }], NOW);
+        assert_eq!(tokens.up(&wanted).unwrap_err().class(), Class::Fatal, "{path}");
     }
 }
 

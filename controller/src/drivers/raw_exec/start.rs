@@ -236,7 +236,7 @@ pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverRes
     Ok(Invocation {
         program,
         arguments,
-        environment: task.env.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+        environment: environment(task, &config.denied_envvars),
         directory: Some(
             config.work_dir.as_ref().map_or_else(|| task.dirs.task.clone(), |dir| task.dirs.task.join(dir)),
         ),
@@ -251,6 +251,25 @@ pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverRes
         cgroup: None,
         tasks_files: Vec::new(),
     })
+}
+
+fn environment(task: &TaskConfig, denied: &[String]) -> Vec<(OsString, OsString)> {
+    let given = task.env.iter().filter(|(name, _)| !denied.iter().any(|pattern| is_like(name, pattern)));
+    given.map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+/// Whether a name is as a pattern says, in which each `*` stands for anything.
+fn is_like(name: &str, pattern: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else { return name == pattern };
+    let Some(mut name) = name.strip_prefix(first) else { return false };
+    let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+    for part in middle.split('*') {
+        match name.find(part) {
+            Some(at) => name = name.get(at + part.len()..).unwrap_or_default(),
+            None => return false,
+        }
+    }
+    name.ends_with(last)
 }
 
 fn no_user(error: UserError) -> DriverError {
@@ -342,5 +361,25 @@ pub(super) fn has_run(record: &Record) -> bool {
     match record.state {
         State::Running | State::Exited(_) => true,
         State::Created | State::StartFailed { .. } | State::Tombstone => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_denied_by_patterns() {
+        for (pattern, fits, others) in [
+            ("AWS_KEY", vec!["AWS_KEY"], vec!["AWS_KEYS", "aws_key", ""]),
+            ("AWS_*", vec!["AWS_", "AWS_KEY"], vec!["AWS", "X_AWS_KEY"]),
+            ("*_KEY", vec!["_KEY", "AWS_KEY"], vec!["AWS_KEYS"]),
+            ("A*B*C", vec!["ABC", "AxByC", "ABBC"], vec!["AC", "ACB", "AB"]),
+            ("A*A", vec!["AA", "ABA"], vec!["A"]),
+            ("*", vec!["", "A"], vec![]),
+        ] {
+            assert!(fits.iter().all(|name| is_like(name, pattern)), "{pattern}");
+            assert!(!others.iter().any(|name| is_like(name, pattern)), "{pattern}");
+        }
     }
 }

@@ -5,6 +5,8 @@ use herdlet_rpc::codec::{self, Extent, Limits};
 use super::*;
 use crate::test_recordings::messages;
 
+mod fields;
+
 /// The allocations of every recorded `Alloc.GetAllocs`.
 fn recorded() -> Vec<wire::Allocation> {
     let answers = messages()
@@ -185,7 +187,10 @@ fn identities_are_taken_as_servers_write_them() {
     let lasting = with("aws", json!({ "TTL": 0, "Audience": null, "ExtraClaims": { "a": "b" } }));
     assert_eq!((refused(&lasting), lasting.job.groups[0].tasks[0].identities[0].ttl), (None, None));
     let elsewhere = with("aws", json!({ "File": true, "Filepath": "local/token" }));
-    assert!(refused(&elsewhere).is_some_and(|why| why.contains("filepath")));
+    let file = elsewhere.job.groups[0].tasks[0].identities[0].filepath.as_deref();
+    assert_eq!((refused(&elsewhere), file), (None, Some("local/token")));
+    let outside = with("aws", json!({ "File": true, "Filepath": "../other/token" }));
+    assert!(refused(&outside).is_some_and(|why| why.contains("Filepath")));
 }
 
 #[test]
@@ -198,10 +203,11 @@ fn ports_are_those_that_servers_gave_in_either_form() {
         ignore_collision: false,
     };
     let mut alloc = of_group(json!({ "Tasks": [task()] }));
-    let mut given = AllocatedResources::default();
+    let mut given = wire::assigned::AllocatedResources::default();
     given.shared.ports = vec![port("http", 20_001, 80)];
     alloc.allocated_resources = Some(given);
-    let expected = AssignedPort { host_ip: "10.0.0.1".to_owned(), value: 20_001, to: 80 };
+    let expected =
+        herdlet_api_types::alloc::AssignedPort { host_ip: "10.0.0.1".to_owned(), value: 20_001, to: 80 };
     assert_eq!(read(&alloc).ports, BTreeMap::from([("http".to_owned(), expected)]));
 }
 

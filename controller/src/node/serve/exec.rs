@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use futures_util::{StreamExt as _, stream};
+use herdlet_api_types::view::AllocView;
 use herdlet_nomad::wire::Secret;
 use herdlet_rpc::{
     codec::{self, Limits},
@@ -42,6 +43,8 @@ const INPUT_BYTES_MAX: usize = 1 << 20;
 struct Wanted {
     #[serde(rename = "AllocID")]
     alloc_id: String,
+    #[serde(rename = "JobID")]
+    job_id: String,
     task: String,
     tty: bool,
     cmd: Vec<String>,
@@ -83,6 +86,17 @@ impl Frame {
     }
 }
 
+/// The command that an action of a task stands for.
+fn command(alloc: &AllocView, task: &str, action: &str) -> Result<Vec<String>, ApiError> {
+    if !alloc.tasks.iter().any(|known| *known.name == *task) {
+        return Err(ApiError::bad(format!("task {task} not found in allocation {}", alloc.spec.id)));
+    }
+    let mut actions = alloc.spec.server.iter().filter_map(|server| server.actions.get(task)).flatten();
+    let found = actions.find(|known| known.name == action);
+    let found = found.ok_or_else(|| ApiError::bad(format!("action {action} not found in task {task}")))?;
+    Ok(std::iter::once(&found.command).chain(&found.args).cloned().collect())
+}
+
 /// What an input costs while it waits.
 fn size(input: &ExecInput) -> usize {
     match input {
@@ -103,7 +117,7 @@ impl NodeService {
     }
 
     /// In the order in which stock clients look: a token that may not is told nothing of tasks.
-    async fn open_exec(&self, wanted: Wanted) -> Result<Session, Failure> {
+    async fn open_exec(&self, mut wanted: Wanted) -> Result<Session, Failure> {
         if !self.parts.remote_exec {
             return Err(Denied::Refused.into());
         }
@@ -113,8 +127,12 @@ impl NodeService {
         let reach = &self.parts.reach;
         let alloc = reach.alloc(&wanted.alloc_id)?;
         let acl = self.may(&alloc, &wanted.auth_token, &[Capability::AllocExec]).await?;
-        if !wanted.action.is_empty() {
-            return Err(ApiError::NotBuilt("actions of jobs are not built".to_owned()).into());
+        if !wanted.job_id.is_empty() && *wanted.job_id != *alloc.spec.job_key.id {
+            let why = format!("job {} does not have allocation {}", wanted.job_id, wanted.alloc_id);
+            return Err(ApiError::bad(why).into());
+        }
+        if !wanted.action.is_empty() && !wanted.task.is_empty() {
+            wanted.cmd = command(&alloc, &wanted.task, &wanted.action)?;
         }
         let names_nothing = wanted.task.is_empty() || wanted.cmd.is_empty();
         if !names_nothing && !alloc.tasks.iter().any(|task| *task.name == *wanted.task) {

@@ -15,6 +15,7 @@ use super::Writer;
 use crate::{
     op::{Part, TaskIndex, TaskPart},
     state::{StopReason, StopStep, TaskState},
+    status::OUTLIVED,
     turn::Note,
 };
 
@@ -53,6 +54,7 @@ impl Writer<'_> {
     pub(super) fn note_stop(&mut self, reason: &StopReason) {
         let (kind, message, cause) = match reason {
             StopReason::Desired => (None, String::new(), "stop"),
+            StopReason::Outlived => (None, String::new(), "outlived"),
             StopReason::LeaderDead => {
                 (Some(TaskEventKind::LeaderDead), String::from("Leader Task in Group dead"), "leader")
             }
@@ -92,7 +94,11 @@ impl Writer<'_> {
             }
             StopStep::Kill { until } => {
                 let details = BTreeMap::from([(String::from("kill_timeout"), until.length.to_string())]);
-                let message = format!("Sent interrupt. Waiting {} before force killing", until.length);
+                let message = if self.state.durable.is_outlived() {
+                    String::from(OUTLIVED)
+                } else {
+                    format!("Sent interrupt. Waiting {} before force killing", until.length)
+                };
                 self.note_with(index, TaskEventKind::Killing, message, details);
             }
         }

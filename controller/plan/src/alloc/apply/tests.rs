@@ -283,6 +283,7 @@ fn news_of_tokens_are_told_when_the_last_signal_has_arrived() {
             ttl: Some(Duration::from_secs(60)),
             env: false,
             file: true,
+            filepath: None,
             change_mode: ChangeMode::Signal,
             change_signal: Some(signal.to_owned()),
         });

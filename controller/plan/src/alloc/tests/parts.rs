@@ -179,6 +179,7 @@ fn expiring_identity() -> Identity {
         ttl: Some(Duration::from_secs(60)),
         env: false,
         file: true,
+        filepath: None,
         change_mode: ChangeMode::Signal,
         change_signal: Some(String::from("SIGUSR2")),
     }

@@ -124,6 +124,7 @@ fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
                 ttl: None,
                 env: false,
                 file: false,
+                filepath: None,
                 change_mode: ChangeMode::Noop,
                 change_signal: None,
             });

@@ -2,7 +2,7 @@
 
 use herdlet_api_types::{
     alloc::{ClientStatus, Heritage, ServerSide},
-    job::{HealthCheck, Migrate},
+    job::{HealthCheck, Migrate, VolumeRequest},
     task::{TaskEventKind, TaskStatus},
 };
 
@@ -12,17 +12,8 @@ use crate::{action::FailureClass, state::TaskState, time::BootId};
 /// The allocation as a server has it after its change of this number.
 fn told(modify_index: u64, desired: Desired) -> Allocation {
     let spec = (*crate::fixture::alloc(vec![task("main")])).clone();
-    let server = ServerSide {
-        modify_index,
-        create_index: 900,
-        job: Arc::clone(&spec.job),
-        no_shutdown_delay: false,
-        refused: None,
-        migrate: None,
-        stop_on_client_after: None,
-        heritage: Heritage::None,
-        preempted: Vec::new(),
-    };
+    let server =
+        ServerSide { modify_index, create_index: 900, ..herdlet_api_types::fixture::server_side(&spec.job) };
     Allocation { desired, server: Some(server.into()), ..spec }
 }
 
@@ -156,6 +147,62 @@ fn what_can_not_run_here_fails_at_once_and_says_why() {
     );
     let told = known.events.iter().find(|event| event.kind == TaskEventKind::SetupFailure).unwrap();
     assert_eq!(told.message, "`vault` is not built");
+}
+
+/// One that is to be made is waited for; one that nobody knows is not, as no server would have placed it here.
+#[test]
+fn a_volume_that_is_not_here_fails_what_would_start_and_leaves_what_runs() {
+    let mounting = |mut spec: Allocation| {
+        let job = Arc::make_mut(&mut spec.job);
+        let request = VolumeRequest { source: "data".into(), read_only: false, per_alloc: false };
+        job.groups[0].volumes.insert("store".into(), request);
+        let job = Arc::clone(&spec.job);
+        with(spec, |server| server.job = job)
+    };
+    let mut bench = Bench::new();
+    bench.tell(mounting(told(10, Desired::Run)));
+    let (_, state) = bench.world.allocations().next().unwrap();
+    assert_eq!(state.durable.status, ClientStatus::Failed);
+    let doom = state.durable.tasks[0].doom.as_ref().unwrap();
+    assert_eq!(
+        (doom.kind, &*doom.message),
+        (TaskEventKind::SetupFailure, "failed to set up: host volume validation error: missing data")
+    );
+    let mut bench = Bench::new();
+    bench.apply(Vec::new(), vec![data(false)]);
+    bench.settle();
+    bench.tell(mounting(told(10, Desired::Run)));
+    assert_eq!(bench.status(), [TaskStatus::Running]);
+    bench.world.ctx.volumes.clear();
+    bench.tell(mounting(told(11, Desired::Run)));
+    assert_eq!(bench.status(), [TaskStatus::Running]);
+}
+
+#[test]
+fn it_has_completed_once_it_was_made_too_long_ago() {
+    let mut bench = Bench::new();
+    let made = bench.now.wall;
+    let spec = with(told(10, Desired::Run), |server| server.max_run_duration = Some(Duration::from_secs(60)));
+    let id = spec.id;
+    bench.tell(Allocation { create_time: made, ..spec });
+    assert_eq!(bench.status(), [TaskStatus::Running]);
+    let look = |bench: &mut Bench, now| {
+        bench.now = now;
+        bench.dirty.insert(Key::Alloc(id));
+        bench.plan();
+        bench.settle();
+    };
+    look(&mut bench, at(60));
+    assert_eq!(bench.status(), [TaskStatus::Running]);
+    look(&mut bench, at(61));
+    let (_, state) = bench.world.allocations().next().unwrap();
+    let known = &state.durable;
+    assert_eq!(
+        (known.status, &*known.description),
+        (ClientStatus::Complete, "allocation exceeded max_run_duration")
+    );
+    let killing = known.tasks[0].events.iter().find(|event| event.kind == TaskEventKind::Killing).unwrap();
+    assert_eq!(killing.message, known.description);
 }
 
 #[test]

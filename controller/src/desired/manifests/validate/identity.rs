@@ -1,11 +1,14 @@
 //! `identities` of a task.
 
+use std::path::Path;
+
 use herdlet_api_types::job::ChangeMode;
 use herdlet_api_types::manifest::TaskSpec;
 use herdlet_api_types::manifest::defaults::DEFAULT_IDENTITY;
 
 use super::{Findings, text};
 use crate::desired::yaml::Trail;
+use crate::drivers::identity::steps;
 
 /// Validates the identities of a task.
 pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
@@ -43,6 +46,13 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
                 "must be longer than 0; remove it for a token that doesn't expire",
             );
         }
+        if let Some(path) = &identity.filepath {
+            let trail = trail.field("filepath");
+            file(path, &trail, findings);
+            if identity.file != Some(true) {
+                findings.problem(&trail, "stands only with `file: true`");
+            }
+        }
         if let Some(signal) = &identity.change_signal {
             text::signal(&signal.0, &trail.field("change_signal"), findings);
         }
@@ -59,5 +69,22 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
         if identity.env != Some(true) && identity.file != Some(true) {
             findings.warning(&trail, "neither `env` nor `file` is true, so the task won't see this token");
         }
+    }
+}
+
+/// Of identities that servers have judged: where their files are.
+pub(super) fn files(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let list = trail.field("identities");
+    for (index, identity) in spec.identities.iter().flatten().enumerate() {
+        if let Some(path) = &identity.filepath {
+            file(path, &list.item(index).field("filepath"), findings);
+        }
+    }
+}
+
+fn file(path: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    if steps(Path::new(path)).is_none() || path.len() > 1_024 || path.contains('\0') {
+        findings
+            .problem(trail, "must be a path to a file in the task's directory, for instance secrets/token");
     }
 }

@@ -53,6 +53,22 @@ pub(super) fn validate(
     variables::of_task(context, task, trail, findings);
 }
 
+/// The same of one that servers have judged.
+pub(super) fn of_servers(
+    context: &GroupContext<'_>,
+    spec: &TaskSpec,
+    task: &Task,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    if let Some(signal) = &spec.kill_signal {
+        text::signal(&signal.0, &trail.field("kill_signal"), findings);
+    }
+    artifact::of_task(spec, trail, findings);
+    mount::of_task(context, spec, task, trail, findings);
+    identity::files(spec, trail, findings);
+}
+
 fn resources(task: &Task, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let resources = &task.resources;
     match (resources.memory_mib, resources.memory_max_mib) {

@@ -2,6 +2,7 @@
 
 use std::{io::Write as _, time::Duration};
 
+use herdlet_api_types::alloc::{ServerSide, TaskAction};
 use herdlet_rpc::{codec::Value, framed::StreamFrame};
 use serde_json::{Value as Json, json};
 
@@ -138,7 +139,13 @@ async fn what_can_not_be_told_is_an_error_with_a_code() {
             "task \"two\" not started yet.",
         ),
         (exec, vec![id.clone(), ("Task", text("web")), command.clone()], 500, "/no/such"),
-        (exec, vec![id.clone(), ("Action", text("seed"))], 501, "not built"),
+        (
+            exec,
+            vec![id.clone(), ("Task", text("web")), ("Action", text("seed"))],
+            400,
+            "action seed not found in task web",
+        ),
+        (exec, vec![id.clone(), ("JobID", text("other"))], 400, "job other does not have allocation"),
         ("Agent.Monitor", vec![("LogLevel", text("loud"))], 400, "Unknown log level"),
     ] {
         let (told, error) = ground.told(method, &arguments).await;
@@ -234,4 +241,26 @@ async fn the_agents_log_is_told() {
     let ground = Ground::new();
     let mut stream = ground.stream("Agent.Monitor", &[("LogLevel", text("trace"))]).await;
     assert_eq!(next(&mut stream).await.unwrap().payload, b"{}");
+}
+
+#[tokio::test]
+async fn an_action_is_executed_by_its_name() {
+    let ground = Ground::new();
+    let mut view = ground.alloc(ID);
+    let action = TaskAction {
+        name: "seed".to_owned(),
+        command: "/bin/echo".to_owned(),
+        args: vec!["sown".to_owned()],
+    };
+    let mut spec = (*view.spec).clone();
+    let server = herdlet_api_types::fixture::server_side(&spec.job);
+    spec.server = Some(ServerSide { actions: [("web".to_owned(), vec![action])].into(), ..server }.into());
+    view.spec = spec.into();
+    ground.show(&view);
+    let arguments =
+        [("AllocID", text(ID)), ("JobID", text("web")), ("Task", text("web")), ("Action", text("seed"))];
+    let mut stream = ground.stream("Allocations.Exec", &arguments).await;
+    let (told, error) = all(&mut stream).await;
+    let told = String::from_utf8(told).unwrap();
+    assert!(told.contains(r#"{"stdout":{"data":"c293bgo="}}"#) && error.is_none(), "{told} {error:?}");
 }

@@ -1,0 +1,77 @@
+//! What servers have given to an allocation: ports, and what its tasks may use. It may be less than what the job asks for: memory beyond what
+//! is counted is given only where a cluster allows that.
+
+use std::collections::BTreeMap;
+
+use herdlet_api_types::{
+    alloc::{AssignedPort, Ports},
+    job::{Job, Resources},
+};
+use herdlet_nomad::wire::{
+    assigned::{AllocatedResources, TaskResources},
+    resources::NetworkResource,
+};
+
+/// Memory without any bound, in the numbers of servers.
+const NO_BOUND: i64 = -1;
+
+/// The group's ports by label. Up to 0.12 they stand in its networks only.
+pub(super) fn ports(given: &AllocatedResources) -> Ports {
+    let of_group = given.shared.ports.iter().map(|port| {
+        let given =
+            AssignedPort { host_ip: port.host_ip.clone(), value: number(port.value), to: number(port.to) };
+        (port.label.clone(), given)
+    });
+    of_networks(&given.shared.networks).chain(of_group).collect()
+}
+
+/// Ports of networks that single tasks have, as jobs of before 0.12 ask for.
+pub(super) fn task_ports(given: &AllocatedResources) -> BTreeMap<String, Ports> {
+    let of_tasks = given
+        .tasks
+        .iter()
+        .map(|(task, given)| (task.clone(), of_networks(&given.networks).collect::<Ports>()));
+    of_tasks.filter(|(_, ports)| !ports.is_empty()).collect()
+}
+
+fn of_networks(networks: &[NetworkResource]) -> impl Iterator<Item = (String, AssignedPort)> {
+    networks.iter().flat_map(|network| {
+        let both = network.reserved_ports.iter().chain(&network.dynamic_ports);
+        both.map(|port| {
+            let given =
+                AssignedPort { host_ip: network.ip.clone(), value: number(port.value), to: number(port.to) };
+            (port.label.clone(), given)
+        })
+    })
+}
+
+fn number(value: i64) -> u16 {
+    u16::try_from(value).unwrap_or_default()
+}
+
+/// What each task may use.
+pub(super) type Limits = BTreeMap<String, Resources>;
+
+pub(super) fn limits(given: &AllocatedResources) -> Limits {
+    given.tasks.iter().map(|(task, given)| (task.clone(), limits_of(given))).collect()
+}
+
+fn limits_of(given: &TaskResources) -> Resources {
+    let counted = |value: i64| u64::try_from(value).ok().filter(|value| *value > 0);
+    let memory_max_mib = match given.memory.memory_max_mb {
+        NO_BOUND => Some(Resources::ALL_MEMORY),
+        most => counted(most),
+    };
+    let memory_mib = counted(given.memory.memory_mb);
+    Resources { cpu_mhz: counted(given.cpu.cpu_shares), memory_mib, memory_max_mib }
+}
+
+/// The job with what its tasks may use. What nothing was given to has what it asks for.
+pub(super) fn limited(mut job: Job, limits: &Limits) -> Job {
+    for task in job.groups.iter_mut().flat_map(|group| &mut group.tasks) {
+        if let Some(limits) = limits.get(&task.name) {
+            task.resources = limits.clone();
+        }
+    }
+    job
+}

@@ -1,0 +1,149 @@
+//! What becomes of each field of a job that servers give out. The table says it; here each of its rows is tried.
+
+use super::*;
+
+const TABLE: &str = include_str!("fields.txt");
+
+/// What can become of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Becomes {
+    /// It changes what is planned.
+    Honoured,
+    /// It changes nothing: only servers look at it, or it says nothing to a node of this kind.
+    PassedOver,
+    /// The allocation fails, and is told which field it was.
+    Refused,
+}
+
+struct Row<'t> {
+    becomes: Becomes,
+    /// The field, and what else has to be so that servers would take it.
+    values: Vec<(&'t str, Json)>,
+}
+
+fn rows() -> impl Iterator<Item = Row<'static>> {
+    let lines = TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| {
+        let (word, rest) = line.split_once(' ').unwrap();
+        let value = |text: &'static str| {
+            let (path, value) = text.trim().split_once(' ').unwrap();
+            (path, serde_json::from_str(value.trim()).expect(line))
+        };
+        let becomes = match word {
+            "honoured" => Becomes::Honoured,
+            "passed" => Becomes::PassedOver,
+            "refused" => Becomes::Refused,
+            other => panic!("{other:?} is no verdict"),
+        };
+        Row { becomes, values: rest.split(" & ").map(value).collect() }
+    })
+}
+
+/// A job with every field that 2.0.5 has, which runs here: blocks that the release's job leaves out are filled in.
+fn whole() -> Json {
+    let jobs: Map<String, Json> = serde_json::from_str(include_str!("../jobs.json")).unwrap();
+    let mut job = jobs["2.0.5"].clone();
+    let group = &mut job["TaskGroups"][0];
+    group["Volumes"] = json!({ "data": {
+        "Name": "data", "Type": "host", "Source": "data", "ReadOnly": false, "Sticky": false, "AccessMode": "", "AttachmentMode": "",
+        "MountOptions": null, "PerAlloc": false,
+    } });
+    let task = &mut group["Tasks"][0];
+    task["VolumeMounts"] = json!([{
+        "Volume": "data", "Destination": "local/data", "ReadOnly": false, "PropagationMode": "private", "SELinuxLabel": "",
+    }]);
+    task["Identities"] = json!([{
+        "Name": "aws", "Audience": ["aws"], "ChangeMode": "", "ChangeSignal": "", "Env": false, "File": true, "Filepath": "",
+        "ServiceName": "", "TTL": 3_600_000_000_000_i64, "ExtraClaims": null,
+    }]);
+    job
+}
+
+/// `T/Env` is `/TaskGroups/0/Tasks/0/Env`.
+fn pointer(path: &str) -> String {
+    let (first, rest) = path.split_once('/').unwrap_or((path, ""));
+    let place = match first {
+        "J" => "",
+        "G" => "/TaskGroups/0",
+        "T" => "/TaskGroups/0/Tasks/0",
+        "N" => "/TaskGroups/0/Networks/0",
+        "S" => "/TaskGroups/0/Services/0",
+        "C" => "/TaskGroups/0/Services/0/Checks/0",
+        other => panic!("{other:?} is no place"),
+    };
+    format!("{place}/{rest}")
+}
+
+fn given(job: &Json) -> Allocation {
+    let alloc = wire::Allocation {
+        namespace: "prod".to_owned(),
+        job: wire::Job::new(value(job)),
+        task_group: "Web_Group".to_owned(),
+        ..of_group(json!({ "Tasks": [task()] }))
+    };
+    read(&alloc)
+}
+
+/// The value in its place; each step that isn't there is made.
+fn set(job: &mut Json, pointer: &str, value: Json) {
+    let mut place = job;
+    for step in pointer.split('/').skip(1) {
+        place = match step.parse::<usize>() {
+            Ok(index) if place.is_array() => &mut place[index],
+            Ok(_) | Err(_) => &mut place[step],
+        };
+    }
+    *place = value;
+}
+
+#[test]
+fn each_field_is_honoured_passed_over_or_refused_by_name() {
+    let as_it_is = given(&whole());
+    assert_eq!(as_it_is.server.as_ref().unwrap().refused, None);
+    let mut wrong = Vec::new();
+    for Row { becomes, values } in rows() {
+        let mut job = whole();
+        for (path, value) in &values {
+            set(&mut job, &pointer(path), value.clone());
+        }
+        let changed = given(&job);
+        let refused = changed.server.as_ref().unwrap().refused.clone();
+        let is = match &refused {
+            Some(_) => Becomes::Refused,
+            None if changed == as_it_is => Becomes::PassedOver,
+            None => Becomes::Honoured,
+        };
+        let why = refused.unwrap_or_default();
+        let (path, value) = &values[0];
+        let field = path.rsplit('/').find(|step| step.parse::<usize>().is_err()).unwrap();
+        if is != becomes || is == Becomes::Refused && !why.contains(field) {
+            wrong.push(format!("{path} {value}: {is:?} {why}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_field_is_left_out() {
+    let told: Vec<String> = rows().map(|row| pointer(row.values[0].0)).collect();
+    let mut missing = Vec::new();
+    let mut places = vec![(String::new(), whole())];
+    while let Some((path, place)) = places.pop() {
+        let is_told = |told: &String| *told == path || told.starts_with(&format!("{path}/"));
+        let is_map = place.as_object().is_some_and(|map| !map.is_empty());
+        match place {
+            _ if told.contains(&path) && !is_map => {}
+            Json::Object(fields)
+                if is_map && (path.is_empty() || told.iter().any(|told| is_told(told) && *told != path)) =>
+            {
+                places.extend(fields.into_iter().map(|(name, value)| (format!("{path}/{name}"), value)));
+            }
+            Json::Array(items) if items.first().is_some_and(Json::is_object) => {
+                places.extend(items.into_iter().take(1).map(|value| (format!("{path}/0"), value)));
+            }
+            _ if !told.contains(&path) => missing.push(path),
+            _ => {}
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
