@@ -16,7 +16,10 @@ use herdlet_nomad::{
     wire::{
         Node, QueryOptions,
         node::DriverInfo,
-        resources::{NodeCpu, NodeDisk, NodeMemory, NodeResources, ReservedResources},
+        resources::{
+            NetworkResource, NodeAddress, NodeCpu, NodeDisk, NodeMemory, NodeNetwork, NodeResources,
+            ReservedResources,
+        },
     },
 };
 use herdlet_plan::{
@@ -113,6 +116,9 @@ impl Ground {
 /// What each node says it has of disk, in MiB.
 const DISK_MIB: i64 = 100 * 1024;
 
+/// The address at which each node's ports are. Servers place nothing on a node without a network, not even what asks for none.
+const ADDRESS: &str = "127.0.0.1";
+
 /// What all nodes are like.
 fn described(options: &Options) -> Node {
     let Options { datacenter, node_class, node_pool, cpu_mhz, memory_mib, drivers, .. } = options;
@@ -131,6 +137,18 @@ fn described(options: &Options) -> Node {
     let cpu = NodeCpu { cpu_shares: i64::from(*cpu_mhz), ..NodeCpu::default() };
     let memory = NodeMemory { memory_mb: i64::from(*memory_mib) };
     let disk = NodeDisk { disk_mb: DISK_MIB };
+    let (mode, device) = ("host".to_owned(), "lo".to_owned());
+    let (family, alias, address) = ("ipv4".to_owned(), "default".to_owned(), ADDRESS.to_owned());
+    let networks = vec![NetworkResource {
+        mode: mode.clone(),
+        device: device.clone(),
+        cidr: format!("{ADDRESS}/32"),
+        ip: address.clone(),
+        mbits: 1_000,
+        ..NetworkResource::default()
+    }];
+    let addresses = vec![NodeAddress { family, alias, address, ..NodeAddress::default() }];
+    let node_networks = vec![NodeNetwork { mode, device, addresses, ..NodeNetwork::default() }];
     let drivers: std::collections::BTreeMap<String, DriverInfo> = drivers.iter().map(driver).collect();
     let mut attributes: std::collections::BTreeMap<String, String> =
         drivers.values().flat_map(|info| info.attributes.clone()).collect();
@@ -147,7 +165,14 @@ fn described(options: &Options) -> Node {
         node_pool: node_pool.clone(),
         attributes,
         drivers,
-        node_resources: Some(NodeResources { cpu, memory, disk, ..NodeResources::default() }),
+        node_resources: Some(NodeResources {
+            cpu,
+            memory,
+            disk,
+            networks,
+            node_networks,
+            ..NodeResources::default()
+        }),
         reserved_resources: Some(ReservedResources::default()),
         ..Node::default()
     }

@@ -111,12 +111,19 @@ impl State {
             let is_bare = node.drivers.is_empty();
             group.tasks.iter().all(|task| is_bare || healthy(&task.driver) || attribute(&task.driver))
         };
+        // Servers' `NetworkChecker`: a group that says nothing of networks wants the host's.
+        let has_network = |node: &Node| {
+            let networks = node.node_resources.iter().flat_map(|all| &all.networks);
+            node.drivers.is_empty()
+                || networks.into_iter().any(|network| matches!(&*network.mode, "" | "host"))
+        };
         let is_fit = move |node: &&Node| {
             node.status == NodeStatus::Ready
                 && node.scheduling_eligibility == Eligibility::Eligible
                 && node.drain_strategy.is_none()
                 && is_named(node)
                 && has_drivers(node)
+                && has_network(node)
         };
         self.nodes.values().map(|stored| &stored.node).filter(is_fit)
     }
