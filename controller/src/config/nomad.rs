@@ -7,6 +7,8 @@
 //! Facts: <https://developer.hashicorp.com/nomad/docs/configuration>, `hashicorp/nomad:command/agent/config.go`.
 
 mod draft;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fed;
 mod keys;
 mod kinds;
 mod sockaddr;
@@ -156,9 +158,11 @@ impl Reading<'_> {
     }
 }
 
+/// As it may be shown: a key is whatever somebody has written.
 fn join(path: &str, key: &str) -> String {
+    let key = words::printable(key.to_owned());
     match path {
-        "" => key.to_owned(),
+        "" => key,
         path => format!("{path}.{key}"),
     }
 }

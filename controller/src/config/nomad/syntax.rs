@@ -344,11 +344,17 @@ impl Reader<'_> {
 
     fn next(&mut self) {
         let mut chars = self.rest.chars();
-        match chars.next() {
-            Some('\n') => self.position = Position { line: self.position.line + 1, column: 1 },
-            Some(_) => self.position.column += 1,
-            None => {}
-        }
+        let ends_line = match chars.next() {
+            Some('\n') => true,
+            // Alone, as editors show it.
+            Some('\r') => !chars.as_str().starts_with('\n'),
+            Some(_) => false,
+            None => return,
+        };
+        self.position = match self.position {
+            Position { line, .. } if ends_line => Position { line: line + 1, column: 1 },
+            Position { line, column } => Position { line, column: column + 1 },
+        };
         self.rest = chars.as_str();
     }
 
