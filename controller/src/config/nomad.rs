@@ -13,7 +13,6 @@ mod keys;
 mod kinds;
 mod sockaddr;
 mod special;
-mod syntax;
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +26,7 @@ use self::{
 use crate::desired::yaml::{Entry, Node, Position, Problem, Problems, nearest, words};
 use crate::fingerprint::Interface;
 
-pub(super) use syntax::parse;
+pub(super) use crate::desired::hcl1::parse;
 
 /// What a file of Nomad's says.
 #[derive(Debug)]
