@@ -37,6 +37,8 @@ use thiserror::Error;
 pub use cluster::{AclRules, Allowed, Cluster, DrainOnShutdown, Family, HostNetwork, NetworkRules, RpcTls};
 pub use file::{Consul, File, HostVolume, PortRange, RawExec, Reserved};
 pub use flags::Flags;
+#[cfg(any(test, fuzzing))]
+pub(crate) use nomad::fed as agent_file;
 pub use places::{Surroundings, default_socket, default_state_dir, host_name};
 pub use view::{Setting, Source, settings};
 

@@ -4,6 +4,7 @@
 
 pub mod folder;
 pub mod hcl;
+pub(crate) mod hcl1;
 pub mod manifests;
 pub mod owners;
 pub mod sets;

@@ -10,6 +10,7 @@
 mod consul;
 mod dns;
 mod manifest;
+mod node;
 mod request;
 mod state;
 mod supervisor;
@@ -28,12 +29,15 @@ pub struct Target {
 }
 
 /// Everything that is fed.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 11] = [
+    Target { name: "agent", feed: node::feed_agent, seeds: node::agent_seeds },
+    Target { name: "bolt", feed: node::feed_bolt, seeds: node::bolt_seeds },
     Target { name: "consul", feed: consul::feed, seeds: consul::seeds },
     Target { name: "dns", feed: dns::feed, seeds: dns::seeds },
     Target { name: "hcl", feed: manifest::feed_hcl, seeds: manifest::hcl_seeds },
     Target { name: "manifest", feed: manifest::feed, seeds: manifest::seeds },
     Target { name: "request", feed: request::feed, seeds: request::seeds },
+    Target { name: "srv", feed: node::feed_srv, seeds: node::srv_seeds },
     Target { name: "state", feed: state::feed, seeds: state::seeds },
     Target { name: "supervisor", feed: supervisor::feed, seeds: supervisor::seeds },
     Target { name: "text", feed: text::feed, seeds: text::seeds },
@@ -64,6 +68,8 @@ pub fn write_seeds(name: &str, dir: &Path) {
 #[cfg(test)]
 mod tests {
     use std::{path::PathBuf, time::Instant};
+
+    use herdlet_rpc::pool::Chance;
 
     use super::*;
 
@@ -130,6 +136,71 @@ mod tests {
     #[test]
     fn the_corpus_of_texts_holds() {
         replay("text");
+    }
+
+    #[test]
+    fn the_corpus_of_agent_files_holds() {
+        replay("agent");
+    }
+
+    #[test]
+    fn the_corpus_of_databases_of_nomads_client_holds() {
+        replay("bolt");
+    }
+
+    #[test]
+    fn the_corpus_of_srv_answers_holds() {
+        replay("srv");
+    }
+
+    /// Bytes of the corpus that are wrong, missing, doubled; as often as `HERDLET_TEST_MUTATIONS` says, and seldom without.
+    #[test]
+    fn what_a_node_reads_and_is_damaged_by_chance_holds() {
+        let times = std::env::var("HERDLET_TEST_MUTATIONS").ok().and_then(|times| times.parse().ok());
+        let mut chance = Chance::of(11);
+        for name in ["agent", "bolt", "srv"] {
+            let target = TARGETS.iter().find(|target| target.name == name).unwrap();
+            let mut files: Vec<Vec<u8>> = corpus(name).into_iter().map(|(_, data)| data).collect();
+            files.extend((target.seeds)());
+            for time in 0..times.unwrap_or(500) {
+                let data = damaged(&files, &mut chance);
+                let begun = Instant::now();
+                let fed = std::panic::catch_unwind(|| (target.feed)(&data));
+                assert!(
+                    fed.is_ok(),
+                    "{name}, damaged {time} times, breaks a promise: {}",
+                    data.escape_ascii()
+                );
+                assert!(
+                    begun.elapsed() < HANG,
+                    "{name} takes {:?}: {}",
+                    begun.elapsed(),
+                    data.escape_ascii()
+                );
+            }
+        }
+    }
+
+    fn damaged(files: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
+        let mut below = |max: usize| {
+            let drawn = chance.below(std::time::Duration::from_nanos(max as u64));
+            usize::try_from(drawn.as_nanos()).unwrap()
+        };
+        let mut data = files[below(files.len())].clone();
+        for _ in 0..=below(4) {
+            let at = below(data.len().max(1));
+            match below(5) {
+                0 => data.truncate(at),
+                1 => data.extend_from_within(at.min(data.len())..),
+                2 if at < data.len() => {
+                    data[at] = [0, 1, 2, 0x7f, 0x80, 0xc0, 0xff, b'{', b'"', b'$'][below(10)]
+                }
+                3 if at < data.len() => data[at] ^= 1 << below(8),
+                4 if at < data.len() => drop(data.drain(at..(at + 1 + below(8)).min(data.len()))),
+                _ => {}
+            }
+        }
+        data
     }
 
     #[test]

@@ -7,11 +7,12 @@
 //! Facts: <https://developer.hashicorp.com/nomad/docs/configuration>, `hashicorp/nomad:command/agent/config.go`.
 
 mod draft;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fed;
 mod keys;
 mod kinds;
 mod sockaddr;
 mod special;
-mod syntax;
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,7 @@ use self::{
 use crate::desired::yaml::{Entry, Node, Position, Problem, Problems, nearest, words};
 use crate::fingerprint::Interface;
 
-pub(super) use syntax::parse;
+pub(super) use crate::desired::hcl1::parse;
 
 /// What a file of Nomad's says.
 #[derive(Debug)]
@@ -156,9 +157,11 @@ impl Reading<'_> {
     }
 }
 
+/// As it may be shown: a key is whatever somebody has written.
 fn join(path: &str, key: &str) -> String {
+    let key = words::printable(key.to_owned());
     match path {
-        "" => key.to_owned(),
+        "" => key,
         path => format!("{path}.{key}"),
     }
 }

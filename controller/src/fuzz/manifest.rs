@@ -69,9 +69,13 @@ fn only(written: &str) -> (Vec<Job>, Vec<Volume>) {
     )
 }
 
-/// Every problem has a place in the text, in order, and can be shown on a terminal.
 fn refused(name: &str, data: &[u8], problems: &Problems) {
     assert!(!problems.is_empty());
+    placed(name, data, problems);
+}
+
+/// Every problem has a place in the text, in order, and can be shown on a terminal.
+pub(super) fn placed(name: &str, data: &[u8], problems: &Problems) {
     let text = String::from_utf8_lossy(data);
     // As YAML counts them: a carriage return alone ends a line too.
     let normal = text.replace("\r\n", "\n").replace('\r', "\n");

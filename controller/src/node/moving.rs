@@ -3,6 +3,8 @@
 //! In: the config. Out: the node's identity; or why it may not be taken: a Nomad client runs on that directory, or left tasks there.
 
 mod bolt;
+#[cfg(any(test, fuzzing))]
+mod fed;
 
 #[cfg(test)]
 mod tests;
@@ -17,6 +19,8 @@ use herdlet_nomad::identity::{Identity, IdentityError};
 use rustix::fs::{FlockOperation, flock};
 
 use self::bolt::{Bolt, BoltError};
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::fed::{example, feed as feed_bolt};
 
 /// The largest state of a client that is read.
 const BYTES_MAX: u64 = 256 << 20;

@@ -3,7 +3,7 @@
 //! In: what the config says, Consul, and how the node stands with its servers. Out: addresses for the pool, now and whenever the session
 //! would like to know others. What servers themselves tell of servers goes to the pool elsewhere.
 
-mod srv;
+pub(crate) mod srv;
 
 use std::{sync::Arc, time::Duration};
 

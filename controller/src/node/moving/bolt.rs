@@ -1,7 +1,7 @@
 //! BoltDB files, read as far as Nomad's client needs them: keys and values of buckets.
 //!
-//! In: the bytes of a file, trusted in nothing. Out: buckets by path, values by key. Nothing is written. Pages that are read are counted, so
-//! that one that points to itself ends.
+//! In: the bytes of a file, trusted in nothing. Out: buckets by path, values by key. Nothing is written. What is read is counted: a file whose
+//! pages go round in circles, or lie over each other, would never end, or take all memory.
 //!
 //! ```text
 //! page:  id u64 · flags u16 · count u16 · overflow u32 · elements            (little endian, as on every machine Nomad runs on)
@@ -15,11 +15,12 @@ use std::{cell::Cell, fs::File, io::Read as _};
 const MAGIC: u32 = 0xED0C_DAED;
 const VERSION: u32 = 2;
 const HEADER: usize = 16;
+const ELEMENT: usize = 16;
 const BRANCH: u16 = 1;
 const LEAF: u16 = 2;
 const IS_BUCKET: u32 = 1;
-/// Pages that may be read in all.
-const PAGES_MAX: usize = 1_000_000;
+/// As often as a file has bytes may be read of it in all: what looks for a client's tasks comes to each byte six times at most.
+const READ_TIMES: usize = 8;
 /// Branches over each other.
 const DEPTH_MAX: usize = 32;
 
@@ -49,7 +50,8 @@ pub(super) struct Bolt<'b> {
     bytes: &'b [u8],
     page_size: usize,
     root: u64,
-    read: Cell<usize>,
+    /// How many bytes may still be read.
+    left: Cell<usize>,
 }
 
 /// A bucket: a page, or what stands within another bucket.
@@ -82,7 +84,7 @@ impl<'b> Bolt<'b> {
         };
         let newer = [first, second].into_iter().flatten().max_by_key(|meta| meta.transaction);
         let Meta { page_size, root, .. } = newer.ok_or(BoltError::Damaged("it has no whole beginning"))?;
-        Ok(Self { bytes, page_size, root, read: Cell::new(0) })
+        Ok(Self { bytes, page_size, root, left: Cell::new(bytes.len().saturating_mul(READ_TIMES)) })
     }
 
     /// The buckets within one that is named by a path; none where there is none.
@@ -114,30 +116,62 @@ impl<'b> Bolt<'b> {
     fn elements(&self, bucket: &Bucket<'b>) -> Result<Vec<Element<'b>>, BoltError> {
         let mut elements = Vec::new();
         match bucket {
-            Bucket::Inline(page) => leaf(page, &mut elements)?,
+            Bucket::Inline(page) => self.leaf(page, &mut elements)?,
             Bucket::Page(id) => self.walk(*id, 0, &mut elements)?,
         }
         Ok(elements)
     }
 
     fn walk(&self, id: u64, depth: usize, elements: &mut Vec<Element<'b>>) -> Result<(), BoltError> {
-        let read = self.read.get() + 1;
-        self.read.set(read);
-        if read > PAGES_MAX || depth > DEPTH_MAX {
+        if depth > DEPTH_MAX {
             return Err(BoltError::Damaged("its pages go round in circles"));
         }
         let page = self.page(id)?;
         match word16(page, 8)? {
-            LEAF => leaf(page, elements),
+            LEAF => self.leaf(page, elements),
             BRANCH => {
+                self.spend(HEADER)?;
                 for index in 0..usize::from(word16(page, 10)?) {
-                    let child = word64(page, HEADER + index * 16 + 8)?;
+                    self.spend(ELEMENT)?;
+                    let child = word64(page, HEADER + index * ELEMENT + 8)?;
                     self.walk(child, depth + 1, elements)?;
                 }
                 Ok(())
             }
             _ => Err(BoltError::Damaged("a page is of no kind that holds keys")),
         }
+    }
+
+    fn leaf(&self, page: &'b [u8], elements: &mut Vec<Element<'b>>) -> Result<(), BoltError> {
+        if word16(page, 8)? != LEAF {
+            return Err(BoltError::Damaged("a page is of no kind that holds keys"));
+        }
+        self.spend(HEADER)?;
+        for index in 0..usize::from(word16(page, 10)?) {
+            let at = HEADER + index * ELEMENT;
+            let number = |offset| {
+                word32(page, at + offset).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
+            };
+            let (flags, begin, key, value) = (word32(page, at)?, number(4)?, number(8)?, number(12)?);
+            let begin = at.saturating_add(begin);
+            let middle = begin.saturating_add(key);
+            let torn = BoltError::Damaged("a key is beyond its page");
+            let (Some(key), Some(value)) =
+                (page.get(begin..middle), page.get(middle..middle.saturating_add(value)))
+            else {
+                return Err(torn);
+            };
+            self.spend(ELEMENT.saturating_add(key.len()).saturating_add(value.len()))?;
+            elements.push(Element { key, value, is_bucket: flags & IS_BUCKET != 0 });
+        }
+        Ok(())
+    }
+
+    /// So many bytes are read.
+    fn spend(&self, bytes: usize) -> Result<(), BoltError> {
+        let circle = BoltError::Damaged("its pages go round in circles, or lie over each other");
+        self.left.set(self.left.get().checked_sub(bytes).ok_or(circle)?);
+        Ok(())
     }
 
     /// A page with those that continue it.
@@ -184,28 +218,6 @@ fn inner(value: &[u8]) -> Result<Bucket<'_>, BoltError> {
         0 => value.get(16..).map(Bucket::Inline).ok_or(BoltError::Damaged("a bucket is torn")),
         page => Ok(Bucket::Page(page)),
     }
-}
-
-fn leaf<'b>(page: &'b [u8], elements: &mut Vec<Element<'b>>) -> Result<(), BoltError> {
-    if word16(page, 8)? != LEAF {
-        return Err(BoltError::Damaged("a page is of no kind that holds keys"));
-    }
-    for index in 0..usize::from(word16(page, 10)?) {
-        let at = HEADER + index * 16;
-        let number =
-            |offset| word32(page, at + offset).map(|number| usize::try_from(number).unwrap_or(usize::MAX));
-        let (flags, begin, key, value) = (word32(page, at)?, number(4)?, number(8)?, number(12)?);
-        let begin = at.saturating_add(begin);
-        let middle = begin.saturating_add(key);
-        let torn = BoltError::Damaged("a key is beyond its page");
-        let (Some(key), Some(value)) =
-            (page.get(begin..middle), page.get(middle..middle.saturating_add(value)))
-        else {
-            return Err(torn);
-        };
-        elements.push(Element { key, value, is_bucket: flags & IS_BUCKET != 0 });
-    }
-    Ok(())
 }
 
 fn chunk<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], BoltError> {

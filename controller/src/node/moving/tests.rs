@@ -5,25 +5,11 @@ use std::fs;
 
 use super::*;
 
-const STATE: &str = include_str!("state.db.txt");
 const PAGE: usize = 4_096;
-
-/// The file, from its rows that are not empty.
-fn state() -> Vec<u8> {
-    let mut bytes = vec![0; 16 * PAGE];
-    for line in STATE.lines() {
-        let (at, row) = line.split_once(' ').unwrap();
-        let at = usize::from_str_radix(at, 16).unwrap();
-        for (nth, pair) in row.as_bytes().chunks(2).enumerate() {
-            bytes[at + nth] = u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-        }
-    }
-    bytes
-}
 
 /// The same with all tasks dead.
 fn over() -> Vec<u8> {
-    let mut bytes = state();
+    let mut bytes = example();
     let at = bytes.windows(8).position(|text| text == b"\xa7running").unwrap();
     bytes[at..at + 8].copy_from_slice(b"\xa4dead\xa1x\xc0");
     // The map has one pair more now.
@@ -74,14 +60,14 @@ fn a_drained_client_leaves_its_identity_and_is_kept_away() {
 
 #[test]
 fn tasks_that_are_not_over_stay_nomads() {
-    let ground = Ground::new(&state());
+    let ground = Ground::new(&example());
     let error = ground.identity().unwrap_err().to_string();
     assert!(error.contains("1 of them, such as alloc-0001") && error.contains("node drain -self"), "{error}");
     assert!(!ground.own().exists(), "nothing was taken");
     // Also where somebody has gone back to Nomad after we had moved in.
     fs::write(ground.client().join("state.db"), over()).unwrap();
     drop(ground.identity().unwrap());
-    fs::write(ground.client().join("state.db"), state()).unwrap();
+    fs::write(ground.client().join("state.db"), example()).unwrap();
     assert!(matches!(ground.identity(), Err(MoveError::Live { .. })));
 }
 
@@ -100,9 +86,9 @@ fn where_no_client_was_the_node_is_a_new_one() {
 
 #[test]
 fn what_can_not_be_read_is_not_taken_for_empty() {
-    let cut = |length: usize| state()[..length].to_vec();
+    let cut = |length: usize| example()[..length].to_vec();
     let with = |at: usize, bytes: &[u8]| {
-        let mut state = state();
+        let mut state = example();
         state[at..at + bytes.len()].copy_from_slice(bytes);
         state
     };
@@ -136,7 +122,7 @@ fn a_torn_beginning_is_left_for_the_other_one() {
 
 #[test]
 fn damage_anywhere_ends() {
-    let whole = state();
+    let whole = example();
     for at in (0..9 * PAGE).filter(|at| whole[*at] != 0) {
         for byte in [0, 1, 0x80, 0xff] {
             let mut state = whole.clone();

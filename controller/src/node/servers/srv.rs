@@ -2,6 +2,9 @@
 //!
 //! In: a name. Out: hosts and ports, those first that are to be tried first. The name servers are those of `/etc/resolv.conf`.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fed;
+
 use std::{
     hash::{BuildHasher as _, RandomState},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -121,7 +124,7 @@ fn targets(answer: &[u8], id: u16) -> Result<Vec<(String, u16)>, String> {
             let host = srv.target().to_vec().to_string();
             ((srv.priority(), u16::MAX - srv.weight()), (host.trim_end_matches('.').to_owned(), srv.port()))
         })
-        .filter(|(_, (host, _))| !host.is_empty())
+        .filter(|(_, (host, _))| is_host(host))
         .collect();
     found.sort_by_key(|(rank, _)| *rank);
     match found.is_empty() {
@@ -130,23 +133,15 @@ fn targets(answer: &[u8], id: u16) -> Result<Vec<(String, u16)>, String> {
     }
 }
 
+/// Labels may hold any bytes; those of hosts don't.
+fn is_host(name: &str) -> bool {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_fit)
+}
+
 #[cfg(test)]
 mod tests {
-    use domain::base::Ttl;
-
-    use super::*;
-
-    fn answered(query: &[u8], records: &[(u16, u16, u16, &str)], is_cut: bool) -> Vec<u8> {
-        let query = Message::from_octets(query.to_vec()).unwrap();
-        let mut answer = MessageBuilder::new_vec().start_answer(&query, Rcode::NOERROR).unwrap();
-        answer.header_mut().set_tc(is_cut);
-        for (priority, weight, port, host) in records {
-            let host = Name::<Vec<u8>>::from_str(host).unwrap();
-            let name = query.sole_question().unwrap().qname().to_vec();
-            answer.push((name, Ttl::ZERO, Srv::new(*priority, *weight, *port, host))).unwrap();
-        }
-        answer.finish()
-    }
+    use super::{fed::answered, *};
 
     #[tokio::test]
     async fn records_are_asked_for_and_sorted() {

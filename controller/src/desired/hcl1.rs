@@ -1,12 +1,12 @@
-//! HCL1, the language of Nomad's agent files, which is not that of its job files: names may be quoted, lines mean nothing, and
-//! nothing is computed.
+//! HCL1, the language of Nomad's agent files and policies, which is not that of its job files: names may be quoted, lines mean nothing,
+//! and nothing is computed.
 //!
 //! In: the name and bytes of a text, trusted in nothing. Out: its tree, as if it were written in JSON: a block is a map under its kind,
 //! and its labels are maps around it. A name that is written twice is there twice. Size, depth and number of values are bounded.
 
 use std::sync::Arc;
 
-use crate::desired::yaml::{Entry, Node, Position, Problem, Style, Value};
+use super::yaml::{Entry, Node, Position, Problem, Style, Value};
 
 /// Longest text.
 const BYTES_MAX: usize = 1 << 20;
@@ -19,7 +19,7 @@ const VALUES_MAX: usize = 20_000;
 ///
 /// # Errors
 /// The first thing that is no HCL1.
-pub(in crate::config) fn parse(source: &str, bytes: &[u8]) -> Result<Arc<Node>, Problem> {
+pub(crate) fn parse(source: &str, bytes: &[u8]) -> Result<Arc<Node>, Problem> {
     let whole = |message: String| Problem {
         source: source.to_owned(),
         line: 0,
@@ -344,11 +344,17 @@ impl Reader<'_> {
 
     fn next(&mut self) {
         let mut chars = self.rest.chars();
-        match chars.next() {
-            Some('\n') => self.position = Position { line: self.position.line + 1, column: 1 },
-            Some(_) => self.position.column += 1,
-            None => {}
-        }
+        let ends_line = match chars.next() {
+            Some('\n') => true,
+            // Alone, as editors show it.
+            Some('\r') => !chars.as_str().starts_with('\n'),
+            Some(_) => false,
+            None => return,
+        };
+        self.position = match self.position {
+            Position { line, .. } if ends_line => Position { line: line + 1, column: 1 },
+            Position { line, column } => Position { line, column: column + 1 },
+        };
         self.rest = chars.as_str();
     }
 

@@ -1,0 +1,39 @@
+//! What must hold for any text that is taken for an agent file of Nomad's; for tests and fuzzing only.
+//!
+//! In: its bytes, JSON where they begin with a brace. Out: what is wrong with it, or nothing; or a panic.
+
+use crate::{
+    config::{
+        Config, ConfigError, Flags, Surroundings,
+        sources::{Language, Loaded, Sources},
+    },
+    desired::yaml::Problems,
+};
+
+/// What the text is called.
+pub(crate) const NAME: &str = "agent";
+
+/// Takes the text and asserts what must hold. What is told of it is given back: warnings, or what is wrong.
+pub(crate) fn feed(text: &[u8]) -> Result<Problems, Problems> {
+    let once = load(&[text])?;
+    // The same said twice says the same.
+    match load(&[text, text]) {
+        Ok(twice) => assert_eq!(once.file, twice.file),
+        Err(problems) => panic!("said twice it is wrong: {problems}"),
+    }
+    let warnings = once.warnings.clone();
+    let surroundings = Surroundings { variable: &|_| None, root: true, host_name: "box" };
+    match Config::merge(Flags::default(), once, &surroundings) {
+        // What the files come to as a whole has no place of its own.
+        Err(ConfigError::Problems(_)) | Err(_) | Ok(_) => Ok(warnings),
+    }
+}
+
+fn load(texts: &[&[u8]]) -> Result<Loaded, Problems> {
+    let mut sources = Sources::default();
+    for text in texts {
+        let is_json = text.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+        sources.add(NAME, text, if is_json { Language::Json } else { Language::Hcl });
+    }
+    sources.file()
+}

@@ -1,0 +1,2 @@
+﻿region = "a"
+datacenter = "b"name = "c"

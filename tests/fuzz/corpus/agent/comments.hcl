@@ -1,0 +1,5 @@
+# one
+// two
+/* three
+   * four */ region = "a" /**/ datacenter="b"#five
+client{enabled=true,servers=["a","b",],}

@@ -1,0 +1,1 @@
+client { meta { a = "b

@@ -1,0 +1,1 @@
+﻿regiondatacenter = "b"n!

@@ -1,0 +1,2 @@
+server { enabled = true bootstrap_expect = 1 encrypt = "x" }
+client { enabled = false }

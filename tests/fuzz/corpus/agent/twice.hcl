@@ -1,0 +1,4 @@
+name = "a"
+name = "b"
+client { servers = ["a"] }
+client { servers = ["a", "b"] }
