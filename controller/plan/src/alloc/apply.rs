@@ -282,6 +282,7 @@ impl Writer<'_> {
         if verb == Verb::Up {
             self.offer(part);
             self.note_download(part);
+            self.note_setup(part);
         }
         *self.generation += 1;
         let generation = *self.generation;
