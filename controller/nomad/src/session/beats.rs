@@ -35,7 +35,9 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 let asked = Instant::now();
                 let error = match self.heartbeat().await {
                     Ok(answer) => {
-                        if was_missed(last, answer.meta.index) {
+                        // To sign another identity changes the node, too.
+                        let is_signed = answer.signed_identity.is_some();
+                        if !is_signed && was_missed(last, answer.meta.index) {
                             tracing::warn!("servers may have taken the node for dead");
                             self.shared.contact.send_modify(|contact| contact.losses += 1);
                             lock(&self.shared.updates).missed();
@@ -93,10 +95,11 @@ impl<S: Service, D: Dial> Inner<S, D> {
     }
 
     async fn heartbeat(&self) -> Result<NodeUpdateResponse, CallError> {
+        let wanted = lock(&self.tokens).is_wanted();
         let request = || NodeUpdateStatusRequest {
             node_id: self.identity.id.clone(),
             status: NodeStatus::Ready,
-            force_identity_renewal: false,
+            force_identity_renewal: wanted,
             options: self.write(lock(&self.tokens).to_call()),
         };
         let servers = self.pool.servers().len().min(ASKED);
