@@ -17,7 +17,6 @@ use crate::{
     AllocId,
     alloc::{Allocation as Spec, AssignedPort, Desired, Ports, RescheduleEvent},
     job::Lifecycle,
-    task::{TaskEvent as Event, TaskEventKind as Kind},
     view::{AllocView, TaskView, Unplaced},
 };
 
@@ -25,6 +24,7 @@ mod children;
 mod deployment;
 mod diff;
 mod evaluation;
+mod event;
 mod file;
 mod job;
 mod node;
@@ -36,6 +36,7 @@ pub use children::Children;
 pub use deployment::deployment;
 pub use diff::{Updates, job_diff};
 pub use evaluation::{Evaluated, evaluation, failed_groups};
+pub use event::task_event;
 pub use file::FileInfo;
 pub use job::{job, job_status, job_stub, job_version, whole_job};
 pub use node::{Capacity, Machine, Wanted, node, node_stub};
@@ -516,71 +517,6 @@ fn task_state(task: &TaskView) -> TaskState {
         finished_at: rfc3339(task.finished_at),
         events: task.events.iter().map(task_event).collect(),
         task_handle: None,
-    }
-}
-
-/// One entry of a task's history as Nomad shows it.
-pub fn task_event(event: &Event) -> TaskEvent {
-    let text = |key: &str| event.details.get(key).cloned().unwrap_or_default();
-    let number = |key: &str| event.details.get(key).and_then(|text| text.parse().ok()).unwrap_or_default();
-    let duration = |key: &str| {
-        let text = event.details.get(key)?;
-        text.parse().ok().or_else(|| crate::parse_duration(text).ok())
-    };
-    TaskEvent {
-        kind: event.kind.as_str().to_owned(),
-        time: event.time.0,
-        message: if event.kind == Kind::TaskSetup { event.message.clone() } else { text("message") },
-        display_message: event.message.clone(),
-        details: if event.kind == Kind::TaskSetup {
-            [("message".to_owned(), event.message.clone())].into()
-        } else {
-            event.details.clone()
-        },
-        fails_task: event.details.get("fails_task").is_some_and(|text| text == "true"),
-        restart_reason: text("restart_reason"),
-        setup_error: text("setup_error"),
-        driver_error: text("driver_error"),
-        exit_code: number("exit_code"),
-        signal: number("signal"),
-        kill_timeout: duration("kill_timeout").unwrap_or_default(),
-        kill_error: text("kill_error"),
-        kill_reason: text("kill_reason"),
-        start_delay: duration("start_delay").unwrap_or_default(),
-        download_error: text("download_error"),
-        validation_error: text("validation_error"),
-        disk_limit: number("disk_limit"),
-        failed_sibling: text("failed_sibling"),
-        vault_error: text("vault_renewal_error"),
-        task_signal_reason: text("task_signal_reason"),
-        task_signal: text("task_signal"),
-        driver_message: text("driver_message"),
-        generic_source: match event.kind {
-            Kind::AllocUnhealthy => event.kind.as_str().to_owned(),
-            Kind::Received
-            | Kind::TaskSetup
-            | Kind::SetupFailure
-            | Kind::FailedValidation
-            | Kind::DownloadingArtifacts
-            | Kind::FailedArtifactDownload
-            | Kind::DriverFailure
-            | Kind::Driver
-            | Kind::Started
-            | Kind::Terminated
-            | Kind::Restarting
-            | Kind::NotRestarting
-            | Kind::RestartSignaled
-            | Kind::Signaling
-            | Kind::Killing
-            | Kind::Killed
-            | Kind::SiblingFailed
-            | Kind::LeaderDead
-            | Kind::MainDead
-            | Kind::WaitingShutdownDelay
-            | Kind::HookFailed
-            | Kind::HookMessage
-            | Kind::Reconnected => String::new(),
-        },
     }
 }
 

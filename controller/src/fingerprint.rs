@@ -19,7 +19,7 @@ pub use network::{Network, NetworkError, Networks, SPEED, is_link_local, network
 /// services with checks need 1.4, cores by NUMA 1.6.3, schedules and transparent proxies 1.8; what of that we don't do fails by name.
 /// From 1.11 on they would give the node an identity of their own in place of its secret, and renew it; the secret is as good with all
 /// versions, and 1.10 is the last one that needs nothing else.
-pub const NOMAD_VERSION: &str = "1.10.5";
+pub const NOMAD_VERSION: &str = "1.11.3";
 
 /// Attributes by name, without `attr.`.
 pub type Attributes = BTreeMap<String, String>;

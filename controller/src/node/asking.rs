@@ -44,6 +44,12 @@ pub trait Servers: Send + Sync + 'static {
 
     /// Takes these in place of those that are known, until servers tell of others.
     fn set_addresses(&self, servers: Vec<Address>);
+
+    /// The identity that they have signed for the node (1.11 and later); empty: none.
+    fn signed(&self) -> Secret;
+
+    /// They are asked for another one with the next heartbeat.
+    fn renew_identity(&self);
 }
 
 /// What is asked.
@@ -167,6 +173,14 @@ impl<S: Service, D: Dial> Servers for OfSession<S, D> {
     fn set_addresses(&self, servers: Vec<Address>) {
         self.pool.set_servers(servers);
     }
+
+    fn signed(&self) -> Secret {
+        self.queries.signed()
+    }
+
+    fn renew_identity(&self) {
+        self.queries.renew_identity();
+    }
 }
 
 /// Servers that are known later: what is served to them is there before the first connection to one.
@@ -204,6 +218,16 @@ impl Servers for Late {
     fn set_addresses(&self, addresses: Vec<Address>) {
         if let Some(servers) = self.0.get() {
             servers.set_addresses(addresses);
+        }
+    }
+
+    fn signed(&self) -> Secret {
+        self.0.get().map(|servers| servers.signed()).unwrap_or_default()
+    }
+
+    fn renew_identity(&self) {
+        if let Some(servers) = self.0.get() {
+            servers.renew_identity();
         }
     }
 }

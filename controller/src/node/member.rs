@@ -106,6 +106,7 @@ impl Member {
         let service = Arc::new(NodeService::new(serve::Parts {
             reach: shared.reach(),
             acl: Resolver::new(asked.clone(), acl(&cluster)),
+            servers: asked.clone(),
             meta: Arc::new(describer.clone()),
             agent: identity.id.to_string(),
             remote_exec: !cluster.disable_remote_exec,

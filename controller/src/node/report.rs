@@ -131,3 +131,62 @@ fn task_event(event: &TaskEvent) -> wire::TaskEvent {
 fn time(at: UnixNanos) -> Time {
     if at == UnixNanos::default() { Time::default() } else { Time::from_unix_nanos(at.0) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use herdlet_api_types::task::TaskEventKind;
+    use herdlet_rpc::codec::{self, Extent, Limits};
+
+    use super::*;
+    use crate::test_recordings::messages;
+
+    /// What is not in a text is stored with an event, the rest follows from its kind and text.
+    const STORED: [&str; 9] = [
+        "exit_code",
+        "signal",
+        "oom_killed",
+        "exit_message",
+        "kill_timeout",
+        "start_delay",
+        "kill_reason",
+        "restart_reason",
+        "task_signal",
+    ];
+
+    /// An event that a stock client has told, as it would be stored here.
+    fn stored(told: &wire::TaskEvent) -> TaskEvent {
+        let kind: TaskEventKind = serde_json::from_value(told.kind.clone().into()).unwrap();
+        let is_told = matches!(kind, TaskEventKind::NotRestarting | TaskEventKind::RestartSignaled);
+        let is_stored = |key: &str| !is_told && STORED.contains(&key);
+        let details = told.details.iter().filter(|(key, _)| is_stored(key));
+        let details: BTreeMap<_, _> = details.map(|(key, text)| (key.clone(), text.clone())).collect();
+        TaskEvent { kind, time: UnixNanos(told.time), message: told.display_message.clone(), details }
+    }
+
+    #[test]
+    fn events_are_told_as_stock_clients_tell_them() {
+        #[derive(Default, serde::Deserialize)]
+        #[serde(default, rename_all = "PascalCase")]
+        struct Told {
+            alloc: Vec<AllocReport>,
+        }
+        let told = messages()
+            .into_iter()
+            .filter(|message| (&*message.kind, &*message.method) == ("request", "Node.UpdateAlloc"));
+        let events: Vec<wire::TaskEvent> = told
+            .flat_map(|message| {
+                let header = Extent::new(Limits::HEADER).of(&message.bytes).unwrap().unwrap();
+                codec::decode::<Told>(&message.bytes[header..]).unwrap().alloc
+            })
+            .flat_map(|alloc| alloc.task_states.into_values())
+            .flat_map(|task| task.events)
+            .collect();
+        let kinds: std::collections::BTreeSet<&str> = events.iter().map(|event| &*event.kind).collect();
+        assert!(kinds.len() >= 8, "{kinds:?}");
+        for event in events {
+            assert_eq!(task_event(&stored(&event)), event);
+        }
+    }
+}

@@ -11,6 +11,7 @@ mod allocs;
 mod exec;
 mod failure;
 mod files;
+mod identity;
 pub mod meta;
 mod told;
 
@@ -31,14 +32,17 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use self::{failure::Failure, meta::DynamicMeta};
-use super::acl::{Access, Acl, Capability, Denied, Resolver};
+use super::{
+    acl::{Access, Acl, Capability, Denied, Resolver},
+    asking::Servers,
+};
 use crate::reach::{Reach, host::HostLook};
 
 /// Bytes of a stream of this process that wait to be read.
 const PIPE_BYTES: usize = 64 << 10;
 
 /// What can be called, by what is before the dot.
-const SERVICES: [&str; 5] = ["Agent", "Allocations", "ClientStats", "FileSystem", "NodeMeta"];
+const SERVICES: [&str; 6] = ["Agent", "Allocations", "ClientStats", "FileSystem", "NodeIdentity", "NodeMeta"];
 
 /// What a node serves with.
 pub struct Parts {
@@ -46,6 +50,8 @@ pub struct Parts {
     pub reach: Reach,
     /// Who may do what.
     pub acl: Resolver,
+    /// The cluster's servers.
+    pub servers: Arc<dyn Servers>,
     /// The node's metadata.
     pub meta: Arc<dyn DynamicMeta>,
     /// The id of the node, or its name: what answers about the agent itself say that they are of.
@@ -224,6 +230,8 @@ impl NodeService {
             "Agent.Profile" => self.profile(call.arguments()?).await,
             "NodeMeta.Read" => self.read_meta(call.arguments()?).await,
             "NodeMeta.Apply" => self.apply_meta(call.arguments()?).await,
+            "NodeIdentity.Get" => self.read_identity(call.arguments()?).await,
+            "NodeIdentity.Renew" => self.renew_identity(call.arguments()?).await,
             method => Err(Failure::Refusal(unknown(method))),
         }
     }
@@ -247,7 +255,14 @@ impl Service for NodeService {
     }
 
     fn streams(&self, method: &str) -> bool {
-        matches!(method, "FileSystem.Logs" | "FileSystem.Stream" | "Allocations.Exec" | "Agent.Monitor")
+        matches!(
+            method,
+            "FileSystem.Logs"
+                | "FileSystem.Stream"
+                | "Allocations.Exec"
+                | "Agent.Monitor"
+                | "Agent.MonitorExport"
+        )
     }
 
     async fn stream(&self, _: &Peer, method: String, stream: &mut Framed<Box<dyn Io>>) {
@@ -256,6 +271,7 @@ impl Service for NodeService {
             "FileSystem.Stream" => self.file(stream).await,
             "Allocations.Exec" => self.exec(stream).await,
             "Agent.Monitor" => self.monitor(stream).await,
+            "Agent.MonitorExport" => self.export_log(stream).await,
             _ => return,
         };
         if let Err(error) = ended {

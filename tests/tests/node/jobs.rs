@@ -95,3 +95,67 @@ async fn what_may_not_run_longer_has_completed_then_over_a_restart_of_the_agent(
     assert_eq!(why, "allocation exceeded max_run_duration");
     node.end().await;
 }
+
+/// As in recordings of stock clients, but for texts that say more.
+#[tokio::test(start_paused = true)]
+async fn what_a_task_goes_through_is_told_in_the_words_of_stock_clients() {
+    let world = World::new(Settings::default());
+    let node = world.ready_node(0).await;
+    let once = json!({
+        "RestartPolicy": { "Attempts": 1, "Mode": "fail", "Interval": nanos(300), "Delay": nanos(1) },
+    });
+    let id = world.place(&node, &job("sum", "batch", json!({ "run_for": "1s", "exit_code": 3 }), once));
+    world.reaches(&id, ClientStatus::Failed).await;
+    let (told, description) = world.cluster.read(|state| {
+        let alloc = &state.allocs[&id];
+        (alloc.task_states["main"].clone(), alloc.client_description.clone())
+    });
+    assert_eq!((told.failed, told.restarts, &*description), (true, 1, "Failed tasks"));
+    assert!(![told.started_at, told.finished_at, told.last_restart].iter().any(|time| time.is_zero()));
+    let events: Vec<(&str, Vec<&str>)> = told
+        .events
+        .iter()
+        .map(|event| (&*event.kind, event.details.keys().map(String::as_str).collect()))
+        .collect();
+    let ended = vec!["exit_code", "oom_killed", "signal"];
+    assert_eq!(
+        events,
+        [
+            ("Received", vec![]),
+            ("Task Setup", vec!["message"]),
+            ("Started", vec![]),
+            ("Terminated", ended.clone()),
+            ("Restarting", vec!["restart_reason", "start_delay"]),
+            ("Started", vec![]),
+            ("Terminated", ended),
+            ("Not Restarting", vec!["fails_task", "restart_reason"]),
+        ]
+    );
+    let last = told.events.last().unwrap();
+    let why = "Exceeded allowed attempts 1 in interval 5m0s and mode is \"fail\"";
+    assert_eq!((&*last.display_message, &*last.restart_reason, last.fails_task), (why, why, true));
+    node.end().await;
+}
+
+/// From 1.11 on servers roll out system jobs as well.
+#[tokio::test(start_paused = true)]
+async fn the_health_of_a_system_job_is_told_to_its_deployment() {
+    let world = World::new(Settings::default());
+    let node = world.ready_node(0).await;
+    let update = json!({ "Update": {
+        "MaxParallel": 1, "HealthCheck": "task_states", "MinHealthyTime": nanos(5), "HealthyDeadline": nanos(60),
+        "ProgressDeadline": nanos(120), "Stagger": nanos(30),
+    } });
+    let job = job("agent", "system", json!({ "run_for": FOR_EVER }), update);
+    let job = Job::new(herdlet_nomad_server::jobs::value(&job).unwrap());
+    let id = world.cluster.write(|state| {
+        let id = state.place(&node.id, &job, "group");
+        state.change(&id, |alloc| alloc.deployment_id = "5b0d1c52-0000-4000-8000-000000000001".to_owned());
+        id
+    });
+    let healthy = |state: &State| {
+        state.allocs[&id].deployment_status.as_ref().is_some_and(|status| status.healthy == Some(true))
+    };
+    world.until(60, "it is healthy", healthy).await;
+    node.end().await;
+}

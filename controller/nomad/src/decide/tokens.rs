@@ -15,6 +15,8 @@ pub struct Tokens {
     introduction: Secret,
     signed: Option<Secret>,
     is_registered: bool,
+    /// Somebody wants another identity.
+    is_wanted: bool,
 }
 
 impl Tokens {
@@ -23,7 +25,7 @@ impl Tokens {
     #[must_use]
     pub fn new(secret: Secret, introduction: Secret, signed: Secret) -> Self {
         let signed = Some(signed).filter(|signed| !signed.is_empty());
-        Self { secret, introduction, is_registered: signed.is_some(), signed }
+        Self { secret, introduction, is_registered: signed.is_some(), signed, is_wanted: false }
     }
 
     /// The identity that servers have signed; empty: none.
@@ -44,11 +46,23 @@ impl Tokens {
         self.signed.clone().unwrap_or_else(|| self.secret.clone())
     }
 
+    /// With the next heartbeat servers are asked for another identity, and with each one until they have signed it.
+    pub fn renew(&mut self) {
+        self.is_wanted = true;
+    }
+
+    /// Whether they are to be asked.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
     /// A registration or a heartbeat was answered, perhaps with a new identity.
     pub fn answered(&mut self, signed: Option<Secret>) {
         self.is_registered = true;
         if let Some(signed) = signed.filter(|signed| !signed.is_empty()) {
             self.signed = Some(signed);
+            self.is_wanted = false;
         }
     }
 
@@ -71,8 +85,11 @@ mod tests {
         assert_eq!(tokens.to_register(), "secret".into());
         tokens.answered(Some("signed".into()));
         assert_eq!((tokens.to_register(), tokens.to_call()), ("signed".into(), "signed".into()));
+        tokens.renew();
         tokens.answered(Some(Secret::default()));
-        assert_eq!(tokens.to_call(), "signed".into());
+        assert_eq!((tokens.to_call(), tokens.is_wanted()), ("signed".into(), true));
+        tokens.answered(Some("another".into()));
+        assert_eq!((tokens.to_call(), tokens.is_wanted()), ("another".into(), false));
         tokens.denied();
         assert_eq!((tokens.to_register(), tokens.to_call()), ("".into(), "secret".into()));
         let introduced = Tokens::new("secret".into(), "intro".into(), Secret::default());

@@ -47,8 +47,11 @@ impl<S: Service, D: Dial> Inner<S, D> {
                         told.as_mut().enable();
                         let has_changed = answer.meta.index != 0 && !is_told;
                         if has_changed && last.is_some() {
-                            tracing::warn!("servers may have taken the node for dead");
-                            self.shared.contact.send_modify(|contact| contact.losses += 1);
+                            // Or they have signed another identity, which changes the node, too. Both may have happened.
+                            if answer.signed_identity.is_none() {
+                                tracing::warn!("servers may have taken the node for dead");
+                                self.shared.contact.send_modify(|contact| contact.losses += 1);
+                            }
                             lock(&self.shared.updates).missed();
                             runner.report_again();
                         }
@@ -110,10 +113,11 @@ impl<S: Service, D: Dial> Inner<S, D> {
     }
 
     async fn heartbeat(&self) -> Result<NodeUpdateResponse, CallError> {
+        let wanted = lock(&self.tokens).is_wanted();
         let request = || NodeUpdateStatusRequest {
             node_id: self.identity.id.clone(),
             status: NodeStatus::Ready,
-            force_identity_renewal: false,
+            force_identity_renewal: wanted,
             options: self.write(lock(&self.tokens).to_call()),
         };
         let servers = self.pool.servers().len().min(ASKED);

@@ -11,7 +11,7 @@ use tokio::{sync::SemaphorePermit, time::timeout};
 
 use super::{Inner, lock};
 use crate::wire::{
-    AllocId, NodeId, QueryOptions, WriteOptions,
+    AllocId, NodeId, QueryOptions, Secret, WriteOptions,
     queries::{
         AllocRequest, AllocResponse, IdentityRequest, NodeRequest, NodeResponse, SignRequest, SignResponse,
     },
@@ -57,6 +57,17 @@ impl<S: Service, D: Dial> Queries<S, D> {
     #[must_use]
     pub fn node_id(&self) -> &NodeId {
         &self.inner.identity.id
+    }
+
+    /// The identity that servers have signed for the node (1.11 and later); empty: none.
+    #[must_use]
+    pub fn signed(&self) -> Secret {
+        lock(&self.inner.tokens).signed()
+    }
+
+    /// Has them sign another one, with the next heartbeat.
+    pub fn renew_identity(&self) {
+        lock(&self.inner.tokens).renew();
     }
 
     /// Asks for something. `request` gets the options with region, token and `newer`; it may change the namespace or the token in them. It

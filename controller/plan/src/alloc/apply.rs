@@ -282,6 +282,7 @@ impl Writer<'_> {
         if verb == Verb::Up {
             self.offer(part);
             self.note_download(part);
+            self.note_setup(part);
         }
         *self.generation += 1;
         let generation = *self.generation;
@@ -307,12 +308,7 @@ impl Writer<'_> {
         match outcome {
             Outcome::Done => match doing {
                 Doing::Down => self.part_is_gone(part),
-                Doing::Up | Doing::Renew | Doing::Look(_) => {
-                    self.part_is_up(part);
-                    if let (Part::Task(index, TaskPart::Dir), Doing::Up) = (part, doing) {
-                        self.note_setup(index);
-                    }
-                }
+                Doing::Up | Doing::Renew | Doing::Look(_) => self.part_is_up(part),
             },
             Outcome::Present => self.part_is_up(part),
             Outcome::Issued { renew_in } => self.identity_issued(part, doing, renew_in),
@@ -341,13 +337,6 @@ impl Writer<'_> {
                 }
             },
             Outcome::Recovered(_) | Outcome::Volume { .. } | Outcome::Overdue => {}
-        }
-    }
-
-    /// Of the directories of a task that has begun before, made anew, nothing is told, as in Nomad.
-    fn note_setup(&mut self, index: TaskIndex) {
-        if self.known(index).is_some_and(|known| known.attempt == 0 && known.run == Run::Waiting) {
-            self.note(index, TaskEventKind::TaskSetup, String::from("Building Task Directory"));
         }
     }
 

@@ -9,12 +9,13 @@ use std_alloc::{collections::BTreeSet, string::String, sync::Arc, vec::Vec};
 use herdlet_api_types::{
     AllocId,
     alloc::{Allocation, Desired, ServerSide},
+    task::TaskEventKind,
 };
 
 use crate::{
     alloc::apply::{judge_anew, serve_anew},
     op::{Key, Part},
-    state::PartState,
+    state::{AllocState, Doom, PartState, Run, TaskState},
     time::Now,
     world::{
         World,
@@ -140,8 +141,13 @@ impl World {
             Desired::Stop | Desired::Gone => old.desired,
         };
         let create_index = old.create_index;
-        let is_new = |known: &ServerSide| server.refused.is_some() && known.refused.is_none();
-        let kept = old.server.as_ref().filter(|known| is_new(known));
+        let is_refused = |known: &ServerSide| server.refused.is_some() && known.refused.is_none();
+        // No server does that to an allocation: what it runs is known by the tasks that it began with.
+        let is_other = tasks(&old) != tasks(&spec);
+        let kept = old.server.as_ref().filter(|known| is_other || is_refused(known));
+        if is_other && desired == Desired::Run {
+            doom_missing(&tasks(&spec), &mut entry.state);
+        }
         let spec = match kept {
             // What runs goes on as it is where nobody could run what it is to be now.
             Some(known) => {
@@ -176,3 +182,24 @@ impl World {
         dirty.insert(Key::Alloc(id));
     }
 }
+
+/// The names of an allocation's tasks.
+fn tasks(spec: &Allocation) -> Vec<String> {
+    spec.group().into_iter().flat_map(|group| &group.tasks).map(|task| task.name.clone()).collect()
+}
+
+/// Tasks that an allocation is to have no more fail, as by stock clients; the others go on as they are.
+fn doom_missing(wanted: &[String], state: &mut AllocState) {
+    let is_missing = |task: &TaskState| {
+        task.run != Run::Dead && task.doom.is_none() && !wanted.iter().any(|name| **name == *task.name)
+    };
+    if !state.durable.tasks.iter().any(is_missing) {
+        return;
+    }
+    for task in state.durable.tasks.iter_mut().filter(|task| is_missing(task)) {
+        task.doom = Some(Doom { kind: TaskEventKind::Killing, message: String::from(MISSING_TASK) });
+    }
+}
+
+/// Nomad's text.
+const MISSING_TASK: &str = "update missing task";

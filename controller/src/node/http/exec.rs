@@ -43,28 +43,44 @@ struct Handshake {
     auth_token: String,
 }
 
+/// What is executed.
+pub(super) enum Executed {
+    /// A command, in this allocation.
+    Command(String),
+    /// An action of this job.
+    Action(String),
+}
+
 /// Answers a request for a command in a task.
 pub(super) async fn open(
     api: &Arc<NodeApi>,
-    id: &str,
+    executed: Executed,
     asked: &Asked,
     request: &mut Request,
 ) -> Result<Response, Refused> {
-    let command: Vec<String> = serde_json::from_str(asked.parameter("command").unwrap_or_default())
-        .map_err(|error| Refused(400, format!("command is not a JSON list of strings: {error}")))?;
     let terminal = asked.flag("tty").map_err(|why| Refused(400, why))?.unwrap_or_default();
-    let fields = vec![
-        ("AllocID", Value::Text(id.to_owned())),
-        ("Task", Value::Text(asked.parameter("task").unwrap_or_default().to_owned())),
-        ("Tty", Value::Bool(terminal)),
-        ("Cmd", Value::List(command.into_iter().map(Value::Text).collect())),
-    ];
+    let said = |name: &str| asked.parameter(name).unwrap_or_default().to_owned();
+    let mut fields = vec![("Task", Value::Text(said("task"))), ("Tty", Value::Bool(terminal))];
+    let id = match executed {
+        Executed::Command(id) => {
+            let command: Vec<String> = serde_json::from_str(&said("command"))
+                .map_err(|error| Refused(400, format!("command is not a JSON list of strings: {error}")))?;
+            fields.push(("Cmd", Value::List(command.into_iter().map(Value::Text).collect())));
+            id
+        }
+        Executed::Action(job) => {
+            fields.push(("JobID", Value::Text(job)));
+            fields.push(("Action", Value::Text(said("action"))));
+            said("allocID")
+        }
+    };
+    fields.push(("AllocID", Value::Text(id.clone())));
     let upgrade = request.extract_parts::<WebSocketUpgrade>().await;
     let upgrade = upgrade.map_err(|error| Refused(400, format!("a websocket is expected here: {error}")))?;
     let upgrade = upgrade.max_message_size(FRAME_BYTES_MAX);
     let closing = api.shared.closing.clone();
     let is_browser = asked.flag("ws_handshake").ok().flatten().unwrap_or_default();
-    let (api, id, mut asked) = (Arc::clone(api), id.to_owned(), asked.clone());
+    let (api, mut asked) = (Arc::clone(api), asked.clone());
     Ok(upgrade.on_upgrade(move |mut socket| async move {
         if is_browser {
             match handshake(&mut socket).await {

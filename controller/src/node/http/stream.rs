@@ -23,7 +23,11 @@ use herdlet_rpc::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeApi, Refused, exec, request::Asked};
+use super::{
+    NodeApi, Refused,
+    exec::{self, Executed},
+    request::Asked,
+};
 use crate::node::asking::Question;
 
 /// The words of one of Nomad's mistakes.
@@ -62,7 +66,12 @@ impl NodeApi {
         };
         let (method, alloc, is_plain, fields) = match parts {
             ["client", "allocation", id, "exec"] => {
-                return exec::open(self, id, asked, request).await.map(Some);
+                let executed = Executed::Command((*id).to_owned());
+                return exec::open(self, executed, asked, request).await.map(Some);
+            }
+            ["job", id @ .., "action"] if !id.is_empty() => {
+                let executed = Executed::Action(id.join("/"));
+                return exec::open(self, executed, asked, request).await.map(Some);
             }
             ["client", "fs", what @ ("logs" | "cat" | "readat" | "stream"), id] => {
                 let is_plain = match *what {
@@ -101,6 +110,19 @@ impl NodeApi {
                 }
                 let method = if *what == "logs" { "FileSystem.Logs" } else { "FileSystem.Stream" };
                 (method, Some(*id), is_plain, fields)
+            }
+            ["agent", "monitor", "export"] => {
+                let is_plain = flag("plain", false)?;
+                let fields = vec![
+                    ("LogsSince", text("logs_since")),
+                    ("ServiceName", text("service_name")),
+                    ("OnDisk", Value::Bool(flag("on_disk", false)?)),
+                    ("Follow", Value::Bool(flag("follow", false)?)),
+                    ("NodeID", text("node_id")),
+                    ("ServerID", text("server_id")),
+                    ("PlainText", Value::Bool(is_plain)),
+                ];
+                ("Agent.MonitorExport", None, is_plain, fields)
             }
             ["agent", "monitor"] => {
                 if asked.node().is_some() && asked.given("server_id").is_some() {

@@ -30,6 +30,19 @@ struct Monitored {
     auth_token: Secret,
 }
 
+/// What of what was logged before is wanted.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Exported {
+    on_disk: bool,
+    auth_token: Secret,
+}
+
+/// As stock clients say it that were given no file.
+const NO_LOG_FILE: &str = "No nomad log file defined";
+/// Stock clients run `journalctl` for whoever may read the agent's log.
+const NO_JOURNAL: &str = "the journal is not read for others; run journalctl on the node";
+
 /// Which profile is wanted.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
@@ -97,11 +110,7 @@ impl NodeService {
 
     pub(super) async fn monitor(&self, stream: &mut ToServer) -> Result<(), Ended> {
         let Some(wanted) = arguments::<Monitored>(stream).await? else { return Ok(()) };
-        let allowed = self
-            .acl(&wanted.auth_token)
-            .await
-            .and_then(|acl| if acl.agent().reads() { Ok(()) } else { Err(Denied::Refused) });
-        if let Err(denied) = allowed {
+        if let Err(denied) = self.allows_agent(&wanted.auth_token, Access::reads).await {
             return Ok(stream.send(&last_frame(&denied, Some(denied.code()))).await?);
         }
         let form = Form::of(wanted.plain_text);
@@ -114,7 +123,17 @@ impl NodeService {
         }
     }
 
-    async fn on_node(&self, token: &Secret, enough: fn(Access) -> bool) -> Result<(), Failure> {
+    /// What was logged before. The agent writes no file, and the journal of its unit is read with `journalctl` on the machine.
+    pub(super) async fn export_log(&self, stream: &mut ToServer) -> Result<(), Ended> {
+        let Some(wanted) = arguments::<Exported>(stream).await? else { return Ok(()) };
+        if let Err(denied) = self.allows_agent(&wanted.auth_token, Access::reads).await {
+            return Ok(stream.send(&last_frame(&denied, Some(denied.code()))).await?);
+        }
+        let (why, code) = if wanted.on_disk { (NO_LOG_FILE, 400) } else { (NO_JOURNAL, 500) };
+        Ok(stream.send(&last_frame(why, Some(code))).await?)
+    }
+
+    pub(super) async fn on_node(&self, token: &Secret, enough: fn(Access) -> bool) -> Result<(), Failure> {
         if enough(self.acl(token).await?.node()) { Ok(()) } else { Err(Denied::Refused.into()) }
     }
 

@@ -34,6 +34,17 @@ impl Writer<'_> {
         }
     }
 
+    /// The task's directory is about to be made, for the first time. Servers hear of it, as from stock clients.
+    pub(super) fn note_setup(&mut self, part: Part) {
+        let Part::Task(index, TaskPart::Dir) = part else { return };
+        let is_first = |known: &TaskState| {
+            known.attempt == 0 && !known.events.iter().any(|event| event.kind == TaskEventKind::TaskSetup)
+        };
+        if self.spec.server.is_some() && self.known(index).is_some_and(is_first) {
+            self.note(index, TaskEventKind::TaskSetup, String::from("Building Task Directory"));
+        }
+    }
+
     pub(super) fn note(&mut self, index: TaskIndex, kind: TaskEventKind, message: String) {
         self.note_with(index, kind, message, BTreeMap::new());
     }
@@ -115,12 +126,14 @@ impl Writer<'_> {
         if !result.error.is_empty() {
             message.push_str(&format!(", Exit Message: \"{}\"", result.error));
         }
-        let details = BTreeMap::from([
+        let mut details = BTreeMap::from([
             (String::from("exit_code"), result.code.to_string()),
             (String::from("signal"), result.signal.to_string()),
             (String::from("oom_killed"), result.oom_killed.to_string()),
-            (String::from("exit_message"), result.error.clone()),
         ]);
+        if !result.error.is_empty() {
+            details.insert(String::from("exit_message"), result.error.clone());
+        }
         self.note_with(index, TaskEventKind::Terminated, message, details);
     }
 }

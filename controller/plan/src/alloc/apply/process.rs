@@ -29,6 +29,9 @@ use crate::{
 /// Exit code of a task whose program does not exist, as shells have it.
 const NO_PROGRAM: i32 = 127;
 
+/// Why a task restarts, where nothing else is to be said. Nomad's text.
+const WITHIN_POLICY: &str = "Restart within policy";
+
 impl Writer<'_> {
     /// Takes in the end of a task's process. Only the live attempt's end counts; later words about it change nothing.
     pub fn exited(&mut self, task: &str, attempt: u32, result: ExitResult) {
@@ -423,11 +426,11 @@ impl Writer<'_> {
 
     pub(super) fn back_off(&mut self, index: TaskIndex, delay: Duration, reason: &str, cause: &'static str) {
         let prefix = if reason.is_empty() { String::new() } else { format!("{reason} - ") };
-        self.note(
-            index,
-            TaskEventKind::Restarting,
-            format!("{prefix}Task restarting in {}", delay.rounded()),
-        );
+        let message = format!("{prefix}Task restarting in {}", delay.rounded());
+        let reason = if reason.is_empty() { WITHIN_POLICY } else { reason };
+        let details = [("restart_reason", reason.to_string()), ("start_delay", delay.as_nanos().to_string())];
+        let details = details.map(|(key, text)| (String::from(key), text)).into();
+        self.note_with(index, TaskEventKind::Restarting, message, details);
         let until = Deadline::after(self.now, delay);
         self.count_restart(index, cause);
         if let Some(known) = self.known_mut(index) {
@@ -437,7 +440,8 @@ impl Writer<'_> {
     }
 
     fn restart_at_once(&mut self, index: TaskIndex, cause: &'static str) {
-        self.note(index, TaskEventKind::Restarting, String::from("Task restarting in 0s"));
+        let details = [(String::from("start_delay"), String::from("0"))].into();
+        self.note_with(index, TaskEventKind::Restarting, String::from("Task restarting in 0s"), details);
         self.count_restart(index, cause);
         if let Some(known) = self.known_mut(index) {
             known.withdraw_restart();

@@ -80,7 +80,13 @@ impl Writer<'_> {
             }
             let Some(attempt) = known.signalled_attempt() else { continue };
             sent = true;
-            self.note(index, TaskEventKind::Signaling, format!("Task being sent signal {signal}"));
+            let details = [(String::from("signal"), signal.to_string())].into();
+            self.note_with(
+                index,
+                TaskEventKind::Signaling,
+                format!("Task being sent signal {signal}"),
+                details,
+            );
             *self.generation += 1;
             self.issued.push(Issued {
                 part: Part::Task(index, TaskPart::Process),

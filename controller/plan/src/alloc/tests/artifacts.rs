@@ -26,10 +26,7 @@ fn they_come_after_the_directory_and_before_the_process() {
     assert_eq!(life.issued, ["Up"], "the directory");
     life.outcome(TASK_DIR, Outcome::Done);
     assert!(matches!(life.state.parts.get(ARTIFACTS), PartState::Busy { doing: Doing::Up, .. }));
-    assert_eq!(
-        told(&life),
-        ["Task Setup: Building Task Directory", "Downloading Artifacts: Client is downloading artifacts"]
-    );
+    assert_eq!(told(&life), ["Downloading Artifacts: Client is downloading artifacts"]);
     let plan = super::plan(life.now, &life.ctx, &spec, &life.state);
     assert!(plan.waits.contains(&Waiting::Part(ARTIFACTS)));
     life.outcome(ARTIFACTS, Outcome::Done);

@@ -206,6 +206,28 @@ fn it_has_completed_once_it_was_made_too_long_ago() {
 }
 
 #[test]
+fn what_gets_a_job_without_its_tasks_goes_on_with_those_that_are_left() {
+    let of = |modify_index, names: &[&str]| {
+        let spec = told(modify_index, Desired::Run);
+        let tasks = names.iter().map(|name| task(name)).collect();
+        let mut job = (*spec.job).clone();
+        job.groups[0].tasks = tasks;
+        let job = Arc::new(job);
+        with(Allocation { job: Arc::clone(&job), ..spec }, |server| server.job = job)
+    };
+    let mut bench = Bench::new();
+    bench.tell(of(10, &["other", "main"]));
+    assert_eq!(bench.status(), [TaskStatus::Running, TaskStatus::Running]);
+    bench.tell(of(11, &["main", "other"]));
+    assert_eq!(bench.status(), [TaskStatus::Running, TaskStatus::Running]);
+    bench.tell(of(12, &["main"]));
+    let (spec, state) = bench.world.allocations().next().unwrap();
+    let doomed = state.durable.tasks.iter().map(|task| task.doom.as_ref().map(|doom| &*doom.message));
+    assert_eq!(spec.group().unwrap().tasks.len(), 2);
+    assert_eq!(doomed.collect::<Vec<_>>(), [Some("update missing task"), None]);
+}
+
+#[test]
 fn what_runs_goes_on_where_its_newer_version_can_not_and_still_hears_a_stop() {
     let mut bench = Bench::new();
     bench.tell(told(10, Desired::Run));

@@ -122,6 +122,12 @@ impl Servers for Arc<Cluster> {
 
     fn set_addresses(&self, _: Vec<Address>) {}
 
+    fn signed(&self) -> Secret {
+        Secret::default()
+    }
+
+    fn renew_identity(&self) {}
+
     fn addresses(&self) -> Vec<String> {
         Vec::new()
     }
@@ -230,6 +236,12 @@ impl Servers for Hanging {
     }
 
     fn set_addresses(&self, _: Vec<Address>) {}
+
+    fn signed(&self) -> Secret {
+        Secret::default()
+    }
+
+    fn renew_identity(&self) {}
 
     fn addresses(&self) -> Vec<String> {
         Vec::new()

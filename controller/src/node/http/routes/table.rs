@@ -72,6 +72,8 @@ pub(super) const ROUTES: &[Route] = &[
         .told(Nothing),
     get("client/metadata", "NodeMeta.Read", Whole).or_here("NodeMeta.Read"),
     put("client/metadata", "NodeMeta.Apply", Fields(&["NodeID", "Meta"])).or_here("NodeMeta.Apply"),
+    get("client/identity", "NodeIdentity.Get", Whole).or_here("NodeIdentity.Get"),
+    put("client/identity/renew", "NodeIdentity.Renew", Fields(&["NodeID"])).or_here("NodeIdentity.Renew"),
     get("agent/host", "Agent.Host", Whole).or_here("Agent.Host").with(&[("ServerID", Text("server_id"))]),
     get("agent/pprof/{Profile}", "Agent.Profile", Field("Payload")).or_here("Agent.Profile").with(PROFILE),
     // Allocations of this node, or of another one.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures_util::{FutureExt as _, future::BoxFuture};
+use herdlet_nomad::wire::Secret;
 use herdlet_rpc::{framed::Framed, mux::Io};
 use reqwest::Method;
 use tokio_util::sync::CancellationToken;
@@ -101,6 +102,14 @@ impl Servers for Arc<Cluster> {
         self.asked.lock().unwrap().push(("servers".to_owned(), Value::List(servers)));
     }
 
+    fn signed(&self) -> Secret {
+        Secret::default()
+    }
+
+    fn renew_identity(&self) {
+        self.asked.lock().unwrap().push(("renew".to_owned(), Value::Nil));
+    }
+
     fn addresses(&self) -> Vec<String> {
         vec!["10.0.0.2:4647".to_owned(), "10.0.0.1:4647".to_owned()]
     }
@@ -138,6 +147,7 @@ impl Node {
         let service = Arc::new(NodeService::new(Parts {
             reach: ground.shared.reach(),
             acl: Resolver::new(Arc::clone(&servers), Settings { mode: Mode::Cluster, ..Settings::default() }),
+            servers: Arc::clone(&servers),
             meta: Arc::new(NoMeta),
             agent: "n1".to_owned(),
             remote_exec: true,

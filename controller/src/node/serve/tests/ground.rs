@@ -9,6 +9,7 @@ use std::{
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_api_types::view::AllocView;
+use herdlet_nomad::wire::Secret;
 use herdlet_plan::{
     event::{Command, Refusal as PlanRefusal, Reply},
     turn::View,
@@ -90,6 +91,13 @@ impl Servers for Cluster {
     }
 
     fn set_addresses(&self, _: Vec<Address>) {}
+
+    /// Claims: `{"sub":"node:global:default:n1:default","exp":1767323045}`.
+    fn signed(&self) -> Secret {
+        "e30.eyJzdWIiOiJub2RlOmdsb2JhbDpkZWZhdWx0Om4xOmRlZmF1bHQiLCJleHAiOjE3NjczMjMwNDV9.c2lnbmF0dXJl".into()
+    }
+
+    fn renew_identity(&self) {}
 
     fn addresses(&self) -> Vec<String> {
         Vec::new()
@@ -197,9 +205,11 @@ impl Ground {
         let meta = MetaView { meta: configured.clone(), dynamic: BTreeMap::new(), configured };
         let closing = CancellationToken::new();
         let settings = Settings { mode: Mode::Cluster, ..Settings::default() };
+        let servers = Arc::new(Cluster(options.book));
         let service = NodeService::new(Parts {
             reach: reach.clone(),
-            acl: Resolver::new(Arc::new(Cluster(options.book)), settings),
+            acl: Resolver::new(servers.clone(), settings),
+            servers,
             meta: Arc::new(Meta(Mutex::new(meta))),
             agent: "n1".to_owned(),
             remote_exec: options.remote_exec,

@@ -46,6 +46,8 @@ async fn plain_calls_need_what_stock_clients_ask_for() {
         ("ClientStats.Stats", &["boss", "writer", "host"]),
         ("NodeMeta.Read", &["boss", "writer", "host"]),
         ("NodeMeta.Apply", &["boss", "host"]),
+        ("NodeIdentity.Get", &["boss", "writer", "host"]),
+        ("NodeIdentity.Renew", &["boss", "host"]),
         ("Allocations.GarbageCollectAll", &["boss", "host"]),
         ("Agent.Host", &["boss", "host"]),
         ("Agent.Profile", &["boss"]),

@@ -25,9 +25,8 @@ async fn what_there_is_not_is_said_as_go_says_it() {
     ] {
         assert_eq!(ground.call(method, &[]).await.unwrap_err(), says);
     }
-    let stream =
-        herdlet_rpc::framed::stream(ground.server.mux(), "Agent.MonitorExport", &(), super::ground::WAIT);
-    assert_eq!(stream.await.unwrap_err().to_string(), "Unknown rpc method: \"Agent.MonitorExport\"");
+    let stream = herdlet_rpc::framed::stream(ground.server.mux(), "Agent.Dance", &(), super::ground::WAIT);
+    assert_eq!(stream.await.unwrap_err().to_string(), "Unknown rpc method: \"Agent.Dance\"");
     for method in [
         "Allocations.Restart",
         "Allocations.Signal",
@@ -42,6 +41,16 @@ async fn what_there_is_not_is_said_as_go_says_it() {
         let wrong = ground.call(method, &[("AllocID", Value::Bool(true))]).await.unwrap_err();
         assert!(wrong.contains("AllocID"), "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn what_servers_have_signed_of_the_node_is_told_but_for_the_token() {
+    let ground = Ground::new();
+    let told = ground.call("NodeIdentity.Get", &[]).await.unwrap();
+    let claim = |name: &str| told.get("Claims")?.get(name).cloned();
+    assert_eq!(claim("sub"), Some(text("node:global:default:n1:default")));
+    assert_eq!(claim("exp").and_then(|exp| exp.as_u64()), Some(1_767_323_045));
+    assert_eq!(ground.call("NodeIdentity.Renew", &[]).await.unwrap(), map(&[]));
 }
 
 #[tokio::test]

@@ -147,6 +147,8 @@ async fn what_can_not_be_told_is_an_error_with_a_code() {
         ),
         (exec, vec![id.clone(), ("JobID", text("other"))], 400, "job other does not have allocation"),
         ("Agent.Monitor", vec![("LogLevel", text("loud"))], 400, "Unknown log level"),
+        ("Agent.MonitorExport", vec![("OnDisk", Value::Bool(true))], 400, "No nomad log file defined"),
+        ("Agent.MonitorExport", vec![("ServiceName", text("nomad"))], 500, "journalctl"),
     ] {
         let (told, error) = ground.told(method, &arguments).await;
         let (found, message) = error.unwrap_or_else(|| panic!("{method} {says}: no error"));

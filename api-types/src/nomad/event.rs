@@ -1,0 +1,91 @@
+//! Entries of a task's history as Nomad tells them: with details that say in words for programs what the text says for people.
+//!
+//! In: an [`Event`], whose details are numbers and names that are in no text. Out: a [`TaskEvent`].
+//!
+//! Facts: `hashicorp/nomad:nomad/structs/structs.go` (`TaskEvent`), and recordings of stock clients.
+
+use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
+
+use super::TaskEvent;
+use crate::task::{TaskEvent as Event, TaskEventKind as Kind};
+
+/// One entry of a task's history as Nomad shows it.
+pub fn task_event(event: &Event) -> TaskEvent {
+    let details = details(event);
+    let text = |key: &str| details.get(key).cloned().unwrap_or_default();
+    let number = |key: &str| details.get(key).and_then(|text| text.parse().ok()).unwrap_or_default();
+    let duration = |key: &str| {
+        let text = details.get(key)?;
+        text.parse().ok().or_else(|| crate::parse_duration(text).ok())
+    };
+    TaskEvent {
+        kind: event.kind.as_str().to_owned(),
+        time: event.time.0,
+        message: text("message"),
+        display_message: event.message.clone(),
+        fails_task: details.get("fails_task").is_some_and(|text| text == "true"),
+        restart_reason: text("restart_reason"),
+        setup_error: text("setup_error"),
+        driver_error: text("driver_error"),
+        exit_code: number("exit_code"),
+        signal: number("signal"),
+        kill_timeout: duration("kill_timeout").unwrap_or_default(),
+        kill_error: text("kill_error"),
+        kill_reason: text("kill_reason"),
+        start_delay: duration("start_delay").unwrap_or_default(),
+        download_error: text("download_error"),
+        validation_error: text("validation_error"),
+        disk_limit: number("disk_limit"),
+        failed_sibling: text("failed_sibling"),
+        vault_error: text("vault_renewal_error"),
+        task_signal_reason: text("task_signal_reason"),
+        task_signal: text("task_signal"),
+        driver_message: text("driver_message"),
+        generic_source: if event.kind == Kind::AllocUnhealthy {
+            event.kind.as_str().to_owned()
+        } else {
+            String::new()
+        },
+        details,
+    }
+}
+
+/// What is stored of an event, and its text under the name that Nomad has for it in events of this kind.
+fn details(event: &Event) -> BTreeMap<String, String> {
+    let text = || event.message.clone();
+    let told: Vec<(&str, String)> = match event.kind {
+        Kind::TaskSetup | Kind::HookFailed | Kind::HookMessage | Kind::AllocUnhealthy => {
+            Vec::from([("message", text())])
+        }
+        Kind::SetupFailure => Vec::from([("setup_error", text()), ("fails_task", "true".to_owned())]),
+        Kind::FailedValidation => {
+            Vec::from([("validation_error", text()), ("fails_task", "true".to_owned())])
+        }
+        Kind::FailedArtifactDownload => Vec::from([("download_error", text())]),
+        Kind::DriverFailure => Vec::from([("driver_error", text())]),
+        Kind::Driver => Vec::from([("driver_message", text())]),
+        Kind::NotRestarting => Vec::from([("restart_reason", text()), ("fails_task", "true".to_owned())]),
+        Kind::RestartSignaled => Vec::from([("restart_reason", text())]),
+        Kind::SiblingFailed => {
+            let sibling = event.message.split('"').nth(1);
+            sibling.map(|sibling| ("failed_sibling", sibling.to_owned())).into_iter().collect()
+        }
+        Kind::Received
+        | Kind::DownloadingArtifacts
+        | Kind::Started
+        | Kind::Terminated
+        | Kind::Restarting
+        | Kind::Signaling
+        | Kind::Killing
+        | Kind::Killed
+        | Kind::LeaderDead
+        | Kind::MainDead
+        | Kind::WaitingShutdownDelay
+        | Kind::Reconnected => Vec::new(),
+    };
+    let mut details = event.details.clone();
+    for (key, text) in told {
+        details.entry(key.to_owned()).or_insert(text);
+    }
+    details
+}
