@@ -289,6 +289,27 @@ async fn servers_are_asked_for_other_allocations_and_nodes() {
     life.abort();
 }
 
+/// From 1.11 on, by `NodeIdentity.Renew`.
+#[tokio::test(start_paused = true)]
+async fn another_identity_is_asked_for_once_and_is_no_sign_of_a_missed_heartbeat() {
+    let cluster = Cluster::start(Settings { tokens: true, signs: true, ..Settings::default() });
+    let (_description, node) = watch::channel(Arc::new(described()));
+    let session = Session::new(pool(Lan::new(&cluster), &["s0"]), identity(1), node, Options::default());
+    let (queries, contact) = (session.queries(), session.contact());
+    let life = tokio::spawn(session.run(Bench::default(), CancellationToken::new()));
+    ready(&cluster, &identity(1).id).await;
+    let first = queries.signed();
+    assert!(!first.is_empty());
+    sleep(seconds(60)).await;
+    assert_eq!(queries.signed(), first);
+    queries.renew_identity();
+    within(30, "there is another", || queries.signed() != first).await;
+    let second = queries.signed();
+    sleep(seconds(60)).await;
+    assert_eq!((queries.signed(), contact.borrow().losses), (second, 0));
+    life.abort();
+}
+
 /// It takes calls, and answers none: neither heartbeats nor those that wait already.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_server_that_hangs() {

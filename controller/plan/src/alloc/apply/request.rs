@@ -193,8 +193,10 @@ impl Writer<'_> {
         let spec = self.spec.clone();
         let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
         let expiring = || task.identities.iter().filter(|identity| identity.ttl.is_some());
-        if expiring().any(|identity| identity.change_mode == ChangeMode::Restart) {
-            self.note(index, TaskEventKind::RestartSignaled, String::from("Identity token was renewed"));
+        if let Some(identity) = expiring().find(|identity| identity.change_mode == ChangeMode::Restart) {
+            // Nomad's text.
+            let message = format!("Identity[{}]: new token acquired", identity.name);
+            self.note(index, TaskEventKind::RestartSignaled, message);
             if let Some(known) = self.known_mut(index) {
                 known.restart_requested = true;
             }
