@@ -1,16 +1,17 @@
-//! One policy: rules in HCL (its first version, [`hcl1`]) or in JSON, as operators have written them.
+//! One policy: rules in HCL (its first version) or in JSON, as operators have written them.
 //!
 //! In: the text that a server keeps. Out: its rules on namespaces, the node, the agent and the operator's part; other rules are not about
 //! what a node does. What can't be read grants nothing and is an error: it might have taken something away.
 
-mod hcl1;
-
 use std::collections::BTreeSet;
 
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 use super::Access;
-use hcl1::Item;
+use crate::desired::{
+    hcl1,
+    yaml::{Entry, Node, Problem, Value},
+};
 
 /// What `policy = "read"` stands for in a namespace, as far as a node asks for it.
 const READ: [&str; 2] = ["read-job", "parse-job"];
@@ -116,17 +117,42 @@ fn rule(Written { kind, label, policy, capabilities }: Written) -> Result<Option
 }
 
 fn hcl(text: &str) -> Result<Vec<Written>, String> {
+    let place = |Problem { line, message, .. }| format!("line {line}: {message}");
+    let root = hcl1::parse("", text.as_bytes()).map_err(place)?;
     let mut written = Vec::new();
-    for Item { mut keys, value } in hcl1::read(text)? {
-        let label = if keys.len() > 1 { keys.pop() } else { None };
-        match (keys.as_slice(), label) {
-            ([kind], Some(label)) => written.extend(of_json(kind, &Json::from_iter([(label, value)]))?),
-            ([kind], None) => written.extend(of_json(kind, &value)?),
-            // Nothing that a node looks at has two names.
-            _ => {}
-        }
+    for Entry { key, value, .. } in root.entries().unwrap_or_default() {
+        written.extend(of_json(key, &as_json(value))?);
     }
     Ok(written)
+}
+
+/// The same in JSON. What is said twice is a list.
+fn as_json(node: &Node) -> Json {
+    match &node.value {
+        Value::Null | Value::Refused => Json::Null,
+        Value::Bool(value) => (*value).into(),
+        // How large it is makes no difference: nothing that a node looks at is a number.
+        Value::Int(value) => i64::try_from(*value).map_or(Json::Null, Json::from),
+        Value::Float(value) => (*value).into(),
+        Value::Str => (*node.text).into(),
+        Value::Seq(items) => items.iter().map(|item| as_json(item)).collect(),
+        Value::Map(entries) => {
+            let mut object = Map::new();
+            for Entry { key, value, .. } in entries {
+                let value = as_json(value);
+                let value = match object.remove(&**key) {
+                    None => value,
+                    Some(Json::Array(mut list)) if value.is_object() => {
+                        list.push(value);
+                        list.into()
+                    }
+                    Some(before) => vec![before, value].into(),
+                };
+                object.insert(key.to_string(), value);
+            }
+            object.into()
+        }
+    }
 }
 
 fn json(text: &str) -> Result<Vec<Written>, String> {

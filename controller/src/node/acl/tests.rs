@@ -152,12 +152,25 @@ fn what_nodes_do_not_look_at_is_passed_over() {
     assert_eq!(granted(&acl(&[rules]), "default"), [C::ReadJob]);
 }
 
+#[test]
+fn rules_may_stand_on_one_line_or_on_many_and_more_than_once() {
+    let rules = "# said first\nnamespace \"a\" { policy = \"read\" capabilities = [\"read-logs\", \"read-fs\",] } // and\n\
+         agent { policy = \"write\", }\n/* x\n */ node = { policy = \"read\" }\n\
+         namespace \"a\" { capabilities = [\"alloc-exec\"] }\nnamespace = { b = { policy = \"read\" } }";
+    let acl = acl(&[rules]);
+    assert_eq!(granted(&acl, "a"), [C::ReadJob, C::ReadLogs, C::ReadFs, C::AllocExec]);
+    assert_eq!(granted(&acl, "b"), [C::ReadJob]);
+    assert_eq!((acl.node(), acl.agent()), (Access::Read, Access::Write));
+}
+
 /// What can't be read might have taken something away.
 #[test]
 fn what_can_not_be_read_is_an_error_and_names_the_policy() {
     for rules in [
         "namespace \"default\" { policy = ",
         "namespace \"default\" { policy = 3 }",
+        "namespace \"default\" { policy = \"read\" policy = \"write\" }",
+        "namespace \"default\" { capabilities = [1] }",
         "namespace \"default\" { capabilities = \"read-job\" }",
         "namespace { policy = \"read\" }",
         "node { policy = \"most\" }",
@@ -168,4 +181,6 @@ fn what_can_not_be_read_is_an_error_and_names_the_policy() {
         assert!(error.starts_with("read the ACL policy \"ops\": "), "{rules}: {error}");
     }
     assert!(Policy::read("ops", &" ".repeat(2 << 20)).is_err());
+    let error = Policy::read("ops", "node {\n  policy = read\n}").unwrap_err().to_string();
+    assert!(error.contains("line 2: expected a value, found `read`"), "{error}");
 }
