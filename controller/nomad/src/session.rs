@@ -169,8 +169,12 @@ impl<S: Service, D: Dial> Session<S, D> {
                 inner.rebalance(),
             )
         };
+        let end = async {
+            cancel.cancelled().await;
+            inner.pool.close();
+        };
         tokio::select! {
-            () = cancel.cancelled() => {}
+            () = end => {}
             _ = life => {}
         }
     }

@@ -215,6 +215,8 @@ impl<T: Io> Driver<T> {
         loop {
             let is_asked = asked.is_some();
             tokio::select! {
+                // Whoever takes leave drops its streams as well: the peer hears of an end, not of resets.
+                biased;
                 // Where all handles are gone, or one of them says so.
                 () = self.closing.cancelled() => break,
                 reply = self.opens.recv(), if !is_asked => match reply {

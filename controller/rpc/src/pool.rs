@@ -138,6 +138,11 @@ impl<S: Service, D: Dial> Pool<S, D> {
         }
     }
 
+    /// Takes leave of all servers. Before calls under way are dropped: servers tell an error for each that is reset.
+    pub fn close(&self) {
+        self.known().links.values().for_each(|link| link.close());
+    }
+
     /// The servers, first the one that is asked next.
     #[must_use]
     pub fn servers(&self) -> Vec<Address> {

@@ -197,6 +197,26 @@ async fn a_connection_that_is_being_closed_is_no_more() {
     assert_eq!(began.elapsed(), FAREWELL);
 }
 
+/// Servers tell an error for each stream that is reset.
+#[tokio::test]
+async fn who_takes_leave_resets_nothing() {
+    let (mux, _incoming, mut peer) = pair(Side::Client);
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        let mut stream = mux.open().await.unwrap();
+        stream.write_all(b"a call").await.unwrap();
+        streams.push(stream);
+    }
+    mux.close();
+    drop(streams);
+    mux.ended().await;
+    let mut resets = 0;
+    while let Some((kind, flags, ..)) = read(&mut peer).await {
+        resets += usize::from(kind != GO_AWAY && flags & RST != 0);
+    }
+    assert_eq!(resets, 0);
+}
+
 /// Who waits for room hears that there will be none, though those who have it keep it.
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_stream_hears_of_the_end() {

@@ -67,6 +67,15 @@ impl Link {
         }
     }
 
+    /// Takes leave of the server.
+    pub(super) fn close(&self) {
+        if let Ok(dialled) = self.dialled.try_lock()
+            && let Dialled::Open(caller) = &*dialled
+        {
+            caller.mux().close();
+        }
+    }
+
     /// Whether it was used not long ago.
     pub(super) fn is_used(&self) -> bool {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed() < IDLE
