@@ -354,5 +354,27 @@ pub fn after_nothing(took: Duration, chance: &mut Chance) -> Duration {
     if took < HASTE { jitter(HASTE, chance) } else { Duration::ZERO }
 }
 
+/// So often servers are asked for a list, when they always have another one: as fast as stock ones write down what nodes report.
+const ROUND: Duration = Duration::from_millis(50);
+
+/// After a rest as many lists may follow each other without a wait.
+const ROUNDS: u32 = 40;
+
+/// How fast lists follow each other. A server that answers without pause would otherwise keep both sides busy with nothing else.
+#[derive(Debug, Default)]
+pub struct Rounds {
+    /// When all that was saved for a burst would be there again.
+    full_at: Option<Instant>,
+}
+
+impl Rounds {
+    /// How long to wait before the next one.
+    pub fn next(&mut self, now: Instant) -> Duration {
+        let full_at = self.full_at.map_or(now, |at| at.max(now)) + ROUND;
+        self.full_at = Some(full_at);
+        full_at.duration_since(now).saturating_sub(ROUND * ROUNDS)
+    }
+}
+
 #[cfg(test)]
 mod tests;

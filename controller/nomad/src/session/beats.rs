@@ -42,9 +42,6 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 let asked = Instant::now();
                 let error = match self.heartbeat().await {
                     Ok(answer) => {
-                        let told = self.shared.told.notified();
-                        tokio::pin!(told);
-                        told.as_mut().enable();
                         let has_changed = answer.meta.index != 0 && !is_told;
                         if has_changed && last.is_some() {
                             // Or they have signed another identity, which changes the node, too. Both may have happened.
@@ -58,13 +55,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                         let ttl = next_beat(answer.heartbeat_ttl);
                         last = Some(Beat { at: asked, ttl });
                         is_first = false;
-                        is_told = false;
-                        let is_listed = self.shared.contact.borrow().is_listed;
-                        let waits = has_changed && !(is_listed && lock(&self.shared.updates).all_has_ended());
-                        tokio::select! {
-                            () = sleep_until(asked + ttl) => {}
-                            () = told, if waits => is_told = true,
-                        }
+                        is_told = self.rest_until(asked + ttl, has_changed).await;
                         continue;
                     }
                     Err(error) => error,
@@ -86,6 +77,17 @@ impl<S: Service, D: Dial> Inner<S, D> {
                     }
                 }
             }
+        }
+    }
+
+    /// Waits for the next heartbeat. Where the node's status `has_changed` until then or until servers were told of what goes on: true.
+    async fn rest_until(&self, due: Instant, has_changed: bool) -> bool {
+        let is_listed = self.shared.contact.borrow().is_listed;
+        let waits = has_changed && !(is_listed && lock(&self.shared.updates).all_has_ended());
+        // Nothing is told before this is awaited: whoever tells is a part of the same task.
+        tokio::select! {
+            () = sleep_until(due) => false,
+            () = self.shared.told.notified(), if waits => true,
         }
     }
 

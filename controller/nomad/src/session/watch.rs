@@ -15,7 +15,8 @@ use crate::{
         acknowledged,
         contact::kind,
         watch::{
-            self, Batch, Listing, Meaning, Question, Unfit, Watch, after_failure, after_nothing, after_unfit,
+            self, Batch, Listing, Meaning, Question, Rounds, Unfit, Watch, after_failure, after_nothing,
+            after_unfit,
         },
     },
     seam::Runner,
@@ -50,9 +51,15 @@ impl From<CallError> for Failure {
 impl<S: Service, D: Dial> Inner<S, D> {
     pub(super) async fn allocations(&self, runner: &impl Runner) {
         let mut watch = Watch::new(runner.known());
+        let mut rounds = Rounds::default();
         let mut left = self.pool.left();
         loop {
             self.registered().await;
+            let wait = rounds.next(Instant::now());
+            // Even a wait of no time would be rounded up to a millisecond.
+            if !wait.is_zero() {
+                sleep(wait).await;
+            }
             left.borrow_and_update();
             let wait = match self.listen(&mut watch, runner).await {
                 Ok(wait) => wait,

@@ -220,3 +220,18 @@ fn what_was_collected_while_nobody_asked_is_removed() {
     let desired = watch.desired(&listing, Vec::new(), Vec::new());
     assert_eq!((desired.removed, desired.index), (vec!["b".into()], 50));
 }
+
+#[test]
+fn a_burst_of_lists_is_taken_at_once_and_a_flood_at_its_pace() {
+    let begun = Instant::now();
+    let (mut rounds, mut now) = (Rounds::default(), begun);
+    for round in 0..1_000 {
+        let wait = rounds.next(now);
+        assert_eq!(wait.is_zero(), round < ROUNDS, "{round}");
+        now += wait;
+    }
+    assert_eq!(now - begun, ROUND * (1_000 - ROUNDS));
+    // After a rest there is another burst.
+    now += ROUND * ROUNDS;
+    assert!((0..ROUNDS).all(|_| rounds.next(now).is_zero()) && !rounds.next(now).is_zero());
+}
