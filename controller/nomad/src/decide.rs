@@ -6,6 +6,7 @@
 pub mod acknowledged;
 pub mod contact;
 pub mod events;
+pub mod standing;
 pub mod tokens;
 pub mod updates;
 pub mod watch;

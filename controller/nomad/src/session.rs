@@ -169,14 +169,22 @@ impl<S: Service, D: Dial> Session<S, D> {
                 inner.rebalance(),
             )
         };
-        let end = async {
-            cancel.cancelled().await;
-            inner.pool.close();
-        };
+        let life = std::pin::pin!(life);
+        // Dropped before the calls that are under way, however this ends.
+        let _leave = Leave(&inner.pool);
         tokio::select! {
-            () = end => {}
+            () = cancel.cancelled() => {}
             _ = life => {}
         }
+    }
+}
+
+/// Takes leave of all servers when it is dropped.
+struct Leave<'p, S: Service, D: Dial>(&'p Pool<S, D>);
+
+impl<S: Service, D: Dial> Drop for Leave<'_, S, D> {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
@@ -238,7 +246,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
             parsed.inspect_err(|error| tracing::warn!(%error, "a server told of")).ok()
         });
         self.pool.set_servers(addresses.collect());
-        lock(&self.tokens).answered(answer.signed_identity.clone());
+        lock(&self.tokens).answered(answer.signed().cloned());
         self.show_signed();
         let servers = self.pool.servers().len();
         self.shared.contact.send_modify(|contact| contact.hear(answer, servers));

@@ -60,7 +60,7 @@ impl Tokens {
     /// A registration or a heartbeat was answered, perhaps with a new identity.
     pub fn answered(&mut self, signed: Option<Secret>) {
         self.is_registered = true;
-        if let Some(signed) = signed.filter(|signed| !signed.is_empty()) {
+        if let Some(signed) = signed {
             self.signed = Some(signed);
             self.is_wanted = false;
         }
@@ -86,7 +86,7 @@ mod tests {
         tokens.answered(Some("signed".into()));
         assert_eq!((tokens.to_register(), tokens.to_call()), ("signed".into(), "signed".into()));
         tokens.renew();
-        tokens.answered(Some(Secret::default()));
+        tokens.answered(None);
         assert_eq!((tokens.to_call(), tokens.is_wanted()), ("signed".into(), true));
         tokens.answered(Some("another".into()));
         assert_eq!((tokens.to_call(), tokens.is_wanted()), ("another".into(), false));

@@ -1,9 +1,4 @@
-//! Heartbeats: one in each TTL, and one more when servers have to hear of allocations before the node is ready.
-//!
-//! An answer that says that the node's status has changed, and is not the first one, tells that servers had taken the node for dead: what
-//! goes on is told again. The clock would tell nothing, as it stands still while the machine is suspended. From 1.3 on a node that was
-//! away, or has registered anew, gets no work before its allocations were told of, and a heartbeat came after that
-//! (`nomad/node_endpoint.go`, `UpdateStatus`): that one is sent as soon as they were.
+//! Heartbeats: one in each TTL, and one more as soon as servers have heard what goes on on a node that was away.
 
 use std::time::Duration;
 
@@ -12,8 +7,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Inner, lock};
 use crate::{
-    decide::contact::{
-        Beat, HEARD_WITHIN, Meaning, asks_another, beat_again, denied_again, first_beat, meaning, next_beat,
+    decide::{
+        contact::{self, Beat, HEARD_WITHIN, asks_another, beat_again, denied_again, first_beat, next_beat},
+        standing::{Meaning, Standing},
     },
     seam::Runner,
     wire::{
@@ -30,48 +26,39 @@ const ASKED: usize = 5;
 impl<S: Service, D: Dial> Inner<S, D> {
     pub(super) async fn heartbeats(&self, runner: &impl Runner) {
         let mut last: Option<Beat> = None;
+        let mut standing = Standing::default();
         loop {
             self.registered().await;
             let nodes = self.shared.contact.borrow().nodes;
             sleep(self.chance(|chance| first_beat(nodes, chance))).await;
             let mut is_first = true;
-            // This heartbeat asks for the status that servers give once they know of the allocations.
-            let mut is_told = false;
             loop {
                 // Servers count from when they hear it, at the earliest.
                 let asked = Instant::now();
                 let error = match self.heartbeat().await {
                     Ok(answer) => {
-                        let has_changed = answer.meta.index != 0 && !is_told;
-                        if has_changed && last.is_some() {
-                            // Or they have signed another identity, which changes the node, too. Both may have happened.
-                            if answer.signed_identity.is_none() {
-                                tracing::warn!("servers may have taken the node for dead");
-                                self.shared.contact.send_modify(|contact| contact.losses += 1);
-                            }
-                            lock(&self.shared.updates).missed();
-                            runner.report_again();
-                        }
+                        self.answered(&answer, &mut standing, runner);
                         let ttl = next_beat(answer.heartbeat_ttl);
                         last = Some(Beat { at: asked, ttl });
                         is_first = false;
-                        is_told = self.rest_until(asked + ttl, has_changed).await;
+                        self.rest_until(asked + ttl, &mut standing).await;
                         continue;
                     }
                     Err(error) => error,
                 };
+                standing.failed();
                 tracing::warn!(%error, "a heartbeat failed");
                 self.missed();
-                let meaning = meaning(&error);
+                let meaning = contact::meaning(&error);
                 match meaning {
-                    Meaning::Unregistered => {
+                    contact::Meaning::Unregistered => {
                         if is_first {
                             self.pause(self.chance(denied_again)).await;
                         }
                         self.unregistered();
                         break;
                     }
-                    Meaning::NoLeader | Meaning::Failed => {
+                    contact::Meaning::NoLeader | contact::Meaning::Failed => {
                         let now = Instant::now();
                         self.pause(self.chance(|chance| beat_again(last, meaning, now, chance))).await;
                     }
@@ -80,14 +67,36 @@ impl<S: Service, D: Dial> Inner<S, D> {
         }
     }
 
-    /// Waits for the next heartbeat. Where the node's status `has_changed` until then or until servers were told of what goes on: true.
-    async fn rest_until(&self, due: Instant, has_changed: bool) -> bool {
+    /// What goes on is told again to servers that may not know it.
+    fn answered(&self, answer: &NodeUpdateResponse, standing: &mut Standing, runner: &impl Runner) {
         let is_listed = self.shared.contact.borrow().is_listed;
-        let waits = has_changed && !(is_listed && lock(&self.shared.updates).all_has_ended());
+        let has_nothing_to_tell = is_listed && lock(&self.shared.updates).all_has_ended();
+        match standing.answered(answer.meta.index != 0) {
+            Meaning::Expected => {}
+            // Before the first list nothing was told, and what was acknowledged before is held against what servers know.
+            Meaning::First if !is_listed || has_nothing_to_tell => {}
+            meaning @ (Meaning::First | Meaning::Lost) => {
+                // Or they have signed another identity, which changes the node, too. Both may have happened.
+                if meaning == Meaning::Lost && answer.signed().is_none() {
+                    tracing::warn!("servers may have taken the node for dead");
+                    self.shared.contact.send_modify(|contact| contact.losses += 1);
+                }
+                lock(&self.shared.updates).missed();
+                self.shared.acknowledged.notify_one();
+                runner.report_again();
+            }
+        }
+        if has_nothing_to_tell {
+            standing.has_nothing_to_tell();
+        }
+    }
+
+    /// Waits for the next heartbeat.
+    async fn rest_until(&self, due: Instant, standing: &mut Standing) {
         // Nothing is told before this is awaited: whoever tells is a part of the same task.
         tokio::select! {
-            () = sleep_until(due) => false,
-            () = self.shared.told.notified(), if waits => true,
+            () = sleep_until(due) => {}
+            () = self.shared.told.notified(), if standing.awaits_reports() => standing.told(),
         }
     }
 

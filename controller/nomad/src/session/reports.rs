@@ -25,7 +25,7 @@ pub(super) struct Shared {
     pub(super) report_came: Notify,
     /// Servers have acknowledged something: for the heartbeat that waits for that,
     pub(super) told: Notify,
-    /// and for whoever keeps what they have acknowledged.
+    /// and, or they may have forgotten it, for whoever keeps what they have acknowledged.
     pub(super) acknowledged: Notify,
     pub(super) events: Mutex<Events>,
     pub(super) event_came: Notify,

@@ -197,6 +197,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 "servers have begun anew from an older state; what they say is believed from now on"
             );
             lock(&self.shared.updates).begin_anew();
+            self.shared.acknowledged.notify_one();
         }
         lock(&self.shared.updates).listed(listing.ids(), &fetched);
         let held = fetched.iter().map(|alloc: &Allocation| (alloc.id.clone(), alloc.alloc_modify_index));

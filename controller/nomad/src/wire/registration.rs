@@ -68,6 +68,14 @@ pub struct NodeUpdateResponse {
     pub meta: QueryMeta,
 }
 
+impl NodeUpdateResponse {
+    /// Another identity. Servers that could not sign one send an empty one.
+    #[must_use]
+    pub fn signed(&self) -> Option<&Secret> {
+        self.signed_identity.as_ref().filter(|signed| !signed.is_empty())
+    }
+}
+
 /// A server.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
@@ -120,4 +128,18 @@ pub struct DrainRequest {
 pub struct GenericResponse {
     /// Its index.
     pub index: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_identity_is_none() {
+        let signed = |identity: Option<&str>| {
+            let signed_identity = identity.map(Secret::from);
+            NodeUpdateResponse { signed_identity, ..NodeUpdateResponse::default() }.signed().cloned()
+        };
+        assert_eq!((signed(None), signed(Some("")), signed(Some("a"))), (None, None, Some("a".into())));
+    }
 }

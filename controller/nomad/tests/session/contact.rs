@@ -216,6 +216,26 @@ async fn a_node_that_was_out_of_reach_comes_back_with_what_still_runs() {
     }
 }
 
+/// Servers go away again with the heartbeat that was to make the node ready, for longer than its TTL.
+#[tokio::test(start_paused = true)]
+async fn a_second_outage_is_a_second_loss() {
+    let (cluster, living) = world(Settings { outlive: true, ..Settings::default() }).await;
+    let id = cluster.place(&living.id, "job");
+    runs(&cluster, &id).await;
+    let losses = || living.contact.borrow().losses;
+    for loss in 1..=3 {
+        cluster.set_down(0, true);
+        let is_away = || cluster.status(&living.id) == Some(NodeStatus::Disconnected);
+        within(60, "it is missed", is_away).await;
+        cluster.set_down(0, false);
+        within(60, "that is seen", || losses() == loss).await;
+    }
+    within(30, "it is told", || cluster.client_status(&id) == ClientStatus::Running).await;
+    ready(&cluster, &living.id).await;
+    sleep(seconds(60)).await;
+    assert_eq!(losses(), 3);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_begins_anew_after_its_ttl_is_ready_as_soon_as_it_has_told_what_runs() {
     let (cluster, living) = world(Settings { outlive: true, ..Settings::default() }).await;

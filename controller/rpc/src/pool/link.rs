@@ -67,7 +67,7 @@ impl Link {
         }
     }
 
-    /// Takes leave of the server.
+    /// Takes leave of the server. Where it is dialled just now, whoever dials drops that.
     pub(super) fn close(&self) {
         if let Ok(dialled) = self.dialled.try_lock()
             && let Dialled::Open(caller) = &*dialled
