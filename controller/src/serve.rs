@@ -376,7 +376,7 @@ impl Doors {
             Some(cluster) => {
                 let listener = Listener::tcp(&cluster.http.to_string()).await;
                 let listener =
-                    listener.context("the node's HTTP API; `cluster.http_port` takes another port")?;
+                    listener.context("open the node's HTTP API; `cluster.http_port` takes another port")?;
                 let certificates = cluster.http_tls.clone().map(Tls::read).transpose()?;
                 Some(match certificates {
                     Some(tls) => listener.with_tls(Arc::new(tls)),

@@ -1,5 +1,5 @@
-//! What the tests of this package share: simulated lives, the environment of end-to-end tests, campaigns of crashes,
-//! and what an agent has after much work.
+//! What the tests of this package share: simulated lives, the environment of end-to-end tests, campaigns of crashes
+//! and with stock Nomad, and what an agent has after much work.
 
 #[expect(clippy::expect_used, reason = "a campaign that can't go on says why and ends")]
 pub mod crashes;
@@ -10,6 +10,8 @@ pub mod flat;
 #[expect(clippy::expect_used, reason = "a campaign that can't go on says why and ends")]
 pub mod power_cuts;
 pub mod sim;
+#[expect(clippy::expect_used, reason = "a campaign that can't go on says why and ends")]
+pub mod stock_nomad;
 #[expect(clippy::expect_used, reason = "a test that can't go on says why and ends")]
 pub mod upgrade;
 

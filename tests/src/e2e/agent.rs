@@ -203,6 +203,11 @@ impl Agent {
         self.child.as_ref().expect("the agent runs").id()
     }
 
+    /// Whether it has ended, or was not started.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| child.try_wait().is_ok_and(|status| status.is_some()))
+    }
+
     /// Kills the agent as a crash would: nothing of it gets to say anything.
     ///
     /// # Panics

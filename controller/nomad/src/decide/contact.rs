@@ -8,6 +8,8 @@ use herdlet_rpc::{
 };
 use tokio::time::Instant;
 
+use super::tokens::Next;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The first heartbeat comes within this time after a registration for each of the cluster's nodes, so that not all send theirs at once,
@@ -91,10 +93,11 @@ pub fn asks_another(error: &CallError) -> bool {
     matches!(error, CallError::Late(_)) || error.is_lost() || error.nothing_was_done()
 }
 
-/// When to register again after a refusal. `servers`: how many are known.
-pub fn register_again(error: &CallError, servers: usize, chance: &mut Chance) -> Duration {
+/// When to register again after a refusal, showing `next`. `servers`: how many are known. Who has only shown what servers have forgotten
+/// (a node that was purged is denied by its secret) need not be left alone.
+pub fn register_again(error: &CallError, next: Next, servers: usize, chance: &mut Chance) -> Duration {
     let is_alone = servers == 0 || kind(error) == ErrorKind::Region;
-    jitter(if is_alone { SECOND } else { RETRY }, chance)
+    jitter(if is_alone || next == Next::Another { SECOND } else { RETRY }, chance)
 }
 
 /// When a node that was denied right after it had registered registers again.
@@ -188,10 +191,23 @@ mod tests {
 
     #[test]
     fn registrations_are_tried_again() {
-        within(range(|chance| register_again(&error("boom"), 3, chance)), 15_000, 30_000);
-        within(range(|chance| register_again(&error("Permission denied"), 3, chance)), 15_000, 30_000);
-        within(range(|chance| register_again(&error("No path to region"), 3, chance)), 1_000, 2_000);
-        within(range(|chance| register_again(&error("boom"), 0, chance)), 1_000, 2_000);
+        within(range(|chance| register_again(&error("boom"), Next::Same, 3, chance)), 15_000, 30_000);
+        within(
+            range(|chance| register_again(&error("Permission denied"), Next::Same, 3, chance)),
+            15_000,
+            30_000,
+        );
+        within(
+            range(|chance| register_again(&error("Permission denied"), Next::Another, 3, chance)),
+            1_000,
+            2_000,
+        );
+        within(
+            range(|chance| register_again(&error("No path to region"), Next::Same, 3, chance)),
+            1_000,
+            2_000,
+        );
+        within(range(|chance| register_again(&error("boom"), Next::Same, 0, chance)), 1_000, 2_000);
         within(range(tell_changes), 5_000, 10_000);
         within(range(|chance| first_beat(100, chance)), 0, 1_000);
         within(range(|chance| first_beat(90_000, chance)), 0, 10_000);

@@ -66,11 +66,22 @@ impl Tokens {
         }
     }
 
-    /// A registration was denied.
-    pub fn denied(&mut self) {
+    /// A registration was denied. Whether the next one shows something else.
+    pub fn denied(&mut self) -> Next {
+        let shown = self.to_register();
         self.is_registered = false;
         self.signed = None;
+        if self.to_register() == shown { Next::Same } else { Next::Another }
     }
+}
+
+/// What the next registration shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// The same as the last one.
+    Same,
+    /// Something else.
+    Another,
 }
 
 #[cfg(test)]
@@ -90,7 +101,7 @@ mod tests {
         assert_eq!((tokens.to_call(), tokens.is_wanted()), ("signed".into(), true));
         tokens.answered(Some("another".into()));
         assert_eq!((tokens.to_call(), tokens.is_wanted()), ("another".into(), false));
-        tokens.denied();
+        assert_eq!((tokens.denied(), tokens.denied()), (Next::Another, Next::Same));
         assert_eq!((tokens.to_register(), tokens.to_call()), ("".into(), "secret".into()));
         let introduced = Tokens::new("secret".into(), "intro".into(), Secret::default());
         assert_eq!(introduced.to_register(), "intro".into());
@@ -99,7 +110,7 @@ mod tests {
             (back.to_register(), back.to_call(), back.signed()),
             ("kept".into(), "kept".into(), "kept".into())
         );
-        back.denied();
+        assert_eq!(back.denied(), Next::Another);
         assert_eq!((back.to_register(), back.signed().is_empty()), ("intro".into(), true));
     }
 }

@@ -11,7 +11,10 @@ use tokio::{sync::watch, time::sleep};
 
 use super::{Inner, lock};
 use crate::{
-    decide::contact::{kind, register_again, tell_changes},
+    decide::{
+        contact::{kind, register_again, tell_changes},
+        tokens::Next,
+    },
     wire::{
         Node, NodeStatus,
         registration::{NodeRegisterRequest, NodeUpdateResponse},
@@ -32,13 +35,14 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 tracing::warn!(%error, "the node could not be registered");
                 self.missed();
                 let denied = matches!(kind(&error), ErrorKind::PermissionDenied | ErrorKind::Token);
+                let mut next = Next::Same;
                 if denied {
-                    lock(&self.tokens).denied();
+                    next = lock(&self.tokens).denied();
                     self.show_signed();
                     self.unregistered();
                 }
                 let servers = self.pool.servers().len();
-                self.pause(self.chance(|chance| register_again(&error, servers, chance))).await;
+                self.pause(self.chance(|chance| register_again(&error, next, servers, chance))).await;
             }
             status = NodeStatus::Ready;
         }

@@ -1,0 +1,152 @@
+//! Stories, told one after the other to one program's servers.
+//!
+//! In: chapters, each a ground and the stories that happen on it. Out: a line for each story, and how many held.
+
+use std::{
+    any::Any,
+    panic::{self, AssertUnwindSafe},
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use super::{
+    ground::Ground,
+    program::{Program, Version},
+};
+
+/// What happens on a ground.
+pub type Tell = fn(&mut Ground);
+
+/// One story.
+#[derive(Debug, Clone, Copy)]
+pub struct Story {
+    /// What is so if it holds.
+    pub title: &'static str,
+    /// The first release that has what it is about.
+    pub since: Version,
+    /// The first that has it no more.
+    pub until: Version,
+    /// Told by this.
+    pub tell: Tell,
+}
+
+/// A story of every release.
+pub const fn story(title: &'static str, tell: Tell) -> Story {
+    since(1, 1, title, tell)
+}
+
+/// A story that began with a release.
+pub const fn since(major: u32, minor: u32, title: &'static str, tell: Tell) -> Story {
+    Story { title, since: Version(major, minor, 0), until: Version(u32::MAX, 0, 0), tell }
+}
+
+impl Story {
+    /// A story that ended with a release.
+    pub const fn until(self, major: u32, minor: u32) -> Self {
+        Self { until: Version(major, minor, 0), ..self }
+    }
+
+    fn is_of(&self, version: Version) -> bool {
+        self.since <= version && version < self.until
+    }
+}
+
+/// Stories on one kind of ground.
+#[derive(Debug, Clone, Copy)]
+pub struct Chapter {
+    /// What the ground is.
+    pub title: &'static str,
+    /// Makes the ground; nothing where the program can't be one.
+    pub ground: fn(&Program) -> Option<Ground>,
+    /// The stories, each on what the one before has left of jobs: nothing.
+    pub stories: &'static [Story],
+}
+
+/// How many held.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Outcome {
+    /// That many.
+    pub passed: u32,
+    /// And that many didn't.
+    pub failed: u32,
+}
+
+/// Tells the stories whose title contains `only` with `program`.
+pub fn tell(program: &Program, chapters: &[Chapter], only: &str) -> Outcome {
+    panic::set_hook(Box::new(|broken| {
+        *LAST.lock().unwrap_or_else(PoisonError::into_inner) = broken.to_string();
+    }));
+    let mut outcome = Outcome::default();
+    for chapter in chapters {
+        let wanted: Vec<&Story> = chapter.stories.iter().filter(|story| story.title.contains(only)).collect();
+        let (here, others): (Vec<&Story>, Vec<&Story>) =
+            wanted.into_iter().partition(|story| story.is_of(program.version));
+        if !here.is_empty() {
+            chapter.tell(program, &here, &mut outcome);
+        }
+        for story in others {
+            let when =
+                if program.version < story.since { ("from", story.since) } else { ("before", story.until) };
+            println!("  not in this version    {} ({} {})", story.title, when.0, when.1);
+        }
+    }
+    drop(panic::take_hook());
+    println!("{}: {} passed, {} failed", program.version, outcome.passed, outcome.failed);
+    outcome
+}
+
+/// What the last panic said, with its place.
+static LAST: Mutex<String> = Mutex::new(String::new());
+
+impl Chapter {
+    fn tell(&self, program: &Program, stories: &[&Story], outcome: &mut Outcome) {
+        println!("{} {}", program.version, self.title);
+        let began = Instant::now();
+        let mut ground = match caught(|| (self.ground)(program)) {
+            Ok(Some(ground)) => ground,
+            Ok(None) => {
+                for story in stories {
+                    println!("  not in this program    {}", story.title);
+                }
+                return;
+            }
+            Err(words) => {
+                outcome.failed += u32::try_from(stories.len()).unwrap_or(u32::MAX);
+                println!(
+                    "  failed {:6.1} s  it can't begin, and none of its {} stories: {words}",
+                    began.elapsed().as_secs_f32(),
+                    stories.len()
+                );
+                return;
+            }
+        };
+        for story in stories {
+            let began = Instant::now();
+            let told = caught(|| (story.tell)(&mut ground)).and_then(|()| caught(|| ground.clear()));
+            let took = began.elapsed().as_secs_f32();
+            match told {
+                Ok(()) => {
+                    outcome.passed += 1;
+                    println!("  ok     {took:6.1} s  {}", story.title);
+                }
+                Err(words) => {
+                    outcome.failed += 1;
+                    println!("  failed {took:6.1} s  {}: {words}\n{}", story.title, ground.logs());
+                    if let Err(words) = caught(|| ground.mend()) {
+                        println!("  what it left can't be cleared: {words}");
+                    }
+                }
+            }
+        }
+        if let Err(words) = caught(|| ground.finish()) {
+            outcome.failed += 1;
+            println!("  failed           its end: {words}");
+        }
+    }
+}
+
+fn caught<T>(tell: impl FnOnce() -> T) -> Result<T, String> {
+    panic::catch_unwind(AssertUnwindSafe(tell)).map_err(|_: Box<dyn Any + Send>| {
+        std::mem::take(&mut *LAST.lock().unwrap_or_else(PoisonError::into_inner))
+    })
+}

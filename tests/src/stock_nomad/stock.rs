@@ -1,0 +1,129 @@
+//! A stock server or client that runs: `nomad agent` with a file of its own.
+//!
+//! In: a name, under which its file, data and log lie in the home. Out: a process that can be killed, held and started again, and
+//! that ends with its value.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+    time::Duration,
+};
+
+use rustix::process::Signal;
+
+use super::program::Program;
+use crate::e2e::{
+    command::{self, User},
+    home::Home,
+    host, wait,
+};
+
+/// Lines about addresses on loopback that are in every file. A program that can't tell its own address asks for `advertise`.
+pub fn addresses([http, rpc, serf]: [u16; 3]) -> String {
+    let each = "  http = \"127.0.0.1\"\n  rpc = \"127.0.0.1\"\n  serf = \"127.0.0.1\"\n";
+    format!(
+        "bind_addr = \"127.0.0.1\"\ndisable_update_check = true\nregion = \"global\"\ndatacenter = \"dc1\"\n\
+         ports {{\n  http = {http}\n  rpc = {rpc}\n  serf = {serf}\n}}\nadvertise {{\n{each}}}\n\
+         consul {{\n  address = \"127.0.0.1:1\"\n  server_auto_join = false\n  client_auto_join = false\n  auto_advertise = false\n}}\n"
+    )
+}
+
+/// The name of a stock client.
+pub const CLIENT: &str = "stock-1";
+
+/// A server or client.
+#[derive(Debug)]
+pub struct Stock {
+    name: String,
+    program: PathBuf,
+    child: Option<Child>,
+}
+
+impl Stock {
+    /// Starts it with the file `text`, to which its name and its directory are added.
+    pub fn start(home: &Home, program: &Program, name: &str, text: &str) -> Self {
+        let data = data(home, name);
+        home.write(
+            &format!("{name}.hcl"),
+            &format!("name = \"{name}\"\ndata_dir = \"{}\"\n{text}", data.display()),
+        );
+        let mut stock = Self { name: name.to_owned(), program: program.path.clone(), child: None };
+        stock.start_again(home);
+        stock
+    }
+
+    /// Starts it after its end.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn start_again(&mut self, home: &Home) {
+        let file = home.path().join(format!("{}.hcl", self.name)).display().to_string();
+        let log = home.path().join(format!("{}.log", self.name));
+        let log = File::options().create(true).append(true).open(log).expect("a log");
+        let mut command = command::prepare(home, User::Same, &self.program, &["agent", "-config", &file]);
+        command.stdout(log.try_clone().expect("the log, twice")).stderr(log).stdin(Stdio::null());
+        self.child = Some(command.spawn().expect("the program can be started"));
+    }
+
+    /// Whether it has ended, by itself or not.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| child.try_wait().is_ok_and(|status| status.is_some()))
+    }
+
+    /// Whether it was started, and not killed since.
+    pub fn runs(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// Its pid.
+    ///
+    /// # Panics
+    /// When it doesn't run.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        host::signal(self.pid(), signal);
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Asks it to end, and waits; what lasts longer than ten seconds is killed.
+    pub fn terminate(&mut self) {
+        if self.child.is_some() {
+            self.signal(Signal::INT);
+            let deadline = std::time::Instant::now() + Duration::from_secs(10);
+            while !self.has_ended() && std::time::Instant::now() < deadline {
+                wait::pause(Duration::from_millis(20));
+            }
+        }
+        self.kill();
+    }
+}
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Where the one of this name keeps its data.
+pub fn data(home: &Home, name: &str) -> PathBuf {
+    home.path().join(name)
+}
+
+/// The last lines of a log.
+pub fn tail(path: &Path, lines: usize) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let all: Vec<&str> = text.lines().collect();
+    all.get(all.len().saturating_sub(lines)..).unwrap_or_default().join("\n")
+}
