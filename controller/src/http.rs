@@ -156,6 +156,17 @@ pub struct Vitals {
     pub warnings: Vec<String>,
     /// What is wrong with the manifests of followed folders.
     pub manifest_problems: Vec<Problem>,
+    /// How servers see this machine, where it is a node of their cluster.
+    pub seen: Option<SeenByServers>,
+}
+
+/// How servers see a node, in Nomad's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeenByServers {
+    /// `initializing` until it is registered, `ready`, or `disconnected`.
+    pub status: &'static str,
+    /// `eligible` for new work, or `ineligible`.
+    pub eligibility: &'static str,
 }
 
 /// Where the public keys of workload identities are. Nobody needs a token for it, as in Nomad: whoever is shown a task's

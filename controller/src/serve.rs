@@ -296,13 +296,21 @@ impl Sources {
                     "{left} attempts were found that belong to no job and were left alone: the log names them"
                 ))
             });
+            // Nothing new comes to a node whose servers are out of reach.
+            let of_cluster = joined.get().and_then(Joined::warning);
+            let (degraded, of_cluster) = match degraded {
+                None => (of_cluster, None),
+                Some(_) => (degraded, of_cluster),
+            };
             let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
             let of_tls = tls.iter().flat_map(|tls| tls.warnings(agent::now().wall));
             let warnings = of_tls
                 .chain(consul.trouble(agent::now().wall))
-                .chain(joined.get().and_then(Joined::warning))
+                .chain(of_cluster)
+                .chain(joined.get().and_then(Joined::offers_nothing))
                 .collect();
-            Vitals { not_ready: readiness.why_not(), degraded, warnings, manifest_problems }
+            let seen = joined.get().map(Joined::seen);
+            Vitals { not_ready: readiness.why_not(), degraded, warnings, manifest_problems, seen }
         }
     }
 }

@@ -41,6 +41,10 @@ pub struct Machine {
     pub drivers: Vec<String>,
     /// Volumes of the machine.
     pub volumes: Vec<Arc<VolumeView>>,
+    /// `ready`, or how a node of a cluster stands with its servers.
+    pub status: &'static str,
+    /// `eligible` for new work, or `ineligible`.
+    pub eligibility: &'static str,
     /// Why it can't do its work; none where it can.
     pub wrong: Option<String>,
     /// When the agent started.
@@ -138,7 +142,7 @@ fn common(machine: &Machine) -> Map<String, Value> {
     // Its tasks are kept whatever is wrong; what is wrong is said.
     object(json!({
         "ID": machine.id, "Datacenter": machine.datacenter, "Name": machine.name, "NodePool": pool,
-        "NodeClass": machine.class, "Drain": false, "SchedulingEligibility": "eligible", "Status": "ready",
+        "NodeClass": machine.class, "Drain": false, "SchedulingEligibility": machine.eligibility, "Status": machine.status,
         "StatusDescription": machine.wrong.clone().unwrap_or_default(), "Drivers": drivers,
         "HostVolumes": if volumes.is_empty() { Value::Null } else { Value::Object(volumes) },
         "LastDrain": null, "CreateIndex": 1, "ModifyIndex": 1,

@@ -105,6 +105,8 @@ pub(super) fn machine(shared: &Shared) -> Machine {
         meta: node.meta.clone(),
         drivers: shared.drivers.iter().map(|(name, _)| name.to_owned()).filter(is_offered).collect(),
         volumes: shared.model.volumes(),
+        status: vitals.seen.map_or("ready", |seen| seen.status),
+        eligibility: vitals.seen.map_or("eligible", |seen| seen.eligibility),
         wrong: vitals.not_ready.or(vitals.degraded),
         started_at: facts.started_at,
         dynamic_ports: facts.dynamic_ports,

@@ -19,7 +19,7 @@ pub async fn drain<S: Service, D: Dial>(
 ) -> Result<(), DrainError> {
     let DrainOnShutdown { deadline, force, ignore_system_jobs } = how;
     let drain = Drain { deadline: deadline.map(|deadline| deadline.to_std()), force, ignore_system_jobs };
-    queries.drain(drain, ended(model, ignore_system_jobs)).await
+    queries.drain(drain, || ended(model, ignore_system_jobs)).await
 }
 
 /// Waits until all has ended that a drain ends.

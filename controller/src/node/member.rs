@@ -10,7 +10,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_nomad::{
     identity::Identity,
     session::{self, Contact, DrainError, Session},
-    wire::Secret,
+    wire::{Eligibility, Secret},
 };
 use herdlet_plan::job::capacity::Room;
 use herdlet_rpc::pool::{Chance, Pool};
@@ -43,6 +43,7 @@ use crate::{
         artifact::unpack::Unpacker,
         catalog::{ConsulConfig, ConsulReader},
     },
+    http::SeenByServers,
     http::Shared,
     publish::ReadModel,
     telemetry::NodeContact,
@@ -91,6 +92,7 @@ impl Member {
         let Moved { identity, .. } = &moved;
         let network = servers::network(&cluster, &region).context("read the certificates for servers")?;
         let found = describe::drivers(&agent.context.drivers, &cluster).await;
+        let offers_nothing = !found.values().any(|driver| driver.detected);
         let mover = Mover {
             paths: agent.context.paths.clone(),
             node: identity.id.clone(),
@@ -142,7 +144,10 @@ impl Member {
                 async move { leave::drain(&queries, &model, how).await }.boxed()
             }
         });
-        let joined = Joined { contact, api, leave, since: Instant::now() };
+        let joined = Joined { contact, api, leave, offers_nothing, since: Instant::now() };
+        if let Some(why) = joined.offers_nothing() {
+            tracing::warn!("{why}");
+        }
         agent.watch(keep_signed(session.signed(), dir));
         agent.watch({
             let (contact, consul) = (session.contact(), consul.clone());
@@ -178,6 +183,8 @@ pub struct Joined {
     /// Its own API.
     pub api: Arc<NodeApi>,
     leave: Leave,
+    /// No driver was found that may be told of.
+    offers_nothing: bool,
     since: Instant,
 }
 
@@ -185,6 +192,25 @@ pub struct Joined {
 type Leave = Arc<dyn Fn(DrainOnShutdown) -> BoxFuture<'static, Result<(), DrainError>> + Send + Sync>;
 
 impl Joined {
+    /// How servers see the node, as far as it knows.
+    pub fn seen(&self) -> SeenByServers {
+        let contact = self.contact.borrow();
+        let status = match (contact.is_registered, contact.is_in_reach && !contact.is_overdue()) {
+            (false, _) => "initializing",
+            (true, true) => "ready",
+            (true, false) => "disconnected",
+        };
+        let is_ineligible = contact.eligibility == Eligibility::Ineligible;
+        SeenByServers { status, eligibility: if is_ineligible { "ineligible" } else { "eligible" } }
+    }
+
+    /// That servers find no driver here.
+    pub fn offers_nothing(&self) -> Option<String> {
+        self.offers_nothing.then(|| {
+            "no task driver is offered to the servers, so they place nothing here: --raw-exec turns raw_exec on".to_owned()
+        })
+    }
+
     /// What people should know of it; nothing while all is well.
     pub fn warning(&self) -> Option<String> {
         let contact = self.contact.borrow();

@@ -17,8 +17,8 @@ use herdlet_nomad::{
         Node, QueryOptions,
         node::DriverInfo,
         resources::{
-            NetworkResource, NodeAddress, NodeCpu, NodeDisk, NodeMemory, NodeNetwork, NodeResources,
-            ReservedResources,
+            LegacyResources, NetworkResource, NodeAddress, NodeCpu, NodeDisk, NodeMemory, NodeNetwork,
+            NodeResources, ReservedResources,
         },
     },
 };
@@ -174,6 +174,14 @@ fn described(options: &Options) -> Node {
             ..NodeResources::default()
         }),
         reserved_resources: Some(ReservedResources::default()),
+        // Stock command lines crash without.
+        resources: Some(LegacyResources {
+            cpu: i64::from(*cpu_mhz),
+            memory_mb: i64::from(*memory_mib),
+            disk_mb: DISK_MIB,
+            ..LegacyResources::default()
+        }),
+        reserved: Some(LegacyResources::default()),
         ..Node::default()
     }
 }

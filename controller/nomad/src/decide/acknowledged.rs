@@ -8,9 +8,10 @@
 //! <allocation> <status> <digest>
 //! ```
 //!
-//! The index is that of the last report, by which servers know it as well (`LastAllocUpdateIndex` of a node, 1.3 and later): what is
-//! remembered counts only where they say the same, and no heartbeat was missed since. So servers that were restored from an older state, that
-//! are others, or that have taken a report whose answer was lost, are told everything.
+//! The index is that of the last report, by which servers know it as well (`LastAllocUpdateIndex` of a node, from 1.3.10, 1.4.5 and 1.5.0 on):
+//! what is remembered counts only where they say the same, and tell of no missed heartbeat since. So servers that were restored from an older
+//! state, that are others, or that have taken a report whose answer was lost, are told everything. A missed heartbeat is forgotten once the
+//! node is ready again; it has changed what goes on by then (lost or unknown), which is fetched and told again for that.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 

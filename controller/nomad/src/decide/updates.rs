@@ -185,6 +185,12 @@ impl Updates {
         self.told.get(id).is_some_and(|told| told.status.is_terminal())
     }
 
+    /// Whether servers were told all that was reported.
+    #[must_use]
+    pub fn all_is_told(&self) -> bool {
+        self.pending.is_empty() && self.flight.is_empty()
+    }
+
     /// Whether all has ended, as far as servers know.
     #[must_use]
     pub fn all_has_ended(&self) -> bool {

@@ -29,8 +29,14 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let mut standing = Standing::default();
         loop {
             self.registered().await;
-            let nodes = self.shared.contact.borrow().nodes;
-            sleep(self.chance(|chance| first_beat(nodes, chance))).await;
+            let (nodes, ttl) = {
+                let contact = self.shared.contact.borrow();
+                (contact.nodes, contact.ttl)
+            };
+            // Servers that give no time at all have taken the node for dead: until they have heard it, they take no reports.
+            if !ttl.is_zero() {
+                sleep(self.chance(|chance| first_beat(nodes, chance))).await;
+            }
             let mut is_first = true;
             loop {
                 // Servers count from when they hear it, at the earliest.

@@ -29,6 +29,9 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Servers end what is left at the deadline. That they have done so is seen a little later.
 const AFTER: Duration = Duration::from_secs(5);
 
+/// What servers ask to end at the deadline has so long for it, and to be told: more than any `kill_timeout` that is usual.
+const ENDS: Duration = Duration::from_secs(60);
+
 /// How a node is to be drained.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drain {
@@ -55,6 +58,9 @@ pub enum DrainError {
     /// The deadline has passed.
     #[error("drain it before its deadline")]
     Late,
+    /// It is over, and not all has ended.
+    #[error("end what servers have stopped within {} s", ENDS.as_secs())]
+    Left,
 }
 
 impl Drain {
@@ -74,12 +80,16 @@ impl Drain {
 }
 
 impl<S: Service, D: Dial> Queries<S, D> {
-    /// Lets servers drain the node. Returns once they say that this is over; where they don't answer any more, once `all_ended` does: what is
-    /// to end has ended here. It may be dropped at any time: the drain goes on.
+    /// Lets servers drain the node. Returns once they say that this is over, and all has ended here and was told; where they don't answer any
+    /// more, once `all_ended` does: what is to end has ended here. It may be dropped at any time: the drain goes on.
     ///
     /// # Errors
     /// See [`DrainError`]. What runs goes on.
-    pub async fn drain(&self, how: Drain, all_ended: impl Future<Output = ()>) -> Result<(), DrainError> {
+    pub async fn drain<F: Future<Output = ()>>(
+        &self,
+        how: Drain,
+        all_ended: impl Fn() -> F,
+    ) -> Result<(), DrainError> {
         let request = |options| DrainRequest {
             node_id: self.node_id().clone(),
             drain_strategy: Some(how.strategy()),
@@ -89,11 +99,17 @@ impl<S: Service, D: Dial> Queries<S, D> {
         };
         let asked = timeout(ASKED, self.tell::<_, NodeUpdateResponse>("Node.UpdateDrain", request)).await;
         asked.map_err(|_| DrainError::Unanswered)?.map_err(DrainError::Refused)?;
-        let drained = self.drained(all_ended);
-        match how.deadline {
+        let drained = self.drained(all_ended());
+        let drained = match how.deadline {
             Some(deadline) => timeout(deadline + AFTER, drained).await.unwrap_or(Err(DrainError::Late)),
             None => drained.await,
-        }
+        };
+        drained?;
+        // At the deadline a drain is over for servers before they stop what is left.
+        timeout(ENDS, all_ended()).await.map_err(|_| DrainError::Left)?;
+        // Who does not hear it any more takes it for lost.
+        let _ = timeout(AFTER, self.told()).await;
+        Ok(())
     }
 
     async fn drained(&self, all_ended: impl Future<Output = ()>) -> Result<(), DrainError> {

@@ -65,6 +65,20 @@ impl<S: Service, D: Dial> Queries<S, D> {
         lock(&self.inner.tokens).signed()
     }
 
+    /// Waits until servers were told all that was reported.
+    pub async fn told(&self) {
+        loop {
+            let told = self.inner.shared.told.notified();
+            tokio::pin!(told);
+            // What is told from here on is seen.
+            told.as_mut().enable();
+            if lock(&self.inner.shared.updates).all_is_told() {
+                return;
+            }
+            told.await;
+        }
+    }
+
     /// Has them sign another one, with the next heartbeat.
     pub fn renew_identity(&self) {
         lock(&self.inner.tokens).renew();

@@ -53,6 +53,8 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let mut watch = Watch::new(runner.known());
         let mut rounds = Rounds::default();
         let mut left = self.pool.left();
+        // After a failure servers may be others, or have been restored: what they know is asked for without a wait for something newer.
+        let mut block = BLOCK;
         loop {
             self.registered().await;
             let wait = rounds.next(Instant::now());
@@ -61,7 +63,9 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 sleep(wait).await;
             }
             left.borrow_and_update();
-            let wait = match self.listen(&mut watch, runner).await {
+            let asked = self.listen(&mut watch, block, runner).await;
+            block = if asked.is_ok() { BLOCK } else { Duration::ZERO };
+            let wait = match asked {
                 Ok(wait) => wait,
                 Err(Failure::Unfit(unfit)) => self.unfit(&unfit).await,
                 Err(Failure::Call(error)) => {
@@ -105,9 +109,14 @@ impl<S: Service, D: Dial> Inner<S, D> {
     }
 
     /// Asks once, and hands over what is new. Says how long to wait before the next time.
-    async fn listen(&self, watch: &mut Watch, runner: &impl Runner) -> Result<Duration, Failure> {
+    async fn listen(
+        &self,
+        watch: &mut Watch,
+        block: Duration,
+        runner: &impl Runner,
+    ) -> Result<Duration, Failure> {
         let (asked, question) = (Instant::now(), watch.question());
-        let block = if question.index == 0 { Duration::ZERO } else { BLOCK };
+        let block = if question.index == 0 { Duration::ZERO } else { block };
         let answer = self.list(question, block).await?;
         let index = answer.meta.index;
         let listing = match watch.listed(answer).map_err(Failure::Unfit)? {

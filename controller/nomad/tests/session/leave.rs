@@ -11,7 +11,7 @@ use herdlet_rpc::{pool::Chance, serve::Unserved};
 use tokio::{
     sync::watch,
     task::JoinHandle,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -48,13 +48,20 @@ impl World {
 
     /// The node leaves. `has_ended`: nothing runs here any more, as far as it knows.
     fn leaves(&self, how: Drain, has_ended: bool) -> JoinHandle<Result<(), DrainError>> {
+        let ended = if has_ended { Some(Instant::now()) } else { None };
+        self.leaves_with(how, ended)
+    }
+
+    /// The same, with what runs here ending at this moment, if ever.
+    fn leaves_with(&self, how: Drain, ended: Option<Instant>) -> JoinHandle<Result<(), DrainError>> {
         let queries = self.queries.clone();
-        let ended = async move {
-            if !has_ended {
-                pending::<()>().await;
+        let all_ended = move || async move {
+            match ended {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
             }
         };
-        tokio::spawn(async move { queries.drain(how, ended).await })
+        tokio::spawn(async move { queries.drain(how, all_ended).await })
     }
 
     async fn drains(&self) {
@@ -84,6 +91,23 @@ async fn a_node_that_leaves_is_drained_and_gets_nothing_new() {
     within(5, "it has left", || left.is_finished()).await;
     left.await.unwrap().unwrap();
     assert_eq!(world.cluster.client_status(&world.alloc), ClientStatus::Complete);
+}
+
+/// Servers end a drain at its deadline, and stop what is left after that.
+#[tokio::test(start_paused = true)]
+async fn what_servers_stop_at_the_deadline_ends_before_the_node_has_left() {
+    for (ends_after, has_left) in [(seconds(25), true), (seconds(200), false)] {
+        let world = World::new().await;
+        let how = Drain { deadline: HOUR, ..Drain::default() };
+        let left = world.leaves_with(how, Some(Instant::now() + ends_after));
+        world.drains().await;
+        world.cluster.write(|state| state.drain(&world.node, None));
+        sleep(seconds(20)).await;
+        assert!(!left.is_finished(), "its tasks have their time to end");
+        sleep(seconds(60)).await;
+        let found = left.await.unwrap();
+        assert!(if has_left { found.is_ok() } else { matches!(found, Err(DrainError::Left)) }, "{found:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

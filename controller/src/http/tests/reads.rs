@@ -226,6 +226,7 @@ async fn probes_tell_how_the_agent_is() {
         not_ready: Some("restoring".to_owned()),
         degraded: None,
         warnings: vec!["the certificate in a.pem ends in 3 days".to_owned()],
+        seen: None,
         manifest_problems: vec![crate::desired::yaml::Problem {
             source: "jobs.d/web.yaml".to_owned(),
             line: 4,
