@@ -275,7 +275,7 @@ fn it_has_completed_once_it_was_made_too_long_ago() {
 }
 
 #[test]
-fn what_gets_a_job_without_its_tasks_goes_on_with_those_that_are_left() {
+fn what_gets_a_job_without_its_tasks_fails_as_by_stock_clients() {
     let of =
         |modify_index, names: &[&str]| of_tasks(modify_index, names.iter().map(|name| task(name)).collect());
     let mut bench = Bench::new();
@@ -284,10 +284,18 @@ fn what_gets_a_job_without_its_tasks_goes_on_with_those_that_are_left() {
     bench.tell(of(11, &["main", "other"]));
     assert_eq!(bench.status(), [TaskStatus::Running, TaskStatus::Running]);
     bench.tell(of(12, &["main"]));
+    assert_eq!(bench.status(), [TaskStatus::Dead, TaskStatus::Dead]);
     let (spec, state) = bench.world.allocations().next().unwrap();
-    let doomed = state.durable.tasks.iter().map(|task| task.doom.as_ref().map(|doom| &*doom.message));
-    assert_eq!(spec.group().unwrap().tasks.len(), 2);
-    assert_eq!(doomed.collect::<Vec<_>>(), [Some("update missing task"), None]);
+    let known = &state.durable;
+    assert_eq!((spec.group().unwrap().tasks.len(), known.status), (2, ClientStatus::Failed));
+    assert_eq!(known.tasks.iter().map(|task| task.failed).collect::<Vec<_>>(), [true, false]);
+    let told = |kind| {
+        let mut events = known.tasks.iter().flat_map(|task| task.events.iter());
+        events.find(|event| event.kind == kind).map(|event| &*event.message)
+    };
+    assert_eq!(told(TaskEventKind::Killing), Some("update missing task"));
+    assert_eq!(told(TaskEventKind::NotRestarting), Some("update missing task"));
+    assert_eq!(told(TaskEventKind::SiblingFailed), Some("Task's sibling \"other\" failed"));
 }
 
 #[test]
