@@ -318,7 +318,7 @@ impl World {
                 self.accept_job(now, *job, dirty);
             }
             DesiredChange::JobGone(key) => self.delete_job(now, &key, dirty),
-            DesiredChange::Alloc(spec) => self.place(now, *spec, dirty),
+            DesiredChange::Alloc(spec) => self.place(now, *spec, dirty, turn),
             DesiredChange::AllocGone(id) => self.displace(id, dirty),
             DesiredChange::AllocOutOfContact(id) => self.give_up(id, dirty),
             DesiredChange::EndedElsewhere(id) => self.follow(id, dirty),

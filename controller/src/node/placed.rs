@@ -94,7 +94,7 @@ impl<'r> Reader<'r> {
             refused,
             migrate: group.and_then(migrate),
             stop_on_client_after: group.and_then(stop_on_client_after),
-            max_run_duration: group.and_then(|group| duration(group.get("MaxRunDuration")?)),
+            max_run_duration: group.filter(|_| job.kind.completes()).and_then(max_run_duration),
             heritage: group.map(heritage).unwrap_or_default(),
             preempted: preempted.into_iter().flatten().map(AllocId).collect(),
             task_ports: given.map(given::task_ports).unwrap_or_default(),
@@ -412,6 +412,11 @@ fn heritage(group: &Value) -> Heritage {
 fn stop_on_client_after(group: &Value) -> Option<Duration> {
     let new = group.get("Disconnect").and_then(|disconnect| disconnect.get("StopOnClientAfter"));
     new.and_then(duration).or_else(|| group.get("StopAfterClientDisconnect").and_then(duration))
+}
+
+/// Servers take any; clients pass over one that is not positive, and that of what is to run for ever: `structs/alloc.go`.
+fn max_run_duration(group: &Value) -> Option<Duration> {
+    duration(group.get("MaxRunDuration")?).filter(|longest| *longest > Duration::ZERO)
 }
 
 /// Nanoseconds, or a text with a unit.

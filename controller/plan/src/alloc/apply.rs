@@ -45,6 +45,9 @@ use crate::{
     world::Settings,
 };
 
+/// Why a task fails that a server has left out. Nomad's text.
+const MISSING_TASK: &str = "update missing task";
+
 /// What writing an allocation's state needs and produces.
 pub struct Writer<'a> {
     /// The present.
@@ -189,6 +192,16 @@ impl Writer<'_> {
             (part, Ended::Fresh(doing)) => self.part_outcome(part, doing, outcome),
         }
         self.refresh_status();
+    }
+
+    /// A server wants the allocation without some of its tasks: those fail, as by stock clients, and with them the allocation.
+    pub fn keep_only(&mut self, wanted: &[String]) {
+        for index in 0..self.task_count() {
+            let is_wanted = |known: &TaskState| wanted.iter().any(|name| **name == *known.name);
+            if !self.known(index).is_some_and(is_wanted) {
+                self.doom(index, TaskEventKind::Killing, String::from(MISSING_TASK));
+            }
+        }
     }
 
     /// Takes in a check's result.

@@ -1,6 +1,6 @@
 //! The allocation's claims on volumes. A claim is the fact that a wanted allocation names the volume: nothing is stored and
 //! nothing is done here but to wait until every claimed volume is ready. Where a server has placed the allocation, it has chosen a machine
-//! that says it has the volume: one that isn't here any more is not waited for, as by Nomad's client.
+//! that says it has the volume: one that isn't here any more fails the allocation, as by Nomad's client, unless something of it has begun.
 
 use std_alloc::{borrow::Cow, format, vec::Vec};
 
@@ -37,7 +37,7 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
             pass.wait(Waiting::Volume(Some(index), name.clone().into_owned()));
         }
     }
-    if pass.spec.server.is_some() && pass.ctx.complete && !missing.is_empty() && any_waits(pass) {
+    if pass.spec.server.is_some() && pass.ctx.complete && !missing.is_empty() && is_unbegun(pass) {
         let missing: Vec<_> = missing.iter().map(|name| format!("missing {name}")).collect();
         let why = format!("host volume validation error: {}", missing.join("; "));
         pass.plan.changes.push(Change::Doom(why));
@@ -45,11 +45,13 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
     ready
 }
 
-/// Whether a task would start, if it could.
-fn any_waits(pass: &Pass<'_>) -> bool {
+/// Whether tasks would start, if they could, and none ever did. Where one has begun, another that fails would have the allocation told as
+/// failed beside what runs, or stop that: a poststop task waits all along, a sibling may be between two attempts.
+fn is_unbegun(pass: &Pass<'_>) -> bool {
+    let tasks = &pass.state.durable.tasks;
     let waits =
         |task: &TaskState| task.doom.is_none() && matches!(task.run, Run::Waiting | Run::BackingOff { .. });
-    pass.state.durable.tasks.iter().any(waits)
+    tasks.iter().all(|task| task.newest() == 0) && !pass.state.first_is_open() && tasks.iter().any(waits)
 }
 
 /// Nothing to do: the claim ends with the allocation.

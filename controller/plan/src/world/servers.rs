@@ -9,14 +9,14 @@ use std_alloc::{collections::BTreeSet, string::String, sync::Arc, vec::Vec};
 use herdlet_api_types::{
     AllocId,
     alloc::{Allocation, Desired, ServerSide},
-    task::TaskEventKind,
 };
 
 use crate::{
     alloc::apply::{judge_anew, serve_anew},
     op::{Key, Part},
-    state::{AllocState, Doom, PartState, Run, TaskState},
+    state::PartState,
     time::Now,
+    turn::Turn,
     world::{
         World,
         allocs::{AllocEntry, claimed_volumes},
@@ -29,12 +29,12 @@ const OUT_OF_CONTACT: &str = "stopped: no server was in reach for stop_on_client
 impl World {
     /// A server wants this of an allocation. One that is to stop and was never here is taken too: it ends without having begun, and its
     /// server, and whoever waits for its end, hears so.
-    pub(super) fn place(&mut self, now: Now, spec: Allocation, dirty: &mut BTreeSet<Key>) {
+    pub(super) fn place(&mut self, now: Now, spec: Allocation, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
         let Some(server) = spec.server.clone() else { return };
         let id = spec.id;
         match self.allocs.get(id).map(|known| known.spec.server.as_ref().map(|known| known.modify_index)) {
             None => self.place_first(now, spec, &server, dirty),
-            Some(Some(known)) if known != server.modify_index => self.place_again(now, spec, &server, dirty),
+            Some(Some(known)) if known != server.modify_index => self.place_again(now, spec, dirty, turn),
             // Nothing new; or one of this machine's own, which no server can know.
             Some(_) => return,
         }
@@ -132,7 +132,8 @@ impl World {
         dirty.insert(Key::Alloc(id));
     }
 
-    fn place_again(&mut self, now: Now, spec: Allocation, server: &ServerSide, dirty: &mut BTreeSet<Key>) {
+    fn place_again(&mut self, now: Now, spec: Allocation, dirty: &mut BTreeSet<Key>, turn: &mut Turn) {
+        let Some(server) = spec.server.clone() else { return };
         let Some(mut entry) = self.allocs.remove(spec.id) else { return };
         dirty.extend(claimed_volumes(&entry.spec).map(|name| Key::Volume(name.into_owned())));
         let old = Arc::clone(&entry.spec);
@@ -145,9 +146,7 @@ impl World {
         // No server does that to an allocation: what it runs is known by the tasks that it began with.
         let is_other = tasks(&old) != tasks(&spec);
         let kept = old.server.as_ref().filter(|known| is_other || is_refused(known));
-        if is_other && desired == Desired::Run {
-            doom_missing(&tasks(&spec), &mut entry.state);
-        }
+        let wanted = (is_other && desired == Desired::Run).then(|| tasks(&spec));
         let spec = match kept {
             // What runs goes on as it is where nobody could run what it is to be now.
             Some(known) => {
@@ -166,9 +165,13 @@ impl World {
         if server.no_shutdown_delay && !entry.state.durable.no_shutdown_delay {
             entry.state.durable.no_shutdown_delay = true;
         }
+        let id = spec.id;
         *entry.spec = Arc::new(spec);
         entry.changed = true;
         self.allocs.insert(entry);
+        if let Some(wanted) = wanted {
+            self.write(now, id, dirty, turn, |writer| writer.keep_only(&wanted));
+        }
     }
 
     /// No server knows it any more.
@@ -187,19 +190,3 @@ impl World {
 fn tasks(spec: &Allocation) -> Vec<String> {
     spec.group().into_iter().flat_map(|group| &group.tasks).map(|task| task.name.clone()).collect()
 }
-
-/// Tasks that an allocation is to have no more fail, as by stock clients; the others go on as they are.
-fn doom_missing(wanted: &[String], state: &mut AllocState) {
-    let is_missing = |task: &TaskState| {
-        task.run != Run::Dead && task.doom.is_none() && !wanted.iter().any(|name| **name == *task.name)
-    };
-    if !state.durable.tasks.iter().any(is_missing) {
-        return;
-    }
-    for task in state.durable.tasks.iter_mut().filter(|task| is_missing(task)) {
-        task.doom = Some(Doom { kind: TaskEventKind::Killing, message: String::from(MISSING_TASK) });
-    }
-}
-
-/// Nomad's text.
-const MISSING_TASK: &str = "update missing task";

@@ -31,6 +31,7 @@ use crate::{
     action::{Outcome, Recovered, Verb},
     event::{Command, Noticed, Refusal, Reply},
     fixture::{at, settings},
+    op::TaskIndex,
     shared::volume::VolumeState,
     turn::Note,
 };
@@ -99,16 +100,21 @@ impl Bench {
                 };
                 let outcome = otherwise(&action).unwrap_or(ordinary);
                 self.see(Event::Outcome(action.op.clone(), outcome));
-                if let (Target::Alloc(alloc, _), Verb::Stop { attempt, .. }) =
+                if let (Target::Alloc(alloc, Part::Task(index, _)), Verb::Stop { attempt, .. }) =
                     (&action.op.target, &action.verb)
                 {
-                    let (task, result) = ("main".to_owned(), crate::fixture::exit(0));
+                    let (task, result) = (self.task(*alloc, *index), crate::fixture::exit(0));
                     self.see(Event::Exited { alloc: *alloc, task, attempt: *attempt, result });
                 }
                 asked.push(action);
             }
         }
         asked
+    }
+
+    fn task(&self, alloc: AllocId, index: TaskIndex) -> String {
+        let (spec, _) = self.world.allocation(alloc).expect("it is known");
+        spec.group().expect("it has a group").tasks[usize::from(index)].name.clone()
     }
 
     fn id(&self) -> AllocId {

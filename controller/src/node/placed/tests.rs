@@ -141,6 +141,25 @@ fn what_only_servers_look_at_refuses_nothing() {
 }
 
 #[test]
+fn only_batch_work_has_a_longest_run_and_only_a_positive_one() {
+    for (kind, nanos, seconds) in [
+        ("batch", 60_000_000_000_i64, Some(60)),
+        ("sysbatch", 60_000_000_000, Some(60)),
+        ("service", 60_000_000_000, None),
+        ("system", 60_000_000_000, None),
+        ("batch", 0, None),
+        ("batch", -1, None),
+    ] {
+        let group = json!({ "Name": "web", "Tasks": [task()], "MaxRunDuration": nanos });
+        let job = json!({ "ID": "shop", "Name": "shop", "Type": kind, "TaskGroups": [group] });
+        let alloc = wire::Allocation { job: wire::Job::new(value(&job)), ..of_group(json!({})) };
+        let server = read(&alloc).server.unwrap();
+        let expected = seconds.map(Duration::from_secs);
+        assert_eq!((&server.refused, server.max_run_duration), (&None, expected), "{kind} {nanos}");
+    }
+}
+
+#[test]
 fn what_it_waits_for_and_takes_over_is_as_servers_say() {
     for (disk, expected) in [
         (json!(null), Heritage::None),

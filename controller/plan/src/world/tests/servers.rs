@@ -2,7 +2,7 @@
 
 use herdlet_api_types::{
     alloc::{ClientStatus, Heritage, ServerSide},
-    job::{HealthCheck, Migrate, VolumeRequest},
+    job::{HealthCheck, Lifecycle, Migrate, Task, VolumeRequest},
     task::{TaskEventKind, TaskStatus},
 };
 
@@ -15,6 +15,15 @@ fn told(modify_index: u64, desired: Desired) -> Allocation {
     let server =
         ServerSide { modify_index, create_index: 900, ..herdlet_api_types::fixture::server_side(&spec.job) };
     Allocation { desired, server: Some(server.into()), ..spec }
+}
+
+/// The same of these tasks.
+fn of_tasks(modify_index: u64, tasks: Vec<Task>) -> Allocation {
+    let spec = told(modify_index, Desired::Run);
+    let mut job = (*spec.job).clone();
+    job.groups[0].tasks = tasks;
+    let job = Arc::new(job);
+    with(Allocation { job: Arc::clone(&job), ..spec }, |server| server.job = job)
 }
 
 impl Bench {
@@ -149,18 +158,20 @@ fn what_can_not_run_here_fails_at_once_and_says_why() {
     assert_eq!(told.message, "`vault` is not built");
 }
 
+/// Its group asks for the volume `data`.
+fn claiming(mut spec: Allocation) -> Allocation {
+    let job = Arc::make_mut(&mut spec.job);
+    let request = VolumeRequest { source: "data".into(), read_only: false, per_alloc: false };
+    job.groups[0].volumes.insert("store".into(), request);
+    let job = Arc::clone(&spec.job);
+    with(spec, |server| server.job = job)
+}
+
 /// One that is to be made is waited for; one that nobody knows is not, as no server would have placed it here.
 #[test]
-fn a_volume_that_is_not_here_fails_what_would_start_and_leaves_what_runs() {
-    let mounting = |mut spec: Allocation| {
-        let job = Arc::make_mut(&mut spec.job);
-        let request = VolumeRequest { source: "data".into(), read_only: false, per_alloc: false };
-        job.groups[0].volumes.insert("store".into(), request);
-        let job = Arc::clone(&spec.job);
-        with(spec, |server| server.job = job)
-    };
+fn a_volume_that_is_not_here_fails_what_has_not_begun() {
     let mut bench = Bench::new();
-    bench.tell(mounting(told(10, Desired::Run)));
+    bench.tell(claiming(told(10, Desired::Run)));
     let (_, state) = bench.world.allocations().next().unwrap();
     assert_eq!(state.durable.status, ClientStatus::Failed);
     let doom = state.durable.tasks[0].doom.as_ref().unwrap();
@@ -168,14 +179,72 @@ fn a_volume_that_is_not_here_fails_what_would_start_and_leaves_what_runs() {
         (doom.kind, &*doom.message),
         (TaskEventKind::SetupFailure, "failed to set up: host volume validation error: missing data")
     );
+}
+
+/// Its servers would have placed another one beside the main task, which nobody had stopped.
+#[test]
+fn a_volume_that_is_gone_leaves_what_has_begun_also_where_a_task_waits_for_its_turn() {
+    for (lifecycle, ends) in [
+        (Lifecycle::Poststop, false),
+        (Lifecycle::Poststart, true),
+        (Lifecycle::Main, true),
+        (Lifecycle::PrestartSidecar, true),
+    ] {
+        let mut bench = Bench::new();
+        bench.apply(Vec::new(), vec![data(false)]);
+        bench.settle();
+        let other = Task { lifecycle, ..task("other") };
+        bench.tell(claiming(of_tasks(10, vec![task("main"), other])));
+        let id = bench.id();
+        if ends {
+            let result = crate::fixture::exit(1);
+            bench.see(Event::Exited { alloc: id, task: "other".to_owned(), attempt: 1, result });
+            bench.settle();
+        }
+        let known = [TaskStatus::Running, TaskStatus::Pending];
+        assert_eq!(bench.status(), known, "{lifecycle:?}");
+        bench.stored.retain(|key, _| !matches!(key, RecordKey::Volume(_)));
+        bench.restart(at(2));
+        bench.see(Event::Desired(DesiredChange::Complete));
+        bench.see(Event::Desired(DesiredChange::Contact));
+        bench.settle_but(|action| {
+            let of_other = matches!(action.op.target, Target::Alloc(_, Part::Task(1, _)));
+            let exited = Outcome::Recovered(Recovered::Exited(crate::fixture::exit(1)));
+            (of_other && matches!(action.verb, Verb::Recover { .. })).then_some(exited)
+        });
+        bench.now = at(100);
+        bench.dirty = bench.world.keys();
+        bench.plan();
+        bench.settle();
+        assert_eq!(bench.status(), known, "{lifecycle:?}");
+        let (_, state) = bench.world.allocations().next().unwrap();
+        assert_eq!(state.durable.status, ClientStatus::Running, "{lifecycle:?}");
+        bench.apply(Vec::new(), vec![data(false)]);
+        bench.settle();
+        let expected = if ends { TaskStatus::Running } else { TaskStatus::Pending };
+        assert_eq!(bench.status(), [TaskStatus::Running, expected], "{lifecycle:?}");
+    }
+}
+
+/// What a dead agent has started runs, though nothing is stored of it yet.
+#[test]
+fn a_volume_that_is_gone_leaves_a_first_attempt_that_is_found() {
     let mut bench = Bench::new();
     bench.apply(Vec::new(), vec![data(false)]);
     bench.settle();
-    bench.tell(mounting(told(10, Desired::Run)));
+    bench.tell(claiming(told(10, Desired::Run)));
+    let (_, state) = bench.world.allocations().next().unwrap();
+    let mut unstored = (*state.durable).clone();
+    unstored.tasks[0] = TaskState { name: "main".into(), ..TaskState::default() };
+    let key = RecordKey::AllocState(bench.id());
+    assert!(bench.stored.insert(key, RecordValue::AllocState(unstored.into())).is_some());
+    bench.stored.retain(|key, _| !matches!(key, RecordKey::Volume(_)));
+    bench.restart(at(2));
+    bench.see(Event::Desired(DesiredChange::Complete));
+    bench.settle();
     assert_eq!(bench.status(), [TaskStatus::Running]);
-    bench.world.ctx.volumes.clear();
-    bench.tell(mounting(told(11, Desired::Run)));
-    assert_eq!(bench.status(), [TaskStatus::Running]);
+    let (_, state) = bench.world.allocations().next().unwrap();
+    assert!(state.durable.tasks[0].doom.is_none());
 }
 
 #[test]
@@ -206,25 +275,27 @@ fn it_has_completed_once_it_was_made_too_long_ago() {
 }
 
 #[test]
-fn what_gets_a_job_without_its_tasks_goes_on_with_those_that_are_left() {
-    let of = |modify_index, names: &[&str]| {
-        let spec = told(modify_index, Desired::Run);
-        let tasks = names.iter().map(|name| task(name)).collect();
-        let mut job = (*spec.job).clone();
-        job.groups[0].tasks = tasks;
-        let job = Arc::new(job);
-        with(Allocation { job: Arc::clone(&job), ..spec }, |server| server.job = job)
-    };
+fn what_gets_a_job_without_its_tasks_fails_as_by_stock_clients() {
+    let of =
+        |modify_index, names: &[&str]| of_tasks(modify_index, names.iter().map(|name| task(name)).collect());
     let mut bench = Bench::new();
     bench.tell(of(10, &["other", "main"]));
     assert_eq!(bench.status(), [TaskStatus::Running, TaskStatus::Running]);
     bench.tell(of(11, &["main", "other"]));
     assert_eq!(bench.status(), [TaskStatus::Running, TaskStatus::Running]);
     bench.tell(of(12, &["main"]));
+    assert_eq!(bench.status(), [TaskStatus::Dead, TaskStatus::Dead]);
     let (spec, state) = bench.world.allocations().next().unwrap();
-    let doomed = state.durable.tasks.iter().map(|task| task.doom.as_ref().map(|doom| &*doom.message));
-    assert_eq!(spec.group().unwrap().tasks.len(), 2);
-    assert_eq!(doomed.collect::<Vec<_>>(), [Some("update missing task"), None]);
+    let known = &state.durable;
+    assert_eq!((spec.group().unwrap().tasks.len(), known.status), (2, ClientStatus::Failed));
+    assert_eq!(known.tasks.iter().map(|task| task.failed).collect::<Vec<_>>(), [true, false]);
+    let told = |kind| {
+        let mut events = known.tasks.iter().flat_map(|task| task.events.iter());
+        events.find(|event| event.kind == kind).map(|event| &*event.message)
+    };
+    assert_eq!(told(TaskEventKind::Killing), Some("update missing task"));
+    assert_eq!(told(TaskEventKind::NotRestarting), Some("update missing task"));
+    assert_eq!(told(TaskEventKind::SiblingFailed), Some("Task's sibling \"other\" failed"));
 }
 
 #[test]
