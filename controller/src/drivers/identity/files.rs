@@ -148,19 +148,6 @@ impl TaskTokens<'_> {
         wanted.given.clone().map_or_else(|| self.signer.sign(&wanted.claims), |given| Ok(given.token))
     }
 
-    /// Removes the token files. None there is fine.
-    ///
-    /// # Errors
-    ///
-    /// When one can't be removed.
-    pub fn down(&self, wanted: &[WantedToken]) -> Result<(), IdentityError> {
-        for token in wanted {
-            let Some(Spot { dir, name }) = self.spot(&token.identity, Missing::Left)? else { continue };
-            dir.remove_tree(&name).map_err(|source| self.file_error(source))?;
-        }
-        Ok(())
-    }
-
     fn see(&self, spot: &Spot, token: &WantedToken) -> Result<Sight, IdentityError> {
         let here = spot.path();
         let seen = |what: &str| Ok(Sight::foreign(format!("{} {what}", here.display())));
