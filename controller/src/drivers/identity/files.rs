@@ -63,15 +63,15 @@ pub struct Issued {
 }
 
 impl TaskTokens<'_> {
-    /// Signs a fresh token for each identity that wants a file and writes it, in one step for readers. Done again it renews
-    /// them.
+    /// Writes a token for each identity that wants a file, in one step for readers: the one that servers have given, or else a
+    /// fresh one that is signed here. Done again it renews those.
     ///
     /// # Errors
     ///
-    /// When `secrets` is missing or a file can't be written.
+    /// When `secrets`, or with a `filepath` the task's directory, is missing, or a file can't be written.
     pub fn up(&self, wanted: &[WantedToken]) -> Result<Issued, IdentityError> {
         for wanted in wanted.iter().filter(|token| token.identity.file) {
-            let missing = || IdentityError::NoSecretsDir { task: self.task.to_owned() };
+            let missing = || IdentityError::NoDir { task: self.task.to_owned() };
             let Spot { dir, name } = self.spot(&wanted.identity, Missing::Made)?.ok_or_else(missing)?;
             let token = self.make(wanted)?;
             dir.write_file(&name, token.reveal().as_bytes(), self.rights(0o600), Outlives::Processes)

@@ -205,7 +205,7 @@ fn without_a_secrets_directory_nothing_is_written_elsewhere() {
     let identities = [identity("default", &[], None)];
     let secrets = world.path.join("secrets");
     std::fs::remove_dir(&secrets).unwrap();
-    assert!(matches!(tokens(&world).up(&all(&identities, NOW)), Err(IdentityError::NoSecretsDir { .. })));
+    assert!(matches!(tokens(&world).up(&all(&identities, NOW)), Err(IdentityError::NoDir { .. })));
     std::os::unix::fs::symlink(elsewhere.path(), &secrets).unwrap();
     let error = tokens(&world).up(&all(&identities, NOW)).unwrap_err();
     assert_eq!(error.class(), Class::Fatal, "{error}");
