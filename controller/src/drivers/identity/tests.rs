@@ -178,11 +178,24 @@ fn a_token_lies_where_it_is_wanted() {
     }
     // Put there by the task.
     std::os::unix::fs::symlink("/tmp", world.path.join("local/link")).unwrap();
-    for path in ["../other/token", "/etc/token", "", ".", "local/link/token"] {
+    for path in [
+        "../other/token",
+        "/etc/token",
+        "",
+        ".",
+        "local/link/token",
+        "local",
+        "tmp/.",
+        "secrets",
+        "private/token",
+        "alloc",
+        "alloc/token",
+    ] {
         let wanted =
             all(&[Identity { filepath: Some(path.to_owned()), ..identity("api", &["x"], None) }], NOW);
         assert_eq!(tokens.up(&wanted).unwrap_err().class(), Class::Fatal, "{path}");
     }
+    assert!(!world.path.join("private/token").exists() && !world.path.join("alloc").exists());
 }
 
 #[test]

@@ -189,8 +189,10 @@ fn identities_are_taken_as_servers_write_them() {
     let elsewhere = with("aws", json!({ "File": true, "Filepath": "local/token" }));
     let file = elsewhere.job.groups[0].tasks[0].identities[0].filepath.as_deref();
     assert_eq!((refused(&elsewhere), file), (None, Some("local/token")));
-    let outside = with("aws", json!({ "File": true, "Filepath": "../other/token" }));
-    assert!(refused(&outside).is_some_and(|why| why.contains("Filepath")));
+    for path in ["../other/token", "private/token", "alloc/token", "secrets"] {
+        let outside = with("aws", json!({ "File": true, "Filepath": path }));
+        assert!(refused(&outside).is_some_and(|why| why.contains("Filepath")), "{path}");
+    }
 }
 
 #[test]
