@@ -262,10 +262,7 @@ fn pretended(alloc: &wire::Allocation) -> Result<Job, String> {
         kept.insert("Config".into(), json!({}));
         kept
     };
-    let tasks: Vec<_> = match group.get("Tasks") {
-        Some(Value::List(tasks)) => tasks.iter().map(kept).collect(),
-        Some(_) | None => Vec::new(),
-    };
+    let tasks: Vec<_> = items(group, "Tasks").iter().map(kept).collect();
     let mut of_group = fields(group, &[]);
     of_group.retain(|name, _| PRETENDED_GROUP.contains(&&**name));
     of_group.insert("Tasks".into(), tasks.into());
@@ -428,20 +425,24 @@ fn duration(value: &Value) -> Option<Duration> {
 
 /// Commands that people may have executed in tasks, by task (1.7 and later).
 fn actions(group: &Value) -> BTreeMap<String, Vec<TaskAction>> {
-    let list = |owner: &Value, field: &str| match owner.get(field) {
-        Some(Value::List(items)) => items.clone(),
-        Some(_) | None => Vec::new(),
-    };
     let text =
         |value: &Value, field: &str| value.get(field).and_then(Value::as_text).unwrap_or_default().to_owned();
     let action = |action: &Value| TaskAction {
         name: text(action, "Name"),
         command: text(action, "Command"),
-        args: list(action, "Args").iter().filter_map(Value::as_text).map(str::to_owned).collect(),
+        args: items(action, "Args").iter().filter_map(Value::as_text).map(str::to_owned).collect(),
     };
     let of_task =
-        |task: &Value| (text(task, "Name"), list(task, "Actions").iter().map(action).collect::<Vec<_>>());
-    list(group, "Tasks").iter().map(of_task).filter(|(_, actions)| !actions.is_empty()).collect()
+        |task: &Value| (text(task, "Name"), items(task, "Actions").iter().map(action).collect::<Vec<_>>());
+    items(group, "Tasks").iter().map(of_task).filter(|(_, actions)| !actions.is_empty()).collect()
+}
+
+/// What a list has; nothing where there is none.
+fn items<'v>(owner: &'v Value, field: &str) -> &'v [Value] {
+    match owner.get(field) {
+        Some(Value::List(items)) => items,
+        Some(_) | None => &[],
+    }
 }
 
 /// `job.group[3]`.
