@@ -1,5 +1,6 @@
 //! Every allocation that stock servers were recorded to give out, and what they were not recorded with.
 
+use herdlet_api_types::job::CheckKind;
 use herdlet_rpc::codec::{self, Extent, Limits};
 
 use super::*;
