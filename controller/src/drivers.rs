@@ -6,6 +6,7 @@
 pub mod alloc_dir;
 pub mod artifact;
 pub mod attempts;
+pub(crate) mod below;
 pub mod catalog;
 pub mod cgroup;
 pub mod checks;

@@ -17,8 +17,8 @@ pub use network::{Network, NetworkError, Networks, SPEED, is_link_local, network
 
 /// The release of Nomad's client as which we behave, and which servers go by. They call back whoever says at least 0.8, and place by it:
 /// services with checks need 1.4, cores by NUMA 1.6.3, schedules and transparent proxies 1.8; what of that we don't do fails by name.
-/// From 1.11 on they would give the node an identity of their own in place of its secret, and renew it; the secret is as good with all
-/// versions, and 1.10 is the last one that needs nothing else.
+/// From 1.11 on they sign an identity of the node, and roll out system jobs by deployments only where all nodes say as much. 2.0 asks for
+/// nothing more by version.
 pub const NOMAD_VERSION: &str = "1.11.3";
 
 /// Attributes by name, without `attr.`.

@@ -57,6 +57,14 @@ impl LogFiles {
         Self { dir, stem: format!("{}.{}", paths::encode(task), stream.as_str()) }
     }
 
+    /// Whether there is a directory for them. It comes before a task begins and goes with its allocation.
+    ///
+    /// # Errors
+    /// When that can't be told.
+    pub fn has_dir(&self) -> io::Result<bool> {
+        self.dir.try_exists()
+    }
+
     /// Numbers of the files that are there and are the log's own, ascending.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! Workload identities: the node's own signing key, and the tokens it signs for tasks (JWTs, EdDSA over Ed25519, RFC 8037).
 //!
-//! In: the directory of keys, claims, where tokens are wanted. Out: signed tokens, token files in the task's
-//! `secrets`, and the public key as a JWK set with which others check them. Keys and tokens never appear in `Debug`
-//! output and are wiped when dropped. Everything here blocks.
+//! In: the directory of keys, claims, where tokens are wanted, tokens that servers have signed. Out: signed
+//! tokens, token files in the task's `secrets` or where else in its directory they are wanted, and the public key as a JWK set with which
+//! others check them. Keys and tokens never appear in `Debug` output and are wiped when dropped. Everything here blocks.
 
 use std::{ffi::OsStr, fmt, path::Path};
 
@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 mod files;
 
-pub(crate) use files::steps;
+pub(crate) use files::file_path;
 pub use files::{Given, Issued, TaskTokens, WantedToken};
 
 use crate::drivers::{
@@ -57,9 +57,9 @@ pub enum IdentityError {
     /// A token that this key did not sign.
     #[error("verify a token: {0}")]
     Verify(#[source] jsonwebtoken::errors::Error),
-    /// The task has no `secrets` directory to write to.
-    #[error("write tokens of task {task}: its secrets directory is missing")]
-    NoSecretsDir {
+    /// There is no `secrets` of the task to write to, or with a `filepath` no directory of the task at all.
+    #[error("write tokens of task {task}: its directory, or `secrets` in it, is missing")]
+    NoDir {
         /// Task.
         task: String,
     },
@@ -87,7 +87,7 @@ impl IdentityError {
         match self {
             Self::Key(source) | Self::File { source, .. } => source.class(),
             Self::TaskDir { source, .. } => source.class(),
-            Self::Generate | Self::NoSecretsDir { .. } => Class::Retry,
+            Self::Generate | Self::NoDir { .. } => Class::Retry,
             Self::Damaged | Self::Sign(_) | Self::Verify(_) => Class::Fatal,
         }
     }

@@ -7,7 +7,7 @@
 
 use std::{
     ffi::OsStr,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
 mod bind;
@@ -18,6 +18,7 @@ mod table;
 pub use table::{Mount, MountBell, MountChange, MountWatch, mounts_below};
 
 use crate::drivers::{
+    below::{NotBelow, below},
     privileges::{Mounting, Privileges},
     safe_fs::{Crossing, Dir, FsError, Rights},
     sight::{Class, Sight},
@@ -136,22 +137,12 @@ impl Destination {
     /// When it is absolute, leaves the task directory, or is or lies in a directory that has another use.
     pub fn parse(destination: &str) -> Result<Self, MountError> {
         let owned = || destination.to_owned();
-        let mut path = PathBuf::new();
-        for part in Path::new(destination).components() {
-            match part {
-                Component::Normal(name) => path.push(name),
-                Component::CurDir => {}
-                Component::RootDir | Component::Prefix(_) => {
-                    return Err(MountError::Absolute { destination: owned() });
-                }
-                Component::ParentDir => return Err(MountError::Leaves { destination: owned() }),
-            }
-        }
-        let mut parts = path.components();
-        let first = match parts.next() {
-            Some(Component::Normal(first)) => first.to_string_lossy(),
-            _ => return Err(MountError::Leaves { destination: owned() }),
-        };
+        let path = below(destination).map_err(|why| match why {
+            NotBelow::Absolute => MountError::Absolute { destination: owned() },
+            NotBelow::Leaves => MountError::Leaves { destination: owned() },
+        })?;
+        let mut parts = path.iter();
+        let first = parts.next().unwrap_or_default().to_string_lossy();
         let reserved = |reason| Err(MountError::Reserved { destination: owned(), reason });
         match (first.as_ref(), parts.next()) {
             ("secrets" | "private", _) => reserved("secrets lie there"),

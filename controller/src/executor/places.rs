@@ -123,7 +123,7 @@ pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: PlaceVer
     .await
 }
 
-/// A task's token files.
+/// A task's token files. They go with its directory.
 pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
     if verb == PlaceVerb::Up
         && let Some(task) = workload.task()
@@ -137,7 +137,7 @@ pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
             PlaceVerb::Up => tokens
                 .up(wanted)
                 .map(|issued| Outcome::Issued { renew_in: issued.renew_in.map(planner_duration) }),
-            PlaceVerb::Down => tokens.down(wanted).map(|()| Outcome::Done),
+            PlaceVerb::Down => Ok(Outcome::Done),
             PlaceVerb::Look => tokens.look(wanted).map(|sight| match sight {
                 Sight::Present => Outcome::Issued { renew_in: tokens.renew_in(wanted).map(planner_duration) },
                 Sight::Absent | Sight::Foreign { .. } | Sight::Lost { .. } => Outcome::Absent,

@@ -86,17 +86,17 @@ impl Mirror {
         Self { catalog, model, node, told: BTreeMap::new() }
     }
 
-    /// Keeps servers up to date. Whenever `losses` changes they may have forgotten everything.
+    /// Keeps servers up to date. Whenever `told_again` changes they may have forgotten everything.
     pub async fn follow<S: Service, D: Dial>(
         mut self,
         queries: Queries<S, D>,
-        mut losses: watch::Receiver<u64>,
+        mut told_again: watch::Receiver<u64>,
     ) {
         let catalog = Arc::clone(&self.catalog);
         loop {
             let version = catalog.version();
-            if losses.has_changed().unwrap_or_default() {
-                losses.mark_unchanged();
+            if told_again.has_changed().unwrap_or_default() {
+                told_again.mark_unchanged();
                 self.told.clear();
             }
             let pause = match self.tell(&queries).await {
@@ -114,7 +114,7 @@ impl Mirror {
                 Some(pause) => sleep(pause).await,
                 None => tokio::select! {
                     () = catalog.changed(version) => {}
-                    lost = losses.changed() => if lost.is_err() { return },
+                    again = told_again.changed() => if again.is_err() { return },
                 },
             }
         }

@@ -41,10 +41,10 @@ pub fn join<S: Service, D: Dial>(
     if agent.context.servers_sign.set(Box::new(sign)).is_err() {
         tracing::error!("an agent joins one cluster only; identities are asked for in the other");
     }
-    let losses = watch::Sender::new(0);
+    let told_again = watch::Sender::new(0);
     let node = agent.context.node.clone();
     let catalog = catalog::Mirror::new(agent.context.services.catalogs.built_in.clone(), model.clone(), node);
-    agent.watch(catalog.follow(session.queries(), losses.subscribe()));
+    agent.watch(catalog.follow(session.queries(), told_again.subscribe()));
     let restored = agent.handle.first_turn.clone();
     agent.watch(async move {
         // Before, what is here isn't shown, and would be taken for new.
@@ -56,7 +56,7 @@ pub fn join<S: Service, D: Dial>(
                 paths: Some(paths),
                 reading: Reading::Real(drivers),
                 previous,
-                losses,
+                told_again,
             };
             session.run(runner, CancellationToken::new()).await;
         }

@@ -13,7 +13,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use herdlet_api_types::{
     AllocId, DeploymentId, Duration, JobKey, UnixNanos,
     alloc::{AllocDeployment, Allocation, Desired, Heritage, ServerSide, TaskAction},
-    job::{CheckKind, Child, HealthCheck, Job, Migrate, Origin},
+    job::{Child, HealthCheck, Job, Migrate, Origin},
     manifest::defaults::DEFAULT_NAMESPACE,
     parse_duration,
 };
@@ -23,9 +23,10 @@ use serde_json::{Map, Value as Json, json};
 use uuid::Uuid;
 
 mod given;
+mod names;
 mod theirs;
 
-use self::{given::Limits, theirs::maps};
+use self::{given::Limits, names::Names};
 use crate::desired::{
     manifests::{self, Drivers},
     yaml::Problems,
@@ -43,9 +44,6 @@ const PROBLEMS_MAX: usize = 3;
 
 /// A payload is this large at most, as servers take it (16 KiB), with room for those of other releases.
 const PAYLOAD_MAX: usize = 1024 * 1024;
-
-/// A name of a group or task has as many bytes at most.
-const NAME_MAX: usize = 128;
 
 /// How jobs are read.
 #[derive(Debug, Clone)]
@@ -158,98 +156,6 @@ fn read(alloc: &wire::Allocation, drivers: &Drivers) -> Result<Job, String> {
     Ok(Job { child: child(&alloc.job)?, parameterized: None, ..named(job, alloc) })
 }
 
-/// Names of a group and its tasks. Servers take more of them than manifests: those are read under others, and get their own back.
-struct Names {
-    group: String,
-    tasks: Vec<String>,
-}
-
-impl Names {
-    /// Gives names that manifests take.
-    fn plain(group: &mut Map<String, Json>) -> Result<Self, String> {
-        let own = name_of(group)?;
-        group.insert("Name".into(), "group".into());
-        let mut tasks = Vec::new();
-        for (at, task) in maps(group, "Tasks").enumerate() {
-            let own = name_of(task)?;
-            if !is_label(&own) {
-                task.insert("Name".into(), stand_in_name(at).into());
-            }
-            tasks.push(own);
-        }
-        let renamed: BTreeMap<&str, String> = tasks
-            .iter()
-            .enumerate()
-            .filter(|(_, own)| !is_label(own))
-            .map(|(at, own)| (&**own, stand_in_name(at)))
-            .collect();
-        let rename = |owner: &mut Map<String, Json>| {
-            for service in maps(owner, "Services") {
-                maps(service, "Checks").for_each(|check| renamed_in(check, &renamed));
-                renamed_in(service, &renamed);
-            }
-        };
-        rename(group);
-        maps(group, "Tasks").for_each(rename);
-        Ok(Self { group: own, tasks })
-    }
-
-    /// Gives the names back.
-    fn restored(self, mut job: Job) -> Job {
-        let Some(group) = job.groups.first_mut() else { return job };
-        let own = |name: &str| {
-            let at = (0..self.tasks.len()).find(|at| stand_in_name(*at) == name);
-            at.and_then(|at| self.tasks.get(at)).cloned()
-        };
-        let of_tasks = group.tasks.iter_mut().flat_map(|task| &mut task.services);
-        for check in group.services.iter_mut().chain(of_tasks).flat_map(|service| &mut service.checks) {
-            if let CheckKind::Script { task, .. } = &mut check.kind
-                && let Some(own) = own(task)
-            {
-                *task = own;
-            }
-        }
-        for task in &mut group.tasks {
-            if let Some(own) = own(&task.name) {
-                task.name = own;
-            }
-        }
-        group.name = self.group;
-        job
-    }
-}
-
-/// A task's name while it is read.
-fn stand_in_name(at: usize) -> String {
-    format!("task-{at}-of-a-server")
-}
-
-fn renamed_in(owner: &mut Map<String, Json>, names: &BTreeMap<&str, String>) {
-    let name = owner.get("TaskName").and_then(Json::as_str).and_then(|name| names.get(name));
-    if let Some(name) = name.cloned() {
-        owner.insert("TaskName".into(), name.into());
-    }
-}
-
-/// Whether manifests take a name.
-fn is_label(name: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&name.len())
-        && name.bytes().all(is_inner)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
-}
-
-/// A name of a group or task: one that can be a directory's.
-fn name_of(owner: &Map<String, Json>) -> Result<String, String> {
-    let name = owner.get("Name").and_then(Json::as_str).unwrap_or_default();
-    let is_bad = |char: char| matches!(char, '/' | '\\') || char.is_control();
-    if matches!(name, "" | "." | "..") || name.len() > NAME_MAX || name.contains(is_bad) {
-        return Err(format!("the name {name:?} can't be that of a directory"));
-    }
-    Ok(name.to_owned())
-}
-
 /// The same with tasks that are only pretended: of what they are to do nothing is left.
 fn pretended(alloc: &wire::Allocation) -> Result<Job, String> {
     let Some(group) = alloc.job.group(&alloc.task_group) else {
@@ -262,10 +168,7 @@ fn pretended(alloc: &wire::Allocation) -> Result<Job, String> {
         kept.insert("Config".into(), json!({}));
         kept
     };
-    let tasks: Vec<_> = match group.get("Tasks") {
-        Some(Value::List(tasks)) => tasks.iter().map(kept).collect(),
-        Some(_) | None => Vec::new(),
-    };
+    let tasks: Vec<_> = items(group, "Tasks").iter().map(kept).collect();
     let mut of_group = fields(group, &[]);
     of_group.retain(|name, _| PRETENDED_GROUP.contains(&&**name));
     of_group.insert("Tasks".into(), tasks.into());
@@ -433,20 +336,24 @@ fn duration(value: &Value) -> Option<Duration> {
 
 /// Commands that people may have executed in tasks, by task (1.7 and later).
 fn actions(group: &Value) -> BTreeMap<String, Vec<TaskAction>> {
-    let list = |owner: &Value, field: &str| match owner.get(field) {
-        Some(Value::List(items)) => items.clone(),
-        Some(_) | None => Vec::new(),
-    };
     let text =
         |value: &Value, field: &str| value.get(field).and_then(Value::as_text).unwrap_or_default().to_owned();
     let action = |action: &Value| TaskAction {
         name: text(action, "Name"),
         command: text(action, "Command"),
-        args: list(action, "Args").iter().filter_map(Value::as_text).map(str::to_owned).collect(),
+        args: items(action, "Args").iter().filter_map(Value::as_text).map(str::to_owned).collect(),
     };
     let of_task =
-        |task: &Value| (text(task, "Name"), list(task, "Actions").iter().map(action).collect::<Vec<_>>());
-    list(group, "Tasks").iter().map(of_task).filter(|(_, actions)| !actions.is_empty()).collect()
+        |task: &Value| (text(task, "Name"), items(task, "Actions").iter().map(action).collect::<Vec<_>>());
+    items(group, "Tasks").iter().map(of_task).filter(|(_, actions)| !actions.is_empty()).collect()
+}
+
+/// What a list has; nothing where there is none.
+fn items<'v>(owner: &'v Value, field: &str) -> &'v [Value] {
+    match owner.get(field) {
+        Some(Value::List(items)) => items,
+        Some(_) | None => &[],
+    }
 }
 
 /// `job.group[3]`.

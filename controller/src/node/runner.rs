@@ -47,8 +47,8 @@ pub struct Parts {
     pub reading: Reading,
     /// Takes allocations of other nodes whose end is waited for.
     pub previous: mpsc::Sender<Awaited>,
-    /// Counts how often servers may have taken the node for dead.
-    pub losses: watch::Sender<u64>,
+    /// Counts how often servers are told everything again: after the first list, and whenever they may have forgotten it.
+    pub told_again: watch::Sender<u64>,
 }
 
 impl Factory for Parts {
@@ -108,7 +108,7 @@ impl Runner for AgentRunner {
     }
 
     fn report_again(&self) {
-        self.parts.losses.send_modify(|losses| *losses += 1);
+        self.parts.told_again.send_modify(|times| *times += 1);
         report_all(&self.parts.model, &self.reports);
     }
 }

@@ -84,15 +84,20 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// What a task has not written to yet is an empty log.
+    /// What a task has not written to yet is an empty log; what has gone with its allocation is none.
     async fn begin(
         files: LogFiles,
         wanted: Wanted,
         alloc: AllocId,
         place: Option<SemaphorePermit<'static>>,
     ) -> ApiResult<Self> {
+        let missing =
+            format!("log entry for task {:?} and log type {:?} not found", wanted.task, wanted.kind);
         let reading = blocking(move || {
             let sizes = sizes(&files)?;
+            if sizes.is_empty() && !files.has_dir()? {
+                return Ok(None);
+            }
             let end = sizes.last().copied().unwrap_or_default();
             let tail = wanted.tail.map(|lines| files.tail(lines.min(TAIL_LINES_MAX))).transpose()?;
             let since = wanted.since.map(|at_s| files.since(at_s)).transpose()?;
@@ -102,9 +107,9 @@ impl Reading {
                 "end" => from_end(&sizes, wanted.offset),
                 _ => from_start(&sizes, wanted.offset),
             });
-            Ok(Self { follower: Follower::new(files, start), wanted, alloc, end, place })
+            Ok(Some(Self { follower: Follower::new(files, start), wanted, alloc, end, place }))
         });
-        reading.await.map_err(failed)
+        reading.await.map_err(failed)?.ok_or(ApiError::NotFound(missing))
     }
 
     /// Tells it to its end.

@@ -72,7 +72,6 @@ pub(super) struct Ground {
 struct Seen {
     model: Arc<ReadModel>,
     contact: watch::Receiver<Contact>,
-    losses: watch::Receiver<u64>,
     calls: watch::Receiver<u64>,
 }
 
@@ -95,8 +94,7 @@ impl Ground {
             }
             figures.updates += seen.model.version();
             figures.calls += *seen.calls.borrow();
-            // Once is for the first list.
-            figures.late_heartbeats += seen.losses.borrow().saturating_sub(1);
+            figures.late_heartbeats += contact.losses;
         }
         let micros = self.ping_us.load(Ordering::Relaxed);
         figures.latency_ms = (micros > 0).then_some(micros as f64 / 1_000.0);
@@ -213,16 +211,21 @@ pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
         ..session::Options::default()
     };
     let session = Session::new(Arc::clone(&pool), identity, ground.described.subscribe(), options);
-    let losses = watch::Sender::new(0);
     ground.seen().push(Seen {
         model: Arc::clone(&model),
         contact: session.contact(),
-        losses: losses.subscribe(),
         calls: pool.successes(),
     });
     let (previous, asked) = mpsc::channel(previous::WAITING_MAX);
     let follower = tokio::spawn(previous::follow(asked, session.queries(), inbox.clone(), None));
-    let parts = runner::Parts { inbox, model, paths: None, reading: Reading::Pretended, previous, losses };
+    let parts = runner::Parts {
+        inbox,
+        model,
+        paths: None,
+        reading: Reading::Pretended,
+        previous,
+        told_again: watch::Sender::new(0),
+    };
     tokio::join!(session.run(parts, ground.cancel.clone()), async {
         if number == 0 {
             ping(&ground, &pool).await;

@@ -4,16 +4,13 @@
 //! and `nomad_<name>.jwt`, or those that are named, readable by the task's user alone. It must not know when tokens are renewed, only how long that may
 //! wait.
 
-use std::{
-    ffi::{OsStr, OsString},
-    path::{Component, Path},
-    time::Duration,
-};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use herdlet_api_types::job::Identity;
 
 use super::{IdentityError, Signer, Token};
 use crate::drivers::{
+    below::below,
     privileges::{Ownership, Privileges},
     safe_fs::{Dir, FsError, Outlives, Rights},
     sight::Sight,
@@ -63,15 +60,15 @@ pub struct Issued {
 }
 
 impl TaskTokens<'_> {
-    /// Signs a fresh token for each identity that wants a file and writes it, in one step for readers. Done again it renews
-    /// them.
+    /// Writes a token for each identity that wants a file, in one step for readers: the one that servers have given, or else a
+    /// fresh one that is signed here. Done again it renews those.
     ///
     /// # Errors
     ///
-    /// When `secrets` is missing or a file can't be written.
+    /// When `secrets`, or with a `filepath` the task's directory, is missing, or a file can't be written.
     pub fn up(&self, wanted: &[WantedToken]) -> Result<Issued, IdentityError> {
         for wanted in wanted.iter().filter(|token| token.identity.file) {
-            let missing = || IdentityError::NoSecretsDir { task: self.task.to_owned() };
+            let missing = || IdentityError::NoDir { task: self.task.to_owned() };
             let Spot { dir, name } = self.spot(&wanted.identity, Missing::Made)?.ok_or_else(missing)?;
             let token = self.make(wanted)?;
             dir.write_file(&name, token.reveal().as_bytes(), self.rights(0o600), Outlives::Processes)
@@ -148,19 +145,6 @@ impl TaskTokens<'_> {
         wanted.given.clone().map_or_else(|| self.signer.sign(&wanted.claims), |given| Ok(given.token))
     }
 
-    /// Removes the token files. None there is fine.
-    ///
-    /// # Errors
-    ///
-    /// When one can't be removed.
-    pub fn down(&self, wanted: &[WantedToken]) -> Result<(), IdentityError> {
-        for token in wanted {
-            let Some(Spot { dir, name }) = self.spot(&token.identity, Missing::Left)? else { continue };
-            dir.remove_tree(&name).map_err(|source| self.file_error(source))?;
-        }
-        Ok(())
-    }
-
     fn see(&self, spot: &Spot, token: &WantedToken) -> Result<Sight, IdentityError> {
         let here = spot.path();
         let seen = |what: &str| Ok(Sight::foreign(format!("{} {what}", here.display())));
@@ -216,14 +200,15 @@ impl TaskTokens<'_> {
     /// Where a token lies, or is to lie; none where a directory on the way is missing, and isn't made.
     fn spot(&self, identity: &Identity, missing: Missing) -> Result<Option<Spot>, IdentityError> {
         let entered = |source| IdentityError::TaskDir { task: self.task.to_owned(), source };
-        let Some(path) = identity.filepath.as_deref().map(Path::new) else {
+        let Some(path) = identity.filepath.as_deref() else {
             let secrets = self.task_dir.secrets().map_err(entered)?;
-            return Ok(secrets.map(|dir| Spot { dir, name: file_name(identity) }));
+            return Ok(secrets.map(|dir| Spot { dir, name: file_name(&identity.name).into() }));
         };
         let Some(mut dir) = self.task_dir.root().map_err(entered)? else { return Ok(None) };
-        let (parents, name) =
-            steps(path).ok_or_else(|| self.file_error(FsError::Escapes { path: path.to_owned() }))?;
-        for step in parents {
+        let escapes = || self.file_error(FsError::Escapes { path: path.into() });
+        let path = file_path(&identity.name, Some(path)).ok_or_else(escapes)?;
+        let name = path.file_name().ok_or_else(escapes)?;
+        for step in path.parent().into_iter().flatten() {
             let found = dir.find(step).map_err(|source| self.file_error(source))?;
             dir = match (found, missing) {
                 (Some(found), _) => found,
@@ -257,7 +242,7 @@ struct Spot {
 }
 
 impl Spot {
-    fn path(&self) -> std::path::PathBuf {
+    fn path(&self) -> PathBuf {
         self.dir.path().join(&self.name)
     }
 }
@@ -269,19 +254,23 @@ enum Missing {
     Left,
 }
 
-/// The directories on the way to a file below the task's directory, and its name; none where it is none below it.
-pub(crate) fn steps(path: &Path) -> Option<(Vec<&OsStr>, &OsStr)> {
-    let mut steps = Vec::new();
-    for step in path.components() {
-        match step {
-            Component::Normal(name) => steps.push(name),
-            Component::CurDir => {}
-            Component::RootDir | Component::ParentDir | Component::Prefix(_) => return None,
-        }
+/// Where in the task's directory a token lies; none where its `filepath` is no place for one: outside, in what the task must not see, where
+/// the allocation's shared directory would be looked for, or a directory that every task has.
+pub(crate) fn file_path(name: &str, filepath: Option<&str>) -> Option<PathBuf> {
+    let Some(filepath) = filepath else { return Some(PathBuf::from("secrets").join(file_name(name))) };
+    if filepath.len() > PATH_BYTES_MAX || filepath.contains('\0') {
+        return None;
     }
-    let name = steps.pop()?;
-    Some((steps, name))
+    let path = below(filepath).ok()?;
+    let mut steps = path.iter();
+    match (steps.next()?.to_str()?, steps.next()) {
+        ("private" | "alloc", _) | ("local" | "tmp" | "secrets", None) => None,
+        _ => Some(path),
+    }
 }
+
+/// No task needs longer ones, and a file system takes four times as much.
+const PATH_BYTES_MAX: usize = 1_024;
 
 /// A token as it lies there.
 type Bytes = zeroize::Zeroizing<Vec<u8>>;
@@ -317,11 +306,11 @@ const TOKEN_BYTES_MAX: u64 = 64 * 1024;
 const DEFAULT: &str = "default";
 
 /// Identity names are `[A-Za-z0-9-_]{1,128}`; anything else becomes harmless here.
-fn file_name(identity: &Identity) -> OsString {
-    if identity.name == DEFAULT {
-        return OsStr::new("nomad_token").to_owned();
+fn file_name(identity: &str) -> String {
+    if identity == DEFAULT {
+        return "nomad_token".to_owned();
     }
-    format!("nomad_{}.jwt", crate::paths::encode(&identity.name)).into()
+    format!("nomad_{}.jwt", crate::paths::encode(identity))
 }
 
 fn env_name(identity: &Identity) -> String {

@@ -15,10 +15,7 @@ use crate::drivers::{
     task::{AttemptId, CpuUsage, DriverResult, Usage},
 };
 
-/// The shortest distance of two measurements.
-const INTERVAL_MIN: Duration = Duration::from_millis(10);
-
-/// Who measures for the first time waits so long for something to compare with.
+/// The shortest distance of two measurements. Who measures for the first time waits so long for something to compare with.
 const SPAN_MIN: Duration = Duration::from_millis(100);
 
 /// What was measured longer ago says nothing of now: users look every few seconds, and Prometheus once a minute.
@@ -40,7 +37,7 @@ pub(super) fn stream(
 ) -> DriverResult<BoxStream<'static, DriverResult<Usage>>> {
     let (live, record) = shared.running(id)?;
     let cgroup = shared.cgroup(id);
-    let mut ticks = tokio::time::interval(interval.max(INTERVAL_MIN));
+    let mut ticks = tokio::time::interval(interval.max(SPAN_MIN));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     Ok(stream::unfold((live, ticks), move |(live, mut ticks)| {
         let (cgroup, shim) = (cgroup.clone(), record.shim.pid);
@@ -53,11 +50,10 @@ pub(super) fn stream(
                 };
                 let before = match live.sample().filter(|sample| sample.at.elapsed() < SPAN_MAX) {
                     Some(before) => before,
-                    None => Sample::of(&look().await?.cpu),
+                    None => look().await?.0,
                 };
                 tokio::time::sleep_until(before.at + SPAN_MIN).await;
-                let usage = look().await?;
-                let now = Sample::of(&usage.cpu);
+                let (now, usage) = look().await?;
                 live.set_sample(now);
                 Ok(Usage { at: supervise::now(), cpu: now.since(&before, usage.cpu), ..usage })
             };
@@ -72,7 +68,14 @@ pub(super) fn stream(
     .boxed())
 }
 
-fn measure(cgroup: Option<&Cgroup>, shim: u32) -> Usage {
+/// The usage, and its moment: what waits for a thread before or after it would count as time in which nothing was used.
+fn measure(cgroup: Option<&Cgroup>, shim: u32) -> (Sample, Usage) {
+    let usage = usage(cgroup, shim);
+    let CpuUsage { user_ns, system_ns, .. } = usage.cpu;
+    (Sample { at: Instant::now(), user_ns, system_ns }, usage)
+}
+
+fn usage(cgroup: Option<&Cgroup>, shim: u32) -> Usage {
     if let Some(cgroup) = cgroup {
         return cgroup.usage();
     }
@@ -82,10 +85,6 @@ fn measure(cgroup: Option<&Cgroup>, shim: u32) -> Usage {
 }
 
 impl Sample {
-    fn of(cpu: &CpuUsage) -> Self {
-        Self { at: Instant::now(), user_ns: cpu.user_ns, system_ns: cpu.system_ns }
-    }
-
     fn since(&self, before: &Self, cpu: CpuUsage) -> CpuUsage {
         let wall = self.at.duration_since(before.at).as_secs_f64();
         // Without a cgroup the time of ended processes is missing from the sum, so it may shrink.

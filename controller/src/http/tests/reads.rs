@@ -167,7 +167,7 @@ async fn what_can_not_be_answered_is_refused_in_plain_text() {
         (format!("/v1/client/fs/logs/{id}?task=httpd&type=both"), 400, "must provide log type"),
         (format!("/v1/client/fs/logs/{id}?task=x&type=stdout"), 400, "unknown task name"),
         (format!("/v1/client/fs/logs/{id}?task=httpd&type=stdout&origin=x"), 400, "origin must be"),
-        (format!("/v1/client/fs/logs/{id}?task=httpd&type=stdout&plain=true"), 200, ""),
+        (format!("/v1/client/fs/logs/{id}?task=httpd&type=stdout"), 404, "log entry for task"),
         (format!("/v1/client/allocation/{unknown}/exec?task=t&command=[\"a\"]"), 404, "Unknown allocation"),
         (format!("/v1/client/allocation/{id}/exec?task=httpd&command=a"), 400, "JSON list"),
         (format!("/v1/client/allocation/{id}/exec?task=httpd&command=[]"), 400, "command is not present"),

@@ -1,5 +1,6 @@
 //! Every allocation that stock servers were recorded to give out, and what they were not recorded with.
 
+use herdlet_api_types::job::CheckKind;
 use herdlet_rpc::codec::{self, Extent, Limits};
 
 use super::*;
@@ -208,8 +209,10 @@ fn identities_are_taken_as_servers_write_them() {
     let elsewhere = with("aws", json!({ "File": true, "Filepath": "local/token" }));
     let file = elsewhere.job.groups[0].tasks[0].identities[0].filepath.as_deref();
     assert_eq!((refused(&elsewhere), file), (None, Some("local/token")));
-    let outside = with("aws", json!({ "File": true, "Filepath": "../other/token" }));
-    assert!(refused(&outside).is_some_and(|why| why.contains("Filepath")));
+    for path in ["../other/token", "private/token", "alloc/token", "secrets"] {
+        let outside = with("aws", json!({ "File": true, "Filepath": path }));
+        assert!(refused(&outside).is_some_and(|why| why.contains("Filepath")), "{path}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `identities` of a task.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use herdlet_api_types::job::ChangeMode;
 use herdlet_api_types::manifest::TaskSpec;
@@ -8,7 +8,7 @@ use herdlet_api_types::manifest::defaults::DEFAULT_IDENTITY;
 
 use super::{Findings, text};
 use crate::desired::yaml::Trail;
-use crate::drivers::identity::steps;
+use crate::drivers::identity::file_path;
 
 /// Validates the identities of a task.
 pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
@@ -70,6 +70,7 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
             findings.warning(&trail, "neither `env` nor `file` is true, so the task won't see this token");
         }
     }
+    apart(spec, &list, findings);
 }
 
 /// Of identities that servers have judged: where their files are.
@@ -80,11 +81,38 @@ pub(super) fn files(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<
             file(path, &list.item(index).field("filepath"), findings);
         }
     }
+    apart(spec, &list, findings);
+}
+
+/// No file is another one, nor a directory on the way to another one.
+fn apart(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
+    let mut known: BTreeMap<PathBuf, &str> = BTreeMap::new();
+    for (index, identity) in spec.identities.iter().flatten().enumerate() {
+        let name = identity.name.as_deref().unwrap_or(DEFAULT_IDENTITY);
+        let path = file_path(name, identity.filepath.as_deref()).filter(|_| identity.file == Some(true));
+        let Some(path) = path else { continue };
+        let above = path.ancestors().find_map(|above| known.get(above));
+        // What lies below a path comes right after it in their order.
+        let below = known.range(path.clone()..).next().filter(|(below, _)| below.starts_with(&path));
+        match above.or(below.map(|(_, other)| other)) {
+            // That a name is taken is told by itself.
+            Some(other) if *other == name => {}
+            Some(other) => {
+                let item = list.item(index);
+                let field = item.field("filepath");
+                let at = if identity.filepath.is_some() { &field } else { &item };
+                findings.problem(at, format!("the file of identity `{other}` is in the way of this one's"));
+            }
+            None => {
+                known.insert(path, name);
+            }
+        }
+    }
 }
 
 fn file(path: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    if steps(Path::new(path)).is_none() || path.len() > 1_024 || path.contains('\0') {
-        findings
-            .problem(trail, "must be a path to a file in the task's directory, for instance secrets/token");
+    if file_path("", Some(path)).is_none() {
+        let message = "must be a path to a file in the task's directory, for instance secrets/token, and not in `private` or `alloc`";
+        findings.problem(trail, message);
     }
 }

@@ -102,8 +102,9 @@ impl Servers for Arc<Cluster> {
         self.asked.lock().unwrap().push(("servers".to_owned(), Value::List(servers)));
     }
 
+    /// Claims: `{"sub":"n1"}`.
     fn signed(&self) -> Secret {
-        Secret::default()
+        "e30.eyJzdWIiOiJuMSJ9.c2lnbmF0dXJl".into()
     }
 
     fn renew_identity(&self) {

@@ -29,6 +29,21 @@ async fn changes_are_told_to_servers() {
 }
 
 #[tokio::test]
+async fn the_identity_of_the_node_is_told_and_renewed() {
+    let node = Node::new(true).await;
+    let told = r#"{"Claims":{"sub":"n1"}}"#.to_owned();
+    let renew = "/v1/client/identity/renew";
+    assert_eq!(node.ask(Method::POST, renew, "", "").await.status(), 403);
+    assert!(node.cluster.asked.lock().unwrap().is_empty(), "what is denied is not done");
+    let answer = node.ask(Method::GET, "/v1/client/identity", "boss", "").await;
+    assert_eq!((answer.status().as_u16(), answer.text().await.unwrap()), (200, told));
+    let answer = node.ask(Method::POST, renew, "boss", "").await;
+    assert_eq!((answer.status().as_u16(), answer.text().await.unwrap()), (200, "{}".to_owned()));
+    assert_eq!(node.asked().0, "renew");
+    assert!(node.cluster.asked.lock().unwrap().is_empty(), "once");
+}
+
+#[tokio::test]
 async fn jobs_are_registered_planned_and_validated_by_servers() {
     let node = Node::new(false).await;
     let job = r#"{"ID":"web","Namespace":"dev","TaskGroups":[{"Name":"front","Tasks":[{"Name":"httpd","Driver":"docker","Config":{"port":80}}]}]}"#;

@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -58,7 +61,10 @@ pub(super) const WAIT: Duration = Duration::from_secs(20);
 /// Rules by token; none where the cluster has no ACLs.
 pub(super) type Book = Option<BTreeMap<&'static str, &'static str>>;
 
-struct Cluster(Book);
+struct Cluster {
+    book: Book,
+    renewals: Arc<AtomicUsize>,
+}
 
 impl Servers for Cluster {
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, CallError>> {
@@ -67,7 +73,7 @@ impl Servers for Cluster {
             Value::Map(fields.into_iter().map(|(name, value)| (text(name), value)).collect())
         };
         let of = |field| body.get(field).and_then(Value::as_text).unwrap_or_default();
-        let answer = match (&self.0, &*question.method) {
+        let answer = match (&self.book, &*question.method) {
             (None, _) => Err(ServerError::new("ACL support disabled").into()),
             (Some(book), "ACL.ResolveToken") => Ok(match book.get(of("SecretID")) {
                 Some(&"management") => map(vec![("Token", map(vec![("Type", text("management"))]))]),
@@ -97,7 +103,9 @@ impl Servers for Cluster {
         "e30.eyJzdWIiOiJub2RlOmdsb2JhbDpkZWZhdWx0Om4xOmRlZmF1bHQiLCJleHAiOjE3NjczMjMwNDV9.c2lnbmF0dXJl".into()
     }
 
-    fn renew_identity(&self) {}
+    fn renew_identity(&self) {
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+    }
 
     fn addresses(&self) -> Vec<String> {
         Vec::new()
@@ -142,6 +150,8 @@ pub(super) struct Ground {
     pub(super) closing: CancellationToken,
     /// What the planner was asked.
     pub(super) commands: Arc<Mutex<Vec<Command>>>,
+    /// How often servers were asked for another identity of the node.
+    pub(super) renewals: Arc<AtomicUsize>,
     pub(super) server: Caller,
     _store: watch::Sender<StoreHealth>,
 }
@@ -205,7 +215,8 @@ impl Ground {
         let meta = MetaView { meta: configured.clone(), dynamic: BTreeMap::new(), configured };
         let closing = CancellationToken::new();
         let settings = Settings { mode: Mode::Cluster, ..Settings::default() };
-        let servers = Arc::new(Cluster(options.book));
+        let renewals: Arc<AtomicUsize> = Arc::default();
+        let servers = Arc::new(Cluster { book: options.book, renewals: Arc::clone(&renewals) });
         let service = NodeService::new(Parts {
             reach: reach.clone(),
             acl: Resolver::new(servers.clone(), settings),
@@ -222,7 +233,7 @@ impl Ground {
         tokio::spawn(serve(incoming, Arc::new(service), peer));
         let (server, _) = Mux::start(theirs, Side::Server);
         let server = Caller::new(server);
-        Self { dir, reach, closing, commands, server, _store: store }
+        Self { dir, reach, closing, commands, renewals, server, _store: store }
     }
 
     /// An allocation of the job `web` with the tasks `web` and `two`, and its directory.

@@ -1,6 +1,6 @@
 //! Each call against tokens that may, and tokens that may not.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use herdlet_rpc::codec::Value;
 
@@ -79,11 +79,14 @@ async fn what_is_denied_is_not_done() {
     ground.alloc(ID);
     for token in ["reader", "barred", "", "unknown"] {
         let arguments = [("AllocID", text(ID)), ("Signal", text("SIGKILL")), ("AuthToken", text(token))];
-        for method in ["Allocations.Restart", "Allocations.Signal", "Allocations.GarbageCollect"] {
+        for method in
+            ["Allocations.Restart", "Allocations.Signal", "Allocations.GarbageCollect", "NodeIdentity.Renew"]
+        {
             assert!(ground.call(method, &arguments).await.is_err());
         }
     }
     assert!(ground.commands.lock().unwrap().is_empty());
+    assert_eq!(ground.renewals.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]

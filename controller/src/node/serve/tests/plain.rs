@@ -1,5 +1,7 @@
 //! Plain calls.
 
+use std::sync::atomic::Ordering;
+
 use herdlet_rpc::codec::{Time, Value};
 
 use super::ground::{Ground, map};
@@ -50,7 +52,9 @@ async fn what_servers_have_signed_of_the_node_is_told_but_for_the_token() {
     let claim = |name: &str| told.get("Claims")?.get(name).cloned();
     assert_eq!(claim("sub"), Some(text("node:global:default:n1:default")));
     assert_eq!(claim("exp").and_then(|exp| exp.as_u64()), Some(1_767_323_045));
+    assert_eq!(ground.renewals.load(Ordering::Relaxed), 0);
     assert_eq!(ground.call("NodeIdentity.Renew", &[]).await.unwrap(), map(&[]));
+    assert_eq!(ground.renewals.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use super::ground::{Ground, all, map, next};
 use crate::{test_recordings::text, test_views::ended};
 
 const ID: &str = "23bf551e-a018-09c6-bdd3-899f56caf4a8";
+const GONE: &str = "388af656-e88b-e8d9-abc8-1d2f2efb981b";
 
 fn log(more: &[(&'static str, Value)]) -> Vec<(&'static str, Value)> {
     let mut arguments = vec![("AllocID", text(ID)), ("Task", text("web")), ("LogType", text("stdout"))];
@@ -104,6 +105,10 @@ async fn what_can_not_be_told_is_an_error_with_a_code() {
     std::fs::create_dir_all(ground.path(ID).join("web/secrets")).unwrap();
     let id = ("AllocID", text(ID));
     let of = |task| vec![("AllocID", text(ID)), ("Task", text(task)), ("LogType", text("stdout"))];
+    // Its directory has been collected.
+    ground.alloc(GONE);
+    std::fs::remove_dir_all(ground.path(GONE)).unwrap();
+    let gone = vec![("AllocID", text(GONE)), ("Task", text("web")), ("LogType", text("stdout"))];
     let logs = "FileSystem.Logs";
     let file = "FileSystem.Stream";
     let exec = "Allocations.Exec";
@@ -114,6 +119,7 @@ async fn what_can_not_be_told_is_an_error_with_a_code() {
         (logs, vec![id.clone()], 400, "must provide task name"),
         (logs, vec![id.clone(), ("Task", text("web"))], 400, "must provide log type (stdout/stderr)"),
         (logs, log(&[("Origin", text("middle"))]), 400, "origin must be start or end"),
+        (logs, gone, 404, "log entry for task \"web\" and log type \"stdout\" not found"),
         (logs, of("nope"), 400, "unknown task name \"nope\""),
         (logs, of("two"), 404, "task \"two\" not started yet. No logs available"),
         (logs, vec![("Follow", text("perhaps"))], 500, "Follow"),
