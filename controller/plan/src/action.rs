@@ -43,7 +43,7 @@ pub struct MountSource {
 /// | `Checks` | run the group's checks | stop them | do they run? |
 /// | `Task Dir` | make the task directory, tmpfs on `secrets` and `private` | – (goes with `Dir`) | does it exist, mounted? |
 /// | `Task Artifacts` | fetch what is not there yet | – (goes with `Dir`) | was all of it fetched? |
-/// | `Task Identity` | write tokens | remove the files | are they there and unexpired? |
+/// | `Task Identity` | write tokens | – (goes with `Dir`) | are they there and unexpired? |
 /// | `Task Mounts` | mount all volumes of the task | unmount all | are all there and ours? |
 /// | `Task Services`, `Task Checks` | as for the group | | |
 /// | `Task Process` | – | – | – (own verbs) |

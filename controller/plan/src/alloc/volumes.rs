@@ -37,7 +37,7 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
             pass.wait(Waiting::Volume(Some(index), name.clone().into_owned()));
         }
     }
-    if pass.spec.server.is_some() && pass.ctx.complete && !missing.is_empty() && is_unbegun(pass) {
+    if pass.spec.server.is_some() && pass.ctx.complete && !missing.is_empty() && nothing_lives(pass) {
         let missing: Vec<_> = missing.iter().map(|name| format!("missing {name}")).collect();
         let why = format!("host volume validation error: {}", missing.join("; "));
         pass.plan.changes.push(Change::Doom(why));
@@ -45,13 +45,15 @@ pub fn up(pass: &mut Pass<'_>, _ready: bool) -> bool {
     ready
 }
 
-/// Whether tasks would start, if they could, and none ever did. Where one has begun, another that fails would have the allocation told as
-/// failed beside what runs, or stop that: a poststop task waits all along, a sibling may be between two attempts.
-fn is_unbegun(pass: &Pass<'_>) -> bool {
+/// Whether tasks would start, if they could, and none lives. Beside one that does, another that fails would have the allocation told as failed
+/// while it runs, or stop it: a poststop task waits all along, a sibling may be between two attempts.
+fn nothing_lives(pass: &Pass<'_>) -> bool {
     let tasks = &pass.state.durable.tasks;
     let waits =
         |task: &TaskState| task.doom.is_none() && matches!(task.run, Run::Waiting | Run::BackingOff { .. });
-    tasks.iter().all(|task| task.newest() == 0) && !pass.state.first_is_open() && tasks.iter().any(waits)
+    tasks.iter().all(|task| task.live_attempt().is_none())
+        && !pass.state.first_is_open()
+        && tasks.iter().any(waits)
 }
 
 /// Nothing to do: the claim ends with the allocation.
