@@ -191,6 +191,12 @@ impl Updates {
         self.pending.is_empty() && self.flight.is_empty()
     }
 
+    /// Whether servers know of all that goes on how it is, or was when it was last told.
+    #[must_use]
+    pub fn all_that_goes_on_is_told(&self) -> bool {
+        self.told.values().all(|told| told.status.is_terminal() || told.digest.is_some())
+    }
+
     /// Whether all has ended, as far as servers know.
     #[must_use]
     pub fn all_has_ended(&self) -> bool {

@@ -100,9 +100,15 @@ impl<S: Service, D: Dial> Inner<S, D> {
     /// Waits for the next heartbeat.
     async fn rest_until(&self, due: Instant, standing: &mut Standing) {
         // Nothing is told before this is awaited: whoever tells is a part of the same task.
-        tokio::select! {
-            () = sleep_until(due) => {}
-            () = self.shared.told.notified(), if standing.awaits_reports() => standing.told(),
+        loop {
+            tokio::select! {
+                () = sleep_until(due) => return,
+                () = self.shared.told.notified(), if standing.awaits_reports() => {}
+            }
+            // Once the node is ready, what they don't know of may be replaced.
+            if lock(&self.shared.updates).all_that_goes_on_is_told() {
+                return standing.told();
+            }
         }
     }
 
