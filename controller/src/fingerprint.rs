@@ -12,7 +12,7 @@ use herdlet_api_types::manifest::scalar::SIGNALS;
 use herdlet_plan::job::capacity::Room;
 
 pub use cpu::topology;
-pub use netlink::{Interface, interfaces};
+pub use netlink::{Interface, InterfaceChanges, interfaces};
 pub use network::{Network, NetworkError, Networks, SPEED, is_link_local, networks, speed_of};
 
 /// The release of Nomad's client as which we behave, and which servers go by. They call back whoever says at least 0.8, and place by it:

@@ -1,17 +1,25 @@
 //! What the kernel knows of network interfaces, asked by rtnetlink (`man 7 rtnetlink`).
 //!
-//! In: nothing. Out: [`Interface`]s with their addresses. Must not know what they are good for.
+//! In: nothing. Out: [`Interface`]s with their addresses, and [`InterfaceChanges`] whenever they are others. Must not know what they are good for.
 
 use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::OwnedFd,
     time::Duration,
 };
 
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, sendto, socket_with, sockopt,
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink, recv, sendto,
+        socket_with, sockopt,
+    },
 };
+use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::drivers::ready;
 
 /// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -47,11 +55,49 @@ const TABLE_MAIN: u8 = 254;
 const TYPE_UNICAST: u8 = 1;
 const FLAG_UP: u32 = 1;
 const FLAG_LOOPBACK: u32 = 8;
+/// Multicast groups: links, and addresses and routes of IPv4 and IPv6.
+const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
 
 /// The kernel answers at once.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Bytes of an answer: more than a machine with thousands of interfaces says.
 const BYTES_MAX: usize = 16 << 20;
+
+/// The kernel's word that an interface, an address or a route has come, gone or changed.
+pub struct InterfaceChanges(AsyncFd<OwnedFd>);
+
+impl InterfaceChanges {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// When the kernel does not let us.
+    pub fn open() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        bind(&socket, &netlink::SocketAddrNetlink::new(0, GROUPS))?;
+        Ok(Self(ready::register(socket, Interest::READABLE)?))
+    }
+
+    /// Waits for the next one, and takes all that have been told by then as one.
+    ///
+    /// # Errors
+    /// When nothing more will be heard.
+    pub async fn next(&self) -> io::Result<()> {
+        let mut ready = self.0.readable().await?;
+        // What it says is of no use here: it may be of the past by now.
+        let mut buffer = [0_u8; 4 << 10];
+        loop {
+            match recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
+                // More has happened than was kept for us: a change in any case.
+                Ok(_) | Err(Errno::NOBUFS | Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        ready.clear_ready();
+        Ok(())
+    }
+}
 
 /// All interfaces, in the kernel's order.
 ///

@@ -16,6 +16,7 @@ use std::{
 };
 
 use axum::{Router, middleware};
+use backon::{ConstantBuilder, Retryable as _};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -33,6 +34,10 @@ use super::{
     auth::{Token, require_token},
     tls::Tls,
 };
+
+/// How an address that is in use is waited for: 2 s.
+const LET_GO: ConstantBuilder =
+    ConstantBuilder::new().with_delay(Duration::from_millis(100)).with_max_times(20);
 
 /// Bounds of a listener.
 #[derive(Debug, Clone, Copy)]
@@ -149,13 +154,17 @@ impl Listener {
         Ok(Self::Unix { socket, path: path.to_owned() })
     }
 
-    /// Listens on a TCP address, for instance `127.0.0.1:4646`.
+    /// Listens on a TCP address, for instance `127.0.0.1:4646`. An agent that was killed may hold it until it has ended.
     ///
     /// # Errors
     /// When the address can't be had.
     pub async fn tcp(address: &str) -> Result<Self, ServeError> {
+        let listening = (|| TcpListener::bind(address))
+            .retry(LET_GO)
+            .when(|error| error.kind() == io::ErrorKind::AddrInUse)
+            .notify(|_, _| tracing::info!(address, "waiting for an address that is in use"));
         let failed = |source| ServeError::Tcp { address: address.to_owned(), source };
-        Ok(Self::Tcp(TcpListener::bind(address).await.map_err(failed)?))
+        Ok(Self::Tcp(listening.await.map_err(failed)?))
     }
 
     /// The same, speaking TLS; the unix socket stays as it is.

@@ -1,7 +1,7 @@
 //! The node as servers are told of it, and anew whenever something of it changes.
 //!
 //! In: the config, the machine, what drivers say, meta that operators change, room that local manifests take. Out: [`Node`]s on a watch:
-//! a new one only where it differs. Networks and Consul are looked at again and again, also after errors.
+//! a new one only where it differs. Networks are looked at when the kernel tells of changes, Consul again and again, also after errors.
 //!
 //! ```text
 //!   config, machine ──► Fixed ──┐
@@ -27,7 +27,7 @@ use herdlet_rpc::codec::Time;
 use herdlet_runtime::off_thread;
 use tokio::{
     sync::watch,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -39,14 +39,16 @@ use crate::{
         catalog::ConsulReader,
         task::{Fingerprint, Health, Registry},
     },
-    fingerprint,
+    fingerprint::{self, InterfaceChanges},
     node::{
         consul,
         meta::{Changes, MetaError, NodeMeta},
     },
 };
 
-/// Addresses are looked at this often.
+/// What the kernel tells of networks within this time is one change: an interface comes with its addresses and routes.
+const NETWORK_SETTLES: Duration = Duration::from_secs(1);
+/// Networks are looked at this often where the kernel does not tell of changes, and after a look that failed.
 const NETWORK_PERIOD: Duration = Duration::from_secs(15);
 /// Consul is asked this often, as by Nomad.
 const CONSUL_PERIOD: Duration = Duration::from_secs(15);
@@ -192,18 +194,28 @@ impl Describer {
         if !self.shared.fixed.runs("network") {
             return;
         }
-        let mut ticks = interval(NETWORK_PERIOD);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Before the first look, so that nothing goes unheard.
+        let mut changes = InterfaceChanges::open().inspect_err(|error| untold(error)).ok();
         loop {
-            ticks.tick().await;
-            match off_thread(fingerprint::interfaces).await {
+            let is_seen = match off_thread(fingerprint::interfaces).await {
                 Ok(Ok(interfaces)) => {
                     let networks = self.shared.fixed.networks(&interfaces);
                     self.change(|parts| parts.networks = networks);
+                    true
                 }
-                // What was known stays; the next look is soon.
-                Ok(Err(error)) => tracing::debug!(%error, "failed to list network interfaces"),
-                Err(error) => tracing::debug!(%error, "failed to list network interfaces"),
+                // What was known stays.
+                Ok(Err(error)) => missed(&error),
+                Err(error) => missed(&error),
+            };
+            match changes.as_ref().filter(|_| is_seen) {
+                Some(kernel) => {
+                    if let Err(error) = kernel.next().await {
+                        untold(&error);
+                        changes = None;
+                    }
+                    sleep(NETWORK_SETTLES).await;
+                }
+                None => sleep(NETWORK_PERIOD).await,
             }
         }
     }
@@ -260,6 +272,16 @@ pub async fn drivers(registry: &Registry, cluster: &Cluster) -> BTreeMap<String,
         }
     }
     found
+}
+
+fn untold(error: &std::io::Error) {
+    let every = NETWORK_PERIOD.as_secs();
+    tracing::info!(%error, "the kernel does not tell of changes to networks; they are looked at every {every} s");
+}
+
+fn missed(error: &dyn std::fmt::Display) -> bool {
+    tracing::debug!(%error, "failed to list network interfaces");
+    false
 }
 
 /// A driver's word in Nomad's form.

@@ -128,9 +128,10 @@ impl Place {
         })?;
         let mut infos = Vec::with_capacity(names.len());
         for name in names {
+            let Some(shown) = self.below.name_shown(&name) else { continue };
             // One that has gone meanwhile is passed over.
             if let Some(stat) = dir.stat_name(&name).map_err(failed)? {
-                infos.push(info::of(self.below.name_shown(&name), &stat));
+                infos.push(info::of(shown, &stat));
             }
         }
         infos.sort_by(|a, b| a.name.cmp(&b.name));

@@ -44,6 +44,7 @@ fn build() -> PathBuf {
     if built.is_some_and(|built| sources.iter().flatten().all(|source| *source <= built)) {
         return program;
     }
+    eprintln!("building {}", program.display());
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(project()).args(["build", "--quiet", "--package", "herdlet", "--bin", "herdlet"]);
     cargo.arg("--target-dir").arg(profile.parent().expect("a profile lies in a target directory"));

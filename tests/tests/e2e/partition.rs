@@ -242,6 +242,30 @@ fn past_its_ttl_a_node_behind_a_wall_does_what_each_job_says() {
     }
 }
 
+#[test]
+fn servers_hear_of_addresses_that_come_and_go() {
+    if !is_root() || environment::program("ip").is_none() || environment::program("nsenter").is_none() {
+        return;
+    }
+    let ground = Ground::start();
+    let has = |address: &str| {
+        ground.cluster.read(|state| {
+            let resources = state.nodes[&ground.node].node.node_resources.as_ref().unwrap();
+            resources
+                .node_networks
+                .iter()
+                .flat_map(|network| &network.addresses)
+                .any(|known| known.address == address)
+        })
+    };
+    assert!(has("10.91.2.1") && !has("10.91.2.9"));
+    run(ground.net.agent.id(), "ip addr add 10.91.2.9/24 dev wan");
+    wait::until_true("the address is known", || has("10.91.2.9"));
+    run(ground.net.agent.id(), "ip addr del 10.91.2.9/24 dev wan");
+    wait::until_true("the address is forgotten", || !has("10.91.2.9"));
+    ground.finish();
+}
+
 impl Ground {
     /// Servers forget everything, and nothing is left.
     fn finish(self) {

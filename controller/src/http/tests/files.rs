@@ -25,6 +25,7 @@ async fn ground() -> (Ground, AllocId, PathBuf) {
     std::fs::write(task.join("secrets/token"), "secret").unwrap();
     std::fs::write(task.join("local/text"), "one\ntwo\n").unwrap();
     std::fs::write(task.join("local/bytes"), [0, 1, 255]).unwrap();
+    std::fs::write(dir.join("alloc.json"), "the job").unwrap();
     std::fs::write(ground.dir.path().join("outside"), "outside").unwrap();
     (ground, id, task)
 }
@@ -60,6 +61,7 @@ async fn files_are_listed_described_and_read() {
         ("cat", "path=a.b/local/none", 404, "no such file"),
         ("stream", "path=a.b/local/text&origin=middle", 400, "origin must be"),
         ("cat", "path=../../outside", 400, "escapes"),
+        ("cat", "path=alloc.json", 404, "no such file"),
         ("ls", "path=a.b/secrets", 403, "prohibited"),
         ("cat", "path=a.b/./secrets/token", 403, "prohibited"),
         ("stat", "path=a.b/private", 403, "prohibited"),

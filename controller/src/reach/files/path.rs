@@ -48,6 +48,9 @@ impl Below {
             let task = tasks.into_iter().find(|task| task == first);
             task.map_or_else(|| (*first).to_owned(), paths::encode)
         });
+        if first.as_deref().is_some_and(is_agents) {
+            return Err(ApiError::NotFound(format!("no such file or directory: {shown:?}")));
+        }
         // `alloc` is no task's: `alloc/secrets` is a name like any other.
         let shared = first.as_deref() == Some("alloc");
         if !shared && parts.get(1).is_some_and(|second| SECRET.contains(second)) {
@@ -57,18 +60,26 @@ impl Below {
         Ok(Self { path, shown })
     }
 
-    /// What an entry of this directory is called.
-    pub(crate) fn name_shown(&self, name: &OsStr) -> String {
+    /// What an entry of this directory is called; none where it is the agent's own.
+    pub(crate) fn name_shown(&self, name: &OsStr) -> Option<String> {
         let name = name.to_string_lossy();
         // Names of tasks are encoded in the allocation's own directory, and nowhere else.
-        let task = self.path.as_os_str().is_empty().then(|| paths::decode(&name)).flatten();
-        task.unwrap_or_else(|| name.into_owned())
+        if !self.path.as_os_str().is_empty() {
+            return Some(name.into_owned());
+        }
+        (!is_agents(&name)).then(|| paths::decode(&name).unwrap_or_else(|| name.into_owned()))
     }
 
     /// The last part, as it is shown.
     pub(crate) fn last_shown(&self) -> String {
         self.shown.rsplit('/').next().unwrap_or_default().to_owned()
     }
+}
+
+/// Whether this entry of an allocation's directory is what the agent keeps there (`alloc.json`, which has the job's secrets). In
+/// names of tasks a dot is encoded.
+fn is_agents(name: &str) -> bool {
+    name.contains('.')
 }
 
 #[cfg(test)]
@@ -116,9 +127,22 @@ mod tests {
     }
 
     #[test]
+    fn what_the_agent_keeps_is_not_there() {
+        for text in ["alloc.json", "/./alloc.json", ".alloc.json.new", "web/../alloc.json"] {
+            assert_eq!(read(text).unwrap_err().code(), 404, "{text}");
+        }
+        assert_eq!(read("").unwrap().name_shown(OsStr::new("alloc.json")), None);
+        assert_eq!(
+            read("web/local").unwrap().name_shown(OsStr::new("alloc.json")).as_deref(),
+            Some("alloc.json")
+        );
+    }
+
+    #[test]
     fn names_of_tasks_are_shown_as_they_are_called() {
-        assert_eq!(read("/").unwrap().name_shown(OsStr::new("a%2Eb")), "a.b");
-        assert_eq!(read("web").unwrap().name_shown(OsStr::new("a%2Eb")), "a%2Eb");
+        let shown = |dir: &str, name: &str| read(dir).unwrap().name_shown(OsStr::new(name));
+        assert_eq!(shown("/", "a%2Eb").as_deref(), Some("a.b"));
+        assert_eq!(shown("web", "a%2Eb").as_deref(), Some("a%2Eb"));
         assert_eq!(read("a.b/local/x").unwrap().last_shown(), "x");
     }
 }
