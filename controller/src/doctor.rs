@@ -1,7 +1,9 @@
-//! What an agent finds on this machine: the kernel, cgroups, mounts, limits, ports, disk, clock, Consul, folders of manifests.
+//! What an agent finds on this machine: the kernel, cgroups, mounts, limits, ports, disk, clock, Consul, folders of manifests, servers.
 //!
 //! In: the config that an agent would get, and where one that runs keeps its state. Out: findings, in the order in which somebody would
 //! mend them. Nothing is changed, and nothing is asked of an agent that runs: that is the command's.
+
+mod cluster;
 
 use std::{
     collections::BTreeSet,
@@ -114,6 +116,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
     findings.extend(config.host_volumes.iter().map(|volume| host_volume(&volume.name.0, &volume.path)));
     findings.extend(listener(config));
     findings.extend(consul(config).await);
+    findings.extend(cluster::cluster(config).await);
     findings
 }
 

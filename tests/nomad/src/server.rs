@@ -105,6 +105,11 @@ impl Server {
         }
         match &call.method[..] {
             "Status.Ping" => answer(&GenericResponse::default()),
+            "Status.Leader" => {
+                let options: QueryOptions = call.arguments()?;
+                self.led(&options.region).await?;
+                answer("127.0.0.1:4647")
+            }
             "Node.Register" => self.register(peer, call.arguments()?).await,
             "Node.UpdateStatus" => self.update_status(peer, call.arguments()?).await,
             "Node.GetClientAllocs" => self.client_allocs(peer, call.arguments()?).await,

@@ -1,0 +1,148 @@
+//! What a node finds of its cluster before it joins: servers that answer for its region, and something to offer them.
+//!
+//! In: the config. Out: findings; none where the machine stands alone. The node is told to nobody.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use herdlet_nomad::wire::QueryOptions;
+use herdlet_rpc::{
+    address::Address,
+    error::CallError,
+    pool::{Chance, Pool},
+    serve::Unserved,
+};
+
+use super::Finding;
+use crate::{
+    config::{Cluster, Config},
+    drivers::{catalog::ConsulReader, task::in_full},
+    instance::Availability,
+    node::servers,
+};
+
+/// How long a server may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// More servers than a region has.
+const ASKED_MAX: usize = 16;
+
+/// Asks each server that the config names.
+pub(super) async fn cluster(config: &Config) -> Vec<Finding> {
+    let Some(cluster) = &config.cluster else { return Vec::new() };
+    let mut findings = vec![reach(config, cluster).await];
+    if config.raw_exec == Availability::Disabled {
+        findings.push(Finding::warning(
+            "drivers",
+            "no task driver is offered to the servers, so they place nothing here",
+            "--raw-exec turns raw_exec on",
+        ));
+    }
+    findings
+}
+
+async fn reach(config: &Config, cluster: &Cluster) -> Finding {
+    let consul = crate::serve::consul(config).ok().and_then(|consul| ConsulReader::new(&consul).ok());
+    let mut found = servers::find(cluster, consul.as_ref()).await;
+    found.truncate(ASKED_MAX);
+    let answers = join_all(found.iter().map(|server| ask(server, config, cluster))).await;
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    for (server, answer) in found.iter().zip(answers) {
+        match answer {
+            Ok(()) => good.push(server.to_string()),
+            Err(why) => bad.push(why),
+        }
+    }
+    let region = &config.region;
+    let hint = "servers listen on 4647 for nodes, and answer for their own --region; `cluster.tls` must be as theirs";
+    match (&good[..], &bad[..]) {
+        ([], []) => Finding::failure("servers", "none is found", "name them by --servers"),
+        ([], bad) => Finding::failure("servers", bad.join("; "), hint),
+        (good, []) => Finding::ok("servers", format!("{} of region {region} answer", good.join(", "))),
+        (good, bad) => {
+            let said = format!("{} of region {region} answer; {}", good.join(", "), bad.join("; "));
+            Finding::warning("servers", said, hint)
+        }
+    }
+}
+
+/// Whether this server, or who it knows, can answer for the region.
+async fn ask(server: &Address, config: &Config, cluster: &Cluster) -> Result<(), String> {
+    let region = config.region.clone();
+    let network = servers::network(cluster, &region)
+        .map_err(|error| format!("{server}: failed to {}", in_full(&error)))?;
+    let only = Vec::from([server.clone()]);
+    let pool = Pool::new(Arc::new(Unserved), region.clone(), only, network, Chance::new());
+    let question = QueryOptions { region, ..QueryOptions::default() };
+    match pool.once("Status.Leader", &question, ANSWER_MAX).await {
+        Ok(answer) => match answer.decode::<String>() {
+            Ok(leader) if leader.is_empty() => Err(format!("{server} has no leader")),
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("{server}: failed to {}", in_full(&error))),
+        },
+        Err(CallError::Server(error)) => Err(format!("{server} says: {error}")),
+        Err(CallError::Late(_)) => Err(format!("{server} does not answer within {} s", ANSWER_MAX.as_secs())),
+        // It names the server itself.
+        Err(CallError::Unreachable(error)) => Err(format!("failed to {}", in_full(&*error))),
+        Err(error) => Err(format!("{server}: failed to {}", in_full(&error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_nomad_server::{Cluster as StandIn, Settings};
+
+    use super::*;
+    use crate::{
+        config::{Flags, Surroundings},
+        doctor::Verdict,
+    };
+
+    async fn found(
+        servers: &[&str],
+        change: impl FnOnce(&mut Flags),
+    ) -> Vec<(&'static str, Verdict, String)> {
+        let servers = servers.iter().map(|text| (*text).to_owned()).collect();
+        let mut flags = Flags { state_dir: Some("/".into()), servers, ..Flags::default() };
+        change(&mut flags);
+        let surroundings = Surroundings { variable: &|_| None, root: true, host_name: "here" };
+        let findings = cluster(&Config::load(flags, &surroundings).unwrap()).await;
+        findings.into_iter().map(|finding| (finding.check, finding.verdict, finding.message)).collect()
+    }
+
+    #[tokio::test]
+    async fn servers_are_asked_whether_they_answer_for_the_region() {
+        let standin = StandIn::start(Settings { hold: Duration::from_millis(50), ..Settings::default() });
+        let listener = standin.listen().await.unwrap().remove(0);
+        let here = listener.address.as_str();
+        // Nobody listens where somebody has just ceased to.
+        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let on = |flags: &mut Flags| flags.raw_exec = Some("true".to_owned());
+
+        let good = found(&[here], on).await;
+        assert_eq!(good, [("servers", Verdict::Ok, format!("{here} of region global answer"))]);
+
+        let half = found(&[here, &gone], on).await;
+        assert_eq!((half[0].1, half.len()), (Verdict::Warning, 1), "{half:?}");
+        assert!(
+            half[0].2.contains(&format!("{here} of region global answer; failed to connect to {gone}: ")),
+            "{half:?}"
+        );
+
+        let none = found(&[&gone], |_| {}).await;
+        assert_eq!(
+            (none[0].1, none[1].0, none[1].1),
+            (Verdict::Failure, "drivers", Verdict::Warning),
+            "{none:?}"
+        );
+
+        standin.lead(None);
+        let led = found(&[here], on).await;
+        let says = format!("{here} says: No cluster leader");
+        assert_eq!(led, [("servers", Verdict::Failure, says)]);
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_stands_alone_asks_nobody() {
+        assert!(found(&[], |_| {}).await.is_empty());
+    }
+}
