@@ -25,8 +25,11 @@ pub struct Figures {
     pub calls: u64,
     /// How often servers may have taken a node for dead, as its heartbeat came too late.
     pub late_heartbeats: u64,
-    /// How long servers took to answer a ping, lately; none: they don't.
+    /// How long a server took to answer the last ping; none: it did not.
     pub latency_ms: Option<f64>,
+    /// Why it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_answer: Option<String>,
 }
 
 impl Figures {
@@ -46,12 +49,14 @@ impl fmt::Display for Figures {
             f,
             "{since:>5} s  {ready}/{nodes} nodes ready  {running}/{allocations} allocations running  {updates_per_second:.0} updates/s"
         )?;
-        match self.latency_ms {
-            Some(latency) => write!(f, "  ping {latency:.1} ms")?,
-            None => f.write_str("  no server answers")?,
+        if let Some(latency) = self.latency_ms {
+            write!(f, "  ping {latency:.1} ms")?;
         }
         if *late_heartbeats > 0 {
             write!(f, "  {late_heartbeats} late heartbeats")?;
+        }
+        if let Some(why) = &self.no_answer {
+            write!(f, "  no server answers: {why}")?;
         }
         Ok(())
     }

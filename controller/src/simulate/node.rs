@@ -2,10 +2,7 @@
 
 use std::{
     convert::Infallible,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -42,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Figures, Options, behaviour::Fate, hands::Hands};
 use crate::{
     agent,
+    drivers::task::in_full,
     node::{placed::Reading, previous, runner},
     planner::Planner,
     publish::ReadModel,
@@ -63,8 +61,8 @@ pub(super) struct Ground {
     described: watch::Sender<Arc<Node>>,
     fate: Arc<Fate>,
     seen: Mutex<Vec<Seen>>,
-    /// How long a ping took, in microseconds; 0: there is no answer.
-    ping_us: AtomicU64,
+    /// How long the last ping took, or why it was not answered; none before the first.
+    ping: Mutex<Option<Result<Duration, String>>>,
     cancel: CancellationToken,
 }
 
@@ -79,7 +77,7 @@ impl Ground {
     pub(super) fn new(options: Options, cancel: CancellationToken) -> Self {
         let fate = Arc::new(Fate::new(options.behaviour.clone()));
         let described = watch::Sender::new(Arc::new(described(&options)));
-        Self { options, described, fate, seen: Mutex::default(), ping_us: AtomicU64::new(0), cancel }
+        Self { options, described, fate, seen: Mutex::default(), ping: Mutex::default(), cancel }
     }
 
     pub(super) fn figures(&self, since: Duration, last: &Figures) -> Figures {
@@ -96,8 +94,11 @@ impl Ground {
             figures.calls += *seen.calls.borrow();
             figures.late_heartbeats += contact.losses;
         }
-        let micros = self.ping_us.load(Ordering::Relaxed);
-        figures.latency_ms = (micros > 0).then_some(micros as f64 / 1_000.0);
+        match &*self.ping.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(Ok(took)) => figures.latency_ms = Some(took.as_secs_f64() * 1_000.0),
+            Some(Err(why)) => figures.no_answer = Some(why.clone()),
+            None => {}
+        }
         figures.after(last)
     }
 
@@ -244,8 +245,9 @@ async fn ping(ground: &Ground, pool: &Pool<Unserved, Network>) {
             sleep(PING).await;
             let began = Instant::now();
             let answered = pool.once("Status.Ping", &QueryOptions::default(), Duration::from_secs(5)).await;
-            let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-            ground.ping_us.store(if answered.is_ok() { took.max(1) } else { 0 }, Ordering::Relaxed);
+            let answered =
+                answered.map(|_| began.elapsed()).map_err(|error| format!("failed to {}", in_full(&error)));
+            *ground.ping.lock().unwrap_or_else(PoisonError::into_inner) = Some(answered);
         }
     };
     tokio::select! {
