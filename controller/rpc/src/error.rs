@@ -1,6 +1,6 @@
 //! What can go wrong with a call, and what a server means by its errors.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, io, sync::Arc, time::Duration};
 
 use crate::{
     codec::{DecodeError, EncodeError, LimitError},
@@ -128,9 +128,9 @@ impl CallError {
 }
 
 /// An error as a server tells it: a text. What it means is found by what the text contains, since whoever relays one may put words before
-/// it (`rpc error: `).
+/// it (`rpc error: `). Of a long one people are shown the beginning.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text}")]
+#[error("{}", shown(text))]
 pub struct ServerError {
     text: String,
 }
@@ -191,6 +191,18 @@ const TEXTS: [(&str, ErrorKind); 23] = [
     ("connection reset", ErrorKind::Transport),
     ("broken pipe", ErrorKind::Transport),
 ];
+
+/// More of an error than this is nobody's to read.
+const SHOWN_BYTES_MAX: usize = 4 << 10;
+
+fn shown(text: &str) -> Cow<'_, str> {
+    let beginning = &text[..text.floor_char_boundary(SHOWN_BYTES_MAX)];
+    if beginning.len() == text.len() {
+        text.into()
+    } else {
+        format!("{beginning}… ({} bytes)", text.len()).into()
+    }
+}
 
 /// What Go says of a connection that ended. Only at the end of a text: in others, such as one about a file, it may stand for anything.
 const EOF: &str = "EOF";
@@ -287,6 +299,14 @@ mod tests {
         assert_eq!(kind("rpc error: unexpected EOF"), ErrorKind::Transport);
         assert_eq!(kind("job specification: unexpected EOF at line 3"), ErrorKind::Other);
         assert_eq!(kind("must update at least one allocation"), ErrorKind::Other);
+    }
+
+    #[test]
+    fn of_a_long_error_the_beginning_is_shown() {
+        let long = ServerError::new("ö".repeat(3_000));
+        assert!(long.to_string().ends_with("ö… (6000 bytes)") && long.to_string().len() < 4_200);
+        assert_eq!(long.text().len(), 6_000, "who has asked is told all of it");
+        assert_eq!(ServerError::new("short").to_string(), "short");
     }
 
     #[test]
