@@ -15,7 +15,7 @@ use std::{
 };
 
 use herdlet_nomad::identity::Identity;
-use herdlet_rpc::address::Address;
+use herdlet_rpc::{address::Address, tls::ClientTls};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -37,6 +37,8 @@ pub struct Options {
     pub name: String,
     /// Their region.
     pub region: String,
+    /// How they speak TLS, if they do.
+    pub tls: Option<ClientTls>,
     /// Their datacenter.
     pub datacenter: String,
     /// Their class.

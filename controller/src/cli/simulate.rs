@@ -1,6 +1,6 @@
 //! `herdlet simulate`: many nodes of a Nomad cluster in one process, for capacity tests of its servers.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use herdlet_rpc::address::Address;
@@ -9,9 +9,14 @@ use super::{
     failure::{Failure, USAGE},
     output::{Output, Reader},
 };
-use crate::simulate::{
-    self, Options,
-    behaviour::{Behaviour, Span},
+use crate::{
+    config::RpcTls,
+    drivers::task::in_full,
+    node::servers,
+    simulate::{
+        self, Options,
+        behaviour::{Behaviour, Span},
+    },
 };
 
 /// Arguments of `herdlet simulate`.
@@ -29,6 +34,15 @@ pub struct SimulateArgs {
     /// Their region
     #[arg(long, default_value = "global")]
     region: String,
+    /// Authorities that sign the servers' certificates (PEM), which must be for server.REGION.nomad: speak TLS
+    #[arg(long, value_name = "FILE", requires = "cert_file")]
+    ca_file: Option<PathBuf>,
+    /// The nodes' certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "key_file")]
+    cert_file: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, value_name = "FILE", requires = "ca_file")]
+    key_file: Option<PathBuf>,
     /// Their datacenter
     #[arg(long, default_value = "dc1")]
     datacenter: String,
@@ -80,11 +94,18 @@ pub struct SimulateArgs {
 pub(super) async fn run(args: SimulateArgs) -> Result<u8, Failure> {
     let SimulateArgs { output, length, .. } = args;
     simulate::raise_limits(args.nodes).map_err(|why| Failure::new(why).code(USAGE))?;
+    let files = args.ca_file.zip(args.cert_file).zip(args.key_file);
+    let tls = files.map(|((authority, certificate), key)| {
+        servers::tls(&RpcTls { authority, certificate, key, verify_server_hostname: true }, &args.region)
+    });
+    let tls = tls.transpose();
+    let tls = tls.map_err(|error| Failure::new(format!("failed to {}", in_full(&error))).code(USAGE))?;
     let options = Options {
         servers: args.servers,
         nodes: args.nodes,
         name: args.name,
         region: args.region,
+        tls,
         datacenter: args.datacenter,
         node_class: args.node_class,
         node_pool: args.node_pool,

@@ -22,7 +22,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::Cluster, drivers::catalog::ConsulReader, node::consul};
+use crate::{
+    config::{Cluster, RpcTls},
+    drivers::catalog::ConsulReader,
+    node::consul,
+};
 
 /// How long a name may take.
 const RESOLVE_MAX: Duration = Duration::from_secs(10);
@@ -43,12 +47,17 @@ pub struct NotFound {
 /// # Errors
 /// When certificates can't be used.
 pub fn network(cluster: &Cluster, region: &str) -> Result<Network, TlsError> {
-    let tls = cluster.tls.as_ref().map(|tls| {
-        let pem = Pem::read(&tls.authority, &tls.certificate, &tls.key)?;
-        let verify = if tls.verify_server_hostname { Verify::ServerOfRegion } else { Verify::AuthorityOnly };
-        ClientTls::new(&pem, verify, region)
-    });
-    Ok(Network::new(tls.transpose()?))
+    Ok(Network::new(cluster.tls.as_ref().map(|files| tls(files, region)).transpose()?))
+}
+
+/// TLS with these files.
+///
+/// # Errors
+/// When they can't be used.
+pub fn tls(files: &RpcTls, region: &str) -> Result<ClientTls, TlsError> {
+    let pem = Pem::read(&files.authority, &files.certificate, &files.key)?;
+    let verify = if files.verify_server_hostname { Verify::ServerOfRegion } else { Verify::AuthorityOnly };
+    ClientTls::new(&pem, verify, region)
 }
 
 /// The servers that the config names; if it names none, those that Consul knows. A name stands for all its addresses; one that is not

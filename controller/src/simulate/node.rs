@@ -107,8 +107,9 @@ impl Ground {
     }
 
     fn pool(&self) -> Pool<Unserved, Network> {
-        let Options { region, servers, .. } = &self.options;
-        Pool::new(Arc::new(Unserved), region.clone(), servers.clone(), Network::new(None), Chance::new())
+        let Options { region, servers, tls, .. } = &self.options;
+        let network = Network::new(tls.clone());
+        Pool::new(Arc::new(Unserved), region.clone(), servers.clone(), network, Chance::new())
     }
 }
 

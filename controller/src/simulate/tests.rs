@@ -13,6 +13,7 @@ fn options(servers: &str, nodes: u32) -> Options {
         nodes,
         name: "sim-".to_owned(),
         region: "global".to_owned(),
+        tls: None,
         datacenter: "dc1".to_owned(),
         node_class: String::new(),
         node_pool: String::new(),
