@@ -5,7 +5,7 @@
 
 use std::{io, sync::Arc, time::Instant};
 
-use herdlet_api_types::{AllocId, task::TaskStatus, view::AllocView};
+use herdlet_api_types::{AllocId, UnixNanos, task::TaskStatus, view::AllocView};
 use tokio::sync::SemaphorePermit;
 
 use super::{
@@ -65,7 +65,9 @@ fn check(alloc: &AllocView, wanted: &Wanted) -> ApiResult<Stream> {
     }
     let task = alloc.tasks.iter().find(|task| *task.name == *wanted.task);
     let task = task.ok_or_else(|| ApiError::bad(format!("unknown task name {:?}", wanted.task)))?;
-    if task.attempt == 0 {
+    // What a server has placed and what could not be started has no log either, as by stock clients.
+    let is_unstarted = alloc.spec.server.is_some() && task.started_at == UnixNanos::default();
+    if task.attempt == 0 || is_unstarted {
         let message = format!("task {:?} not started yet. No logs available", task.name);
         return Err(ApiError::NotFound(message));
     }
