@@ -437,6 +437,7 @@ fn told(route: &Route, mut answer: Value, asked: &Asked) -> Result<Response, Ref
             Some(value) => json::shown(value, path),
         },
     };
+    json::leave_out(route.call, &mut shown);
     match (route.call, &mut shown) {
         ("Node.GetNode", Json::Object(node)) => json::of_node(node),
         ("Operator.ServerHealth", Json::Object(health)) => {
