@@ -35,7 +35,7 @@ use crate::{
         artifact::{self, Fetcher},
         attempts::Notice,
         catalog::ConsulConfig,
-        cgroup::Isolation,
+        cgroup::{self, Isolation},
         identity::Signer,
         task::{Health, Registry, TaskNotice},
     },
@@ -167,6 +167,7 @@ impl Agent {
             services,
             artifacts: Arc::new(Fetcher::new(artifacts)),
             host_env: executor::inheritable(std::env::vars()),
+            cgroup_parent: instance.isolation.cgroups().map(|_| cgroup::as_told(&instance.cgroup_parent)),
         });
         services::restore_built_in(&context, now.boot, world.allocations());
         model.history().begin(BootClock.now().boot_ns);

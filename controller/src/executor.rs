@@ -70,6 +70,8 @@ pub struct Context {
     pub artifacts: Arc<Fetcher>,
     /// The agent's own variables that tasks may inherit.
     pub host_env: Variables,
+    /// The cgroup below which tasks are, as they are told it; none where they are held without.
+    pub cgroup_parent: Option<String>,
 }
 
 /// Starts actions as operations.
@@ -318,6 +320,7 @@ impl Context {
             dirs: Some(&dirs),
             host_env: &self.host_env,
             tokens,
+            cgroup_parent: self.cgroup_parent.as_deref(),
             ..Inputs::new(&workload.alloc, &self.node)
         })
     }

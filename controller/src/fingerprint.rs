@@ -41,22 +41,22 @@ pub fn attributes(total: Room) -> Attributes {
     set("cpu.arch", Some(architecture(std::env::consts::ARCH).to_owned()));
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     set("os.name", field(&release, '=', "ID"));
-    set("os.version", field(&release, '=', "VERSION_ID"));
+    let debian = fs::read_to_string("/etc/debian_version").unwrap_or_default();
+    set("os.version", system_version(&release, &debian));
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     set("cpu.modelname", field(&processors, ':', "model name"));
     set("cpu.numcores", cores().map(|cores| cores.to_string()));
     set("cpu.frequency", frequency_mhz(&highest_khz(), &processors).map(|mhz| mhz.to_string()));
     let told = |amount: u64| (amount != u64::MAX).then_some(amount);
     set("cpu.totalcompute", told(total.cpu_mhz).map(|mhz| mhz.to_string()));
-    set("memory.totalbytes", told(total.memory_mib).map(|mib| (mib * MIB).to_string()));
+    set("memory.totalbytes", told(total.memory_mib).map(|mib| exact_bytes(mib, memory_bytes()).to_string()));
     set("os.signals", Some(SIGNALS.join(",")));
     set("cpu.usablecompute", told(total.cpu_mhz).map(|mhz| mhz.to_string()));
     let topology = topology(0);
     set("numa.node.count", Some(topology.nodes.len().to_string()));
     for node in &topology.nodes {
         let cores = topology.cores.iter().filter(|core| core.node_id == *node);
-        let cores: Vec<String> = cores.map(|core| core.id.to_string()).collect();
-        set(&format!("numa.node{node}.cores"), Some(cores.join(",")));
+        set(&format!("numa.node{node}.cores"), Some(ranges(cores.map(|core| core.id))));
     }
     if let Some((mount, version)) = cgroups() {
         set("unique.cgroup.mountpoint", Some(mount.to_owned()));
@@ -109,14 +109,49 @@ fn volume(mounts: &str, dir: &Path) -> Option<String> {
 /// What the machine has; endless where it doesn't tell. Of the disk, the one on which state is kept, it is what is free now, as in
 /// Nomad.
 pub fn room(state_dir: &Path) -> Room {
-    let memory = rustix::system::sysinfo();
-    let bytes = memory.totalram.checked_mul(u64::from(memory.mem_unit));
     let disk = rustix::fs::statvfs(state_dir).ok().and_then(|disk| disk.f_bavail.checked_mul(disk.f_frsize));
     let mib = |bytes: Option<u64>| bytes.map_or(u64::MAX, |bytes| bytes / MIB);
-    Room { cpu_mhz: total_compute_mhz(), memory_mib: mib(bytes), disk_mib: mib(disk) }
+    Room { cpu_mhz: total_compute_mhz(), memory_mib: mib(memory_bytes()), disk_mib: mib(disk) }
 }
 
 const MIB: u64 = 1024 * 1024;
+
+/// The machine's memory.
+fn memory_bytes() -> Option<u64> {
+    let memory = rustix::system::sysinfo();
+    memory.totalram.checked_mul(u64::from(memory.mem_unit))
+}
+
+/// So many MiB in bytes; where they are those of the machine, all of its bytes.
+fn exact_bytes(mib: u64, machine: Option<u64>) -> u64 {
+    machine.filter(|bytes| bytes / MIB == mib).unwrap_or(mib.saturating_mul(MIB))
+}
+
+/// Numbers in their order as Nomad writes a set of them: `0-3,8`.
+fn ranges(numbers: impl Iterator<Item = u16>) -> String {
+    let mut ranges: Vec<(u16, u16)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let shown = ranges.into_iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    shown.collect::<Vec<_>>().join(",")
+}
+
+/// The version of what runs here. Debian tells its point release elsewhere, where Nomad's clients look: gopsutil's `host` package.
+fn system_version(release: &str, debian: &str) -> Option<String> {
+    let is_debian = field(release, '=', "ID").as_deref() == Some("debian");
+    let point = debian.trim();
+    if is_debian && !point.is_empty() {
+        return Some(point.to_owned());
+    }
+    field(release, '=', "VERSION_ID")
+}
 
 /// What all processors do together in MHz, as Nomad counts a machine's work.
 fn total_compute_mhz() -> u64 {
@@ -190,6 +225,22 @@ mod tests {
         assert_eq!(field(release, '=', "ID").as_deref(), Some("debian"));
         assert_eq!(field(release, '=', "VERSION_ID").as_deref(), Some("12"));
         assert_eq!(field(release, '=', "NOPE"), None);
+    }
+
+    #[test]
+    fn what_nomad_tells_more_exactly_is_told_so() {
+        let debian = "ID=debian\nVERSION_ID=\"12\"\n";
+        assert_eq!(system_version(debian, "12.11\n").as_deref(), Some("12.11"));
+        assert_eq!(system_version(debian, "").as_deref(), Some("12"));
+        assert_eq!(
+            system_version("ID=ubuntu\nVERSION_ID=\"22.04\"\n", "bookworm/sid").as_deref(),
+            Some("22.04")
+        );
+        assert_eq!(exact_bytes(2, Some(2 * MIB + 7)), 2 * MIB + 7);
+        assert_eq!(exact_bytes(1, Some(2 * MIB + 7)), MIB, "less is offered");
+        for (numbers, told) in [(&[][..], ""), (&[3], "3"), (&[0, 1, 2, 3, 8, 10, 11], "0-3,8,10-11")] {
+            assert_eq!(ranges(numbers.iter().copied()), told);
+        }
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub struct Instance {
     pub privileges: Privileges,
     /// Whether tasks are held by cgroups.
     pub isolation: Isolation,
+    /// The cgroup below which they are, where they are.
+    pub cgroup_parent: String,
     /// Task drivers by name.
     pub drivers: Registry,
     /// Ends of attempts, and drift of their cgroups.
@@ -82,7 +84,7 @@ impl Instance {
         durable::make_passage(&paths.allocs()).with_context(|| made(&paths.allocs()))?;
         durable::make_dir(&paths.runtime).with_context(|| made(&paths.runtime))?;
         let isolation = Isolation::detect(&cgroup::Setup {
-            parent: cgroup_parent,
+            parent: cgroup_parent.clone(),
             instance: instance.0.clone(),
             runtime: paths.runtime.clone(),
         });
@@ -99,7 +101,15 @@ impl Instance {
                 raw_exec::Setup { attempts, program, isolation: isolation.clone(), leash, starts: raw_exec };
             drivers = drivers.with(Arc::new(RawExec::new(setup)));
         }
-        Ok(Self { id: instance, paths, privileges: Privileges::probe(), isolation, drivers, notices })
+        Ok(Self {
+            id: instance,
+            paths,
+            privileges: Privileges::probe(),
+            isolation,
+            cgroup_parent,
+            drivers,
+            notices,
+        })
     }
 
     /// Ends and removes everything the instance has on this machine but its state directory: processes, mounts, cgroups,

@@ -34,14 +34,17 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// A struct of which only what is not the zero value is written.
+/// A struct of which only what is not the zero value is written, but for what is always written.
 macro_rules! omit_empty {
-    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)* }) => {
+    ($(#[$meta:meta])* pub struct $name:ident {
+        $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)*
+    } $(and always { $($(#[$kept_meta:meta])* pub $kept:ident: $kept_type:ty,)* })?) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, Default, serde::Serialize, serde::Deserialize)]
         #[serde(default, rename_all = "PascalCase")]
         pub struct $name {
             $($(#[$field_meta])* #[serde(skip_serializing_if = "crate::wire::is_default")] pub $field: $type,)*
+            $($($(#[$kept_meta])* pub $kept: $kept_type,)*)?
         }
     };
 }

@@ -268,9 +268,7 @@ impl<S: Service, D: Dial> Pool<S, D> {
             servers.shuffled(chance)
         };
         for (at, address) in order.iter().enumerate() {
-            let ping = Ping { region: &self.region };
-            let server = Server { address: address.clone(), dial: PING };
-            if Box::pin(self.ask(&server, "Status.Ping", &ping, PING)).await.is_ok() {
+            if self.ping(address).await.is_ok() {
                 let mut order = order.clone();
                 order.rotate_left(at);
                 self.known().servers.reorder(order);
@@ -278,6 +276,16 @@ impl<S: Service, D: Dial> Pool<S, D> {
             }
         }
         self.close_unused();
+    }
+
+    /// Asks a server, which need not be a known one, for a sign of life.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn ping(&self, address: &Address) -> Result<(), CallError> {
+        let ping = Ping { region: &self.region };
+        let server = Server { address: address.clone(), dial: PING };
+        Box::pin(self.ask(&server, "Status.Ping", &ping, PING)).await.map(drop)
     }
 
     async fn tried<T: Serialize>(

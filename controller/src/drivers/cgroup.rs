@@ -93,6 +93,15 @@ impl Isolation {
     }
 }
 
+/// The topmost directory as tasks and servers are told it: from the root on, unless it is a unit of systemd.
+pub fn as_told(parent: &str) -> String {
+    if parent.starts_with('/') || parent.ends_with(".slice") {
+        parent.to_owned()
+    } else {
+        format!("/{parent}")
+    }
+}
+
 /// Where the tree should be.
 #[derive(Debug, Clone)]
 pub struct Setup {

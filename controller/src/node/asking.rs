@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, future::BoxFuture};
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, join_all},
+};
 use herdlet_nomad::{
     session::{Newer, Queries},
     wire::{QueryOptions, Secret, WriteOptions},
@@ -42,8 +45,11 @@ pub trait Servers: Send + Sync + 'static {
     /// Addresses of those that are known, for people.
     fn addresses(&self) -> Vec<String>;
 
-    /// Takes these in place of those that are known, until servers tell of others.
-    fn set_addresses(&self, servers: Vec<Address>);
+    /// Takes these in place of those that are known, until servers tell of others. Those of them that don't answer are left out.
+    ///
+    /// # Errors
+    /// Where none of them answers, what each of them fails with: then nothing is changed.
+    fn set_addresses(&self, servers: Vec<Address>) -> BoxFuture<'_, Result<(), String>>;
 
     /// The identity that they have signed for the node (1.11 and later); empty: none.
     fn signed(&self) -> Secret;
@@ -170,8 +176,23 @@ impl<S: Service, D: Dial> Servers for OfSession<S, D> {
         self.pool.servers().iter().map(ToString::to_string).collect()
     }
 
-    fn set_addresses(&self, servers: Vec<Address>) {
-        self.pool.set_servers(servers);
+    fn set_addresses(&self, servers: Vec<Address>) -> BoxFuture<'_, Result<(), String>> {
+        async move {
+            let pings = servers.iter().map(|server| self.pool.ping(server));
+            let (mut alive, mut failed) = (Vec::new(), Vec::new());
+            for (server, answer) in servers.iter().zip(join_all(pings).await) {
+                match answer {
+                    Ok(()) => alive.push(server.clone()),
+                    Err(error) => failed.push(format!("Server at address {server} failed ping: {error}")),
+                }
+            }
+            if alive.is_empty() {
+                return Err(failed.join("; "));
+            }
+            self.pool.set_servers(alive);
+            Ok(())
+        }
+        .boxed()
     }
 
     fn signed(&self) -> Secret {
@@ -215,9 +236,10 @@ impl Servers for Late {
         self.0.get().map(|servers| servers.addresses()).unwrap_or_default()
     }
 
-    fn set_addresses(&self, addresses: Vec<Address>) {
-        if let Some(servers) = self.0.get() {
-            servers.set_addresses(addresses);
+    fn set_addresses(&self, addresses: Vec<Address>) -> BoxFuture<'_, Result<(), String>> {
+        match self.0.get() {
+            Some(servers) => servers.set_addresses(addresses),
+            None => async { Err(CallError::NoServers.to_string()) }.boxed(),
         }
     }
 

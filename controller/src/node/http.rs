@@ -270,8 +270,7 @@ impl NodeApi {
             return Err(Refused(400, "missing server address".to_owned()));
         }
         self.service.allows_agent(&asked.token, Access::writes).await?;
-        self.servers.set_addresses(addresses);
-        Ok(())
+        self.servers.set_addresses(addresses).await.map_err(|why| Refused(400, why))
     }
 
     /// For the node on which another allocation takes the place of this one, and for whoever may read all of its files.
@@ -438,6 +437,7 @@ fn told(route: &Route, mut answer: Value, asked: &Asked) -> Result<Response, Ref
             Some(value) => json::shown(value, path),
         },
     };
+    json::leave_out(route.call, &mut shown);
     match (route.call, &mut shown) {
         ("Node.GetNode", Json::Object(node)) => json::of_node(node),
         ("Operator.ServerHealth", Json::Object(health)) => {

@@ -379,19 +379,24 @@ fn fields(value: &Value, but: &[&str]) -> Map<String, Json> {
     named.filter(|(key, _)| !but.contains(key)).map(|(key, value)| (key.to_owned(), json(value))).collect()
 }
 
-/// The value in JSON, as Nomad's API writes it.
+/// The value in JSON, as Nomad's API writes it. In the config of a task every number comes as a float: what is whole is meant as an integer.
 fn json(value: &Value) -> Json {
     match value {
         Value::Nil => Json::Null,
         Value::Bool(value) => (*value).into(),
         Value::Int(value) => (*value).into(),
         Value::Uint(value) => (*value).into(),
-        Value::Float(value) => (*value).into(),
+        Value::Float(value) => number(*value),
         Value::Text(text) => text.clone().into(),
         Value::Bytes(bytes) => BASE64_STANDARD.encode(bytes).into(),
         Value::List(items) => items.iter().map(json).collect(),
         Value::Map(_) => fields(value, &[]).into(),
     }
+}
+
+fn number(value: f64) -> Json {
+    // Its shortest text has no fraction where it is whole.
+    value.to_string().parse::<i64>().map_or_else(|_| value.into(), Json::from)
 }
 
 #[cfg(test)]

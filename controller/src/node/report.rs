@@ -9,8 +9,14 @@ use herdlet_api_types::{
     task::{TaskEvent, TaskStatus},
     view::{AllocView, TaskView},
 };
-use herdlet_nomad::wire::{self, AllocReport, RunState, TaskState, alloc::DeploymentStatus};
+use herdlet_nomad::wire::{
+    self, AllocReport, RunState, TaskState,
+    alloc::{DeploymentStatus, NetworkStatus},
+};
 use herdlet_rpc::codec::Time;
+
+/// What stock clients say of every allocation that is pending.
+const NOT_STARTED: &str = "No tasks have started";
 
 /// What servers are told of an allocation that is theirs; none of one that is this machine's own.
 pub fn of(view: &AllocView) -> Option<AllocReport> {
@@ -24,9 +30,16 @@ pub fn of(view: &AllocView) -> Option<AllocReport> {
     Some(AllocReport {
         id: id(view.spec.id),
         client_status: status(view.status),
-        client_description: view.description.clone().into_owned(),
+        client_description: match view.status {
+            // What exactly is waited for is told here only.
+            ClientStatus::Pending => NOT_STARTED.to_owned(),
+            ClientStatus::Running | ClientStatus::Complete | ClientStatus::Failed => {
+                view.description.clone().into_owned()
+            }
+        },
         task_states: view.tasks.iter().map(|task| (task.name.to_string(), task_state(task))).collect(),
         deployment_status,
+        network_status: Some(NetworkStatus::default()),
         ..AllocReport::default()
     })
 }
@@ -62,6 +75,7 @@ pub fn of_failed(alloc: &wire::Allocation, why: &str, now: UnixNanos) -> AllocRe
             timestamp: time(now),
             ..DeploymentStatus::default()
         }),
+        network_status: Some(NetworkStatus::default()),
         ..AllocReport::default()
     }
 }

@@ -5,7 +5,7 @@
 
 use std::{io, sync::Arc, time::Instant};
 
-use herdlet_api_types::{AllocId, task::TaskStatus, view::AllocView};
+use herdlet_api_types::{AllocId, UnixNanos, task::TaskStatus, view::AllocView};
 use tokio::sync::SemaphorePermit;
 
 use super::{
@@ -65,7 +65,9 @@ fn check(alloc: &AllocView, wanted: &Wanted) -> ApiResult<Stream> {
     }
     let task = alloc.tasks.iter().find(|task| *task.name == *wanted.task);
     let task = task.ok_or_else(|| ApiError::bad(format!("unknown task name {:?}", wanted.task)))?;
-    if task.attempt == 0 {
+    // What a server has placed and what could not be started has no log either, as by stock clients.
+    let is_unstarted = alloc.spec.server.is_some() && task.started_at == UnixNanos::default();
+    if task.attempt == 0 || is_unstarted {
         let message = format!("task {:?} not started yet. No logs available", task.name);
         return Err(ApiError::NotFound(message));
     }
@@ -249,4 +251,38 @@ fn from_end(sizes: &[(u64, u64)], offset: u64) -> (u64, u64) {
 
 fn failed(error: io::Error) -> ApiError {
     ApiError::Failed(format!("read the log: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use herdlet_api_types::fixture::server_side;
+
+    use super::*;
+    use crate::test_views::{alloc_view, job};
+
+    #[test]
+    fn what_a_server_has_placed_and_could_not_be_started_has_no_log() {
+        let mut view = alloc_view(&job("web", "g", "web"), 0, 7);
+        let wanted = Wanted {
+            task: "web".to_owned(),
+            kind: "stdout".to_owned(),
+            follow: false,
+            offset: 0,
+            origin: String::new(),
+            tail: None,
+            since: None,
+        };
+        for (is_of_server, has_started, has_log) in
+            [(true, true, true), (true, false, false), (false, false, true)]
+        {
+            let spec = Arc::make_mut(&mut view.spec);
+            spec.server = is_of_server.then(|| server_side(&spec.job).into());
+            view.tasks[0].started_at = if has_started { UnixNanos(1) } else { UnixNanos::default() };
+            let says = check(&view, &wanted).err().map(|error| error.to_string());
+            let missing = "task \"web\" not started yet. No logs available".to_owned();
+            assert_eq!(says, (!has_log).then_some(missing), "{is_of_server} {has_started}");
+        }
+    }
 }

@@ -186,3 +186,20 @@ fn a_prestop_hook_runs_inside_the_task_before_its_kill_signal() {
     assert!(group.contains(&format!("{alloc}.t.1")), "{group}");
     agent.finish();
 }
+
+#[test]
+fn a_task_is_told_below_which_cgroup_it_is() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("told", "service", "", &[sleeper("t", "")]));
+    let pid = agent.single("told.g[0]", "t").pid;
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    let parent = environment.split('\0').find_map(|variable| variable.strip_prefix("NOMAD_PARENT_CGROUP="));
+    let parent = parent.unwrap_or_else(|| panic!("{environment}"));
+    let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    assert!(parent.starts_with('/') && cgroups.contains(&format!("{parent}/")), "{parent}: {cgroups}");
+    agent.finish();
+}

@@ -21,6 +21,12 @@ const FIRST: Duration = Duration::from_secs(10);
 /// A server that fails is left alone for this long, and up to as much again.
 const RETRY: Duration = Duration::from_secs(15);
 
+/// Servers that nobody reaches may just be starting, as after a power cut: for this long they are tried again and again, as stock clients do,
+const STARTING: Duration = Duration::from_secs(5);
+
+/// with this between two tries, and up to as much again.
+const STARTING_EACH: Duration = Duration::from_millis(500);
+
 /// What changes at a node within this time, and up to as much again, is told at once.
 const CHANGES: Duration = Duration::from_secs(5);
 
@@ -98,6 +104,12 @@ pub fn asks_another(error: &CallError) -> bool {
 pub fn register_again(error: &CallError, next: Next, servers: usize, chance: &mut Chance) -> Duration {
     let is_alone = servers == 0 || kind(error) == ErrorKind::Region;
     jitter(if is_alone || next == Next::Another { SECOND } else { RETRY }, chance)
+}
+
+/// When to register again at servers of which none could be reached, where that is tried since `tried`; none once they are left alone.
+pub fn reach_again(error: &CallError, tried: Duration, chance: &mut Chance) -> Option<Duration> {
+    let is_unreachable = matches!(error, CallError::Unreachable(_));
+    (is_unreachable && tried < STARTING).then(|| jitter(STARTING_EACH, chance))
 }
 
 /// When a node that was denied right after it had registered registers again.
@@ -187,6 +199,19 @@ mod tests {
             (0..1_000).map(|_| beat_again(long, Meaning::Failed, at, &mut chance).as_secs()).collect()
         };
         assert!(waits.iter().filter(|&&wait| (25..30).contains(&wait)).count() > 950);
+    }
+
+    #[test]
+    fn servers_that_may_just_be_starting_are_tried_more_often() {
+        let unreachable = |at: u64| {
+            let address: herdlet_rpc::address::Address = "10.0.0.1".parse().unwrap();
+            let late = herdlet_rpc::connect::DialError::Late { address, within: SECOND };
+            let error = CallError::Unreachable(std::sync::Arc::new(late));
+            reach_again(&error, Duration::from_millis(at), &mut Chance::of(1))
+        };
+        assert!(unreachable(0).is_some_and(|pause| pause < SECOND) && unreachable(4_900).is_some());
+        assert_eq!(unreachable(5_000), None);
+        assert_eq!(reach_again(&error("No cluster leader"), Duration::ZERO, &mut Chance::of(1)), None);
     }
 
     #[test]

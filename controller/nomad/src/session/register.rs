@@ -7,12 +7,15 @@ use herdlet_rpc::{
     connect::Dial,
     error::{CallError, ErrorKind},
 };
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 use super::{Inner, lock};
 use crate::{
     decide::{
-        contact::{kind, register_again, tell_changes},
+        contact::{kind, reach_again, register_again, tell_changes},
         tokens::Next,
     },
     wire::{
@@ -30,8 +33,15 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 () = async { drop(contact.wait_for(|contact| !contact.is_registered).await) } => {}
                 () = changed(node) => sleep(self.chance(tell_changes)).await,
             }
+            let mut tried_since = Instant::now();
             // Boxed, as it is rare.
             while let Err(error) = Box::pin(self.register(node, &status)).await {
+                let again = self.chance(|chance| reach_again(&error, tried_since.elapsed(), chance));
+                if let Some(again) = again {
+                    tracing::debug!(%error, "the node could not be registered yet");
+                    self.pause(again).await;
+                    continue;
+                }
                 tracing::warn!(%error, "the node could not be registered");
                 self.missed();
                 let denied = matches!(kind(&error), ErrorKind::PermissionDenied | ErrorKind::Token);
@@ -43,6 +53,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 }
                 let servers = self.pool.servers().len();
                 self.pause(self.chance(|chance| register_again(&error, next, servers, chance))).await;
+                tried_since = Instant::now();
             }
             status = NodeStatus::Ready;
         }

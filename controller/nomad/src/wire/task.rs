@@ -43,8 +43,6 @@ omit_empty! {
         pub message: String,
         /// The text that people see.
         pub display_message: String,
-        /// Names and values.
-        pub details: BTreeMap<String, String>,
         /// The task has failed by it.
         pub fails_task: bool,
         /// Why it starts again, or doesn't.
@@ -84,5 +82,8 @@ omit_empty! {
         pub driver_message: String,
         /// Who says so, where it is nobody of the above.
         pub generic_source: String,
+    } and always {
+        /// Names and values: servers show none as a map without entries only where they got one.
+        pub details: BTreeMap<String, String>,
     }
 }

@@ -163,7 +163,7 @@ impl Writer<'_> {
             Change::Verdict(verdict, message) => {
                 self.state.durable.health = Some(verdict);
                 if !verdict.healthy {
-                    self.note_live_tasks(TaskEventKind::AllocUnhealthy, &message);
+                    self.note_unhealthy(&message);
                 }
             }
             Change::Forget => {}
@@ -280,6 +280,7 @@ impl Writer<'_> {
         self.note_stop(&stop.reason);
         self.state.durable.restart = None;
         self.state.durable.stop = Some(stop);
+        self.note_killing_restarted();
         for index in 0..self.task_count() {
             self.withdraw_start(index);
         }

@@ -91,6 +91,27 @@ pub fn watch(pass: &mut Pass<'_>) {
     }
 }
 
+/// What keeps a task from being healthy, where anything of it does. Facts: `client/allochealth/tracker.go` (`event`).
+pub(crate) fn why_unhealthy(lifecycle: Lifecycle, known: &TaskState, terms: &Terms) -> Option<String> {
+    if known.failed {
+        return Some(String::from("Unhealthy because of failed task"));
+    }
+    let is_to_end = match lifecycle {
+        Lifecycle::Prestart | Lifecycle::Poststart | Lifecycle::Poststop => true,
+        Lifecycle::Main | Lifecycle::PrestartSidecar | Lifecycle::PoststartSidecar => false,
+    };
+    match known.status() {
+        TaskStatus::Pending => {
+            Some(format!("Task not running by healthy_deadline of {}", terms.healthy_deadline))
+        }
+        TaskStatus::Running => Some(format!(
+            "Task not running for min_healthy_time of {} by healthy_deadline of {}",
+            terms.min_healthy_time, terms.healthy_deadline
+        )),
+        TaskStatus::Dead => (!is_to_end).then(|| String::from("Unhealthy because of dead task")),
+    }
+}
+
 /// The deployment for which somebody judges it. What is made outside one has nobody to judge it.
 fn judged_for(pass: &Pass<'_>) -> Option<DeploymentId> {
     terms(pass.spec).filter(|terms| terms.health_check == HealthCheck::Manual)?;

@@ -6,6 +6,7 @@ mod check_restart;
 mod health;
 mod parts;
 mod properties;
+mod told;
 
 use std_alloc::{
     collections::BTreeSet,

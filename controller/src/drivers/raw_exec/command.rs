@@ -70,7 +70,13 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<PathBuf, CommandError> {
     }
     let is_path = command.contains('/');
     let found = if command.starts_with('/') {
-        Some(PathBuf::from(command)).filter(|path| is_file(path))
+        let path = Some(PathBuf::from(command)).filter(|path| is_file(path));
+        if let Some(path) = &path
+            && let Some(own) = own_dir(task_dir, path)
+        {
+            make_executable(&own, path)?;
+        }
+        path
     } else if is_path {
         None
     } else {
@@ -96,6 +102,13 @@ fn searched(command: &str, task_dir: &Path, search_path: Option<&str>) -> String
     }
 }
 
+/// The directory of the task, or that which it shares with the others of its allocation, where a path leads there: as one does that is
+/// written with `NOMAD_TASK_DIR` or `NOMAD_ALLOC_DIR`.
+fn own_dir(task_dir: &Path, path: &Path) -> Option<PathBuf> {
+    let shared = task_dir.parent().map(|alloc_dir| alloc_dir.join("alloc"));
+    [Some(task_dir.to_owned()), shared].into_iter().flatten().find(|own| path.starts_with(own))
+}
+
 fn is_file(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.is_file())
 }
@@ -104,19 +117,18 @@ fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// Gives everyone the right to read and execute a file in the task directory, as Nomad does for what artifacts bring.
+/// Gives everyone the right to read and execute a file in one of the task's own directories, as Nomad does for what artifacts bring.
 ///
-/// The task can write to its directory: a link that leads out of it is not followed, or it could open up any file of the
-/// machine.
-fn make_executable(task_dir: &Path, path: &Path) -> Result<(), CommandError> {
+/// The task can write there: a link that leads out of the directory is not followed, or it could open up any file of the machine.
+fn make_executable(own: &Path, path: &Path) -> Result<(), CommandError> {
     let failed = |source| CommandError::Mode { path: path.to_owned(), source };
     let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
     if mode & 0o111 == 0o111 {
         return Ok(());
     }
-    let below = path.strip_prefix(task_dir).map_or(OsStr::new("."), Path::as_os_str);
+    let below = path.strip_prefix(own).map_or(OsStr::new("."), Path::as_os_str);
     let open = || -> io::Result<fs::File> {
-        let dir = fs::File::open(task_dir)?;
+        let dir = fs::File::open(own)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         Ok(rustix::fs::openat2(&dir, below.as_bytes(), flags, Mode::empty(), how)?.into())
@@ -164,6 +176,29 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         find_in(&dir, "tool").unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o755);
+    }
+
+    #[test]
+    fn so_is_what_is_named_by_its_path_in_a_directory_of_the_task() {
+        let alloc_dir = tempfile::tempdir().unwrap();
+        let [task_dir, other, shared] = ["web", "db", "alloc"].map(|name| alloc_dir.path().join(name));
+        let mode_of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for (dir, mode) in [(task_dir.join("local"), 0o755), (shared.join("data"), 0o755), (other, 0o600)] {
+            fs::create_dir_all(&dir).unwrap();
+            let path = dir.join("tool");
+            fs::write(&path, "#!/bin/true\n").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            let command = path.to_str().unwrap();
+            assert_eq!(find(Lookup { command, task_dir: &task_dir, search_path: "" }).unwrap(), path);
+            assert_eq!(mode_of(&path), mode, "{command}");
+        }
+        // What lies elsewhere stays as it is, also where a link leads there.
+        let link = shared.join("data/link");
+        std::os::unix::fs::symlink(alloc_dir.path().join("db/tool"), &link).unwrap();
+        let command = link.to_str().unwrap();
+        let linked = find(Lookup { command, task_dir: &task_dir, search_path: "" });
+        assert!(matches!(linked, Err(CommandError::Mode { .. })));
+        assert_eq!(mode_of(&link), 0o600);
     }
 
     #[test]

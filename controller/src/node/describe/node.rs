@@ -17,6 +17,7 @@ use herdlet_plan::job::capacity::Room;
 
 use crate::{
     config::{Cluster, Config},
+    drivers::cgroup,
     fingerprint::{self, Attributes, Interface, Networks},
     node::{consul::Known, meta::NodeMeta},
 };
@@ -149,7 +150,7 @@ impl Fixed {
         Node {
             datacenter: self.datacenter.clone(),
             name: self.name.clone(),
-            cgroup_parent: absolute(&self.cgroup_parent),
+            cgroup_parent: cgroup::as_told(&self.cgroup_parent),
             attributes: self.attributes(parts, &http_addr),
             http_addr,
             tls_enabled: cluster.http_tls.is_some(),
@@ -253,14 +254,6 @@ fn ranges(ports: &BTreeSet<u16>) -> String {
         (first, last) => format!("{first}-{last}"),
     });
     written.collect::<Vec<_>>().join(",")
-}
-
-fn absolute(cgroup: &str) -> String {
-    if cgroup.starts_with('/') || cgroup.ends_with(".slice") {
-        cgroup.to_owned()
-    } else {
-        format!("/{cgroup}")
-    }
 }
 
 /// Whether a driver may be offered: never the one that runs nothing, which every agent has for trying out manifests.

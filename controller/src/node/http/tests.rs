@@ -34,7 +34,7 @@ async fn what_is_of_the_cluster_is_asked_of_servers() {
     {
         assert_eq!(answer.headers()[format!("x-nomad-{name}")], value);
     }
-    assert_eq!(answer.text().await.unwrap(), r#"[{"ID":"web","Meta":null}]"#);
+    assert_eq!(answer.text().await.unwrap(), r#"[{"ID":"web"}]"#);
     let (method, body) = node.asked();
     assert_eq!(method, "Job.List");
     for (name, value) in [
@@ -114,6 +114,14 @@ async fn what_is_of_this_node_is_answered_here_and_of_another_by_servers() {
     assert!(listed[0]["ModTime"].as_str().is_some_and(|time| time.ends_with('Z')), "{listed}");
     let cat = format!("/v1/client/fs/cat/{}?path=httpd/local/text", node.alloc);
     assert_eq!(node.get(&cat).await, (200, "one\n".to_owned()));
+    let read = node.ask(Method::GET, &cat, "", "").await;
+    for (name, value) in [
+        ("content-type", "text/plain; charset=utf-8"),
+        ("x-content-type-options", "nosniff"),
+        ("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox"),
+    ] {
+        assert_eq!(read.headers()[name], value, "a task's file is no page of this origin");
+    }
     assert!(node.cluster.asked.lock().unwrap().is_empty());
     // What is elsewhere.
     node.answers("ClientStats.Stats", map(&[("HostStats", map(&[("Uptime", Value::Uint(5))]))]));

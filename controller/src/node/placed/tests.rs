@@ -106,6 +106,39 @@ fn fields_of_later_releases_are_passed_over() {
     assert_eq!(spec.server.unwrap().refused, None);
 }
 
+/// Go reads the config of a task as JSON, where it knows no integers, and servers send what it has read.
+#[test]
+fn numbers_of_a_config_are_floats_in_what_servers_send() {
+    let config = |adjustment: f64| {
+        let number = Value::Float(adjustment);
+        let field = |name: &str, value: Value| (Value::Text(name.to_owned()), value);
+        let config = Value::Map(vec![
+            field("command", Value::Text("/bin/true".to_owned())),
+            field("oom_score_adj", number),
+        ]);
+        let mut alloc = of_group(json!({}));
+        let task = Value::Map(vec![
+            field("Name", Value::Text("main".to_owned())),
+            field("Driver", Value::Text("raw_exec".to_owned())),
+            field("Config", config),
+        ]);
+        let group = Value::Map(vec![
+            field("Name", Value::Text("web".to_owned())),
+            field("Tasks", Value::List(vec![task])),
+        ]);
+        let job = Value::Map(vec![
+            field("ID", Value::Text("shop".to_owned())),
+            field("Type", Value::Text("service".to_owned())),
+            field("TaskGroups", Value::List(vec![group])),
+        ]);
+        alloc.job = wire::Job::new(job);
+        read(&alloc).server.unwrap().refused.clone()
+    };
+    assert_eq!(config(500.0), None);
+    let half = config(0.5).unwrap();
+    assert!(half.contains("Config.oom_score_adj: expected an integer, found the number 0.5"), "{half}");
+}
+
 #[test]
 fn what_is_not_built_is_named_by_its_path() {
     let mut task = task();

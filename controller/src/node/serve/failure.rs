@@ -80,11 +80,11 @@ impl From<Failure> for Refusal {
             Failure::Arguments(why) => Self::Error(why),
             // What stock clients fail with has no code; of the rest servers are told what it is.
             Failure::Failed(error) => match error {
-                ApiError::BadRequest(_) | ApiError::Forbidden(_) | ApiError::NotFound(_) => {
-                    Self::Error(error.to_string())
-                }
-                ApiError::Problems(_)
+                ApiError::BadRequest(_)
                 | ApiError::Conflict(_)
+                | ApiError::Forbidden(_)
+                | ApiError::NotFound(_) => Self::Error(error.to_string()),
+                ApiError::Problems(_)
                 | ApiError::TooLarge(_)
                 | ApiError::Slow(_)
                 | ApiError::NotBuilt(_)

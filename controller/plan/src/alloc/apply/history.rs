@@ -13,8 +13,9 @@ use herdlet_api_types::{
 
 use super::Writer;
 use crate::{
+    alloc::health,
     op::{Part, TaskIndex, TaskPart},
-    state::{StopReason, StopStep, TaskState},
+    state::{AfterStop, Run, StopReason, StopStep, TaskState},
     status::OUTLIVED,
     turn::Note,
 };
@@ -93,6 +94,16 @@ impl Writer<'_> {
         }
     }
 
+    /// What has ended, but for poststop tasks.
+    pub(super) fn note_dead_tasks(&mut self, kind: TaskEventKind, message: &str) {
+        for index in 0..self.task_count() {
+            let poststop = self.task(index).is_none_or(|task| task.lifecycle == Lifecycle::Poststop);
+            if !poststop && self.known(index).is_some_and(|known| !known.status_live()) {
+                self.note(index, kind, message.to_string());
+            }
+        }
+    }
+
     pub(super) fn note_step(&mut self, index: TaskIndex, step: &StopStep) {
         match step {
             StopStep::Delay { until } => {
@@ -103,14 +114,62 @@ impl Writer<'_> {
             StopStep::Prestop { .. } => {
                 self.note(index, TaskEventKind::HookMessage, String::from("Running prestop command"));
             }
-            StopStep::Kill { until } => {
-                let details = BTreeMap::from([(String::from("kill_timeout"), until.length.to_string())]);
-                let message = if self.state.durable.is_outlived() {
-                    String::from(OUTLIVED)
-                } else {
-                    format!("Sent interrupt. Waiting {} before force killing", until.length)
-                };
-                self.note_with(index, TaskEventKind::Killing, message, details);
+            StopStep::Kill { .. } => {}
+        }
+    }
+
+    /// The task is made to end for good. As in Nomad that is told when it is decided: before a `shutdown_delay`, and not where the task is
+    /// to start again.
+    pub(super) fn note_killing(&mut self, index: TaskIndex) {
+        let timeout = self.kill_timeout(index);
+        let details = BTreeMap::from([(String::from("kill_timeout"), timeout.to_string())]);
+        let message = if self.state.durable.is_outlived() {
+            String::from(OUTLIVED)
+        } else {
+            format!("Sent interrupt. Waiting {timeout} before force killing")
+        };
+        self.note_with(index, TaskEventKind::Killing, message, details);
+    }
+
+    /// The same of a task that has no process, as it waits for its first start or its next one.
+    pub(super) fn note_killing_unstarted(&mut self, index: TaskIndex) {
+        let waits = |known: &TaskState| matches!(known.run, Run::Waiting | Run::BackingOff { .. });
+        let is_poststop = self.task(index).is_none_or(|task| task.lifecycle == Lifecycle::Poststop);
+        if self.state.durable.stop.is_some() && !is_poststop && self.known(index).is_some_and(waits) {
+            self.note_killing(index);
+        }
+    }
+
+    /// The same of those that were being stopped to start again.
+    pub(super) fn note_killing_restarted(&mut self) {
+        for index in 0..self.task_count() {
+            let is_restarted = |known: &TaskState| match &known.run {
+                Run::Stopping { then, .. } => *then != AfterStop::Dead,
+                Run::Waiting
+                | Run::BackingOff { .. }
+                | Run::Starting { .. }
+                | Run::Running { .. }
+                | Run::Dead => false,
+            };
+            let is_poststop = self.task(index).is_none_or(|task| task.lifecycle == Lifecycle::Poststop);
+            if !is_poststop && self.known(index).is_some_and(is_restarted) {
+                self.note_killing(index);
+            }
+        }
+    }
+
+    /// The allocation is not healthy. Deployments of servers hear of each task what keeps it from that, in Nomad's texts.
+    pub(super) fn note_unhealthy(&mut self, message: &str) {
+        if self.spec.server.is_none() {
+            return self.note_live_tasks(TaskEventKind::AllocUnhealthy, message);
+        }
+        let spec = self.spec.clone();
+        let Some(terms) = health::terms(&spec).filter(|_| spec.deployment.is_some()) else { return };
+        for (index, task) in (0..).zip(spec.group().into_iter().flat_map(|group| &group.tasks)) {
+            let why =
+                self.known(index).and_then(|known| health::why_unhealthy(task.lifecycle, known, &terms));
+            if let Some(why) = why {
+                self.note(index, TaskEventKind::AllocUnhealthy, why);
             }
         }
     }

@@ -90,6 +90,9 @@ impl Writer<'_> {
             }
             TaskChange::Die => {
                 let doomed = self.known(index).is_some_and(|known| known.doom.is_some());
+                if !doomed {
+                    self.note_killing_unstarted(index);
+                }
                 self.die(index, if doomed { Failed::Yes } else { Failed::No });
             }
         }
@@ -439,8 +442,9 @@ impl Writer<'_> {
         }
     }
 
-    fn restart_at_once(&mut self, index: TaskIndex, cause: &'static str) {
-        let details = [(String::from("start_delay"), String::from("0"))].into();
+    pub(super) fn restart_at_once(&mut self, index: TaskIndex, cause: &'static str) {
+        let details = [("restart_reason", ""), ("start_delay", "0")];
+        let details = details.map(|(key, text)| (String::from(key), String::from(text))).into();
         self.note_with(index, TaskEventKind::Restarting, String::from("Task restarting in 0s"), details);
         self.count_restart(index, cause);
         if let Some(known) = self.known_mut(index) {
@@ -476,6 +480,9 @@ impl Writer<'_> {
         };
         known.run = Run::Stopping { attempt, boot, ran, step: step.clone(), then };
         known.withdraw_restart();
+        if then == AfterStop::Dead {
+            self.note_killing(index);
+        }
         self.note_step(index, &step);
     }
 }

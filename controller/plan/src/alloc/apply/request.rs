@@ -41,6 +41,9 @@ impl Writer<'_> {
         };
         let delay = self.spec.group().map(|group| group.shutdown_delay).unwrap_or_default();
         self.note_live_tasks(TaskEventKind::RestartSignaled, reason);
+        if all {
+            self.note_dead_tasks(TaskEventKind::RestartSignaled, reason);
+        }
         let delay = Deadline::after(self.now, delay);
         self.state.durable.restart = Some(GroupRestart { all, delay, unhealthy: false });
         Ok(())
@@ -81,12 +84,12 @@ impl Writer<'_> {
             let Some(attempt) = known.signalled_attempt() else { continue };
             sent = true;
             let details = [(String::from("signal"), signal.to_string())].into();
-            self.note_with(
-                index,
-                TaskEventKind::Signaling,
-                format!("Task being sent signal {signal}"),
-                details,
-            );
+            // Servers hear the words of stock clients, which leave it to the details to say which one.
+            let message = match &self.spec.server {
+                Some(_) => String::from("Task being sent a signal"),
+                None => format!("Task being sent signal {signal}"),
+            };
+            self.note_with(index, TaskEventKind::Signaling, message, details);
             *self.generation += 1;
             self.issued.push(Issued {
                 part: Part::Task(index, TaskPart::Process),
@@ -125,10 +128,14 @@ impl Writer<'_> {
                     known.unhealthy = restart.unhealthy;
                 }
                 Run::Dead | Run::BackingOff { .. } if restart.all => {
+                    let is_dead = known.run == Run::Dead;
                     known.run = Run::Waiting;
                     known.failed = false;
                     known.doom = None;
                     known.finished_at = UnixNanos::default();
+                    if is_dead {
+                        self.restart_at_once(index, "request");
+                    }
                 }
                 Run::Waiting | Run::BackingOff { .. } | Run::Stopping { .. } | Run::Dead => {}
             }

@@ -20,6 +20,42 @@ fn live_tasks_are_told_that_the_allocation_is_unhealthy() {
     }
 }
 
+/// Deployments of servers hear what stock clients say: of each task what keeps it from being healthy.
+#[test]
+fn servers_hear_of_each_task_why_it_is_not_healthy() {
+    let deployment = AllocDeployment { id: DeploymentId(uuid::Uuid::from_u128(7)), canary: false };
+    for (deployment, is_told) in [(Some(deployment), true), (None, false)] {
+        let lifecycles =
+            [Lifecycle::Main, Lifecycle::Main, Lifecycle::Main, Lifecycle::Main, Lifecycle::Prestart];
+        let tasks = (0..).zip(lifecycles).map(|(at, lifecycle)| task(&format!("t{at}"), lifecycle)).collect();
+        let mut spec = alloc(tasks);
+        let spec_mut = std_alloc::sync::Arc::make_mut(&mut spec);
+        spec_mut.deployment = deployment;
+        spec_mut.server = Some(herdlet_api_types::fixture::server_side(&spec_mut.job.clone()).into());
+        let job = std_alloc::sync::Arc::make_mut(&mut spec_mut.job);
+        job.groups[0].update = Some(herdlet_api_types::fixture::update());
+        let states = vec![running(), pending(), failed(), dead(), dead()];
+        let mut life = Bench::new(&spec, known(states, Stage::WaitAlloc, Parts::absent()));
+        let verdict = Health { healthy: false, at: at(100).wall };
+        life.write(|writer| writer.change(Change::Verdict(verdict, String::new())));
+        let told: Vec<&str> = life
+            .state
+            .durable
+            .tasks
+            .iter()
+            .flat_map(|task| task.events.iter())
+            .map(|event| &*event.message)
+            .collect();
+        let expected = [
+            "Task not running for min_healthy_time of 1s by healthy_deadline of 20s",
+            "Task not running by healthy_deadline of 20s",
+            "Unhealthy because of failed task",
+            "Unhealthy because of dead task",
+        ];
+        assert_eq!(told, if is_told { expected.to_vec() } else { vec![] });
+    }
+}
+
 #[test]
 fn an_allocation_is_healthy_when_each_task_runs_as_it_should() {
     for (lifecycle, well) in [

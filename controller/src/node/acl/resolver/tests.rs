@@ -120,7 +120,9 @@ impl Servers for Arc<Cluster> {
         async { Err(CallError::NoServers) }.boxed()
     }
 
-    fn set_addresses(&self, _: Vec<Address>) {}
+    fn set_addresses(&self, _: Vec<Address>) -> BoxFuture<'_, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
 
     fn signed(&self) -> Secret {
         Secret::default()
@@ -235,7 +237,9 @@ impl Servers for Hanging {
         async { Err(CallError::NoServers) }.boxed()
     }
 
-    fn set_addresses(&self, _: Vec<Address>) {}
+    fn set_addresses(&self, _: Vec<Address>) -> BoxFuture<'_, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
 
     fn signed(&self) -> Secret {
         Secret::default()

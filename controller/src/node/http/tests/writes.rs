@@ -198,6 +198,12 @@ async fn what_is_written_is_wrapped_as_servers_take_it() {
     );
     node.ask(Method::PUT, "/v1/agent/servers?address=10.0.0.1&address=10.0.0.2:99", "", "").await;
     assert_eq!(node.asked().1, Value::List(vec![text("10.0.0.1:4647"), text("10.0.0.2:99")]));
+    let refused = node.ask(Method::PUT, "/v1/agent/servers?address=dead", "", "").await;
+    assert_eq!(
+        (refused.status().as_u16(), refused.text().await.unwrap()),
+        (400, "Server at address dead:4647 failed ping: no answer".to_owned())
+    );
+    node.asked();
     node.answers("Job.List", map(&[("Jobs", Value::Nil)]));
     assert_eq!(node.get("/v1/jobs").await, (200, "[]".to_owned()));
     let compressed = snap::raw::Encoder::new().compress_vec(b"hello").unwrap();

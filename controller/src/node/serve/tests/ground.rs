@@ -96,7 +96,9 @@ impl Servers for Cluster {
         async { Err(CallError::NoServers) }.boxed()
     }
 
-    fn set_addresses(&self, _: Vec<Address>) {}
+    fn set_addresses(&self, _: Vec<Address>) -> BoxFuture<'_, Result<(), String>> {
+        async { Ok(()) }.boxed()
+    }
 
     /// Claims: `{"sub":"node:global:default:n1:default","exp":1767323045}`.
     fn signed(&self) -> Secret {
