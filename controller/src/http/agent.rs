@@ -185,10 +185,17 @@ pub(super) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMa
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Format::wanted(accept);
     let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
-    let measured = if shared.publish_allocation_metrics {
-        stats::measure_all(&shared.reach()).await
-    } else {
-        Vec::new()
-    };
-    (headers, (shared.metrics)(format, measured))
+    (headers, shared.page_of_metrics(format).await)
+}
+
+impl Shared {
+    /// The page of metrics, measured anew.
+    pub(crate) async fn page_of_metrics(&self, format: Format) -> String {
+        let measured = if self.publish_allocation_metrics {
+            stats::measure_all(&self.reach()).await
+        } else {
+            Vec::new()
+        };
+        (self.metrics)(format, measured)
+    }
 }

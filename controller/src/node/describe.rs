@@ -195,7 +195,7 @@ impl Describer {
             return;
         }
         // Before the first look, so that nothing goes unheard.
-        let mut changes = InterfaceChanges::open().inspect_err(|error| untold(error)).ok();
+        let mut changes = InterfaceChanges::open().inspect_err(untold).ok();
         loop {
             let is_seen = match off_thread(fingerprint::interfaces).await {
                 Ok(Ok(interfaces)) => {

@@ -13,6 +13,8 @@
 mod exec;
 mod job;
 mod json;
+mod keys;
+mod metrics;
 mod request;
 mod routes;
 mod stream;
@@ -46,7 +48,7 @@ use super::{
     serve::NodeService,
     snapshot::Snapshots,
 };
-use crate::http::Shared;
+use crate::{http::Shared, telemetry::Format};
 
 /// How the node stands with its servers, for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -218,7 +220,8 @@ impl NodeApi {
             }
             _ => {}
         }
-        let path = path.strip_prefix("/v1/").ok_or_else(missing)?.to_owned();
+        let well_known = || path.strip_prefix('/').filter(|path| path.starts_with(".well-known/"));
+        let path = path.strip_prefix("/v1/").or_else(well_known).ok_or_else(missing)?.to_owned();
         let asked = Asked::of(request.uri().query().unwrap_or_default(), request.headers())?;
         let (is_get, is_put) =
             (request.method() == Method::GET, matches!(*request.method(), Method::PUT | Method::POST));
@@ -227,6 +230,11 @@ impl NodeApi {
             return Ok(Passed::Answer(told));
         }
         match parts.as_slice() {
+            ["metrics"] if is_get && metrics::is_wanted(&asked, request.headers()) => {
+                let page = self.shared.page_of_metrics(Format::Text).await;
+                let summary = metrics::summary(&page, crate::agent::now().wall);
+                return Ok(Passed::Answer(axum::Json(summary).into_response()));
+            }
             ["metrics"] if is_get => {}
             ["jobs", "parse"] if is_put => {
                 let namespace = asked.given("namespace").unwrap_or("default");
@@ -418,6 +426,11 @@ fn told(route: &Route, mut answer: Value, asked: &Asked) -> Result<Response, Ref
             _ => {}
         }
     }
+    if route.call == "Keyring.ListPublic"
+        && let Some(kept) = keys::holds_for(&answer, crate::agent::now().wall)
+    {
+        headers.push(("cache-control", format!("max-age={}", kept.as_secs())));
+    }
     decompress(&mut answer)?;
     let field = |path: &str| path.split('.').try_fold(&answer, |value, name| value.get(name));
     let mut shown = match part {
@@ -439,6 +452,11 @@ fn told(route: &Route, mut answer: Value, asked: &Asked) -> Result<Response, Ref
     };
     json::leave_out(route.call, &mut shown);
     match (route.call, &mut shown) {
+        ("Keyring.ListPublic", shown) => *shown = keys::set(&answer),
+        ("Keyring.GetConfig", shown) => {
+            let missing = || Refused(404, "OIDC Discovery endpoint disabled".to_owned());
+            *shown = keys::discovery(&answer).ok_or_else(missing)?;
+        }
         ("Node.GetNode", Json::Object(node)) => json::of_node(node),
         ("Operator.ServerHealth", Json::Object(health)) => {
             if health.get("Healthy") == Some(&Json::Bool(false)) {

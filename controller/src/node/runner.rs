@@ -3,7 +3,7 @@
 //! In: lists of changed allocations. Out: events for the loop, and a report on every change of an allocation that is a server's. It
 //! remembers nothing: what is known of before is what the read model shows.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use herdlet_api_types::{
     AllocId,
@@ -20,6 +20,7 @@ use herdlet_runtime::{Inbox, off_thread};
 use tokio::{
     sync::{broadcast::error::RecvError, mpsc, watch},
     task::JoinSet,
+    time::sleep,
 };
 
 use super::{
@@ -113,6 +114,19 @@ impl Runner for AgentRunner {
     }
 }
 
+/// How often what could not be kept is tried again.
+const KEPT_AGAIN: Duration = Duration::from_secs(5);
+
+/// Until nothing is held any more.
+async fn keep_held() {
+    loop {
+        sleep(KEPT_AGAIN).await;
+        if let Ok(Ok(())) = off_thread(tokens::keep_held).await {
+            return;
+        }
+    }
+}
+
 impl AgentRunner {
     /// Before anything that may want them is begun.
     async fn keep_tokens(&self, changed: &[Changed]) {
@@ -124,15 +138,16 @@ impl AgentRunner {
         let given: Vec<_> = changed.iter().filter_map(given).collect();
         let Some(paths) = self.parts.paths.clone().filter(|_| !given.is_empty()) else { return };
         let kept = off_thread(move || {
-            given.iter().try_for_each(|(id, signed, disk)| {
-                if !signed.is_empty() {
-                    tokens::keep(&paths, *id, signed)?;
-                }
-                disk.iter().try_for_each(|token| tokens::keep_for_disk(&paths, *id, token))
-            })
+            let signed = given.iter().filter(|(_, signed, _)| !signed.is_empty());
+            let signed = signed.map(|(id, signed, _)| tokens::keep(&paths, *id, signed));
+            let disks = given.iter().filter_map(|(id, _, disk)| Some((id, disk.as_ref()?)));
+            let disks = disks.map(|(id, token)| tokens::keep_for_disk(&paths, *id, token));
+            // Each is tried.
+            signed.chain(disks).fold(Ok(()), Result::and)
         });
         if let Ok(Err(error)) = kept.await {
-            tracing::error!(%error, "failed to keep tokens that servers have given; what wants them goes without");
+            tracing::error!(%error, "failed to keep tokens that servers have given; they are held in memory until it can be done");
+            tokio::spawn(keep_held());
         }
     }
 

@@ -1,27 +1,72 @@
 //! Tokens that servers have signed for tasks (1.4 and later): kept beside the state, for no eyes but ours and the task's.
 //!
 //! In: those of an allocation, by task. Out: the one of a task. A file for each allocation, 0600, as they are in no record that anybody
-//! is shown.
+//! is shown. What a full disk does not take is held in memory until it does: servers give each token once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
-    path::Path,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use herdlet_api_types::AllocId;
 use herdlet_nomad::wire::Secret;
+use zeroize::Zeroizing;
 
 use crate::{drivers::identity::Token, durable, paths::Paths};
+
+/// What could not be written yet, by its file.
+static HELD: Mutex<BTreeMap<PathBuf, Zeroizing<String>>> = Mutex::new(BTreeMap::new());
 
 /// Keeps the tokens of an allocation, in place of those before.
 ///
 /// # Errors
-/// When they can't be written.
+/// When they can't be written: until [`keep_held`] has done so they are held.
 pub fn keep(paths: &Paths, id: AllocId, signed: &BTreeMap<String, Secret>) -> io::Result<()> {
     let signed: BTreeMap<&str, &str> = signed.iter().map(|(task, token)| (&**task, token.reveal())).collect();
-    let text = zeroize::Zeroizing::new(serde_json::to_string(&signed)?);
-    write(&paths.server_tokens(&id), text.as_bytes())
+    let text = Zeroizing::new(serde_json::to_string(&signed)?);
+    write_or_hold(paths.server_tokens(&id), text)
+}
+
+/// Writes what is held.
+///
+/// # Errors
+/// When something still can't be written.
+pub fn keep_held() -> io::Result<()> {
+    // One at a time, so that what is forgotten or given anew meanwhile isn't written after all.
+    let mut held = held();
+    while let Some((path, text)) = held.first_key_value() {
+        write(path, text.as_bytes())?;
+        held.pop_first();
+    }
+    Ok(())
+}
+
+fn held() -> MutexGuard<'static, BTreeMap<PathBuf, Zeroizing<String>>> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write_or_hold(path: PathBuf, text: Zeroizing<String>) -> io::Result<()> {
+    let mut held = held();
+    held.remove(&path);
+    let written = write(&path, text.as_bytes());
+    if written.is_err() {
+        held.insert(path, text);
+    }
+    written
+}
+
+/// What is held, or was written.
+fn read(path: &Path) -> io::Result<Option<Zeroizing<String>>> {
+    if let Some(text) = held().get(path) {
+        return Ok(Some(text.clone()));
+    }
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(Zeroizing::new(text))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The token of a task; none where servers have signed none.
@@ -29,21 +74,17 @@ pub fn keep(paths: &Paths, id: AllocId, signed: &BTreeMap<String, Secret>) -> io
 /// # Errors
 /// When it can't be read.
 pub fn of_task(paths: &Paths, id: AllocId, task: &str) -> io::Result<Option<Token>> {
-    let text = match fs::read(paths.server_tokens(&id)) {
-        Ok(text) => zeroize::Zeroizing::new(text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut signed: BTreeMap<String, String> = serde_json::from_slice(&text)?;
+    let Some(text) = read(&paths.server_tokens(&id))? else { return Ok(None) };
+    let mut signed: BTreeMap<String, String> = serde_json::from_str(&text)?;
     Ok(signed.remove(task).map(Token::given))
 }
 
 /// Keeps what proves to another node that the disk of the allocation before this one may be had.
 ///
 /// # Errors
-/// When it can't be written.
+/// When it can't be written: until [`keep_held`] has done so it is held.
 pub fn keep_for_disk(paths: &Paths, id: AllocId, token: &Secret) -> io::Result<()> {
-    write(&paths.disk_token(&id), token.reveal().as_bytes())
+    write_or_hold(paths.disk_token(&id), Zeroizing::new(token.reveal().to_owned()))
 }
 
 /// A secret, in a directory that only we may enter.
@@ -57,11 +98,7 @@ pub(super) fn write(path: &Path, secret: &[u8]) -> io::Result<()> {
 /// # Errors
 /// When it can't be read.
 pub fn of_disk(paths: &Paths, id: AllocId) -> io::Result<Secret> {
-    match fs::read_to_string(paths.disk_token(&id)) {
-        Ok(token) => Ok(token.into()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Secret::default()),
-        Err(error) => Err(error),
-    }
+    Ok(read(&paths.disk_token(&id))?.map_or_else(Secret::default, |token| Secret::from(token.as_str())))
 }
 
 /// The allocations for which there is something, identities too.
@@ -88,8 +125,12 @@ pub fn all(paths: &Paths) -> io::Result<BTreeSet<AllocId>> {
 /// # Errors
 /// When they can't be removed.
 pub fn forget(paths: &Paths, id: AllocId) -> io::Result<()> {
-    durable::remove(&paths.disk_token(&id))?;
-    durable::remove(&paths.server_tokens(&id))
+    [paths.disk_token(&id), paths.server_tokens(&id)].iter().try_for_each(|path| {
+        // Locked until its file has gone.
+        let mut held = held();
+        held.remove(path);
+        durable::remove(path)
+    })
 }
 
 #[cfg(test)]
@@ -117,5 +158,28 @@ mod tests {
         forget(&paths, id).unwrap();
         assert!(all(&paths).unwrap().is_empty());
         assert_eq!((of("main"), of_disk(&paths, id).unwrap().is_empty()), (None, true));
+    }
+
+    // Tasks ran without a token for good where the disk had been full for a moment.
+    #[test]
+    fn what_a_disk_does_not_take_is_held_until_it_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths { state: dir.path().join("state"), runtime: dir.path().join("run") };
+        let (kept, forgotten) = (AllocId::from_hash([2; 16]), AllocId::from_hash([3; 16]));
+        let of = |id| of_task(&paths, id, "main").unwrap().map(|token| token.reveal().to_owned());
+        // In the place of its directory nothing can be written.
+        std::fs::write(&paths.state, "").unwrap();
+        for id in [kept, forgotten] {
+            keep(&paths, id, &[("main".to_owned(), Secret::from("a.b.c"))].into()).unwrap_err();
+            keep_for_disk(&paths, id, &Secret::from("disk")).unwrap_err();
+            assert_eq!((of(id).as_deref(), of_disk(&paths, id).unwrap().reveal()), (Some("a.b.c"), "disk"));
+        }
+        keep_held().unwrap_err();
+        std::fs::remove_file(&paths.state).unwrap();
+        forget(&paths, forgotten).unwrap();
+        keep_held().unwrap();
+        assert_eq!((all(&paths).unwrap(), of(forgotten)), ([kept].into(), None));
+        assert_eq!(fs::read_to_string(paths.disk_token(&kept)).unwrap(), "disk");
+        assert_eq!(of(kept).as_deref(), Some("a.b.c"));
     }
 }

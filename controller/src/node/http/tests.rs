@@ -147,7 +147,14 @@ async fn the_agent_tells_of_itself() {
         (200, r#"{"client":{"message":"ok","ok":true}}"#.to_owned())
     );
     assert_eq!(node.get("/v1/agent/health?type=server").await.0, 500);
-    assert_eq!(node.get("/v1/metrics").await.0, 200);
+    let (status, metrics) = node.get("/v1/metrics").await;
+    assert!(status == 200 && metrics.contains(r#""Gauges":[]"#), "{metrics}");
+    let page = node.http.get(format!("{}/v1/metrics", node.url)).header("accept", "text/plain");
+    for page in
+        [page.send().await.unwrap().text().await.unwrap(), node.get("/v1/metrics?format=prometheus").await.1]
+    {
+        assert_eq!(page, "Text\n");
+    }
     assert_eq!(node.get("/v1/agent/host").await, (403, "Permission denied".to_owned()));
 }
 

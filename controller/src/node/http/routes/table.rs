@@ -306,6 +306,8 @@ pub(super) const ROUTES: &[Route] = &[
     get("operator/scheduler/configuration", "Operator.SchedulerGetConfiguration", Whole),
     put("operator/scheduler/configuration", "Operator.SchedulerSetConfiguration", In("Config")).with(CHECKED),
     get("operator/keyring/keys", "Keyring.List", List("Keys")),
+    get(".well-known/jwks.json", "Keyring.ListPublic", Whole),
+    get(".well-known/openid-configuration", "Keyring.GetConfig", Whole),
     put("operator/keyring/rotate", "Keyring.Rotate", Ignored).with(&[
         ("Algorithm", Text("algo")),
         ("Full", Given("full")),

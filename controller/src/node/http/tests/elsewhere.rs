@@ -113,3 +113,31 @@ async fn commands_elsewhere_are_executed_through_servers() {
     };
     assert!(u16::from(close.code) == 1011 && close.reason.starts_with("Unknown rpc method"), "{close:?}");
 }
+
+/// Whoever checks a token asks any agent for the keys, without one of his own.
+#[tokio::test]
+async fn keys_of_servers_are_where_others_look_for_them() {
+    let node = Node::new(false).await;
+    let key = map(&[
+        ("KeyID", text("k1")),
+        ("Algorithm", text("EdDSA")),
+        ("Use", text("sig")),
+        ("PublicKey", Value::Bytes(vec![0xff; 32])),
+    ]);
+    node.answers(
+        "Keyring.ListPublic",
+        map(&[
+            ("PublicKeys", Value::List(vec![key])),
+            ("Index", Value::Uint(7)),
+            ("KnownLeader", Value::Bool(true)),
+        ]),
+    );
+    let answer = node.ask(Method::GET, "/.well-known/jwks.json", "", "").await;
+    assert_eq!(answer.headers()["x-nomad-index"], "7");
+    let keys: Json = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+    assert_eq!((&keys["keys"][0]["kid"], &keys["keys"][0]["kty"]), (&"k1".into(), &"OKP".into()));
+    node.answers("Keyring.GetConfig", map(&[("OIDCDiscovery", Value::Nil)]));
+    let discovery = node.get("/.well-known/openid-configuration").await;
+    assert_eq!(discovery, (404, "OIDC Discovery endpoint disabled".to_owned()));
+    assert_eq!(node.get("/.well-known/else").await.0, 404);
+}

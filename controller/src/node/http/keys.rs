@@ -1,0 +1,196 @@
+//! The keys with which servers sign identities, and where they are, as others look them up to check a token.
+//!
+//! In: answers of servers. Out: a set of JSON Web Keys (RFC 7517, RFC 8037), a discovery document of OpenID Connect, and for how long either
+//! holds. A key of a kind that isn't known is left out.
+//!
+//! Facts: `hashicorp/nomad:command/agent/keyring_endpoint.go`, `nomad/structs/keyring.go`; PKCS #1 (RFC 8017, A.1.1) for keys of RSA.
+
+use std::time::Duration;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use herdlet_api_types::UnixNanos;
+use herdlet_rpc::codec::Value;
+use serde_json::{Map, Value as Json, json};
+
+use super::json::shown;
+
+/// Keys are looked up again after this long at the earliest.
+const KEPT_MIN: Duration = Duration::from_secs(15 * 60);
+
+/// The set of keys in an answer to `Keyring.ListPublic`.
+pub(super) fn set(answer: &Value) -> Json {
+    let keys: Vec<Json> = keys(answer).iter().filter_map(key).collect();
+    json!({ "keys": keys })
+}
+
+/// For how long it holds; none where servers don't tell when there will be another key. Half of what is left is waited for, so that a new one is
+/// known before tokens are signed with it.
+pub(super) fn holds_for(answer: &Value, now: UnixNanos) -> Option<Duration> {
+    let number = |value: &Value, field: &str| match value.get(field) {
+        Some(Value::Int(number)) => u64::try_from(*number).ok(),
+        Some(Value::Uint(number)) => Some(*number),
+        _ => None,
+    };
+    let newest =
+        keys(answer).iter().filter_map(|key| number(key, "CreateTime")).max().filter(|at| *at > 0)?;
+    let threshold = number(answer, "RotationThreshold").filter(|threshold| *threshold > 0)?;
+    let left = newest.saturating_add(threshold).saturating_sub(now.0.max(0).unsigned_abs());
+    Some(Duration::from_nanos(left / 2).max(KEPT_MIN))
+}
+
+/// The document in an answer to `Keyring.GetConfig`; none where servers have none.
+pub(super) fn discovery(answer: &Value) -> Option<Json> {
+    let document = answer.get("OIDCDiscovery").filter(|document| matches!(document, Value::Map(_)))?;
+    let names = [
+        ("issuer", "Issuer"),
+        ("jwks_uri", "JWKS"),
+        ("id_token_signing_alg_values_supported", "IDTokenAlgs"),
+        ("response_types_supported", "ResponseTypes"),
+        ("subject_types_supported", "Subjects"),
+    ];
+    let told = |(name, field): (&str, &str)| {
+        (name.to_owned(), document.get(field).map_or(Json::Null, |value| shown(value, field)))
+    };
+    Some(Json::Object(names.into_iter().map(told).collect()))
+}
+
+fn keys(answer: &Value) -> &[Value] {
+    match answer.get("PublicKeys") {
+        Some(Value::List(keys)) => keys,
+        _ => &[],
+    }
+}
+
+fn key(key: &Value) -> Option<Json> {
+    let text = |field: &str| key.get(field).and_then(Value::as_text).unwrap_or_default();
+    let public = key.get("PublicKey")?;
+    let public =
+        if let Value::Bytes(bytes) = public { bytes.as_slice() } else { public.as_text()?.as_bytes() };
+    let encoded = |bytes: &[u8]| Json::from(URL_SAFE_NO_PAD.encode(bytes));
+    let mut told = Map::from_iter([
+        ("use".to_owned(), text("Use").into()),
+        ("kid".to_owned(), text("KeyID").into()),
+        ("alg".to_owned(), text("Algorithm").into()),
+    ]);
+    match text("Algorithm") {
+        "EdDSA" => {
+            told.insert("kty".to_owned(), "OKP".into());
+            told.insert("crv".to_owned(), "Ed25519".into());
+            told.insert("x".to_owned(), encoded(public));
+        }
+        "RS256" => {
+            let (modulus, exponent) = rsa(public)?;
+            told.insert("kty".to_owned(), "RSA".into());
+            told.insert("n".to_owned(), encoded(modulus));
+            told.insert("e".to_owned(), encoded(exponent));
+        }
+        _ => return None,
+    }
+    Some(Json::Object(told))
+}
+
+/// Modulus and exponent of a key of RSA, which is a sequence of the two.
+fn rsa(der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (sequence, _) = element(der, 0x30)?;
+    let (modulus, rest) = element(sequence, 0x02)?;
+    let (exponent, _) = element(rest, 0x02)?;
+    Some((unsigned(modulus), unsigned(exponent)))
+}
+
+/// The content of an element with this tag at the beginning, and what follows it.
+fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let [found, length, rest @ ..] = der else { return None };
+    let (length, rest) = match length {
+        short @ 0..=0x7f => (usize::from(*short), rest),
+        // A key of RSA is shorter than 64 KiB.
+        0x81 => (usize::from(*rest.first()?), rest.get(1..)?),
+        0x82 => (usize::from(u16::from_be_bytes([*rest.first()?, *rest.get(1)?])), rest.get(2..)?),
+        _ => return None,
+    };
+    (*found == tag).then_some(())?;
+    rest.split_at_checked(length)
+}
+
+/// A number without the zero that says that it is not negative.
+fn unsigned(number: &[u8]) -> &[u8] {
+    number.strip_prefix(&[0]).unwrap_or(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(fields: &[(&str, Value)]) -> Value {
+        Value::Map(fields.iter().map(|(name, value)| (text(name), value.clone())).collect())
+    }
+
+    fn text(text: &str) -> Value {
+        Value::Text(text.to_owned())
+    }
+
+    fn public(kind: &str, bytes: &[u8]) -> Value {
+        map(&[
+            ("KeyID", text("k1")),
+            ("Algorithm", text(kind)),
+            ("Use", text("sig")),
+            ("PublicKey", Value::Bytes(bytes.to_vec())),
+            ("CreateTime", Value::Int(1_000_000_000)),
+        ])
+    }
+
+    #[test]
+    fn keys_of_each_kind_are_told() {
+        let mut modulus = vec![0x02, 0x81, 0x81, 0x00];
+        modulus.extend([0xab; 128]);
+        let mut rsa = vec![0x30, 0x81, u8::try_from(modulus.len() + 5).unwrap()];
+        rsa.extend(modulus);
+        rsa.extend([0x02, 0x03, 0x01, 0x00, 0x01]);
+        let torn = &rsa[..100];
+        let answer = map(&[(
+            "PublicKeys",
+            Value::List(vec![
+                public("EdDSA", &[0xff; 32]),
+                public("RS256", &rsa),
+                public("RS256", torn),
+                public("ES999", b"x"),
+            ]),
+        )]);
+        let encoded = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let expected = json!({ "keys": [
+            { "use": "sig", "kid": "k1", "alg": "EdDSA", "kty": "OKP", "crv": "Ed25519", "x": encoded(&[0xff; 32]) },
+            { "use": "sig", "kid": "k1", "alg": "RS256", "kty": "RSA", "n": encoded(&[0xab; 128]), "e": "AQAB" },
+        ] });
+        assert_eq!(set(&answer), expected);
+        assert_eq!(set(&map(&[("PublicKeys", Value::Nil)])), json!({ "keys": [] }));
+    }
+
+    #[test]
+    fn they_hold_for_half_of_the_time_until_there_are_others() {
+        let answer = |threshold: i64| {
+            let keys = Value::List(vec![public("EdDSA", &[0xff; 32])]);
+            map(&[("PublicKeys", keys), ("RotationThreshold", Value::Int(threshold))])
+        };
+        let hour = 3_600_000_000_000;
+        let now = UnixNanos(1_000_000_000);
+        assert_eq!(holds_for(&answer(4 * hour), now), Some(Duration::from_secs(2 * 3_600)));
+        assert_eq!(holds_for(&answer(hour), UnixNanos(i64::MAX)), Some(KEPT_MIN));
+        assert_eq!(holds_for(&answer(0), now), None);
+    }
+
+    #[test]
+    fn where_keys_are_is_told_only_where_servers_know_who_issues_them() {
+        let document = map(&[
+            ("Issuer", text("https://a")),
+            ("JWKS", text("https://a/jwks")),
+            ("Subjects", Value::List(vec![text("public")])),
+        ]);
+        assert_eq!(
+            discovery(&map(&[("OIDCDiscovery", document)])),
+            Some(json!({
+                "issuer": "https://a", "jwks_uri": "https://a/jwks", "id_token_signing_alg_values_supported": null,
+                "response_types_supported": null, "subject_types_supported": ["public"],
+            }))
+        );
+        assert_eq!(discovery(&map(&[("OIDCDiscovery", Value::Nil)])), None);
+    }
+}
