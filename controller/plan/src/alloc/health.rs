@@ -4,12 +4,13 @@
 //! for `min_healthy_time` without a break before `healthy_deadline`, or not. Watched only where there are [`Terms`]; given once. With
 //! `health_check: manual` the verdict in a deployment is somebody's word.
 
-use std_alloc::{format, string::String};
+use std_alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
 use herdlet_api_types::{
     DeploymentId, Duration,
     alloc::{Allocation, ClientStatus, Desired},
-    job::{Group, HealthCheck, JobType, Lifecycle},
+    job::{Group, HealthCheck, JobType, Lifecycle, Task},
+    service::CheckResult,
     task::TaskStatus,
 };
 
@@ -92,11 +93,16 @@ pub fn watch(pass: &mut Pass<'_>) {
 }
 
 /// What keeps a task from being healthy, where anything of it does. Facts: `client/allochealth/tracker.go` (`event`).
-pub(crate) fn why_unhealthy(lifecycle: Lifecycle, known: &TaskState, terms: &Terms) -> Option<String> {
+pub(crate) fn why_unhealthy(
+    task: &Task,
+    known: &TaskState,
+    state: &AllocState,
+    terms: &Terms,
+) -> Option<String> {
     if known.failed {
         return Some(String::from("Unhealthy because of failed task"));
     }
-    let is_to_end = match lifecycle {
+    let is_to_end = match task.lifecycle {
         Lifecycle::Prestart | Lifecycle::Poststart | Lifecycle::Poststop => true,
         Lifecycle::Main | Lifecycle::PrestartSidecar | Lifecycle::PoststartSidecar => false,
     };
@@ -104,12 +110,28 @@ pub(crate) fn why_unhealthy(lifecycle: Lifecycle, known: &TaskState, terms: &Ter
         TaskStatus::Pending => {
             Some(format!("Task not running by healthy_deadline of {}", terms.healthy_deadline))
         }
-        TaskStatus::Running => Some(format!(
-            "Task not running for min_healthy_time of {} by healthy_deadline of {}",
-            terms.min_healthy_time, terms.healthy_deadline
-        )),
+        TaskStatus::Running => {
+            let long_enough = known.started_at.0.saturating_add(terms.min_healthy_time.as_nanos());
+            let deadline = state.durable.healthy_by.as_ref()?.wall.0;
+            if long_enough > deadline {
+                return Some(format!(
+                    "Task not running for min_healthy_time of {} by healthy_deadline of {}",
+                    terms.min_healthy_time, terms.healthy_deadline
+                ));
+            }
+            failing_services(task, state).filter(|_| terms.health_check != HealthCheck::TaskStates)
+        }
         TaskStatus::Dead => (!is_to_end).then(|| String::from("Unhealthy because of dead task")),
     }
+}
+
+fn failing_services(task: &Task, state: &AllocState) -> Option<String> {
+    let is_failing =
+        |result: &&CheckResult| result.task.as_deref() == Some(&*task.name) && !result.is_as_required();
+    let names: BTreeSet<&str> =
+        state.checks.values().filter(is_failing).map(|result| result.service.as_str()).collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    (!names.is_empty()).then(|| format!("Services not healthy by deadline: {}", names.join(", ")))
 }
 
 /// The deployment for which somebody judges it. What is made outside one has nobody to judge it.

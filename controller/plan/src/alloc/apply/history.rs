@@ -4,6 +4,7 @@ use std_alloc::{
     collections::BTreeMap,
     format,
     string::{String, ToString},
+    vec::Vec,
 };
 
 use herdlet_api_types::{
@@ -158,19 +159,24 @@ impl Writer<'_> {
         }
     }
 
-    /// The allocation is not healthy. Deployments of servers hear of each task what keeps it from that, in Nomad's texts.
+    /// The allocation is not healthy. Deployments of servers hear of each task what keeps it from that, in Nomad's texts; where it is none of
+    /// them (the checks of the group), of all that live what is told otherwise.
     pub(super) fn note_unhealthy(&mut self, message: &str) {
         if self.spec.server.is_none() {
             return self.note_live_tasks(TaskEventKind::AllocUnhealthy, message);
         }
         let spec = self.spec.clone();
         let Some(terms) = health::terms(&spec).filter(|_| spec.deployment.is_some()) else { return };
-        for (index, task) in (0..).zip(spec.group().into_iter().flat_map(|group| &group.tasks)) {
-            let why =
-                self.known(index).and_then(|known| health::why_unhealthy(task.lifecycle, known, &terms));
-            if let Some(why) = why {
-                self.note(index, TaskEventKind::AllocUnhealthy, why);
-            }
+        let tasks = (0..).zip(spec.group().into_iter().flat_map(|group| &group.tasks));
+        let why = |(index, task)| {
+            Some((index, health::why_unhealthy(task, self.known(index)?, self.state, &terms)?))
+        };
+        let told: Vec<_> = tasks.filter_map(why).collect();
+        if told.is_empty() {
+            self.note_live_tasks(TaskEventKind::AllocUnhealthy, message);
+        }
+        for (index, why) in told {
+            self.note(index, TaskEventKind::AllocUnhealthy, why);
         }
     }
 

@@ -20,40 +20,79 @@ fn live_tasks_are_told_that_the_allocation_is_unhealthy() {
     }
 }
 
+/// What the tasks of a server's allocation tell when it is not healthy by its deadline, 100 s; whether it is of a deployment.
+fn told_to_servers(
+    is_deployed: bool,
+    tasks: Vec<(Lifecycle, TaskState)>,
+    checks: Vec<CheckResult>,
+) -> Vec<(usize, String)> {
+    let (lifecycles, states): (Vec<_>, Vec<_>) = tasks.into_iter().unzip();
+    let tasks = (0..).zip(lifecycles).map(|(at, lifecycle)| task(&format!("t{at}"), lifecycle)).collect();
+    let mut spec = alloc(tasks);
+    let spec_mut = std_alloc::sync::Arc::make_mut(&mut spec);
+    let deployment = AllocDeployment { id: DeploymentId(uuid::Uuid::from_u128(7)), canary: false };
+    spec_mut.deployment = is_deployed.then_some(deployment);
+    spec_mut.server = Some(herdlet_api_types::fixture::server_side(&spec_mut.job.clone()).into());
+    let job = std_alloc::sync::Arc::make_mut(&mut spec_mut.job);
+    job.groups[0].update = Some(herdlet_api_types::fixture::update());
+    let mut life = Bench::new(&spec, known(states, Stage::WaitAlloc, Parts::absent()));
+    let deadline = crate::time::Deadline::after(at(80), Duration::from_secs(20));
+    life.write(|writer| {
+        writer.state.durable.healthy_by = Some(deadline);
+        checks.into_iter().for_each(|check| writer.checked(check));
+        let verdict = Health { healthy: false, at: at(100).wall };
+        writer.change(Change::Verdict(verdict, "not healthy in time".to_string()));
+    });
+    let tasks = life.state.durable.tasks.iter().enumerate();
+    tasks
+        .flat_map(|(at, task)| task.events.iter().map(move |event| (at, event.message.to_string())))
+        .collect()
+}
+
 /// Deployments of servers hear what stock clients say: of each task what keeps it from being healthy.
 #[test]
 fn servers_hear_of_each_task_why_it_is_not_healthy() {
-    let deployment = AllocDeployment { id: DeploymentId(uuid::Uuid::from_u128(7)), canary: false };
-    for (deployment, is_told) in [(Some(deployment), true), (None, false)] {
-        let lifecycles =
-            [Lifecycle::Main, Lifecycle::Main, Lifecycle::Main, Lifecycle::Main, Lifecycle::Prestart];
-        let tasks = (0..).zip(lifecycles).map(|(at, lifecycle)| task(&format!("t{at}"), lifecycle)).collect();
-        let mut spec = alloc(tasks);
-        let spec_mut = std_alloc::sync::Arc::make_mut(&mut spec);
-        spec_mut.deployment = deployment;
-        spec_mut.server = Some(herdlet_api_types::fixture::server_side(&spec_mut.job.clone()).into());
-        let job = std_alloc::sync::Arc::make_mut(&mut spec_mut.job);
-        job.groups[0].update = Some(herdlet_api_types::fixture::update());
-        let states = vec![running(), pending(), failed(), dead(), dead()];
-        let mut life = Bench::new(&spec, known(states, Stage::WaitAlloc, Parts::absent()));
-        let verdict = Health { healthy: false, at: at(100).wall };
-        life.write(|writer| writer.change(Change::Verdict(verdict, String::new())));
-        let told: Vec<&str> = life
-            .state
-            .durable
-            .tasks
-            .iter()
-            .flat_map(|task| task.events.iter())
-            .map(|event| &*event.message)
-            .collect();
+    for is_deployed in [true, false] {
+        let since = |seconds| TaskState { started_at: at(seconds).wall, ..running() };
+        let tasks = vec![
+            // Not for 1 s by 100 s.
+            (
+                Lifecycle::Main,
+                TaskState { started_at: herdlet_api_types::UnixNanos(at(99).wall.0 + 1), ..running() },
+            ),
+            (Lifecycle::Main, pending()),
+            (Lifecycle::Main, failed()),
+            (Lifecycle::Main, dead()),
+            (Lifecycle::Prestart, dead()),
+            (Lifecycle::Main, since(99)),
+            (Lifecycle::Main, since(85)),
+        ];
+        let checks = vec![result(Some("t5"), CheckStatus::Success), result(Some("t6"), CheckStatus::Failure)];
+        let checks =
+            checks.into_iter().zip(["a", "b"]).map(|(check, id)| CheckResult { id: id.to_string(), ..check });
+        let told = told_to_servers(is_deployed, tasks, checks.collect());
         let expected = [
             "Task not running for min_healthy_time of 1s by healthy_deadline of 20s",
             "Task not running by healthy_deadline of 20s",
             "Unhealthy because of failed task",
             "Unhealthy because of dead task",
         ];
-        assert_eq!(told, if is_told { expected.to_vec() } else { vec![] });
+        let mut expected: Vec<_> = (0..).zip(expected.map(ToString::to_string)).collect();
+        expected.push((6, "Services not healthy by deadline: web".to_string()));
+        assert_eq!(told, if is_deployed { expected } else { vec![] });
     }
+}
+
+/// A reason that is no task's own, as a check of the group, is told all the same, and not made one of a task.
+#[test]
+fn servers_hear_in_general_of_what_is_no_single_tasks() {
+    let up = || TaskState { started_at: at(85).wall, ..running() };
+    let told = told_to_servers(
+        true,
+        vec![(Lifecycle::Main, up()), (Lifecycle::Prestart, dead())],
+        vec![result(None, CheckStatus::Failure)],
+    );
+    assert_eq!(told, [(0, "not healthy in time".to_string())]);
 }
 
 #[test]
