@@ -67,17 +67,24 @@ fn make_dirs(path: &Path, mode: u32, sync: &dyn Fn(&Path) -> io::Result<()>) -> 
 /// ones or the new ones.
 ///
 /// # Errors
-/// What failed; the file is then as before, or already the new one but perhaps not on disk.
+/// What failed; the file is then as before, or already the new one but perhaps not on disk. Of bytes that did not become a file nothing is
+/// left: they may be secret, and take room on a disk that is full.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write_in_steps(path, bytes, Outlives::PowerCuts, &Steps::default())
+    let written = write_in_steps(path, bytes, Outlives::PowerCuts, &Steps::default());
+    if written.is_err() {
+        let _ = temporary(path).and_then(fs::remove_file);
+    }
+    written
 }
 
-/// Removes the file for good. One that is not there is removed already.
+/// Removes the file for good, and what a crash left of writing it. One that is not there is removed already.
 ///
 /// # Errors
 /// What failed.
 pub fn remove(path: &Path) -> io::Result<()> {
-    remove_in_steps(path, Outlives::PowerCuts, &Steps::default())
+    let steps = Steps::default();
+    remove_in_steps(&temporary(path)?, Outlives::Processes, &steps)?;
+    remove_in_steps(path, Outlives::PowerCuts, &steps)
 }
 
 /// Moves a file for good, within one directory or between two.
@@ -92,12 +99,22 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 
 /// The name under which a file is written before it gets its own: hidden, so that no reader takes it for one.
 pub(crate) fn is_temporary(name: &str) -> bool {
-    name.starts_with('.') && name.ends_with(".tmp")
+    own_name(name) != name
+}
+
+/// The name that a file of this name is to have.
+pub(crate) fn own_name(name: &str) -> &str {
+    name.strip_prefix('.').and_then(|name| name.strip_suffix(".tmp")).unwrap_or(name)
+}
+
+/// Where a file is written before it gets its own name.
+fn temporary(path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
+    Ok(path.with_file_name(format!(".{name}.tmp")))
 }
 
 pub(crate) fn write_in_steps(path: &Path, bytes: &[u8], outlives: Outlives, steps: &Steps) -> io::Result<()> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.tmp"));
+    let temporary = temporary(path)?;
     steps.pass()?;
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     steps.pass()?;
@@ -173,6 +190,25 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+
+    #[test]
+    fn of_what_could_not_be_written_nothing_is_left() {
+        let ground = tempfile::tempdir().unwrap();
+        let path = ground.path().join("token");
+        let names = || {
+            fs::read_dir(ground.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
+        };
+        // The last step fails: a directory that is not empty is in its place.
+        fs::create_dir_all(path.join("x")).unwrap();
+        write(&path, b"secret").unwrap_err();
+        assert_eq!(names(), ["token"]);
+        fs::remove_dir_all(&path).unwrap();
+        // As after a crash between two steps.
+        write_in_steps(&path, b"secret", Outlives::PowerCuts, &Steps::failing_after(3)).unwrap_err();
+        assert_eq!(names(), [".token.tmp"]);
+        remove(&path).unwrap();
+        assert!(names().is_empty());
+    }
 
     #[test]
     fn every_directory_that_is_made_is_on_disk_in_the_one_above_it() {

@@ -18,7 +18,7 @@ use herdlet_nomad::{
 use herdlet_plan::event::{DesiredChange, Event};
 use herdlet_runtime::{Inbox, off_thread};
 use tokio::{
-    sync::{broadcast::error::RecvError, mpsc, watch},
+    sync::{Notify, broadcast::error::RecvError, mpsc, watch},
     task::JoinSet,
     time::sleep,
 };
@@ -60,7 +60,9 @@ impl Factory for Parts {
         follower.spawn(follow(Arc::clone(&self.model), reports.clone()));
         // What an agent before this one was to begin still waits.
         follower.spawn(tell(self.previous.clone(), still_awaited(&self.model)));
-        AgentRunner { parts: self, reports, _follower: follower }
+        let are_held = Arc::new(Notify::new());
+        follower.spawn(keep_held(Arc::clone(&are_held)));
+        AgentRunner { parts: self, reports, are_held, _follower: follower }
     }
 }
 
@@ -68,6 +70,8 @@ impl Factory for Parts {
 pub struct AgentRunner {
     parts: Parts,
     reports: Reports,
+    /// Tokens could not be written.
+    are_held: Arc<Notify>,
     /// Ends with it.
     _follower: JoinSet<()>,
 }
@@ -117,12 +121,15 @@ impl Runner for AgentRunner {
 /// How often what could not be kept is tried again.
 const KEPT_AGAIN: Duration = Duration::from_secs(5);
 
-/// Until nothing is held any more.
-async fn keep_held() {
+/// Whenever tokens are held, until they are not.
+async fn keep_held(are_held: Arc<Notify>) {
     loop {
-        sleep(KEPT_AGAIN).await;
-        if let Ok(Ok(())) = off_thread(tokens::keep_held).await {
-            return;
+        are_held.notified().await;
+        loop {
+            sleep(KEPT_AGAIN).await;
+            if let Ok(true) = off_thread(tokens::keep_held).await {
+                break;
+            }
         }
     }
 }
@@ -147,7 +154,7 @@ impl AgentRunner {
         });
         if let Ok(Err(error)) = kept.await {
             tracing::error!(%error, "failed to keep tokens that servers have given; they are held in memory until it can be done");
-            tokio::spawn(keep_held());
+            self.are_held.notify_one();
         }
     }
 
@@ -163,10 +170,11 @@ impl AgentRunner {
                 let is_left = |id: &AllocId| !listed.contains(id) && model.alloc(id).is_none();
                 removed.extend(tokens::all(&paths)?.into_iter().filter(is_left));
             }
-            removed.into_iter().try_for_each(|id| {
-                tokens::forget(&paths, id)?;
-                identities::forget(&paths, id)
-            })
+            let forgotten = removed
+                .into_iter()
+                .flat_map(|id| [tokens::forget(&paths, id), identities::forget(&paths, id)]);
+            // Each is tried.
+            forgotten.fold(Ok(()), Result::and)
         });
         if let Ok(Err(error)) = forgotten.await {
             tracing::warn!(%error, "failed to remove tokens of allocations that servers have forgotten");

@@ -22,25 +22,19 @@ static HELD: Mutex<BTreeMap<PathBuf, Zeroizing<String>>> = Mutex::new(BTreeMap::
 /// Keeps the tokens of an allocation, in place of those before.
 ///
 /// # Errors
-/// When they can't be written: until [`keep_held`] has done so they are held.
+/// When they can't be written: they are held then, for [`keep_held`].
 pub fn keep(paths: &Paths, id: AllocId, signed: &BTreeMap<String, Secret>) -> io::Result<()> {
     let signed: BTreeMap<&str, &str> = signed.iter().map(|(task, token)| (&**task, token.reveal())).collect();
     let text = Zeroizing::new(serde_json::to_string(&signed)?);
     write_or_hold(paths.server_tokens(&id), text)
 }
 
-/// Writes what is held.
-///
-/// # Errors
-/// When something still can't be written.
-pub fn keep_held() -> io::Result<()> {
-    // One at a time, so that what is forgotten or given anew meanwhile isn't written after all.
+/// Writes what is held, as far as that can be done. True: nothing is held any more.
+pub fn keep_held() -> bool {
+    // Locked as long as it writes, so that what is forgotten or given anew meanwhile isn't written afterwards.
     let mut held = held();
-    while let Some((path, text)) = held.first_key_value() {
-        write(path, text.as_bytes())?;
-        held.pop_first();
-    }
-    Ok(())
+    held.retain(|path, text| write(path, text.as_bytes()).is_err());
+    held.is_empty()
 }
 
 fn held() -> MutexGuard<'static, BTreeMap<PathBuf, Zeroizing<String>>> {
@@ -48,11 +42,10 @@ fn held() -> MutexGuard<'static, BTreeMap<PathBuf, Zeroizing<String>>> {
 }
 
 fn write_or_hold(path: PathBuf, text: Zeroizing<String>) -> io::Result<()> {
-    let mut held = held();
-    held.remove(&path);
+    held().remove(&path);
     let written = write(&path, text.as_bytes());
     if written.is_err() {
-        held.insert(path, text);
+        held().insert(path, text);
     }
     written
 }
@@ -82,7 +75,7 @@ pub fn of_task(paths: &Paths, id: AllocId, task: &str) -> io::Result<Option<Toke
 /// Keeps what proves to another node that the disk of the allocation before this one may be had.
 ///
 /// # Errors
-/// When it can't be written: until [`keep_held`] has done so it is held.
+/// When it can't be written: it is held then, for [`keep_held`].
 pub fn keep_for_disk(paths: &Paths, id: AllocId, token: &Secret) -> io::Result<()> {
     write_or_hold(paths.disk_token(&id), Zeroizing::new(token.reveal().to_owned()))
 }
@@ -101,7 +94,7 @@ pub fn of_disk(paths: &Paths, id: AllocId) -> io::Result<Secret> {
     Ok(read(&paths.disk_token(&id))?.map_or_else(Secret::default, |token| Secret::from(token.as_str())))
 }
 
-/// The allocations for which there is something, identities too.
+/// The allocations for which there is something, identities too, and what a crash left of writing it.
 ///
 /// # Errors
 /// When a directory can't be read.
@@ -114,7 +107,9 @@ pub fn all(paths: &Paths) -> io::Result<BTreeSet<AllocId>> {
             Err(error) => return Err(error),
         };
         for entry in entries {
-            found.extend(entry?.file_name().to_str().and_then(|name| name.parse().ok()).map(AllocId));
+            let name = entry?.file_name();
+            let name = name.to_str().map(durable::own_name);
+            found.extend(name.and_then(|name| name.parse().ok()).map(AllocId));
         }
     }
     Ok(found)
@@ -125,12 +120,10 @@ pub fn all(paths: &Paths) -> io::Result<BTreeSet<AllocId>> {
 /// # Errors
 /// When they can't be removed.
 pub fn forget(paths: &Paths, id: AllocId) -> io::Result<()> {
-    [paths.disk_token(&id), paths.server_tokens(&id)].iter().try_for_each(|path| {
-        // Locked until its file has gone.
-        let mut held = held();
-        held.remove(path);
-        durable::remove(path)
-    })
+    let files = [paths.disk_token(&id), paths.server_tokens(&id)];
+    files.iter().for_each(|path| drop(held().remove(path)));
+    // Each is tried.
+    files.iter().map(|path| durable::remove(path)).fold(Ok(()), Result::and)
 }
 
 #[cfg(test)]
@@ -174,12 +167,32 @@ mod tests {
             keep_for_disk(&paths, id, &Secret::from("disk")).unwrap_err();
             assert_eq!((of(id).as_deref(), of_disk(&paths, id).unwrap().reveal()), (Some("a.b.c"), "disk"));
         }
-        keep_held().unwrap_err();
+        assert!(!keep_held());
+        forget(&paths, forgotten).unwrap_err();
+        let is_held = of_task(&paths, forgotten, "main").is_ok_and(|token| token.is_some());
+        assert!(!is_held, "also where its files can't be removed");
         std::fs::remove_file(&paths.state).unwrap();
-        forget(&paths, forgotten).unwrap();
-        keep_held().unwrap();
+        // One that can't be written keeps none of the others from it.
+        std::fs::create_dir_all(paths.disk_token(&kept).join("x")).unwrap();
+        assert!(!keep_held());
+        assert!(paths.server_tokens(&kept).is_file());
+        std::fs::remove_dir_all(paths.disk_token(&kept)).unwrap();
+        assert!(keep_held());
         assert_eq!((all(&paths).unwrap(), of(forgotten)), ([kept].into(), None));
         assert_eq!(fs::read_to_string(paths.disk_token(&kept)).unwrap(), "disk");
         assert_eq!(of(kept).as_deref(), Some("a.b.c"));
+    }
+
+    #[test]
+    fn what_a_crash_left_of_a_token_is_found_and_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths { state: dir.path().join("state"), runtime: dir.path().join("run") };
+        let id = AllocId::from_hash([4; 16]);
+        let torn = paths.server_tokens(&id).with_file_name(format!(".{id}.tmp"));
+        fs::create_dir_all(torn.parent().unwrap()).unwrap();
+        fs::write(&torn, "{\"main\":\"a.b").unwrap();
+        assert_eq!(all(&paths).unwrap(), [id].into());
+        forget(&paths, id).unwrap();
+        assert!(!torn.exists());
     }
 }
