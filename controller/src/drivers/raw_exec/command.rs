@@ -127,17 +127,18 @@ fn make_executable(own: &Path, path: &Path) -> Result<(), CommandError> {
         return Ok(());
     }
     let below = path.strip_prefix(own).map_or(OsStr::new("."), Path::as_os_str);
-    let open = || -> io::Result<fs::File> {
+    let make = || -> io::Result<()> {
         let dir = fs::File::open(own)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        Ok(rustix::fs::openat2(&dir, below.as_bytes(), flags, Mode::empty(), how)?.into())
+        let file = fs::File::from(rustix::fs::openat2(&dir, below.as_bytes(), flags, Mode::empty(), how)?);
+        file.set_permissions(fs::Permissions::from_mode(mode | 0o555))
     };
-    match open() {
-        Ok(file) => file.set_permissions(fs::Permissions::from_mode(mode | 0o555)).map_err(failed),
-        // A link out of the directory to something that is executable for somebody is as good as an absolute path.
+    match make() {
+        // What is executable for somebody may be so for the task: behind a link out of the directory, on a disk that can't be written to,
+        // or a file of another owner.
         Err(_) if mode & 0o111 != 0 => Ok(()),
-        Err(error) => Err(failed(error)),
+        made => made.map_err(failed),
     }
 }
 
