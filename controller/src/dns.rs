@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::http;
+use crate::{http, listen::when_free};
 
 pub(crate) use message::{Over, answer};
 pub use zone::Zone;
@@ -72,15 +72,18 @@ pub struct ListenError {
 }
 
 impl Sockets {
-    /// Listens on an address such as `127.0.0.1:8600`. Where the port is 0, both get the same free one.
+    /// Listens on an address such as `127.0.0.1:8600`. Where the port is 0, both get the same free one. An agent that was killed may hold it
+    /// until it has ended.
     ///
     /// # Errors
     /// When the address can't be had.
     pub async fn open(address: &str) -> Result<Self, ListenError> {
-        let failed = |source| ListenError { address: address.to_owned(), source };
-        let tcp = TcpListener::bind(address).await.map_err(failed)?;
-        let udp = UdpSocket::bind(tcp.local_addr().map_err(failed)?).await.map_err(failed)?;
-        Ok(Self { udp, tcp })
+        let bind = || async {
+            let tcp = TcpListener::bind(address).await?;
+            let udp = UdpSocket::bind(tcp.local_addr()?).await?;
+            Ok(Self { udp, tcp })
+        };
+        when_free(address, bind).await.map_err(|source| ListenError { address: address.to_owned(), source })
     }
 
     /// The address of both.

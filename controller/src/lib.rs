@@ -29,6 +29,7 @@ pub mod history;
 pub mod http;
 pub mod http_client;
 pub mod instance;
+mod listen;
 pub mod logs;
 pub mod memory;
 pub mod node;

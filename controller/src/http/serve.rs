@@ -16,7 +16,6 @@ use std::{
 };
 
 use axum::{Router, middleware};
-use backon::{ConstantBuilder, Retryable as _};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -34,10 +33,7 @@ use super::{
     auth::{Token, require_token},
     tls::Tls,
 };
-
-/// How an address that is in use is waited for: 2 s.
-const LET_GO: ConstantBuilder =
-    ConstantBuilder::new().with_delay(Duration::from_millis(100)).with_max_times(20);
+use crate::listen::when_free;
 
 /// Bounds of a listener.
 #[derive(Debug, Clone, Copy)]
@@ -159,12 +155,8 @@ impl Listener {
     /// # Errors
     /// When the address can't be had.
     pub async fn tcp(address: &str) -> Result<Self, ServeError> {
-        let listening = (|| TcpListener::bind(address))
-            .retry(LET_GO)
-            .when(|error| error.kind() == io::ErrorKind::AddrInUse)
-            .notify(|_, _| tracing::info!(address, "waiting for an address that is in use"));
         let failed = |source| ServeError::Tcp { address: address.to_owned(), source };
-        Ok(Self::Tcp(listening.await.map_err(failed)?))
+        Ok(Self::Tcp(when_free(address, || TcpListener::bind(address)).await.map_err(failed)?))
     }
 
     /// The same, speaking TLS; the unix socket stays as it is.
