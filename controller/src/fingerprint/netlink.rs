@@ -58,6 +58,9 @@ const FLAG_LOOPBACK: u32 = 8;
 /// Multicast groups: links, and addresses and routes of IPv4 and IPv6.
 const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
 
+/// Changes that are taken as one: more of them are the next one, so that no flood holds up what else is to be done.
+const TAKEN_MAX: usize = 256;
+
 /// The kernel answers at once.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Bytes of an answer: more than a machine with thousands of interfaces says.
@@ -78,7 +81,7 @@ impl InterfaceChanges {
         Ok(Self(ready::register(socket, Interest::READABLE)?))
     }
 
-    /// Waits for the next one, and takes all that have been told by then as one.
+    /// Waits for the next one, and takes those that have been told by then as one.
     ///
     /// # Errors
     /// When nothing more will be heard.
@@ -86,15 +89,17 @@ impl InterfaceChanges {
         let mut ready = self.0.readable().await?;
         // What it says is of no use here: it may be of the past by now.
         let mut buffer = [0_u8; 4 << 10];
-        loop {
+        for _ in 0..TAKEN_MAX {
             match recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
                 // More has happened than was kept for us: a change in any case.
                 Ok(_) | Err(Errno::NOBUFS | Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
+                Err(Errno::AGAIN) => {
+                    ready.clear_ready();
+                    break;
+                }
                 Err(error) => return Err(error.into()),
             }
         }
-        ready.clear_ready();
         Ok(())
     }
 }

@@ -46,8 +46,9 @@ use crate::{
     },
 };
 
-/// What the kernel tells of networks within this time is one change: an interface comes with its addresses and routes.
-const NETWORK_SETTLES: Duration = Duration::from_secs(1);
+/// What the kernel tells of networks within this time is one change: an interface comes with its addresses and routes. Where they change all the
+/// time, as routes of some routers do, all are listed no more often.
+const NETWORK_SETTLES: Duration = Duration::from_secs(5);
 /// Networks are looked at this often where the kernel does not tell of changes, and after a look that failed.
 const NETWORK_PERIOD: Duration = Duration::from_secs(15);
 /// Consul is asked this often, as by Nomad.
