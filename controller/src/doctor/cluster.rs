@@ -8,9 +8,11 @@ use futures_util::future::join_all;
 use herdlet_nomad::wire::QueryOptions;
 use herdlet_rpc::{
     address::Address,
+    connect::Network,
     error::CallError,
     pool::{Chance, Pool},
     serve::Unserved,
+    tls::ClientTls,
 };
 
 use super::Finding;
@@ -23,8 +25,6 @@ use crate::{
 
 /// How long a server may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// More servers than a region has.
-const ASKED_MAX: usize = 16;
 
 /// Asks each server that the config names.
 pub(super) async fn cluster(config: &Config) -> Vec<Finding> {
@@ -41,10 +41,17 @@ pub(super) async fn cluster(config: &Config) -> Vec<Finding> {
 }
 
 async fn reach(config: &Config, cluster: &Cluster) -> Finding {
+    let region = &config.region;
+    let tls = match cluster.tls.as_ref().map(|files| servers::tls(files, region)).transpose() {
+        Ok(tls) => tls,
+        Err(error) => {
+            let hint = "see `cluster.tls` of the config; an agent does not start like this";
+            return Finding::failure("servers", format!("failed to {}", in_full(&error)), hint);
+        }
+    };
     let consul = crate::serve::consul(config).ok().and_then(|consul| ConsulReader::new(&consul).ok());
-    let mut found = servers::find(cluster, consul.as_ref()).await;
-    found.truncate(ASKED_MAX);
-    let answers = join_all(found.iter().map(|server| ask(server, config, cluster))).await;
+    let found = servers::find(cluster, consul.as_ref()).await;
+    let answers = join_all(found.iter().map(|server| ask(server, region, tls.clone()))).await;
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     for (server, answer) in found.iter().zip(answers) {
         match answer {
@@ -52,8 +59,7 @@ async fn reach(config: &Config, cluster: &Cluster) -> Finding {
             Err(why) => bad.push(why),
         }
     }
-    let region = &config.region;
-    let hint = "servers listen on 4647 for nodes, and answer for their own --region; `cluster.tls` must be as theirs";
+    let hint = "servers listen on 4647 for nodes, answer for their own --region, and need a leader; `cluster.tls` must be as theirs";
     match (&good[..], &bad[..]) {
         ([], []) => Finding::failure("servers", "none is found", "name them by --servers"),
         ([], bad) => Finding::failure("servers", bad.join("; "), hint),
@@ -66,13 +72,10 @@ async fn reach(config: &Config, cluster: &Cluster) -> Finding {
 }
 
 /// Whether this server, or who it knows, can answer for the region.
-async fn ask(server: &Address, config: &Config, cluster: &Cluster) -> Result<(), String> {
-    let region = config.region.clone();
-    let network = servers::network(cluster, &region)
-        .map_err(|error| format!("{server}: failed to {}", in_full(&error)))?;
+async fn ask(server: &Address, region: &str, tls: Option<ClientTls>) -> Result<(), String> {
     let only = Vec::from([server.clone()]);
-    let pool = Pool::new(Arc::new(Unserved), region.clone(), only, network, Chance::new());
-    let question = QueryOptions { region, ..QueryOptions::default() };
+    let pool = Pool::new(Arc::new(Unserved), region.to_owned(), only, Network::new(tls), Chance::new());
+    let question = QueryOptions { region: region.to_owned(), ..QueryOptions::default() };
     match pool.once("Status.Leader", &question, ANSWER_MAX).await {
         Ok(answer) => match answer.decode::<String>() {
             Ok(leader) if leader.is_empty() => Err(format!("{server} has no leader")),

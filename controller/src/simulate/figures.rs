@@ -27,9 +27,9 @@ pub struct Figures {
     pub late_heartbeats: u64,
     /// How long a server took to answer the last ping; none: it did not.
     pub latency_ms: Option<f64>,
-    /// Why it did not.
+    /// Why it did not, or what it said instead.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub no_answer: Option<String>,
+    pub ping_error: Option<String>,
 }
 
 impl Figures {
@@ -55,8 +55,8 @@ impl fmt::Display for Figures {
         if *late_heartbeats > 0 {
             write!(f, "  {late_heartbeats} late heartbeats")?;
         }
-        if let Some(why) = &self.no_answer {
-            write!(f, "  no server answers: {why}")?;
+        if let Some(why) = &self.ping_error {
+            write!(f, "  ping: {why}")?;
         }
         Ok(())
     }

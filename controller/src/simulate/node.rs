@@ -26,6 +26,7 @@ use herdlet_plan::{
 };
 use herdlet_rpc::{
     connect::Network,
+    error::CallError,
     pool::{Chance, Pool},
     serve::Unserved,
 };
@@ -61,7 +62,7 @@ pub(super) struct Ground {
     described: watch::Sender<Arc<Node>>,
     fate: Arc<Fate>,
     seen: Mutex<Vec<Seen>>,
-    /// How long the last ping took, or why it was not answered; none before the first.
+    /// How long the last ping took, or why it failed; none before the first.
     ping: Mutex<Option<Result<Duration, String>>>,
     cancel: CancellationToken,
 }
@@ -96,7 +97,7 @@ impl Ground {
         }
         match &*self.ping.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(Ok(took)) => figures.latency_ms = Some(took.as_secs_f64() * 1_000.0),
-            Some(Err(why)) => figures.no_answer = Some(why.clone()),
+            Some(Err(why)) => figures.ping_error = Some(why.clone()),
             None => {}
         }
         figures.after(last)
@@ -246,8 +247,13 @@ async fn ping(ground: &Ground, pool: &Pool<Unserved, Network>) {
             sleep(PING).await;
             let began = Instant::now();
             let answered = pool.once("Status.Ping", &QueryOptions::default(), Duration::from_secs(5)).await;
-            let answered =
-                answered.map(|_| began.elapsed()).map_err(|error| format!("failed to {}", in_full(&error)));
+            let answered = answered.map(|_| began.elapsed()).map_err(|error| {
+                if let CallError::Server(said) = &error {
+                    said.to_string()
+                } else {
+                    format!("failed to {}", in_full(&error))
+                }
+            });
             *ground.ping.lock().unwrap_or_else(PoisonError::into_inner) = Some(answered);
         }
     };
