@@ -85,7 +85,8 @@ pub struct Changed {
 /// Runs allocations.
 pub trait Runner: Send + Sync + 'static {
     /// What is here from before, each with the `AllocModifyIndex` of the copy that is kept: also what has ended, what could not be set up,
-    /// and that of which nothing but this is left. Asked once, at the beginning. What servers have not changed since is not handed over again.
+    /// and that of which nothing but this is left. Asked once, at the beginning. What servers have not changed since is not handed over again, so that one
+    /// that is to be gets one less.
     fn known(&self) -> Vec<(AllocId, u64)>;
 
     /// Takes what is wanted. Should return soon, with the work begun and not done: nothing newer is heard meanwhile.

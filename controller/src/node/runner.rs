@@ -80,7 +80,11 @@ impl Runner for AgentRunner {
     fn known(&self) -> Vec<(wire::AllocId, u64)> {
         let known = |view: Arc<AllocView>| {
             let server = view.spec.server.as_ref()?;
-            Some((report::id(view.spec.id), server.modify_index))
+            let paths = self.parts.paths.as_ref().filter(|_| !view.status.is_terminal());
+            // What a crash has taken from it servers give once more with the allocation; those before 1.4 have nothing to give.
+            let is_whole = paths.is_none_or(|paths| tokens::are_kept(paths, view.spec.id));
+            let index = server.modify_index;
+            Some((report::id(view.spec.id), if is_whole { index } else { index.saturating_sub(1) }))
         };
         self.parts.model.allocs().into_iter().filter_map(known).collect()
     }

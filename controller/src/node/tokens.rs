@@ -22,7 +22,7 @@ static HELD: Mutex<BTreeMap<PathBuf, Zeroizing<String>>> = Mutex::new(BTreeMap::
 /// Keeps the tokens of an allocation, in place of those before.
 ///
 /// # Errors
-/// When they can't be written: they are held then, for [`keep_held`].
+/// When they can't be written: they are held then, for [`keep_held`]. Where those before are held they take their place.
 pub fn keep(paths: &Paths, id: AllocId, signed: &BTreeMap<String, Secret>) -> io::Result<()> {
     let signed: BTreeMap<&str, &str> = signed.iter().map(|(task, token)| (&**task, token.reveal())).collect();
     let text = Zeroizing::new(serde_json::to_string(&signed)?);
@@ -42,7 +42,11 @@ fn held() -> MutexGuard<'static, BTreeMap<PathBuf, Zeroizing<String>>> {
 }
 
 fn write_or_hold(path: PathBuf, text: Zeroizing<String>) -> io::Result<()> {
-    held().remove(&path);
+    if let Some(held) = held().get_mut(&path) {
+        // In turn, so that there is one or the other at any time.
+        *held = text;
+        return Ok(());
+    }
     let written = write(&path, text.as_bytes());
     if written.is_err() {
         held().insert(path, text);
@@ -60,6 +64,12 @@ fn read(path: &Path) -> io::Result<Option<Zeroizing<String>>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether there are any of an allocation: a crash may have lost what was held.
+pub fn are_kept(paths: &Paths, id: AllocId) -> bool {
+    let path = paths.server_tokens(&id);
+    held().contains_key(&path) || path.exists()
 }
 
 /// The token of a task; none where servers have signed none.
@@ -168,6 +178,8 @@ mod tests {
             assert_eq!((of(id).as_deref(), of_disk(&paths, id).unwrap().reveal()), (Some("a.b.c"), "disk"));
         }
         assert!(!keep_held());
+        keep(&paths, kept, &[("main".to_owned(), Secret::from("d.e.f"))].into()).unwrap();
+        assert_eq!((of(kept).as_deref(), are_kept(&paths, kept)), (Some("d.e.f"), true));
         forget(&paths, forgotten).unwrap_err();
         let is_held = of_task(&paths, forgotten, "main").is_ok_and(|token| token.is_some());
         assert!(!is_held, "also where its files can't be removed");
@@ -180,7 +192,8 @@ mod tests {
         assert!(keep_held());
         assert_eq!((all(&paths).unwrap(), of(forgotten)), ([kept].into(), None));
         assert_eq!(fs::read_to_string(paths.disk_token(&kept)).unwrap(), "disk");
-        assert_eq!(of(kept).as_deref(), Some("a.b.c"));
+        assert_eq!(of(kept).as_deref(), Some("d.e.f"));
+        assert_eq!([kept, forgotten].map(|id| are_kept(&paths, id)), [true, false]);
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use herdlet_nomad::wire::{AllocId, ClientStatus, NodeStatus};
+use herdlet_nomad::wire::{AllocId, Allocation, ClientStatus, NodeStatus};
 use herdlet_nomad_server::{Fault, Fields, Settings};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::world::{Living, World, job, seconds, status};
+use crate::world::{Living, World, job, seconds, status, within};
 
 const METHODS: [&str; 5] =
     ["Node.UpdateStatus", "Node.GetClientAllocs", "Alloc.GetAllocs", "Node.UpdateAlloc", "Node.Register"];
@@ -102,6 +102,25 @@ async fn a_cluster_that_loses_its_leaders_stops_nothing() {
         world.cluster.lead(Some(usize::try_from(round).unwrap() % 3));
         goes_on(&world, &node, &id).await;
     }
+    node.end().await;
+}
+
+/// An agent that is killed before a full disk has taken them leaves none behind.
+#[tokio::test(start_paused = true)]
+async fn tokens_that_a_crash_has_lost_are_given_again() {
+    let settings = Settings { fields: Fields::Of(1, 6), signs: true, ..Settings::default() };
+    let world = World::new(settings);
+    let node = world.ready_node(0).await;
+    let key = world.submit(&forever());
+    let is_running = |alloc: &Allocation| alloc.client_status == ClientStatus::Running;
+    world.until(90, "it runs", |state| state.allocs.values().any(is_running)).await;
+    let id = world.cluster.allocs_of(&key)[0].id.clone();
+    let file = node.paths.server_tokens(&id.as_str().parse().map(herdlet_api_types::AllocId).unwrap());
+    let signed = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let node = world.again(node).await;
+    within(60, "they are there", || std::fs::read(&file).is_ok_and(|found| found == signed)).await;
+    assert_eq!((node.status(&id), node.starts(&id)), (Some(ClientStatus::Running), 1));
     node.end().await;
 }
 
