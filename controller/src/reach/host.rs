@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::Read as _,
+    net::IpAddr,
     path::Path,
     sync::{Mutex, PoisonError},
 };
@@ -16,10 +17,16 @@ use super::{
     error::{ApiError, ApiResult},
     stream::blocking,
 };
-use crate::telemetry::{Host, nomad::Processor};
+use crate::{
+    fingerprint,
+    telemetry::{Host, nomad::Processor},
+};
 
 /// Disks that are told of.
 const DISKS_LEN_MAX: usize = 64;
+
+/// Addresses that are told of.
+const ADDRESSES_LEN_MAX: usize = 256;
 
 /// Of a text such as `/etc/hosts`.
 const TEXT_BYTES_MAX: u64 = 64 * 1024;
@@ -90,7 +97,7 @@ pub(crate) async fn data() -> ApiResult<Value> {
         let words = [uname.sysname(), uname.release(), uname.version(), uname.machine()];
         let os = words.map(|word| word.to_string_lossy().into_owned()).join(" ");
         Ok(json!({
-            "OS": os, "Network": [], "ResolvConf": text("/etc/resolv.conf"), "Hosts": text("/etc/hosts"),
+            "OS": os, "Network": addresses(), "ResolvConf": text("/etc/resolv.conf"), "Hosts": text("/etc/hosts"),
             "Environment": variables, "Disk": disks,
         }))
     };
@@ -105,6 +112,20 @@ fn text(path: &str) -> String {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(TEXT_BYTES_MAX).read_to_end(&mut bytes));
     read.map(|_| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+/// Addresses of this machine, with what of `hashicorp/go-sockaddr`'s attributes does not follow from the others.
+fn addresses() -> Vec<Value> {
+    let interfaces = fingerprint::interfaces().unwrap_or_default();
+    let addresses = interfaces.iter().filter(|interface| interface.is_up).flat_map(|up| &up.addresses);
+    let shown = |(address, bits): &(IpAddr, u8)| {
+        let kind = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+        json!({
+            "type": kind, "address": address.to_string(), "mask_bits": bits.to_string(),
+            "string": format!("{address}/{bits}"),
+        })
+    };
+    addresses.take(ADDRESSES_LEN_MAX).map(shown).collect()
 }
 
 /// Disks of this machine, each once: device, mount point, and how full it is. A network's file system may hang, and is none of them.

@@ -68,7 +68,7 @@ impl<S: Subscriber> Layer<S> for Monitor {
         let about = event.metadata();
         let mut text = Text::default();
         event.record(&mut text);
-        let Text { mut message, fields } = text;
+        let Text { mut message, fields, logged_by } = text;
         message.push_str(&fields);
         if message.len() > LINE_BYTES_MAX {
             message.truncate(message.floor_char_boundary(LINE_BYTES_MAX));
@@ -76,7 +76,7 @@ impl<S: Subscriber> Layer<S> for Monitor {
         let line = Line {
             level: *about.level(),
             time: rfc3339(crate::agent::now().wall).unwrap_or_default(),
-            target: about.target().to_owned(),
+            target: logged_by.unwrap_or_else(|| about.target().to_owned()),
             text: message,
         };
         // Whoever listened may have gone.
@@ -110,13 +110,23 @@ impl<S> Filter<S> for Listened {
 struct Text {
     message: String,
     fields: String,
+    /// Where it is from, of an event of the crate `log`: `tracing-log` tells that, and more that is of no use here, in fields.
+    logged_by: Option<String>,
 }
 
 impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "log.target" => self.logged_by = Some(value.to_owned()),
+            _ => self.record_debug(field, &value),
+        }
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // Writing to a string can't fail.
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
+            name if name.starts_with("log.") => Ok(()),
             name => write!(self.fields, " {name}={value:?}"),
         };
     }
@@ -143,6 +153,8 @@ mod tests {
             assert_eq!((line.level, line.text.as_str()), (Level::WARN, "slow alloc=\"a1\" left=3"));
             assert!(line.to_string().ends_with(" [WARN] monitor-test: slow alloc=\"a1\" left=3"), "{line}");
             assert_eq!(own.next().unwrap().text.len(), LINE_BYTES_MAX);
+            tracing::info!(target: "log", { log.target = "monitor-test", log.line = 3, left = 3 }, "of a crate");
+            assert_eq!(own.next().unwrap().text, "of a crate left=3");
             assert!(own.next().is_none());
         });
     }

@@ -205,6 +205,10 @@ async fn the_machine_is_told_of_to_nobody_unless_that_is_wanted() {
         variables.iter().all(|(name, _)| name.as_text() != Some("CARGO_MANIFEST_DIR")),
         "they may be secret"
     );
+    let Some(Value::List(addresses)) = host.get("HostData").unwrap().get("Network").cloned() else {
+        panic!("no addresses")
+    };
+    assert!(addresses.iter().any(|address| address.get("string") == Some(&text("127.0.0.1/8"))));
     let error = ground.call("Agent.Profile", &[("Profile", text("heap"))]).await.unwrap_err();
     assert_eq!(error, "RPC Error:: 404,Pprof profile not found profile: heap");
 }
