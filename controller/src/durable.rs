@@ -63,7 +63,7 @@ fn make_dirs(path: &Path, mode: u32, sync: &dyn Fn(&Path) -> io::Result<()>) -> 
     }
 }
 
-/// Replaces the file by one with these bytes, on disk before the call returns: a reader, also after a power cut, sees the old
+/// Replaces the file by one with these bytes, for one caller at a time, on disk before the call returns: a reader, also after a power cut, sees the old
 /// ones or the new ones.
 ///
 /// # Errors
@@ -83,7 +83,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// What failed.
 pub fn remove(path: &Path) -> io::Result<()> {
     let steps = Steps::default();
-    remove_in_steps(&temporary(path)?, Outlives::Processes, &steps)?;
+    remove_in_steps(&temporary(path)?, Outlives::PowerCuts, &steps)?;
     remove_in_steps(path, Outlives::PowerCuts, &steps)
 }
 
@@ -133,11 +133,15 @@ pub(crate) fn write_in_steps(path: &Path, bytes: &[u8], outlives: Outlives, step
 pub(crate) fn remove_in_steps(path: &Path, outlives: Outlives, steps: &Steps) -> io::Result<()> {
     steps.pass()?;
     match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if is_absent(&error) => return Ok(()),
         removed => removed?,
     }
     steps.pass()?;
     sync_name(path, outlives)
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 fn sync_name(path: &Path, outlives: Outlives) -> io::Result<()> {

@@ -81,8 +81,10 @@ impl Runner for AgentRunner {
         let known = |view: Arc<AllocView>| {
             let server = view.spec.server.as_ref()?;
             let paths = self.parts.paths.as_ref().filter(|_| !view.status.is_terminal());
+            let is_heir = is_unbegun(&view)
+                && elsewhere(&view.spec, &self.parts.model).iter().any(|awaited| awaited.heir.is_some());
             // What a crash has taken from it servers give once more with the allocation; those before 1.4 have nothing to give.
-            let is_whole = paths.is_none_or(|paths| tokens::are_kept(paths, view.spec.id));
+            let is_whole = paths.is_none_or(|paths| tokens::are_kept(paths, view.spec.id, is_heir));
             let index = server.modify_index;
             Some((report::id(view.spec.id), if is_whole { index } else { index.saturating_sub(1) }))
         };
@@ -132,6 +134,7 @@ async fn keep_held(are_held: Arc<Notify>) {
         loop {
             sleep(KEPT_AGAIN).await;
             if let Ok(true) = off_thread(tokens::keep_held).await {
+                tracing::info!("tokens of servers that could not be kept are kept");
                 break;
             }
         }
@@ -172,7 +175,7 @@ impl AgentRunner {
         let forgotten = off_thread(move || {
             if let Some(listed) = listed {
                 let is_left = |id: &AllocId| !listed.contains(id) && model.alloc(id).is_none();
-                removed.extend(tokens::all(&paths)?.into_iter().filter(is_left));
+                removed.extend(tokens::all(&paths).into_iter().filter(is_left));
             }
             let forgotten = removed
                 .into_iter()
@@ -181,7 +184,8 @@ impl AgentRunner {
             forgotten.fold(Ok(()), Result::and)
         });
         if let Ok(Err(error)) = forgotten.await {
-            tracing::warn!(%error, "failed to remove tokens of allocations that servers have forgotten");
+            tracing::warn!(%error, "failed to remove tokens of allocations that servers have forgotten; it is tried again");
+            self.are_held.notify_one();
         }
     }
 
@@ -247,11 +251,17 @@ impl AgentRunner {
 
 /// Allocations that are not here and whose ends are waited for by what was never begun.
 fn still_awaited(model: &ReadModel) -> Vec<Awaited> {
-    let unbegun = |view: &Arc<AllocView>| {
-        let has_begun = view.tasks.iter().any(|task| task.attempt > 0);
-        !view.status.is_terminal() && !has_begun
-    };
-    model.allocs().iter().filter(|view| unbegun(view)).flat_map(|view| elsewhere(&view.spec, model)).collect()
+    model
+        .allocs()
+        .iter()
+        .filter(|view| is_unbegun(view))
+        .flat_map(|view| elsewhere(&view.spec, model))
+        .collect()
+}
+
+fn is_unbegun(view: &AllocView) -> bool {
+    let has_begun = view.tasks.iter().any(|task| task.attempt > 0);
+    !view.status.is_terminal() && !has_begun
 }
 
 /// What of an allocation's predecessors is not here.

@@ -1,10 +1,11 @@
 //! Tokens that servers have signed for tasks (1.4 and later): kept beside the state, for no eyes but ours and the task's.
 //!
 //! In: those of an allocation, by task. Out: the one of a task. A file for each allocation, 0600, as they are in no record that anybody
-//! is shown. What a full disk does not take is held in memory until it does: servers give each token once.
+//! is shown. What a disk does not take is held in memory until it does; what is lost with that, servers give once more with the allocation.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
     fs, io,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -16,48 +17,57 @@ use zeroize::Zeroizing;
 
 use crate::{drivers::identity::Token, durable, paths::Paths};
 
-/// What could not be written yet, by its file.
-static HELD: Mutex<BTreeMap<PathBuf, Zeroizing<String>>> = Mutex::new(BTreeMap::new());
+/// What is to be in files that are not so yet, by path; none: it is to be removed. Locked for moments only: tasks begin with what it says.
+static HELD: Mutex<BTreeMap<PathBuf, Option<Zeroizing<String>>>> = Mutex::new(BTreeMap::new());
+
+/// Whose turn it is to change files: one at a time, or an older token would be written after a newer one.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// Keeps the tokens of an allocation, in place of those before.
 ///
 /// # Errors
-/// When they can't be written: they are held then, for [`keep_held`]. Where those before are held they take their place.
+/// When they can't be written: they are held then, for [`keep_held`].
 pub fn keep(paths: &Paths, id: AllocId, signed: &BTreeMap<String, Secret>) -> io::Result<()> {
     let signed: BTreeMap<&str, &str> = signed.iter().map(|(task, token)| (&**task, token.reveal())).collect();
     let text = Zeroizing::new(serde_json::to_string(&signed)?);
-    write_or_hold(paths.server_tokens(&id), text)
+    change(paths.server_tokens(&id), Some(text))
 }
 
-/// Writes what is held, as far as that can be done. True: nothing is held any more.
+/// Writes and removes what is held, as far as that can be done. True: nothing is held any more.
 pub fn keep_held() -> bool {
-    // Locked as long as it writes, so that what is forgotten or given anew meanwhile isn't written afterwards.
-    let mut held = held();
-    held.retain(|path, text| write(path, text.as_bytes()).is_err());
-    held.is_empty()
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let paths: Vec<PathBuf> = held().keys().cloned().collect();
+    // What fails stays.
+    paths.iter().for_each(|path| drop(carry_out(path)));
+    held().is_empty()
 }
 
-fn held() -> MutexGuard<'static, BTreeMap<PathBuf, Zeroizing<String>>> {
+fn held() -> MutexGuard<'static, BTreeMap<PathBuf, Option<Zeroizing<String>>>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write_or_hold(path: PathBuf, text: Zeroizing<String>) -> io::Result<()> {
-    if let Some(held) = held().get_mut(&path) {
-        // In turn, so that there is one or the other at any time.
-        *held = text;
-        return Ok(());
+fn change(path: PathBuf, text: Option<Zeroizing<String>>) -> io::Result<()> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    held().insert(path.clone(), text);
+    carry_out(&path)
+}
+
+/// Writes or removes what is held under a path. In turn only.
+fn carry_out(path: &Path) -> io::Result<()> {
+    let wanted = held().get(path).cloned();
+    match wanted {
+        None => return Ok(()),
+        Some(None) => durable::remove(path)?,
+        Some(Some(text)) => write(path, text.as_bytes())?,
     }
-    let written = write(&path, text.as_bytes());
-    if written.is_err() {
-        held().insert(path, text);
-    }
-    written
+    held().remove(path);
+    Ok(())
 }
 
 /// What is held, or was written.
 fn read(path: &Path) -> io::Result<Option<Zeroizing<String>>> {
-    if let Some(text) = held().get(path) {
-        return Ok(Some(text.clone()));
+    if let Some(wanted) = held().get(path) {
+        return Ok(wanted.clone());
     }
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(Zeroizing::new(text))),
@@ -66,10 +76,9 @@ fn read(path: &Path) -> io::Result<Option<Zeroizing<String>>> {
     }
 }
 
-/// Whether there are any of an allocation: a crash may have lost what was held.
-pub fn are_kept(paths: &Paths, id: AllocId) -> bool {
-    let path = paths.server_tokens(&id);
-    held().contains_key(&path) || path.exists()
+/// Whether there are any of an allocation, and what it gets a disk for if it is an heir: a crash may have taken what was held.
+pub fn are_kept(paths: &Paths, id: AllocId, is_heir: bool) -> bool {
+    paths.server_tokens(&id).exists() && (!is_heir || paths.disk_token(&id).exists())
 }
 
 /// The token of a task; none where servers have signed none.
@@ -87,7 +96,7 @@ pub fn of_task(paths: &Paths, id: AllocId, task: &str) -> io::Result<Option<Toke
 /// # Errors
 /// When it can't be written: it is held then, for [`keep_held`].
 pub fn keep_for_disk(paths: &Paths, id: AllocId, token: &Secret) -> io::Result<()> {
-    write_or_hold(paths.disk_token(&id), Zeroizing::new(token.reveal().to_owned()))
+    change(paths.disk_token(&id), Some(Zeroizing::new(token.reveal().to_owned())))
 }
 
 /// A secret, in a directory that only we may enter.
@@ -104,36 +113,34 @@ pub fn of_disk(paths: &Paths, id: AllocId) -> io::Result<Secret> {
     Ok(read(&paths.disk_token(&id))?.map_or_else(Secret::default, |token| Secret::from(token.as_str())))
 }
 
-/// The allocations for which there is something, identities too, and what a crash left of writing it.
-///
-/// # Errors
-/// When a directory can't be read.
-pub fn all(paths: &Paths) -> io::Result<BTreeSet<AllocId>> {
+/// The allocations for which there is something, identities too, and what a crash left of writing it. A directory that can't be read is told
+/// in the log.
+pub fn all(paths: &Paths) -> BTreeSet<AllocId> {
     let mut found = BTreeSet::new();
     for dir in paths.given_by_servers() {
-        let entries = match fs::read_dir(dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
-        };
-        for entry in entries {
-            let name = entry?.file_name();
-            let name = name.to_str().map(durable::own_name);
-            found.extend(name.and_then(|name| name.parse().ok()).map(AllocId));
+        match fs::read_dir(&dir) {
+            Ok(entries) => {
+                let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+                let id = |name: OsString| durable::own_name(name.to_str()?).parse().ok().map(AllocId);
+                found.extend(names.filter_map(id));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(dir = %dir.display(), %error, "failed to look for tokens"),
         }
     }
-    Ok(found)
+    found
 }
 
 /// Forgets those of an allocation.
 ///
 /// # Errors
-/// When they can't be removed.
+/// When their files can't be removed: that is left to [`keep_held`].
 pub fn forget(paths: &Paths, id: AllocId) -> io::Result<()> {
-    let files = [paths.disk_token(&id), paths.server_tokens(&id)];
-    files.iter().for_each(|path| drop(held().remove(path)));
     // Each is tried.
-    files.iter().map(|path| durable::remove(path)).fold(Ok(()), Result::and)
+    [paths.disk_token(&id), paths.server_tokens(&id)]
+        .map(|path| change(path, None))
+        .into_iter()
+        .fold(Ok(()), Result::and)
 }
 
 #[cfg(test)]
@@ -157,9 +164,9 @@ mod tests {
         assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
         keep_for_disk(&paths, id, &Secret::from("disk")).unwrap();
         assert_eq!((of_disk(&paths, id).unwrap().reveal(), mode(&paths.disk_token(&id))), ("disk", 0o600));
-        assert_eq!(all(&paths).unwrap(), [id].into());
+        assert_eq!(all(&paths), [id].into());
         forget(&paths, id).unwrap();
-        assert!(all(&paths).unwrap().is_empty());
+        assert!(all(&paths).is_empty());
         assert_eq!((of("main"), of_disk(&paths, id).unwrap().is_empty()), (None, true));
     }
 
@@ -178,11 +185,10 @@ mod tests {
             assert_eq!((of(id).as_deref(), of_disk(&paths, id).unwrap().reveal()), (Some("a.b.c"), "disk"));
         }
         assert!(!keep_held());
-        keep(&paths, kept, &[("main".to_owned(), Secret::from("d.e.f"))].into()).unwrap();
-        assert_eq!((of(kept).as_deref(), are_kept(&paths, kept)), (Some("d.e.f"), true));
-        forget(&paths, forgotten).unwrap_err();
-        let is_held = of_task(&paths, forgotten, "main").is_ok_and(|token| token.is_some());
-        assert!(!is_held, "also where its files can't be removed");
+        keep(&paths, kept, &[("main".to_owned(), Secret::from("d.e.f"))].into()).unwrap_err();
+        assert_eq!(of(kept).as_deref(), Some("d.e.f"));
+        forget(&paths, forgotten).unwrap();
+        assert!(!of_task(&paths, forgotten, "main").is_ok_and(|token| token.is_some()));
         std::fs::remove_file(&paths.state).unwrap();
         // One that can't be written keeps none of the others from it.
         std::fs::create_dir_all(paths.disk_token(&kept).join("x")).unwrap();
@@ -190,10 +196,10 @@ mod tests {
         assert!(paths.server_tokens(&kept).is_file());
         std::fs::remove_dir_all(paths.disk_token(&kept)).unwrap();
         assert!(keep_held());
-        assert_eq!((all(&paths).unwrap(), of(forgotten)), ([kept].into(), None));
+        assert_eq!((all(&paths), of(forgotten)), ([kept].into(), None));
         assert_eq!(fs::read_to_string(paths.disk_token(&kept)).unwrap(), "disk");
         assert_eq!(of(kept).as_deref(), Some("d.e.f"));
-        assert_eq!([kept, forgotten].map(|id| are_kept(&paths, id)), [true, false]);
+        assert_eq!([kept, forgotten].map(|id| are_kept(&paths, id, true)), [true, false]);
     }
 
     #[test]
@@ -204,7 +210,7 @@ mod tests {
         let torn = paths.server_tokens(&id).with_file_name(format!(".{id}.tmp"));
         fs::create_dir_all(torn.parent().unwrap()).unwrap();
         fs::write(&torn, "{\"main\":\"a.b").unwrap();
-        assert_eq!(all(&paths).unwrap(), [id].into());
+        assert_eq!(all(&paths), [id].into());
         forget(&paths, id).unwrap();
         assert!(!torn.exists());
     }
