@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::Context as _;
 use herdlet_plan::event::Command;
-use herdlet_runtime::{Inbox, Metrics};
+use herdlet_runtime::{Inbox, Metrics, off_thread};
 use tokio::{
     sync::oneshot,
     task::{JoinError, JoinSet},
@@ -44,6 +44,7 @@ use crate::{
     node::{
         self,
         member::{Joined, Member},
+        tokens,
     },
     planner::Input,
     requests::Requests,
@@ -87,7 +88,11 @@ pub async fn run_agent(flags: Flags) -> u8 {
 async fn run(config: Config) -> anyhow::Result<()> {
     warn_of_limits();
     // Before anything is touched: an agent whose addresses are taken must not have started tasks.
-    let doors = Doors::open(&config).await?;
+    let doors = match Doors::open(&config).await {
+        Ok(doors) => doors,
+        // By another agent of the same state: that says more than whose address is taken.
+        Err(error) => return Err(StateDir::claim(&config.state_dir).map_or_else(Into::into, |_| error)),
+    };
     let consul = consul(&config)?;
     let dir = StateDir::claim(&config.state_dir)?;
     let id = dir.instance().clone();
@@ -200,6 +205,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     closing.cancel();
     while faces.join_next().await.is_some() {}
     agent.stop().await;
+    // The disk may have room since.
+    let _ = off_thread(tokens::keep_held).await;
     ended
 }
 

@@ -87,7 +87,7 @@ pub enum DialError {
         source: io::Error,
     },
     /// It takes too long.
-    #[error("connect to {address} within {within:?}")]
+    #[error("connect to {address} within {within:.1?}")]
     Late {
         /// The server's.
         address: Address,

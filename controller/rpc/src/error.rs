@@ -83,13 +83,13 @@ pub enum CallError {
     #[error(transparent)]
     NotSent(Lost),
     /// So many calls are under way that none of them made room within this time: nothing was sent.
-    #[error("find room for a call within {0:?}")]
+    #[error("find room for a call within {0:.1?}")]
     NoRoom(Duration),
     /// The connection was lost. Whether the server did what was asked isn't known.
     #[error(transparent)]
     Lost(#[from] Lost),
     /// There is no answer yet. Whether the server does what was asked isn't known.
-    #[error("get an answer within {0:?}")]
+    #[error("get an answer within {0:.1?}")]
     Late(Duration),
     /// The answer can't be understood, or the request not be written.
     #[error(transparent)]

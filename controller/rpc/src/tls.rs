@@ -38,9 +38,12 @@ pub enum TlsError {
         source: io::Error,
     },
     /// Of the authority, the certificate or the key one is no PEM, or empty.
-    #[error("use the {0}: there is none in it (PEM)")]
+    #[error("use the {0}: its file has none (PEM)")]
     Empty(&'static str),
-    /// They don't fit together, or are of no kind that can be used.
+    /// The key is another one's.
+    #[error("use the certificate: the key is not its own")]
+    OtherKey,
+    /// They are of no kind that can be used.
     #[error("use the certificates")]
     Unfit(#[source] rustls::Error),
     /// Nobody could prove to be a client of ours.
@@ -104,6 +107,14 @@ fn certificates(pem: &[u8], what: &'static str) -> Result<Vec<CertificateDer<'st
     found.ok().filter(|found| !found.is_empty()).ok_or(TlsError::Empty(what))
 }
 
+fn unfit(error: rustls::Error) -> TlsError {
+    if matches!(error, rustls::Error::InconsistentKeys(_)) {
+        TlsError::OtherKey
+    } else {
+        TlsError::Unfit(error)
+    }
+}
+
 /// What is asked of a server's certificate, beside that the authority has signed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verify {
@@ -145,7 +156,7 @@ impl ClientTls {
                 builder.dangerous().with_custom_certificate_verifier(verifier)
             }
         };
-        let mut config = builder.with_client_auth_cert(pem.chain()?, pem.key()?).map_err(TlsError::Unfit)?;
+        let mut config = builder.with_client_auth_cert(pem.chain()?, pem.key()?).map_err(unfit)?;
         // Connections last: there is little to save, and tickets of each server would be kept.
         config.resumption = Resumption::disabled();
         let name = match verify {

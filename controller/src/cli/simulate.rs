@@ -134,7 +134,11 @@ pub(super) async fn run(args: SimulateArgs) -> Result<u8, Failure> {
     let figures =
         simulate::simulate(options, end, line).await.map_err(|error| Failure::new(error.to_string()))?;
     output.document(&figures)?;
-    Ok(0)
+    if figures.ready > 0 {
+        return Ok(0);
+    }
+    let why = figures.ping_error.as_deref().unwrap_or("none was registered yet");
+    Err(Failure::new(format!("no node is ready: {why}")))
 }
 
 async fn after(length: Option<Duration>) {

@@ -279,6 +279,21 @@ impl File {
         Ok(sources.file()?.file)
     }
 
+    /// What is allowed and hardly meant, by path.
+    pub(super) fn warnings(&self) -> Vec<(&'static str, &'static str)> {
+        let mut warnings = Vec::new();
+        let tls = &self.cluster.tls;
+        let has_files = [&tls.ca_file, &tls.cert_file, &tls.key_file].into_iter().any(Option::is_some);
+        if has_files && !tls.rpc {
+            warnings.push(("cluster.tls", "servers are spoken to without TLS, as rpc is not true"));
+        }
+        if self.cluster.enabled == Some(false) {
+            warnings
+                .push(("cluster.enabled", "is false: this machine stands alone and is a node of no cluster"));
+        }
+        warnings
+    }
+
     /// What the types can't say: problems by path.
     pub(super) fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();

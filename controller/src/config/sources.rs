@@ -149,6 +149,10 @@ impl Sources {
             let problem = self.problem(&path, message);
             self.problems.push(problem);
         }
+        for (path, message) in file.warnings() {
+            let warning = self.problem(path, message.to_owned());
+            self.warnings.push(warning);
+        }
         let Self { problems, warnings, has_nomads, .. } = self;
         problems.into_result()?;
         Ok(Loaded { file, tree: Some(tree), warnings, has_nomads })

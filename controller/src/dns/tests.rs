@@ -327,14 +327,24 @@ async fn is_over(stream: &mut TcpStream) -> bool {
     matches!(end, Ok(Ok(0) | Err(_)))
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_address_that_is_taken_is_told_once_it_was_waited_for() {
+    let datagrams = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = datagrams.local_addr().unwrap();
+    let began = tokio::time::Instant::now();
+    let taken = Sockets::open(&address.to_string()).await.unwrap_err();
+    assert_eq!(taken.to_string(), format!("listen on {address} for DNS"));
+    assert_eq!(began.elapsed(), Duration::from_secs(2));
+    drop(datagrams);
+    Sockets::open(&address.to_string()).await.unwrap();
+}
+
 #[tokio::test]
 async fn it_answers_datagrams_and_connections_which_end_in_time() {
     let mut ground = Ground::new();
     ground.add("default/web", "192.0.2.1", None);
     let sockets = Sockets::open("127.0.0.1:0").await.unwrap();
     let address = sockets.address().unwrap();
-    let taken = Sockets::open(&address.to_string()).await.unwrap_err();
-    assert_eq!(taken.to_string(), format!("listen on {address} for DNS"));
     let limits = Limits {
         connections_max: 2,
         idle_max: Duration::from_millis(400),

@@ -25,6 +25,8 @@ use crate::{
 
 /// How long a server may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Of so many it is told why they don't answer.
+const TOLD_MAX: usize = 5;
 
 /// Asks each server that the config names.
 pub(super) async fn cluster(config: &Config) -> Vec<Finding> {
@@ -58,6 +60,11 @@ async fn reach(config: &Config, cluster: &Cluster) -> Finding {
             Ok(()) => good.push(server.to_string()),
             Err(why) => bad.push(why),
         }
+    }
+    let left_out = bad.len().saturating_sub(TOLD_MAX);
+    bad.truncate(TOLD_MAX);
+    if left_out > 0 {
+        bad.push(format!("{left_out} more of them don't answer either"));
     }
     let hint = "servers listen on 4647 for nodes, answer for their own --region, and need a leader; `cluster.tls` must be as theirs";
     match (&good[..], &bad[..]) {
@@ -100,6 +107,11 @@ mod tests {
         doctor::Verdict,
     };
 
+    fn config(flags: Flags) -> Config {
+        let surroundings = Surroundings { variable: &|_| None, root: true, host_name: "here" };
+        Config::load(flags, &surroundings).unwrap()
+    }
+
     async fn found(
         servers: &[&str],
         change: impl FnOnce(&mut Flags),
@@ -107,8 +119,7 @@ mod tests {
         let servers = servers.iter().map(|text| (*text).to_owned()).collect();
         let mut flags = Flags { state_dir: Some("/".into()), servers, ..Flags::default() };
         change(&mut flags);
-        let surroundings = Surroundings { variable: &|_| None, root: true, host_name: "here" };
-        let findings = cluster(&Config::load(flags, &surroundings).unwrap()).await;
+        let findings = cluster(&config(flags)).await;
         findings.into_iter().map(|finding| (finding.check, finding.verdict, finding.message)).collect()
     }
 
@@ -138,10 +149,37 @@ mod tests {
             "{none:?}"
         );
 
+        let elsewhere = |n| gone.replace("127.0.0.1", &format!("127.0.0.{n}"));
+        let many: Vec<String> = (2..22).map(elsewhere).chain([here.to_owned()]).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let said = &found(&many, on).await[0].2;
+        let beginning = format!("{here} of region global answer; failed to connect to 127.0.0.2:");
+        assert!(
+            said.starts_with(&beginning) && said.ends_with("; 15 more of them don't answer either"),
+            "{said}"
+        );
+
+        let in_eu = |flags: &mut Flags| flags.region = Some("eu".to_owned());
+        let (check, verdict, said) = found(&[here], in_eu).await.remove(0);
+        let expected = format!("{here} says: No path to region");
+        assert_eq!((check, verdict, said), ("servers", Verdict::Failure, expected));
+
         standin.lead(None);
         let led = found(&[here], on).await;
         let says = format!("{here} says: No cluster leader");
         assert_eq!(led, [("servers", Verdict::Failure, says)]);
+    }
+
+    #[tokio::test]
+    async fn certificates_that_can_not_be_used_are_told_once() {
+        let servers = vec!["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
+        let mut config = config(Flags { state_dir: Some("/".into()), servers, ..Flags::default() });
+        let [authority, certificate, key] = [(); 3].map(|()| "/nowhere.pem".into());
+        config.cluster.as_mut().unwrap().tls =
+            Some(crate::config::RpcTls { authority, certificate, key, verify_server_hostname: true });
+        let finding = cluster(&config).await.remove(0);
+        let said = "failed to read /nowhere.pem: No such file or directory (os error 2)";
+        assert_eq!((finding.verdict, finding.message.as_str()), (Verdict::Failure, said));
     }
 
     #[tokio::test]

@@ -27,7 +27,7 @@ use herdlet_rpc::codec::Time;
 use herdlet_runtime::off_thread;
 use tokio::{
     sync::watch,
-    time::{MissedTickBehavior, interval, sleep, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -46,9 +46,10 @@ use crate::{
     },
 };
 
-/// What the kernel tells of networks within this time is one change: an interface comes with its addresses and routes. Where they change all the
-/// time, as routes of some routers do, all are listed no more often.
-const NETWORK_SETTLES: Duration = Duration::from_secs(5);
+/// What the kernel tells of networks within this time is one change: an interface comes with its addresses and routes.
+const NETWORK_SETTLES: Duration = Duration::from_secs(1);
+/// Where they change all the time, as routes of some routers do, they are looked at no more often.
+const NETWORK_PAUSE: Duration = Duration::from_secs(5);
 /// Networks are looked at this often where the kernel does not tell of changes, and after a look that failed.
 const NETWORK_PERIOD: Duration = Duration::from_secs(15);
 /// Consul is asked this often, as by Nomad.
@@ -94,7 +95,15 @@ impl Describer {
         let meta = NodeMeta::load(meta, &config.state_dir)?;
         let mut parts = Parts { drivers, meta, ..Parts::default() };
         if fixed.runs("network") {
-            parts.networks = fixed.networks(&fingerprint::interfaces().unwrap_or_default());
+            let interfaces = fingerprint::interfaces().unwrap_or_default();
+            let is_missing = |name: &&String| interfaces.iter().all(|interface| interface.name != **name);
+            if let Some(interface) = cluster.network.interface.as_ref().filter(is_missing) {
+                tracing::warn!(
+                    interface,
+                    "the network interface of the config is not there; the node has no address"
+                );
+            }
+            parts.networks = fixed.networks(&interfaces);
         }
         Ok(Self::with(fixed, parts, config.state_dir.clone()))
     }
@@ -198,6 +207,7 @@ impl Describer {
         // Before the first look, so that nothing goes unheard.
         let mut changes = InterfaceChanges::open().inspect_err(untold).ok();
         loop {
+            let looked = Instant::now();
             let is_seen = match off_thread(fingerprint::interfaces).await {
                 Ok(Ok(interfaces)) => {
                     let networks = self.shared.fixed.networks(&interfaces);
@@ -214,7 +224,7 @@ impl Describer {
                         untold(&error);
                         changes = None;
                     }
-                    sleep(NETWORK_SETTLES).await;
+                    sleep_until((Instant::now() + NETWORK_SETTLES).max(looked + NETWORK_PAUSE)).await;
                 }
                 None => sleep(NETWORK_PERIOD).await,
             }

@@ -13,7 +13,10 @@ use herdlet_nomad::{
     wire::{Eligibility, Secret},
 };
 use herdlet_plan::job::capacity::Room;
-use herdlet_rpc::pool::{Chance, Pool};
+use herdlet_rpc::{
+    connect::Network,
+    pool::{Chance, Pool},
+};
 use herdlet_runtime::off_thread;
 use tokio::{
     sync::{Semaphore, watch},
@@ -56,6 +59,7 @@ pub struct Member {
     dir: PathBuf,
     moved: Moved,
     consul: Arc<ConsulReader>,
+    network: Network,
 }
 
 impl Member {
@@ -63,13 +67,22 @@ impl Member {
     /// before anything is started.
     ///
     /// # Errors
-    /// When who it is can't be read or kept, or Nomad's client runs on it or has left work.
+    /// When who it is can't be read or kept, certificates can't be used, or Nomad's client runs on it or has left work.
     pub fn of(config: &Config, consul: &ConsulConfig) -> anyhow::Result<Option<Self>> {
         let Some(cluster) = config.cluster.clone() else { return Ok(None) };
         let dir = config.state_dir.join("node");
+        let network =
+            servers::network(&cluster, &config.region).context("prepare TLS to servers (`cluster.tls`)")?;
         let moved = moving::identity(&dir, cluster.moved_from.as_deref())?;
         let consul = ConsulReader::new(consul).context("ask Consul")?;
-        Ok(Some(Self { cluster, region: config.region.clone(), dir, moved, consul: Arc::new(consul) }))
+        Ok(Some(Self {
+            cluster,
+            region: config.region.clone(),
+            dir,
+            moved,
+            consul: Arc::new(consul),
+            network,
+        }))
     }
 
     /// The node's id.
@@ -80,7 +93,7 @@ impl Member {
     /// Joins: from now on servers are heard, and may call. Jobs may use `drivers`; `shared` is the local API.
     ///
     /// # Errors
-    /// When certificates, tokens or meta can't be read.
+    /// When tokens or meta can't be read.
     pub async fn join(
         self,
         config: &Config,
@@ -88,9 +101,8 @@ impl Member {
         drivers: Drivers,
         shared: &Arc<Shared>,
     ) -> anyhow::Result<Joined> {
-        let Self { cluster, region, dir, moved, consul } = self;
+        let Self { cluster, region, dir, moved, consul, network } = self;
         let Moved { identity, .. } = &moved;
-        let network = servers::network(&cluster, &region).context("read the certificates for servers")?;
         let found = describe::drivers(&agent.context.drivers, &cluster).await;
         let offers_nothing = !found.values().any(|driver| driver.detected);
         let mover = Mover {

@@ -66,6 +66,36 @@ async fn nodes_are_ready_and_run_and_stop_what_is_placed_on_them() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_told_why_no_node_is_ready() {
+    let cluster = Cluster::start(Settings { hold: Duration::from_millis(10), ..Settings::default() });
+    let listeners = cluster.listen().await.unwrap();
+    // Nobody listens where somebody has just ceased to.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    for (servers, region, why) in [
+        (&gone, "global", "failed to reach a server: connect to 127.0.0.1:"),
+        (&listeners[0].address, "eu", "No path to region"),
+    ] {
+        let done = CancellationToken::new();
+        let options = Options { region: region.to_owned(), ..options(servers, 2) };
+        let line = |figures: &Figures| {
+            if figures.ping_error.is_some() {
+                done.cancel();
+            }
+        };
+        let figures =
+            tokio::time::timeout(Duration::from_secs(30), simulate(options, done.cancelled(), line));
+        let figures = figures.await.unwrap().unwrap();
+        assert_eq!((figures.ready, figures.latency_ms), (0, None));
+        assert!(figures.ping_error.as_ref().unwrap().starts_with(why), "{figures:?}");
+        assert!(
+            figures
+                .to_string()
+                .contains(&format!("0/2 nodes ready  0/0 allocations running  0 updates/s  ping: {why}"))
+        );
+    }
+}
+
 #[test]
 fn too_many_nodes_are_told_of_before_anything_begins() {
     let limit = |current, maximum| Rlimit { current: Some(current), maximum: Some(maximum) };

@@ -21,8 +21,8 @@ use tracing_subscriber::{
 use super::journal::{self, Journal};
 use crate::{config::LogFormat, desired::yaml::nearest};
 
-/// What commands log unless they are told otherwise.
-const COMMAND_DIRECTIVES: &str = "warn";
+/// What commands log unless they are told otherwise. Of sessions with servers `simulate` has thousands, and tells itself what keeps them.
+const COMMAND_DIRECTIVES: &str = "warn,herdlet_nomad=error,herdlet_rpc=error";
 
 /// What stderr is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

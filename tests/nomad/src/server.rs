@@ -136,6 +136,9 @@ impl Server {
         if region.is_empty() {
             return Err(Refusal::Error("missing region for target RPC".to_owned()));
         }
+        if region != "global" {
+            return Err(Refusal::Error("No path to region".to_owned()));
+        }
         let mut leader = self.cluster.leader.subscribe();
         match timeout(self.cluster.settings.hold, leader.wait_for(Option::is_some)).await {
             Ok(Ok(_)) => Ok(()),

@@ -176,6 +176,6 @@ fn texts_that_are_no_certificates_are_told() {
     assert!(matches!(told(pem(b"", CLIENT), "global"), TlsError::Empty("authority")));
     assert!(matches!(told(pem(AUTHORITY, (b"x", CLIENT.1)), "global"), TlsError::Empty("certificate")));
     assert!(matches!(told(pem(AUTHORITY, (CLIENT.0, b"x")), "global"), TlsError::Empty("key")));
-    assert!(matches!(told(pem(AUTHORITY, (CLIENT.0, SERVER.1)), "global"), TlsError::Unfit(_)));
+    assert!(matches!(told(pem(AUTHORITY, (CLIENT.0, SERVER.1)), "global"), TlsError::OtherKey));
     assert!(matches!(told(pem(AUTHORITY, CLIENT), "no region"), TlsError::Region(_)));
 }

@@ -176,7 +176,10 @@ pub(super) fn plugin(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for (label, body) in reading.labelled(entry, path) {
         let path = join(path, &label.key);
         if &*label.key != "raw_exec" {
-            reading.unused(&label, &path);
+            let hint = nearest(&label.key, std::iter::once("raw_exec"))
+                .map(|meant| format!("; did you mean {meant}?"));
+            let message = format!("is not used by herdlet{}", hint.unwrap_or_default());
+            reading.warn(label.key_position, &path, message);
             continue;
         }
         for config in body.entries().unwrap_or_default() {

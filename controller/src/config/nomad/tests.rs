@@ -241,7 +241,8 @@ fn what_is_wrong_is_told_at_once_with_its_place_and_nomads_names() {
 #[test]
 fn what_is_not_used_or_not_known_is_a_warning() {
     let text = "vault { enabled = true }\nclient {\n  enabled = true\n  node_clas = \"x\"\n  cni_path = \"/opt/cni\"\n  host_volume \"a\" { path = \"/a\" readonly = true }\n\
-                \n  options { \"env.denylist\" = \"X\" }\n}\nplugin \"docker\" { config { gc { image = true } } }\nconsul { name = \"other\" address = \"x\" }\nwhatever = {}\n";
+                \n  options { \"env.denylist\" = \"X\" }\n}\nplugin \"docker\" { config { gc { image = true } } }\nconsul { name = \"other\" address = \"x\" }\nwhatever = {}\n\
+                plugin \"raw-exec\" {}\ntls { ca_file = \"/ca.pem\" }\n";
     let config = config_of(&[("client.hcl", text)]).unwrap();
     assert_eq!(
         lines(&config.warnings),
@@ -254,6 +255,8 @@ fn what_is_not_used_or_not_known_is_a_warning() {
             "client.hcl:10:8: plugin.docker: is not used by herdlet",
             "client.hcl:11:1: consul.other: is not used by herdlet",
             "client.hcl:12:1: whatever: is no key that herdlet knows",
+            "client.hcl:13:8: plugin.raw-exec: is not used by herdlet; did you mean raw_exec?",
+            "client.hcl:14:17: cluster.tls: servers are spoken to without TLS, as rpc is not true",
         ]
     );
     assert_eq!(config.raw_exec, Availability::Disabled, "a shell of the machine is asked for by name");
@@ -265,6 +268,10 @@ fn a_client_has_to_be_enabled() {
     assert!(not_enabled.to_string().contains("set client { enabled = true }"), "{not_enabled}");
     let off = config_of(&[("a.hcl", "client { enabled = false\n servers = [\"a\"] }")]).unwrap();
     assert!(off.cluster.is_none());
+    assert_eq!(
+        lines(&off.warnings),
+        ["a.hcl:1:20: client.enabled: is false: this machine stands alone and is a node of no cluster"]
+    );
     // Its servers are in Consul.
     let on = config_of(&[("a.hcl", "client { enabled = true }")]).unwrap().cluster.unwrap();
     assert!(on.servers.is_empty() && on.client_auto_join);
