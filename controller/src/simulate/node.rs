@@ -246,7 +246,9 @@ async fn ping(ground: &Ground, pool: &Pool<Unserved, Network>) {
         loop {
             sleep(PING).await;
             let began = Instant::now();
-            let answered = pool.once("Status.Ping", &QueryOptions::default(), Duration::from_secs(5)).await;
+            // Of all calls that change nothing this one needs the region and a leader, as what nodes ask does.
+            let question = QueryOptions { region: ground.options.region.clone(), ..QueryOptions::default() };
+            let answered = pool.once("Status.Leader", &question, Duration::from_secs(5)).await;
             let answered = answered.map(|_| began.elapsed()).map_err(|error| {
                 if let CallError::Server(said) = &error {
                     said.to_string()
