@@ -94,7 +94,7 @@ impl Mirror {
     ) {
         let catalog = Arc::clone(&self.catalog);
         loop {
-            let version = catalog.version();
+            let (version, shown) = (catalog.version(), self.model.version());
             if told_again.has_changed().unwrap_or_default() {
                 told_again.mark_unchanged();
                 self.told.clear();
@@ -114,6 +114,7 @@ impl Mirror {
                 Some(pause) => sleep(pause).await,
                 None => tokio::select! {
                     () = catalog.changed(version) => {}
+                    () = self.model.changed(shown), if self.is_early() => {}
                     again = told_again.changed() => if again.is_err() { return },
                 },
             }
@@ -152,6 +153,11 @@ impl Mirror {
         entries.map(|entry| (entry.id.clone(), entry)).collect()
     }
 
+    /// Whether an allocation has services that isn't shown yet: they can be brought up before the commit that it is shown with.
+    fn is_early(&self) -> bool {
+        self.catalog.all().iter().any(|one| self.model.alloc(&one.alloc).is_none())
+    }
+
     fn entry(&self, one: Registration) -> Option<Entry> {
         let view = self.model.alloc(&one.alloc)?;
         view.spec.server.as_ref()?;
@@ -184,9 +190,30 @@ fn is_gone(error: &CallError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use herdlet_api_types::fixture::server_side;
+    use herdlet_plan::turn::View;
     use herdlet_rpc::error::ServerError;
+    use herdlet_runtime::{CommitIndex, Publisher as _};
 
     use super::*;
+    use crate::{
+        drivers::catalog::ServiceOwner,
+        test_views::{alloc_view, job, registration},
+    };
+
+    #[test]
+    fn services_that_are_up_before_their_allocation_is_shown_are_waited_for() {
+        let mirror = Mirror::new(Arc::default(), Arc::default(), NodeFacts::default());
+        let mut view = alloc_view(&job("web", "g", "t"), 0, 1);
+        let spec = Arc::make_mut(&mut view.spec);
+        spec.server = Some(server_side(&spec.job).into());
+        mirror
+            .catalog
+            .up(&ServiceOwner { alloc: view.spec.id, task: None }, vec![registration(&view, "web", "s1")]);
+        assert_eq!((mirror.is_early(), mirror.wanted().len()), (true, 0));
+        mirror.model.publisher().offer(CommitIndex(1), vec![View::Alloc(view.into())]);
+        assert_eq!((mirror.is_early(), mirror.wanted().len()), (false, 1));
+    }
 
     #[test]
     fn what_servers_have_removed_is_not_removed_again() {
