@@ -8,8 +8,9 @@
 //!                                                                     └──► failed: pending again, unless there is a newer one
 //! ```
 //!
-//! - Urgent is what changes the status that servers know. It goes at once, but at most one call begins in a [`TICK`].
-//! - The rest (events, health, network) goes along, or by itself every fifth tick at most.
+//! - Urgent is what changes the status that servers know, or the health that a deployment waits for. It goes at once, but at most one call
+//!   begins in a [`TICK`].
+//! - The rest (events, network) goes along, or by itself every fifth tick at most.
 //! - Nothing goes before servers have said which allocations there are, and only one call at a time.
 //!
 //! Of what was told only a digest is kept: a node has many allocations, and a machine may have many nodes. The next agent may be given what
@@ -63,6 +64,8 @@ pub struct Updates {
 #[derive(Debug, Default)]
 struct Told {
     status: ClientStatus,
+    /// None: nothing was told of it by this agent.
+    healthy: Option<bool>,
     /// Of the whole report. None: it is not known what they have.
     digest: Option<Digest>,
 }
@@ -76,9 +79,29 @@ struct Pending {
 #[derive(Debug)]
 struct Flight {
     status: ClientStatus,
+    healthy: Option<bool>,
     digest: Digest,
     /// Servers have changed meanwhile what they know: it may have come to them before that.
     is_overtaken: bool,
+}
+
+/// What of a report decides whether the next one is urgent.
+#[derive(Debug, Clone, Copy)]
+struct Known<'a> {
+    status: &'a ClientStatus,
+    healthy: Option<bool>,
+}
+
+impl Told {
+    fn known(&self) -> Known<'_> {
+        Known { status: &self.status, healthy: self.healthy }
+    }
+}
+
+impl Flight {
+    fn known(&self) -> Known<'_> {
+        Known { status: &self.status, healthy: self.healthy }
+    }
 }
 
 /// Whether nothing else may be said of it any more.
@@ -94,7 +117,9 @@ impl Updates {
     #[must_use]
     pub fn remembering(before: Acknowledged) -> Self {
         let told = before.reports.into_iter();
-        let told = told.map(|(id, (status, digest))| (id, Told { status, digest: Some(digest) })).collect();
+        let told = told
+            .map(|(id, (status, digest))| (id, Told { status, healthy: None, digest: Some(digest) }))
+            .collect();
         Self { told, acknowledged: before.index, ..Self::default() }
     }
 
@@ -126,8 +151,8 @@ impl Updates {
         let Some(digest) = digest(&report) else { return false };
         let id = report.id.clone();
         let known = match (self.flight.get(&id), self.told.get(&id)) {
-            (Some(flight), _) if !flight.is_overtaken => Some((&flight.status, Some(flight.digest))),
-            (_, Some(told)) => Some((&told.status, told.digest)),
+            (Some(flight), _) if !flight.is_overtaken => Some((flight.known(), Some(flight.digest))),
+            (_, Some(told)) => Some((told.known(), told.digest)),
             (_, None) => None,
         };
         if known.is_some_and(|(_, known)| known == Some(digest)) {
@@ -135,13 +160,13 @@ impl Updates {
             return false;
         }
         let newest = self.pending.get(&id).map(|pending| &pending.report.client_status);
-        if newest.or(known.map(|(status, _)| status)).is_some_and(has_ended)
+        if newest.or(known.map(|(known, _)| known.status)).is_some_and(has_ended)
             && !has_ended(&report.client_status)
         {
             tracing::error!(alloc = %id, "what has ended is reported as {:?}; it stays ended", report.client_status);
             return false;
         }
-        let is_urgent = is_urgent(known.map(|(status, _)| status), &report.client_status);
+        let is_urgent = is_urgent(known.map(|(known, _)| known), &report);
         self.since.get_or_insert(now);
         self.mark(&id, is_urgent);
         self.pending.insert(id, Pending { report, digest });
@@ -157,7 +182,7 @@ impl Updates {
             match alloc.client_status {
                 // They have changed what we told them.
                 ClientStatus::Unknown | ClientStatus::Lost => {
-                    *told = Told { status: alloc.client_status.clone(), digest: None };
+                    *told = Told { status: alloc.client_status.clone(), ..Told::default() };
                     if let Some(flight) = self.flight.get_mut(&alloc.id) {
                         flight.is_overtaken = true;
                     }
@@ -211,7 +236,7 @@ impl Updates {
     /// The servers may have taken the node for dead. What goes on is told again.
     pub fn missed(&mut self) {
         for told in self.told.values_mut().filter(|told| !told.status.is_terminal()) {
-            *told = Told { status: ClientStatus::Unknown, digest: None };
+            *told = Told { status: ClientStatus::Unknown, ..Told::default() };
         }
         self.flight.values_mut().for_each(|flight| flight.is_overtaken = true);
         self.judge_again();
@@ -246,8 +271,8 @@ impl Updates {
         for id in ids {
             let Some(Pending { report, digest }) = self.pending.remove(&id) else { continue };
             self.urgent.remove(&id);
-            let status = report.client_status.clone();
-            self.flight.insert(id, Flight { status, digest, is_overtaken: false });
+            let (status, healthy) = (report.client_status.clone(), health(&report));
+            self.flight.insert(id, Flight { status, healthy, digest, is_overtaken: false });
             reports.push(report);
         }
         self.give_back();
@@ -266,7 +291,7 @@ impl Updates {
         let flight = std::mem::take(&mut self.flight);
         for (id, flight) in flight.into_iter().filter(|(_, flight)| !flight.is_overtaken) {
             if let Some(told) = self.told.get_mut(&id) {
-                *told = Told { status: flight.status, digest: Some(flight.digest) };
+                *told = Told { status: flight.status, healthy: flight.healthy, digest: Some(flight.digest) };
             }
         }
     }
@@ -324,21 +349,29 @@ impl Updates {
     /// What servers know has changed: so may what is urgent.
     fn judge_again(&mut self) {
         let urgent = self.pending.iter().filter(|(id, pending)| {
-            let flight =
-                self.flight.get(*id).filter(|flight| !flight.is_overtaken).map(|flight| &flight.status);
-            let known = flight.or_else(|| self.told.get(*id).map(|told| &told.status));
-            is_urgent(known, &pending.report.client_status)
+            let flight = self.flight.get(*id).filter(|flight| !flight.is_overtaken).map(Flight::known);
+            let known = flight.or_else(|| self.told.get(*id).map(Told::known));
+            is_urgent(known, &pending.report)
         });
         self.urgent = urgent.map(|(id, _)| id.clone()).collect();
     }
 }
 
-/// Whether a status has to be told soon. Where servers may know it already, only a failure has to be.
-fn is_urgent(known: Option<&ClientStatus>, new: &ClientStatus) -> bool {
+/// Whether a report has to be told soon. Where servers may know its status already, only a failure has to be.
+fn is_urgent(known: Option<Known<'_>>, report: &AllocReport) -> bool {
     match known {
-        None | Some(ClientStatus::Unsaid) => *new == ClientStatus::Failed,
-        Some(known) => known != new,
+        None | Some(Known { status: ClientStatus::Unsaid, .. }) => {
+            report.client_status == ClientStatus::Failed
+        }
+        Some(Known { status, healthy }) => {
+            *status != report.client_status || health(report).is_some_and(|news| healthy != Some(news))
+        }
     }
+}
+
+/// A deployment goes on, or back, with it.
+fn health(report: &AllocReport) -> Option<bool> {
+    report.deployment_status.as_ref()?.healthy
 }
 
 fn digest(report: &AllocReport) -> Option<Digest> {

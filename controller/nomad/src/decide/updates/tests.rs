@@ -1,6 +1,7 @@
 //! What is told, and when.
 
 use super::*;
+use crate::wire::alloc::DeploymentStatus;
 
 fn report(id: &str, status: ClientStatus, text: &str) -> AllocReport {
     AllocReport {
@@ -270,4 +271,27 @@ fn what_servers_may_not_know_is_told_again() {
     assert_eq!(told(forgotten, &[]), ["a:running", "b:running"]);
     let after = Updates::remembering(acknowledged(t));
     assert_eq!(told(after, &[fetched("b", ClientStatus::Unknown)]), ["b:running"]);
+}
+
+#[test]
+fn a_verdict_on_health_goes_at_once_and_only_once() {
+    let (mut updates, t) = (open(&["a"]), Instant::now());
+    let judged = |text: &str, healthy| AllocReport {
+        deployment_status: Some(DeploymentStatus { healthy, ..DeploymentStatus::default() }),
+        ..running("a", text)
+    };
+    updates.report(running("a", ""), t);
+    assert_eq!(sent(&mut updates, t), ["a:running"]);
+    updates.done(7);
+    updates.report(judged("", None), t + ms(900));
+    assert_eq!(updates.due(t + ms(900)), Some(t + ms(1_900)), "not known yet");
+    updates.report(judged("", Some(true)), t + ms(1_000));
+    assert_eq!(updates.due(t + ms(1_000)), Some(t + ms(200)));
+    assert_eq!(sent(&mut updates, t + ms(1_000)), ["a:running"]);
+    // Under way, and told: it is no news any more.
+    updates.report(judged("more", Some(true)), t + ms(1_001));
+    updates.done(7);
+    assert_eq!(updates.due(t + ms(1_001)), Some(t + ms(2_001)));
+    updates.report(judged("most", Some(false)), t + ms(1_002));
+    assert_eq!(updates.due(t + ms(1_002)), Some(t + ms(1_200)));
 }
