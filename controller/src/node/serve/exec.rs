@@ -3,7 +3,7 @@
 //! Frames from the server are maps with at most one of `Stdin` and `TtySize`, and none of them to say that somebody is still there. The
 //! command ends with the stream, whichever side ends it.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, fmt};
 
 use futures_util::{StreamExt as _, stream};
 use herdlet_api_types::view::AllocView;
@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     drivers::task::{ExecInput, TerminalSize},
+    http::exec::fitting,
     node::acl::{Capability, Denied},
     reach::{
         error::ApiError,
@@ -97,6 +98,12 @@ fn command(alloc: &AllocView, task: &str, action: &str) -> Result<Vec<String>, A
     Ok(std::iter::once(&found.command).chain(&found.args).cloned().collect())
 }
 
+/// Servers pass it on as the reason of a websocket's close frame, and end without a word where that has no room for it
+/// (`command/agent/alloc_endpoint.go`, `execStreamHandleError`).
+fn failed(message: impl fmt::Display, code: Option<u16>) -> StreamFrame {
+    last_frame(fitting(message.to_string()), code)
+}
+
 /// What an input costs while it waits.
 fn size(input: &ExecInput) -> usize {
     match input {
@@ -111,8 +118,8 @@ impl NodeService {
         match self.open_exec(wanted).await {
             Ok(session) => self.session(stream, session).await,
             // Stock clients tell no code of what isn't allowed.
-            Err(Failure::Denied(denied)) => Ok(stream.send(&last_frame(denied, None)).await?),
-            Err(failure) => Ok(stream.send(&last_frame(&failure, Some(code(&failure)))).await?),
+            Err(Failure::Denied(denied)) => Ok(stream.send(&failed(denied, None)).await?),
+            Err(failure) => Ok(stream.send(&failed(&failure, Some(code(&failure)))).await?),
         }
     }
 
@@ -191,7 +198,7 @@ impl NodeService {
             (executed, written) = async { tokio::join!(executing, writing) } => {
                 let mut writer = written?;
                 if let Err(error) = executed {
-                    writer.send(&last_frame(format!("failed to {}", error.why()), Some(500))).await?;
+                    writer.send(&failed(format!("failed to {}", error.why()), Some(500))).await?;
                 }
                 Ok(())
             }

@@ -72,7 +72,10 @@ pub(super) fn exec(ground: &mut Ground) {
         "expected code 3, both outputs and the task's name, found {output:?}"
     );
     let output = run(&["/no/such/command"]);
-    assert!(output.code != 0, "expected that it fails, found {output:?}");
+    assert!(
+        output.code != 0 && output.stderr.contains("/no/such/command"),
+        "expected that it fails and names the command, found {output:?}"
+    );
     let output = ground.at(Door::Server, &["alloc", "exec", "-task", "nobody", &alloc, "true"]);
     assert!(
         output.code != 0 && output.stderr.contains("nobody"),

@@ -161,6 +161,11 @@ async fn what_can_not_be_told_is_an_error_with_a_code() {
         assert!(told.is_empty() && message.contains(says), "{method}: {message}, not {says}");
         assert_eq!(found, Some(code), "{method} {says}");
     }
+    // There is room for so much where servers pass it on.
+    let long = ("Cmd", Value::List(vec![text(&format!("/no/such/{}", "x".repeat(200)))]));
+    let (_, error) = ground.told(exec, &[id.clone(), ("Task", text("web")), long]).await;
+    let (_, message) = error.unwrap();
+    assert!(message.len() <= 123 && message.contains("/no/such/x"), "{message}");
     ground.show(&ended(view));
     let (_, error) = ground.told(exec, &[id, ("Task", text("web")), command]).await;
     assert_eq!(error, Some((Some(404), "task \"web\" is not running.".to_owned())));
