@@ -48,7 +48,7 @@ use crate::{
     },
     planner::Input,
     requests::Requests,
-    state_db::{StateDb, StateDir},
+    state_db::{ClaimError, StateDb, StateDir},
     telemetry::{Format, Measured, Telemetry, logs},
 };
 
@@ -91,7 +91,10 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let doors = match Doors::open(&config).await {
         Ok(doors) => doors,
         // By another agent of the same state: that says more than whose address is taken.
-        Err(error) => return Err(StateDir::claim(&config.state_dir).map_or_else(Into::into, |_| error)),
+        Err(error) => match config.state_dir.is_dir().then(|| StateDir::claim(&config.state_dir)) {
+            Some(Err(taken @ ClaimError::InUse { .. })) => return Err(taken.into()),
+            Some(Ok(_) | Err(_)) | None => return Err(error),
+        },
     };
     let consul = consul(&config)?;
     let dir = StateDir::claim(&config.state_dir)?;

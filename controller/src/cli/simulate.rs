@@ -138,7 +138,8 @@ pub(super) async fn run(args: SimulateArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     let why = figures.ping_error.as_deref().unwrap_or("none was registered yet");
-    Err(Failure::new(format!("no node is ready: {why}")))
+    Err(Failure::new(format!("no node is ready: {why}"))
+        .hint("HERDLET_LOG_LEVEL=warn tells what servers say to each node"))
 }
 
 async fn after(length: Option<Duration>) {

@@ -95,6 +95,8 @@ impl Mirror {
         let catalog = Arc::clone(&self.catalog);
         loop {
             let (version, shown) = (catalog.version(), self.model.version());
+            // Judged before it is told: meanwhile it may be shown.
+            let is_early = self.is_early();
             if told_again.has_changed().unwrap_or_default() {
                 told_again.mark_unchanged();
                 self.told.clear();
@@ -114,7 +116,7 @@ impl Mirror {
                 Some(pause) => sleep(pause).await,
                 None => tokio::select! {
                     () = catalog.changed(version) => {}
-                    () = self.model.changed(shown), if self.is_early() => {}
+                    () = self.model.changed(shown), if is_early => {}
                     again = told_again.changed() => if again.is_err() { return },
                 },
             }
@@ -190,10 +192,22 @@ fn is_gone(error: &CallError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::fixture::server_side;
+    use herdlet_api_types::{fixture::server_side, view::AllocView};
+    use herdlet_nomad::{
+        identity::Identity,
+        seam::{Desired, Factory, Runner},
+        session::{self, Reports, Session},
+        wire::{AllocId, Node},
+    };
+    use herdlet_nomad_server::{Cluster, Fault, Lan, Settings};
     use herdlet_plan::turn::View;
-    use herdlet_rpc::error::ServerError;
+    use herdlet_rpc::{
+        error::ServerError,
+        pool::{Chance, Pool},
+        serve::Unserved,
+    };
     use herdlet_runtime::{CommitIndex, Publisher as _};
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::{
@@ -201,18 +215,83 @@ mod tests {
         test_views::{alloc_view, job, registration},
     };
 
-    #[test]
-    fn services_that_are_up_before_their_allocation_is_shown_are_waited_for() {
-        let mirror = Mirror::new(Arc::default(), Arc::default(), NodeFacts::default());
-        let mut view = alloc_view(&job("web", "g", "t"), 0, 1);
-        let spec = Arc::make_mut(&mut view.spec);
-        spec.server = Some(server_side(&spec.job).into());
-        mirror
-            .catalog
-            .up(&ServiceOwner { alloc: view.spec.id, task: None }, vec![registration(&view, "web", "s1")]);
-        assert_eq!((mirror.is_early(), mirror.wanted().len()), (true, 0));
-        mirror.model.publisher().offer(CommitIndex(1), vec![View::Alloc(view.into())]);
-        assert_eq!((mirror.is_early(), mirror.wanted().len()), (false, 1));
+    /// Runs nothing.
+    struct Nothing;
+
+    impl Factory for Nothing {
+        type Runner = Self;
+
+        fn start(self, _: Reports) -> Self {
+            self
+        }
+    }
+
+    impl Runner for Nothing {
+        fn known(&self) -> Vec<(AllocId, u64)> {
+            Vec::new()
+        }
+
+        async fn apply(&self, _: Desired) {}
+
+        fn report_again(&self) {}
+    }
+
+    /// A service is up before the commit that its allocation is shown with, also while servers are being told of another one.
+    #[tokio::test(start_paused = true)]
+    async fn services_that_are_up_before_their_allocation_is_shown_are_told_once_it_is() {
+        let cluster = Cluster::start(Settings::default());
+        let servers = vec!["s0:4647".parse().unwrap()];
+        let pool =
+            Pool::new(Arc::new(Unserved), "global".to_owned(), servers, Lan::new(&cluster), Chance::of(1));
+        let described = Node {
+            name: "node".to_owned(),
+            datacenter: "dc1".to_owned(),
+            attributes: [("nomad.version".to_owned(), "1.6.5".to_owned())].into(),
+            ..Node::default()
+        };
+        let (_, node) = watch::channel(Arc::new(described));
+        let identity = Identity::random().unwrap();
+        let facts = NodeFacts { id: identity.id.to_string(), ..NodeFacts::default() };
+        let session = Session::new(Arc::new(pool), identity, node, session::Options::default());
+        let mirror = Mirror::new(Arc::default(), Arc::default(), facts);
+        let (catalog, model) = (Arc::clone(&mirror.catalog), Arc::clone(&mirror.model));
+        let (_again, told_again) = watch::channel(0);
+        let following = tokio::spawn(mirror.follow(session.queries(), told_again));
+        let living = tokio::spawn(session.run(Nothing, CancellationToken::new()));
+        let made = |seed: u8| {
+            let mut view = alloc_view(&job("web", "g", "t"), 0, seed);
+            let spec = Arc::make_mut(&mut view.spec);
+            spec.server = Some(server_side(&spec.job).into());
+            view
+        };
+        let up = |view: &AllocView| {
+            let registered = registration(view, "web", &format!("s{}", view.spec.id));
+            catalog.up(&ServiceOwner { alloc: view.spec.id, task: None }, vec![registered]);
+        };
+        let show = |commit, view: AllocView| {
+            model.publisher().offer(CommitIndex(commit), vec![View::Alloc(view.into())]);
+        };
+        let known = || cluster.read(|state| state.services.len());
+
+        let [alone, slow, meanwhile] = [1, 2, 3].map(made);
+        up(&alone);
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(known(), 0);
+        show(1, alone);
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(known(), 1);
+
+        cluster.fault("ServiceRegistration.Upsert", 1, &Fault::Slow(Duration::from_secs(3)));
+        show(2, slow.clone());
+        // Both before it looks again.
+        up(&slow);
+        up(&meanwhile);
+        sleep(Duration::from_secs(1)).await;
+        show(3, meanwhile);
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(known(), 3);
+        following.abort();
+        living.abort();
     }
 
     #[test]

@@ -95,15 +95,17 @@ impl Describer {
         let meta = NodeMeta::load(meta, &config.state_dir)?;
         let mut parts = Parts { drivers, meta, ..Parts::default() };
         if fixed.runs("network") {
-            let interfaces = fingerprint::interfaces().unwrap_or_default();
-            let is_missing = |name: &&String| interfaces.iter().all(|interface| interface.name != **name);
+            let interfaces = fingerprint::interfaces();
+            let is_missing = |name: &&String| {
+                interfaces.as_ref().is_ok_and(|all| all.iter().all(|interface| interface.name != **name))
+            };
             if let Some(interface) = cluster.network.interface.as_ref().filter(is_missing) {
                 tracing::warn!(
                     interface,
                     "the network interface of the config is not there; the node has no address"
                 );
             }
-            parts.networks = fixed.networks(&interfaces);
+            parts.networks = fixed.networks(&interfaces.unwrap_or_default());
         }
         Ok(Self::with(fixed, parts, config.state_dir.clone()))
     }

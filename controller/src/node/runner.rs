@@ -3,7 +3,7 @@
 //! In: lists of changed allocations. Out: events for the loop, and a report on every change of an allocation that is a server's. It
 //! remembers nothing: what is known of before is what the read model shows.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
 use herdlet_api_types::{
     AllocId,
@@ -58,8 +58,6 @@ impl Factory for Parts {
     fn start(self, reports: Reports) -> AgentRunner {
         let mut follower = JoinSet::new();
         follower.spawn(follow(Arc::clone(&self.model), reports.clone()));
-        // What an agent before this one was to begin still waits.
-        follower.spawn(tell(self.previous.clone(), still_awaited(&self.model)));
         let are_held = Arc::new(Notify::new());
         follower.spawn(keep_held(Arc::clone(&are_held)));
         AgentRunner { parts: self, reports, are_held, _follower: follower }
@@ -96,7 +94,8 @@ impl Runner for AgentRunner {
         let mut events = Vec::with_capacity(changed.len() + removed.len() + 1);
         self.keep_tokens(&changed).await;
         let mut reader = Reader::new(&self.parts.reading);
-        let mut awaited = Vec::new();
+        // What an agent before this one was to begin still waits. Its token for the disk may have come only now.
+        let mut awaited = if is_first { still_awaited(&self.parts.model) } else { Vec::new() };
         for changed in &changed {
             awaited.extend(self.place(&mut reader, &changed.alloc, &mut events));
         }
@@ -134,7 +133,7 @@ async fn keep_held(are_held: Arc<Notify>) {
         loop {
             sleep(KEPT_AGAIN).await;
             if let Ok(true) = off_thread(tokens::keep_held).await {
-                tracing::info!("tokens of servers that could not be kept are kept");
+                tracing::info!("tokens of servers are kept and removed as they should be");
                 break;
             }
         }
@@ -177,15 +176,19 @@ impl AgentRunner {
                 let is_left = |id: &AllocId| !listed.contains(id) && model.alloc(id).is_none();
                 removed.extend(tokens::all(&paths).into_iter().filter(is_left));
             }
-            let forgotten = removed
-                .into_iter()
-                .flat_map(|id| [tokens::forget(&paths, id), identities::forget(&paths, id)]);
             // Each is tried.
-            forgotten.fold(Ok(()), Result::and)
+            let forget = |forget: fn(&Paths, AllocId) -> io::Result<()>| {
+                removed.iter().map(|id| forget(&paths, *id)).fold(Ok(()), Result::and)
+            };
+            (forget(tokens::forget), forget(identities::forget))
         });
-        if let Ok(Err(error)) = forgotten.await {
+        let Ok((tokens, identities)) = forgotten.await else { return };
+        if let Err(error) = tokens {
             tracing::warn!(%error, "failed to remove tokens of allocations that servers have forgotten; it is tried again");
             self.are_held.notify_one();
+        }
+        if let Err(error) = identities {
+            tracing::warn!(%error, "failed to remove identities of allocations that servers have forgotten; the next agent tries it again");
         }
     }
 

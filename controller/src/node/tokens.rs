@@ -58,7 +58,10 @@ fn carry_out(path: &Path) -> io::Result<()> {
     match wanted {
         None => return Ok(()),
         Some(None) => durable::remove(path)?,
-        Some(Some(text)) => write(path, text.as_bytes())?,
+        Some(Some(text)) => write(path, text.as_bytes()).inspect_err(|_| {
+            // An older one would be taken for it after a crash; of none at all servers are asked again.
+            let _ = fs::remove_file(path);
+        })?,
     }
     held().remove(path);
     Ok(())
@@ -187,13 +190,17 @@ mod tests {
         assert!(!keep_held());
         keep(&paths, kept, &[("main".to_owned(), Secret::from("d.e.f"))].into()).unwrap_err();
         assert_eq!(of(kept).as_deref(), Some("d.e.f"));
-        forget(&paths, forgotten).unwrap();
-        assert!(!of_task(&paths, forgotten, "main").is_ok_and(|token| token.is_some()));
         std::fs::remove_file(&paths.state).unwrap();
-        // One that can't be written keeps none of the others from it.
+        // Nor can this one be removed.
+        std::fs::create_dir_all(paths.server_tokens(&forgotten).join("x")).unwrap();
+        forget(&paths, forgotten).unwrap_err();
+        assert_eq!(of(forgotten), None);
+        // What can't be done keeps nothing else from being done.
         std::fs::create_dir_all(paths.disk_token(&kept).join("x")).unwrap();
         assert!(!keep_held());
         assert!(paths.server_tokens(&kept).is_file());
+        std::fs::remove_dir_all(paths.server_tokens(&forgotten)).unwrap();
+        assert!(!keep_held());
         std::fs::remove_dir_all(paths.disk_token(&kept)).unwrap();
         assert!(keep_held());
         assert_eq!((all(&paths), of(forgotten)), ([kept].into(), None));

@@ -195,6 +195,7 @@ impl Updates {
                 | ClientStatus::Other(_) => {
                     if told.digest.is_none() {
                         told.status = alloc.client_status.clone();
+                        told.healthy = alloc.deployment_status.as_ref().and_then(|status| status.healthy);
                     }
                 }
             }
