@@ -1,8 +1,12 @@
 //! What commands print: output that can't be written, readers that go away, logs that are followed over replacements.
 
-use std::{cell::RefCell, io::Read as _, process::Stdio};
+use std::{
+    cell::RefCell,
+    io::Read as _,
+    process::{Command, Stdio},
+};
 
-use herdlet_tests::e2e::{agent::Agent, wait};
+use herdlet_tests::e2e::{agent::Agent, program::program, wait};
 
 use crate::common::{is_root, job, shell};
 
@@ -47,6 +51,21 @@ fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_gone_an_end() {
         assert_eq!(ended().unwrap().code(), Some(code), "{arguments:?}");
     }
     agent.finish();
+}
+
+#[test]
+fn simulate_fails_where_no_node_is_ready_and_says_why() {
+    // Nobody listens where somebody has just ceased to.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let output = Command::new(program())
+        .args(["simulate", "--servers", &gone, "--nodes", "20", "--for", "2s"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let why =
+        format!("error: no node is ready: failed to reach a server: connect to {gone}: Connection refused");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with(&why) && said.lines().count() == 2, "nothing is said for each node: {said}");
 }
 
 #[test]
