@@ -63,8 +63,8 @@ fn make_dirs(path: &Path, mode: u32, sync: &dyn Fn(&Path) -> io::Result<()>) -> 
     }
 }
 
-/// Replaces the file by one with these bytes, for one caller at a time, on disk before the call returns: a reader, also after a power cut, sees the old
-/// ones or the new ones.
+/// Replaces the file by one with these bytes, on disk before the call returns: a reader, also after a power cut, sees the old
+/// ones or the new ones. For one caller at a time.
 ///
 /// # Errors
 /// What failed; the file is then as before, or already the new one but perhaps not on disk. Of bytes that did not become a file nothing is

@@ -73,14 +73,7 @@ impl Reading<'_> {
             let path = join(path, &entry.key);
             let known = keys.iter().find(|(name, _)| *name == &*entry.key);
             match known.map(|(_, key)| key) {
-                None => {
-                    let meant = nearest(&entry.key, keys.iter().map(|(name, _)| *name));
-                    let message = match meant {
-                        Some(meant) => format!("is no key that herdlet knows; did you mean {meant}?"),
-                        None => "is no key that herdlet knows".to_owned(),
-                    };
-                    self.warn(entry.key_position, &path, message);
-                }
+                None => self.unknown(entry, &path, keys.iter().map(|(name, _)| *name)),
                 Some(Key::Unused) => self.unused(entry, &path),
                 Some(Key::Met) => {}
                 Some(Key::Field(kind, ours)) => match kind.take(&entry.value, self.interfaces) {
@@ -137,6 +130,12 @@ impl Reading<'_> {
         self.draft.put(ours, draft::list(item));
     }
 
+    /// A key that is none of these.
+    fn unknown<'n>(&mut self, entry: &Entry, path: &str, known: impl Iterator<Item = &'n str> + Clone) {
+        let message = format!("is no key that herdlet knows{}", meant(&entry.key, known));
+        self.warn(entry.key_position, path, message);
+    }
+
     fn unused(&mut self, entry: &Entry, path: &str) {
         self.warn(entry.key_position, path, "is not used by herdlet".to_owned());
     }
@@ -164,4 +163,9 @@ fn join(path: &str, key: &str) -> String {
         "" => key,
         path => format!("{path}.{key}"),
     }
+}
+
+/// What a name that isn't known was meant to be, for the end of a message.
+fn meant<'n>(name: &str, known: impl Iterator<Item = &'n str> + Clone) -> String {
+    nearest(name, known).map(|meant| format!("; did you mean {meant}?")).unwrap_or_default()
 }

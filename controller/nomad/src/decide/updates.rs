@@ -78,30 +78,10 @@ struct Pending {
 
 #[derive(Debug)]
 struct Flight {
-    status: ClientStatus,
-    healthy: Option<bool>,
-    digest: Digest,
+    /// What they know once it has succeeded.
+    told: Told,
     /// Servers have changed meanwhile what they know: it may have come to them before that.
     is_overtaken: bool,
-}
-
-/// What of a report decides whether the next one is urgent.
-#[derive(Debug, Clone, Copy)]
-struct Known<'a> {
-    status: &'a ClientStatus,
-    healthy: Option<bool>,
-}
-
-impl Told {
-    fn known(&self) -> Known<'_> {
-        Known { status: &self.status, healthy: self.healthy }
-    }
-}
-
-impl Flight {
-    fn known(&self) -> Known<'_> {
-        Known { status: &self.status, healthy: self.healthy }
-    }
 }
 
 /// Whether nothing else may be said of it any more.
@@ -150,23 +130,19 @@ impl Updates {
         }
         let Some(digest) = digest(&report) else { return false };
         let id = report.id.clone();
-        let known = match (self.flight.get(&id), self.told.get(&id)) {
-            (Some(flight), _) if !flight.is_overtaken => Some((flight.known(), Some(flight.digest))),
-            (_, Some(told)) => Some((told.known(), told.digest)),
-            (_, None) => None,
-        };
-        if known.is_some_and(|(_, known)| known == Some(digest)) {
+        let known = self.known(&id);
+        if known.is_some_and(|known| known.digest == Some(digest)) {
             self.drop_pending(&id);
             return false;
         }
         let newest = self.pending.get(&id).map(|pending| &pending.report.client_status);
-        if newest.or(known.map(|(known, _)| known.status)).is_some_and(has_ended)
+        if newest.or(known.map(|known| &known.status)).is_some_and(has_ended)
             && !has_ended(&report.client_status)
         {
             tracing::error!(alloc = %id, "what has ended is reported as {:?}; it stays ended", report.client_status);
             return false;
         }
-        let is_urgent = is_urgent(known.map(|(known, _)| known), &report);
+        let is_urgent = is_urgent(known, &report);
         self.since.get_or_insert(now);
         self.mark(&id, is_urgent);
         self.pending.insert(id, Pending { report, digest });
@@ -272,8 +248,9 @@ impl Updates {
         for id in ids {
             let Some(Pending { report, digest }) = self.pending.remove(&id) else { continue };
             self.urgent.remove(&id);
-            let (status, healthy) = (report.client_status.clone(), health(&report));
-            self.flight.insert(id, Flight { status, healthy, digest, is_overtaken: false });
+            let told =
+                Told { status: report.client_status.clone(), healthy: health(&report), digest: Some(digest) };
+            self.flight.insert(id, Flight { told, is_overtaken: false });
             reports.push(report);
         }
         self.give_back();
@@ -292,7 +269,7 @@ impl Updates {
         let flight = std::mem::take(&mut self.flight);
         for (id, flight) in flight.into_iter().filter(|(_, flight)| !flight.is_overtaken) {
             if let Some(told) = self.told.get_mut(&id) {
-                *told = Told { status: flight.status, healthy: flight.healthy, digest: Some(flight.digest) };
+                *told = flight.told;
             }
         }
     }
@@ -303,9 +280,10 @@ impl Updates {
         let flight = std::mem::take(&mut self.flight);
         for report in reports {
             let id = report.id.clone();
-            let (Some(told), Some(flight)) = (self.told.get_mut(&id), flight.get(&id)) else { continue };
+            let digest = flight.get(&id).and_then(|flight| flight.told.digest);
+            let (Some(told), Some(digest)) = (self.told.get_mut(&id), digest) else { continue };
             told.digest = None;
-            self.pending.entry(id).or_insert(Pending { report, digest: flight.digest });
+            self.pending.entry(id).or_insert(Pending { report, digest });
         }
         self.judge_again();
         self.since.get_or_insert(now);
@@ -347,25 +325,27 @@ impl Updates {
         }
     }
 
+    /// What servers know of it, once what is under way has come to them.
+    fn known(&self, id: &AllocId) -> Option<&Told> {
+        let flight = self.flight.get(id).filter(|flight| !flight.is_overtaken);
+        flight.map(|flight| &flight.told).or_else(|| self.told.get(id))
+    }
+
     /// What servers know has changed: so may what is urgent.
     fn judge_again(&mut self) {
-        let urgent = self.pending.iter().filter(|(id, pending)| {
-            let flight = self.flight.get(*id).filter(|flight| !flight.is_overtaken).map(Flight::known);
-            let known = flight.or_else(|| self.told.get(*id).map(Told::known));
-            is_urgent(known, &pending.report)
-        });
+        let urgent = self.pending.iter().filter(|(id, pending)| is_urgent(self.known(id), &pending.report));
         self.urgent = urgent.map(|(id, _)| id.clone()).collect();
     }
 }
 
 /// Whether a report has to be told soon. Where servers may know its status already, only a failure has to be.
-fn is_urgent(known: Option<Known<'_>>, report: &AllocReport) -> bool {
+fn is_urgent(known: Option<&Told>, report: &AllocReport) -> bool {
     match known {
-        None | Some(Known { status: ClientStatus::Unsaid, .. }) => {
+        None | Some(Told { status: ClientStatus::Unsaid, .. }) => {
             report.client_status == ClientStatus::Failed
         }
-        Some(Known { status, healthy }) => {
-            *status != report.client_status || health(report).is_some_and(|news| healthy != Some(news))
+        Some(Told { status, healthy, .. }) => {
+            *status != report.client_status || health(report).is_some_and(|news| *healthy != Some(news))
         }
     }
 }

@@ -8,11 +8,11 @@ use super::{
     join,
     keys::{CONSUL, HOST_NETWORK, HOST_VOLUME, Key, Keys},
     kinds::{Kind, as_bool},
-    sockaddr,
+    meant, sockaddr,
 };
 use crate::{
     config::cluster,
-    desired::yaml::{Entry, Node, Value, nearest, words::found},
+    desired::yaml::{Entry, Node, Value, words::found},
 };
 
 /// Herdlet keeps its own state beside Nomad's, and takes over who the node is.
@@ -176,9 +176,8 @@ pub(super) fn plugin(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for (label, body) in reading.labelled(entry, path) {
         let path = join(path, &label.key);
         if &*label.key != "raw_exec" {
-            let hint = nearest(&label.key, std::iter::once("raw_exec"))
-                .map(|meant| format!("; did you mean {meant}?"));
-            let message = format!("is not used by herdlet{}", hint.unwrap_or_default());
+            let hint = meant(&label.key, std::iter::once("raw_exec"));
+            let message = format!("is not used by herdlet{hint}");
             reading.warn(label.key_position, &path, message);
             continue;
         }
@@ -247,9 +246,7 @@ fn items(reading: &mut Reading<'_>, entry: &Entry, path: &str, field: &str, keys
         for entry in body.entries().unwrap_or_default() {
             let path = join(&path, &entry.key);
             if !keys.iter().any(|(name, _)| *name == &*entry.key) {
-                let meant = nearest(&entry.key, keys.iter().map(|(name, _)| *name));
-                let hint = meant.map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
-                reading.warn(entry.key_position, &path, format!("is no key that herdlet knows{hint}"));
+                reading.unknown(entry, &path, keys.iter().map(|(name, _)| *name));
                 continue;
             }
             let kind = if &*entry.key == "read_only" { Kind::Flag } else { Kind::Text };
