@@ -1,5 +1,5 @@
 //! What herdlet costs on this machine, beside what the machine itself can do:
-//! `cargo run --release -p herdlet-tests --bin bench [-- MEASURE…]`.
+//! `cargo run --profile dist -p herdlet-tests --bin bench [-- MEASURE…]`.
 //!
 //! In: names of measures (all of them by default; `--list` shows them), the released program. Out: a table as each figure
 //! comes in. Every figure has a goal; where a goal is a share of what the machine can do, the machine is measured in the
