@@ -1,11 +1,11 @@
 //! What each released version leaves behind, kept so that every later version is tried on it.
 //!
-//! In: the program of a release. Out: `tests/fixtures/upgrade/VERSION.tar.gz` with its state directory (`state`), the records of its
-//! attempts (`records`), and in `state/bin` its supervisor, which may go on living under newer agents for months.
+//! In: the program of a release. Out: `tests/fixtures/upgrade/NAME.tar.gz` with its state directory (`state`), owners and modes as they
+//! were, the records of its attempts (`records`), and in `state/bin` its supervisor, which may go on living under newer agents for
+//! months.
 //!
-//! A release is added by one command, run from its tag: `cargo run --release -p herdlet-tests --bin fixture`. What it leaves is
-//! told by [`leave`]; where a version's supervisor is started in another way than the one before, `tests/tests/e2e/upgrade.rs`
-//! learns it.
+//! A release is added by one command, run from its tag: `cargo run --release -p herdlet-tests --bin fixture`. [`leave`] lists what a
+//! fixture holds; where a version starts its supervisor in another way than the one before, `tests/tests/e2e/upgrade.rs` learns it.
 
 use std::{
     fs,
@@ -23,7 +23,8 @@ use crate::e2e::{
     wait,
 };
 
-/// The jobs of a fixture: one that runs on, one that has ended well, one that ended while no agent ran, and one that was deleted.
+/// The jobs of a fixture: one that runs on, one whose tasks run on as different users, one that has ended well, one that ended while no
+/// agent ran, and one that was deleted.
 const JOBS: &str = r#"apiVersion: herdlet/v1
 kind: Volume
 metadata: {name: v}
@@ -43,6 +44,18 @@ spec:
           driver: raw_exec
           config: {command: /bin/sleep, args: ["100000"]}
           volume_mounts: [{volume: data, destination: local/data}]
+---
+apiVersion: herdlet/v1
+kind: Job
+metadata: {name: shared}
+spec:
+  type: service
+  groups:
+    - name: g
+      tasks:
+        - {name: root, driver: raw_exec, config: {command: /bin/sleep, args: ["100003"]}}
+        - {name: nobody, user: nobody, driver: raw_exec, config: {command: /bin/sleep, args: ["100004"]}}
+        - {name: daemon, user: daemon, driver: raw_exec, config: {command: /bin/sleep, args: ["100005"]}}
 ---
 apiVersion: herdlet/v1
 kind: Job
@@ -74,22 +87,19 @@ pub fn fixtures() -> PathBuf {
     project().join("tests/fixtures/upgrade")
 }
 
-/// Lets the program under test leave its fixture in `dir`, and tells its path.
-pub fn leave(dir: &Path) -> PathBuf {
+/// Lets the program under test leave its fixture in `dir`, under `name` or the program's version, and returns its path.
+pub fn leave(dir: &Path, name: Option<String>) -> PathBuf {
     let mut agent = Agent::start();
-    let version = agent.cli(&["version"]).success().stdout;
-    let version =
-        version.split_whitespace().find(|word| word.starts_with(|first: char| first.is_ascii_digit()));
-    let version = version.expect("the program tells its version").to_owned();
+    let name = name.unwrap_or_else(|| version(&agent));
     agent.apply(JOBS);
-    agent.cli(&["wait", "stays", "done", "ended", "gone", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "stays", "shared", "done", "ended", "gone", "--timeout", "30s"]).success();
     agent.cli(&["delete", "gone", "--wait"]).success();
     fs::write(agent.home.state().join("volumes/v/precious"), "kept\n").expect("the volume takes a file");
     let ends = agent.single("ended.g[0]", "t");
     let instance = agent.home.instance().expect("an instance has a name");
     agent.kill();
     host::signal(ends.pid, Signal::TERM);
-    wait::until_true("its supervisor has written that down", || host::supervisors(&instance).len() == 1);
+    wait::until_true("its supervisor has written that down", || host::supervisors(&instance).len() == LIVING);
     let whole = agent.home.path().join("fixture");
     let records = whole.join("records");
     fs::create_dir_all(&records).expect("a directory");
@@ -106,17 +116,27 @@ pub fn leave(dir: &Path) -> PathBuf {
             fs::copy(entry.path(), records.join(entry.file_name())).expect("a record can be copied");
         }
     }
-    let path = dir.join(format!("{version}.tar.gz"));
+    let path = dir.join(format!("{name}.tar.gz"));
     fs::create_dir_all(dir).expect("the directory of fixtures");
-    run("tar", &["-czf", &text(&path), "-C", &text(&whole), "--owner=0", "--group=0", "state", "records"]);
+    run("tar", &["-czf", &text(&path), "-C", &text(&whole), "--numeric-owner", "state", "records"]);
     agent.launch();
     agent.finish();
     path
 }
 
-/// Lays a fixture into an agent's home: its state where the agent expects it. Tells where its records are.
+/// How many tasks of [`JOBS`] still run when the agent has gone.
+const LIVING: usize = 4;
+
+fn version(agent: &Agent) -> String {
+    let output = agent.cli(&["version"]).success().stdout;
+    let version =
+        output.split_whitespace().find(|word| word.starts_with(|first: char| first.is_ascii_digit()));
+    version.expect("`herdlet version` prints a version").to_owned()
+}
+
+/// Unpacks a fixture into an agent's home: its state where the agent expects it. Returns where its records are.
 pub fn unpack(fixture: &Path, agent: &Agent) -> PathBuf {
-    run("tar", &["-xzf", &text(fixture), "-C", &text(agent.home.path())]);
+    run("tar", &["-xzpf", &text(fixture), "--numeric-owner", "-C", &text(agent.home.path())]);
     agent.home.path().join("records")
 }
 

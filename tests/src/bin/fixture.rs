@@ -1,7 +1,7 @@
 //! Keeps what this version leaves behind, for the tests of all later ones:
-//! `cargo run --release -p herdlet-tests --bin fixture [-- DIRECTORY]`. Needs root.
+//! `cargo run --release -p herdlet-tests --bin fixture [-- DIRECTORY [NAME]]`. Needs root.
 //!
-//! In: where to, `tests/fixtures/upgrade` unless said otherwise. Out: the path of the fixture.
+//! In: where to write it (default `tests/fixtures/upgrade`) and its name (default the program's version). Out: the path of the fixture.
 
 use std::{env, path::PathBuf};
 
@@ -9,5 +9,5 @@ use herdlet_tests::upgrade;
 
 fn main() {
     let dir = env::args().nth(1).map_or_else(upgrade::fixtures, PathBuf::from);
-    println!("{}", upgrade::leave(&dir).display());
+    println!("{}", upgrade::leave(&dir, env::args().nth(2)).display());
 }

@@ -48,36 +48,54 @@ fn take_over(fixture: &Path) {
     fs::create_dir_all(&records).unwrap();
     // As if it had been left in this boot, which it was, as far as the supervisor goes that still lives.
     fs::copy("/proc/sys/kernel/random/boot_id", records.join(".boot")).unwrap();
-    let mut living = None;
+    let mut living = Vec::new();
     for entry in fs::read_dir(kept).unwrap().flatten() {
         let record = Record::from_bytes(&fs::read(entry.path()).unwrap()).unwrap();
         if record.state == State::Running {
-            living = entry.file_name().into_string().ok();
+            living.push(entry.file_name().into_string().unwrap());
         } else {
             fs::copy(entry.path(), records.join(entry.file_name())).unwrap();
         }
     }
-    let attempt = living.unwrap();
-    let old = start_as_0_1_does(&agent, &instance, &attempt);
+    let old: Vec<(String, Record)> = living
+        .into_iter()
+        .map(|attempt| {
+            let record = start_as_0_1_does(&agent, &instance, &attempt);
+            (attempt, record)
+        })
+        .collect();
 
     agent.launch();
-    agent.cli(&["wait", "stays", "done", "--timeout", "30s"]).success();
-    let member = agent.single("stays.g[0]", "t");
-    assert_eq!(member.pid, old.task.pid, "the same process\n{}", agent.log_tail());
+    agent.cli(&["wait", "stays", "done", "--timeout", "60s"]).success();
+    let members = agent.members();
+    for (attempt, record) in &old {
+        let is_it = |member: &host::Member| {
+            format!("{}.{}.{}", member.alloc, member.task, member.attempt) == *attempt
+        };
+        let member = members.iter().find(|member| is_it(member));
+        assert_eq!(
+            member.map(|it| it.pid),
+            Some(record.task.pid),
+            "{attempt} is the same process\n{}",
+            agent.log_tail()
+        );
+    }
+    assert_eq!(members.len(), old.len());
     assert_eq!(agent.alloc("done.g[0]").unwrap().status(), "complete");
     let ended = agent.until_alloc("ended.g[0]", "has failed", |alloc| alloc.failed("t"));
     assert!(ended.events("t").contains(&"Terminated".to_owned()), "{:?}", ended.events("t"));
     assert!(agent.alloc("gone.g[0]").is_none());
-    assert_eq!(agent.members(), [member]);
     let precious = agent.home.state().join("volumes/v/precious");
     assert_eq!(fs::read_to_string(&precious).unwrap(), "kept\n");
 
-    // The old supervisor tells the end in a way that is understood, and the next attempt has a new one.
-    host::signal(old.task.pid, Signal::KILL);
+    // The old supervisor records the end in a way that is understood, and the next attempt has a new one.
+    let stays = agent.single("stays.g[0]", "t");
+    let (_, record) = old.iter().find(|(_, record)| record.task.pid == stays.pid).unwrap();
+    host::signal(stays.pid, Signal::KILL);
     agent.until_alloc("stays.g[0]", "was started again", |alloc| {
         alloc.restarts("t") == 1 && alloc.state("t") == "running"
     });
-    wait::until_true("the old supervisor is gone", || !host::is_alive(old.shim.pid));
+    wait::until_true("the old supervisor is gone", || !host::is_alive(record.shim.pid));
     let next = agent.single("stays.g[0]", "t");
     assert_eq!(next.attempt, 2);
     agent.crash();
@@ -85,13 +103,15 @@ fn take_over(fixture: &Path) {
     agent.finish();
 }
 
-/// Starts the fixture's supervisor with a task, as the agent of version 0.1 does, and tells its record.
+/// Starts the fixture's supervisor with a task, as the agent of version 0.1 does, and returns its record. A task that is named after a
+/// user runs as that user.
 fn start_as_0_1_does(agent: &Agent, instance: &str, attempt: &str) -> Record {
     let tree = host::cgroup2().unwrap().join("herdlet").join(instance);
     let (shims, cgroup) = (tree.join("shims"), tree.join(attempt));
     fs::create_dir_all(&shims).unwrap();
     fs::create_dir_all(&cgroup).unwrap();
-    let (alloc, _) = attempt.split_once('.').unwrap();
+    let mut parts = attempt.split('.');
+    let (alloc, task) = (parts.next().unwrap(), parts.next().unwrap());
     let dir = agent.home.state().join("alloc").join(alloc);
     let mut spec = b"hls1".to_vec();
     let mut put = |tag: u16, value: &[u8]| {
@@ -99,16 +119,23 @@ fn start_as_0_1_does(agent: &Agent, instance: &str, attempt: &str) -> Record {
         spec.extend_from_slice(&u32::try_from(value.len()).unwrap().to_le_bytes());
         spec.extend_from_slice(value);
     };
-    let (work, cgroup) = (format!("{}\0", dir.join("t").display()), format!("{}\0", cgroup.display()));
+    let (work, cgroup) = (format!("{}\0", dir.join(task).display()), format!("{}\0", cgroup.display()));
     put(1, format!("{attempt}\0").as_bytes());
-    put(14, b"t.stdout\0");
-    put(15, b"t.stderr\0");
+    put(14, format!("{task}.stdout\0").as_bytes());
+    put(15, format!("{task}.stderr\0").as_bytes());
     put(16, &10_u32.to_le_bytes());
     put(17, &10_000_000_u64.to_le_bytes());
     put(2, b"/bin/sleep\0");
     put(3, b"/bin/sleep\0");
     put(3, b"100000\0");
     put(5, work.as_bytes());
+    if let Some((uid, gid)) = match task {
+        "daemon" => Some((1_u32, 1_u32)),
+        "nobody" => Some((65534, 65534)),
+        _ => None,
+    } {
+        put(6, &[uid.to_le_bytes(), gid.to_le_bytes()].concat());
+    }
     put(12, cgroup.as_bytes());
     put(0, b"");
     let spec_file = agent.home.path().join("spec");
