@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// Which step of a start failed, and why.
 pub(super) type Failure = (Step, Errno);
 
+/// Whole words: what lies behind it must be aligned.
 const CHILD_STACK_LEN: usize = 16 * 1024;
 
 /// Starts the program. `stdio` become its descriptors 0, 1 and 2; all others must be close-on-exec.
@@ -24,30 +25,27 @@ pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3]) -> Result<u32, Failure> {
             .map_err(|errno| (Step::Cgroup, errno))?,
         None => -1,
     };
-    let arguments = spec.arguments().count();
-    let variables = spec.variables().count();
+    let arguments = spec.arguments().count() + 1;
+    let variables = spec.variables().count() + 1;
     let groups = spec.groups().count();
-    let len = CHILD_STACK_LEN + (arguments + variables + 2) * size_of::<usize>() + groups * size_of::<u32>();
+    let pointers_len = (arguments + variables) * size_of::<usize>();
+    let len = CHILD_STACK_LEN + pointers_len + groups * size_of::<u32>();
     let arena = sys::map(len).map_err(|errno| (Step::Prepare, errno))?;
     let whole = (arena.as_ptr(), arena.len());
     let (stack, rest) = arena.split_at_mut(CHILD_STACK_LEN);
-    // SAFETY: zeroed words are valid null pointers and numbers; mappings begin at a page.
-    let (_, words, tail) = unsafe { rest.align_to_mut::<*const u8>() };
-    let (for_arguments, for_variables) = words.split_at_mut((arguments + 1).min(words.len()));
-    // SAFETY: as above. A last odd group may lie in the words' space or behind it: both are free.
-    let (_, behind, _) = unsafe { tail.align_to_mut::<u32>() };
+    let (pointers, numbers) = rest.split_at_mut(pointers_len.min(rest.len()));
+    // SAFETY: zeroed words are null pointers. All of it is aligned: a mapping begins at a page, and a stack is whole words long.
+    let (_, pointers, _) = unsafe { pointers.align_to_mut::<*const u8>() };
+    // SAFETY: zeroed bytes are numbers. All of it is aligned, as it begins behind whole words.
+    let (_, for_groups, _) = unsafe { numbers.align_to_mut::<u32>() };
+    let (for_arguments, for_variables) = pointers.split_at_mut(arguments.min(pointers.len()));
     for (slot, text) in for_arguments.iter_mut().zip(spec.arguments()) {
         *slot = text.as_ptr().cast();
     }
-    let (for_variables, free) = for_variables.split_at_mut((variables + 1).min(for_variables.len()));
     for (slot, text) in for_variables.iter_mut().zip(spec.variables()) {
         *slot = text.as_ptr().cast();
     }
-    // SAFETY: a word is two numbers; the pointers are no longer used as such.
-    let (_, free, _) = unsafe { free.align_to_mut::<u32>() };
-    // SAFETY: both parts are neighbours in the arena.
-    let groups = unsafe { core::slice::from_raw_parts_mut(free.as_mut_ptr(), free.len() + behind.len()) };
-    for (slot, group) in groups.iter_mut().zip(spec.groups()) {
+    for (slot, group) in for_groups.iter_mut().zip(spec.groups()) {
         *slot = group;
     }
     let mut child = Child {
@@ -55,7 +53,7 @@ pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3]) -> Result<u32, Failure> {
         stdio,
         arguments: for_arguments,
         variables: for_variables,
-        groups,
+        groups: for_groups,
         cgroup: -1,
         // What it says if the child is killed before it can say anything, as happens in a cgroup that is being killed.
         failed_step: AtomicU32::new(step_of_birth(spec) as u32),
@@ -162,8 +160,7 @@ impl Child<'_> {
             sys::take_terminal(0).map_err(|errno| (Step::Terminal, errno))?;
         }
         if let Some((uid, gid)) = spec.user {
-            sys::setgroups(self.groups.get(..spec.groups().count()).unwrap_or_default())
-                .map_err(|errno| (Step::Groups, errno))?;
+            sys::setgroups(self.groups).map_err(|errno| (Step::Groups, errno))?;
             sys::setgid(gid).map_err(|errno| (Step::Gid, errno))?;
             sys::setuid(uid).map_err(|errno| (Step::Uid, errno))?;
         }
