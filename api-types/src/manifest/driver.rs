@@ -28,6 +28,13 @@ pub struct RawExecConfig {
     /// Variables that it does not get; a `*` stands for anything.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denied_envvars: Vec<String>,
+    /// Whether programs with set-user-id bits or file capabilities (`sudo`, `ping`) give it no further rights; default false.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub no_new_privs: bool,
+    /// How many processes and threads it may have, with its script checks and commands executed in it; no limit unless written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub pids_limit: Option<u32>,
 }
 
 /// `config` for `mock`: a pretended process, for trying things out.

@@ -6,7 +6,7 @@
 //! ```text
 //! <cgroup2>/<parent>/<instance>/shims        all supervisors of the instance; never killed as one
 //! <cgroup2>/<parent>/<instance>/<attempt>    one attempt, with all its descendants
-//! <v1 memory, v1 cpu>/<parent>/<instance>/<attempt>    on a hybrid machine, only where there is a limit
+//! <v1 memory, cpu, pids>/<parent>/<instance>/<attempt>    on a hybrid machine, only where there is a limit
 //! ```
 //!
 //! An attempt's cgroup is never used twice: a cgroup that was once killed by `cgroup.kill` may kill at birth whatever is
@@ -120,17 +120,20 @@ pub enum Controller {
     Memory,
     /// Shares of processor time.
     Cpu,
+    /// How many processes there are.
+    Pids,
 }
 
 impl Controller {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Memory, Self::Cpu];
+    pub const ALL: [Self; 3] = [Self::Memory, Self::Cpu, Self::Pids];
 
     /// As the kernel calls it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Cpu => "cpu",
+            Self::Pids => "pids",
         }
     }
 }

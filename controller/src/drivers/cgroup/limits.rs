@@ -19,6 +19,8 @@ pub struct Limits {
     pub memory_low_bytes: Option<u64>,
     /// Share of processor time, in v1 units (1024 is the kernel's default).
     pub cpu_shares: Option<u64>,
+    /// At this many processes and threads no further one begins.
+    pub processes: Option<u64>,
 }
 
 impl Limits {
@@ -33,6 +35,7 @@ impl Limits {
             memory_bytes: limit.map(bytes),
             memory_low_bytes: low.map(bytes),
             cpu_shares: resources.cpu_mhz.map(|mhz| mhz.clamp(*SHARES.start(), *SHARES.end())),
+            processes: None,
         }
     }
 
@@ -41,6 +44,7 @@ impl Limits {
         match controller {
             Controller::Memory => self.memory_bytes.is_some() || self.memory_low_bytes.is_some(),
             Controller::Cpu => self.cpu_shares.is_some(),
+            Controller::Pids => self.processes.is_some(),
         }
     }
 
@@ -52,6 +56,7 @@ impl Limits {
                 put(dir, "memory.low", self.memory_low_bytes)
             }
             Controller::Cpu => put(dir, "cpu.weight", self.cpu_shares.map(weight)),
+            Controller::Pids => put(dir, "pids.max", self.processes),
         }
     }
 
@@ -65,6 +70,7 @@ impl Limits {
                 put(dir, "memory.soft_limit_in_bytes", self.memory_low_bytes)
             }
             Controller::Cpu => put(dir, "cpu.shares", self.cpu_shares),
+            Controller::Pids => put(dir, "pids.max", self.processes),
         }
     }
 }

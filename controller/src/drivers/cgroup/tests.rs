@@ -79,12 +79,24 @@ async fn another_instance_is_left_alone() {
 #[tokio::test]
 async fn limits_are_written_where_the_machine_has_the_controller() {
     let Some((_, cgroups)) = open("limits") else { return };
-    let limits = Limits { memory_bytes: Some(64 << 20), memory_low_bytes: None, cpu_shares: Some(512) };
+    let limits = Limits {
+        memory_bytes: Some(64 << 20),
+        cpu_shares: Some(512),
+        processes: Some(32),
+        ..Limits::default()
+    };
     let cgroup = cgroups.create(&id(1), &limits).unwrap();
     if let Some(dir) = cgroup.v1_dir(Controller::Memory) {
         assert_eq!(files::number(&dir.join("memory.limit_in_bytes")), Some(64 << 20));
     } else if cgroups.v2.contains(&Controller::Memory) {
         assert_eq!(files::number(&cgroup.dir().join("memory.max")), Some(64 << 20));
+    } else {
+        assert!(!cgroups.unlimited().is_empty());
+    }
+    if let Some(dir) = cgroup.v1_dir(Controller::Pids) {
+        assert_eq!(files::number(&dir.join("pids.max")), Some(32));
+    } else if cgroups.v2.contains(&Controller::Pids) {
+        assert_eq!(files::number(&cgroup.dir().join("pids.max")), Some(32));
     } else {
         assert!(!cgroups.unlimited().is_empty());
     }

@@ -178,7 +178,8 @@ impl Shared {
         let config = read_config::<RawExecConfig>(&task.config)?;
         let mut invocation = invocation(task, &config)?;
         if let Some(cgroups) = self.setup.isolation.cgroups() {
-            let limits = Limits::of(&task.resources);
+            let processes = config.pids_limit.map(u64::from);
+            let limits = Limits { processes, ..Limits::of(&task.resources) };
             let cgroup = cgroups.create(&task.id, &limits).map_err(DriverError::start)?;
             invocation.tasks_files = cgroup.tasks_files();
             invocation.cgroup = Some(cgroup.dir().to_owned());
@@ -247,7 +248,7 @@ pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverRes
         oom_score_adj: Some(
             config.oom_score_adj.map_or(0, |adjustment| i16::try_from(adjustment).unwrap_or(1000)),
         ),
-        new_privileges: NewPrivileges::Allowed,
+        new_privileges: if config.no_new_privs { NewPrivileges::Refused } else { NewPrivileges::Allowed },
         cgroup: None,
         tasks_files: Vec::new(),
     })
