@@ -22,6 +22,9 @@ fn main() -> ExitCode {
     if let Command::Unpack(args) = &command {
         return unpack::execute(&args.order).into();
     }
+    if matches!(command, Command::Agent(_) | Command::Run(_)) {
+        memory::close_to_others();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

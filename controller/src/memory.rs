@@ -12,6 +12,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use rustix::process::DumpableBehavior;
+
 use crate::publish::ReadModel;
 
 /// So long without a change before free memory is given back: often the next change needs it again.
@@ -30,6 +32,13 @@ const REST: Duration = Duration::from_secs(70);
 pub fn use_one_heap() {
     #[cfg(target_env = "gnu")]
     gnu::use_one_heap();
+}
+
+/// Closes this process to core files and debuggers, and its `/proc` to other processes of its user: its memory holds tokens and the
+/// environments of tasks. A limit of core files would be inherited by tasks; this ends with the execution of a program.
+pub fn close_to_others() {
+    // No kernel refuses it. A sandbox may, and then all is as it was.
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
 /// Gives memory back after the start and after each burst of changes. Ends with whoever runs it.
