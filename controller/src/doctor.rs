@@ -23,6 +23,7 @@ use crate::{
     config::Config,
     desired::manifests::{Drivers, read_folder},
     drivers::{
+        artifact::unpack::Barrier,
         catalog::{Consul, ServiceOwner, check_service_token},
         cgroup::{Controller, Mounts},
         privileges::{Mounting, Ownership, Privileges},
@@ -106,6 +107,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
         container(Path::new("/")),
         cgroups(&config.cgroup_parent),
         mounts(Privileges::probe()),
+        unpacking(Barrier::probe()),
         open_files(),
         inotify(number_in("/proc/sys/fs/inotify/max_user_instances")),
         ports(config, &fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default()),
@@ -185,13 +187,36 @@ fn cgroups(parent: &str) -> Finding {
     };
     let lacking: Vec<&str> = Controller::ALL.iter().filter(|one| !has(one)).map(|one| one.name()).collect();
     if lacking.is_empty() {
-        return Finding::ok("cgroups", format!("cgroup2 at {}, with cpu and memory", top.display()));
+        return Finding::ok("cgroups", format!("cgroup2 at {}, with cpu, memory and pids", top.display()));
     }
     Finding::warning(
         "cgroups",
         format!("cgroup2 at {} lacks {}: those limits do not hold", top.display(), lacking.join(" and ")),
         hint,
     )
+}
+
+/// What keeps the process that unpacks artifacts from files of the machine.
+pub(crate) fn unpacking(barrier: Barrier) -> Finding {
+    let hint = "use a kernel with Landlock (Linux 5.13), and name it in `lsm=` of the kernel's command line where that is set";
+    match barrier {
+        Barrier::Landlock => Finding::ok("unpacking", "archives are unpacked behind Landlock"),
+        Barrier::Root => Finding::warning(
+            "unpacking",
+            "the kernel has no Landlock: archives are unpacked behind chroot and a filter of system calls alone",
+            hint,
+        ),
+        Barrier::User => Finding::warning(
+            "unpacking",
+            "the kernel has no Landlock: a process that unpacks an archive reaches all files that its user may reach",
+            hint,
+        ),
+        Barrier::Nothing => Finding::warning(
+            "unpacking",
+            "the kernel has no Landlock, and root may not chroot here: archives are refused",
+            "use a kernel with Landlock, or give the agent CAP_SYS_CHROOT",
+        ),
+    }
 }
 
 fn mounts(privileges: Privileges) -> Finding {

@@ -33,6 +33,7 @@ use crate::{
     doctor,
     drivers::{
         alloc_dir,
+        artifact::unpack::Barrier,
         catalog::{Consul, ConsulConfig},
         cgroup::Isolation,
         task::in_full,
@@ -223,9 +224,10 @@ fn face_ended(ended: Result<(), JoinError>) -> anyhow::Error {
 
 /// What `herdlet doctor` says of it: with too few descriptors an agent fails where nobody would look for the cause.
 fn warn_of_limits() {
-    let found = doctor::open_files();
-    if let Some(hint) = found.hint {
-        tracing::warn!(hint, "{}", found.message);
+    for found in [doctor::open_files(), doctor::unpacking(Barrier::probe())] {
+        if let Some(hint) = found.hint {
+            tracing::warn!(hint, "{}", found.message);
+        }
     }
 }
 

@@ -22,6 +22,18 @@ fn limits_are_judged_by_what_an_agent_needs() {
 }
 
 #[test]
+fn what_does_not_close_off_a_process_that_unpacks_is_named() {
+    assert_eq!(unpacking(Barrier::Landlock).verdict, Verdict::Ok);
+    for (barrier, what) in
+        [(Barrier::Root, "chroot"), (Barrier::User, "its user may reach"), (Barrier::Nothing, "refused")]
+    {
+        let finding = unpacking(barrier);
+        assert_eq!(finding.verdict, Verdict::Warning);
+        assert!(finding.message.contains(what) && finding.hint.is_some(), "{}", finding.message);
+    }
+}
+
+#[test]
 fn dynamic_ports_stay_apart_from_those_of_connections() {
     let config = config(|_| {});
     assert_eq!(ports(&config, "32768\t60999\n").verdict, Verdict::Ok);

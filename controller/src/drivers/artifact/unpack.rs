@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 use tokio_util::sync::CancellationToken;
 
+pub use self::sandbox::Barrier;
 use self::{
     sandbox::Confinement,
     tree::{Bounds, Tree},

@@ -1,0 +1,101 @@
+//! The system calls that are left to a process that unpacks: those on files below its directory, and those on its own memory.
+//!
+//! In: nothing. Out: a filter on the calling thread. Any other call fails with EPERM: no socket, no program, no mount, no other process.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
+};
+
+/// Calls that are allowed whatever their arguments are.
+const ALLOWED: [libc::c_long; 42] = [
+    // The archive, and files below the directory.
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_pread64,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_lseek,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_close,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_mkdirat,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+    libc::SYS_unlinkat,
+    libc::SYS_fchmod,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_ftruncate,
+    libc::SYS_dup,
+    // Whether the agent has hung up.
+    libc::SYS_ppoll,
+    // Memory, but for code: see `without_code`.
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    // What the runtime and the allocator ask for.
+    libc::SYS_clock_gettime,
+    libc::SYS_futex,
+    libc::SYS_getrandom,
+    libc::SYS_geteuid,
+    libc::SYS_capget,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_restart_syscall,
+    // Its own end. Whoever aborts ends by a fault where no signal can be sent.
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Closes off all other calls of the calling thread, for good.
+///
+/// # Errors
+/// When the kernel has no such filters, or this machine's kind of processor has none.
+pub(super) fn close_off() -> Result<(), seccompiler::Error> {
+    let forbidden = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let filter = SeccompFilter::new(rules()?, forbidden, SeccompAction::Allow, architecture()?)?;
+    seccompiler::apply_filter(&BpfProgram::try_from(filter)?)
+}
+
+fn architecture() -> Result<TargetArch, seccompiler::Error> {
+    Ok(TargetArch::try_from(std::env::consts::ARCH)?)
+}
+
+/// Calls by number; no rule means any arguments.
+fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::Error> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        ALLOWED.into_iter().map(|call| (call, Vec::new())).collect();
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        rules.insert(call, vec![without_code()?]);
+    }
+    let duplicate = is(1, libc::F_DUPFD_CLOEXEC)?;
+    let (get_flags, get_status) = (is(1, libc::F_GETFD)?, is(1, libc::F_GETFL)?);
+    rules.insert(libc::SYS_fcntl, vec![duplicate, get_flags, get_status]);
+    Ok(rules)
+}
+
+/// No memory becomes code: the third argument has no PROT_EXEC.
+fn without_code() -> Result<SeccompRule, seccompiler::Error> {
+    let exec = u64::from(libc::PROT_EXEC.unsigned_abs());
+    let without = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(exec), 0)?;
+    Ok(SeccompRule::new(vec![without])?)
+}
+
+fn is(argument: u8, value: i32) -> Result<SeccompRule, seccompiler::Error> {
+    let value = u64::from(value.unsigned_abs());
+    let equals = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
+    Ok(SeccompRule::new(vec![equals])?)
+}
