@@ -160,9 +160,16 @@ impl Child<'_> {
             sys::take_terminal(0).map_err(|errno| (Step::Terminal, errno))?;
         }
         if let Some((uid, gid)) = spec.user {
+            // Whoever has the agent's keyring can use the keys in it. Where it can't be left, the kernel has no keys, or a
+            // sandbox forbids them to the task too.
+            let _ = sys::leave_keyring();
             sys::setgroups(self.groups).map_err(|errno| (Step::Groups, errno))?;
             sys::setgid(gid).map_err(|errno| (Step::Gid, errno))?;
             sys::setuid(uid).map_err(|errno| (Step::Uid, errno))?;
+            // The kernel takes them only from those who were root, and never those that programs inherit.
+            if uid != 0 {
+                sys::drop_capabilities().map_err(|errno| (Step::Uid, errno))?;
+            }
         }
         if spec.no_new_privs {
             const PR_SET_NO_NEW_PRIVS: u32 = 38;

@@ -132,3 +132,17 @@ pub(in crate::start) fn exit(code: u32) -> ! {
         let _: Result<usize> = kernel!(EXIT_GROUP, code);
     }
 }
+
+/// Gives up all capabilities, also those that a program would inherit or keep (capabilities(7)).
+pub(in crate::start) fn drop_capabilities() -> Result<()> {
+    const VERSION_3: u32 = 0x2008_0522;
+    // Of the calling thread; then effective, permitted and inheritable ones, twice for 64 bits.
+    let (header, none) = ([VERSION_3, 0], [0_u32; 6]);
+    kernel!(CAPSET, header.as_ptr(), none.as_ptr()).map(|_| ())
+}
+
+/// Leaves the inherited session keyring for a new and empty one (keyctl(2)).
+pub(in crate::start) fn leave_keyring() -> Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: u32 = 1;
+    kernel!(KEYCTL, KEYCTL_JOIN_SESSION_KEYRING, 0).map(|_| ())
+}
