@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{http, listen::when_free};
+use crate::{http, listen::when_free, peer::PerPeer};
 
 pub(crate) use message::{Over, answer};
 pub use zone::Zone;
@@ -26,6 +26,9 @@ pub use zone::Zone;
 /// More are of no use: answers that don't fit into a datagram are rare, and read at once. Where few files may be open these are
 /// as few as any listener's.
 const CONNECTIONS_MAX: usize = 64;
+
+/// Of one address: forwarders ask for many, but one connection after the other.
+const PER_PEER_MAX: usize = 16;
 
 /// Bytes of a query. A name has 255 at most; the rest is room for options.
 const QUERY_MAX: usize = 4_096;
@@ -38,6 +41,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Limits {
     /// Connections at the same time; more are closed at once, and resolvers ask again.
     pub connections_max: usize,
+    /// Of one address; 0 for no bound.
+    pub per_peer_max: usize,
     /// How long a query may take to come whole, also the first; so long a connection is kept open for another.
     pub idle_max: Duration,
     /// How long a connection lasts, whatever is asked over it.
@@ -48,6 +53,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections_max: CONNECTIONS_MAX.min(http::Limits::default().connections_max),
+            per_peer_max: PER_PEER_MAX,
             idle_max: Duration::from_secs(5),
             connection_max: Duration::from_secs(60),
         }
@@ -113,7 +119,8 @@ async fn datagrams(socket: &UdpSocket, zone: &Zone) {
                 continue;
             }
         };
-        let Some(answer) = query.get(..length).and_then(|query| answer(query, Over::Udp, zone)) else {
+        let over = if peer.ip().to_canonical().is_loopback() { Over::Loopback } else { Over::Udp };
+        let Some(answer) = query.get(..length).and_then(|query| answer(query, over, zone)) else {
             continue;
         };
         // Whoever gets no answer asks again: one that can't be sent at once holds up nobody else.
@@ -125,20 +132,22 @@ async fn datagrams(socket: &UdpSocket, zone: &Zone) {
 
 async fn connections(listener: &TcpListener, zone: &Arc<Zone>, limits: Limits, closing: &CancellationToken) {
     let places = Arc::new(Semaphore::new(limits.connections_max));
+    let per_peer = PerPeer::new(limits.per_peer_max, limits.connections_max);
     let tasks = TaskTracker::new();
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "failed to accept a DNS connection");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
         };
+        let Some(of_peer) = per_peer.take(address.ip().into()) else { continue };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
         let (zone, closing) = (Arc::clone(zone), closing.clone());
         tasks.spawn(async move {
-            let _place = place;
+            let _places = (place, of_peer);
             tokio::select! {
                 () = closing.cancelled() => {}
                 _ = tokio::time::timeout(limits.connection_max, converse(stream, &zone, limits.idle_max)) => {}

@@ -35,6 +35,7 @@ pub mod memory;
 pub mod node;
 pub mod overview;
 pub mod paths;
+mod peer;
 pub mod planner;
 pub mod publish;
 pub mod reach;

@@ -27,6 +27,9 @@ use super::zone::{Found, Host, Place, ZONE, Zone, name_of};
 const UDP_LEAST: u16 = 512;
 /// What it holds at most: no path cuts it into pieces (the DNS flag day of 2020).
 const UDP_MAX: u16 = 1_232;
+/// To an address that may not be the asker's goes at most so many times what came from it, as with QUIC (RFC 9000 §8.1): nobody can have us
+/// send more to others than he could send himself. What doesn't fit is cut off and marked so, and resolvers ask again by TCP.
+const AMPLIFICATION_MAX: usize = 3;
 /// Our own OPT record.
 const OPT_LEN: usize = 11;
 /// Whoever wants to know asks: what is listed changes with every check.
@@ -43,7 +46,9 @@ const WEIGHT: u16 = 1;
 /// How a query came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// In a datagram, as its answer will go.
+    /// In a datagram of this machine, as its answer will go.
+    Loopback,
+    /// In a datagram of another one, or so it says: its sender may have written somebody else's address on it.
     Udp,
     /// On a connection.
     Tcp,
@@ -63,15 +68,19 @@ pub(crate) fn answer(query: &[u8], over: Over, zone: &Zone) -> Option<Bytes> {
     let opt = query.opt();
     let limit = match (over, &opt) {
         (Over::Tcp, _) => u16::MAX,
-        (Over::Udp, None) => UDP_LEAST,
-        (Over::Udp, Some(opt)) => opt.udp_payload_size().clamp(UDP_LEAST, UDP_MAX),
+        (Over::Loopback | Over::Udp, None) => UDP_LEAST,
+        (Over::Loopback | Over::Udp, Some(opt)) => opt.udp_payload_size().clamp(UDP_LEAST, UDP_MAX),
+    };
+    let limit = match over {
+        Over::Loopback | Over::Tcp => usize::from(limit),
+        Over::Udp => usize::from(limit).min(AMPLIFICATION_MAX * query.as_slice().len()),
     };
     let Verdict { code, question, found } = match &opt {
         Some(opt) if opt.version() > 0 => Verdict::error(OptRcode::BADVERS),
         Some(_) | None => judge(&query, zone),
     };
     let mut builder = MessageBuilder::from_target(StaticCompressor::new(Vec::new())).ok()?;
-    builder.set_push_limit(usize::from(limit) - opt.as_ref().map_or(0, |_| OPT_LEN));
+    builder.set_push_limit(limit - opt.as_ref().map_or(0, |_| OPT_LEN));
     let mut answer = builder.start_error(&query, code.rcode());
     answer.header_mut().set_aa(found.is_ours());
     let mut additional = match question {

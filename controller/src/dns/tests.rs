@@ -59,7 +59,7 @@ impl Ground {
     }
 
     fn udp(&self, name: &str, kind: u16) -> Told {
-        self.ask(&query(name, kind), Over::Udp)
+        self.ask(&query(name, kind), Over::Loopback)
     }
 }
 
@@ -244,14 +244,15 @@ fn what_there_is_none_of_is_told_by_whom_and_what_is_elsewhere_is_refused() {
     }
     let mut chaos = query("web.service.herdlet", A);
     *chaos.last_mut().unwrap() = 3;
-    assert_eq!(ground.ask(&chaos, Over::Udp).rcode, Rcode::REFUSED);
+    assert_eq!(ground.ask(&chaos, Over::Loopback).rcode, Rcode::REFUSED);
 }
 
 #[test]
 fn nobody_is_told_that_there_is_nothing_before_the_state_is_restored() {
     let (opener, restored) = Gate::closed();
     let zone = Zone { model: Arc::default(), catalog: Arc::default(), restored };
-    let rcode = || Told::read(&answer(&query("web.service.herdlet", A), Over::Udp, &zone).unwrap()).rcode;
+    let rcode =
+        || Told::read(&answer(&query("web.service.herdlet", A), Over::Loopback, &zone).unwrap()).rcode;
     assert_eq!(rcode(), Rcode::SERVFAIL);
     opener.open();
     assert_eq!(rcode(), Rcode::NXDOMAIN);
@@ -268,7 +269,7 @@ fn what_does_not_fit_is_cut_off_and_told_over_tcp() {
         (with_opt(plain.clone(), 0, 800), 800),
         (with_opt(plain.clone(), 0, 65_535), 1_232),
     ] {
-        let told = ground.ask(&query, Over::Udp);
+        let told = ground.ask(&query, Over::Loopback);
         assert!(told.is_truncated() && told.len <= most && told.len > most - 40, "{} of {most}", told.len);
         assert_eq!(told.opt, (query.len() > plain.len()).then_some((1_232, 0)));
     }
@@ -292,15 +293,15 @@ fn what_is_no_query_is_refused_or_not_answered() {
     ground.add("default/web", "192.0.2.1", None);
     let good = query("web.service.herdlet", A);
     for len in 0..12 {
-        assert_eq!(answer(&good[..len], Over::Udp, &ground.zone), None);
+        assert_eq!(answer(&good[..len], Over::Loopback, &ground.zone), None);
     }
     let changed = |at: usize, value: u8| {
         let mut query = good.clone();
         query[at] = value;
         query
     };
-    assert_eq!(answer(&changed(2, 0x81), Over::Udp, &ground.zone), None, "an answer");
-    let rcode = |query: &[u8]| ground.ask(query, Over::Udp).rcode;
+    assert_eq!(answer(&changed(2, 0x81), Over::Loopback, &ground.zone), None, "an answer");
+    let rcode = |query: &[u8]| ground.ask(query, Over::Loopback).rcode;
     for len in 12..good.len() {
         assert_eq!(rcode(&good[..len]), Rcode::FORMERR, "{len}");
     }
@@ -309,7 +310,7 @@ fn what_is_no_query_is_refused_or_not_answered() {
     assert_eq!(rcode(&changed(5, 2)), Rcode::FORMERR, "two of them, of which one is missing");
     assert_eq!(rcode(&changed(3, 0x70)), Rcode::NOERROR, "bits that we don't know");
     assert_eq!(rcode(&changed(12, 0xc0)), Rcode::FORMERR, "a name that points to itself");
-    let told = ground.ask(&with_opt(good.clone(), 1, 512), Over::Udp);
+    let told = ground.ask(&with_opt(good.clone(), 1, 512), Over::Loopback);
     assert_eq!((told.opt, told.answer.len()), (Some((1_232, 16)), 0), "BADVERS");
 }
 
@@ -325,6 +326,61 @@ async fn exchanged(stream: &mut TcpStream, query: &[u8]) -> Told {
 async fn is_over(stream: &mut TcpStream) -> bool {
     let end = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut [0; 1])).await;
     matches!(end, Ok(Ok(0) | Err(_)))
+}
+
+/// A query in a datagram whose sender wrote a victim's address on it had 19 times its size sent there.
+#[test]
+fn a_stranger_gets_no_answer_by_datagram_that_is_much_larger_than_his_question() {
+    let mut ground = Ground::new();
+    for number in 0..64 {
+        ground.add("default/web", &format!("192.0.2.{number}"), None);
+    }
+    ground.add("default/one", "192.0.2.200", None);
+    let room = |query: Vec<u8>| {
+        let answer = answer(&query, Over::Udp, &ground.zone).unwrap();
+        let told = Told::read(&answer);
+        assert!(answer.len() <= 3 * query.len(), "{} for {}", answer.len(), query.len());
+        told
+    };
+    for kind in [A, AAAA, SRV, ANY, SOA] {
+        for name in
+            ["web.service.herdlet", "none.service.herdlet", "herdlet", "example.org", "c0000201.addr.herdlet"]
+        {
+            room(query(name, kind));
+            room(with_opt(query(name, kind), 0, 4_096));
+        }
+    }
+    // What is cut off is said to be, and is had whole by TCP, as by this machine's own resolver.
+    let many = with_opt(query("web.service.herdlet", A), 0, 4_096);
+    let told = room(many.clone());
+    assert!(told.is_truncated() && !told.answer.is_empty(), "as much as has room is there");
+    assert_eq!(ground.ask(&many, Over::Tcp).answer.len(), 64);
+    assert!(ground.ask(&many, Over::Loopback).answer.len() > told.answer.len());
+    let told = room(query("one.service.herdlet", A));
+    assert_eq!((told.is_truncated(), told.data()), (false, vec!["192.0.2.200"]), "a small answer is whole");
+}
+
+#[tokio::test]
+async fn one_address_does_not_take_all_connections() {
+    let ground = Ground::new();
+    let sockets = Sockets::open("127.0.0.1:0").await.unwrap();
+    let address = sockets.address().unwrap();
+    let limits = Limits { connections_max: 8, per_peer_max: 2, ..Limits::default() };
+    let closing = CancellationToken::new();
+    let server = tokio::spawn(serve(sockets, Arc::clone(&ground.zone), limits, closing.clone()));
+    let query = query("web.service.herdlet", A);
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        exchanged(&mut stream, &query).await;
+        held.push(stream);
+    }
+    assert!(is_over(&mut TcpStream::connect(address).await.unwrap()).await, "it has its share");
+    let other = tokio::net::TcpSocket::new_v4().unwrap();
+    other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    exchanged(&mut other.connect(address).await.unwrap(), &query).await;
+    closing.cancel();
+    server.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -347,6 +403,7 @@ async fn it_answers_datagrams_and_connections_which_end_in_time() {
     let address = sockets.address().unwrap();
     let limits = Limits {
         connections_max: 2,
+        per_peer_max: 0,
         idle_max: Duration::from_millis(400),
         connection_max: Duration::from_secs(2),
     };

@@ -17,7 +17,11 @@ use crate::{
 /// Whatever is asked, an answer can be read to its end, has room where it goes, and asks what the query did.
 pub(super) fn feed(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
-    let (over, room) = if kind % 2 == 0 { (Over::Udp, 1_232) } else { (Over::Tcp, 65_535) };
+    let (over, room) = match kind % 3 {
+        0 => (Over::Loopback, 1_232),
+        1 => (Over::Tcp, 65_535),
+        _ => (Over::Udp, 1_232.min(3 * data.len())),
+    };
     let Some(answer) = answer(data, over, &zone()) else { return };
     assert!(answer.len() <= room, "{} bytes", answer.len());
     let (query, answer) = (Message::from_octets(data).unwrap(), Message::from_octets(&answer).unwrap());
@@ -60,7 +64,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         "herdlet",
         "example.org",
     ] {
-        for (over, kind) in [(0, 1_u16), (1, 28), (0, 33), (0, 6), (1, 255), (0, 65_280)] {
+        for (over, kind) in [(0, 1_u16), (1, 28), (0, 33), (0, 6), (1, 255), (0, 65_280), (2, 255), (2, 6)] {
             let mut query = vec![over, 7, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1];
             for label in name.split('.') {
                 query.push(u8::try_from(label.len()).unwrap());
