@@ -7,6 +7,7 @@ pub mod artifact;
 mod cluster;
 mod file;
 mod flags;
+mod http;
 mod nomad;
 mod places;
 mod sources;
@@ -37,6 +38,7 @@ use thiserror::Error;
 pub use cluster::{AclRules, Allowed, Cluster, DrainOnShutdown, Family, HostNetwork, NetworkRules, RpcTls};
 pub use file::{Consul, File, HostVolume, PortRange, RawExec, Reserved};
 pub use flags::Flags;
+pub use http::Http;
 #[cfg(any(test, fuzzing))]
 pub(crate) use nomad::fed as agent_file;
 pub use places::{Surroundings, default_socket, default_state_dir, host_name};
@@ -90,6 +92,8 @@ pub struct Config {
     pub listen: Option<(HostPort, PathBuf)>,
     /// Where /metrics, /healthz and /readyz are served.
     pub metrics_listen: Option<HostPort>,
+    /// What all HTTP APIs on TCP have in common.
+    pub http: Http,
     /// Where the DNS server for services answers.
     pub dns_listen: Option<HostPort>,
     /// Certificates of the API on TCP, where it speaks TLS.
@@ -306,6 +310,7 @@ impl Config {
             socket,
             listen,
             tls,
+            http: file.http.settled(),
             publish_allocation_metrics: file.telemetry.publish_allocation_metrics,
             metrics_listen: host_port("metrics-listen", flags.metrics_listen.or(file.metrics_listen))?,
             dns_listen: host_port("dns-listen", flags.dns_listen.or(file.dns_listen))?,

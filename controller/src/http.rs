@@ -8,6 +8,7 @@
 //! logs  ──► files              exec, stats ──► driver
 //! ```
 
+mod admission;
 mod agent;
 mod allocs;
 mod apply;
@@ -44,6 +45,7 @@ mod stream;
 mod target;
 mod tls;
 mod ui;
+mod unread;
 mod versions;
 mod volumes;
 
@@ -63,6 +65,8 @@ use herdlet_plan::{env::NodeFacts, job::capacity::Room};
 use herdlet_runtime::Gate;
 use tokio_util::sync::CancellationToken;
 
+pub use admission::{Access, Admission, Names, Tokens, Unknown};
+pub(crate) use admission::{AllowedPage, WrongToken};
 pub use auth::{Token, TokenError};
 pub(crate) use error::{EFFECT_HEADER, EFFECT_OPEN};
 pub use evaluations::Evaluations;
@@ -70,7 +74,7 @@ pub use evaluations::Evaluations;
 pub(crate) use exec::input_frames as exec_input_frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) use serve::connection;
-pub use serve::{Limits, Listener, ServeError, serve};
+pub use serve::{Face, Limits, Listener, PER_PEER_MAX, ServeError, serve};
 pub(crate) use services::is_listed;
 pub use tls::{Tls, TlsError, TlsFiles, Validity};
 
@@ -120,6 +124,8 @@ pub struct Shared {
     pub jwks: serde_json::Value,
     /// The page of metrics, with what tasks were measured to use.
     pub metrics: MetricsPage,
+    /// Held while a page is made: however many ask, the rest of the agent has a processor left.
+    pub measuring: tokio::sync::Mutex<()>,
     /// Whether tasks are measured for it.
     pub publish_allocation_metrics: bool,
     /// Cancelled when the agent shuts down; ends every stream.

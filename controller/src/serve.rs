@@ -6,6 +6,7 @@
 
 mod ending;
 mod readiness;
+mod warning;
 
 use std::{
     collections::BTreeSet,
@@ -14,6 +15,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use axum::Router;
 use herdlet_plan::event::Command;
 use herdlet_runtime::{Inbox, Metrics, off_thread};
 use tokio::{
@@ -40,7 +42,7 @@ use crate::{
         volume::HostVolumes,
     },
     gc::Collector,
-    http::{self, Evaluations, Facts, Limits, Listener, Shared, Tls, Token, Vitals},
+    http::{self, Access, Admission, Evaluations, Face, Facts, Limits, Listener, Shared, Tls, Token, Vitals},
     instance::{Availability, Instance, Options},
     node::{
         self,
@@ -147,6 +149,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let closing = CancellationToken::new();
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let mut faces = JoinSet::new();
+    let open = Open::new(&config, telemetry.clone(), closing.clone());
     telemetry.orphans(agent.orphans);
     let collector = Arc::new(Collector {
         rules: config.gc,
@@ -170,15 +173,18 @@ async fn run(config: Config) -> anyhow::Result<()> {
     .vitals();
     let shared = shared(&config, &agent, facts, vitals, scrape, Arc::clone(&collector), closing.clone());
     // Before anything that may wait, so that whoever wonders can ask.
-    let node_door = listen(&config, doors, &shared, &mut faces, &closing).await?;
+    let node_door = listen(&open, doors, &shared, &mut faces).await?;
     if let (Some(member), Some(listener)) = (member, node_door) {
+        let listens = listener.address();
         // Of all drivers: what runs goes on where its driver was turned off, and what can't start is told by the driver.
         let now = member
             .join(&config, &mut agent, Drivers::built_in(), &shared)
             .await
             .context("join the cluster")?;
         let router = node::http::router(Arc::clone(&now.api));
-        faces.spawn(http::serve(listener, router, None, Limits::default(), closing.clone()));
+        let access = Access::Cluster(Arc::clone(&now.api) as Arc<dyn http::Tokens>);
+        faces.spawn(open.serve(listener, router, access));
+        warning::of_open_node(listens, &now.api, &closing);
         let _ = joined.set(now);
     }
     for folder in folders {
@@ -352,6 +358,7 @@ fn shared(
         vitals: Box::new(vitals),
         jwks: agent.context.signer.jwks(),
         metrics: Box::new(scrape),
+        measuring: tokio::sync::Mutex::default(),
         publish_allocation_metrics: config.publish_allocation_metrics,
         closing,
     })
@@ -409,34 +416,52 @@ impl Doors {
     }
 }
 
+/// What the faces of this agent have in common.
+struct Open<'c> {
+    config: &'c Config,
+    admission: Arc<Admission>,
+    closing: CancellationToken,
+}
+
+impl<'c> Open<'c> {
+    fn new(config: &'c Config, telemetry: Telemetry, closing: CancellationToken) -> Self {
+        Self { config, admission: Admission::new(config.names(), telemetry), closing }
+    }
+
+    /// Serves a router on a listener until the agent ends.
+    fn serve(
+        &self,
+        listener: Listener,
+        router: Router,
+        access: Access,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let limits = Limits { per_peer_max: self.config.http.max_conns_per_client, ..Limits::default() };
+        let face = Face { router, access, admission: Arc::clone(&self.admission), limits };
+        http::serve(listener, face, self.closing.clone())
+    }
+}
+
 /// Makes the socket, and serves it and the others, but for that of a node, which is given back.
 async fn listen(
-    config: &Config,
+    open: &Open<'_>,
     doors: Doors,
     shared: &Arc<Shared>,
     faces: &mut JoinSet<()>,
-    closing: &CancellationToken,
 ) -> anyhow::Result<Option<Listener>> {
+    let config = open.config;
     if let Some(parent) = config.socket.parent() {
         make_parent(parent)?;
     }
     let socket = Listener::unix(&config.socket).await?;
-    faces.spawn(http::serve(
-        socket,
-        http::router(Arc::clone(shared)),
-        None,
-        Limits::default(),
-        closing.clone(),
-    ));
+    faces.spawn(open.serve(socket, http::router(Arc::clone(shared)), Access::Open));
     if let (Some((listener, token)), Some((address, _))) = (doors.api, &config.listen) {
         tracing::info!(%address, tls = config.tls.is_some(), "listening on TCP");
-        let router = http::router(Arc::clone(shared));
-        faces.spawn(http::serve(listener, router, Some(token), Limits::default(), closing.clone()));
+        warning::of_plain_text(&listener, address);
+        faces.spawn(open.serve(listener, http::router(Arc::clone(shared)), Access::Token(token)));
     }
     if let (Some(listener), Some(address)) = (doors.metrics, &config.metrics_listen) {
         tracing::info!(%address, "serving metrics");
-        let router = http::metrics_router(Arc::clone(shared));
-        faces.spawn(http::serve(listener, router, None, Limits::default(), closing.clone()));
+        faces.spawn(open.serve(listener, http::metrics_router(Arc::clone(shared)), Access::Open));
     }
     if let (Some(sockets), Some(address)) = (doors.dns, &config.dns_listen) {
         tracing::info!(%address, "answering DNS for services");
@@ -445,7 +470,7 @@ async fn listen(
             catalog: Arc::clone(&shared.catalog),
             restored: shared.restored.clone(),
         };
-        faces.spawn(dns::serve(sockets, Arc::new(zone), dns::Limits::default(), closing.clone()));
+        faces.spawn(dns::serve(sockets, Arc::new(zone), dns::Limits::default(), open.closing.clone()));
     }
     Ok(doors.node)
 }

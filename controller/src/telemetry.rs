@@ -53,7 +53,7 @@ use crate::{
     desired::folder::FolderStatus,
     drivers::{catalog::Catalogs, cgroup::Isolation},
     executor::Kind,
-    http::Tls,
+    http::{Tls, Unknown},
     node::member::Joined,
     planner::NoteSink,
     publish::{Changed, Object, ReadModel},
@@ -250,6 +250,11 @@ impl Telemetry {
         *self.0.counts().collected.entry((kind.as_str(), why.as_str())).or_default() += 1;
     }
 
+    /// A caller was not let in.
+    pub fn authentication_failed(&self, why: Unknown) {
+        *self.0.counts().authentication_failures.entry(why.as_str()).or_default() += 1;
+    }
+
     /// The page of metrics, with what was measured of single tasks for it.
     pub fn page(&self, format: Format, measured: Vec<Measured>) -> String {
         let mut registry = Registry::default();
@@ -375,6 +380,10 @@ impl Shared {
         page.counters(
             &names::COLLECTED,
             counts.collected.iter().map(|((kind, why), n)| ([*kind, *why], *n)),
+        )?;
+        page.counters(
+            &names::AUTHENTICATION_FAILURES,
+            counts.authentication_failures.iter().map(|(why, n)| ([*why], *n)),
         )?;
         page.counters(
             &names::DISRUPTIONS,

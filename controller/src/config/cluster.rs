@@ -498,6 +498,12 @@ impl Cluster {
         if kept.exists() { read(&kept) } else { Ok(Secret::default()) }
     }
 
+    /// The host of that address, where the config names one.
+    pub(super) fn advertised_host(&self) -> Option<String> {
+        let text = self.advertise_http.as_ref()?;
+        Some(advertised(text, self.http.port)?.host)
+    }
+
     /// What is told to servers of where the HTTP API is. `own`: the node's address, for an API that is served on all of them.
     pub fn http_addr(&self, own: Option<IpAddr>) -> String {
         let advertised = self.advertise_http.as_ref().and_then(|text| advertised(text, self.http.port));

@@ -61,6 +61,8 @@ pub struct File {
     pub tls: Option<Tls>,
     /// TCP address of the metrics.
     pub metrics_listen: Option<String>,
+    /// What all HTTP APIs on TCP have in common.
+    pub http: super::http::Section,
     /// Address of the DNS server for services, on UDP and TCP.
     pub dns_listen: Option<String>,
     /// Folders of manifests.
@@ -351,6 +353,9 @@ impl File {
             if let Some((field, message)) = tls.problem() {
                 tell(&format!("tls.{field}"), message.to_owned());
             }
+        }
+        for (at, message) in self.http.problems() {
+            tell(&format!("http.{at}"), message);
         }
         for (at, message) in self.cluster.problems() {
             tell(&format!("cluster.{at}"), message);

@@ -202,6 +202,15 @@ fn a_token_is_the_first_line_of_its_file() {
 }
 
 #[test]
+fn allowed_hosts_are_hosts() {
+    let text = "http: {allowed_hosts: [ui.example, 'ui.example:8443', '*'], max_conns_per_client: 7}";
+    let section = read(text).unwrap().http;
+    assert_eq!((section.allowed_hosts.len(), section.max_conns_per_client), (3, Some(7)));
+    let wrong = read("http: {allowed_hosts: [ui.example, 'http://ui.example']}").unwrap_err();
+    assert!(wrong.contains("http.allowed_hosts[1]: expected HOST, HOST:PORT or *"), "{wrong}");
+}
+
+#[test]
 fn volumes_and_facts_reach_the_planner() {
     let text = "meta: {rack: 017, on: yes}\nhost_volumes: [{name: certs, path: /etc/ssl, read_only: true}]\nmax_kill_timeout: 5m";
     let mut sources = Sources::default();

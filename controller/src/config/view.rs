@@ -145,6 +145,8 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("tls.ca_file", json!(config.tls.as_ref().map(|tls| &tls.clients))),
         ("tls.verify_https_client", json!(config.tls.as_ref().map(|tls| tls.clients.is_some()))),
         ("metrics_listen", json!(config.metrics_listen.as_ref().map(address))),
+        ("http.allowed_hosts", json!(config.http.allowed_hosts)),
+        ("http.max_conns_per_client", json!(config.http.max_conns_per_client)),
         ("dns_listen", json!(config.dns_listen.as_ref().map(address))),
         ("manifests", json!(config.manifests)),
         ("cgroup_parent", json!(config.cgroup_parent)),

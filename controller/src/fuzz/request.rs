@@ -149,6 +149,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         vitals: Box::new(Vitals::default),
         jwks: serde_json::json!({ "keys": [] }),
         metrics: Box::new(|format, _| format!("{format:?}\n")),
+        measuring: tokio::sync::Mutex::default(),
         publish_allocation_metrics: false,
         closing: CancellationToken::new(),
     }

@@ -191,6 +191,7 @@ pub(super) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMa
 impl Shared {
     /// The page of metrics, measured anew.
     pub(crate) async fn page_of_metrics(&self, format: Format) -> String {
+        let _alone = self.measuring.lock().await;
         let measured = if self.publish_allocation_metrics {
             stats::measure_all(&self.reach()).await
         } else {

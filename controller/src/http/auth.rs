@@ -1,4 +1,4 @@
-//! Who may use the API: on the unix socket the agent's own user and root, on TCP whoever knows the token.
+//! The token of the API on TCP: read from its file, and compared with what callers send.
 
 use std::{
     fmt,
@@ -8,15 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use axum::{
-    extract::{Request, State},
-    http::{HeaderMap, StatusCode, header},
-    middleware::Next,
-    response::{IntoResponse, Response},
-};
 use zeroize::Zeroizing;
-
-use super::JWKS_PATH;
 
 /// A shorter token could be guessed.
 const TOKEN_LEN_MIN: usize = 16;
@@ -77,7 +69,7 @@ impl Token {
     }
 
     /// Whether `given` is this token, in a time that doesn't tell how much of it is.
-    fn is(&self, given: &[u8]) -> bool {
+    pub(super) fn is(&self, given: &[u8]) -> bool {
         aws_lc_rs::constant_time::verify_slices_are_equal(&self.0, given).is_ok()
     }
 }
@@ -86,28 +78,4 @@ impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
     }
-}
-
-/// Lets only requests with the token through, and those for public keys.
-pub(super) async fn require_token(State(token): State<Token>, request: Request, next: Next) -> Response {
-    if request.uri().path() == JWKS_PATH {
-        return next.run(request).await;
-    }
-    match given(request.headers()) {
-        Some(given) if token.is(given) => next.run(request).await,
-        Some(_) => (StatusCode::FORBIDDEN, "Permission denied: wrong token").into_response(),
-        None => {
-            let ask = [(header::WWW_AUTHENTICATE, "Bearer")];
-            (StatusCode::UNAUTHORIZED, ask, "a token is needed: Authorization: Bearer TOKEN").into_response()
-        }
-    }
-}
-
-fn given(headers: &HeaderMap) -> Option<&[u8]> {
-    if let Some(token) = headers.get("x-nomad-token") {
-        return Some(token.as_bytes());
-    }
-    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
-    let (scheme, token) = value.split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }

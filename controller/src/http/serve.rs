@@ -1,9 +1,13 @@
 //! Listeners and connections: who is let in, how many, how slow they may be, and how all of it ends.
 //!
-//! One listener: the unix socket (peers must be our user or root), TCP with a token, or TCP for metrics. Every bound is in
-//! [`Limits`]. Shutdown stops accepting, ends streams through [`Shared::closing`], and gives the rest a moment.
+//! One listener: the unix socket (peers must be our user or root), or TCP. Every bound is in [`Limits`], whose request is answered is
+//! said by [`admission`](super::admission). Shutdown stops accepting, ends streams through [`Shared::closing`](super::Shared::closing), and
+//! gives the rest a moment.
 
+mod connections;
+mod lingering;
 mod place;
+mod refusal;
 
 use std::{
     fs::Permissions,
@@ -15,31 +19,30 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, middleware};
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::{TcpListener, UnixListener},
-    sync::{OwnedSemaphorePermit, Semaphore},
-};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use axum::Router;
+use tokio::net::{TcpListener, UnixListener};
+use tokio_util::sync::CancellationToken;
 
-use self::place::Place;
+use self::{connections::Connections, place::Place};
 use super::{
-    auth::{Token, require_token},
+    admission::{Access, Admission},
     tls::Tls,
 };
-use crate::listen::when_free;
+use crate::{listen::when_free, peer::Peer};
+
+#[cfg(test)]
+pub(super) use connections::REFUSALS_MAX;
+#[cfg(any(test, fuzzing))]
+pub(crate) use connections::connection;
+pub(super) use lingering::Lingering;
 
 /// Bounds of a listener.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Connections at the same time; more are told so and closed.
     pub connections_max: usize,
+    /// Of one address on TCP; 0 for no bound.
+    pub per_peer_max: usize,
     /// How long a request's header may take; also how long an idle connection stays open.
     pub header_max: Duration,
     /// Header fields of a request.
@@ -54,6 +57,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections_max: connections_max(),
+            per_peer_max: PER_PEER_MAX,
             header_max: Duration::from_secs(15),
             fields_max: 64,
             header_bytes_max: 64 * 1024,
@@ -61,6 +65,9 @@ impl Default for Limits {
         }
     }
 }
+
+/// As many as Nomad gives an address by default.
+pub const PER_PEER_MAX: usize = 100;
 
 /// More serve nobody.
 const CONNECTIONS_MAX: usize = 512;
@@ -177,26 +184,22 @@ impl Listener {
     }
 }
 
-/// Serves `router` until `closing` is cancelled. With a token only those who know it are served; the unix socket needs none.
-pub async fn serve(
-    mut listener: Listener,
-    router: Router,
-    token: Option<Token>,
-    limits: Limits,
-    closing: CancellationToken,
-) {
-    let router = match token {
-        Some(token) => router.layer(middleware::from_fn_with_state(token, require_token)),
-        None => router,
-    };
-    let server = Server {
-        router,
-        limits,
-        closing: closing.clone(),
-        connections: TaskTracker::new(),
-        refusals: Arc::new(Semaphore::new(REFUSALS_MAX)),
-    };
-    let places = Arc::new(Semaphore::new(limits.connections_max));
+/// What is served on a listener, and to whom.
+pub struct Face {
+    /// What answers.
+    pub router: Router,
+    /// Who may ask.
+    pub access: Access,
+    /// What the listeners of an agent share.
+    pub admission: Arc<Admission>,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// Serves a face until `closing` is cancelled. The unix socket needs no token, whatever the face says.
+pub async fn serve(mut listener: Listener, face: Face, closing: CancellationToken) {
+    let limits = face.limits;
+    let connections = Connections::new(face, closing.clone());
     let mut place = match &listener {
         Listener::Unix { path, .. } => Some(Place::new(path)),
         Listener::Tcp(_) | Listener::Tls(..) => None,
@@ -212,27 +215,16 @@ pub async fn serve(
             }
             accepted = accept(&listener) => accepted,
         };
-        let peer = match accepted {
-            Ok(peer) => peer,
+        match accepted {
+            Ok(accepted) => connections.take(accepted),
             Err(error) => {
                 tracing::warn!(%error, "failed to accept a connection");
                 // Out of file descriptors: trying again at once would be a tight loop.
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
             }
-        };
-        let place = Arc::clone(&places).try_acquire_owned().ok();
-        match peer {
-            Peer::Unix(stream) => server.take(stream, place),
-            Peer::Tcp(stream) => server.take(stream, place),
-            Peer::Tls(stream, tls) => server.take_tls(stream, tls, place),
-            Peer::Stranger(stream) => server.refuse(stream, FORBIDDEN),
         }
     }
-    server.connections.close();
-    if tokio::time::timeout(limits.shutdown_max, server.connections.wait()).await.is_err() {
-        tracing::warn!(left = server.connections.len(), "closing connections with requests under way");
-    }
+    connections.end(limits.shutdown_max).await;
     if let Listener::Unix { path, .. } = &listener
         && place.is_some_and(|place| place.is_ours())
         && let Err(error) = std::fs::remove_file(path)
@@ -252,150 +244,31 @@ async fn again(place: &mut Option<Place>) -> Option<Listener> {
     }
 }
 
-enum Peer {
+enum Accepted {
     Unix(tokio::net::UnixStream),
-    Tcp(tokio::net::TcpStream),
-    Tls(tokio::net::TcpStream, Arc<Tls>),
+    Tcp(tokio::net::TcpStream, Peer),
+    Tls(tokio::net::TcpStream, Peer, Arc<Tls>),
+    /// Another user, on the unix socket.
     Stranger(tokio::net::UnixStream),
 }
 
-async fn accept(listener: &Listener) -> io::Result<Peer> {
+async fn accept(listener: &Listener) -> io::Result<Accepted> {
     match listener {
         Listener::Unix { socket, .. } => {
             let (stream, _) = socket.accept().await?;
             let uid = stream.peer_cred()?.uid();
             let ours = rustix::process::geteuid().as_raw();
-            Ok(if uid == 0 || uid == ours { Peer::Unix(stream) } else { Peer::Stranger(stream) })
+            Ok(if uid == 0 || uid == ours { Accepted::Unix(stream) } else { Accepted::Stranger(stream) })
         }
         Listener::Tcp(listener) => {
-            let (stream, _) = listener.accept().await?;
+            let (stream, address) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            Ok(Peer::Tcp(stream))
+            Ok(Accepted::Tcp(stream, address.ip().into()))
         }
         Listener::Tls(listener, tls) => {
-            let (stream, _) = listener.accept().await?;
+            let (stream, address) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            Ok(Peer::Tls(stream, Arc::clone(tls)))
-        }
-    }
-}
-
-const FORBIDDEN: Refusal = Refusal {
-    status: "403 Forbidden",
-    why: "Permission denied: this socket is for the agent's user and root",
-};
-const FULL: Refusal = Refusal {
-    status: "503 Service Unavailable",
-    why: "there are as many connections to this agent as it allows; try again later",
-};
-
-/// How long a peer may take to hear why it is not served.
-const REFUSAL_MAX: Duration = Duration::from_secs(1);
-
-/// Peers that are being told so at the same time. More are hung up on: who opens connections faster than they are refused
-/// must not take all files.
-pub(super) const REFUSALS_MAX: usize = 16;
-
-/// Why a connection is not served.
-struct Refusal {
-    status: &'static str,
-    why: &'static str,
-}
-
-impl Refusal {
-    fn text(&self) -> String {
-        let Self { status, why } = self;
-        let length = why.len();
-        format!(
-            "HTTP/1.1 {status}\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{why}"
-        )
-    }
-}
-
-struct Server {
-    router: Router,
-    limits: Limits,
-    closing: CancellationToken,
-    connections: TaskTracker,
-    refusals: Arc<Semaphore>,
-}
-
-impl Server {
-    fn take<S>(&self, stream: S, place: Option<OwnedSemaphorePermit>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Some(place) = place else { return self.refuse(stream, FULL) };
-        let connection = connection(stream, self.router.clone(), self.limits, self.closing.clone());
-        self.connections.spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended early");
-            }
-            drop(place);
-        });
-    }
-
-    /// A handshake takes no longer than a request's header may. Who finds all places taken is hung up on: nothing can be said
-    /// before the handshake.
-    fn take_tls(&self, stream: tokio::net::TcpStream, tls: Arc<Tls>, place: Option<OwnedSemaphorePermit>) {
-        let Some(place) = place else { return };
-        let (router, limits, closing) = (self.router.clone(), self.limits, self.closing.clone());
-        self.connections.spawn(async move {
-            match tokio::time::timeout(limits.header_max, tls.accept(stream)).await {
-                Ok(Ok(stream)) => {
-                    if let Err(error) = connection(stream, router, limits, closing).await {
-                        tracing::debug!(%error, "a connection ended early");
-                    }
-                }
-                Ok(Err(error)) => tracing::debug!(%error, "a handshake failed"),
-                Err(_) => tracing::debug!("a handshake took too long"),
-            }
-            drop(place);
-        });
-    }
-
-    /// Says why not, as far as the peer's buffer takes it, and hangs up.
-    fn refuse<S>(&self, mut stream: S, refusal: Refusal)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
-        self.connections.spawn(async move {
-            let telling = async {
-                // A connection closed with something unread is reset, and the peer never sees why.
-                let _ = stream.read(&mut [0; 4_096]).await?;
-                stream.write_all(refusal.text().as_bytes()).await?;
-                stream.shutdown().await
-            };
-            let _ = tokio::time::timeout(REFUSAL_MAX, telling).await;
-            drop(place);
-        });
-    }
-}
-
-/// Serves one connection to its end; once `closing` is cancelled, only the request under way.
-pub(crate) async fn connection<S>(
-    stream: S,
-    router: Router,
-    limits: Limits,
-    closing: CancellationToken,
-) -> hyper::Result<()>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_max)
-        .max_headers(limits.fields_max)
-        .max_buf_size(limits.header_bytes_max)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
-        .with_upgrades();
-    let mut connection = std::pin::pin!(connection);
-    tokio::select! {
-        ended = &mut connection => ended,
-        () = closing.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            Ok(Accepted::Tls(stream, address.ip().into(), Arc::clone(tls)))
         }
     }
 }

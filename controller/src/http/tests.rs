@@ -1,5 +1,7 @@
 //! The API over real sockets, with a read model that the test writes and nobody behind the inbox.
 
+mod admission;
+mod bodies;
 mod bounds;
 mod files;
 mod lists;
@@ -22,7 +24,10 @@ use herdlet_runtime::{CommitIndex, Gate, Inbox, Publisher, StoreHealth};
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Evaluations, Facts, Limits, Listener, Shared, Token, Vitals, metrics_router, router, serve};
+use super::{
+    Access, Admission, Evaluations, Face, Facts, Limits, Listener, Names, Shared, Token, Vitals,
+    metrics_router, router, serve,
+};
 use crate::{
     cli::{Address, Client},
     desired::manifests::Drivers,
@@ -41,6 +46,8 @@ use crate::{
 pub(crate) struct Ground {
     dir: tempfile::TempDir,
     pub(crate) shared: Arc<Shared>,
+    telemetry: Telemetry,
+    admission: Arc<Admission>,
     tasks: TaskTracker,
     store: watch::Sender<StoreHealth>,
 }
@@ -80,10 +87,14 @@ impl Ground {
             vitals: Box::new(Vitals::default),
             jwks: serde_json::json!({ "keys": [{ "kid": "k1" }] }),
             metrics: Box::new(|format, _| format!("{format:?}\n")),
+            measuring: tokio::sync::Mutex::default(),
             publish_allocation_metrics: false,
             closing: CancellationToken::new(),
         };
-        Self { dir, shared: Arc::new(shared), tasks: TaskTracker::new(), store }
+        let names = Names::default().allowing(&["ui.example:8443".to_owned()]);
+        let telemetry = Telemetry::new();
+        let admission = Admission::new(names, telemetry.clone());
+        Self { dir, shared: Arc::new(shared), telemetry, admission, tasks: TaskTracker::new(), store }
     }
 
     pub(crate) fn show(&self, index: u64, jobs: &[JobView], allocs: &[AllocView]) {
@@ -103,14 +114,23 @@ impl Ground {
     }
 
     pub(crate) async fn tcp(&self, routes: Router, token: Option<Token>) -> String {
+        self.tcp_for(routes, token.map_or(Access::Open, Access::Token)).await
+    }
+
+    pub(crate) async fn tcp_for(&self, routes: Router, access: Access) -> String {
         let listener = Listener::tcp("127.0.0.1:0").await.unwrap();
         let address = listener.address().unwrap();
-        self.serve(listener, routes, token, Limits::default());
+        self.serve_for(listener, routes, access, Limits::default());
         format!("http://{address}")
     }
 
     fn serve(&self, listener: Listener, routes: Router, token: Option<Token>, limits: Limits) {
-        self.tasks.spawn(serve(listener, routes, token, limits, self.shared.closing.clone()));
+        self.serve_for(listener, routes, token.map_or(Access::Open, Access::Token), limits);
+    }
+
+    fn serve_for(&self, listener: Listener, router: Router, access: Access, limits: Limits) {
+        let face = Face { router, access, admission: Arc::clone(&self.admission), limits };
+        self.tasks.spawn(serve(listener, face, self.shared.closing.clone()));
     }
 
     fn http(&self) -> reqwest::Client {

@@ -26,6 +26,8 @@ use zeroize::Zeroizing;
 
 pub use validity::Validity;
 
+use super::serve::Lingering;
+
 /// Where certificates are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -95,16 +97,22 @@ impl Tls {
     ///
     /// # Errors
     /// When the client does not speak TLS, or nothing that we accept.
-    pub(super) async fn accept(&self, mut stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         const HANDSHAKE: u8 = 0x16;
         let mut first = [0];
         if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
+            let mut stream = Lingering::new(stream);
             stream.write_all(PLAIN.as_bytes()).await?;
             stream.shutdown().await?;
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not speak TLS"));
         }
         let config = Arc::clone(&self.known().config);
         TlsAcceptor::from(config).accept(stream).await
+    }
+
+    /// Whether who gets through the handshake has shown a certificate that is trusted.
+    pub(super) fn verifies_clients(&self) -> bool {
+        self.files.clients.is_some()
     }
 
     /// When the certificates that are shown hold; nothing where they don't say.

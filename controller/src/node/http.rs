@@ -29,6 +29,7 @@ use axum::{
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
+use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_api_types::AllocId;
 use herdlet_rpc::{
     address::Address,
@@ -42,13 +43,16 @@ use self::{
     routes::{Body as BodyOf, Missing, Part, Route, Stands, Verb},
 };
 use super::{
-    acl::{Access, Denied},
+    acl::{Access, Acl, Denied},
     asking::{Answer, Servers},
     placed,
     serve::NodeService,
     snapshot::Snapshots,
 };
-use crate::{http::Shared, telemetry::Format};
+use crate::{
+    http::{AllowedPage, Shared, Tokens, WrongToken},
+    telemetry::Format,
+};
 
 /// How the node stands with its servers, for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -85,7 +89,8 @@ const CODES: [(&str, u16); 2] = [
     ("Filter expression cannot be used with other filter parameters", 400),
 ];
 
-/// Calls which pages of other origins may make: those of a user interface that is served by servers.
+/// Calls whose answers pages of other origins may read, if they have a token that the cluster knows or are named in the config: those of a
+/// user interface that is served by servers. Without either it asks servers, which ask this node.
 const OF_OTHER_ORIGINS: [&str; 7] = [
     "/v1/client/fs/",
     "/v1/client/allocation/",
@@ -102,7 +107,14 @@ const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let code = StatusCode::from_u16(self.0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (code, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], self.1).into_response()
+        // Servers say it in the same words.
+        let is_unknown = self.0 == Denied::Unknown.code() && self.1.contains(&Denied::Unknown.to_string());
+        let mut response =
+            (code, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], self.1).into_response();
+        if is_unknown {
+            response.extensions_mut().insert(WrongToken);
+        }
+        response
     }
 }
 
@@ -163,12 +175,14 @@ async fn gate(State(api): State<Arc<NodeApi>>, request: Request, next: Next) -> 
     if is_foreign && request.method() == Method::OPTIONS {
         return of_other_origin(preflight(request.headers()));
     }
+    let is_known = is_foreign
+        && (request.extensions().get::<AllowedPage>().is_some() || api.knows(request.headers()).await);
     let response = match api.answer(request).await {
         Ok(Passed::Answer(response)) => response,
         Ok(Passed::On(request)) => next.run(*request).await,
         Err(refused) => refused.into_response(),
     };
-    if is_foreign { of_other_origin(response) } else { response }
+    if is_known { of_other_origin(response) } else { response }
 }
 
 /// What a page of another origin asks before it asks.
@@ -192,6 +206,17 @@ fn of_other_origin(mut response: Response) -> Response {
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(exposed));
     headers.insert(header::VARY, HeaderValue::from_static("Origin"));
     response
+}
+
+impl Tokens for NodeApi {
+    fn knows<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, bool> {
+        async move {
+            let token = request::token(headers);
+            // The anonymous one is everybody's, a stranger's page included.
+            !token.is_empty() && self.service.acl(&token).await.is_ok_and(|acl| *acl != Acl::Disabled)
+        }
+        .boxed()
+    }
 }
 
 /// What becomes of a request here.

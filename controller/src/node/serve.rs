@@ -117,7 +117,10 @@ impl NodeService {
     }
 
     /// What the token may do.
-    async fn acl(&self, token: &Secret) -> Result<Arc<Acl>, Denied> {
+    ///
+    /// # Errors
+    /// Why it may do nothing.
+    pub async fn acl(&self, token: &Secret) -> Result<Arc<Acl>, Denied> {
         self.parts.acl.resolve(token).await
     }
 

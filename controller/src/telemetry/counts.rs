@@ -16,6 +16,8 @@ use herdlet_api_types::{
 use herdlet_plan::turn::{Drifted, Note};
 use herdlet_runtime::metrics::Histogram;
 
+use crate::http::Unknown;
+
 /// So many series of jobs are kept whether or not the jobs are still known; beyond that those of forgotten jobs go.
 const JOB_SERIES_MAX: usize = 4_096;
 
@@ -39,6 +41,7 @@ pub(super) struct Counts {
     pub(super) orphans: BTreeMap<&'static str, u64>,
     pub(super) orphans_removed: BTreeMap<&'static str, u64>,
     pub(super) collected: BTreeMap<(&'static str, &'static str), u64>,
+    pub(super) authentication_failures: BTreeMap<&'static str, u64>,
     pub(super) converged_versions: BTreeMap<JobKey, u64>,
     starting: BTreeMap<(AllocId, String), Starting>,
 }
@@ -83,6 +86,7 @@ impl Default for Counts {
             orphans: BTreeMap::new(),
             orphans_removed: BTreeMap::new(),
             collected,
+            authentication_failures: Unknown::ALL.map(|why| (why.as_str(), 0)).into(),
             converged_versions: BTreeMap::new(),
             starting: BTreeMap::new(),
         }

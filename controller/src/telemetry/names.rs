@@ -185,6 +185,10 @@ metrics! {
     NODE_TTL_MISSED = Counter Number "node_ttl_missed_total" []
         "Times that servers may have taken this node for dead, since its heartbeat came too late.";
 
+    // Faces.
+    AUTHENTICATION_FAILURES = Counter Number "authentication_failures_total" ["reason"]
+        "Requests on TCP whose token was missing where one is needed, or wrong.";
+
     // Input.
     MANIFEST_ERRORS = Gauge Number "manifest_errors" []
         "Manifest files that are refused now.";

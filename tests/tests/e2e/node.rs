@@ -16,18 +16,23 @@ use serde_json::{Value, json};
 use crate::common::is_root;
 
 /// Servers, and an agent that is a node of theirs.
-struct Ground {
+pub(crate) struct Ground {
     runtime: tokio::runtime::Runtime,
     cluster: Cluster,
     _listeners: Vec<Listener>,
-    agent: Agent,
+    pub(crate) agent: Agent,
     node: NodeId,
     /// Of the node's own API.
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Ground {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// With more of a config.
+    pub(crate) fn start_with(config: &str) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
@@ -37,7 +42,7 @@ impl Ground {
         let servers = listeners.iter().map(|listener| listener.address.clone()).collect::<Vec<_>>().join(",");
         let [port] = ports::free();
         let setup = Setup::default()
-            .config(format!("cluster: {{http_addr: 127.0.0.1, http_port: {port}}}\n"))
+            .config(format!("cluster: {{http_addr: 127.0.0.1, http_port: {port}}}\n{config}"))
             .argument(format!("--servers={servers}"))
             .argument("--raw-exec=true")
             .argument("--node-class=edge");
@@ -54,27 +59,36 @@ impl Ground {
         wait::until_true(what, is_so);
     }
 
-    fn submit(&self, job: &Value) -> herdlet_nomad_server::schedule::Key {
+    pub(crate) fn submit(&self, job: &Value) -> herdlet_nomad_server::schedule::Key {
         let _guard = self.runtime.enter();
         self.cluster.submit(job).unwrap()
     }
 
     /// The only allocation of a job that is wanted.
-    fn alloc(&self, key: &herdlet_nomad_server::schedule::Key) -> Allocation {
+    pub(crate) fn alloc(&self, key: &herdlet_nomad_server::schedule::Key) -> Allocation {
         wait::until("it is placed", || {
             let allocs = self.cluster.allocs_of(key);
             allocs.into_iter().find(|alloc| !alloc.desired_status.is_terminal())
         })
     }
 
-    fn reaches(&self, id: &AllocId, status: &ClientStatus) {
+    /// Has servers stop a job, and waits for its end.
+    pub(crate) fn stop(&self, key: &herdlet_nomad_server::schedule::Key) {
+        {
+            let _guard = self.runtime.enter();
+            self.cluster.stop_job(key, true);
+        }
+        self.until("it has ended", || self.agent.members().is_empty());
+    }
+
+    pub(crate) fn reaches(&self, id: &AllocId, status: &ClientStatus) {
         self.until(&format!("{id} is {status}"), || self.cluster.client_status(id) == *status);
     }
 }
 
 impl Ground {
     /// Servers forget everything, and nothing is left.
-    fn finish(self) {
+    pub(crate) fn finish(self) {
         {
             let _guard = self.runtime.enter();
             let jobs: Vec<_> = self.cluster.read(|state| state.jobs.keys().cloned().collect());
@@ -93,7 +107,7 @@ impl Ground {
 }
 
 /// A service whose one task sleeps for so many seconds.
-fn service(id: &str, seconds: u32) -> Value {
+pub(crate) fn service(id: &str, seconds: u32) -> Value {
     json!({
         "ID": id, "Name": id, "Type": "service", "Namespace": "default", "Datacenters": ["dc1"],
         "TaskGroups": [{

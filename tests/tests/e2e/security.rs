@@ -1,8 +1,10 @@
-//! Attacks, as `SECURITY.md` lists them: by another user of the machine, by a task, by whoever can connect, by a peer.
+//! Attacks, as `SECURITY.md` lists them: by another user of the machine, by a task, by a web page, by whoever can connect,
+//! by a peer.
 
 mod connections;
 mod hardening;
 mod kernel;
+mod pages;
 mod peers;
 mod strangers;
 mod tasks;

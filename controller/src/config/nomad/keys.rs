@@ -45,7 +45,7 @@ pub(super) const TOP: Keys = &[
     ("keyring", Met),
     ("leave_on_interrupt", Field(Flag, "cluster.leave_on_interrupt")),
     ("leave_on_terminate", Field(Flag, "cluster.leave_on_terminate")),
-    ("limits", Unused),
+    ("limits", Block(LIMITS)),
     ("log_file", Unused),
     ("log_include_location", Met),
     ("log_json", Special(special::log_json)),
@@ -83,6 +83,15 @@ const ACL: Keys = &[
 const ADDRESSES: Keys = &[("http", Field(Address, "cluster.http_addr")), ("rpc", Met), ("serf", Met)];
 const ADVERTISE: Keys = &[("http", Field(Address, "cluster.advertise_http")), ("rpc", Met), ("serf", Met)];
 const PORTS: Keys = &[("http", Field(Whole, "cluster.http_port")), ("rpc", Met), ("serf", Met)];
+
+const LIMITS: Keys = &[
+    ("http_max_conns_per_client", Field(Whole, "http.max_conns_per_client")),
+    // A handshake has the time of a request's header.
+    ("https_handshake_timeout", Unused),
+    // Of servers.
+    ("rpc_handshake_timeout", Met),
+    ("rpc_max_conns_per_client", Met),
+];
 
 const CLIENT: Keys = &[
     ("alloc_dir", Unused),

@@ -325,3 +325,13 @@ fn a_file_may_be_damaged_anywhere() {
         }
     }
 }
+
+#[test]
+fn how_many_connections_a_client_has_is_said_as_in_nomad() {
+    let enabled = "client { enabled = true }\nlimits { http_max_conns_per_client = 7 }\n";
+    assert_eq!(config_of(&[("a.hcl", enabled)]).unwrap().http.max_conns_per_client, 7);
+    let default = config_of(&[("a.hcl", "client { enabled = true }")]).unwrap();
+    assert_eq!(default.http.max_conns_per_client, 100);
+    let unlimited = enabled.replace('7', "\"0\"");
+    assert_eq!(config_of(&[("a.hcl", &unlimited)]).unwrap().http.max_conns_per_client, 0);
+}

@@ -447,7 +447,7 @@ fn escaped(mut submission: Json) -> Json {
 }
 
 /// The token of a request; empty where it has none.
-fn token(headers: &HeaderMap) -> Secret {
+pub(super) fn token(headers: &HeaderMap) -> Secret {
     let own = headers.get("x-nomad-token").and_then(|token| token.to_str().ok());
     let own = own.filter(|token| !token.is_empty());
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {

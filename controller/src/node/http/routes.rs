@@ -186,6 +186,12 @@ pub(super) fn percent_decoded(part: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
+/// What is done with which path.
+#[cfg(test)]
+pub(super) fn all() -> impl Iterator<Item = (Verb, &'static str)> {
+    ROUTES.iter().map(|route| (route.verb, route.path))
+}
+
 #[cfg(test)]
 mod tests {
     use super::{

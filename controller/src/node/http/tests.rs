@@ -180,6 +180,8 @@ async fn nothing_is_told_to_tokens_that_may_not() {
         "/v1/agent/monitor".to_owned(),
         "/v1/agent/host".to_owned(),
     ] {
+        // One of its own, whose guesses are not too many.
+        let node = Node::new(true).await;
         assert_eq!(node.get(&path).await, (403, "Permission denied".to_owned()), "{path}");
         let unknown = node.ask(Method::GET, &path, "guessed", "").await;
         assert_eq!(unknown.status().as_u16(), 403, "{path}");
@@ -225,8 +227,8 @@ async fn a_disk_is_given_to_who_has_its_migrate_token_or_may_read_files() {
 }
 
 #[tokio::test]
-async fn pages_of_servers_may_ask_a_node() {
-    let node = Node::new(false).await;
+async fn pages_read_what_their_token_or_the_config_lets_them() {
+    let node = Node::new(true).await;
     let url = format!("{}/v1/client/stats", node.url);
     let asks = node
         .http
@@ -238,9 +240,140 @@ async fn pages_of_servers_may_ask_a_node() {
         (may.status().as_u16(), &may.headers()["access-control-allow-headers"]),
         (204, &"x-nomad-token".parse().unwrap())
     );
-    let answer = node.http.get(&url).header("origin", "http://a").send().await.unwrap();
-    assert_eq!(answer.headers()["access-control-allow-origin"], "*");
-    assert!(!node.http.get(&url).send().await.unwrap().headers().contains_key("access-control-allow-origin"));
+    let shared = async |node: &Node, origin: &str, token: &str| {
+        let request = node.http.get(format!("{}/v1/client/stats", node.url)).header("x-nomad-token", token);
+        let request = if origin.is_empty() { request } else { request.header("origin", origin) };
+        let answer = request.send().await.unwrap();
+        answer.headers().get("access-control-allow-origin").map(|origin| origin.to_str().unwrap().to_owned())
+    };
+    assert_eq!(shared(&node, "http://a", "boss").await.as_deref(), Some("*"));
+    assert_eq!(shared(&node, "", "boss").await, None);
+    assert_eq!(shared(&node, "http://a", "").await, None);
+    assert_eq!(shared(&node, "http://a", "guessed").await, None);
+    assert_eq!(shared(&node, "https://ui.example:8443", "").await.as_deref(), Some("*"));
+    // Where there are no ACLs a token says nothing.
+    let open = Node::new(false).await;
+    assert_eq!(shared(&open, "http://a", "boss").await, None);
+    assert_eq!(shared(&open, "https://ui.example:8443", "").await.as_deref(), Some("*"));
+}
+
+/// Any page that was open in a browser which reached the port could do this, where the cluster had no ACLs.
+#[tokio::test]
+async fn a_strangers_page_can_neither_change_nor_execute_nor_use_another_name() {
+    let (open, closed) = (Node::new(false).await, Node::new(true).await);
+    let exec = format!("/v1/client/allocation/{}/exec?task=httpd&command=%5B%22id%22%5D", open.alloc);
+    let upgrade = [
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    let ask = async |node: &Node, method: Method, path: &str, headers: &[(&str, &str)]| {
+        let mut request = node.http.request(method, format!("{}{path}", node.url)).body("{}");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.send().await.unwrap().status().as_u16()
+    };
+    for (node, origin, token, expected) in [
+        (&open, "http://evil.example", "", 403),
+        (&open, "null", "", 403),
+        (&open, "http://evil.example", "boss", 403),
+        (&open, "", "", 101),
+        (&open, &*open.url, "", 101),
+        (&open, "https://ui.example:8443", "", 101),
+        (&closed, "http://evil.example", "", 403),
+        (&closed, "http://evil.example", "guessed", 403),
+        (&closed, "http://evil.example", "boss", 101),
+    ] {
+        let exec = exec.replace(&open.alloc, &node.alloc);
+        let mut headers = vec![("x-nomad-token", token)];
+        headers.extend(upgrade);
+        headers.extend((!origin.is_empty()).then_some(("origin", origin)));
+        let asked = node.cluster.asked.lock().unwrap().len();
+        assert_eq!(ask(node, Method::GET, &exec, &headers).await, expected, "{origin} {token}");
+        assert!(
+            expected == 101 || node.cluster.asked.lock().unwrap().len() == asked,
+            "nothing was passed on"
+        );
+    }
+    for node in [&open, &closed] {
+        node.answers("Job.Register", map(&[("Index", Value::Uint(1))]));
+        node.answers("Job.List", map(&[("Jobs", Value::Nil)]));
+    }
+    let (page, name, plain) =
+        (("origin", "http://evil.example"), ("host", "evil.example"), ("content-type", "text/plain"));
+    let boss = ("x-nomad-token", "boss");
+    for method in [Method::POST, Method::PUT, Method::DELETE] {
+        assert_eq!(ask(&open, method, "/v1/jobs", &[page, plain]).await, 403);
+    }
+    assert_eq!(ask(&open, Method::GET, "/v1/jobs", &[name]).await, 421);
+    assert_eq!(
+        ask(&open, Method::GET, "/v1/jobs", &[name, boss]).await,
+        421,
+        "there are no ACLs: any token would do"
+    );
+    assert_eq!(ask(&open, Method::GET, "/v1/jobs", &[("host", "ui.example")]).await, 200);
+    assert_eq!(ask(&open, Method::GET, "/v1/jobs", &[]).await, 200, "as the command line asks");
+    assert_eq!(ask(&closed, Method::GET, "/v1/jobs", &[name, boss]).await, 200, "NOMAD_ADDR may be a name");
+    assert_eq!(ask(&closed, Method::GET, "/v1/jobs", &[name]).await, 421);
+    assert_eq!(ask(&closed, Method::GET, "/v1/jobs", &[name, ("x-nomad-token", "guessed")]).await, 421);
+}
+
+#[tokio::test]
+async fn tokens_that_no_server_knows_are_guesses() {
+    let node = Node::new(true).await;
+    let mut told = 0;
+    loop {
+        match node.ask(Method::GET, "/v1/agent/self", "guessed", "").await.status().as_u16() {
+            403 => told += 1,
+            other => break assert_eq!(other, 429),
+        }
+        assert!(told < 10_000, "they are not limited");
+    }
+    assert!(told >= 10);
+    assert_eq!(node.ask(Method::GET, "/v1/agent/self", "boss", "").await.status().as_u16(), 200);
+    let anonymous = node.ask(Method::GET, "/v1/agent/self", "", "").await.status().as_u16();
+    assert_eq!(anonymous, 403, "who has no token guesses nothing");
+}
+
+/// Each route of the table answers, whatever comes after its head.
+#[tokio::test]
+async fn no_answer_of_a_route_is_lost() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let node = Node::new(false).await;
+    let address = node.url.trim_start_matches("http://").to_owned();
+    let mut lost = Vec::new();
+    let routes = routes::all().map(|(verb, path)| {
+        let method = match verb {
+            Verb::Get => "GET",
+            Verb::Put => "PUT",
+            Verb::Delete => "DELETE",
+        };
+        let parts = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
+        (method, parts.collect::<Vec<_>>().join("/"))
+    });
+    for (method, path) in routes {
+        for body in [b"{}".to_vec(), vec![b' '; 200 * 1024]] {
+            let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
+            let length = body.len();
+            let head = format!(
+                "{method} /v1/{path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n"
+            );
+            let mut answer = [0; 9];
+            let exchange = async {
+                stream.write_all(head.as_bytes()).await?;
+                tokio::task::yield_now().await;
+                stream.write_all(&body).await?;
+                stream.read_exact(&mut answer).await
+            };
+            if exchange.await.is_err() || &answer != b"HTTP/1.1 " {
+                lost.push(format!("{method} {path} {length}"));
+            }
+        }
+    }
+    assert!(lost.is_empty(), "{lost:?}");
 }
 
 const ELSEWHERE: &str = "388af656-e88b-e8d9-abc8-1d2f2efb981b";

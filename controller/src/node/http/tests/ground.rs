@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
-    http::tests::Ground,
+    http::{Access, tests::Ground},
     node::snapshot::tests::SECRET,
     node::{
         acl::{Mode, Resolver, Settings},
@@ -169,7 +169,9 @@ impl Node {
             snapshots: Snapshots::new(ground.shared.reach().paths, SECRET.into(), CancellationToken::new()),
             standing: Box::new(Standing::default),
         };
-        let url = ground.tcp(router(Arc::new(api)), None).await;
+        let api = Arc::new(api);
+        let access = Access::Cluster(Arc::clone(&api) as Arc<dyn Tokens>);
+        let url = ground.tcp_for(router(api), access).await;
         Self { ground, cluster, url, http: reqwest::Client::new(), alloc }
     }
 

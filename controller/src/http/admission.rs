@@ -1,0 +1,208 @@
+//! Who is let in, by one rule for every listener: the sockets of this machine, the API on TCP, a node's API, metrics, the port of
+//! `herdlet ui`.
+//!
+//! In: requests, with who sent them. Out: the same, or why not.
+//!
+//! ```text
+//!   unix socket ─────────────────────────────► served: the kernel says who it is
+//!   right token ─────────────────────────────► served: no page of a stranger knows it
+//!   public keys ─────────────────────────────► served
+//!   no token where one is needed, a wrong one ► 401, 403; too many wrong ones: 429
+//!   a stranger's name, a stranger's page ─────► 421, 403   (`names`)
+//!   all else ────────────────────────────────► served
+//! ```
+
+mod authority;
+mod guesses;
+mod names;
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use futures_util::future::BoxFuture;
+
+pub use names::Names;
+
+use self::{guesses::Guesses, names::Naming};
+use super::{JWKS_PATH, auth::Token};
+use crate::{peer::Peer, telemetry::Telemetry};
+
+/// What anybody may read under any name: keys that say whether a task's token is genuine, and where a cluster has them.
+const PUBLIC_PATHS: [&str; 2] = [JWKS_PATH, "/.well-known/openid-configuration"];
+
+/// So long a peer waits for the answer to a wrong token after too many of them: a guess for each second of a connection.
+const PENALTY: Duration = Duration::from_secs(1);
+
+/// Who may use what a listener serves.
+#[derive(Clone)]
+pub enum Access {
+    /// Whoever reaches it.
+    Open,
+    /// Whoever knows the token.
+    Token(Token),
+    /// Whoever the router lets in, by tokens of the cluster.
+    Cluster(Arc<dyn Tokens>),
+}
+
+/// Knows tokens of a cluster.
+pub trait Tokens: Send + Sync {
+    /// Whether the request has a token that the cluster knows. False where it has no access control: then a token says nothing.
+    fn knows<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, bool>;
+}
+
+/// What all listeners of an agent share.
+pub struct Admission {
+    names: Names,
+    guesses: Guesses,
+    telemetry: Telemetry,
+}
+
+impl Admission {
+    /// Lets in who calls by these names.
+    #[must_use]
+    pub fn new(names: Names, telemetry: Telemetry) -> Arc<Self> {
+        Arc::new(Self { names, guesses: Guesses::default(), telemetry })
+    }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// The agent's own user or root, on the unix socket.
+    Local,
+    /// Somebody on TCP.
+    Remote(Peer),
+    /// Somebody on TLS who has shown a certificate that is trusted.
+    Certified(Peer),
+}
+
+/// The rule for one connection.
+#[derive(Clone)]
+pub(super) struct Gate {
+    pub(super) access: Access,
+    pub(super) admission: Arc<Admission>,
+    pub(super) caller: Caller,
+}
+
+/// On a response: the request's token was wrong. Set by routers that know tokens themselves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WrongToken;
+
+/// On a request: the config names the origin of the page that sends it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AllowedPage;
+
+/// Why a caller is not known. Labels of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    /// A token is needed, and there is none.
+    Missing,
+    /// It is not the right one.
+    Wrong,
+}
+
+impl Unknown {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Missing, Self::Wrong];
+
+    /// The label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Wrong => "wrong",
+        }
+    }
+}
+
+/// Lets a request through, or says why not.
+pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+    let (peer, naming) = match gate.caller {
+        Caller::Local => return next.run(request).await,
+        Caller::Remote(peer) => (peer, Naming::Unknown),
+        Caller::Certified(peer) => (peer, Naming::Verified),
+    };
+    if PUBLIC_PATHS.contains(&request.uri().path()) {
+        return next.run(request).await;
+    }
+    let given = given(request.headers());
+    match (&gate.access, given) {
+        (Access::Token(token), Some(given)) if token.is(given) => return next.run(request).await,
+        (Access::Token(_), Some(_)) => {
+            let refused = (StatusCode::FORBIDDEN, "Permission denied: wrong token");
+            return gate.wrong(peer, refused.into_response()).await;
+        }
+        (Access::Token(_), None) => {
+            gate.admission.telemetry.authentication_failed(Unknown::Missing);
+            let ask = [(header::WWW_AUTHENTICATE, "Bearer")];
+            let why = "a token is needed: Authorization: Bearer TOKEN";
+            return (StatusCode::UNAUTHORIZED, ask, why).into_response();
+        }
+        (Access::Open | Access::Cluster(_), _) => {}
+    }
+    let (head, body) = request.into_parts();
+    if let Err(stranger) = gate.admission.names.judge(&head, naming) {
+        let is_known = match &gate.access {
+            Access::Cluster(tokens) => tokens.knows(&head.headers).await,
+            Access::Open | Access::Token(_) => false,
+        };
+        if !is_known {
+            tracing::debug!(%peer, %stranger, "a request was refused");
+            return plain(stranger.code(), format!("{stranger}\n"));
+        }
+    }
+    request = Request::from_parts(head, body);
+    if gate.admission.names.allows_pages_of(request.headers()) {
+        request.extensions_mut().insert(AllowedPage);
+    }
+    let response = next.run(request).await;
+    match response.extensions().get::<WrongToken>() {
+        Some(WrongToken) => gate.wrong(peer, response).await,
+        None => response,
+    }
+}
+
+impl Gate {
+    /// Counts a wrong token. The answer to it, which comes late where there were too many.
+    async fn wrong(&self, peer: Peer, refused: Response) -> Response {
+        let Admission { guesses, telemetry, .. } = &*self.admission;
+        telemetry.authentication_failed(Unknown::Wrong);
+        let is_too_many = guesses.is_too_many(peer);
+        if guesses.may_be_logged() {
+            tracing::warn!(
+                %peer, is_slowed = is_too_many,
+                "a request had a wrong token; herdlet_authentication_failures_total counts those that are not logged"
+            );
+        }
+        if !is_too_many {
+            return refused;
+        }
+        tokio::time::sleep(PENALTY).await;
+        let why = "too many wrong tokens came from this address; a right one is answered at any time";
+        let mut slowed = plain(StatusCode::TOO_MANY_REQUESTS, format!("{why}\n"));
+        let headers = slowed.headers_mut();
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(PENALTY.as_secs()));
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        slowed
+    }
+}
+
+fn plain(code: StatusCode, text: String) -> Response {
+    let headers: [(HeaderName, &str); 2] =
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (code, headers, text).into_response()
+}
+
+fn given(headers: &HeaderMap) -> Option<&[u8]> {
+    if let Some(token) = headers.get("x-nomad-token") {
+        return Some(token.as_bytes());
+    }
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}

@@ -1,0 +1,79 @@
+//! What is logged at the start where an API can be reached by others than it should be.
+//!
+//! In: the address that is listened on, and who is let in there. Out: a line of the log that says what to do.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use herdlet_nomad::wire::Secret;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::HostPort,
+    http::Listener,
+    node::{acl::Acl, http::NodeApi},
+};
+
+/// Between two tries to learn whether the cluster has ACLs.
+const ASK_AGAIN: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// The API with a token that is sent in plain text beyond this machine.
+pub(super) fn of_plain_text(listener: &Listener, address: &HostPort) {
+    let is_plain = matches!(listener, Listener::Tcp(_));
+    if is_plain && listener.address().is_some_and(is_reachable) {
+        tracing::warn!(
+            %address,
+            "the API is reachable from other machines without TLS: its token and all it answers can be read on the way. \
+             Set tls.cert_file and tls.key_file in the config, or listen on 127.0.0.1"
+        );
+    }
+}
+
+/// A node's API that lets everybody do everything, once servers have said that they have no ACLs.
+pub(super) fn of_open_node(address: Option<SocketAddr>, api: &Arc<NodeApi>, closing: &CancellationToken) {
+    let Some(address) = address.filter(|address| is_reachable(*address)) else { return };
+    let (api, closing) = (Arc::clone(api), closing.clone());
+    let learning = async move {
+        loop {
+            match api.service.acl(&Secret::default()).await {
+                Ok(acl) if *acl == Acl::Disabled => {
+                    tracing::warn!(
+                        %address,
+                        "whoever reaches the node's API runs commands as the agent's user: the cluster has no ACLs. \
+                         Set cluster.http_addr to 127.0.0.1 or to an address of a network that only operators reach, \
+                         or turn on ACLs on the servers"
+                    );
+                    return;
+                }
+                Ok(_) => return,
+                // Servers are out of reach, or their answer makes no sense yet.
+                Err(_) => tokio::time::sleep(ASK_AGAIN).await,
+            }
+        }
+    };
+    tokio::spawn(async move { closing.run_until_cancelled(learning).await });
+}
+
+/// Whether others than this machine's users can connect.
+fn is_reachable(address: SocketAddr) -> bool {
+    !address.ip().to_canonical().is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_reached_by_nobody_else() {
+        for (address, expected) in [
+            ("127.0.0.1:1", false),
+            ("127.8.0.1:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("0.0.0.0:1", true),
+            ("[::]:1", true),
+            ("192.0.2.1:1", true),
+        ] {
+            assert_eq!(is_reachable(address.parse().unwrap()), expected, "{address}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! A web page of a stranger, in a browser that reaches the agent: it can ask whatever it likes, under any name that it can make lead
+//! here, and a browser says of it what it says of every page.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::Duration,
+};
+
+use herdlet_nomad::wire::ClientStatus;
+use herdlet_tests::e2e::{
+    agent::{Agent, Setup},
+    host, http, ports, wait,
+};
+
+use crate::{
+    common::is_root,
+    node::{Ground, service},
+};
+
+const UPGRADE: &str = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                       Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+const CLOSE: &str = "Connection: close\r\n";
+
+/// The status of the answer to a request with these lines of a header.
+fn status(port: u16, request: &str, lines: &[&str]) -> u16 {
+    said(port, request, lines).0
+}
+
+/// The same, and as much as follows at once.
+fn said(port: u16, request: &str, lines: &[&str]) -> (u16, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let head = format!("{request} HTTP/1.1\r\n{}\r\n", lines.concat());
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    if lines.contains(&UPGRADE) {
+        let mut begin = [0; 12];
+        stream.read_exact(&mut begin).unwrap();
+        answer = String::from_utf8_lossy(&begin).into_owned();
+    } else {
+        stream.read_to_string(&mut answer).unwrap();
+    }
+    (answer.split(' ').nth(1).unwrap().trim().parse().unwrap(), answer)
+}
+
+/// A page that was open in a browser executed commands as root, where the cluster had no ACLs, and read and changed everything under
+/// a name that led here.
+#[test]
+fn a_strangers_page_gets_nothing_of_a_node_without_acls() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::start_with("http: {allowed_hosts: [ui.example]}\n");
+    let key = ground.submit(&service("web", 100_003));
+    let alloc = ground.alloc(&key);
+    ground.reaches(&alloc.id, &ClientStatus::Running);
+    // Commands are of the same cgroup while they run.
+    let before = ground.agent.single("web.g[0]", "t").pid;
+    let port = ground.port;
+    let own = format!("Host: 127.0.0.1:{port}\r\n");
+    let exec = format!("GET /v1/client/allocation/{}/exec?task=t&command=%5B%22id%22%5D", alloc.id);
+    for (origin, expected) in [
+        ("Origin: http://evil.example\r\n", 403),
+        ("Origin: http://evil.example:4646\r\n", 403),
+        ("Origin: null\r\n", 403),
+        ("Sec-Fetch-Site: cross-site\r\n", 403),
+        (&*format!("Origin: http://127.0.0.1:{port}\r\n"), 101),
+        ("Origin: https://ui.example\r\n", 101),
+        // The command line.
+        ("", 101),
+    ] {
+        assert_eq!(status(port, &exec, &[&own, UPGRADE, origin]), expected, "{origin}");
+    }
+    let restart = format!("PUT /v1/client/allocation/{}/restart", alloc.id);
+    let (page, plain) =
+        ("Origin: http://evil.example\r\n", "Content-Type: text/plain\r\nContent-Length: 2\r\n");
+    for request in
+        [&*restart, "POST /v1/jobs", "DELETE /v1/job/web", "PUT /v1/client/gc", "GET /v1/client/gc"]
+    {
+        assert_eq!(status(port, request, &[&own, CLOSE, page, plain, "\r\n{}"]), 403, "{request}");
+    }
+    assert!(host::is_alive(before));
+    for rebound in ["evil.example", "evil.example:4646", "127.0.0.1.evil.example"] {
+        let host = format!("Host: {rebound}\r\n");
+        for request in ["GET /v1/agent/self", "GET /v1/metrics", "GET /v1/client/stats", &*restart] {
+            let (code, answer) = said(port, request, &[&host, CLOSE]);
+            assert_eq!(code, 421, "{rebound} {request}");
+            assert!(answer.contains("http.allowed_hosts"), "{answer}");
+        }
+        assert_eq!(status(port, &exec, &[&host, UPGRADE, &format!("Origin: http://{rebound}\r\n")]), 421);
+    }
+    let (code, answer) = said(port, "GET /v1/client/stats", &[&own, CLOSE, page]);
+    assert!(code == 200 && !answer.to_ascii_lowercase().contains("access-control-allow-origin"), "{answer}");
+    // The command line, scrapers and proxies, by address and by names that are this machine's.
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for host in
+        ["127.0.0.1".to_owned(), "localhost".to_owned(), "[::1]".to_owned(), name, "ui.example".to_owned()]
+    {
+        for request in ["GET /v1/agent/self", "GET /v1/metrics"] {
+            assert_eq!(
+                status(port, request, &[&format!("Host: {host}:{port}\r\n"), CLOSE]),
+                200,
+                "{host} {request}"
+            );
+        }
+    }
+    assert_eq!(
+        status(port, &restart, &[&own, CLOSE, "Content-Length: 0\r\n"]),
+        200,
+        "as the command line asks"
+    );
+    wait::until_true("it was restarted", || !host::is_alive(before));
+    ground.stop(&key);
+    ground.finish();
+}
+
+#[test]
+fn a_page_or_a_stranger_without_the_token_gets_nothing_and_who_has_it_is_never_kept_out() {
+    if !is_root() {
+        return;
+    }
+    const TOKEN: &str = "0123456789abcdef0123";
+    let [api, metrics] = ports::free();
+    let setup = Setup::default()
+        .config("token_file: token\n")
+        .argument("--listen")
+        .argument(format!("127.0.0.1:{api}"))
+        .argument("--metrics-listen")
+        .argument(format!("127.0.0.1:{metrics}"));
+    let mut agent = Agent::prepare(setup);
+    let token = agent.home.write("token", TOKEN);
+    std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    agent.home.write("config.yaml", &format!("token_file: {}\n", token.display()));
+    agent.launch();
+    let (rebound, page) = ("Host: evil.example\r\n", "Origin: http://evil.example\r\n");
+    assert_eq!(status(metrics, "GET /metrics", &[rebound, CLOSE]), 421);
+    assert_eq!(status(api, "GET /v1/jobs", &[rebound, CLOSE, page]), 401);
+    let right = format!("X-Nomad-Token: {TOKEN}\r\n");
+    assert_eq!(status(api, "GET /v1/jobs", &[rebound, CLOSE, page, &right]), 200, "no page knows it");
+    let guess = |n: u32| {
+        status(
+            api,
+            "GET /v1/jobs",
+            &["Host: localhost\r\n", CLOSE, &format!("X-Nomad-Token: 0123456789abcde{n:05}\r\n")],
+        )
+    };
+    let slowed = (0..10_000).find(|n| guess(*n) == 429).expect("guesses are limited");
+    assert!(slowed >= 10, "a slip is forgiven");
+    let ours = http::request(&http::Peer::Guarded(api, TOKEN), "GET", "/v1/jobs", &[], "").unwrap();
+    assert_eq!(ours.status, 200, "from the same address");
+    assert!(agent.log().contains("a request had a wrong token"), "{}", agent.log());
+    assert!(
+        agent.metric("herdlet_authentication_failures_total", "reason=\"wrong\"") >= f64::from(slowed + 1)
+    );
+    agent.finish();
+}
