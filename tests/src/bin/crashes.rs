@@ -1,6 +1,6 @@
 //! Agents killed at random points, with real processes:
 //! `cargo run --release -p herdlet-tests --bin crashes -- [--points N] [--seed N] [--agents N] [--strangers N]
-//! [--tombstones 0]`, or
+//! [--reused N] [--tombstones 0]`, or
 //! `… -- starting [--trials N] [--tasks N] [--seed N]` for agents that are killed while very many tasks start. Needs root.
 //!
 //! In: how many points or trials, a seed. Out: how far it is; in the end a table, what was broken and how to live it again, and
@@ -19,7 +19,7 @@ use herdlet_tests::crashes::{
     starting, work,
 };
 
-const USAGE: &str = "usage: crashes [--points N] [--seed N] [--agents N] [--strangers N] [--tombstones 0]\n       crashes starting [--trials N] [--tasks N] [--seed N]";
+const USAGE: &str = "usage: crashes [--points N] [--seed N] [--agents N] [--strangers N] [--reused N] [--tombstones 0]\n       crashes starting [--trials N] [--tasks N] [--seed N]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -65,14 +65,12 @@ fn points(flags: &Flags) -> ExitCode {
             Some(_) | None => Burial::AfterTombstones,
         },
         strangers: flags.get("--strangers").and_then(|count| count.try_into().ok()).unwrap_or(0),
+        reused: flags.get("--reused").and_then(|count| count.try_into().ok()).unwrap_or(0),
     };
     let outcome = campaign.run();
     print!("{}", outcome.table());
-    if outcome.broken.is_empty() && outcome.reached() == campaign.points {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    let is_whole = outcome.reached() >= campaign.points && outcome.reused >= campaign.reused;
+    if outcome.broken.is_empty() && is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn many_starts(flags: &Flags) -> ExitCode {
@@ -94,8 +92,8 @@ fn usage() -> ExitCode {
 }
 
 fn wanted(arguments: &[String]) -> Option<Flags> {
-    const KNOWN: [&str; 7] =
-        ["--points", "--tombstones", "--seed", "--agents", "--strangers", "--trials", "--tasks"];
+    const KNOWN: [&str; 8] =
+        ["--points", "--tombstones", "--seed", "--agents", "--strangers", "--reused", "--trials", "--tasks"];
     let flags = arguments.chunks(2).map(|pair| match pair {
         [flag, number] if KNOWN.contains(&flag.as_str()) => Some((flag.clone(), number.parse().ok()?)),
         _ => None,

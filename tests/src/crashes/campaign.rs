@@ -24,6 +24,10 @@ use super::{
 };
 use crate::e2e::wait;
 
+/// So many times the lives that its points take a campaign goes on for pids that come round. Where they come round at all, some do in each
+/// life.
+const LIVES_FOR_PIDS: u64 = 1_000;
+
 /// Points of one life: enough for a state with a past, few enough that many agents begin from nothing.
 const POINTS_OF_A_LIFE: u64 = 25;
 
@@ -39,7 +43,7 @@ pub enum Burial {
 /// What a campaign is.
 #[derive(Debug, Clone)]
 pub struct Campaign {
-    /// How many points.
+    /// How many points, at least.
     pub points: u64,
     /// Seed of the first life; each further life has the next one.
     pub seed: u64,
@@ -51,6 +55,8 @@ pub struct Campaign {
     pub burial: Burial,
     /// Processes of others at a time.
     pub strangers: usize,
+    /// So many pids are to be a task's and a stranger's, at least: agents live on until they were.
+    pub reused: usize,
 }
 
 /// How a campaign went.
@@ -77,29 +83,34 @@ impl Campaign {
         let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
         let outcome = Outcome {
             points: BTreeMap::new(),
-            lives,
+            lives: 0,
             broken: Vec::new(),
             took: Duration::ZERO,
             pids: BTreeSet::new(),
             reused: 0,
         };
-        let outcome = Mutex::new(outcome);
+        let (outcome, strangers_pids) = (Mutex::new(outcome), Mutex::new(BTreeSet::new()));
         let over = AtomicBool::new(false);
         let began = Instant::now();
         let worker = || {
             let mut graves = Vec::new();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= lives {
+                let has_enough = || self.has_met_enough(&outcome, &strangers_pids);
+                if number >= lives && (number >= lives * LIVES_FOR_PIDS || has_enough()) {
                     break;
                 }
                 let seed = self.seed + number;
-                let points = POINTS_OF_A_LIFE.min(self.points - number * POINTS_OF_A_LIFE);
+                let points = match self.points.saturating_sub(number * POINTS_OF_A_LIFE) {
+                    0 => POINTS_OF_A_LIFE,
+                    left => left.min(POINTS_OF_A_LIFE),
+                };
                 let (told, life) = self.live(seed, points);
                 graves.extend(life.map(|life| (seed, Instant::now(), life)));
                 let so_far = done.fetch_add(told.points.len() as u64, Ordering::Relaxed);
                 let mut all = outcome.lock().unwrap_or_else(PoisonError::into_inner);
                 all.take_in(seed, told);
+                all.lives += 1;
                 let all_points = so_far / 500 * 500 + 500;
                 if done.load(Ordering::Relaxed) >= all_points {
                     let rate = done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
@@ -111,8 +122,8 @@ impl Campaign {
             }
             self.bury(&mut graves, &outcome, Haste::All);
         };
-        let fates = std::thread::scope(|scope| {
-            let strangers = scope.spawn(|| strangers::live(self.strangers, &over));
+        let harmed = std::thread::scope(|scope| {
+            let strangers = scope.spawn(|| strangers::live(self.strangers, &over, &strangers_pids));
             let workers: Vec<_> = (0..self.agents).map(|_| scope.spawn(worker)).collect();
             // What a worker panics about is in the outcome.
             workers.into_iter().for_each(|worker| drop(worker.join()));
@@ -120,9 +131,17 @@ impl Campaign {
             strangers.join().unwrap_or_default()
         });
         let mut outcome = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
-        outcome.reused = outcome.pids.intersection(&fates.pids).count();
-        outcome.broken.extend(fates.harmed.into_iter().map(|words| (self.seed, words)));
+        let strangers_pids = strangers_pids.into_inner().unwrap_or_else(PoisonError::into_inner);
+        outcome.reused = outcome.pids.intersection(&strangers_pids).count();
+        outcome.broken.extend(harmed.into_iter().map(|words| (self.seed, words)));
         outcome
+    }
+
+    /// Whether strangers have had as many pids of tasks as they are to, or something is broken, so that nobody waits for more.
+    fn has_met_enough(&self, outcome: &Mutex<Outcome>, strangers_pids: &Mutex<BTreeSet<u32>>) -> bool {
+        let outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let strangers_pids = strangers_pids.lock().unwrap_or_else(PoisonError::into_inner);
+        !outcome.broken.is_empty() || outcome.pids.intersection(&strangers_pids).count() >= self.reused
     }
 
     /// One life. Whatever stops it is something broken.

@@ -29,7 +29,8 @@ fn agents_are_killed_at_200_random_points_and_always_end_with_exactly_what_is_wa
     let seed = seed();
     let program = PathBuf::from(env!("CARGO_BIN_EXE_crashes"));
     let outcome =
-        Campaign { points: 200, seed, agents: 6, program, burial: Burial::AtOnce, strangers: 0 }.run();
+        Campaign { points: 200, seed, agents: 6, program, burial: Burial::AtOnce, strangers: 0, reused: 0 }
+            .run();
     eprintln!("{}", outcome.table());
     assert!(outcome.broken.is_empty(), "{}", outcome.table());
     assert_eq!(outcome.reached(), 200);
@@ -154,7 +155,7 @@ fn lose_the_database(lose: impl Fn(&std::path::Path)) {
     lose(&agent.home.state().join("state.db"));
     agent.launch();
     assert_eq!(agent.home.instance(), instance);
-    agent.cli(&["wait", "first", "second", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "first", "second"]).success();
     assert_eq!(agent.members(), members, "same processes\n{}", agent.log_tail());
     assert_eq!(shown_version(&agent, "first"), Some(3001));
     // It is in force, not only shown.

@@ -65,7 +65,6 @@ impl Drop for Made {
     }
 }
 
-const NOBODYS: &str = "00000000feedbeef";
 const ATTEMPT: &str = "11111111-2222-3333-4444-555555555555.t.1";
 
 #[test]
@@ -93,23 +92,28 @@ fn what_looks_like_ours_and_is_not_survives_every_sweep() {
     let mut agent = Agent::start();
     let own = agent.home.instance().unwrap();
     agent.apply_and_wait(&work);
+    // Called otherwise in each run, as several may be on this machine.
+    let nobodys = format!("feedbeef{:08x}", std::process::id());
     // An instance that nobody knows; a cgroup beside the instances; one among ours that is called like none of ours.
-    let groups =
-        [cgroups.join(NOBODYS).join(ATTEMPT), cgroups.join("notes"), cgroups.join(&own).join("somebody")];
-    let mut made = Made(vec![cgroups.join(NOBODYS)]);
+    let groups = [
+        cgroups.join(&nobodys).join(ATTEMPT),
+        cgroups.join(format!("notes-{nobodys}")),
+        cgroups.join(&own).join("somebody"),
+    ];
+    let mut made = Made(vec![cgroups.join(&nobodys)]);
     made.0.extend(groups.iter().cloned());
     let mut strangers: Vec<Stranger> =
         groups.iter().map(|dir| Stranger::new(&agent.home, Some(dir))).collect();
     strangers.push(Stranger::new(&agent.home, None));
     // A record of an instance that nobody knows, and a mount in a directory of ours that none of our objects has.
-    let record = runtime(NOBODYS).join("attempts").join(ATTEMPT);
+    let record = runtime(&nobodys).join("attempts").join(ATTEMPT);
     fs::create_dir_all(record.parent().unwrap()).unwrap();
     fs::copy(&others_record, &record).unwrap();
     let mountpoint = agent.home.path().join("theirs");
     fs::create_dir_all(&mountpoint).unwrap();
     mount("theirs", &mountpoint, "tmpfs", MountFlags::empty(), c"size=1m").unwrap();
     fs::write(mountpoint.join("precious"), "").unwrap();
-    made.0.extend([runtime(NOBODYS), mountpoint.clone()]);
+    made.0.extend([runtime(&nobodys), mountpoint.clone()]);
 
     agent.cli(&["restart", "kept"]).success();
     agent.crash();
@@ -145,7 +149,7 @@ fn where_every_pid_comes_round_many_times_no_stranger_is_ever_taken_for_ours() {
         eprintln!("left out: pid namespaces have no pid_max of their own in Linux {}", release.trim());
         return;
     }
-    let script = "echo 1000 > /proc/sys/kernel/pid_max && exec \"$0\" --points 75 --agents 3 --strangers 300 --tombstones 0";
+    let script = "echo 1000 > /proc/sys/kernel/pid_max && exec \"$0\" --points 75 --agents 3 --strangers 300 --reused 20 --tombstones 0";
     let output = Command::new("unshare")
         .args(["--pid", "--fork", "--kill-child", "--mount-proc", "/bin/sh", "-c", script])
         .arg(env!("CARGO_BIN_EXE_crashes"))
@@ -155,9 +159,6 @@ fn where_every_pid_comes_round_many_times_no_stranger_is_ever_taken_for_ours() {
     let said = String::from_utf8_lossy(&output.stdout);
     eprintln!("{said}");
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    let reused =
-        said.split("pids of tasks that strangers had: ").nth(1).and_then(|rest| rest.split(';').next());
-    assert!(reused.is_some_and(|count| count.parse().unwrap_or(0) > 20), "{said}");
     let whole = fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
     assert!(whole.trim().parse::<u32>().unwrap() > 1000, "the machine's own is as it was");
 }
