@@ -224,7 +224,7 @@ pub(super) fn simulated(table: &mut Table, _ground: &Ground) {
     let began = Instant::now();
     let ready =
         |state: &State| state.nodes.values().filter(|known| known.node.status == NodeStatus::Ready).count();
-    wait::within(LIMIT, "all nodes are ready", || (servers.cluster.read(ready) == NODES).then_some(()));
+    wait::until_true("all nodes are ready", || servers.cluster.read(ready) == NODES);
     let joined = began.elapsed();
     wait::pause(SETTLED);
     let idle = cost::pss_kib([pid]);

@@ -52,8 +52,8 @@ pub struct Outcome {
     pub took: Duration,
 }
 
-/// How long an agent may take to come to rest: an idle thread goes after ten seconds, a tombstone after a minute.
-const REST: Duration = Duration::from_secs(75);
+/// An agent comes to rest before that: an idle thread goes after ten seconds, a tombstone after a minute. What has grown then stays.
+const REST: Duration = Duration::from_secs(300);
 
 /// Lets a task end and be started again so often.
 pub fn restarts(times: u64) -> Outcome {

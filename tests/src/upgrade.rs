@@ -92,7 +92,7 @@ pub fn leave(dir: &Path, name: Option<String>) -> PathBuf {
     let mut agent = Agent::start();
     let name = name.unwrap_or_else(|| version(&agent));
     agent.apply(JOBS);
-    agent.cli(&["wait", "stays", "shared", "done", "ended", "gone", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "stays", "shared", "done", "ended", "gone"]).success();
     agent.cli(&["delete", "gone", "--wait"]).success();
     fs::write(agent.home.state().join("volumes/v/precious"), "kept\n").expect("the volume takes a file");
     let ends = agent.single("ended.g[0]", "t");

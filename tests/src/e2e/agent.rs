@@ -250,6 +250,24 @@ impl Agent {
         self.spawn(arguments).finish()
     }
 
+    /// Repeats a command until it prints what is `wanted` on standard output, and tells all of that. So are logs read: a task's words arrive
+    /// a moment after it has begun, and its last ones after its end.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    #[track_caller]
+    pub fn until_printed(&self, arguments: &[&str], wanted: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + wait::PATIENCE;
+        loop {
+            let output = self.cli(arguments);
+            if output.code == 0 && wanted(&output.stdout) {
+                return output.stdout;
+            }
+            assert!(Instant::now() < deadline, "waited in vain: {arguments:?} prints {output:?}");
+            wait::pause(Duration::from_millis(25));
+        }
+    }
+
     /// Starts a command of the command line.
     pub fn spawn(&self, arguments: &[&str]) -> Running {
         Running::start(self.command(arguments))
@@ -275,7 +293,7 @@ impl Agent {
     #[track_caller]
     pub fn apply(&mut self, text: &str) {
         let path = self.manifest(text);
-        self.cli(&["apply", "-f", &path.display().to_string()]).success();
+        self.answered(&["apply", "-f", &path.display().to_string()]).success();
     }
 
     /// `herdlet apply --wait -f`, converged.
@@ -285,8 +303,20 @@ impl Agent {
     #[track_caller]
     pub fn apply_and_wait(&mut self, text: &str) {
         let path = self.manifest(text);
-        let output = self.cli(&["apply", "--wait", "-f", &path.display().to_string()]);
+        let output = self.answered(&["apply", "--wait", "-f", &path.display().to_string()]);
         assert_eq!(output.code, 0, "{}{}\n{}", output.stdout, output.stderr, self.log_tail());
+    }
+
+    /// A command that may be repeated, repeated as long as the agent is too busy, or its disk is, to answer within the ten seconds that
+    /// commands wait.
+    fn answered(&self, arguments: &[&str]) -> Output {
+        let deadline = Instant::now() + wait::PATIENCE;
+        loop {
+            let output = self.cli(arguments);
+            if !output.stderr.contains("the machine overloaded?") || Instant::now() > deadline {
+                return output;
+            }
+        }
     }
 
     /// Where its API is.
@@ -343,15 +373,21 @@ impl Agent {
             .collect()
     }
 
-    /// The one process of a task whose only process is its main one.
+    /// The one process of a task whose only process is its main one. A shell that ends in `exec` may have others before.
     ///
     /// # Panics
     /// When there is not exactly one.
     #[track_caller]
     pub fn single(&self, name: &str, task: &str) -> Member {
-        let members = self.until_running(name, task);
-        assert_eq!(members.len(), 1, "{members:?}\n{}", self.log_tail());
-        members.into_iter().next().expect("there is one")
+        let deadline = Instant::now() + wait::PATIENCE;
+        loop {
+            let members = self.until_running(name, task);
+            if let [only] = members.as_slice() {
+                return only.clone();
+            }
+            assert!(Instant::now() < deadline, "{members:?}\n{}", self.log_tail());
+            wait::pause(Duration::from_millis(25));
+        }
     }
 
     /// All processes in cgroups of attempts of this agent.
@@ -369,6 +405,23 @@ impl Agent {
     /// What the agent has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Waits until a task's log file of one kind is as `wanted`, and tells what is in it.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    #[track_caller]
+    pub fn until_logged(&self, alloc: &str, task: &str, kind: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + wait::PATIENCE;
+        loop {
+            let log = self.task_log(alloc, task, kind);
+            if wanted(&log) {
+                return log;
+            }
+            assert!(Instant::now() < deadline, "waited in vain: {kind} of {task} in {alloc} is {log:?}");
+            wait::pause(Duration::from_millis(25));
+        }
     }
 
     /// A task's log file of one kind (`stdout`, `stderr`), whole.
@@ -405,7 +458,7 @@ impl Agent {
             wait::pause(Duration::from_millis(20));
         }
         self.terminate();
-        self.home.assert_nothing_left_within(Duration::from_secs(10));
+        self.home.until_nothing_left();
     }
 
     /// The last lines of the log, for a failing test.

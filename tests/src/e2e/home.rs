@@ -135,31 +135,22 @@ impl Home {
         left
     }
 
-    /// Nothing is left: no process, cgroup of an attempt, mount or socket.
+    /// Waits until nothing is left: no process, cgroup of an attempt, mount or socket.
     ///
     /// # Panics
-    /// When something is, after `limit`.
+    /// When something stays.
     #[track_caller]
-    pub fn assert_nothing_left_within(&self, limit: Duration) {
-        let deadline = std::time::Instant::now() + limit;
-        loop {
-            let left = self.leftovers();
-            if left.is_empty() {
-                return;
-            }
-            assert!(std::time::Instant::now() < deadline, "left after {limit:?}:\n{}", left.join("\n"));
-            wait::pause(Duration::from_millis(20));
-        }
+    pub fn until_nothing_left(&self) {
+        until_empty(|| self.leftovers());
     }
 
-    /// Like [`Home::assert_nothing_left_within`]; of a private run also no cgroup tree and no directory.
+    /// Like [`Home::until_nothing_left`]; of a private run also no cgroup tree and no directory.
     ///
     /// # Panics
-    /// When something is left, after `limit`.
+    /// When something stays.
     #[track_caller]
-    pub fn assert_no_trace_within(&self, limit: Duration) {
-        let deadline = std::time::Instant::now() + limit;
-        loop {
+    pub fn until_no_trace(&self) {
+        until_empty(|| {
             let mut left = self.leftovers();
             left.extend(self.private_homes().iter().map(|path| format!("directory {}", path.display())));
             for instance in self.instances.borrow().iter() {
@@ -170,12 +161,8 @@ impl Home {
                         .map(|path| format!("directory {}", path.display())),
                 );
             }
-            if left.is_empty() {
-                return;
-            }
-            assert!(std::time::Instant::now() < deadline, "left after {limit:?}:\n{}", left.join("\n"));
-            wait::pause(Duration::from_millis(20));
-        }
+            left
+        });
     }
 
     fn instances_in(&self, states: &[PathBuf]) -> Vec<String> {
@@ -215,6 +202,24 @@ impl Drop for Home {
         for dir in &runtimes {
             let _ = fs::remove_dir_all(dir);
         }
+    }
+}
+
+#[track_caller]
+fn until_empty(left: impl Fn() -> Vec<String>) {
+    let deadline = std::time::Instant::now() + wait::PATIENCE;
+    loop {
+        let left = left();
+        if left.is_empty() {
+            return;
+        }
+        assert!(
+            std::time::Instant::now() < deadline,
+            "left after {:?}:\n{}",
+            wait::PATIENCE,
+            left.join("\n")
+        );
+        wait::pause(Duration::from_millis(20));
     }
 }
 

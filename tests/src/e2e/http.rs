@@ -12,8 +12,8 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Longest wait for an answer.
-const TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest wait for an answer: as long as for anything else.
+const TIMEOUT: Duration = super::wait::PATIENCE;
 
 /// Whom to ask.
 #[derive(Debug, Clone)]

@@ -151,7 +151,7 @@ fn a_failing_task_is_started_again_by_its_policy_and_then_fails_for_good() {
     let alloc = agent.until_alloc("weak.g[0]", "failed", |alloc| alloc.status() == "failed");
     assert_eq!(alloc.restarts("t"), 2);
     assert_eq!(alloc.exit_codes("t"), [3, 3, 3]);
-    assert_eq!(agent.cli(&["logs", "weak"]).success().stdout.matches("try").count(), 3);
+    agent.until_printed(&["logs", "weak"], |said| said.matches("try").count() == 3);
     assert_eq!(agent.cli(&["status", "--check"]).code, 2);
     agent.finish();
 }
@@ -169,6 +169,9 @@ fn logs_run_on_over_restarts_of_the_task_and_are_followed() {
     let first = agent.until_running("talker.g[0]", "t").first().unwrap().pid;
     agent.cli(&["restart", "talker"]).success();
     wait::until_true("both lives are followed", || follow.stdout().matches("out ").count() == 2);
+    let id = agent.alloc("talker.g[0]").unwrap().id();
+    agent.until_logged(&id, "t", "stderr", |said| said.matches("err ").count() == 2);
+    agent.until_logged(&id, "t", "stdout", |said| said.contains("bye "));
     // What tasks wrote to standard error comes out of standard error.
     let all = agent.cli(&["logs", "talker"]).success();
     assert!(
@@ -344,7 +347,7 @@ fn a_task_that_ended_while_nobody_looked_is_seen_with_its_code_and_its_policy_ap
     agent.cli(&["wait", "done"]).success();
     let alloc = agent.until_alloc("done.g[0]", "complete", |alloc| alloc.status() == "complete");
     assert_eq!(alloc.exit_codes("good"), [0]);
-    assert!(agent.task_log(&alloc.id(), "good", "stdout").contains("last words"));
+    agent.until_logged(&alloc.id(), "good", "stdout", |said| said.contains("last words"));
     // The gate stays open: the second try fails too, and the policy has no third.
     let alloc = agent.until_alloc("ends.g[0]", "failed", |alloc| alloc.failed("bad"));
     assert_eq!(alloc.exit_codes("bad"), [9, 9]);
@@ -467,7 +470,10 @@ fn what_has_ended_is_not_started_again_by_a_new_agent() {
     let ended = |agent: &Agent| {
         let good = agent.until_alloc("good.g[0]", "complete", |alloc| alloc.status() == "complete");
         let bad = agent.until_alloc("bad.g[0]", "failed", |alloc| alloc.status() == "failed");
-        [good, bad].map(|alloc| (alloc.id(), alloc.events("t"), agent.task_log(&alloc.id(), "t", "stdout")))
+        [good, bad].map(|alloc| {
+            let said = agent.until_logged(&alloc.id(), "t", "stdout", |said| !said.is_empty());
+            (alloc.id(), alloc.events("t"), said)
+        })
     };
     let before = ended(&agent);
     assert!(before.iter().all(|(_, _, log)| log == "ran\n"), "{before:?}");

@@ -7,13 +7,18 @@ use herdlet_tests::e2e::{
 };
 use serde_json::Value;
 
-use crate::common::{is_root, job, shell, sleeper};
+use crate::common::{is_root, job, sleeper};
 
 /// A check by a command that fails with exit code 2 while `local/bad` exists, and warns while `local/odd` does.
 fn check(name: &str, more: &str) -> String {
     let script = "if test -e local/bad; then exit 2; fi; if test -e local/odd; then exit 1; fi";
+    check_by(name, script, more)
+}
+
+/// A check by this command. It fails by what the command says, and never because the machine is busy.
+fn check_by(name: &str, script: &str, more: &str) -> String {
     format!(
-        "{{name: {name}, type: script, command: /bin/sh, args: [-c, \"{script}\"], interval: 1s, timeout: 1s{more}}}"
+        "{{name: {name}, type: script, command: /bin/sh, args: [-c, \"{script}\"], interval: 1s, timeout: 2m{more}}}"
     )
 }
 
@@ -37,7 +42,9 @@ fn a_tasks_failing_check_restarts_it_any_number_of_times() {
         return;
     }
     let mut agent = Agent::start();
-    let checks = check("moves", ", check_restart: {limit: 2, grace: 0s}");
+    // Fails as long as the process lives that the file names, so that each failure restarts one process.
+    let condemned = "if kill -0 $(cat local/condemned); then exit 2; fi; exit 0";
+    let checks = check_by("moves", condemned, ", check_restart: {limit: 2, grace: 0s}");
     let services = format!(
         "services: [{{name: one, checks: [{checks}]}}, {{name: two, checks: [{}]}}]",
         check("idle", "")
@@ -47,14 +54,15 @@ fn a_tasks_failing_check_restarts_it_any_number_of_times() {
         "restarted",
         "service",
         restart,
-        &[shell("t", "rm -f local/bad; exec sleep 1000", &services), sleeper("other", "")],
+        &[sleeper("t", &services), sleeper("other", "")],
     ));
     let (alloc, other) =
         (agent.alloc("restarted.g[0]").unwrap().id(), agent.single("restarted.g[0]", "other"));
     for round in 1..=3 {
-        touch(&agent, "restarted", "t", "bad");
+        let condemn = format!("echo {} > local/condemned", agent.single("restarted.g[0]", "t").pid);
+        agent.cli(&["exec", "restarted", "--task", "t", "--", "sh", "-c", &condemn]).success();
         wait::until_true("it is restarted", || restarts(&agent, &alloc, "t").0 >= round);
-        agent.cli(&["wait", "restarted", "--timeout", "30s"]).success();
+        agent.cli(&["wait", "restarted"]).success();
     }
     assert_eq!(restarts(&agent, &alloc, "t"), (3, true));
     assert_eq!(agent.single("restarted.g[0]", "other"), other);
@@ -195,7 +203,7 @@ fn a_groups_check_in_consul_restarts_it_any_number_of_times() {
     let mut agent = Agent::start_with(Setup::default().env("CONSUL_HTTP_ADDR", consul.address()));
     let [dead] = herdlet_tests::e2e::ports::free();
     let check = format!(
-        "{{name: dead, type: tcp, port: {dead}, interval: 1s, timeout: 1s, check_restart: {{limit: 1, grace: 0s}}}}"
+        "{{name: dead, type: tcp, port: {dead}, interval: 1s, timeout: 2m, check_restart: {{limit: 1, grace: 0s}}}}"
     );
     let group = format!(
         "services: [{{name: dead, provider: consul, checks: [{check}]}}]\nrestart: {{attempts: 100, interval: 10m, delay: 0s}}"
@@ -236,6 +244,6 @@ fn services_stay_listed_while_their_checks_change() {
             wait::pause(std::time::Duration::from_millis(15));
         }
     }
-    agent.cli(&["wait", "steady", "--timeout", "20s"]).success();
+    agent.cli(&["wait", "steady"]).success();
     agent.finish();
 }

@@ -79,8 +79,8 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
     assert!(!dir(&agent, &bad.id()).exists(), "and not made again");
 
     assert_eq!(names(&told(&agent, &[])), ["good", "bad"], "with all that they had");
-    agent.cli(&["wait", "--for=deleted", "good", "--timeout", "20s"]).success();
-    agent.cli(&["wait", "--for=deleted", "bad", "--timeout", "20s"]).success();
+    agent.cli(&["wait", "--for=deleted", "good"]).success();
+    agent.cli(&["wait", "--for=deleted", "bad"]).success();
     assert_eq!(told(&agent, &[]), []);
     for arguments in
         [&["status", "good"][..], &["logs", "bad.g[0]"], &["get", "jobs", "good"], &["drift", "good/t"]]
@@ -110,7 +110,7 @@ fn rules_collect_by_themselves_and_spare_what_a_folder_wants() {
     agent.set_arguments(vec!["--manifests".to_owned(), folder.display().to_string()]);
     agent.launch();
     agent.apply(&ends("once", 0));
-    agent.cli(&["wait", "--for=deleted", "once", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "--for=deleted", "once"]).success();
     let owned = agent.until_alloc("owned.g[0]", "complete", |alloc| alloc.status() == "complete");
     until_true("its directory is gone", || !dir(&agent, &owned.id()).exists());
     assert!(agent.metric("herdlet_collected_total", "kind=\"alloc\",reason=\"count\"") >= 1.0);
@@ -120,6 +120,6 @@ fn rules_collect_by_themselves_and_spare_what_a_folder_wants() {
         assert_eq!(again.id(), owned.id(), "it does not run again");
     }
     std::fs::remove_file(folder.join("owned.yaml")).unwrap();
-    agent.cli(&["wait", "--for=deleted", "owned", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "--for=deleted", "owned"]).success();
     agent.finish();
 }

@@ -8,7 +8,7 @@ use herdlet_tests::{
         command::{self, Running, User},
         home::Home,
         ports,
-        program::program,
+        program::{example, program},
     },
     environment,
 };
@@ -35,9 +35,17 @@ pub(crate) fn on_loopback() -> (Agent, u16) {
     let mut agent = Agent::prepare(setup);
     let token = agent.home.write("token", &format!("{TOKEN}\n"));
     std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
-    agent.home.write("config.yaml", &format!("token_file: {}\n", token.display()));
+    agent.home.write("config.yaml", &format!("token_file: {}\n{}", token.display(), ports::for_tasks()));
     agent.launch();
     (agent, port)
+}
+
+/// An example, with all the time for its checks and deployments that a busy machine needs: none fails because it was slow.
+pub(crate) fn patient(name: &str) -> String {
+    let text = std::fs::read_to_string(example(name)).unwrap();
+    let text = text.replace(" timeout: 1s", " timeout: 2m").replace(" timeout: 5s", " timeout: 2m");
+    text.replace("healthy_deadline: 30s", "healthy_deadline: 5m")
+        .replace("progress_deadline: 1m", "progress_deadline: 10m")
 }
 
 /// A job with one group `g` and these tasks, each a name and what follows it in its YAML map.

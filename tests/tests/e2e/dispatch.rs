@@ -30,8 +30,7 @@ fn a_job_is_dispatched_with_payload_and_meta_and_its_children_outlive_it() {
     let child = done["job"]["id"].as_str().unwrap().to_owned();
     assert!(child.starts_with("import/dispatch-night-"), "{child}");
     assert_eq!(done["waited"]["result"], "reached");
-    let log = agent.cli(&["logs", &child]).success().stdout;
-    assert!(log.contains("users: one,two []"), "{log}");
+    agent.until_printed(&["logs", &child], |said| said.contains("users: one,two []"));
     let known = agent.cli(&["explain", "import"]).success().stdout;
     assert!(known.contains("children: 0 pending, 0 running, 1 dead"), "{known}");
     let screen = agent.cli(&["status"]).success().stdout;

@@ -8,12 +8,13 @@ use herdlet_tests::e2e::{
     consul::{Access, Consul},
     home::Home,
     http::{self, Peer},
+    ports,
     program::{example, project},
     wait,
 };
 use rustix::process::Signal;
 
-use crate::common::{is_root, start_run};
+use crate::common::{is_root, patient, start_run};
 
 /// The examples that have a test below, in `run.rs` or in `traefik.rs`.
 const TOLD: [&str; 14] = [
@@ -59,7 +60,7 @@ fn artifact_runs_what_it_has_fetched() {
         "{}",
         output.stdout
     );
-    home.assert_no_trace_within(std::time::Duration::from_secs(2));
+    home.until_no_trace();
 }
 
 #[test]
@@ -80,7 +81,7 @@ fn sidecar_runs_its_tasks_in_order() {
         output.stdout.lines().map(|line| line.split_once("| ").map_or("", |(_, text)| text)).collect();
     assert_eq!(lines.first(), Some(&"one"), "{}", output.stdout);
     assert_eq!(lines.last(), Some(&"tidied"), "{}", output.stdout);
-    home.assert_no_trace_within(std::time::Duration::from_secs(2));
+    home.until_no_trace();
 }
 
 #[test]
@@ -91,11 +92,11 @@ fn volume_shares_one_and_gives_one_to_each_allocation() {
     let mut agent = Agent::start();
     agent.apply_and_wait(&fs::read_to_string(example("volume")).unwrap());
     let volumes = agent.home.state().join("volumes");
-    let logs = agent.cli(&["logs", "volume"]).success().stdout;
+    let lines = [0, 1].map(|index| format!("from volume.post[{index}]"));
+    agent.until_printed(&["logs", "volume"], |said| lines.iter().all(|line| said.contains(line)));
     for index in 0..2 {
         let line = format!("from volume.post[{index}]");
         assert_eq!(fs::read_to_string(volumes.join("inbox").join(index.to_string())).unwrap().trim(), line);
-        assert!(logs.contains(&line), "{logs}");
         let journal = fs::read_dir(&volumes)
             .unwrap()
             .filter_map(|entry| fs::read_to_string(entry.unwrap().path().join("log")).ok());
@@ -109,8 +110,8 @@ fn web_serves_what_lies_in_its_volume_on_dynamic_ports() {
     if !is_root() {
         return;
     }
-    let mut agent = Agent::start();
-    agent.apply_and_wait(&fs::read_to_string(example("web")).unwrap());
+    let mut agent = Agent::start_with(Setup::default().config(ports::for_tasks()));
+    agent.apply_and_wait(&patient("web"));
     fs::write(agent.home.state().join("volumes/site/index.html"), "it is served").unwrap();
     let mut ports = BTreeSet::new();
     for name in ["web.web[0]", "web.web[1]"] {
@@ -153,7 +154,7 @@ fn web_runs_privately_until_ctrl_c() {
     assert_eq!(answer.status, 200);
     run.signal(Signal::INT);
     assert_eq!(run.finish().code, 130);
-    home.assert_no_trace_within(std::time::Duration::from_secs(2));
+    home.until_no_trace();
     assert!(http::get(&Peer::Port(port), "/").is_none());
 }
 
@@ -163,8 +164,9 @@ fn web_consul_is_registered_and_checked_by_consul() {
         return;
     }
     let Some(consul) = Consul::start(Access::Open) else { return };
-    let mut agent = Agent::start_with(Setup::default().env("CONSUL_HTTP_ADDR", consul.address()));
-    agent.apply_and_wait(&fs::read_to_string(example("web-consul")).unwrap());
+    let setup = Setup::default().config(ports::for_tasks()).env("CONSUL_HTTP_ADDR", consul.address());
+    let mut agent = Agent::start_with(setup);
+    agent.apply_and_wait(&patient("web-consul"));
     let port = agent.alloc("web-consul.web[0]").unwrap().port("http").unwrap();
     let id = wait::until("the registration", || consul.ids("web-consul").pop());
     assert!(id.starts_with("_herdlet-"), "{id}");
@@ -187,7 +189,7 @@ fn check_restart_restarts_what_is_stuck() {
         return;
     }
     let mut agent = Agent::start();
-    agent.apply_and_wait(&fs::read_to_string(example("check-restart")).unwrap());
+    agent.apply_and_wait(&patient("check-restart"));
     let before = agent.single("check-restart.worker[0]", "worker");
     agent.cli(&["exec", "check-restart", "--", "touch", "local/stuck"]).success();
     let told = wait::until("that it will be restarted", || {
@@ -198,7 +200,7 @@ fn check_restart_restarts_what_is_stuck() {
     wait::until_true("it is another process", || {
         agent.members().iter().any(|member| member.alloc == before.alloc && member.pid != before.pid)
     });
-    agent.cli(&["wait", "check-restart", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "check-restart"]).success();
     let events = agent.cli(&["describe", "check-restart"]).success().stdout;
     assert!(events.contains("healthcheck: check \"moves\" unhealthy"), "{events}");
     agent.finish();
@@ -209,8 +211,8 @@ fn canary_is_seen_under_its_own_tags_until_it_is_promoted() {
     if !is_root() {
         return;
     }
-    let mut agent = Agent::start();
-    let text = fs::read_to_string(example("canary")).unwrap();
+    let mut agent = Agent::start_with(Setup::default().config(ports::for_tasks()));
+    let text = patient("canary");
     agent.apply_and_wait(&text);
     let tags = || {
         let listed = http::get(&agent.peer(), "/v1/service/canary").unwrap().json();
@@ -229,7 +231,7 @@ fn canary_is_seen_under_its_own_tags_until_it_is_promoted() {
     wait::until_true("the canary is listed beside the others", || tags() == ["canary", "live", "live"]);
     // Healthy for long enough.
     wait::until_true("it may be promoted", || agent.cli(&["promote", "canary"]).code == 0);
-    agent.cli(&["wait", "canary", "--timeout", "60s"]).success();
+    agent.cli(&["wait", "canary"]).success();
     assert_eq!(tags(), ["live", "live"]);
     agent.finish();
 }
@@ -240,7 +242,8 @@ fn tag_override_keeps_what_others_write() {
         return;
     }
     let Some(consul) = Consul::start(Access::Open) else { return };
-    let mut agent = Agent::start_with(Setup::default().env("CONSUL_HTTP_ADDR", consul.address()));
+    let setup = Setup::default().config(ports::for_tasks()).env("CONSUL_HTTP_ADDR", consul.address());
+    let mut agent = Agent::start_with(setup);
     agent.apply_and_wait(&fs::read_to_string(example("tag-override")).unwrap());
     let id = wait::until("the registration", || consul.ids("tag-override").pop());
     let mut entry = consul.services()[&id].clone();
@@ -253,7 +256,7 @@ fn tag_override_keeps_what_others_write() {
     });
     consul.put("/v1/agent/service/register", &entry.to_string());
     // Something else changes, so that everything is looked at.
-    let other = fs::read_to_string(example("web-consul")).unwrap();
+    let other = patient("web-consul");
     agent.apply_and_wait(&other);
     assert_eq!(consul.services()[&id]["Tags"], serde_json::json!(["primary"]));
     agent.finish();

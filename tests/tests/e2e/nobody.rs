@@ -1,19 +1,18 @@
 //! As user `nobody`, without HOME, without a runtime directory, without cgroups that may be written.
 
-use std::time::Duration;
-
 use herdlet_tests::e2e::{
     agent::{Agent, Setup},
     command::User,
     home::Home,
     host,
     http::{self, Peer},
+    ports,
     program::example,
     wait,
 };
 use rustix::process::Signal;
 
-use crate::common::{is_root, job, shell, start_run};
+use crate::common::{is_root, job, patient, shell, start_run};
 
 #[test]
 fn hello_as_nobody() {
@@ -24,7 +23,7 @@ fn hello_as_nobody() {
     let manifest = home.write("hello.yaml", &std::fs::read_to_string(example("hello")).unwrap());
     let output = start_run(&home, User::Nobody, &[&manifest]).finish().success();
     assert_eq!(output.stdout, "greet | hello from hello.hello[0]\n", "{}", output.stderr);
-    home.assert_no_trace_within(Duration::from_secs(2));
+    home.until_no_trace();
 }
 
 #[test]
@@ -32,8 +31,8 @@ fn web_as_nobody_serves_is_restarted_and_goes() {
     if !is_root() {
         return;
     }
-    let mut agent = Agent::start_with(Setup::nobody());
-    agent.apply_and_wait(&std::fs::read_to_string(example("web")).unwrap());
+    let mut agent = Agent::start_with(Setup::nobody().config(ports::for_tasks()));
+    agent.apply_and_wait(&patient("web"));
     for name in ["web.web[0]", "web.web[1]"] {
         let port = agent.alloc(name).unwrap().port("http").unwrap();
         let answer = http::get(&Peer::Port(port), "/").unwrap();
@@ -46,7 +45,7 @@ fn web_as_nobody_serves_is_restarted_and_goes() {
     assert_eq!(pids.len(), 2);
     // Killed and started again: the same processes go on.
     agent.crash();
-    agent.cli(&["wait", "web", "--timeout", "60s"]).success();
+    agent.cli(&["wait", "web"]).success();
     assert_eq!(servers(&agent.home), pids);
     agent.cli(&["delete", "web", "--wait"]).success();
     wait::until_true("no server is left", || servers(&agent.home).is_empty());
@@ -64,7 +63,7 @@ fn a_run_of_nobody_that_is_killed_takes_its_forked_tasks_along() {
     let run = start_run(&home, User::Nobody, &[&file]);
     run.until_stdout("up");
     run.signal(Signal::KILL);
-    home.assert_no_trace_within(Duration::from_secs(2));
+    home.until_no_trace();
     run.finish();
 }
 

@@ -36,7 +36,13 @@ impl Ground {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
-        let cluster = Cluster::start(Settings { ttl_min: Duration::from_secs(1), ..Settings::default() });
+        // Heartbeats are often, and one is missed only where the node has gone.
+        let settings = Settings {
+            ttl_min: Duration::from_secs(1),
+            grace: Duration::from_secs(120),
+            ..Settings::default()
+        };
+        let cluster = Cluster::start(settings);
         let listeners = runtime.block_on(cluster.listen()).unwrap();
         drop(guard);
         let servers = listeners.iter().map(|listener| listener.address.clone()).collect::<Vec<_>>().join(",");
@@ -112,7 +118,7 @@ pub(crate) fn service(id: &str, seconds: u32) -> Value {
         "ID": id, "Name": id, "Type": "service", "Namespace": "default", "Datacenters": ["dc1"],
         "TaskGroups": [{
             "Name": "g", "Count": 1,
-            "Update": { "MaxParallel": 1, "HealthCheck": "checks", "MinHealthyTime": 100_000_000, "HealthyDeadline": 30_000_000_000_i64, "ProgressDeadline": 60_000_000_000_i64 },
+            "Update": { "MaxParallel": 1, "HealthCheck": "checks", "MinHealthyTime": 100_000_000, "HealthyDeadline": 300_000_000_000_i64, "ProgressDeadline": 600_000_000_000_i64 },
             "Networks": [{ "Mode": "host", "DynamicPorts": [{ "Label": "http" }] }],
             "Tasks": [{
                 "Name": "t", "Driver": "raw_exec",
@@ -228,6 +234,7 @@ fn servers_and_people_reach_what_runs_on_the_node() {
         }
         told
     };
+    ground.agent.until_logged(&alloc.id.to_string(), "t", "stdout", |said| said == "hello\n");
     assert_eq!(ground.runtime.block_on(logs), "hello\n");
 
     let pid = ground.agent.single("told.g[0]", "t").pid;

@@ -4,9 +4,10 @@ use std::{
     cell::RefCell,
     io::Read as _,
     process::{Command, Stdio},
+    time::Duration,
 };
 
-use herdlet_tests::e2e::{agent::Agent, program::program, wait};
+use herdlet_tests::e2e::{agent::Agent, ports, program::program, wait};
 
 use crate::common::{is_root, job, shell};
 
@@ -55,10 +56,10 @@ fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_gone_an_end() {
 
 #[test]
 fn simulate_fails_where_no_node_is_ready_and_says_why() {
-    // Nobody listens where somebody has just ceased to.
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let [port] = ports::free();
+    let gone = format!("127.0.0.1:{port}");
     let output = Command::new(program())
-        .args(["simulate", "--servers", &gone, "--nodes", "20", "--for", "2s"])
+        .args(["simulate", "--servers", &gone, "--nodes", "20", "--for", "8s"])
         .output()
         .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -100,19 +101,27 @@ fn logs_since_a_moment_are_those_that_were_written_since() {
         return;
     }
     let mut agent = Agent::start();
-    agent.apply_and_wait(&job(
-        "chat",
-        "service",
-        "",
-        &[shell("t", "echo early; sleep 12; echo late; sleep 100000", "")],
-    ));
-    agent.spawn(&["logs", "-f", "chat"]).until_stdout("late");
+    let gate = agent.home.path().join("gate");
+    let script = format!(
+        "echo early; until test -e {}; do sleep 0.1; done; echo late; exec sleep 100000",
+        gate.display()
+    );
+    agent.apply_and_wait(&job("chat", "service", "", &[shell("t", &script, "")]));
+    let follow = agent.spawn(&["logs", "-f", "chat"]);
+    follow.until_stdout("early");
+    // When something was written is known to ten seconds.
+    wait::pause(Duration::from_secs(12));
+    let date = Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]).output().unwrap().stdout;
+    let between = String::from_utf8(date).unwrap().trim().to_owned();
+    wait::pause(Duration::from_secs(2));
+    std::fs::write(gate, "").unwrap();
+    follow.until_stdout("late");
     let said = |arguments: &[&str]| {
         let arguments = [["logs", "chat"].as_slice(), arguments].concat();
         agent.cli(&arguments).success().stdout
     };
     assert_eq!(said(&["--since", "1h"]), "early\nlate\n");
-    assert_eq!(said(&["--since", "1s"]), "late\n");
+    assert_eq!(said(&["--since", &between]), "late\n");
     assert_eq!(said(&["--since", "1h", "--tail", "1"]), "late\n");
     for (time, why) in [("2999-01-01T00:00:00Z", "future"), ("yesterday", "2026-01-02T15:04:05Z")] {
         let refused = agent.cli(&["logs", "chat", "--since", time]).ended(2).stderr;

@@ -42,8 +42,7 @@ fn a_job_says_when_it_is_launched_next_and_is_launched_by_request() {
     let child = forced["job"]["id"].as_str().unwrap().to_owned();
     assert!(child.starts_with("backup/periodic-"), "{child}");
     agent.cli(&["wait", "--for=complete", &child]).success();
-    let log = agent.cli(&["logs", &child]).success().stdout;
-    assert!(log.contains(&format!("backup as {child}")), "{log}");
+    agent.until_printed(&["logs", &child], |said| said.contains(&format!("backup as {child}")));
     // The parent runs nothing by itself: its child is named, with what to type.
     for command in ["status", "explain"] {
         let told = agent.cli(&[command, "backup"]).success().stdout;

@@ -110,7 +110,7 @@ fn what_does_not_fit_waits_for_what_ends() {
     let allocated = format!("herdlet_node_memory_bytes{{state=\"allocated\"}} {}", most * 1024 * 1024);
     assert!(metrics.contains(&allocated), "{allocated} in {metrics}");
     agent.cli(&["delete", "first", "--wait"]).success();
-    agent.cli(&["wait", "second", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "second"]).success();
     agent.cli(&["delete", "second", "--wait"]).success();
     agent.finish();
 }

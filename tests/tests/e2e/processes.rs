@@ -50,7 +50,10 @@ fn all_that_a_task_forked_dies_with_it_and_a_stranger_of_the_same_name_lives() {
     let other = agent.single("family.g[0]", "other");
 
     // Killed from outside: only the main process, the rest would live on without the cgroup.
-    let main = family.iter().map(|member| member.pid).min().unwrap();
+    let supervisors = host::supervisors(&agent.home.instance().unwrap());
+    let is_main = |pid: &u32| host::parent(*pid).is_some_and(|parent| supervisors.contains(&parent));
+    // All others are children of it, or of those.
+    let main = family.iter().map(|member| member.pid).find(is_main).unwrap();
     host::signal(main, rustix::process::Signal::KILL);
     agent.until_alloc("family.g[0]", "was restarted", |alloc| alloc.restarts("t") == 1);
     for member in &family {

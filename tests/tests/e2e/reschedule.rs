@@ -19,7 +19,7 @@ fn a_failed_allocation_is_followed_by_another_one() {
     let mut agent = Agent::start();
     let marker = agent.home.path().join("heal");
     let script = format!("test -e {} && exec sleep 100000; exit 7", marker.display());
-    let group = "reschedule: {attempts: 3, interval: 1h, delay: 5s, delay_function: constant}\n";
+    let group = "reschedule: {attempts: 3, interval: 1h, delay: 30s, delay_function: constant}\n";
     let file =
         agent.manifest(&job("flaky", "service", group, &[shell("t", &script, "restart: {attempts: 0}")]));
     agent.cli(&["apply", "-f", &file.display().to_string()]).success();
@@ -27,7 +27,7 @@ fn a_failed_allocation_is_followed_by_another_one() {
         allocs(&agent).into_iter().find(|alloc| alloc["ClientStatus"] == "failed")
     });
     let told = agent.cli(&["explain", "flaky"]).stdout;
-    assert!(told.contains("another allocation takes its place 5s after that"), "{told}");
+    assert!(told.contains("another allocation takes its place 30s after that"), "{told}");
     let path = format!("/v1/allocation/{}", failed["ID"].as_str().unwrap());
     let failed_now = http::get(&agent.peer(), &path).unwrap().json();
     let path = format!("/v1/evaluation/{}", failed_now["FollowupEvalID"].as_str().unwrap());
@@ -36,14 +36,14 @@ fn a_failed_allocation_is_followed_by_another_one() {
 
     agent.crash();
     std::fs::write(&marker, "").unwrap();
-    agent.cli(&["wait", "flaky", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "flaky"]).success();
     let newest = allocs(&agent).remove(0);
     let path = format!("/v1/allocation/{}", newest["ID"].as_str().unwrap());
     let newest = http::get(&agent.peer(), &path).unwrap().json();
     assert_eq!((&newest["ClientStatus"], &newest["Name"]), (&"running".into(), &"flaky.g[0]".into()));
     let events = newest["RescheduleTracker"]["Events"].as_array().unwrap();
     let first = &events[0];
-    assert_eq!(first["Delay"], 5_000_000_000_u64);
+    assert_eq!(first["Delay"], 30_000_000_000_u64);
     assert_eq!(events.last().unwrap()["PrevAllocID"], newest["PreviousAllocation"], "{newest}");
     let path = format!("/v1/allocation/{}", newest["PreviousAllocation"].as_str().unwrap());
     let previous = http::get(&agent.peer(), &path).unwrap().json();

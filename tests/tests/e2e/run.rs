@@ -1,14 +1,9 @@
 //! `herdlet run`: a private agent, its output, its exit code, and what is left when it dies.
 
-use std::time::Duration;
-
 use herdlet_tests::e2e::{command::User, home::Home, host, program::example, wait};
 use rustix::process::Signal;
 
 use crate::common::{is_root, job, shell, sleeper, start_run, volume};
-
-/// After the end of a run, however it ended.
-const TWO_SECONDS: Duration = Duration::from_secs(2);
 
 #[test]
 fn the_first_command_of_the_readme_says_hello_on_stdout_and_its_verdict_on_stderr() {
@@ -20,7 +15,7 @@ fn the_first_command_of_the_readme_says_hello_on_stdout_and_its_verdict_on_stder
         "{}",
         output.stderr
     );
-    home.assert_no_trace_within(TWO_SECONDS);
+    home.until_no_trace();
 }
 
 #[test]
@@ -42,7 +37,7 @@ fn the_exit_code_is_the_first_that_is_not_zero_in_order_of_file_group_and_task()
     let third = home.write("3.yaml", &job("third", "batch", restart, &[shell("d", &fails(9, "0"), "")]));
     let output = start_run(&home, User::Same, &[&first, &second, &third]).finish();
     assert_eq!(output.code, 7, "{}", output.stderr);
-    home.assert_no_trace_within(TWO_SECONDS);
+    home.until_no_trace();
 }
 
 #[test]
@@ -66,7 +61,7 @@ fn a_program_that_does_not_exist_ends_the_run_as_a_shell_does() {
     let output = start_run(&home, User::Same, &[&file]).finish();
     assert_eq!(output.code, 127, "{output:?}");
     assert!(output.stderr.contains("/does/not/exist"), "{}", output.stderr);
-    home.assert_no_trace_within(TWO_SECONDS);
+    home.until_no_trace();
 }
 
 #[test]
@@ -93,7 +88,7 @@ fn a_bad_manifest_is_told_with_file_line_and_column_all_at_once_and_nothing_is_r
         assert!(output.stderr.contains(part), "{part} is missing in:\n{}", output.stderr);
     }
     assert!(!home.path().join("ran").exists());
-    home.assert_no_trace_within(TWO_SECONDS);
+    home.until_no_trace();
 }
 
 #[test]
@@ -108,7 +103,7 @@ fn ctrl_c_stops_the_tasks_by_their_own_signals_and_leaves_nothing() {
     let output = run.finish();
     assert_eq!(output.code, 130, "{}", output.stderr);
     assert!(output.stdout.contains("bye"), "the last words are shown: {output:?}");
-    home.assert_no_trace_within(TWO_SECONDS);
+    home.until_no_trace();
 }
 
 #[test]
@@ -142,7 +137,7 @@ fn kill_9_of_a_run_leaves_neither_process_nor_mount_nor_cgroup_nor_directory() {
     wait::until_true("both tasks run", || host::members(&instance).len() >= 5);
     assert!(host::mounts_below(home.path()).len() >= 2, "{:?}", host::mounts_below(home.path()));
     run.signal(Signal::KILL);
-    home.assert_no_trace_within(TWO_SECONDS);
+    home.until_no_trace();
     assert_eq!(run.finish().code, 128 + 9);
 }
 
@@ -163,7 +158,7 @@ fn the_tasks_of_a_run_die_with_it_also_when_its_whole_process_group_is_killed() 
         reason = "the group was made by this test and its leader was not waited for"
     )]
     rustix::process::kill_process_group(group, Signal::KILL).unwrap();
-    home.assert_no_trace_within(TWO_SECONDS);
+    home.until_no_trace();
     run.finish();
 }
 
@@ -199,9 +194,7 @@ fn even_without_its_guard_a_killed_run_leaves_no_process() {
     assert_eq!(guards.len(), 1);
     host::signal(guards[0], Signal::KILL);
     run.signal(Signal::KILL);
-    wait::within(TWO_SECONDS, "no process is left", || {
-        host::processes_naming(home.path()).is_empty().then_some(())
-    });
+    wait::until_true("no process is left", || host::processes_naming(home.path()).is_empty());
     run.finish();
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use herdlet_tests::e2e::{
     agent::{Agent, Setup},
     consul::{Access, Consul, TOKEN},
-    host, http, wait,
+    host, http, ports, wait,
 };
 
 use crate::common::{is_root, job, shell, sleeper};
@@ -30,7 +30,8 @@ fn the_registration_comes_before_the_start_and_goes_before_the_stop() {
     let mut agent = Agent::start_with(with(&consul));
     // Ends only when told to by the signal, and takes its time.
     let script = "trap 'echo asked; sleep 0.3; exit 0' TERM; echo up; while :; do sleep 0.02; done";
-    let order = format!("{}\nshutdown_delay: 3s", group("ordered", "consul", ""));
+    // Not over before it is cut short.
+    let order = format!("{}\nshutdown_delay: 1h", group("ordered", "consul", ""));
     agent.apply_and_wait(&job(
         "ordered",
         "service",
@@ -41,15 +42,14 @@ fn the_registration_comes_before_the_start_and_goes_before_the_stop() {
     wait::until_true("the registration", || consul.ids("ordered").len() == 1);
     let main = agent.members().first().unwrap().pid;
 
-    let began = Instant::now();
     agent.cli(&["delete", "ordered"]).success();
     wait::until_true("the registration is taken back", || consul.ids("ordered").is_empty());
-    let deregistered = began.elapsed();
+    // The shutdown_delay lies between.
+    wait::pause(Duration::from_millis(300));
     assert!(!agent.task_log(&alloc, "t", "stdout").contains("asked"), "it goes before the signal");
     assert!(host::is_alive(main));
+    agent.cli(&["delete", "ordered", "--no-shutdown-delay"]).success();
     wait::until_true("it has ended", || !host::is_alive(main));
-    assert!(began.elapsed() >= Duration::from_secs(3), "the shutdown_delay lies between");
-    assert!(deregistered < Duration::from_millis(2900), "{deregistered:?}");
     agent.finish();
 }
 
@@ -154,15 +154,15 @@ fn checks_of_the_built_in_catalogue_follow_what_the_task_answers() {
     if !is_root() {
         return;
     }
-    let mut agent = Agent::start();
+    let mut agent = Agent::start_with(Setup::default().config(ports::for_tasks()));
     let python = herdlet_tests::environment::component(herdlet_tests::environment::PYTHON);
     let Some(python) = python else { return };
-    let checks = ", checks: [{name: alive, type: http, path: /alive, interval: 1s, timeout: 1s}]";
+    let checks = ", checks: [{name: alive, type: http, path: /alive, interval: 1s, timeout: 2m}]";
     let script = format!(
         "exec {} -m http.server $NOMAD_PORT_p --bind $NOMAD_IP_p --directory local",
         python.display()
     );
-    let update = "update: {min_healthy_time: 100ms, healthy_deadline: 60s, progress_deadline: 2m}\n";
+    let update = "update: {min_healthy_time: 100ms, healthy_deadline: 10m, progress_deadline: 20m}\n";
     agent.apply(&job(
         "checked",
         "service",
@@ -175,7 +175,7 @@ fn checks_of_the_built_in_catalogue_follow_what_the_task_answers() {
     assert!(explained.contains("alive") || explained.contains("check"), "{explained}");
     let file = agent.home.state().join("alloc").join(&member.alloc).join("t/local/alive");
     std::fs::write(&file, "yes").unwrap();
-    agent.cli(&["wait", "checked", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "checked"]).success();
     assert_eq!(agent.cli(&["status", "--check"]).code, 0);
     let listed = || {
         let answer = http::get(&agent.peer(), "/v1/service/checked").unwrap();
@@ -233,7 +233,7 @@ fn a_task_that_was_restarted_is_healthy_once_its_check_has_passed_again() {
     if !is_root() {
         return;
     }
-    let mut agent = Agent::start();
+    let mut agent = Agent::start_with(Setup::default().config(ports::for_tasks()));
     let python = herdlet_tests::environment::component(herdlet_tests::environment::PYTHON);
     let Some(python) = python else { return };
     // Its second process serves nothing.
@@ -241,8 +241,9 @@ fn a_task_that_was_restarted_is_healthy_once_its_check_has_passed_again() {
         "[ -e local/served ] && exec sleep 1000; touch local/served; exec {} -m http.server $NOMAD_PORT_p --bind $NOMAD_IP_p",
         python.display()
     );
-    let checks = ", checks: [{name: alive, type: tcp, interval: 2s, timeout: 1s}]";
-    let update = "update: {min_healthy_time: 100ms, healthy_deadline: 3s, progress_deadline: 1m}\n";
+    let checks = ", checks: [{name: alive, type: tcp, interval: 2s, timeout: 2m}]";
+    // Many times what the server takes to begin.
+    let update = "update: {min_healthy_time: 100ms, healthy_deadline: 15s, progress_deadline: 10m}\n";
     let group = format!("{update}{}", group("again", "nomad", checks));
     let text = job("again", "service", &group, &[shell("t", &script, "")]);
     agent.apply_and_wait(&text);
@@ -253,13 +254,13 @@ fn a_task_that_was_restarted_is_healthy_once_its_check_has_passed_again() {
     assert_eq!(listed(&agent), Some(1));
     let first = agent.single("again.g[0]", "t");
     // Older than its healthy_deadline.
-    wait::pause(Duration::from_secs(3));
+    wait::pause(Duration::from_secs(15));
     agent.cli(&["restart", "again"]).success();
     wait::until_true("another process runs", || agent.members().iter().any(|member| member.pid != first.pid));
     let restarted = Instant::now();
     let is_overdue = |agent: &Agent| agent.metric("herdlet_overdue", "alloc") > 0.0;
     assert_eq!(listed(&agent), Some(0), "nobody knows yet whether it answers");
-    assert!(!is_overdue(&agent) || restarted.elapsed() > Duration::from_secs(2), "it has its time again");
+    assert!(!is_overdue(&agent) || restarted.elapsed() > Duration::from_secs(14), "it has its time again");
     assert_eq!(agent.cli(&["wait", "again", "--timeout", "1500ms"]).code, 3, "it does not answer");
     // Its roll-out is over: only the check is waited for, and every screen says that it is not healthy now.
     let row = |arguments: &[&str]| {
@@ -312,8 +313,9 @@ fn a_group_restart_takes_the_registration_back_and_a_task_restart_does_not() {
     assert_eq!(created(&consul), Some(before), "the same entry");
     agent.until_running("both.g[0]", "a");
     agent.cli(&["restart", "both"]).success();
-    wait::until_true("it was taken back", || consul.ids("both").is_empty());
-    wait::until_true("it is registered again", || consul.ids("both").len() == 1);
+    wait::until_true("it was taken back, and registered again", || {
+        consul.ids("both").len() == 1 && created(&consul).is_some_and(|index| index != before)
+    });
     agent.finish();
 }
 
@@ -363,7 +365,7 @@ impl Refusing {
 fn read_request(stream: &mut std::net::TcpStream) -> (String, String) {
     use std::io::{BufRead as _, Read as _};
 
-    let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+    let _ = stream.set_read_timeout(Some(wait::PATIENCE));
     let mut reader = std::io::BufReader::new(stream);
     let (mut first, mut length) = (String::new(), 0);
     let _ = reader.read_line(&mut first);
@@ -453,9 +455,7 @@ fn a_job_for_a_consul_that_is_not_there_is_warned_of_and_can_be_deleted() {
     let member = agent.single("web.g[0]", "t");
     agent.crash();
     assert_eq!(agent.single("web.g[0]", "t"), member);
-    let began = Instant::now();
-    agent.cli(&["delete", "web", "--wait", "--timeout", "30s"]).success();
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    agent.cli(&["delete", "web", "--wait"]).success();
     assert!(!host::is_alive(member.pid));
     agent.finish();
 }

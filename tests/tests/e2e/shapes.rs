@@ -118,7 +118,7 @@ fn what_goes_wrong_is_told_by_the_code_and_on_stderr() {
         (&told["jobs"][0]["change"], &told["waited"]["result"]),
         (&"created".into(), &"failed".into())
     );
-    let logged = agent.cli(&["logs", "failing", "-o", "json"]).success().stdout;
+    let logged = agent.until_printed(&["logs", "failing", "-o", "json"], |said| said.contains("lost"));
     let line: Value = serde_json::from_str(logged.trim_end()).unwrap();
     assert_eq!(
         (&line["name"], &line["stream"], &line["line"]),

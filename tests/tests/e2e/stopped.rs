@@ -28,6 +28,7 @@ fn a_stopped_job_keeps_what_it_has_had_and_comes_back() {
     }
     let mut agent = Agent::start();
     agent.apply_and_wait(&web());
+    agent.until_printed(&["logs", "web"], |said| said == "hello\n");
     let file = agent.manifest(&web()).display().to_string();
     let first = agent.alloc("web.g[0]").unwrap().id();
     let told = agent.cli(&["stop", "web", "--wait"]).success().stdout;

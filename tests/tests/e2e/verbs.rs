@@ -23,7 +23,7 @@ fn nomads_verbs_do_what_they_say() {
     agent.cli(&["wait", "web"]).success();
     assert!(agent.cli(&["job", "status", "web"]).success().stdout.contains("web version 0"));
     let alloc = agent.cli(&["get", "allocs", "-o", "name"]).success().stdout.trim().to_owned();
-    assert_eq!(agent.cli(&["alloc", "logs", &alloc, "t"]).success().stdout, "hello\n");
+    agent.until_printed(&["alloc", "logs", &alloc, "t"], |said| said == "hello\n");
     let told = agent.cli(&["alloc", "exec", "-task", "t", &alloc, "echo", "-n", "hi"]).success().stdout;
     assert_eq!(told, "hi");
     assert!(agent.cli(&["alloc", "status", &alloc]).success().stdout.contains("Task started by client"));
@@ -80,6 +80,7 @@ fn somebody_from_compose_needs_no_manual() {
     let (code, hostname, told) = here(&["exec", "web", "cat", "/etc/hostname"]);
     assert_eq!((code, hostname, told.as_str()), (0, std::fs::read_to_string("/etc/hostname").unwrap(), ""));
     assert!(here(&["ps"]).1.contains("web.g[0]"));
+    agent.until_printed(&["logs", "web"], |said| said == "hello\n");
     assert_eq!(here(&["logs", "web"]).1, "hello\n");
     let (code, _, told) = here(&["logs", "t"]);
     assert!(code == 1 && told.contains("a task is named with its job: web/t"), "{told}");

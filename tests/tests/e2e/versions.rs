@@ -18,8 +18,7 @@ fn kept(agent: &Agent) -> Vec<u64> {
 
 #[track_caller]
 fn runs(agent: &Agent, color: &str) {
-    let log = agent.cli(&["logs", "painted"]).success().stdout;
-    assert!(log.contains(color), "not {color}: {log}");
+    agent.until_printed(&["logs", "painted"], |said| said.contains(color));
 }
 
 #[test]

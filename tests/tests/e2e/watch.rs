@@ -114,15 +114,15 @@ fn events_name_what_made_them_over_a_life_and_two_agents() {
     wait::until_true("the restart is told", || {
         causes(&agent, "life").iter().any(|line| line.contains("User requested"))
     });
-    agent.cli(&["wait", "life", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "life"]).success();
     agent.cli(&["stop", "life.g[0]"]).success();
     wait::until_true("what follows it says so", || {
         causes(&agent, "life").iter().any(|line| line.contains(": stopped by request"))
     });
-    agent.cli(&["wait", "life", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "life"]).success();
     agent.terminate();
     agent.launch();
-    agent.cli(&["wait", "life", "--timeout", "30s"]).success();
+    agent.cli(&["wait", "life"]).success();
     let told = causes(&agent, "life");
     assert!(told.last().is_some_and(|line| line.ends_with("adopted by a new agent")), "{told:#?}");
     assert!(!told.iter().any(|line| line.contains("applied")), "{told:#?}");

@@ -119,7 +119,7 @@ fn under_a_closed_umask_tasks_of_other_users_find_their_directories() {
     let alloc = agent.until_alloc("closed.g[0]", "ended", |alloc| {
         ["complete", "failed"].contains(&alloc.status().as_str())
     });
-    let said = agent.task_log(&alloc.id(), "t", "stdout") + &agent.task_log(&alloc.id(), "t", "stderr");
-    assert!(said.trim_end().ends_with("done"), "{said}");
+    assert_eq!(alloc.status(), "complete", "{}", agent.task_log(&alloc.id(), "t", "stderr"));
+    agent.until_logged(&alloc.id(), "t", "stdout", |said| said.ends_with("done\n"));
     agent.finish();
 }
