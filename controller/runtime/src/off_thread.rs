@@ -158,6 +158,9 @@ mod tests {
     async fn work_that_has_begun_is_only_waited_for() {
         let (free, busy) = std::sync::mpsc::sync_channel::<()>(1);
         let mut waits = off_thread(move || busy.recv());
+        while !waits.begun.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
         assert!(tokio::time::timeout(FIRST_NUDGE * 2, &mut waits).await.is_err());
         assert_eq!((waits.delay, waits.nudge.is_none()), (FIRST_NUDGE, true));
         free.send(()).unwrap();

@@ -322,9 +322,12 @@ async fn exchanged(stream: &mut TcpStream, query: &[u8]) -> Told {
     Told::read(&answer)
 }
 
+/// What takes longer does not come.
+const PATIENCE: Duration = Duration::from_secs(180);
+
 /// Whether the other side has hung up.
 async fn is_over(stream: &mut TcpStream) -> bool {
-    let end = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut [0; 1])).await;
+    let end = tokio::time::timeout(PATIENCE, stream.read(&mut [0; 1])).await;
     matches!(end, Ok(Ok(0) | Err(_)))
 }
 
@@ -395,20 +398,22 @@ async fn an_address_that_is_taken_is_told_once_it_was_waited_for() {
     Sockets::open(&address.to_string()).await.unwrap();
 }
 
-#[tokio::test]
-async fn it_answers_datagrams_and_connections_which_end_in_time() {
+/// A server within these limits: its address, its task and what ends it.
+async fn serving(limits: Limits) -> (SocketAddr, tokio::task::JoinHandle<()>, CancellationToken) {
     let mut ground = Ground::new();
     ground.add("default/web", "192.0.2.1", None);
     let sockets = Sockets::open("127.0.0.1:0").await.unwrap();
-    let address = sockets.address().unwrap();
-    let limits = Limits {
-        connections_max: 2,
-        per_peer_max: 0,
-        idle_max: Duration::from_millis(400),
-        connection_max: Duration::from_secs(2),
-    };
-    let closing = CancellationToken::new();
-    let server = tokio::spawn(serve(sockets, Arc::clone(&ground.zone), limits, closing.clone()));
+    let (address, closing) = (sockets.address().unwrap(), CancellationToken::new());
+    (address, tokio::spawn(serve(sockets, Arc::clone(&ground.zone), limits, closing.clone())), closing)
+}
+
+/// For ever, as far as a test is concerned.
+const LONG: Duration = Duration::from_secs(3_600);
+
+#[tokio::test]
+async fn it_answers_datagrams_and_connections_of_which_there_are_not_too_many() {
+    let limits = Limits { connections_max: 2, per_peer_max: 0, idle_max: LONG, connection_max: LONG };
+    let (address, server, closing) = serving(limits).await;
     let query = query("web.service.herdlet", A);
     let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     udp.send_to(b"?", address).await.unwrap();
@@ -425,20 +430,44 @@ async fn it_answers_datagrams_and_connections_which_end_in_time() {
     assert_eq!(exchanged(&mut second, &query).await.answer.len(), 1);
     let mut third = TcpStream::connect(address).await.unwrap();
     assert!(is_over(&mut third).await, "there are two already");
-    assert!(is_over(&mut first).await && is_over(&mut second).await, "nothing was asked any more");
+    closing.cancel();
+    tokio::time::timeout(PATIENCE, server).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn connections_end_where_nothing_is_asked_nothing_makes_sense_or_their_time_is_over() {
+    let idle = Limits {
+        connections_max: 2,
+        per_peer_max: 0,
+        idle_max: Duration::from_millis(400),
+        connection_max: LONG,
+    };
+    let (address, ..) = serving(idle).await;
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    assert!(is_over(&mut silent).await, "nothing is asked");
     // Whoever sends byte by byte, too much, or nothing that makes sense.
     for bytes in [&[0, 40, 1][..], &[0xff, 0xff], &[0, 1, 1]] {
         let mut bad = TcpStream::connect(address).await.unwrap();
         bad.write_all(bytes).await.unwrap();
         assert!(is_over(&mut bad).await, "{bytes:?}");
     }
+    let short = Limits {
+        connections_max: 2,
+        per_peer_max: 0,
+        idle_max: LONG,
+        connection_max: Duration::from_secs(1),
+    };
+    let (address, ..) = serving(short).await;
     let mut last = TcpStream::connect(address).await.unwrap();
-    let begun = std::time::Instant::now();
-    while begun.elapsed() < Duration::from_millis(1_500) {
-        exchanged(&mut last, &query).await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert!(is_over(&mut last).await && begun.elapsed() < Duration::from_secs(4), "it had its time");
-    closing.cancel();
-    tokio::time::timeout(Duration::from_secs(5), server).await.unwrap().unwrap();
+    let query = query("web.service.herdlet", A);
+    let question = [&u16::try_from(query.len()).unwrap().to_be_bytes()[..], &query].concat();
+    let talks = async {
+        let mut answer = [0; 512];
+        while last.write_all(&question).await.is_ok()
+            && last.read(&mut answer).await.is_ok_and(|read| read > 0)
+        {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, talks).await.expect("it has its time and no more");
 }

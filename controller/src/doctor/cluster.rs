@@ -128,8 +128,8 @@ mod tests {
         let standin = StandIn::start(Settings { hold: Duration::from_millis(50), ..Settings::default() });
         let listener = standin.listen().await.unwrap().remove(0);
         let here = listener.address.as_str();
-        // Nobody listens where somebody has just ceased to.
-        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        // Of a service that no machine has any more.
+        let gone = "127.0.0.1:1".to_owned();
         let on = |flags: &mut Flags| flags.raw_exec = Some("true".to_owned());
 
         let good = found(&[here], on).await;

@@ -108,8 +108,8 @@ async fn consul_is_asked_only_where_somebody_named_it() {
         std::fs::write(folder.path().join("web.hcl"), web.replace("PROVIDER", provider)).unwrap();
         assert_eq!(wants_consul(&folders), wanted, "{provider}");
     }
-    // A port that nobody listens on.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Of a service that no machine has any more.
+    let closed = "127.0.0.1:1";
     let file = File::read("agent.yaml", format!("consul: {{address: \"{closed}\"}}").as_bytes()).unwrap();
     let named = Config { consul: file.consul, ..config };
     assert_eq!(consul(&named).await.map(|finding| finding.verdict), Some(Verdict::Warning));

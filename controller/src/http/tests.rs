@@ -42,6 +42,9 @@ use crate::{
     telemetry::Telemetry,
 };
 
+/// What takes longer does not come: on a quiet machine all of it takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(180);
+
 /// An API in front of a read model.
 pub(crate) struct Ground {
     dir: tempfile::TempDir,

@@ -113,7 +113,8 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
 }
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), what).await.expect("it takes too long")
+    // What takes longer does not come.
+    tokio::time::timeout(Duration::from_secs(180), what).await.expect("it takes too long")
 }
 
 async fn ready(cluster: &Cluster, node: &NodeId) {

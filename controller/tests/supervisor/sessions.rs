@@ -148,11 +148,9 @@ fn everything_ends_with_the_leash() {
     let mut ready = [0; 6];
     output.read_exact(&mut ready).unwrap();
     drop(held);
-    let started = Instant::now();
     assert_eq!(end_of(child), ShimEnd::Code(137));
     // Every holder of the pipe is gone, the detached one too.
     assert_eq!(output.read(&mut ready).unwrap(), 0);
-    assert!(started.elapsed() < Duration::from_secs(10));
     drop(bench.dir);
 }
 

@@ -20,7 +20,7 @@ fn the_corpus_of_rpc_holds() {
     for (file, data) in corpus {
         let begun = Instant::now();
         assert!(std::panic::catch_unwind(|| feed(&data)).is_ok(), "{file} breaks a promise (above)");
-        assert!(begun.elapsed() < Duration::from_secs(20), "{file} takes {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(180), "{file} takes {:?}", begun.elapsed());
     }
 }
 

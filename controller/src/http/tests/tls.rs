@@ -108,9 +108,11 @@ async fn who_never_shakes_hands_keeps_nobody_out() {
     let mut half = Vec::new();
     // It is hung up on; until then it has the only place.
     silent.write_all(&[0x16, 3, 1]).await.unwrap();
-    let ended = tokio::time::timeout(Duration::from_secs(5), silent.read_to_end(&mut half)).await;
+    let ended = tokio::time::timeout(PATIENCE, silent.read_to_end(&mut half)).await;
     assert!(ended.is_ok(), "it is not held open");
-    assert!(client(&address, None).jobs().await.is_ok());
+    // On a busy machine somebody else may need longer for it, too, than is given here.
+    let let_in = async { while client(&address, None).jobs().await.is_err() {} };
+    tokio::time::timeout(PATIENCE, let_in).await.unwrap();
 }
 
 #[test]

@@ -125,7 +125,7 @@ async fn readers_that_go_give_their_turns_back() {
     for _ in 0..3 * AT_ONCE {
         // More than fits between reader and writer: it waits for the reader, and is told that it has gone.
         let answer =
-            tokio::time::timeout(Duration::from_secs(30), snapshots.answer(&disk.spec)).await.unwrap();
+            tokio::time::timeout(Duration::from_secs(180), snapshots.answer(&disk.spec)).await.unwrap();
         drop(answer);
     }
 }

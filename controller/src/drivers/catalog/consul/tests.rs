@@ -26,7 +26,7 @@ use crate::drivers::catalog::CatalogEvent;
 
 mod tokens;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn alloc(n: u8) -> AllocId {
     AllocId::from_hash([n; 16])
@@ -119,8 +119,7 @@ async fn an_answer_without_end_is_not_taken_into_memory() {
 
 #[tokio::test]
 async fn an_agent_that_is_not_there_is_worth_another_try_and_soon_said() {
-    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-    let consul = consul(&format!("127.0.0.1:{port}"), Some("s3cret-t0ken"));
+    let consul = consul("127.0.0.1:1", Some("s3cret-t0ken"));
     let wanted = [registration(1, "web", Vec::new())];
     for error in [
         consul.up(&owner(1), &wanted).await.unwrap_err(),
@@ -485,14 +484,17 @@ async fn a_real_agent_is_watched_for_drift_and_health() {
     assert_eq!(second.status, CheckStatus::Failure);
     assert!(second.output.contains("refused"), "{}", second.output);
 
-    // Removed behind our back: told once, and long before the periodic look.
+    // Removed behind our back: told once, and long before the periodic look, which would take two minutes for four of them.
     let started = std::time::Instant::now();
-    agent.put(&format!("/v1/agent/service/deregister/{}", wanted[0].id), Value::Null).await;
-    let event = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
-    assert_eq!(event, CatalogEvent::Changed(owner(1)));
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
-    assert!(tokio::time::timeout(Duration::from_secs(1), events.recv()).await.is_err());
-    consul.up(&owner(1), &wanted).await.unwrap();
+    for _ in 0..4 {
+        agent.put(&format!("/v1/agent/service/deregister/{}", wanted[0].id), Value::Null).await;
+        let removed = async { while events.recv().await.unwrap() != CatalogEvent::Changed(owner(1)) {} };
+        tokio::time::timeout(PATIENCE, removed).await.unwrap();
+        let again = async { while !matches!(events.recv().await.unwrap(), CatalogEvent::Changed(_)) {} };
+        assert!(tokio::time::timeout(Duration::from_secs(1), again).await.is_err());
+        consul.up(&owner(1), &wanted).await.unwrap();
+    }
+    assert!(started.elapsed() < Duration::from_secs(80), "{:?}", started.elapsed());
     assert_eq!(consul.look(&owner(1), &wanted).await.unwrap(), Sight::Present);
     consul.down(&owner(1), &wanted).await.unwrap();
     stop.cancel();

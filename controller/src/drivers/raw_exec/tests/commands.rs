@@ -13,7 +13,8 @@ async fn signals_reach_the_main_process() {
         assert_eq!(info.state, RunState::Running);
         assert_eq!(info.attributes["pid"], agent.record().task.pid.to_string());
         let age_ns = supervise::now().0 - info.started_at.0;
-        assert!((0..30_000_000_000).contains(&age_ns), "{age_ns}");
+        // Of this start and of this clock; how busy the machine is decides the rest.
+        assert!((0..3_600_000_000_000).contains(&age_ns), "{age_ns}");
         agent.driver.signal(&id(1), "SIGNONE").await.unwrap_err();
         agent.driver.signal(&id(1), "SIGUSR1").await.unwrap();
         assert_eq!(agent.wait().await.code, 5);
@@ -36,7 +37,12 @@ async fn commands_run_in_the_task() {
         let error = agent.driver.exec(&id(1), &["no-such".to_owned()], DEADLINE).await.unwrap_err().why();
         assert!(error.starts_with("exec \"no-such\": not found"), "{error}");
         let slow = command("echo $$ > slow; sleep 1000");
-        assert!(agent.driver.exec(&id(1), &slow, Duration::from_millis(300)).await.is_err());
+        // Until it has begun within its time.
+        let mut limit = Duration::from_millis(300);
+        while !bench.path("task/slow").exists() {
+            assert!(agent.driver.exec(&id(1), &slow, limit).await.is_err());
+            limit *= 2;
+        }
         gone(bench.pid("slow").await).await;
         assert!(lives(agent.record().task.pid));
         if let Some(cgroup) = agent.driver.shared.cgroup(&id(1)) {
@@ -61,7 +67,8 @@ async fn a_session_has_input_or_a_terminal() {
         assert_eq!(session.exit.await.unwrap().code, 0);
         assert_eq!(session.stdout.recv().await, None);
 
-        let script = "stty size; read x; stty size; tty -s && echo $TERM; exit 3";
+        // The size may arrive after what is typed after it.
+        let script = "stty size; read x; while stty size | grep -q '^10 20'; do :; done; stty size; tty -s && echo $TERM; exit 3";
         let request = ExecRequest {
             command: vec!["sh".into(), "-c".into(), script.into()],
             terminal: Some(TerminalSize { height: 10, width: 20 }),
@@ -72,7 +79,6 @@ async fn a_session_has_input_or_a_terminal() {
             text.extend(session.stdout.recv().await.unwrap());
         }
         session.resize.send(TerminalSize { height: 30, width: 40 }).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
         session.stdin.send(b"\n".to_vec()).await.unwrap();
         while let Some(bytes) = session.stdout.recv().await {
             text.extend(bytes);

@@ -56,7 +56,7 @@ use crate::{
 };
 
 /// Longer than anything here takes.
-pub(super) const WAIT: Duration = Duration::from_secs(20);
+pub(super) const WAIT: Duration = Duration::from_secs(180);
 
 /// Rules by token; none where the cluster has no ACLs.
 pub(super) type Book = Option<BTreeMap<&'static str, &'static str>>;

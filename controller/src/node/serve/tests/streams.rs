@@ -6,7 +6,7 @@ use herdlet_api_types::alloc::{ServerSide, TaskAction};
 use herdlet_rpc::{codec::Value, framed::StreamFrame};
 use serde_json::{Value as Json, json};
 
-use super::ground::{Ground, all, map, next};
+use super::ground::{Ground, WAIT, all, map, next};
 use crate::{test_recordings::text, test_views::ended};
 
 const ID: &str = "23bf551e-a018-09c6-bdd3-899f56caf4a8";
@@ -205,7 +205,7 @@ async fn a_command_ends_with_its_stream() {
     let ground = Ground::new();
     ground.alloc(ID);
     let mark = ground.dir.path().join("mark");
-    let script = format!("echo begun; while sleep 0.05; do date >> {}; done", mark.display());
+    let script = format!("echo $$ > {}; echo begun; while sleep 0.05; do :; done", mark.display());
     for way in ["finish", "reset", "close"] {
         let mut stream = ground.stream("Allocations.Exec", &command(&["/bin/sh", "-c", &script])).await;
         assert!(!next(&mut stream).await.unwrap().payload.is_empty());
@@ -220,12 +220,19 @@ async fn a_command_ends_with_its_stream() {
                 while next(&mut stream).await.is_some() {}
             }
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let size = || std::fs::metadata(&mark).map_or(0, |about| about.len());
-        let before = size();
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        assert_eq!(size(), before, "{way}");
+        until_ended(&mark, way).await;
     }
+}
+
+/// Waits until the process has ended whose pid is in this file.
+async fn until_ended(file: &std::path::Path, way: &str) {
+    let pid: u32 = std::fs::read_to_string(file).unwrap().trim().parse().unwrap();
+    let ended = async {
+        while crate::drivers::process_tree::stat(pid).is_some_and(|stat| !stat.is_zombie) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(WAIT, ended).await.unwrap_or_else(|_| panic!("{way}: {pid} lives"));
 }
 
 /// Also one that takes no input, of which there is much.
@@ -234,19 +241,16 @@ async fn a_command_that_takes_no_input_ends_with_its_stream() {
     let ground = Ground::new();
     ground.alloc(ID);
     let mark = ground.dir.path().join("mark");
-    let script = format!("while sleep 0.05; do date >> {}; done", mark.display());
+    let script = format!("echo $$ > {}; echo begun; while sleep 0.05; do :; done", mark.display());
     let mut stream = ground.stream("Allocations.Exec", &command(&["/bin/sh", "-c", &script])).await;
+    assert!(!next(&mut stream).await.unwrap().payload.is_empty());
     for _ in 0..40 {
         let typed = map(&[("Data", Value::Bytes(vec![b'x'; 16 * 1024])), ("Close", Value::Bool(false))]);
         stream.send(&map(&[("Stdin", typed)])).await.unwrap();
     }
     stream.finish().await.unwrap();
     while next(&mut stream).await.is_some() {}
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let size = || std::fs::metadata(&mark).map_or(0, |about| about.len());
-    let before = size();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(size(), before);
+    until_ended(&mark, "finish").await;
 }
 
 #[tokio::test]
