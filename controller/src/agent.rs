@@ -80,6 +80,8 @@ pub struct Parts {
     pub consul: ConsulConfig,
     /// Above so many percent of pressure, starts of lower priority wait.
     pub start_pressure_limit: u8,
+    /// Users who may enter the directories of every allocation.
+    pub task_dir_users: Vec<String>,
     /// What tasks may fetch before they start.
     pub artifacts: artifact::Limits,
     /// Counts what the planner notes.
@@ -132,6 +134,7 @@ impl Agent {
             volumes,
             consul,
             start_pressure_limit,
+            task_dir_users,
             artifacts,
             notes,
         } = parts;
@@ -161,6 +164,7 @@ impl Agent {
             node,
             host_ip,
             privileges: instance.privileges,
+            task_dir_users,
             drivers: instance.drivers.clone(),
             signer,
             servers_sign: OnceLock::new(),

@@ -110,6 +110,8 @@ pub struct Config {
     pub max_kill_timeout: Duration,
     /// Above so many percent of pressure on the machine, starts of lower priority wait for those of higher.
     pub start_pressure_limit: u8,
+    /// Users who may enter the directories of every allocation, as those of its tasks may.
+    pub task_dir_users: Vec<String>,
     /// What may be fetched for tasks.
     pub artifact: Limits,
     /// When what has ended is collected.
@@ -320,6 +322,7 @@ impl Config {
             host_volumes: file.host_volumes,
             max_kill_timeout: file.max_kill_timeout.map_or(MAX_KILL_TIMEOUT, |span| span.0),
             start_pressure_limit: file.start_pressure_limit.unwrap_or(pressure::DEFAULT_LIMIT),
+            task_dir_users: file.task_dir_users.into_iter().map(|name| name.0).collect(),
             artifact: file.artifact.limits(),
             gc,
             raw_exec,

@@ -23,6 +23,7 @@ use crate::{
     config::Config,
     desired::manifests::{Drivers, read_folder},
     drivers::{
+        acl::{Acl, AclError},
         artifact::unpack::Barrier,
         catalog::{Consul, ServiceOwner, check_service_token},
         cgroup::{Controller, Mounts},
@@ -112,6 +113,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
         inotify(number_in("/proc/sys/fs/inotify/max_user_instances")),
         ports(config, &fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default()),
         disk(state_dir),
+        access_lists(state_dir),
         clock(crate::agent::now().wall.0, Path::new("/run/systemd")),
     ];
     findings.extend(config.manifests.iter().map(|folder| manifests(folder)));
@@ -338,6 +340,25 @@ fn disk(state_dir: StateDir<'_>) -> Finding {
         }
         DISK_MIN..DISK_GOOD => Finding::warning("disk", found, "logs of tasks may fill it"),
         DISK_GOOD.. => Finding::ok("disk", found),
+    }
+}
+
+/// Without them an allocation's directories are closed to others by their owners alone.
+fn access_lists(state_dir: StateDir<'_>) -> Finding {
+    let (StateDir::Planned(dir) | StateDir::InUse(dir)) = state_dir;
+    let nearest = dir.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
+    match fs::File::open(nearest).map(Acl::read) {
+        Ok(Err(AclError::Unsupported)) => Finding::warning(
+            "acl",
+            format!(
+                "the file system of {} has no access control lists: tasks of several users in one group share nothing",
+                dir.display()
+            ),
+            "turn them on (ZFS: acltype=posix), name another with --state-dir, or run all tasks of a group as one user",
+        ),
+        Ok(Ok(_) | Err(_)) | Err(_) => {
+            Finding::ok("acl", "directories of tasks are closed to others by access control lists")
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! In: paths, ids and specifications. Out: what was done or seen, and errors that say whether trying again may help.
 //! Nothing here knows the planner; the executor translates.
 
+pub mod access;
 pub mod acl;
 pub mod alloc_dir;
 pub mod artifact;

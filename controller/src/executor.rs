@@ -58,6 +58,8 @@ pub struct Context {
     pub host_ip: String,
     /// What we may do on it.
     pub privileges: Privileges,
+    /// Users who may enter the directories of every allocation, as those of its tasks may.
+    pub task_dir_users: Vec<String>,
     /// Task drivers.
     pub drivers: Registry,
     /// Signs workload identities.

@@ -140,7 +140,7 @@ impl Instance {
             left.push(format!("cgroups: {}", crate::drivers::task::in_full(&error)));
         }
         for id in alloc_ids(&self.paths.allocs()) {
-            let dir = AllocDir::new(&self.paths, id, self.privileges);
+            let dir = AllocDir::new(&self.paths, id);
             if let Err(error) = dir.down() {
                 left.push(crate::drivers::task::in_full(&error));
             }

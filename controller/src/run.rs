@@ -237,6 +237,7 @@ async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agen
         volumes: Vec::new(),
         consul: agent::consul_from_env()?,
         start_pressure_limit: pressure::DEFAULT_LIMIT,
+        task_dir_users: Vec::new(),
         artifacts: artifact::Limits::default(),
         notes: Arc::new(|_| {}),
     })

@@ -139,6 +139,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         volumes: config.volumes(),
         consul,
         start_pressure_limit: config.start_pressure_limit,
+        task_dir_users: config.task_dir_users.clone(),
         artifacts: config.artifact,
         notes: telemetry.sink(),
     })

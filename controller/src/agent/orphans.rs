@@ -192,7 +192,7 @@ async fn attempt(instance: &Instance, memory: &Memory, driver: &dyn TaskDriver, 
 /// Removes the directory of a forgotten allocation.
 async fn alloc_dir(instance: &Instance, id: AllocId) -> Done {
     tracing::info!(alloc = %id, "removing the directory of a forgotten allocation, as after a power cut");
-    let dir = AllocDir::new(&instance.paths, id, instance.privileges);
+    let dir = AllocDir::new(&instance.paths, id);
     let why = match herdlet_runtime::off_thread(move || dir.down_without_others_mounts()).await {
         Ok(Ok(())) => return Done::Removed,
         Ok(Err(error)) => in_full(&error),

@@ -65,6 +65,8 @@ pub struct File {
     pub http: super::http::Section,
     /// Address of the DNS server for services, on UDP and TCP.
     pub dns_listen: Option<String>,
+    /// Users who may enter the directories of every allocation.
+    pub task_dir_users: Vec<Text>,
     /// Folders of manifests.
     #[schemars(with = "Vec<String>")]
     pub manifests: Vec<PathBuf>,

@@ -166,6 +166,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("gc_interval", json!(config.gc.gc_interval.to_string())),
         ("max_kill_timeout", json!(config.max_kill_timeout.to_string())),
         ("start_pressure_limit", json!(config.start_pressure_limit)),
+        ("task_dir_users", json!(config.task_dir_users)),
         ("artifact.http_max_size", json!(config.artifact.http_bytes_max.to_string())),
         ("artifact.http_read_timeout", json!(format!("{}s", config.artifact.http_time_max.as_secs()))),
         ("artifact.decompression_size_limit", json!(config.artifact.unpacked_bytes_max.to_string())),

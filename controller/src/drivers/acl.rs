@@ -74,6 +74,17 @@ pub enum AclError {
     Malformed,
 }
 
+impl AclError {
+    /// As an error of the system.
+    pub fn into_io(self) -> io::Error {
+        match self {
+            Self::Unsupported => Errno::OPNOTSUPP.into(),
+            Self::Io { source, .. } => source,
+            Self::Malformed => io::Error::new(io::ErrorKind::InvalidData, self),
+        }
+    }
+}
+
 impl Perm {
     /// Nothing.
     pub const NONE: Self = Self(0);

@@ -1,11 +1,13 @@
 //! An allocation's directory (Nomad's ALLOC) and what all its tasks share in it.
 //!
-//! | path | mode | what |
-//! | --- | --- | --- |
-//! | ALLOC | 0755 | the agent's |
-//! | `alloc.json` | 0600 | the allocation's specification, from which a lost database is rebuilt |
-//! | `alloc`, `alloc/logs`, `alloc/tmp` | 1777 | the agent's; see [`crate::drivers::task_dir`] |
-//! | `alloc/data` | 0777 | shared by the tasks; `nobody`'s where the agent is root, else less its umask |
+//! | path | what |
+//! | --- | --- |
+//! | ALLOC | the barrier: only the users of this allocation's tasks may enter |
+//! | `alloc.json` | the allocation's specification, from which a lost database is rebuilt; 0600 |
+//! | `alloc`, `alloc/logs`, `alloc/tmp` | shared by the tasks, each keeps what it put there |
+//! | `alloc/data` | shared by the tasks, which may replace what others wrote |
+//!
+//! Who may do what is in [`crate::drivers::access`].
 //!
 //! What it takes over of the disk of another allocation comes with it: [`heritage`].
 //!
@@ -25,11 +27,11 @@ use herdlet_api_types::AllocId;
 use self::heritage::{COMING, Heritage, came_for, came_name, coming_name};
 use crate::{
     drivers::{
+        access::{Access, TaskUsers, UNOPENED},
         mounts::{kernel, mounts_below},
-        privileges::{NOBODY, Ownership, Privileges},
         safe_fs::{Crossing, Dir, FsError, Outlives, Rights},
         sight::{Class, Sight},
-        task_dir::{open_rights, unmount_tmpfs},
+        task_dir::unmount_tmpfs,
     },
     paths::Paths,
 };
@@ -39,7 +41,7 @@ use crate::{
 pub struct AllocDir {
     allocs: PathBuf,
     id: AllocId,
-    privileges: Privileges,
+    users: TaskUsers,
     heritage: Option<Heritage>,
 }
 
@@ -84,9 +86,15 @@ impl AllocDirError {
 }
 
 impl AllocDir {
-    /// The directory of allocation `id`.
-    pub fn new(paths: &Paths, id: AllocId, privileges: Privileges) -> Self {
-        Self { allocs: paths.allocs(), id, privileges, heritage: None }
+    /// The directory of allocation `id`, for tasks of the agent's own user.
+    pub fn new(paths: &Paths, id: AllocId) -> Self {
+        Self { allocs: paths.allocs(), id, users: TaskUsers::default(), heritage: None }
+    }
+
+    /// The same of one whose tasks are run by these users.
+    #[must_use]
+    pub fn used_by(self, users: TaskUsers) -> Self {
+        Self { users, ..self }
     }
 
     /// The same of one that takes over the disk of another.
@@ -146,16 +154,16 @@ impl AllocDir {
     fn make(&self, spec: &[u8]) -> Result<(), FsError> {
         // 0711: tasks of any user must be able to pass.
         let allocs = Dir::open_or_make(&self.allocs, 0o711)?;
-        let alloc = allocs.make(&self.name(), Rights::Exact { mode: 0o755, owner: None })?;
+        let alloc = allocs.make(&self.name(), UNOPENED)?;
+        self.users.entrance().apply(&alloc)?;
         let kept = alloc.read_file(OsStr::new(SPEC), SPEC_BYTES_MAX)?;
         if let Some(heritage) = self.heritage.as_ref().filter(|_| kept.is_none()) {
-            heritage.take(&allocs, &alloc, self.id, self.privileges)?;
+            heritage.take(&allocs, &alloc, self.id)?;
         }
-        let shared = alloc.make(OsStr::new(SHARED), open_rights(self.privileges))?;
+        let shared = alloc.make(OsStr::new(SHARED), UNOPENED)?;
+        self.users.common().apply(&shared)?;
         for name in SHARED_DIRS {
-            let rights =
-                if name == DATA { shared_rights(self.privileges) } else { open_rights(self.privileges) };
-            shared.make(OsStr::new(name), rights)?;
+            self.access(name).apply(&shared.make(OsStr::new(name), UNOPENED)?)?;
         }
         if kept.as_deref() != Some(spec) {
             // What it is for, the tasks that run, a power cut ends too.
@@ -166,6 +174,15 @@ impl AllocDir {
             allocs.remove_tree(&came_name(self.id))?;
         }
         Ok(())
+    }
+
+    /// Of what the tasks share.
+    fn access(&self, name: &str) -> Access {
+        match name {
+            DATA => self.users.data(),
+            LOGS => self.users.logs(),
+            _ => self.users.scratch(),
+        }
     }
 
     fn see(&self) -> Result<Sight, FsError> {
@@ -186,9 +203,11 @@ impl AllocDir {
             Ok(None) => return Ok(lost(&alloc, SHARED)),
             Err(error) => return error.into_sight(),
         };
+        let mut open =
+            Vec::from([self.users.entrance().difference(&alloc)?, self.users.common().difference(&shared)?]);
         for name in SHARED_DIRS {
             match shared.find(OsStr::new(name)) {
-                Ok(Some(_)) => {}
+                Ok(Some(dir)) => open.push(self.access(name).difference(&dir)?),
                 Ok(None) if name == DATA => return Ok(lost(&shared, name)),
                 Ok(None) => return Ok(missing(&shared, name)),
                 Err(error) => return error.into_sight(),
@@ -197,7 +216,7 @@ impl AllocDir {
         if alloc.stat_name(OsStr::new(SPEC))?.is_none() {
             return Ok(missing(&alloc, SPEC));
         }
-        Ok(Sight::Present)
+        Ok(open.into_iter().flatten().next().map_or(Sight::Present, Sight::foreign))
     }
 
     fn remove(&self) -> Result<(), FsError> {
@@ -277,20 +296,13 @@ pub fn sweep_came(paths: &Paths, is_known: impl Fn(&AllocId) -> bool) -> Result<
 pub const SHARED: &str = "alloc";
 /// What tasks keep in it; all else can be made anew.
 pub const DATA: &str = "data";
-pub(crate) const SHARED_DIRS: [&str; 3] = ["logs", "tmp", DATA];
+pub(crate) const SHARED_DIRS: [&str; 3] = [LOGS, "tmp", DATA];
+const LOGS: &str = "logs";
 pub(crate) const SPEC: &str = "alloc.json";
 const GONE: &str = ".gone-";
 
 /// Far beyond any job, well below what hurts.
 const SPEC_BYTES_MAX: u64 = 64 * 1024 * 1024;
-
-/// Rights of what the tasks of an allocation, whoever they are, read and change together.
-fn shared_rights(privileges: Privileges) -> Rights {
-    match privileges.ownership {
-        Ownership::Anybody => Rights::Exact { mode: 0o777, owner: Some(NOBODY) },
-        Ownership::OwnOnly => Rights::Masked { mode: 0o777 },
-    }
-}
 
 fn gone_name(id: AllocId) -> OsString {
     format!("{GONE}{id}").into()

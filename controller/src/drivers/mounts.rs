@@ -286,8 +286,11 @@ fn last_part(destination: &str) -> &str {
     destination.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
 }
 
-/// Parents of a destination: tasks may be run as any user.
-const PARENTS: Rights = Rights::Exact { mode: 0o1777, owner: None };
+/// Of what is made on the way to a destination: it is the task's, as its `local` is.
+fn parents(task: &Dir) -> Result<Rights, FsError> {
+    let local = task.stat_name(OsStr::new("local"))?;
+    Ok(Rights::Exact { mode: 0o755, owner: local.map(|stat| (stat.st_uid, stat.st_gid)) })
+}
 
 #[cfg(test)]
 mod tests;

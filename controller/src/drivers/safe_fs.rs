@@ -184,6 +184,16 @@ impl Dir {
         set_rights(self.fd.as_fd(), &self.path, rights)
     }
 
+    /// Gives the directory itself to a user and its group.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses.
+    pub fn set_owner(&self, (uid, gid): (u32, u32)) -> Result<(), FsError> {
+        rustix::fs::fchown(&self.fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+            .map_err(|errno| FsError::io("change the owner of", &self.path, errno))
+    }
+
     /// Device, inode, mode and owner of the directory itself.
     ///
     /// # Errors

@@ -1,16 +1,14 @@
 //! A task's directory (Nomad's TASKDIR): `local`, `tmp`, `secrets` and `private`.
 //!
-//! | path | mode | what |
-//! | --- | --- | --- |
-//! | TASKDIR | 1777 | |
-//! | `local` | 1777 | the task's own files |
-//! | `tmp` | 1777 | |
-//! | `secrets` | 1777 | tmpfs of 1 MiB, no exec, suid or devices; token files in it are 0600 |
-//! | `private` | 0700 | the same, for what the task itself must not see |
+//! | path | what |
+//! | --- | --- |
+//! | TASKDIR | the task's working directory; the agent's, and the task's user may add to it |
+//! | `local` | the task's own files |
+//! | `tmp` | the same, for what it needs no more |
+//! | `secrets` | tmpfs of 1 MiB, no exec, suid or devices; closed to all but the task's user; token files in it are 0600 |
+//! | `private` | the same, for what the task itself must not see; 0700 |
 //!
-//! All of them are the agent's own: programs of any user find room in them, and nobody can take away or replace what another
-//! has put there. Without root `umask` applies; where mounting is not possible, `secrets` and `private` are plain directories
-//! with mode 0700 on disk.
+//! Who may do what is in [`crate::drivers::access`]. Where mounting is not possible, `secrets` and `private` are plain directories on disk.
 //!
 //! In: the path and what we may do. Out: what was made or seen. Looking never makes anything: a deleted directory is
 //! [`Sight::Absent`], and whether the task survives that is decided elsewhere. Everything here blocks.
@@ -21,9 +19,10 @@ use std::{
 };
 
 use crate::drivers::{
+    access::{Access, TaskUsers, UNOPENED},
     artifact,
     mounts::{Mount, kernel, mounts_below},
-    privileges::{Mounting, Ownership, Privileges},
+    privileges::{Mounting, Privileges},
     safe_fs::{Dir, FsError, Rights},
     sight::{Class, Sight},
 };
@@ -36,6 +35,7 @@ pub const SECRETS_SIZE_BYTES: u64 = 1024 * 1024;
 pub struct TaskDir {
     path: PathBuf,
     privileges: Privileges,
+    users: TaskUsers,
 }
 
 /// Why a task directory is not as it should be.
@@ -66,9 +66,15 @@ impl TaskDirError {
 }
 
 impl TaskDir {
-    /// The directory at `path`, see [`crate::paths::Paths::task`].
+    /// The directory at `path`, see [`crate::paths::Paths::task`], of a task of the agent's own user.
     pub fn new(path: PathBuf, privileges: Privileges) -> Self {
-        Self { path, privileges }
+        Self { path, privileges, users: TaskUsers::default() }
+    }
+
+    /// The same of a task that one of these users runs, beside those of the others.
+    #[must_use]
+    pub fn used_by(self, users: TaskUsers) -> Self {
+        Self { users, ..self }
     }
 
     /// Makes it, or what is missing of it. Mounts `secrets` and `private` where they are not mounted, as after a reboot;
@@ -80,15 +86,22 @@ impl TaskDir {
     pub fn up(&self) -> Result<(), TaskDirError> {
         let missing = || TaskDirError::NoAllocDir { path: self.path.clone() };
         let alloc = self.alloc()?.ok_or_else(missing)?;
-        let task = alloc.make(self.name(), open_rights(self.privileges))?;
+        let task = alloc.make(self.name(), UNOPENED)?;
+        self.users.task().apply(&task)?;
         if task.find(OsStr::new("local"))?.is_none() {
             // What was fetched into it has gone with it.
             task.unlink(OsStr::new(artifact::marker::FILE))?;
         }
-        task.make(OsStr::new("local"), open_rights(self.privileges))?;
-        task.make(OsStr::new("tmp"), open_rights(self.privileges))?;
-        for (name, mode) in TMPFS {
-            self.secret_dir(&task, OsStr::new(name), mode)?;
+        for name in ["local", "tmp"] {
+            task.make(OsStr::new(name), UNOPENED)?;
+        }
+        for name in TMPFS {
+            self.secret_dir(&task, OsStr::new(name))?;
+        }
+        for name in DIRS {
+            if let Some(dir) = task.find(OsStr::new(name))? {
+                self.access(name).apply(&dir)?;
+            }
         }
         Ok(())
     }
@@ -105,9 +118,10 @@ impl TaskDir {
             Ok(None) => return Ok(Sight::Absent),
             Err(error) => return Ok(error.into_sight()?),
         };
+        let mut open = Vec::from([self.users.task().difference(&task)?]);
         for name in DIRS {
             match task.find(OsStr::new(name)) {
-                Ok(Some(_)) => {}
+                Ok(Some(dir)) => open.push(self.access(name).difference(&dir)?),
                 // The task's own files; all else can be made anew.
                 Ok(None) if name == "local" => {
                     return Ok(Sight::Lost { why: format!("{} is gone", task.path().join(name).display()) });
@@ -121,7 +135,7 @@ impl TaskDir {
         if self.privileges.mounting == Mounting::Possible {
             let base = task.real_path()?;
             let mounts = mounts_below(&base).map_err(TaskDirError::Table)?;
-            for (name, _) in TMPFS {
+            for name in TMPFS {
                 let here = task.path().join(name);
                 if !kernel::may_be_mounted(&task, OsStr::new(name))? {
                     return Ok(Sight::foreign(format!("{} is not mounted", here.display())));
@@ -138,7 +152,7 @@ impl TaskDir {
                 }
             }
         }
-        Ok(Sight::Present)
+        Ok(open.into_iter().flatten().next().map_or(Sight::Present, Sight::foreign))
     }
 
     /// Unmounts all that is mounted below and removes it. Nothing there is fine.
@@ -202,10 +216,19 @@ impl TaskDir {
         self.path.file_name().unwrap_or_default()
     }
 
-    fn secret_dir(&self, task: &Dir, name: &OsStr, mode: u32) -> Result<(), TaskDirError> {
+    /// Of one of [`DIRS`].
+    fn access(&self, name: &str) -> Access {
+        match name {
+            "secrets" => self.users.secret(self.privileges),
+            "private" => TaskUsers::private(),
+            _ => self.users.own(self.privileges),
+        }
+    }
+
+    fn secret_dir(&self, task: &Dir, name: &OsStr) -> Result<(), TaskDirError> {
         match self.privileges.mounting {
             Mounting::Impossible => {
-                task.make(name, Rights::Exact { mode: 0o700, owner: None })?;
+                task.make(name, UNOPENED)?;
                 return Ok(());
             }
             Mounting::Possible => {}
@@ -222,7 +245,7 @@ impl TaskDir {
         }
         // Beneath the mount nobody but us: should it be unmounted, no secret lands on disk.
         let target = task.make(name, Rights::Exact { mode: 0o700, owner: None })?;
-        kernel::mount_tmpfs(&target, SECRETS_SIZE_BYTES, mode)?;
+        kernel::mount_tmpfs(&target, SECRETS_SIZE_BYTES, 0o700)?;
         Ok(())
     }
 }
@@ -230,8 +253,8 @@ impl TaskDir {
 /// What is made in it.
 pub(crate) const DIRS: [&str; 4] = ["local", "tmp", "secrets", "private"];
 
-/// Name and mode of what lies in memory.
-const TMPFS: [(&str, u32); 2] = [("secrets", 0o1777), ("private", 0o700)];
+/// What lies in memory.
+const TMPFS: [&str; 2] = ["secrets", "private"];
 
 /// Unmounts what [`TaskDir::up`] has mounted in `task`.
 ///
@@ -239,21 +262,7 @@ const TMPFS: [(&str, u32); 2] = [("secrets", 0o1777), ("private", 0o700)];
 ///
 /// When it can't be unmounted.
 pub(crate) fn unmount_tmpfs(task: &Dir) -> Result<(), FsError> {
-    TMPFS.iter().try_for_each(|(name, _)| kernel::unmount_at_name(task, OsStr::new(name)))
-}
-
-/// Rights of what tasks of any user put their files in: theirs stay theirs. The paths are no secret, so without the sticky bit any
-/// user of the machine could put a program of his own where a task of root looks for one.
-pub(crate) fn open_rights(privileges: Privileges) -> Rights {
-    let mode = 0o1777;
-    match privileges.ownership {
-        Ownership::Anybody => {
-            // The owner of a sticky directory may remove anything in it: nobody but us may be that.
-            let us = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            Rights::Exact { mode, owner: Some(us) }
-        }
-        Ownership::OwnOnly => Rights::Masked { mode },
-    }
+    TMPFS.iter().try_for_each(|name| kernel::unmount_at_name(task, OsStr::new(name)))
 }
 
 fn at<'m>(mounts: &'m [Mount], point: &Path) -> Vec<&'m Mount> {

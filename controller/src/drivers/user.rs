@@ -24,6 +24,22 @@ pub struct Credentials {
     pub home: String,
 }
 
+/// A user's id, and that of its primary group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ids {
+    /// User id.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+}
+
+impl Ids {
+    /// User and group.
+    pub fn pair(self) -> (u32, u32) {
+        (self.uid, self.gid)
+    }
+}
+
 /// Why a user can't be used. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
@@ -87,18 +103,33 @@ pub fn credentials(name: Option<&str>) -> Result<Option<Credentials>, UserError>
 /// # Errors
 /// When there is none, or the name services don't answer.
 pub fn find(name: &str) -> Result<Credentials, UserError> {
+    let entry = lookup(name)?;
+    let groups = groups(&entry.name, entry.gid).map_err(|source| failed(name, source))?;
+    Ok(Credentials { uid: entry.uid, gid: entry.gid, groups, home: entry.home })
+}
+
+/// The same without its groups, for what is given to it.
+///
+/// # Errors
+/// As [`find`].
+pub fn ids(name: &str) -> Result<Ids, UserError> {
+    lookup(name).map(|entry| Ids { uid: entry.uid, gid: entry.gid })
+}
+
+fn lookup(name: &str) -> Result<Entry, UserError> {
     let unknown = || UserError::Unknown { name: name.to_owned() };
     let c_name = CString::new(name).map_err(|_| unknown())?;
-    let lookup = |source| UserError::Lookup { name: name.to_owned(), source };
-    let mut entry = entry(Key::Name(&c_name)).map_err(lookup)?;
+    let mut entry = entry(Key::Name(&c_name)).map_err(|source| failed(name, source))?;
     if entry.is_none()
         && let Ok(uid) = name.parse()
     {
-        entry = self::entry(Key::Uid(uid)).map_err(lookup)?;
+        entry = self::entry(Key::Uid(uid)).map_err(|source| failed(name, source))?;
     }
-    let entry = entry.ok_or_else(unknown)?;
-    let groups = groups(&entry.name, entry.gid).map_err(lookup)?;
-    Ok(Credentials { uid: entry.uid, gid: entry.gid, groups, home: entry.home })
+    entry.ok_or_else(unknown)
+}
+
+fn failed(name: &str, source: std::io::Error) -> UserError {
+    UserError::Lookup { name: name.to_owned(), source }
 }
 
 enum Key<'a> {

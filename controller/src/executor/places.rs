@@ -21,13 +21,14 @@ use herdlet_plan::{
 use crate::{
     accepted::KeptAllocation,
     drivers::{
+        access::TaskUsers,
         alloc_dir::{AllocDir, heritage::Heritage},
         identity::{Given, IdentityError, TaskTokens, WantedToken},
         mounts::{Access, Binding, Destination, TaskMounts},
         payload,
         sight::{Class, Sight},
         task_dir::TaskDir,
-        user,
+        user::{self, UserError},
         volume::HostVolumes,
     },
     executor::{Context, PlaceVerb, Refusal, Workload, failed, fatal, process::wall_now, retry},
@@ -40,9 +41,14 @@ pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: Pl
         let tasks = alloc.group().map(|group| &group.tasks).into_iter().flatten();
         Heritage { previous, tasks: tasks.map(|task| task.name.clone()).collect() }
     });
-    let dir = AllocDir::new(&context.paths, alloc.id, context.privileges).inheriting(heritage);
-    let alloc = Arc::clone(alloc);
+    let dir = AllocDir::new(&context.paths, alloc.id).inheriting(heritage);
+    let (context, alloc) = (Arc::clone(context), Arc::clone(alloc));
     blocking(move || {
+        let users = match used_by(verb, || task_users(&context, &alloc)) {
+            Ok(users) => users,
+            Err(error) => return failed(error.class(), &error),
+        };
+        let dir = dir.used_by(users);
         let result = match verb {
             PlaceVerb::Up => match KeptAllocation::bytes_of(&alloc) {
                 Ok(spec) => dir.up(&spec).map(|()| Outcome::Done),
@@ -59,7 +65,14 @@ pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: Pl
 /// A task's directory.
 pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
+    let (context, workload) = (Arc::clone(context), workload.clone());
     blocking(move || {
+        let user = workload.task().and_then(|task| task.user.as_deref());
+        let users = match used_by(verb, || task_users(&context, &workload.alloc)?.of_task(user)) {
+            Ok(users) => users,
+            Err(error) => return failed(error.class(), &error),
+        };
+        let dir = dir.used_by(users);
         let result = match verb {
             PlaceVerb::Up => dir.up().map(|()| Outcome::Done),
             PlaceVerb::Down => dir.down().map(|()| Outcome::Done),
@@ -68,6 +81,26 @@ pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
         result.unwrap_or_else(|error| failed(error.class(), &error))
     })
     .await
+}
+
+/// Who may enter what `verb` is about. What is only inspected is so also while name services don't answer, and what is removed is
+/// nobody's.
+fn used_by(
+    verb: PlaceVerb,
+    find: impl FnOnce() -> Result<TaskUsers, UserError>,
+) -> Result<TaskUsers, UserError> {
+    match verb {
+        PlaceVerb::Up => find(),
+        PlaceVerb::Look => Ok(find().unwrap_or_else(|_| TaskUsers::unknown())),
+        PlaceVerb::Down => Ok(TaskUsers::default()),
+    }
+}
+
+/// The users of an allocation's tasks, and those who may enter every allocation.
+fn task_users(context: &Context, alloc: &Allocation) -> Result<TaskUsers, UserError> {
+    let tasks = alloc.group().map(|group| &group.tasks).into_iter().flatten();
+    let own = tasks.filter_map(|task| task.user.as_deref());
+    TaskUsers::find(own.chain(context.task_dir_users.iter().map(String::as_str)))
 }
 
 /// Where a task's volumes appear.

@@ -207,10 +207,10 @@ impl Archive {
         let alloc = Dir::open(alloc)?;
         // Tasks may have put links in their places.
         let data = alloc.open_below(&Path::new(SHARED).join(DATA), Crossing::Nothing)?;
-        self.tree(&data, &Path::new(SHARED).join(DATA))?;
+        self.top(&data, &Path::new(SHARED).join(DATA))?;
         for task in tasks {
             match alloc.open_below(&Path::new(&encode(task)).join(LOCAL), Crossing::Nothing) {
-                Ok(local) => self.tree(&local, &Path::new(task).join(LOCAL))?,
+                Ok(local) => self.top(&local, &Path::new(task).join(LOCAL))?,
                 // It was never begun.
                 Err(error) if error.is_missing() => {}
                 Err(error) => return Err(error.into()),
@@ -219,11 +219,24 @@ impl Archive {
         Ok(())
     }
 
+    /// A directory that every stock client opens to all users. Who may enter it here is in a list, which no archive has, and a node that
+    /// takes the disk over decides that by itself.
+    fn top(&mut self, dir: &Dir, path: &Path) -> Result<(), Trouble> {
+        let mut header = about(tar::EntryType::Directory, &dir.stat()?);
+        header.set_mode(0o777);
+        self.0.append_data(&mut header, path, io::empty())?;
+        self.contents(dir, path)
+    }
+
     fn tree(&mut self, dir: &Dir, path: &Path) -> Result<(), Trouble> {
         if path.components().count() > DEPTH_MAX {
             return Err(Trouble::Deep(path.to_owned()));
         }
         self.0.append_data(&mut about(tar::EntryType::Directory, &dir.stat()?), path, io::empty())?;
+        self.contents(dir, path)
+    }
+
+    fn contents(&mut self, dir: &Dir, path: &Path) -> Result<(), Trouble> {
         for name in dir.names()? {
             // It may have gone meanwhile, or become something else.
             let Some(stat) = dir.stat_name(&name)? else { continue };

@@ -86,6 +86,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         volumes: Vec::new(),
         consul: ConsulConfig::resolve(None, None, |_| None).unwrap(),
         start_pressure_limit: pressure::DEFAULT_LIMIT,
+        task_dir_users: Vec::new(),
         artifacts: artifact::Limits::default(),
         notes: Arc::new(|_| {}),
     })

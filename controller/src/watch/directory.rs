@@ -39,6 +39,8 @@ pub enum Interests {
     Entries,
     /// Entries that come and go; the directory's own end.
     Names,
+    /// The same, and when rights of it or of entries change.
+    Rights,
 }
 
 impl Interests {
@@ -49,6 +51,7 @@ impl Interests {
             Self::Writes => entries | W::MODIFY,
             Self::Entries => entries | W::CLOSE_WRITE | W::DELETE_SELF | W::MOVE_SELF,
             Self::Names => entries | W::DELETE_SELF | W::MOVE_SELF,
+            Self::Rights => entries | W::DELETE_SELF | W::MOVE_SELF | W::ATTRIB,
         }
     }
 }

@@ -35,6 +35,7 @@ use tokio::{
 
 use crate::{
     drivers::{
+        acl::Acl,
         alloc_dir,
         mounts::{Destination, MountWatch},
         task_dir,
@@ -150,15 +151,27 @@ struct Subscribed {
     subscriptions: Vec<Subscription>,
     /// What its directories were when nothing was missing in them.
     whole: Option<Vec<Stamp>>,
+    /// Who could enter them when they were looked at last.
+    rights: Option<Vec<DirRights>>,
 }
 
-/// Which directory it is, and when something in it came or went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Which directory it is, when something in it came or went, and who may enter it.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     device: u64,
     inode: u64,
     links: u64,
     changed: (i64, i64),
+    rights: DirRights,
+}
+
+/// Who may enter a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct DirRights {
+    mode: u32,
+    uid: u32,
+    /// None where the file system has no lists.
+    acl: Option<Acl>,
 }
 
 impl Watched {
@@ -215,9 +228,9 @@ impl Watched {
         let entries = std::iter::once(&dirs.top).chain(dirs.mounts.iter().map(|mount| &mount.source));
         let entries: Vec<_> = entries.map(|path| Subscription::of_entry(path, told())).collect();
         let inside = [&dirs.top, &dirs.shared].into_iter().chain(dirs.tasks.iter().map(|(_, path)| path));
-        let inside = inside.map(|path| Subscription::new(path, Interests::Names, told()));
+        let inside = inside.map(|path| Subscription::new(path, Interests::Rights, told()));
         let subscriptions = entries.into_iter().chain(inside).filter_map(Result::ok).collect();
-        Subscribed { view, dirs, subscriptions, whole: None }
+        Subscribed { view, dirs, subscriptions, whole: None, rights: None }
     }
 }
 
@@ -236,7 +249,7 @@ impl Subscribed {
             if dirs.places() != self.dirs.places() {
                 return false;
             }
-            (self.view, self.dirs, self.whole) = (Arc::clone(view), dirs, None);
+            (self.view, self.dirs, self.whole, self.rights) = (Arc::clone(view), dirs, None, None);
         }
         !self.subscriptions.iter().any(Subscription::is_over)
     }
@@ -248,8 +261,15 @@ impl Subscribed {
         if stamps.is_some() && stamps == self.whole {
             return Vec::new();
         }
-        let missing = self.dirs.missing();
-        self.whole = stamps.filter(|_| missing.is_empty() && self.dirs.mounts.is_empty());
+        let mut missing = self.dirs.missing();
+        let is_whole = missing.is_empty();
+        // They were right when the tasks started; what they should be is told by the parts' own looks.
+        if let (Some(stamps), Some(before)) = (&stamps, &self.rights) {
+            let parts = self.dirs.parts().zip(stamps.iter().zip(before));
+            missing.extend(parts.filter(|(_, (now, then))| now.rights != **then).map(|(part, _)| part));
+        }
+        self.rights = stamps.as_ref().map(|stamps| stamps.iter().map(|stamp| stamp.rights.clone()).collect());
+        self.whole = stamps.filter(|_| is_whole && self.dirs.mounts.is_empty());
         missing
     }
 }
@@ -297,6 +317,12 @@ impl Directories {
         [&self.top, &self.shared].into_iter().chain(mounts).chain(tasks).cloned().collect()
     }
 
+    /// The part that each of those is of that have stamps.
+    fn parts(&self) -> impl Iterator<Item = Part> {
+        let tasks = self.tasks.iter().map(|(task, _)| Part::Task(*task, TaskPart::Dir));
+        [Part::Dir, Part::Dir].into_iter().chain(tasks)
+    }
+
     /// None where one of them is missing.
     fn stamps(&self) -> Option<Vec<Stamp>> {
         let dirs = [&self.top, &self.shared].into_iter().chain(self.tasks.iter().map(|(_, path)| path));
@@ -306,11 +332,14 @@ impl Directories {
     /// The parts that are not as they were made. Whether that matters is told by their own looks.
     fn missing(&self) -> Vec<Part> {
         let mut missing = Vec::new();
-        if !has_dirs(&self.shared, &alloc_dir::SHARED_DIRS) || !self.top.join(alloc_dir::SPEC).exists() {
+        if !has_dirs(&self.shared, &alloc_dir::SHARED_DIRS)
+            || !self.top.join(alloc_dir::SPEC).exists()
+            || [&self.top, &self.shared].into_iter().any(|dir| is_open(dir))
+        {
             missing.push(Part::Dir);
         }
         for (task, path) in &self.tasks {
-            if !has_dirs(path, &task_dir::DIRS) {
+            if !has_dirs(path, &task_dir::DIRS) || is_open(path) {
                 missing.push(Part::Task(*task, TaskPart::Dir));
             }
         }
@@ -328,8 +357,11 @@ impl Directories {
 
 impl Stamp {
     fn of(dir: &Path) -> Option<Self> {
-        let about = std::fs::metadata(dir).ok()?;
+        let dir = std::fs::File::open(dir).ok()?;
+        let about = dir.metadata().ok()?;
+        let acl = Acl::read(&dir).ok();
         Some(Self {
+            rights: DirRights { mode: about.mode(), uid: about.uid(), acl },
             device: about.dev(),
             inode: about.ino(),
             links: about.nlink(),
@@ -346,6 +378,11 @@ fn has_dirs(dir: &Path, names: &[&str]) -> bool {
         rustix::fs::statat(&dir, *name, AtFlags::empty())
             .is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::Directory)
     })
+}
+
+/// Whether others than those it is for may list it or write to it.
+fn is_open(dir: &Path) -> bool {
+    std::fs::metadata(dir).is_ok_and(|about| about.mode() & 0o006 != 0)
 }
 
 fn is_running(task: &TaskView) -> bool {

@@ -2,6 +2,7 @@
 //! by a peer.
 
 mod connections;
+mod directories;
 mod hardening;
 mod kernel;
 mod pages;

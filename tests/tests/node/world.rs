@@ -100,6 +100,7 @@ impl World {
             volumes: Vec::new(),
             consul: ConsulConfig::resolve(None, None, |_| None).unwrap(),
             start_pressure_limit: pressure::DEFAULT_LIMIT,
+            task_dir_users: Vec::new(),
             artifacts: artifact::Limits::default(),
             notes: Arc::new(|_| {}),
         };

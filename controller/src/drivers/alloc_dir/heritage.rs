@@ -13,10 +13,9 @@ use rustix::fs::FileType;
 use super::{DATA, SHARED};
 use crate::{
     drivers::{
+        access::UNOPENED,
         mounts::mounts_below,
-        privileges::Privileges,
         safe_fs::{Dir, FsError},
-        task_dir::open_rights,
     },
     paths::encode,
 };
@@ -63,16 +62,10 @@ impl Heritage {
     ///
     /// # Errors
     /// Where something is still mounted in it, which goes with what used it; or where neither all nor nothing can be had.
-    pub(super) fn take(
-        &self,
-        allocs: &Dir,
-        alloc: &Dir,
-        id: AllocId,
-        privileges: Privileges,
-    ) -> Result<(), FsError> {
+    pub(super) fn take(&self, allocs: &Dir, alloc: &Dir, id: AllocId) -> Result<(), FsError> {
         let Some((from, moves)) = self.found(allocs, id)? else { return Ok(()) };
-        let taken = check(&from, &moves)
-            .and_then(|()| moves.iter().try_for_each(|one| one.make(&from, alloc, privileges)));
+        let taken =
+            check(&from, &moves).and_then(|()| moves.iter().try_for_each(|one| one.make(&from, alloc)));
         match taken {
             Ok(()) => Ok(()),
             Err(mounted @ FsError::Mounted { .. }) => Err(mounted),
@@ -117,14 +110,14 @@ fn check(from: &Dir, moves: &[Move]) -> Result<(), FsError> {
 }
 
 impl Move {
-    fn make(&self, from: &Dir, alloc: &Dir, privileges: Privileges) -> Result<(), FsError> {
+    fn make(&self, from: &Dir, alloc: &Dir) -> Result<(), FsError> {
         let Some(above) = from.find(&self.from)? else { return Ok(()) };
         let name = OsStr::new(self.name);
         match above.stat_name(name)?.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             None => Ok(()),
             Some(FileType::Directory) => {
                 // Where an empty one stands it gives way, and nothing else can stand there yet.
-                above.rename_into(name, &alloc.make(&self.to, open_rights(privileges))?, name)
+                above.rename_into(name, &alloc.make(&self.to, UNOPENED)?, name)
             }
             Some(_) => Err(FsError::NotADirectory { path: above.path().join(name) }),
         }

@@ -2,14 +2,13 @@
 
 use std::{
     fs,
-    os::unix::fs::{MetadataExt as _, symlink},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
     process::Command,
 };
 
 use super::*;
 use crate::drivers::{
     mounts::{Access, Binding, Destination, TaskMounts},
-    privileges::{NOBODY, Ownership},
     task_dir::TaskDir,
     test_ground::Ground,
 };
@@ -30,7 +29,7 @@ fn is_foreign(sight: &Sight, part: &str) -> bool {
 fn it_is_made_seen_kept_and_removed() {
     for ground in [Some(Ground::plain()), Ground::mounting()].into_iter().flatten() {
         let paths = paths(&ground);
-        let dir = AllocDir::new(&paths, id(1), ground.privileges());
+        let dir = AllocDir::new(&paths, id(1));
         assert_eq!(dir.look().unwrap(), Sight::Absent);
         for _ in 0..2 {
             dir.up(b"{}").unwrap();
@@ -38,21 +37,22 @@ fn it_is_made_seen_kept_and_removed() {
         }
         let alloc = paths.alloc(&id(1));
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
-        assert_eq!(
-            (mode(&alloc), mode(&alloc.join("alloc.json")), mode(&paths.allocs())),
-            (0o755, 0o600, 0o711)
-        );
-        if ground.privileges().ownership == Ownership::Anybody {
-            let us = rustix::process::geteuid().as_raw();
-            for (name, mode, owner) in [
-                ("alloc", 0o1777, us),
-                ("alloc/logs", 0o1777, us),
-                ("alloc/tmp", 0o1777, us),
-                ("alloc/data", 0o777, NOBODY.0),
-            ] {
-                let stat = alloc.join(name).metadata().unwrap();
-                assert_eq!((stat.mode() & 0o7777, stat.uid()), (mode, owner), "{name}");
-            }
+        assert_eq!((mode(&alloc.join("alloc.json")), mode(&paths.allocs())), (0o600, 0o711));
+        let us = rustix::process::geteuid().as_raw();
+        for (name, expected) in [
+            ("", 0o700),
+            ("alloc", 0o1700),
+            ("alloc/logs", 0o1700),
+            ("alloc/tmp", 0o1700),
+            ("alloc/data", 0o700),
+        ] {
+            let path = alloc.join(name);
+            assert_eq!((mode(&path), path.metadata().unwrap().uid()), (expected, us), "{name}");
+            // Somebody opens it, or an agent of before has made it like this.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o1777)).unwrap();
+            assert!(is_foreign(&dir.look().unwrap(), "other rights than it should"), "{name}");
+            dir.up(b"{}").unwrap();
+            assert_eq!((mode(&path), dir.look().unwrap()), (expected, Sight::Present), "{name}");
         }
         dir.up(b"{\"new\":1}").unwrap();
         assert_eq!(fs::read(alloc.join("alloc.json")).unwrap(), b"{\"new\":1}");
@@ -80,7 +80,7 @@ fn it_is_made_seen_kept_and_removed() {
 fn what_is_left_of_a_forgotten_one_goes_with_memory_of_ours_and_stays_with_mounts_of_others() {
     let Some(ground) = Ground::mounting() else { return };
     let paths = paths(&ground);
-    let dir = AllocDir::new(&paths, id(1), ground.privileges());
+    let dir = AllocDir::new(&paths, id(1));
     dir.up(b"{}").unwrap();
     TaskDir::new(paths.task(&id(1), "t"), ground.privileges()).up().unwrap();
     let theirs = paths.task(&id(1), "t").join("local");
@@ -100,7 +100,7 @@ fn what_is_left_of_a_forgotten_one_goes_with_memory_of_ours_and_stays_with_mount
 fn removal_unmounts_what_is_below_and_touches_no_volume() {
     let Some(ground) = Ground::mounting() else { return };
     let paths = paths(&ground);
-    let dir = AllocDir::new(&paths, id(1), ground.privileges());
+    let dir = AllocDir::new(&paths, id(1));
     dir.up(b"{}").unwrap();
     let task = paths.task(&id(1), "web.1");
     TaskDir::new(task.clone(), ground.privileges()).up().unwrap();
@@ -136,7 +136,7 @@ fn removal_unmounts_what_is_below_and_touches_no_volume() {
 fn an_interrupted_removal_is_seen_and_finished() {
     let ground = Ground::plain();
     let paths = paths(&ground);
-    let dir = AllocDir::new(&paths, id(1), ground.privileges());
+    let dir = AllocDir::new(&paths, id(1));
     dir.up(b"{}").unwrap();
     let gone = paths.allocs().join(gone_name(id(1)));
     fs::rename(paths.alloc(&id(1)), &gone).unwrap();
@@ -158,7 +158,7 @@ fn an_interrupted_removal_is_seen_and_finished() {
 fn a_task_that_plants_links_harms_nobody() {
     let ground = Ground::plain();
     let paths = paths(&ground);
-    let dir = AllocDir::new(&paths, id(1), ground.privileges());
+    let dir = AllocDir::new(&paths, id(1));
     dir.up(b"{}").unwrap();
     let victim = ground.path().join("victim");
     fs::create_dir(&victim).unwrap();

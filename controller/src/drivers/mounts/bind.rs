@@ -4,7 +4,7 @@
 
 use std::{ffi::OsStr, path::Path};
 
-use super::{Access, Binding, Mount, MountError, PARENTS, kernel, mounts_below};
+use super::{Access, Binding, Mount, MountError, kernel, mounts_below, parents};
 use crate::drivers::{
     safe_fs::{Crossing, Dir, FsError},
     sight::Sight,
@@ -16,7 +16,8 @@ pub(super) fn up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
     if source(binding)?.is_none() {
         return Err(MountError::NoSource { path: binding.source.clone() });
     }
-    let parent = task.make_all(binding.destination.parent(), PARENTS)?;
+    let rights = parents(task)?;
+    let parent = task.make_all(binding.destination.parent(), rights)?;
     let name = binding.destination.name();
     // Peel off what is not ours until what we want appears, or nothing is mounted here.
     loop {
@@ -35,7 +36,7 @@ pub(super) fn up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
     }
     let target = match parent.find(name)? {
         Some(target) => target,
-        None => parent.make(name, PARENTS)?,
+        None => parent.make(name, rights)?,
     };
     kernel::bind(&binding.source, &target, binding.access)?;
     Ok(())

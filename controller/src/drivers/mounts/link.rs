@@ -4,7 +4,7 @@
 
 use rustix::fs::FileType;
 
-use super::{Access, Binding, MountError, PARENTS, kernel};
+use super::{Access, Binding, MountError, kernel, parents};
 use crate::drivers::{
     safe_fs::{Crossing, Dir},
     sight::Sight,
@@ -14,7 +14,7 @@ use crate::drivers::{
 pub(super) fn up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
     // A link to nothing would only fail later, in the task.
     drop(kernel::open_source(&binding.source)?);
-    let parent = task.make_all(binding.destination.parent(), PARENTS)?;
+    let parent = task.make_all(binding.destination.parent(), parents(task)?)?;
     let name = binding.destination.name();
     let obstacle = |what| Err(MountError::Obstacle { path: parent.path().join(name), what });
     match parent.stat_name(name)?.map(|stat| FileType::from_raw_mode(stat.st_mode)) {

@@ -2,12 +2,12 @@
 
 use std::{
     fs,
-    os::unix::fs::{MetadataExt as _, symlink},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
     process::Command,
 };
 
 use super::*;
-use crate::drivers::test_ground::Ground;
+use crate::drivers::{privileges::Ownership, test_ground::Ground};
 
 fn is_foreign(sight: &Sight, part: &str) -> bool {
     matches!(sight, Sight::Foreign { why } if why.contains(part))
@@ -30,9 +30,8 @@ fn it_is_made_seen_and_removed_with_secrets_in_memory() {
         assert_eq!(ground.mounted().len(), 2);
     }
     let modes = ["", "local", "tmp", "secrets", "private"].map(|name| mode(&path.join(name)));
-    assert_eq!(modes[3..], [0o1777, 0o700]);
+    assert_eq!(modes, [0o1700, 0o700, 0o700, 0o700, 0o700]);
     if ground.privileges().ownership == Ownership::Anybody {
-        assert_eq!(modes[..3], [0o1777, 0o1777, 0o1777]);
         assert_eq!(path.join("local").metadata().unwrap().uid(), rustix::process::geteuid().as_raw());
     }
     // 1 MiB, and no more.
@@ -88,13 +87,38 @@ fn without_rights_it_is_made_of_plain_directories() {
         assert_eq!(dir.look().unwrap(), Sight::Present);
     }
     assert_eq!(["secrets", "private"].map(|name| mode(&path.join(name))), [0o700, 0o700]);
-    assert_eq!(mode(&path.join("tmp")) & 0o1000, 0o1000);
+    assert_eq!(["", "local", "tmp"].map(|name| mode(&path.join(name))), [0o1700, 0o700, 0o700]);
     fs::remove_dir(path.join("tmp")).unwrap();
     assert!(is_foreign(&dir.look().unwrap(), "tmp is missing"));
     for _ in 0..2 {
         dir.down().unwrap();
         assert!(!path.exists());
     }
+}
+
+// As an agent of before has made it; a task may run in it.
+#[test]
+fn one_that_was_open_to_everybody_is_seen_and_closed() {
+    let Some(ground) = Ground::mounting() else { return };
+    let path = ground.path().join("task");
+    let users = || TaskUsers::find(["nobody"]).unwrap().of_task(Some("nobody")).unwrap();
+    let dir = TaskDir::new(path.clone(), ground.privileges()).used_by(users());
+    dir.up().unwrap();
+    fs::write(path.join("secrets/token"), "x").unwrap();
+    for name in ["", "local", "tmp", "secrets"] {
+        let opened = path.join(name);
+        fs::set_permissions(&opened, fs::Permissions::from_mode(0o1777)).unwrap();
+        std::os::unix::fs::chown(&opened, Some(0), Some(0)).unwrap();
+        assert!(matches!(dir.look().unwrap(), Sight::Foreign { .. }), "{name}");
+        dir.up().unwrap();
+        assert_eq!(dir.look().unwrap(), Sight::Present);
+        assert_eq!(mode(&opened) & 0o007, 0);
+    }
+    assert!(path.join("secrets/token").exists() && ground.mounted().len() == 2);
+    // One more task, of another user.
+    let more = TaskUsers::find(["nobody", "daemon"]).unwrap().of_task(Some("nobody")).unwrap();
+    assert!(matches!(dir.clone().used_by(more).look().unwrap(), Sight::Foreign { .. }));
+    assert_eq!(dir.used_by(TaskUsers::unknown()).look().unwrap(), Sight::Present);
 }
 
 #[test]

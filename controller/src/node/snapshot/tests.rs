@@ -30,7 +30,7 @@ impl Disk {
         let temp = tempfile::tempdir().unwrap();
         let paths = Paths { state: temp.path().join("state"), runtime: temp.path().join("run") };
         let spec = Arc::clone(&alloc_view(&job("web", "front", "httpd"), 0, 7).spec);
-        AllocDir::new(&paths, spec.id, Privileges::none()).up(b"{}").unwrap();
+        AllocDir::new(&paths, spec.id).up(b"{}").unwrap();
         let task = paths.task(&spec.id, "httpd");
         TaskDir::new(task.clone(), Privileges::none()).up().unwrap();
         fs::create_dir_all(task.join("local/a/b")).unwrap();

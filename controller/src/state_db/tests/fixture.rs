@@ -30,7 +30,7 @@ use herdlet_runtime::Store;
 
 use crate::{
     accepted::KeptAllocation,
-    drivers::{alloc_dir::AllocDir, privileges::Privileges},
+    drivers::alloc_dir::AllocDir,
     paths::Paths,
     state_db::{OpenError, Opened, StateDb, StateDir, code},
 };
@@ -221,7 +221,7 @@ impl Life {
     pub(super) fn make_alloc_dirs(&self, dir: &Path) {
         for (spec, _) in self.world.allocations() {
             let bytes = KeptAllocation::bytes_of(spec).unwrap();
-            AllocDir::new(&paths(dir), spec.id, Privileges::none()).up(&bytes).unwrap();
+            AllocDir::new(&paths(dir), spec.id).up(&bytes).unwrap();
         }
     }
 }

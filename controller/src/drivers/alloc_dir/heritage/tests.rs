@@ -35,7 +35,7 @@ impl Disks {
     fn new(ground: Ground) -> Self {
         let paths = Paths { state: ground.path().join("state"), runtime: ground.path().join("run") };
         let disks = Self { ground, paths };
-        AllocDir::new(&disks.paths, id(1), disks.ground.privileges()).up(b"{}").unwrap();
+        AllocDir::new(&disks.paths, id(1)).up(b"{}").unwrap();
         fs::write(disks.paths.shared(&id(1)).join("data/shared"), "shared").unwrap();
         fs::write(disks.paths.logs(&id(1)).join("db.stdout.0"), "log").unwrap();
         for task in ["db", "old", "we/b"] {
@@ -52,7 +52,7 @@ impl Disks {
     }
 
     fn heir(&self) -> AllocDir {
-        AllocDir::new(&self.paths, id(2), self.ground.privileges()).inheriting(Some(Self::heritage()))
+        AllocDir::new(&self.paths, id(2)).inheriting(Some(Self::heritage()))
     }
 
     /// Files of an allocation's disk with what is in them.
@@ -115,15 +115,14 @@ fn a_kill_between_any_two_steps_loses_nothing_and_halves_nothing() {
     for renamed in 0..=moves {
         for made in [false, true] {
             let disks = Disks::new(Ground::plain());
-            let privileges = disks.ground.privileges();
             let allocs = Dir::open(&disks.paths.allocs()).unwrap();
-            let alloc = allocs.make(id(2).to_string().as_ref(), open_rights(privileges)).unwrap();
+            let alloc = allocs.make(id(2).to_string().as_ref(), UNOPENED).unwrap();
             let (from, moves) = Disks::heritage().found(&allocs, id(2)).unwrap().unwrap();
             for one in moves.iter().take(renamed) {
-                one.make(&from, &alloc, privileges).unwrap();
+                one.make(&from, &alloc).unwrap();
             }
             if let (true, Some(next)) = (made, moves.get(renamed)) {
-                alloc.make(&next.to, open_rights(privileges)).unwrap();
+                alloc.make(&next.to, UNOPENED).unwrap();
             }
             // The next agent.
             assert_eq!(sweep(&disks.paths).unwrap(), 0);

@@ -1,0 +1,332 @@
+//! Who may enter an allocation's directories: the users of its tasks, by access control lists, and nobody else.
+//!
+//! In: the names of users, an open directory. Out: rights that are given to it, or how its own differ. The lists name each user, so that a
+//! running task gains no group and an allocation of an older agent is closed around tasks that run in it. Everything here blocks.
+//!
+//! | directory | owner | task users of the allocation | without lists |
+//! | --- | --- | --- | --- |
+//! | ALLOC | agent | enter, list | 0711 |
+//! | `alloc` | agent, sticky | everything | 0711 |
+//! | `alloc/logs` | agent, sticky | everything | 0700 |
+//! | `alloc/tmp`, `alloc/data` | agent (`tmp` sticky) | everything | 0700 of the one user, or of the agent where there are several |
+//! | TASKDIR | agent, sticky | its own everything, others enter and list | 0700 of its own |
+//! | `local`, `tmp` | its own | its own everything, others enter and list | 0700 of its own |
+//! | `secrets` | its own | its own alone | 0700 of its own |
+//! | `private` | agent | nobody | 0700 |
+//!
+//! A file system without lists has one owner and one group for each directory, and a group has members that no job names. So it keeps
+//! strangers out by owners alone: every user gets what is its own, and what several would share stays closed to all of them. ALLOC is no
+//! task's there, because whoever owns it could replace `alloc.json`, from which a lost database is rebuilt.
+
+use std::collections::BTreeSet;
+
+use super::{
+    acl::{Acl, AclError, Perm},
+    privileges::{Ownership, Privileges},
+    safe_fs::{Dir, FsError, Rights},
+    sight::Class,
+    user::{self, Ids, UserError},
+};
+
+/// The users who may enter the directories of one allocation. Root and the agent's own need no mention.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TaskUsers {
+    users: Vec<Ids>,
+    known: Known,
+    own: Own,
+}
+
+/// Whether all users were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Known {
+    #[default]
+    All,
+    /// Those who have access already may be the ones that were not found: they keep it.
+    Some,
+}
+
+/// Whose a task's own directories are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Own {
+    #[default]
+    Agent,
+    User(Ids),
+    /// They stay whose they are.
+    Unknown,
+}
+
+impl TaskUsers {
+    /// Finds these users. One that doesn't exist is left out: its own task fails, and says so.
+    ///
+    /// # Errors
+    /// When the name services don't answer.
+    pub fn find<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Self, UserError> {
+        let mut found = Self::default();
+        if !rustix::process::geteuid().is_root() {
+            return Ok(found);
+        }
+        for name in names.into_iter().filter(|name| !name.is_empty()).collect::<BTreeSet<_>>() {
+            match user::ids(name) {
+                Ok(ids) => found.add(ids),
+                Err(error) if error.class() == Class::Retry => return Err(error),
+                Err(_) => found.known = Known::Some,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Where the name services don't answer: nobody is named, and nobody loses what it has.
+    pub fn unknown() -> Self {
+        Self { known: Known::Some, own: Own::Unknown, ..Self::default() }
+    }
+
+    /// The same, for the directory of the task that runs as `name`.
+    ///
+    /// # Errors
+    /// When the name services don't answer.
+    pub fn of_task(mut self, name: Option<&str>) -> Result<Self, UserError> {
+        let Some(name) = name.filter(|name| !name.is_empty() && rustix::process::geteuid().is_root()) else {
+            return Ok(self);
+        };
+        self.own = match user::ids(name) {
+            Ok(ids) if ids == us() => Own::Agent,
+            Ok(ids) => Own::User(ids),
+            Err(error) if error.class() == Class::Retry => return Err(error),
+            Err(_) => Own::Unknown,
+        };
+        Ok(self)
+    }
+
+    fn add(&mut self, ids: Ids) {
+        if ids.uid != us().uid && self.users.iter().all(|known| known.uid != ids.uid) {
+            self.users.push(ids);
+        }
+    }
+
+    /// ALLOC.
+    pub(crate) fn entrance(&self) -> Access {
+        self.agents(Perm::READ_EXECUTE, Plain::Passage)
+    }
+
+    /// `alloc`.
+    pub(crate) fn common(&self) -> Access {
+        self.agents(Perm::ALL, Plain::Passage).sticky()
+    }
+
+    /// `alloc/logs`.
+    pub(crate) fn logs(&self) -> Access {
+        self.agents(Perm::ALL, Plain::Closed).sticky()
+    }
+
+    /// `alloc/tmp`.
+    pub(crate) fn scratch(&self) -> Access {
+        self.data().sticky()
+    }
+
+    /// `alloc/data`: without the sticky bit, so that tasks may change and replace what others of them wrote.
+    pub(crate) fn data(&self) -> Access {
+        let plain = match (&self.users[..], self.known) {
+            ([one], Known::All) => Plain::Of(*one),
+            (_, Known::All | Known::Some) => Plain::Closed,
+        };
+        self.agents(Perm::ALL, plain)
+    }
+
+    /// TASKDIR: not the task's, so that nobody but the agent can replace `private` and what else is the agent's in it.
+    pub(crate) fn task(&self) -> Access {
+        let mut access = self.agents(Perm::READ_EXECUTE, Plain::Closed).sticky();
+        if let Own::User(own) = self.own {
+            access.name(own.uid, Perm::ALL);
+            access.plain = Plain::Of(own);
+        }
+        access
+    }
+
+    /// `local` and `tmp`.
+    pub(crate) fn own(&self, privileges: Privileges) -> Access {
+        self.agents(Perm::READ_EXECUTE, Plain::Closed).given_to(self.own, privileges)
+    }
+
+    /// `secrets`.
+    pub(crate) fn secret(&self, privileges: Privileges) -> Access {
+        Self { users: Vec::new(), ..self.clone() }
+            .agents(Perm::NONE, Plain::Closed)
+            .given_to(self.own, privileges)
+    }
+
+    /// `private`.
+    pub(crate) fn private() -> Access {
+        Self::default().agents(Perm::NONE, Plain::Closed)
+    }
+
+    fn agents(&self, perm: Perm, plain: Plain) -> Access {
+        let acl = Acl::of_users(Perm::ALL, self.users.iter().map(|ids| (ids.uid, perm)));
+        Access { owner: Some(us()), acl, special: 0, plain, known: self.known }
+    }
+}
+
+/// Owner, list and mode of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// None: it stays whose it is.
+    owner: Option<Ids>,
+    acl: Acl,
+    /// Bits of the mode that no list has.
+    special: u32,
+    plain: Plain,
+    known: Known,
+}
+
+/// What stands for a list where the file system has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plain {
+    /// Everybody may pass and nobody list; what is in it is closed.
+    Passage,
+    /// The agent's alone.
+    Closed,
+    /// One user's alone.
+    Of(Ids),
+}
+
+/// What a directory has.
+struct Found {
+    uid: u32,
+    mode: u32,
+    /// None where the file system has no lists.
+    acl: Option<Acl>,
+}
+
+impl Access {
+    fn sticky(self) -> Self {
+        Self { special: STICKY, ..self }
+    }
+
+    fn name(&mut self, uid: u32, perm: Perm) {
+        let others = self.acl.users.iter().copied().filter(|(known, _)| *known != uid);
+        self.acl = Acl::of_users(Perm::ALL, others.chain([(uid, perm)]));
+    }
+
+    fn given_to(mut self, own: Own, privileges: Privileges) -> Self {
+        match (own, privileges.ownership) {
+            (Own::Agent, _) => {}
+            (Own::Unknown, _) => self.owner = None,
+            (Own::User(own), Ownership::Anybody) => {
+                self.acl.users.retain(|(uid, _)| *uid != own.uid);
+                self.acl = Acl::of_users(Perm::ALL, std::mem::take(&mut self.acl.users));
+                (self.owner, self.plain) = (Some(own), Plain::Of(own));
+            }
+            // It can't be given away, but opened.
+            (Own::User(own), Ownership::OwnOnly) => self.name(own.uid, Perm::ALL),
+        }
+        self
+    }
+
+    /// Gives a directory these rights, where it hasn't them already.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn apply(&self, dir: &Dir) -> Result<(), FsError> {
+        let found = Found::of(dir)?;
+        let Some(acl) = &found.acl else {
+            if !self.acl.users.is_empty() {
+                warn_once(dir);
+            }
+            return dir.set_rights(self.without_list());
+        };
+        if let Some(owner) = self.owner.filter(|owner| owner.uid != found.uid) {
+            dir.set_owner(owner.pair())?;
+        }
+        // The bits of the group are the list's mask: they stay as they are until the list itself is written.
+        if found.mode & SPECIAL != self.special {
+            dir.set_rights(Rights::Exact { mode: (found.mode & 0o777) | self.special, owner: None })?;
+        }
+        let wanted = self.wanted(acl);
+        if *acl != wanted {
+            let refused = |error| FsError::io("close", dir.path(), error);
+            wanted.write(dir).map_err(|error| refused(error.into_io()))?;
+        }
+        Ok(())
+    }
+
+    /// How a directory's rights are others than these, as a sentence without a full stop.
+    ///
+    /// # Errors
+    /// When they can't be read.
+    pub(crate) fn difference(&self, dir: &Dir) -> Result<Option<String>, FsError> {
+        let found = Found::of(dir)?;
+        let here = dir.path().display();
+        let (owner, acl, mode) = match (&found.acl, self.without_list()) {
+            (Some(acl), _) => (self.owner.map(|owner| owner.uid), self.wanted(acl), None),
+            (None, Rights::Exact { mode, owner }) => {
+                (owner.map(|(uid, _)| uid), Acl::from_mode(mode), Some(mode & SPECIAL))
+            }
+            (None, Rights::Masked { .. }) => return Ok(None),
+        };
+        if owner.is_some_and(|owner| owner != found.uid) {
+            return Ok(Some(format!("{here} belongs to user {}, not to {}", found.uid, owner.unwrap_or(0))));
+        }
+        let present = found.acl.unwrap_or_else(|| Acl::from_mode(found.mode));
+        if present != acl || found.mode & SPECIAL != mode.unwrap_or(self.special) {
+            return Ok(Some(format!("{here} has other rights than it should")));
+        }
+        Ok(None)
+    }
+
+    /// The list that a directory should have that has `present`.
+    fn wanted(&self, present: &Acl) -> Acl {
+        match self.known {
+            Known::All => self.acl.clone(),
+            Known::Some => {
+                let named = |uid| self.acl.users.iter().any(|(known, _)| *known == uid);
+                let kept = present.users.iter().copied().filter(|(uid, _)| !named(*uid));
+                Acl::of_users(Perm::ALL, self.acl.users.iter().copied().chain(kept))
+            }
+        }
+    }
+
+    fn without_list(&self) -> Rights {
+        let (mode, owner) = match self.plain {
+            _ if self.acl.users.is_empty() => (0o700 | self.special, self.owner),
+            Plain::Passage => (0o711, self.owner),
+            Plain::Closed => (0o700, self.owner),
+            Plain::Of(one) => (0o700, Some(one)),
+        };
+        Rights::Exact { mode, owner: owner.map(Ids::pair) }
+    }
+}
+
+impl Found {
+    fn of(dir: &Dir) -> Result<Self, FsError> {
+        let stat = dir.stat()?;
+        let acl = match Acl::read(dir) {
+            Ok(acl) => Some(acl),
+            Err(AclError::Unsupported) => None,
+            Err(error) => return Err(FsError::io("examine", dir.path(), error.into_io())),
+        };
+        Ok(Self { uid: stat.st_uid, mode: stat.st_mode & 0o7777, acl })
+    }
+}
+
+/// How directories are made that get their rights next.
+pub(crate) const UNOPENED: Rights = Rights::Masked { mode: 0o700 };
+
+const STICKY: u32 = 0o1000;
+/// Bits of a mode that are no permissions.
+const SPECIAL: u32 = 0o7000;
+
+fn us() -> Ids {
+    Ids { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+}
+
+fn warn_once(dir: &Dir) {
+    static WARNED: std::sync::Once = std::sync::Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!(
+            dir = %dir.path().display(),
+            "the file system has no access control lists: tasks of other users get directories of their own, and what several of them share stays closed"
+        );
+    });
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! Rights of directories, with lists and on a file system without.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::Path,
+    process::Command,
+};
+
+use super::*;
+use crate::drivers::test_ground::Ground;
+
+const WEB: Ids = Ids { uid: 5001, gid: 5001 };
+const DB: Ids = Ids { uid: 5002, gid: 5002 };
+
+fn users(of: &[Ids]) -> TaskUsers {
+    TaskUsers { users: of.to_vec(), ..TaskUsers::default() }
+}
+
+fn of_task(own: Ids, all: &[Ids]) -> TaskUsers {
+    TaskUsers { own: Own::User(own), ..users(all) }
+}
+
+/// Ground where files can be given away; left out aloud where they can't.
+fn ground() -> Option<Ground> {
+    let ground = Ground::mounting()?;
+    if ground.privileges().ownership == Ownership::OwnOnly {
+        eprintln!("left out: files can't be given away here");
+        return None;
+    }
+    Some(ground)
+}
+
+fn mode_and_owner(path: &Path) -> (u32, u32) {
+    let stat = path.metadata().unwrap();
+    (stat.mode() & 0o7777, stat.uid())
+}
+
+#[test]
+fn users_are_named_and_strangers_are_not_whatever_a_directory_was_before() {
+    let Some(ground) = ground() else { return };
+    for before in [0o700, 0o1777, 0o777, 0o2755] {
+        fs::set_permissions(ground.path(), fs::Permissions::from_mode(before)).unwrap();
+        Acl::from_mode(before).write(fs::File::open(ground.path()).unwrap()).unwrap();
+        let dir = Dir::open(ground.path()).unwrap();
+        let access = of_task(WEB, &[WEB, DB]).task();
+        assert!(access.difference(&dir).unwrap().is_some());
+        for _ in 0..2 {
+            access.apply(&dir).unwrap();
+            assert_eq!(access.difference(&dir).unwrap(), None);
+        }
+        let expected = [(WEB.uid, Perm::ALL), (DB.uid, Perm::READ_EXECUTE)];
+        assert_eq!(Acl::read(&dir).unwrap(), Acl::of_users(Perm::ALL, expected));
+        assert_eq!(mode_and_owner(ground.path()), (0o1770, us().uid));
+        // Somebody opens it.
+        fs::set_permissions(ground.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        let why = access.difference(&dir).unwrap().unwrap();
+        assert!(why.ends_with("has other rights than it should"), "{why}");
+        access.apply(&dir).unwrap();
+        // It goes along to an allocation whose tasks have another user.
+        let access = of_task(DB, &[DB]).own(ground.privileges());
+        assert!(access.difference(&dir).unwrap().unwrap().contains("belongs to user"));
+        access.apply(&dir).unwrap();
+        assert_eq!(
+            (Acl::read(&dir).unwrap(), access.difference(&dir).unwrap()),
+            (Acl::from_mode(0o700), None)
+        );
+        assert_eq!(mode_and_owner(ground.path()), (0o700, DB.uid));
+        TaskUsers::private().apply(&dir).unwrap();
+    }
+}
+
+#[test]
+fn who_is_not_found_loses_nothing_and_strangers_are_shut_out_all_the_same() {
+    let Some(ground) = ground() else { return };
+    let dir = Dir::open(ground.path()).unwrap();
+    users(&[WEB, DB]).common().apply(&dir).unwrap();
+    let with = |of: &[Ids]| TaskUsers { known: Known::Some, ..users(of) };
+    for access in [with(&[WEB]).common(), TaskUsers::unknown().common()] {
+        assert_eq!(access.difference(&dir).unwrap(), None);
+        access.apply(&dir).unwrap();
+        assert_eq!(Acl::read(&dir).unwrap().users.len(), 2);
+    }
+    fs::set_permissions(ground.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let access = TaskUsers::unknown().common();
+    assert!(access.difference(&dir).unwrap().is_some());
+    access.apply(&dir).unwrap();
+    assert_eq!(Acl::read(&dir).unwrap().other, Perm::NONE);
+    let found = TaskUsers::find(["no such user", "", "nobody", "nobody", "root"]).unwrap();
+    assert_eq!((found.users.len(), found.known), (1, Known::Some));
+    assert_eq!(found.of_task(Some("no such user")).unwrap().own, Own::Unknown);
+}
+
+#[test]
+fn without_lists_each_user_has_its_own_and_strangers_nothing() {
+    let Some(ground) = ground() else { return };
+    let status = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(ground.path()).status().unwrap();
+    assert!(status.success());
+    let top = Dir::open(ground.path()).unwrap();
+    assert!(matches!(Acl::read(&top), Err(AclError::Unsupported)));
+    let us = us().uid;
+    let (one, two, none) = (users(&[WEB]), users(&[WEB, DB]), users(&[]));
+    let wanted = [
+        (one.entrance(), (0o711, us)),
+        (none.entrance(), (0o700, us)),
+        (two.common(), (0o711, us)),
+        (one.logs(), (0o700, us)),
+        (one.data(), (0o700, WEB.uid)),
+        (one.scratch(), (0o700, WEB.uid)),
+        (two.data(), (0o700, us)),
+        (none.scratch(), (0o1700, us)),
+        (of_task(DB, &[WEB, DB]).task(), (0o700, DB.uid)),
+        (of_task(DB, &[WEB, DB]).own(ground.privileges()), (0o700, DB.uid)),
+        (of_task(DB, &[WEB, DB]).secret(ground.privileges()), (0o700, DB.uid)),
+        (TaskUsers::private(), (0o700, us)),
+    ];
+    for (number, (access, expected)) in wanted.into_iter().enumerate() {
+        let name = number.to_string();
+        let dir = top.make(name.as_ref(), UNOPENED).unwrap();
+        fs::set_permissions(ground.path().join(&name), fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(access.difference(&dir).unwrap().is_some(), "{number}");
+        access.apply(&dir).unwrap();
+        assert_eq!(access.difference(&dir).unwrap(), None, "{number}");
+        assert_eq!(mode_and_owner(&ground.path().join(&name)), expected, "{number}");
+    }
+}

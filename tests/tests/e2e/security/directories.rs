@@ -1,0 +1,179 @@
+//! Directories of tasks: who is no task of an allocation gets into none of them, tasks of one allocation share what is for all of them.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use herdlet_tests::e2e::{
+    agent::{Agent, Setup},
+    command::{self, Running, User},
+};
+
+use crate::common::{is_root, job, shell};
+
+/// What is tried, in a shell, each with a name. `$a` is the victim's allocation.
+const ATTEMPTS: &str = r#"
+try() { name=$1; shift; if sh -c "$*" >/dev/null 2>&1; then echo "BROKEN $name"; else echo "held $name"; fi; }
+try enter             'cd $a'
+try list              'ls $a'
+try enter-task        'cd $a/root'
+try enter-shared      'cd $a/alloc'
+try plant-module      'touch $a/root/json.py'
+try plant-program     'touch $a/root/local/sh'
+try plant-scratch     'touch $a/root/tmp/x || touch $a/alloc/tmp/x'
+try plant-shared      'touch $a/alloc/data/x'
+try rename-shared     'mv $a/alloc/data/tool $a/alloc/data/old'
+try plant-log         'touch $a/alloc/logs/root.stdout.1'
+try read-log          'cat $a/alloc/logs/root.stdout.0'
+try list-logs         'ls $a/alloc/logs'
+try read-payload      'cat $a/root/local/in'
+try read-local        'cat $a/root/local/own'
+try read-of-web       'cat $a/web/local/own'
+try read-secret       'cat $a/root/secrets/own || ls $a/root/secrets'
+"#;
+
+/// A root task and two of users of their own, which share what is for all of them.
+fn victim() -> String {
+    let begin = |more: &str| {
+        format!(
+            "set -e; echo mine > local/own; echo mine > secrets/own; echo mine > ../alloc/data/$NOMAD_TASK_NAME; {more} echo PASSWORD; exec sleep 100000"
+        )
+    };
+    job(
+        "victim",
+        "service",
+        "",
+        &[
+            shell("root", &begin("echo x > local/in; echo x > ../alloc/data/tool;"), ""),
+            shell("web", &begin(""), "user: nobody"),
+            shell("db", &begin(""), "user: daemon"),
+        ],
+    )
+}
+
+/// Runs the attempts as `user` and expects that none succeeds.
+fn all_hold(agent: &Agent, alloc: &Path, user: &str) {
+    let script = format!("exec setpriv --reuid={user} --regid=nogroup --clear-groups sh -c \"$ATTEMPTS\"");
+    let mut command = command::prepare(&agent.home, User::Same, Path::new("/bin/sh"), &["-c", &script]);
+    command.env("a", alloc).env("ATTEMPTS", ATTEMPTS);
+    let tried = Running::start(command).finish();
+    assert!(!tried.stdout.contains("BROKEN"), "as {user}: {}", tried.stdout);
+    assert_eq!(tried.stdout.matches("held").count(), ATTEMPTS.matches("\ntry ").count(), "{tried:?}");
+}
+
+fn start(umask: &str) -> (Agent, PathBuf) {
+    let mut agent = Agent::prepare(Default::default());
+    agent.set_shell(&format!("umask {umask}"));
+    agent.launch();
+    agent.apply_and_wait(&victim());
+    let member = agent.single("victim.g[0]", "root");
+    let alloc = agent.home.state().join("alloc").join(&member.alloc);
+    (agent, alloc)
+}
+
+// Users that no task of the allocation has: one of the machine, and that of a task of another allocation.
+#[test]
+fn users_without_a_task_in_an_allocation_enter_nothing_of_it_whatever_the_umask() {
+    if !is_root() {
+        return;
+    }
+    for umask in ["000", "077"] {
+        let (mut agent, alloc) = start(umask);
+        all_hold(&agent, &alloc, "bin");
+        let script = format!("export a={}\n{ATTEMPTS}", alloc.display());
+        let more = "user: games\nrestart: {attempts: 0, mode: fail}";
+        agent.apply(&job("other", "batch", "", &[shell("t", &script, more)]));
+        let ended = |status: String| ["complete", "failed"].contains(&status.as_str());
+        let other = agent.until_alloc("other.g[0]", "ended", |alloc| ended(alloc.status()));
+        let said = agent.task_log(&other.id(), "t", "stdout") + &agent.task_log(&other.id(), "t", "stderr");
+        assert!(!said.contains("BROKEN"), "{said}");
+        assert_eq!(said.matches("held").count(), ATTEMPTS.matches("\ntry ").count(), "{said}");
+        agent.finish();
+    }
+}
+
+#[test]
+fn tasks_of_one_allocation_share_its_data_and_logs_and_keep_their_secrets() {
+    if !is_root() {
+        return;
+    }
+    let (agent, alloc) = start("022");
+    let may = |task: &str, script: &str| {
+        agent.cli(&["exec", "victim", "--task", task, "--", "sh", "-c", script]).code == 0
+    };
+    for (task, other) in [("web", "db"), ("db", "web")] {
+        for script in [
+            format!("mv ../alloc/data/{other} ../alloc/data/x && mv ../alloc/data/x ../alloc/data/{other}"),
+            format!("cat ../alloc/data/{other} && cat ../{other}/local/own && ls .. && ls ../alloc/logs"),
+            format!("cat ../alloc/logs/{other}.stdout.0 && touch ../alloc/tmp/{task} local/x tmp/x x"),
+            "cat secrets/own && rm local/own && echo mine > local/own".to_owned(),
+        ] {
+            assert!(may(task, &script), "{task}: {script}");
+        }
+        for script in [
+            format!("cat ../{other}/secrets/own"),
+            format!("ls ../{other}/secrets"),
+            format!("touch ../{other}/x"),
+            format!("touch ../{other}/local/x"),
+            format!("rm ../alloc/tmp/{other}"),
+            format!("mv ../{other} ../gone"),
+            "cat ../alloc.json".to_owned(),
+            "mv secrets old".to_owned(),
+            "mv private old".to_owned(),
+            "mv ../alloc/logs ../alloc/old".to_owned(),
+            format!("rm -f ../alloc/logs/{other}.stdout.0"),
+        ] {
+            // What the first of both has not made yet can't be removed either.
+            assert!(!may(task, &script), "{task}: {script}");
+        }
+    }
+    assert!(alloc.join("alloc/data/tool").exists());
+    agent.finish();
+}
+
+// As one that an agent of before has made: its tasks go on.
+#[test]
+fn directories_that_somebody_opens_are_closed_again_under_their_tasks() {
+    if !is_root() {
+        return;
+    }
+    let (mut agent, alloc) = start("022");
+    let members = ["root", "web", "db"].map(|task| agent.single("victim.g[0]", task));
+    let dirs = ["", "alloc", "web"].map(|name| alloc.join(name));
+    let open = |dir: &PathBuf| fs::metadata(dir).unwrap().permissions().mode() & 0o007 != 0;
+    let open_all =
+        || dirs.iter().for_each(|dir| fs::set_permissions(dir, fs::Permissions::from_mode(0o1777)).unwrap());
+    open_all();
+    herdlet_tests::e2e::wait::until_true("they are closed", || !dirs.iter().any(open));
+    // While no agent runs, with what lies in them.
+    agent.kill();
+    open_all();
+    fs::set_permissions(alloc.join("alloc/data"), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(alloc.join("web/local"), fs::Permissions::from_mode(0o1777)).unwrap();
+    agent.launch();
+    let inner = [alloc.join("alloc/data"), alloc.join("web/local")];
+    herdlet_tests::e2e::wait::until_true("all are closed", || !dirs.iter().chain(&inner).any(open));
+    all_hold(&agent, &alloc, "bin");
+    assert_eq!(["root", "web", "db"].map(|task| agent.single("victim.g[0]", task)), members);
+    agent.finish();
+}
+
+#[test]
+fn named_users_may_enter_every_allocation() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start_with(Setup::default().config("task_dir_users: [bin]\n"));
+    agent.apply_and_wait(&victim());
+    let member = agent.single("victim.g[0]", "root");
+    let alloc = agent.home.state().join("alloc").join(&member.alloc);
+    let script =
+        "setpriv --reuid=bin --regid=nogroup --clear-groups cat $a/root/local/own $a/alloc/data/tool";
+    let mut command = command::prepare(&agent.home, User::Same, Path::new("/bin/sh"), &["-c", script]);
+    command.env("a", &alloc);
+    let read = Running::start(command).finish();
+    assert_eq!((read.code, read.stdout.as_str()), (0, "mine\nx\n"), "{read:?}");
+    agent.finish();
+}
