@@ -20,6 +20,7 @@
 //! | 2 | runtime directory, which holds the records |
 //! | 3 | launch spec, a sealed memfd or file with its bytes from offset 0 |
 //! | 4 | leash (only with [`spec::Field::Leash`]): reading end of a pipe; when it hangs up, everything is killed |
+//! | 5 | directory of the program (only with [`spec::Field::Entry`]; without a leash 4 is anything) |
 //!
 //! 1. It begins a session and claims the attempt: the record is created with `O_EXCL`, mode 0600. If it exists, the
 //!    program ends with [`EXIT_LOST`] having done nothing; so an attempt is started at most once, and whoever creates the
@@ -37,7 +38,7 @@
 //! the record is written in growing steps of the counter.
 //!
 //! `herdlet-shim enter NAME` is one exec session: descriptors 0 to 2 are the session's streams (a terminal with
-//! [`spec::Field::Terminal`]), 3 the spec (its record and log fields are ignored), 4 the leash, always. It ends with the
+//! [`spec::Field::Terminal`]), 3 the spec (its record and log fields are ignored), 4 the leash, always, 5 as above. It ends with the
 //! command's code, 128 + n for signal n, 127 for a program that isn't there and 126 for what can't be executed.
 //! When the leash hangs up, everything that the command started is killed. What a command leaves behind when it ends is
 //! left alone inside a cgroup, and killed without one.

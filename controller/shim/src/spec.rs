@@ -19,6 +19,8 @@ pub const SPEC_LEN_MAX: usize = 2 * 1024 * 1024;
 pub const STEM_LEN_MAX: usize = 240;
 /// The longest record name, in bytes.
 pub const RECORD_NAME_LEN_MAX: usize = 255;
+/// The longest name in a directory, in bytes.
+const ENTRY_LEN_MAX: usize = 255;
 
 const MAGIC: [u8; 4] = *b"hls1";
 const HEADER_LEN: usize = 6;
@@ -71,6 +73,9 @@ pub enum Field<'a> {
     Leash,
     /// Fd 0 is a terminal that becomes the controlling one (`enter` only).
     Terminal,
+    /// Name of the program in the directory at fd 5. It is executed there, whatever the path leads to by then; the path is used where the
+    /// kernel passes one on, as to the interpreter of a script.
+    Entry(&'a [u8]),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,9 +102,10 @@ enum Tag {
     LogBlock = 18,
     Leash = 19,
     Terminal = 20,
+    Entry = 21,
 }
 
-const TAGS: [Tag; 21] = [
+const TAGS: [Tag; 22] = [
     Tag::End,
     Tag::Record,
     Tag::Program,
@@ -121,6 +127,7 @@ const TAGS: [Tag; 21] = [
     Tag::LogBlock,
     Tag::Leash,
     Tag::Terminal,
+    Tag::Entry,
 ];
 
 /// Why something is not a launch spec.
@@ -234,6 +241,7 @@ impl<'a> Field<'a> {
             Self::LogBlock => (Tag::LogBlock, &[], Closing::None),
             Self::Leash => (Tag::Leash, &[], Closing::None),
             Self::Terminal => (Tag::Terminal, &[], Closing::None),
+            Self::Entry(name) => text(Tag::Entry, name),
         }
     }
 }
@@ -277,6 +285,7 @@ mod tests {
             Field::LogBlock,
             Field::Leash,
             Field::Terminal,
+            Field::Entry(b"sh"),
         ]
     }
 
@@ -304,6 +313,7 @@ mod tests {
         assert_eq!((spec.stdout, spec.stderr), (Some(c"web.stdout"), Some(c"web.stderr")));
         assert_eq!((spec.log_files, spec.log_file_size), (3, 1 << 20));
         assert!(spec.no_new_privs && spec.log_block && spec.leash && spec.terminal);
+        assert_eq!(spec.entry, Some(c"sh"));
     }
 
     #[test]
@@ -335,6 +345,7 @@ mod tests {
         assert_eq!(with(Field::Stdout(b"..")), Some(SpecError::Value(14)));
         assert_eq!(with(Field::Stdout(&[b'x'; 241])), Some(SpecError::Value(14)));
         assert_eq!(with(Field::LogFiles(0)), Some(SpecError::Value(16)));
+        assert_eq!(with(Field::Entry(b"a/b")), Some(SpecError::Value(21)));
         assert_eq!(with(Field::Umask(0o1000)), Some(SpecError::Value(8)));
         assert_eq!(with(Field::OomScoreAdj(1001)), Some(SpecError::Value(10)));
         assert_eq!(Spec::decode(&blob(&minimal[..1])).err(), Some(SpecError::Missing(3)));

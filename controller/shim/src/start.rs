@@ -22,6 +22,8 @@ use core::panic::PanicInfo;
 const SPEC: sys::Fd = 3;
 /// Descriptor of the leash, where there is one.
 const LEASH: sys::Fd = 4;
+/// Descriptor of the program's directory, where there is one.
+const PROGRAM_DIR: sys::Fd = 5;
 /// Exit code for a verb nobody knows.
 const USAGE: u32 = 64;
 
@@ -74,6 +76,21 @@ fn take_leash() -> sys::Result<sys::Fd> {
     let leash = sys::dup_private(LEASH)?;
     sys::close(LEASH);
     Ok(leash)
+}
+
+/// The directory of the program at a close-on-exec descriptor; -1 where the program is known by its path only.
+fn take_program_dir(spec: &crate::spec::Spec<'_>) -> sys::Result<sys::Fd> {
+    if spec.entry.is_none() {
+        return Ok(-1);
+    }
+    let dir = sys::dup_private(PROGRAM_DIR)?;
+    sys::close(PROGRAM_DIR);
+    Ok(dir)
+}
+
+/// Closes what the agent has not handed over. To be called before anything else may take such a number.
+fn close_unused(spec: &crate::spec::Spec<'_>) {
+    sys::close_from(if spec.entry.is_some() { PROGRAM_DIR + 1 } else { PROGRAM_DIR });
 }
 
 #[panic_handler]

@@ -436,7 +436,11 @@ impl Dir {
     }
 
     /// Calls `visit` with each name until it returns false.
-    fn each_name(&self, mut visit: impl FnMut(&std::ffi::CStr) -> bool) -> Result<(), FsError> {
+    ///
+    /// # Errors
+    ///
+    /// When it can't be listed.
+    pub(crate) fn each_name(&self, mut visit: impl FnMut(&std::ffi::CStr) -> bool) -> Result<(), FsError> {
         let list = |errno: Errno| FsError::io("list", &self.path, errno);
         let entries = rustix::fs::Dir::read_from(&self.fd).map_err(list)?;
         for entry in entries {
@@ -521,7 +525,8 @@ pub(crate) fn set_rights(fd: BorrowedFd<'_>, path: &Path, rights: Rights) -> Res
     Ok(())
 }
 
-fn proc_path(fd: BorrowedFd<'_>, name: Option<&OsStr>) -> PathBuf {
+/// The same of any descriptor; without a name it is what that holds.
+pub(crate) fn proc_path(fd: BorrowedFd<'_>, name: Option<&OsStr>) -> PathBuf {
     let mut path = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     if let Some(name) = name {
         path.push(name);

@@ -23,7 +23,7 @@ mod spawn;
 
 pub use herdlet_shim::record::{Core, Exit, Process, Record, RecordError, State, Step};
 pub use herdlet_shim::spec::SpecError;
-pub use invocation::{Invocation, LogFiles, Logs, NewPrivileges, User, WhenFull};
+pub use invocation::{Entry, Invocation, LogFiles, Logs, NewPrivileges, User, WhenFull};
 pub use launch::{Child, Launch, LaunchError, Session, ShimEnd, Terminal, enter, launch};
 pub use process::{PidFd, ProcessError, kill_tree, open_task};
 pub use program::{Program, ProgramError};

@@ -77,6 +77,9 @@ pub async fn config(
         env: env.variables().iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         config,
         user: task.user.clone(),
+        users: alloc
+            .group()
+            .map_or_else(Vec::new, |group| group.tasks.iter().filter_map(|task| task.user.clone()).collect()),
         resources: task.resources.clone(),
         dirs: TaskDirs {
             task: context.paths.task(&alloc.id, &task.name),

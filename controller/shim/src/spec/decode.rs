@@ -2,7 +2,9 @@
 //!
 //! In: a blob. Out: a [`Spec`] that borrows from it, or a [`SpecError`]. Total: no blob makes it panic or run away.
 
-use super::{HEADER_LEN, MAGIC, RECORD_NAME_LEN_MAX, SPEC_LEN_MAX, STEM_LEN_MAX, SpecError, TAGS, Tag};
+use super::{
+    ENTRY_LEN_MAX, HEADER_LEN, MAGIC, RECORD_NAME_LEN_MAX, SPEC_LEN_MAX, STEM_LEN_MAX, SpecError, TAGS, Tag,
+};
 use core::ffi::CStr;
 
 /// A decoded launch spec. The single fields stand here, the lists are walked over in the blob.
@@ -40,6 +42,8 @@ pub struct Spec<'a> {
     pub leash: bool,
     /// See [`super::Field::Terminal`].
     pub terminal: bool,
+    /// See [`super::Field::Entry`].
+    pub entry: Option<&'a CStr>,
     entries: Entries<'a>,
 }
 
@@ -67,6 +71,7 @@ impl<'a> Spec<'a> {
             log_block: false,
             leash: false,
             terminal: false,
+            entry: None,
             entries,
         };
         let mut seen: u32 = 0;
@@ -118,6 +123,7 @@ impl<'a> Spec<'a> {
                 Tag::LogBlock => spec.log_block = set(value).ok_or(bad)?,
                 Tag::Leash => spec.leash = set(value).ok_or(bad)?,
                 Tag::Terminal => spec.terminal = set(value).ok_or(bad)?,
+                Tag::Entry => spec.entry = Some(file_name(value, ENTRY_LEN_MAX).ok_or(bad)?),
             }
         }
         for needed in [Tag::Program, Tag::Argument] {

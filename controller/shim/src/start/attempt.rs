@@ -8,7 +8,7 @@ use super::files::Place;
 use super::logs::{Full, Shared, Streams};
 use super::slay::slay;
 use super::sys::{self, Errno, Fd, POLLIN, PollFd};
-use super::{LEASH, drop_spec, take_leash, take_spec};
+use super::{LEASH, close_unused, drop_spec, take_leash, take_program_dir, take_spec};
 use crate::record::{Exit, Process, Record, State, Step, start_ticks};
 use crate::rotation::Text;
 use crate::spec::Spec;
@@ -31,8 +31,11 @@ pub(super) fn run() -> u32 {
         keeper.fail(Step::Spec, 0);
         return 0;
     };
-    sys::close_from(if spec.leash { LEASH + 1 } else { LEASH });
+    close_unused(&spec);
     let leash = if spec.leash { take_leash().unwrap_or(-1) } else { -1 };
+    if !spec.leash {
+        sys::close(LEASH);
+    }
     let place = |stem: Option<&CStr>| Place {
         dir: FD_LOGS,
         stem: Text::new().with(stem.unwrap_or_default().to_bytes()),
@@ -53,7 +56,7 @@ pub(super) fn run() -> u32 {
 
 /// Starts the task and says so in the record. Returns the reading ends of its pipes and the signal descriptor.
 fn start(spec: &Spec<'_>, keeper: &mut Keeper) -> Option<([Fd; 2], Fd)> {
-    match start_with_pipes(spec) {
+    match take_program_dir(spec).map_err(prepare).and_then(|dir| start_with_pipes(spec, dir)) {
         Ok((pid, pipes, signals)) => {
             keeper.record.task = Process { pid, start_ticks: start_ticks_of(Some(pid)) };
             keeper.advance(State::Running);
@@ -66,8 +69,11 @@ fn start(spec: &Spec<'_>, keeper: &mut Keeper) -> Option<([Fd; 2], Fd)> {
     }
 }
 
-fn start_with_pipes(spec: &Spec<'_>) -> Result<(u32, [Fd; 2], Fd), birth::Failure> {
-    let prepare = |errno| (Step::Prepare, errno);
+fn prepare(errno: Errno) -> birth::Failure {
+    (Step::Prepare, errno)
+}
+
+fn start_with_pipes(spec: &Spec<'_>, dir: Fd) -> Result<(u32, [Fd; 2], Fd), birth::Failure> {
     let signals = sys::signalfd(&[sys::SIGCHLD, sys::SIGUSR1, sys::SIGALRM]).map_err(prepare)?;
     let mut reading = [-1; 2];
     let mut stdio = [0; 3];
@@ -78,7 +84,8 @@ fn start_with_pipes(spec: &Spec<'_>) -> Result<(u32, [Fd; 2], Fd), birth::Failur
             stdio[index + 1] = to;
         }
     }
-    let pid = birth::start(spec, stdio)?;
+    let pid = birth::start(spec, stdio, dir)?;
+    sys::close(dir);
     for end in stdio {
         if end != 0 {
             sys::close(end);

@@ -18,8 +18,9 @@ pub(super) type Failure = (Step, Errno);
 /// Whole words: what lies behind it must be aligned.
 const CHILD_STACK_LEN: usize = 16 * 1024;
 
-/// Starts the program. `stdio` become its descriptors 0, 1 and 2; all others must be close-on-exec.
-pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3]) -> Result<u32, Failure> {
+/// Starts the program, which lies in `program_dir` where that is one. `stdio` become its descriptors 0, 1 and 2; all others must be
+/// close-on-exec.
+pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3], program_dir: Fd) -> Result<u32, Failure> {
     let cgroup = match spec.cgroup {
         Some(path) => sys::openat(sys::AT_FDCWD, path, sys::O_RDONLY | sys::O_DIRECTORY, 0)
             .map_err(|errno| (Step::Cgroup, errno))?,
@@ -51,6 +52,7 @@ pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3]) -> Result<u32, Failure> {
     let mut child = Child {
         spec,
         stdio,
+        program_dir,
         arguments: for_arguments,
         variables: for_variables,
         groups: for_groups,
@@ -83,6 +85,7 @@ fn step_of_birth(spec: &Spec<'_>) -> Step {
 struct Child<'a> {
     spec: &'a Spec<'a>,
     stdio: [Fd; 3],
+    program_dir: Fd,
     arguments: &'a [*const u8],
     variables: &'a [*const u8],
     groups: &'a [u32],
@@ -129,10 +132,22 @@ impl Child<'_> {
             Ok(()) => {
                 // From here on silence means success.
                 self.failed_step.store(0, Ordering::SeqCst);
-                (Step::Exec, sys::execve(self.spec.program, self.arguments, self.variables))
+                (Step::Exec, self.execute())
             }
             Err(failure) => failure,
         }
+    }
+
+    /// Returns only if it failed.
+    fn execute(&self) -> Errno {
+        if let Some(name) = self.spec.entry {
+            match sys::execveat(self.program_dir, name, self.arguments, self.variables) {
+                // A script: what interprets it is given a path, and none leads through a descriptor that is closed by then.
+                sys::ENOENT => {}
+                errno => return errno,
+            }
+        }
+        sys::execve(self.spec.program, self.arguments, self.variables)
     }
 
     fn prepare(&self) -> Result<(), Failure> {

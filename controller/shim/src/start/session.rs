@@ -6,7 +6,7 @@
 
 use super::slay::slay;
 use super::sys::{self, POLLIN, PollFd};
-use super::{LEASH, birth, drop_spec, take_leash, take_spec};
+use super::{birth, close_unused, drop_spec, take_leash, take_program_dir, take_spec};
 use crate::record::{Exit, Step};
 use crate::rotation::Text;
 use crate::spec::Spec;
@@ -14,17 +14,19 @@ use crate::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND};
 
 /// Runs a session to its end; returns the exit code.
 pub(super) fn enter() -> u32 {
-    sys::close_from(LEASH + 1);
     let Ok(blob) = take_spec() else { return EXIT_CANNOT_EXECUTE };
     let Ok(spec) = Spec::decode(blob) else {
         return refuse((Step::Spec, 0));
     };
+    close_unused(&spec);
     let Ok(leash) = take_leash() else { return EXIT_CANNOT_EXECUTE };
+    let Ok(dir) = take_program_dir(&spec) else { return EXIT_CANNOT_EXECUTE };
     let has_cgroup = spec.cgroup.is_some();
     let started = sys::signalfd(&[sys::SIGCHLD])
         .map_err(|errno| (Step::Prepare, errno))
-        .and_then(|signals| Ok((birth::start(&spec, [0, 1, 2])?, signals)));
+        .and_then(|signals| Ok((birth::start(&spec, [0, 1, 2], dir)?, signals)));
     drop_spec(blob);
+    sys::close(dir);
     match started {
         Ok((pid, signals)) => wait(pid, signals, leash, has_cgroup),
         Err(failure) => refuse(failure),

@@ -96,6 +96,7 @@ numbers! {
     DUP3 292 24;
     PIPE2 293 59;
     PRLIMIT64 302 261;
+    EXECVEAT 322 281;
     STATX 332 291;
     CLOSE_RANGE 436 436;
 }

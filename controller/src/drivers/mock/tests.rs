@@ -41,6 +41,7 @@ impl Bench {
             env: Vec::new(),
             config,
             user: None,
+            users: Vec::new(),
             resources: Resources::default(),
             dirs: TaskDirs {
                 task: self.dir.path().to_owned(),

@@ -1,13 +1,19 @@
 //! Starting an attempt, and taking over one that an earlier agent started.
 
-use std::{ffi::OsString, os::fd::AsFd, path::Path, sync::Arc};
+use std::{
+    ffi::OsString,
+    os::fd::AsFd,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use herdlet_api_types::{job::LogMode, manifest::driver::RawExecConfig};
 use rustix::fs::{Mode, OFlags};
 
 use super::{
     Shared,
-    command::{self, CommandError},
+    command::{self, CommandError, Distrust, Trust},
     look, off_thread,
     supervise::{self, Live},
 };
@@ -223,19 +229,28 @@ impl Shared {
 pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverResult<Invocation> {
     let user = user::credentials(task.user.as_deref()).map_err(no_user)?;
     let search_path = task.env.iter().rev().find(|(name, _)| name == "PATH");
-    let program = command::find(command::Lookup {
+    let starter = user.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
+    let found = command::find(&command::Lookup {
         command: &config.command,
         task_dir: &task.dirs.task,
         search_path: search_path.map_or("", |(_, path)| path),
+        trust: Trust { starter, users: &task.users },
     })
     .map_err(|error| match error {
         CommandError::NotFound { .. } => DriverError::no_program(error),
-        CommandError::Empty | CommandError::Mode { .. } => DriverError::fatal(error),
+        CommandError::Empty | CommandError::NotExecutable { .. } => DriverError::fatal(error),
+        // What somebody has put there may be gone at the next try.
+        CommandError::Untrusted { .. } => DriverError::recoverable(error),
+        CommandError::Io { .. } => DriverError::retry(error),
     })?;
+    if let Some(distrust) = &found.passed_over {
+        report_passed_over(&task.id, distrust, &found.path);
+    }
     let mut arguments = vec![OsString::from(&config.command)];
     arguments.extend(config.args.iter().map(|arg| OsString::from(&arg.0)));
     Ok(Invocation {
-        program,
+        program: found.path,
+        entry: found.entry,
         arguments,
         environment: environment(task, &config.denied_envvars),
         directory: Some(
@@ -253,6 +268,20 @@ pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverRes
         tasks_files: Vec::new(),
     })
 }
+
+/// A check that runs each second would fill the log.
+fn report_passed_over(id: &AttemptId, distrust: &Distrust, instead: &Path) {
+    static REPORTED: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if reported.is_some_and(|at| at.elapsed() < REPORT_INTERVAL_MIN) {
+        return;
+    }
+    *reported = Some(Instant::now());
+    tracing::warn!(%id, %distrust, instead = %instead.display(), "passed over a program that somebody else may have put there");
+}
+
+/// One such line a minute shows that something is going on.
+const REPORT_INTERVAL_MIN: Duration = Duration::from_secs(60);
 
 fn environment(task: &TaskConfig, denied: &[String]) -> Vec<(OsString, OsString)> {
     let given = task.env.iter().filter(|(name, _)| !denied.iter().any(|pattern| is_like(name, pattern)));

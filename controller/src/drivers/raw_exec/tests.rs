@@ -113,6 +113,7 @@ impl Bench {
             env: vec![("PATH".into(), "/usr/bin:/bin".into()), ("SECRET".into(), "s3cret".into())],
             config,
             user: None,
+            users: Vec::new(),
             resources: Resources::default(),
             dirs: TaskDirs {
                 task: self.path("task"),

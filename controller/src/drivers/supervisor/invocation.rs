@@ -5,14 +5,18 @@
 use herdlet_shim::spec::Field;
 use std::ffi::OsString;
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// One program with all that surrounds it. The environment is secret: it is never printed.
 #[derive(Clone, Default)]
 pub struct Invocation {
     /// Path of the program, resolved: no search is done.
     pub program: PathBuf,
+    /// Where the program was found and inspected; `None` executes whatever the path leads to.
+    pub entry: Option<Entry>,
     /// Arguments, the program's name for itself first; at least one.
     pub arguments: Vec<OsString>,
     /// The whole environment; nothing is inherited.
@@ -33,6 +37,15 @@ pub struct Invocation {
     pub cgroup: Option<PathBuf>,
     /// The `tasks` files of v1 cgroups to enter.
     pub tasks_files: Vec<PathBuf>,
+}
+
+/// A program by its name in a directory that is held open.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The directory.
+    pub dir: Arc<OwnedFd>,
+    /// The name in it, which must not be a link.
+    pub name: OsString,
 }
 
 /// Ids of a user, with the exact list of supplementary groups (an empty list means none).
@@ -90,6 +103,7 @@ pub enum WhenFull {
 impl Invocation {
     pub(super) fn fields(&self) -> Vec<Field<'_>> {
         let mut fields = vec![Field::Program(self.program.as_os_str().as_bytes())];
+        fields.extend(self.entry.iter().map(|entry| Field::Entry(entry.name.as_bytes())));
         fields.extend(self.arguments.iter().map(|argument| Field::Argument(argument.as_bytes())));
         fields.extend(self.directory.iter().map(|path| Field::Directory(path.as_os_str().as_bytes())));
         if let Some(user) = &self.user {

@@ -146,7 +146,10 @@ pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
     let null =
         rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(handover)?;
     let mut fds = vec![null.as_fd(), what.logs_dir, what.runtime_dir, spec.as_fd()];
-    fds.extend(what.leash);
+    let entry = what.invocation.entry.as_ref();
+    // The directory of the program comes after the leash, or after what is in its place.
+    fds.extend(what.leash.or(entry.map(|_| null.as_fd())));
+    fds.extend(entry.map(|entry| entry.dir.as_fd()));
     start(what.program, c"run", what.record, &fds, what.shims_cgroup)
 }
 
@@ -161,7 +164,8 @@ pub fn enter(what: &Session<'_>) -> Result<Child, LaunchError> {
     };
     let spec = hand_over(what.title, fields, what.invocation)?;
     let [stdin, stdout, stderr] = what.stdio;
-    let fds = [stdin, stdout, stderr, spec.as_fd(), what.leash];
+    let mut fds = vec![stdin, stdout, stderr, spec.as_fd(), what.leash];
+    fds.extend(what.invocation.entry.as_ref().map(|entry| entry.dir.as_fd()));
     start(what.program, c"enter", what.title, &fds, what.shims_cgroup)
 }
 

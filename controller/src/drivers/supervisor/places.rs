@@ -16,9 +16,9 @@ use rustix::{
 };
 
 /// How many descriptors one start needs: the program and what it gets.
-pub(super) const LEN: usize = 6;
+pub(super) const LEN: usize = 7;
 /// So many starts can use them at a time; hardly more are under way.
-const SETS: usize = 8;
+const SETS: usize = 7;
 /// What a child gets is placed below.
 const FIRST: RawFd = 16;
 

@@ -56,6 +56,8 @@ pub struct TaskConfig {
     pub config: serde_json::Value,
     /// The user to run as; the agent's own where absent.
     pub user: Option<String>,
+    /// Names of the users of all tasks of the allocation.
+    pub users: Vec<String>,
     /// Limits.
     pub resources: Resources,
     /// Where its files are.

@@ -146,3 +146,18 @@ pub(in crate::start) fn leave_keyring() -> Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: u32 = 1;
     kernel!(KEYCTL, KEYCTL_JOIN_SESSION_KEYRING, 0).map(|_| ())
 }
+
+/// Executes `name` in a directory, which must not be a link; returns only on failure.
+pub(in crate::start) fn execveat(
+    dir: Fd,
+    name: &CStr,
+    arguments: &[*const u8],
+    variables: &[*const u8],
+) -> Errno {
+    const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
+    let (arguments, variables) = (arguments.as_ptr(), variables.as_ptr());
+    match kernel!(EXECVEAT, dir, name.as_ptr(), arguments, variables, AT_SYMLINK_NOFOLLOW, 0) {
+        Ok(_) => 0,
+        Err(errno) => errno,
+    }
+}

@@ -20,7 +20,7 @@ pub(super) fn good_tar() -> Vec<u8> {
     };
     use tar::EntryType as Kind;
     add("pkg/", Kind::Directory, 0o750, b"", "");
-    add("pkg/bin/tool", Kind::Regular, 0o4755, b"#!/bin/sh\n", "");
+    add("pkg/bin/tool", Kind::Regular, 0o4775, b"#!/bin/sh\n", "");
     add("pkg/bin/alias", Kind::Symlink, 0o777, b"", "../bin/tool");
     add("pkg/bin/same", Kind::Link, 0o755, b"", "pkg/bin/tool");
     add(&format!("pkg/{}", "n".repeat(180)), Kind::Regular, 0o600, b"long", "");
@@ -85,7 +85,11 @@ async fn archives_are_unpacked_by_what_their_names_end_in() {
         let files = ground.files();
         let mode = |path: &str| files.get(path).copied();
         assert_eq!(mode("local/pkg"), Some(0o750), "{name}");
-        assert_eq!(mode("local/pkg/bin/tool"), Some(0o755), "without what would make it run as its owner");
+        assert_eq!(
+            mode("local/pkg/bin/tool"),
+            Some(0o755),
+            "without what would make it run as its owner, and written to by nobody else"
+        );
         assert_eq!(mode(&format!("local/pkg/{}", "n".repeat(180))), Some(0o600));
         assert_eq!(fs::read(ground.path("local/pkg/twice")).unwrap(), b"second");
         assert_eq!(fs::read_link(ground.path("local/pkg/bin/alias")).unwrap(), Path::new("../bin/tool"));

@@ -31,6 +31,8 @@ pub(super) struct Tree {
     directories: Vec<(PathBuf, About)>,
     /// What is unpacked belongs to whom the archive says.
     keeps_owners: bool,
+    /// The most that files and directories get.
+    permissions: u32,
 }
 
 /// What an archive says of an entry.
@@ -128,6 +130,8 @@ impl Tree {
             entries_left: bounds.entries_max,
             directories: Vec::new(),
             keeps_owners: keeps_owners && rustix::process::geteuid().is_root(),
+            // What others could have written is not run: nobody gets such rights from an archive, whose packer's umask they show.
+            permissions: if keeps_owners { 0o777 } else { 0o755 },
         }
     }
 
@@ -143,7 +147,8 @@ impl Tree {
             return Ok(());
         }
         // Its owner can remove what is in it, always.
-        let mode = about.mode & if self.keeps_owners { 0o3777 } else { 0o777 } | 0o700;
+        let kept = if self.keeps_owners { 0o3000 } else { 0 } | self.permissions;
+        let mode = about.mode & kept | 0o700;
         self.directories.push((path, About { mode, owner: self.owner(about.owner) }));
         Ok(())
     }
@@ -187,7 +192,7 @@ impl Tree {
             }
         }
         // Without the bits that make a program run as somebody else.
-        let rights = Rights::Exact { mode: about.mode & 0o777, owner: self.owner(about.owner) };
+        let rights = Rights::Exact { mode: about.mode & self.permissions, owner: self.owner(about.owner) };
         Ok(set_rights(file.as_fd(), &here, rights)?)
     }
 
