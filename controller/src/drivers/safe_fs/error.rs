@@ -43,8 +43,10 @@ pub enum FsError {
         /// The mount point.
         path: PathBuf,
     },
-    /// Somebody keeps making files in a directory that is being removed.
-    #[error("remove {path}: files keep appearing in it")]
+    /// Somebody keeps making files in a directory that is being removed, or there are more than are removed at a time.
+    #[error(
+        "remove {path}: it is not empty yet; the removal goes on at the next try, as long as files appear in it"
+    )]
     Busy {
         /// The directory.
         path: PathBuf,

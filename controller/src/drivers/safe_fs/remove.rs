@@ -1,9 +1,13 @@
 //! Removing a tree that somebody else may be writing to: no link is followed, no mount is entered, open files stay few
 //! however deep the tree is.
+//!
+//! Each directory is closed to everybody but us when it is entered, also to those who hold it open: nothing can be added to it from then on,
+//! except by root. Where more is added in others than we remove, the removal ends with an error, and is gone on with by whoever
+//! tries again.
 
 use std::{
     ffi::{CStr, CString, OsStr, OsString},
-    os::unix::ffi::OsStrExt as _,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
     path::Path,
 };
 
@@ -20,16 +24,28 @@ const DEPTH_MAX: usize = 32;
 /// How often a directory may be found filled again after it was emptied.
 const ROUNDS_MAX: u32 = 16;
 
+/// So much is removed at a time: well beyond most trees, within minutes on any disk.
+const NAMES_MAX: u64 = 4_000_000;
+
+/// How often a large removal is reported: every so many names, a few seconds on an ordinary disk.
+const REPORT_EVERY: u64 = 250_000;
+
 /// Removes `name` in `parent`.
 pub(super) fn tree(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
+    tree_up_to(parent, name, NAMES_MAX)
+}
+
+/// The same of at most so many names.
+pub(super) fn tree_up_to(parent: &Dir, name: &OsStr, names_max: u64) -> Result<(), FsError> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::ISDIR) => {}
         Err(errno) => return Err(refused(&parent.path.join(name), errno)),
     }
+    let mut progress = Progress { removed: 0, names_max };
     for _ in 0..ROUNDS_MAX {
         let Some(top) = enter(parent, name)? else { return Ok(()) };
-        clear(&top)?;
+        clear(&top, &mut progress)?;
         drop(top);
         match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -40,14 +56,39 @@ pub(super) fn tree(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
     Err(FsError::Busy { path: parent.path.join(name) })
 }
 
+/// How much was removed.
+struct Progress {
+    removed: u64,
+    names_max: u64,
+}
+
+impl Progress {
+    /// Counts one name; false where it was the last that is removed this time.
+    fn count(&mut self, dir: &Dir) -> bool {
+        self.removed += 1;
+        if self.removed.is_multiple_of(REPORT_EVERY) {
+            tracing::info!(path = %dir.path.display(), removed = self.removed, "removing a large directory");
+        }
+        self.removed < self.names_max
+    }
+
+    fn is_over(&self) -> bool {
+        self.removed >= self.names_max
+    }
+}
+
 /// Empties `top`, depth first.
-fn clear(top: &Dir) -> Result<(), FsError> {
+fn clear(top: &Dir, progress: &mut Progress) -> Result<(), FsError> {
     let mut levels: Vec<(Dir, OsString)> = Vec::new();
     let mut moved = 0_u64;
     let mut refilled = 0_u32;
     loop {
         let here = levels.last().map_or(top, |(dir, _)| dir);
-        match first_directory(here)? {
+        let first = first_directory(here, progress)?;
+        if progress.is_over() {
+            return Err(FsError::Busy { path: top.path.clone() });
+        }
+        match first {
             Some(name) if levels.len() < DEPTH_MAX => {
                 let name = OsStr::from_bytes(name.to_bytes()).to_owned();
                 if let Some(dir) = enter(here, &name)? {
@@ -69,7 +110,7 @@ fn clear(top: &Dir) -> Result<(), FsError> {
                 drop(dir);
                 let above = levels.last().map_or(top, |(dir, _)| dir);
                 match rustix::fs::unlinkat(above, &name, AtFlags::REMOVEDIR) {
-                    Ok(()) | Err(Errno::NOENT) => {}
+                    Ok(()) | Err(Errno::NOENT) => drop(progress.count(above)),
                     Err(Errno::NOTEMPTY) => {
                         refilled += 1;
                         if refilled > ROUNDS_MAX {
@@ -84,11 +125,11 @@ fn clear(top: &Dir) -> Result<(), FsError> {
 }
 
 /// Unlinks what is no directory; the first directory that is met ends it.
-fn first_directory(dir: &Dir) -> Result<Option<CString>, FsError> {
+fn first_directory(dir: &Dir, progress: &mut Progress) -> Result<Option<CString>, FsError> {
     let mut found = None;
     let mut failure = None;
     dir.each_name(|name| match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => true,
+        Ok(()) | Err(Errno::NOENT) => progress.count(dir),
         Err(Errno::ISDIR) => {
             found = Some(name.to_owned());
             false
@@ -115,19 +156,29 @@ fn enter(parent: &Dir, name: &OsStr) -> Result<Option<Dir>, FsError> {
     };
     match opened {
         Ok(fd) => {
-            // Files can't be removed from a directory that its owner may not write to.
-            let mode =
-                Mode::from_raw_mode(rustix::fs::fstat(&fd).map_err(|errno| refused(&path, errno))?.st_mode);
-            if !mode.contains(Mode::RWXU) {
-                // Where this is refused, removing a file is refused too, and says so.
-                let _ = rustix::fs::fchmod(&fd, Mode::RWXU);
-            }
+            // Where this is refused, removing a file is refused too, and says so.
+            let _ = close_to_others(&fd);
             Ok(Some(Dir { fd, path }))
         }
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
         Err(Errno::XDEV) => Err(FsError::Mounted { path }),
         Err(errno) => Err(refused(&path, errno)),
     }
+}
+
+/// Gives a directory to us and leaves nobody else a right to it: neither its owner, who could give it back to himself, nor whoever is named
+/// in an access control list, whose mask the mode of the group is. Files can't be removed from a directory that its owner may not
+/// write to, either.
+fn close_to_others(fd: &OwnedFd) -> Result<(), Errno> {
+    let stat = rustix::fs::fstat(fd)?;
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    if stat.st_uid != uid.as_raw() {
+        rustix::fs::fchown(fd, Some(uid), Some(gid))?;
+    }
+    if stat.st_mode & 0o777 != Mode::RWXU.as_raw_mode() {
+        rustix::fs::fchmod(fd, Mode::RWXU)?;
+    }
+    Ok(())
 }
 
 /// Makes a directory one can't open enterable for its owner.

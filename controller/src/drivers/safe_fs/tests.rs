@@ -141,3 +141,47 @@ fn a_tree_that_is_being_filled_while_it_is_removed_goes_or_says_so() {
     dir.remove_tree(OsStr::new("tree")).unwrap();
     assert!(!tree.exists());
 }
+
+// A stranger who went on adding directories through one that he held open kept a removal from ending.
+#[test]
+fn a_directory_is_closed_to_those_who_hold_it_before_it_is_emptied() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: this needs root");
+        return;
+    }
+    let (temp, dir) = temp();
+    std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
+    dir.make(OsStr::new("tree"), Rights::Exact { mode: 0o1777, owner: None }).unwrap();
+    // He ends by himself where he can add nothing any more.
+    let script =
+        "i=0; mkdir x; cd x; while mkdir $i ../$i; do i=$((i+1)); done; while mkdir $i; do i=$((i+1)); done";
+    let mut stranger = std::process::Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script])
+        .current_dir(temp.path().join("tree"))
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while !temp.path().join("tree/x/20").exists() {
+        std::thread::yield_now();
+    }
+    dir.remove_tree(OsStr::new("tree")).unwrap();
+    assert!(!temp.path().join("tree").exists());
+    stranger.wait().unwrap();
+}
+
+#[test]
+fn a_removal_ends_after_so_many_names_and_is_gone_on_with() {
+    let (temp, dir) = temp();
+    for i in 0..10 {
+        std::fs::create_dir_all(temp.path().join(format!("tree/{i}"))).unwrap();
+        std::fs::write(temp.path().join(format!("tree/{i}/f")), "").unwrap();
+    }
+    let mut tries = 1;
+    while let Err(error) = remove::tree_up_to(&dir, OsStr::new("tree"), 7) {
+        assert!(matches!(error, FsError::Busy { .. }), "{error}");
+        assert_eq!(error.class(), Class::Retry);
+        tries += 1;
+    }
+    assert_eq!(tries, 3, "20 names below the directory, and itself");
+    assert!(!temp.path().join("tree").exists());
+}
