@@ -11,19 +11,30 @@ use std::{
     io::{self, Read, Seek, SeekFrom},
     os::unix::fs::FileExt,
     path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use herdlet_shim::rotation::{self, Name};
 use rustix::fs::{Mode, OFlags};
 
 use crate::{
-    drivers::alloc_dir,
+    drivers::{
+        alloc_dir,
+        safe_fs::{Dir, FsError},
+    },
     paths,
     watch::directory::{DirectoryWatch, Interests},
 };
 
 /// Largest piece handed out at once, as Nomad's frames.
 pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
+
+/// So many names of the directory are listed. Those of all logs of an allocation are some hundreds; a task can plant any number, and then
+/// its own logs may be among those that are not seen.
+const NAMES_MAX: usize = 65_536;
+
+/// A directory that changed within this time may change again without its time telling: the kernel's clock for files is coarse.
+const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 /// Which of a task's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,21 +81,19 @@ impl LogFiles {
     /// # Errors
     /// When the directory can't be read. One that does not exist has no files.
     pub fn indexes(&self) -> io::Result<Vec<u64>> {
-        let entries = match std::fs::read_dir(&self.dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let mut names = Vec::new();
-        for entry in entries {
-            let (entry, stem) = (entry?, self.stem.as_bytes());
-            names.extend(Name::of(entry.file_name().as_encoded_bytes(), stem));
-        }
+        Ok(self.list()?.indexes)
+    }
+
+    fn list(&self) -> io::Result<Listing> {
+        let Some(dir) = self.open_dir()? else { return Ok(Listing::default()) };
+        // Asked before the names are read: what comes later than these changes it.
+        let changed = Changed::of(&dir)?;
+        let names = self.names(&dir, NAMES_MAX)?;
         let Ok(own) = rotation::own(|visit: &mut dyn FnMut(Name)| {
             names.iter().for_each(|name| visit(*name));
             Ok::<(), std::convert::Infallible>(())
         });
-        let Some((first, last)) = own else { return Ok(Vec::new()) };
+        let Some((first, last)) = own else { return Ok(Listing { changed, indexes: Vec::new() }) };
         let mut indexes: Vec<u64> = names
             .into_iter()
             .filter_map(|name| match name {
@@ -93,23 +102,32 @@ impl LogFiles {
             })
             .collect();
         indexes.sort_unstable();
-        Ok(indexes)
+        Ok(Listing { changed, indexes })
     }
 
-    /// The first of the files from number `from` on that can be read, and its number. One that was rotated away since they
-    /// were listed, and what a task has planted among them, is passed over.
-    ///
-    /// # Errors
-    /// When the directory can't be read.
-    fn open_from(&self, from: u64) -> io::Result<Option<(u64, File)>> {
-        for index in self.indexes()?.into_iter().filter(|index| *index >= from) {
-            match self.open(index) {
-                Ok(file) => return Ok(Some((index, file))),
-                Err(error) if is_no_log(&error) => {}
-                Err(error) => return Err(error),
+    /// What the first `names_max` names in the directory say of this stream.
+    fn names(&self, dir: &Dir, names_max: usize) -> io::Result<Vec<Name>> {
+        let mut names = Vec::new();
+        let mut left = names_max;
+        let listed = dir.each_name(|name| {
+            let more = left > 0;
+            if more {
+                left -= 1;
+                names.extend(Name::of(name.to_bytes(), self.stem.as_bytes()));
+            } else {
+                tracing::debug!(dir = %self.dir.display(), names_max, "more names in a log directory than are listed");
             }
+            more
+        });
+        listed.map(|()| names).map_err(io_error)
+    }
+
+    fn open_dir(&self) -> io::Result<Option<Dir>> {
+        match alloc_dir::open_logs(&self.dir) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(io_error(error)),
         }
-        Ok(None)
     }
 
     /// Opens one of the files for reading.
@@ -122,10 +140,7 @@ impl LogFiles {
 
     fn open_named(&self, name: &str) -> io::Result<File> {
         let path = self.dir.join(name);
-        let dir = alloc_dir::open_logs(&self.dir).map_err(|error| {
-            let missing = error.is_missing();
-            io::Error::new(if missing { io::ErrorKind::NotFound } else { io::ErrorKind::Other }, error)
-        })?;
+        let dir = alloc_dir::open_logs(&self.dir).map_err(io_error)?;
         // Non-blocking, so that a fifo somebody planted can't hold us up before it is seen to be one.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = File::from(rustix::fs::openat(&dir, name, flags, Mode::empty())?);
@@ -161,6 +176,33 @@ impl LogFiles {
     }
 }
 
+/// Which files a log has.
+#[derive(Debug, Default)]
+struct Listing {
+    /// None where the same names may be listed differently a moment later.
+    changed: Option<Changed>,
+    /// Ascending.
+    indexes: Vec<u64>,
+}
+
+/// A directory and when names in it last changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Changed {
+    file: (u64, u64),
+    at: Duration,
+}
+
+impl Changed {
+    /// None where that was only just.
+    fn of(dir: &Dir) -> io::Result<Option<Self>> {
+        let stat = dir.stat().map_err(io_error)?;
+        let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
+        let at = Duration::new(seconds, u32::try_from(stat.st_mtime_nsec).unwrap_or_default());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok((now.abs_diff(at) > SETTLED_AFTER).then_some(Self { file: (stat.st_dev, stat.st_ino), at }))
+    }
+}
+
 /// Reads a stream from some place on, to the end of the newest file or beyond as it grows.
 pub struct Follower {
     files: LogFiles,
@@ -169,6 +211,9 @@ pub struct Follower {
     /// The one before, read to its end. Where it grows, the current one is not what the supervisor went on in.
     before: Option<(u64, File)>,
     start: (u64, u64),
+    listing: Listing,
+    /// How often the directory was listed.
+    listings: u64,
 }
 
 /// One piece of a stream.
@@ -185,7 +230,15 @@ pub struct Chunk {
 impl Follower {
     /// Starts at `start`, a file number and an offset; a file that is gone means the oldest one that is there.
     pub fn new(files: LogFiles, start: (u64, u64)) -> Self {
-        Self { files, watch: None, current: None, before: None, start }
+        Self {
+            files,
+            watch: None,
+            current: None,
+            before: None,
+            start,
+            listing: Listing::default(),
+            listings: 0,
+        }
     }
 
     /// The next piece that is there now; `None` at the end of what was written.
@@ -194,14 +247,11 @@ impl Follower {
     /// When the files can't be read.
     pub fn read(&mut self) -> io::Result<Option<Chunk>> {
         loop {
-            let (index, file) = match &mut self.current {
-                Some((index, file)) => (*index, file),
-                None => {
-                    let Some(opened) = self.open_first()? else { return Ok(None) };
-                    let (index, file) = self.current.insert(opened);
-                    (*index, file)
-                }
-            };
+            if self.current.is_none() {
+                self.current = self.open_first()?;
+            }
+            let Some((index, file)) = &mut self.current else { return Ok(None) };
+            let index = *index;
             if let Some(chunk) = chunk(index, file)? {
                 return Ok(Some(chunk));
             }
@@ -212,11 +262,13 @@ impl Follower {
             }
             // Its end: the next file, if there is one, was begun after the last byte of this one was written. But bytes
             // may have come between our read and the look for the next file, so read once more before moving on.
-            let Some(next) = self.files.open_from(index.saturating_add(1))? else { return Ok(None) };
+            let Some(next) = self.open_from(index.saturating_add(1))? else { return Ok(None) };
             if next.0 == index {
                 return Ok(None);
             }
-            if let Some(chunk) = chunk(index, file)? {
+            if let Some((index, file)) = &mut self.current
+                && let Some(chunk) = chunk(*index, file)?
+            {
                 return Ok(Some(chunk));
             }
             self.before = self.current.replace(next);
@@ -245,14 +297,47 @@ impl Follower {
         }
     }
 
-    fn open_first(&self) -> io::Result<Option<(u64, File)>> {
-        let Some((index, mut file)) = self.files.open_from(self.start.0)? else { return Ok(None) };
+    fn open_first(&mut self) -> io::Result<Option<(u64, File)>> {
+        let Some((index, mut file)) = self.open_from(self.start.0)? else { return Ok(None) };
         if index == self.start.0 {
             let length = file.metadata()?.len();
             file.seek(SeekFrom::Start(self.start.1.min(length)))?;
         }
         Ok(Some((index, file)))
     }
+
+    /// The first of the files from number `from` on that can be read, and its number. One that was rotated away since they
+    /// were listed, and what a task has planted among them, is passed over.
+    ///
+    /// # Errors
+    /// When the directory can't be read.
+    fn open_from(&mut self, from: u64) -> io::Result<Option<(u64, File)>> {
+        self.list()?;
+        for index in self.listing.indexes.iter().copied().filter(|index| *index >= from) {
+            match self.files.open(index) {
+                Ok(file) => return Ok(Some((index, file))),
+                Err(error) if is_no_log(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Lists the files, unless no name has changed since that was done.
+    fn list(&mut self) -> io::Result<()> {
+        let changed = self.files.open_dir()?.as_ref().map(Changed::of).transpose()?.flatten();
+        if changed.is_none() || changed != self.listing.changed {
+            self.listing = self.files.list()?;
+            self.listings += 1;
+        }
+        Ok(())
+    }
+}
+
+/// As the errors of files are.
+fn io_error(error: FsError) -> io::Error {
+    let kind = if error.is_missing() { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
+    io::Error::new(kind, error)
 }
 
 /// What comes next in a file; none at its end.
@@ -388,6 +473,36 @@ mod tests {
         append(2, "five\n");
         marks(2);
         assert_eq!(said(), "four\nfive\n");
+    }
+
+    // 300,000 planted names made one reading take 14 s, and each of a follower as long.
+    #[test]
+    fn names_are_listed_up_to_a_bound_and_not_again_while_none_has_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        for index in 0..30 {
+            write(dir.path(), index, "");
+        }
+        let own = files(dir.path());
+        assert_eq!(own.names(&own.open_dir().unwrap().unwrap(), 10).unwrap().len(), 10);
+        let settle = || {
+            let long_ago = rustix::fs::Timespec { tv_sec: 1_000_000, tv_nsec: 0 };
+            let times = rustix::fs::Timestamps { last_access: long_ago, last_modification: long_ago };
+            rustix::fs::utimensat(rustix::fs::CWD, dir.path(), &times, rustix::fs::AtFlags::empty()).unwrap();
+        };
+        settle();
+        let mut follower = Follower::new(own, (29, 0));
+        for line in ["one\n", "two\n", "three\n"] {
+            write(dir.path(), 29, line);
+            follower.current.take();
+            assert_eq!(follower.read().unwrap().unwrap().bytes, line.as_bytes());
+            assert_eq!(follower.read().unwrap(), None);
+        }
+        assert_eq!(follower.listings, 1);
+        // What changes a name is listed each time, as long as another change might not show.
+        write(dir.path(), 30, "next\n");
+        assert_eq!(follower.read().unwrap().unwrap().bytes, b"next\n");
+        assert_eq!(follower.read().unwrap(), None);
+        assert_eq!(follower.listings, 3);
     }
 
     #[test]

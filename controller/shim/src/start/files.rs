@@ -12,7 +12,7 @@ use core::ffi::CStr;
 /// How many taken names are passed over when looking for the next file.
 const TRIES: u32 = 64;
 /// How many times the directory is asked for more names; a task may have planted any number.
-const LISTINGS_MAX: u32 = 4096;
+const LISTINGS_MAX: u32 = 1024;
 
 /// Where a stream's files are, and how many and how large they may be.
 #[derive(Clone, Copy)]
