@@ -10,6 +10,7 @@
 use std::{
     ffi::OsStr,
     io::{self, Read, Write},
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -237,29 +238,37 @@ impl Archive {
     }
 
     fn contents(&mut self, dir: &Dir, path: &Path) -> Result<(), Trouble> {
-        for name in dir.names()? {
-            // It may have gone meanwhile, or become something else.
-            let Some(stat) = dir.stat_name(&name)? else { continue };
-            let path = path.join(&name);
-            match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => match dir.open_below(Path::new(&name), Crossing::Nothing) {
-                    Ok(below) => self.tree(&below, &path)?,
-                    Err(FsError::Mounted { .. }) => {}
-                    Err(error) if error.is_missing() => {}
-                    Err(error) => return Err(error.into()),
-                },
-                FileType::RegularFile => self.file(dir, &name, &path)?,
-                FileType::Symlink => {
-                    if let Some(target) = dir.read_link(&name)? {
-                        self.0.append_link(&mut about(tar::EntryType::Symlink, &stat), &path, target)?;
-                    }
+        // Name by name: a task may have made more of them than there is memory for.
+        let mut added = Ok(());
+        dir.each_name(|name| {
+            added = self.entry(dir, OsStr::from_bytes(name.to_bytes()), path);
+            added.is_ok()
+        })?;
+        added
+    }
+
+    fn entry(&mut self, dir: &Dir, name: &OsStr, path: &Path) -> Result<(), Trouble> {
+        // It may have gone meanwhile, or become something else.
+        let Some(stat) = dir.stat_name(name)? else { return Ok(()) };
+        let path = path.join(name);
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => match dir.open_below(Path::new(name), Crossing::Nothing) {
+                Ok(below) => self.tree(&below, &path)?,
+                Err(FsError::Mounted { .. }) => {}
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error.into()),
+            },
+            FileType::RegularFile => self.file(dir, name, &path)?,
+            FileType::Symlink => {
+                if let Some(target) = dir.read_link(name)? {
+                    self.0.append_link(&mut about(tar::EntryType::Symlink, &stat), &path, target)?;
                 }
-                FileType::Fifo
-                | FileType::Socket
-                | FileType::CharacterDevice
-                | FileType::BlockDevice
-                | FileType::Unknown => {}
             }
+            FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Unknown => {}
         }
         Ok(())
     }
