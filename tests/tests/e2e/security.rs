@@ -7,5 +7,6 @@ mod hardening;
 mod kernel;
 mod pages;
 mod peers;
+mod programs;
 mod strangers;
 mod tasks;
