@@ -16,12 +16,15 @@ use std::{
 
 use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream::BoxStream};
-use herdlet_api_types::{InstanceId, UnixNanos, manifest::defaults::NODE_POOL, volume::Volume};
+use herdlet_api_types::{
+    InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
+};
 use herdlet_plan::{
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Noticed, Refusal, Reply},
     job::capacity::Room,
     op::{Part, TaskPart},
+    state::{AllocState, TaskState},
     time::Now,
     turn::{Drifted, Note},
     world::{Settings, World},
@@ -37,7 +40,7 @@ use crate::{
         catalog::ConsulConfig,
         cgroup::{self, Isolation},
         identity::Signer,
-        task::{Health, Registry, TaskNotice},
+        task::{AttemptId, Health, Registry, TaskNotice},
     },
     executor::{
         self, Executor, pressure,
@@ -152,6 +155,7 @@ impl Agent {
         }
         let extent = if incomplete || !unusable.is_empty() { Extent::Part } else { Extent::Whole };
         let memory = Memory::new(&world, forgotten, extent);
+        instance.attempts.set_earlier(begun_earlier(&world));
         let (found, orphans) = reconcile_found(&instance, &memory).await;
         let signer = Signer::load_or_create(&instance.paths.keys()).context("load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
@@ -286,6 +290,19 @@ pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
         anyhow::bail!("{why}");
     }
     Ok(answer.reply)
+}
+
+/// The attempts that an agent before this one may have begun.
+fn begun_earlier(world: &World) -> BTreeSet<AttemptId> {
+    let of_alloc = |(spec, state): (&Arc<Allocation>, &AllocState)| {
+        let attempt = |(index, task): (u16, &TaskState)| {
+            let first = state.maybe_begun.contains(&index).then_some(1);
+            let attempt = task.live_attempt().or(first)?;
+            Some(AttemptId { alloc: spec.id, task: task.name.to_string(), attempt })
+        };
+        (0..).zip(&state.durable.tasks).filter_map(attempt).collect::<Vec<_>>()
+    };
+    world.allocations().flat_map(of_alloc).collect()
 }
 
 fn wanted_volume(volume: Volume) -> Event {

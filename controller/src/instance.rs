@@ -68,6 +68,8 @@ pub struct Instance {
     pub cgroup_parent: String,
     /// Task drivers by name.
     pub drivers: Registry,
+    /// The records of attempts.
+    pub attempts: Arc<Attempts>,
     /// Ends of attempts, and drift of their cgroups.
     pub notices: mpsc::Receiver<Notice>,
 }
@@ -97,8 +99,13 @@ impl Instance {
         if raw_exec == Availability::Enabled || programs.exists() {
             durable::make_dir(&programs).with_context(|| made(&programs))?;
             let program = Program::install(&programs).context("install the supervisor")?;
-            let setup =
-                raw_exec::Setup { attempts, program, isolation: isolation.clone(), leash, starts: raw_exec };
+            let setup = raw_exec::Setup {
+                attempts: Arc::clone(&attempts),
+                program,
+                isolation: isolation.clone(),
+                leash,
+                starts: raw_exec,
+            };
             drivers = drivers.with(Arc::new(RawExec::new(setup)));
         }
         Ok(Self {
@@ -108,6 +115,7 @@ impl Instance {
             isolation,
             cgroup_parent,
             drivers,
+            attempts,
             notices,
         })
     }

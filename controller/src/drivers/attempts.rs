@@ -15,7 +15,7 @@ mod place;
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -144,6 +144,8 @@ pub struct Attempts {
     path: PathBuf,
     opened: Instant,
     memory: Memory,
+    /// What the stored state knew to have begun when this agent started.
+    earlier: OnceLock<BTreeSet<AttemptId>>,
     place: Mutex<Place>,
     inotify: Arc<AsyncFd<OwnedFd>>,
     /// Supervisors that may live, by the names of their records.
@@ -176,6 +178,7 @@ impl Attempts {
             path: path.to_owned(),
             opened: Instant::now(),
             memory,
+            earlier: OnceLock::new(),
             place: Mutex::new(place),
             inotify: Arc::clone(&inotify),
             shims: Mutex::default(),
@@ -348,9 +351,19 @@ impl Attempts {
         Ok(shim)
     }
 
-    /// Whether an attempt without a record has never begun.
-    pub fn remembers(&self) -> bool {
-        self.memory == Memory::OfThisBoot
+    /// Names the attempts that an earlier agent may have begun, as the stored state says. An attempt that is not among them is
+    /// this agent's own. To be called once, before any of them is recovered.
+    pub fn set_earlier(&self, known: BTreeSet<AttemptId>) {
+        let _ = self.earlier.set(known);
+    }
+
+    /// Whether an attempt without a record may have begun. Where the directory was made anew, that is so for attempts of an earlier
+    /// agent; one of this agent has a record if it has begun.
+    pub fn may_have_begun(&self, id: &AttemptId) -> bool {
+        match self.memory {
+            Memory::OfThisBoot => false,
+            Memory::None => self.earlier.get().is_none_or(|earlier| earlier.contains(id)),
+        }
     }
 
     /// Forgets an ended attempt: removes its record, a tombstone only later. While supervisors may still come that an agent

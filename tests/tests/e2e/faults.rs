@@ -273,10 +273,10 @@ fn a_task_that_runs_out_of_memory_is_said_to_have_and_takes_nobody_along() {
 }
 
 /// A cgroup of the pids controller, v1 or v2.
-struct Pids(PathBuf);
+pub(crate) struct Pids(PathBuf);
 
 impl Pids {
-    fn new(name: &str) -> Option<Self> {
+    pub(crate) fn new(name: &str) -> Option<Self> {
         ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].iter().find_map(|top| {
             let dir = Path::new(top).join(format!("hd-test-{name}-{}", std::process::id()));
             fs::create_dir(&dir).ok()?;
@@ -285,11 +285,11 @@ impl Pids {
         })
     }
 
-    fn take(&self, pid: u32) {
+    pub(crate) fn take(&self, pid: u32) {
         fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
-    fn limit(&self, to: &str) {
+    pub(crate) fn limit(&self, to: &str) {
         fs::write(self.0.join("pids.max"), to).unwrap();
     }
 }

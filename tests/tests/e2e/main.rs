@@ -42,6 +42,7 @@ mod security;
 mod service_manager;
 mod services;
 mod shapes;
+mod shortage;
 mod stopped;
 mod system;
 mod traefik;

@@ -44,10 +44,15 @@ async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
 async fn a_directory_that_was_made_anew_does_not_know_what_has_begun() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("attempts");
-    assert!(!open(&path).remembers());
-    assert!(open(&path).remembers());
+    assert!(open(&path).may_have_begun(&id()));
+    assert!(!open(&path).may_have_begun(&id()));
     fs::remove_dir_all(&path).unwrap();
-    assert!(!open(&path).remembers());
+    let attempts = open(&path);
+    assert!(attempts.may_have_begun(&id()));
+    // What this agent itself starts is not in doubt.
+    attempts.set_earlier([id()].into());
+    assert!(attempts.may_have_begun(&id()));
+    assert!(!attempts.may_have_begun(&AttemptId { attempt: 2, ..id() }));
 }
 
 /// An agent that was killed may have spawned a supervisor for an attempt that the next agent has started as well, has seen end and

@@ -15,15 +15,15 @@ use super::{
     Shared,
     command::{self, CommandError, Distrust, Trust},
     look, off_thread,
-    supervise::{self, Live},
+    supervise::{self, Cause, Live, NeverRan},
 };
 use crate::drivers::{
     alloc_dir,
     cgroup::Limits,
     sight::Class,
     supervisor::{
-        Child, Invocation, Launch, LogFiles, Logs, NewPrivileges, Record, ShimEnd, State, Step, User,
-        WhenFull, launch,
+        Child, Invocation, Launch, LaunchError, LogFiles, Logs, NewPrivileges, Record, ShimEnd, State, Step,
+        User, WhenFull, launch,
     },
     task::{
         AttemptId, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, lacks, read_config,
@@ -85,6 +85,10 @@ impl Shared {
                 self.kill_all(&id, None).await?;
                 Ok(Recovered::Lost { why: "it was cancelled before it began".to_owned() })
             }
+            // The agent that was to start it again has ended before it could. The record goes with the next start.
+            State::StartFailed { step, errno, .. } if is_shortage(step, i32::from(errno)) => {
+                Ok(Recovered::NotStarted)
+            }
             State::StartFailed { .. } | State::Exited(_) => {
                 Ok(Recovered::Exited(supervise::result_of(&record, self.cgroup(&id).as_ref())))
             }
@@ -97,8 +101,13 @@ impl Shared {
 
     /// What became of one that is taken care of. One that runs is brought back to where it belongs.
     async fn recovered(self: &Arc<Self>, id: &AttemptId, live: &Live) -> Recovered {
-        if let Err(why) = live.begun().await {
-            return Recovered::Lost { why };
+        match live.begun().await {
+            Ok(()) => {}
+            Err(NeverRan { cause: Cause::Machine, .. }) => {
+                self.live().remove(id);
+                return Recovered::NotStarted;
+            }
+            Err(NeverRan { why, cause: Cause::Task | Cause::Unknown }) => return Recovered::Lost { why },
         }
         if live.exit().is_none()
             && let Err(error) = look::look(self, id).await
@@ -117,7 +126,7 @@ impl Shared {
                 cgroup.remove().await.map_err(DriverError::retry)?;
                 Ok(Recovered::Lost { why: "it ran, but its record is gone".to_owned() })
             }
-            Some(_) | None if self.attempts().remembers() => Ok(Recovered::NotStarted),
+            Some(_) | None if !self.attempts().may_have_begun(id) => Ok(Recovered::NotStarted),
             Some(_) | None => {
                 self.attempts().fence(id)?;
                 Ok(Recovered::Lost { why: "whether it ran is not known: its record is gone".to_owned() })
@@ -172,9 +181,16 @@ impl Shared {
                 Err(DriverError::fatal(format!("start {id}: it was cancelled before")))
             }
             (Ok(()), _) => Ok(Started::default()),
-            (Err(why), _) => {
+            (Err(NeverRan { why, cause }), _) => {
                 self.live().remove(id);
-                Err(DriverError::recoverable(format!("start {id}: {why}")))
+                let why = format!("start {id}: {why}");
+                match cause {
+                    Cause::Machine => {
+                        self.attempts().retract(id)?;
+                        Err(DriverError::retry(why))
+                    }
+                    Cause::Task | Cause::Unknown => Err(DriverError::recoverable(why)),
+                }
             }
         }
     }
@@ -186,7 +202,7 @@ impl Shared {
         if let Some(cgroups) = self.setup.isolation.cgroups() {
             let processes = config.pids_limit.map(u64::from);
             let limits = Limits { processes, ..Limits::of(&task.resources) };
-            let cgroup = cgroups.create(&task.id, &limits).map_err(DriverError::start)?;
+            let cgroup = cgroups.create(&task.id, &limits).map_err(DriverError::retry)?;
             invocation.tasks_files = cgroup.tasks_files();
             invocation.cgroup = Some(cgroup.dir().to_owned());
         }
@@ -196,7 +212,7 @@ impl Shared {
                 .map_err(|errno| DriverError::retry(format!("open {}: {errno}", path.display())))
         };
         // The supervisor may write where the task may not: no link in what belongs to tasks is followed.
-        let logs_dir = alloc_dir::open_logs(&task.dirs.logs).map_err(DriverError::start)?;
+        let logs_dir = alloc_dir::open_logs(&task.dirs.logs).map_err(DriverError::retry)?;
         let runtime_dir = self.attempts().present()?;
         let shims = self.setup.isolation.cgroups().map(|cgroups| open(&cgroups.shims())).transpose()?;
         launch(&Launch {
@@ -209,7 +225,7 @@ impl Shared {
             shims_cgroup: shims.as_ref().map(AsFd::as_fd),
             leash: self.setup.leash.as_ref().map(AsFd::as_fd),
         })
-        .map_err(DriverError::start)
+        .map_err(launch_error)
     }
 
     /// After a failed start. One that somebody runs in all the same is left alone.
@@ -324,12 +340,40 @@ fn logs(task: &TaskConfig) -> Logs {
     })
 }
 
+/// A supervisor that could not be spawned has begun nothing. Only a task that can't be described is the task's own fault.
+fn launch_error(error: LaunchError) -> DriverError {
+    match error {
+        LaunchError::Spec { .. } => DriverError::recoverable(error),
+        LaunchError::Handover { .. } | LaunchError::Spawn { .. } => DriverError::retry(error),
+    }
+}
+
+/// Whether a start failed for what the machine lacks or refuses, so that nothing of the task has begun and nothing of it is to
+/// blame. Pipes, cgroups and the process itself are the machine's; what follows is as the task is written.
+pub(super) fn is_shortage(step: Step, errno: i32) -> bool {
+    match step {
+        Step::Prepare | Step::Cgroup | Step::Clone | Step::TasksFile => true,
+        Step::Spec
+        | Step::Session
+        | Step::OomScore
+        | Step::OpenFiles
+        | Step::Stdio
+        | Step::Terminal
+        | Step::Groups
+        | Step::Gid
+        | Step::Uid
+        | Step::NoNewPrivs
+        | Step::Directory
+        | Step::Exec => lacks(errno),
+    }
+}
+
 /// The supervisor came as far as `step`. What the machine lacks just now may be there at the next try.
 pub(super) fn start_error(step: Step, errno: i32) -> DriverError {
     let why = start_failure(step, errno);
     match errno {
         libc::ENOENT if step == Step::Exec => DriverError::no_program(why),
-        errno if lacks(errno) => DriverError::retry(why),
+        errno if is_shortage(step, errno) => DriverError::retry(why),
         libc::EBUSY | libc::ETXTBSY | libc::EIO => DriverError::recoverable(why),
         _ => DriverError::fatal(why),
     }
@@ -397,6 +441,22 @@ pub(super) fn has_run(record: &Record) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drivers::task::Class;
+
+    #[test]
+    fn what_the_machine_lacks_or_refuses_is_no_fault_of_a_task() {
+        let class = |step, errno| start_error(step, errno).class();
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN] {
+            assert_eq!(class(Step::Exec, errno), Class::Retry);
+        }
+        // A cgroup that somebody removed, or that takes no process.
+        assert_eq!(class(Step::Cgroup, libc::ENOENT), Class::Retry);
+        assert_eq!(class(Step::Clone, libc::EBUSY), Class::Retry);
+        assert_eq!(class(Step::Exec, libc::EIO), Class::Recoverable);
+        assert_eq!(class(Step::Directory, libc::ENOENT), Class::Fatal);
+        let source = std::io::Error::from_raw_os_error(libc::EACCES);
+        assert_eq!(launch_error(LaunchError::Spawn { name: "t".to_owned(), source }).class(), Class::Retry);
+    }
 
     #[test]
     fn names_are_denied_by_patterns() {

@@ -45,7 +45,25 @@ enum Phase {
     /// It ended.
     Ended(ExitResult),
     /// It never ran.
-    Failed(String),
+    Failed(NeverRan),
+}
+
+/// Why an attempt never ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NeverRan {
+    pub(super) why: String,
+    pub(super) cause: Cause,
+}
+
+/// What kept an attempt from running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The machine: its program has certainly not begun, and the same attempt can be started again.
+    Machine,
+    /// The task, or a stop.
+    Task,
+    /// Its supervisor was killed or its record removed about when the program was to begin: it may have begun.
+    Unknown,
 }
 
 impl Live {
@@ -73,13 +91,13 @@ impl Live {
     }
 
     /// Waits until its process runs or has run; else says why it never did.
-    pub(super) async fn begun(&self) -> Result<(), String> {
+    pub(super) async fn begun(&self) -> Result<(), NeverRan> {
         let mut phase = self.phase.subscribe();
         let known = phase.wait_for(|phase| *phase != Phase::Claimed).await;
         match known.as_deref() {
-            Ok(Phase::Failed(why)) => Err(why.clone()),
+            Ok(Phase::Failed(never)) => Err(never.clone()),
             Ok(Phase::Claimed | Phase::Running | Phase::Ended(_)) => Ok(()),
-            Err(_) => Err("the driver was dropped".to_owned()),
+            Err(_) => Err(NeverRan { why: "the driver was dropped".to_owned(), cause: Cause::Unknown }),
         }
     }
 
@@ -169,29 +187,34 @@ impl Shared {
         Ok(match ended {
             Ended::Record(record) => match record.state {
                 State::StartFailed { step, errno, .. } => {
-                    Phase::Failed(start::start_failure(step, i32::from(errno)))
+                    let errno = i32::from(errno);
+                    let cause = if start::is_shortage(step, errno) { Cause::Machine } else { Cause::Task };
+                    never_ran(start::start_failure(step, errno), cause)
                 }
                 State::Tombstone if has_run => self.without_record(id, shim).await?,
-                State::Tombstone => Phase::Failed("it was cancelled before it began".to_owned()),
+                State::Tombstone => never_ran("it was cancelled before it began", Cause::Task),
                 State::Created | State::Running | State::Exited(_) => {
                     Phase::Ended(result_of(&record, cgroup.as_ref()))
                 }
             },
             Ended::SupervisorDied(record) => {
                 // Nobody would note its exit or drain its output any more.
-                if let Err(error) = end::kill_orphans(self, id, &record).await {
+                let orphans = end::kill_orphans(self, id, &record).await;
+                if let Err(error) = &orphans {
                     tracing::warn!(%id, error = error.why(), "failed to end what a dead supervisor left");
                 }
                 if start::has_run(&record) {
                     let oom_killed = cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0);
                     let error = "supervisor died".to_owned();
                     Phase::Ended(ExitResult { code: 137, signal: 9, oom_killed, error, at: now() })
+                } else if record.shim.pid == 0 && orphans.is_ok() {
+                    never_ran("its supervisor was killed as it claimed the attempt", Cause::Machine)
                 } else {
-                    Phase::Failed("its supervisor died before it ran".to_owned())
+                    never_ran("its supervisor died before it ran", Cause::Unknown)
                 }
             }
             Ended::Removed if has_run => self.without_record(id, shim).await?,
-            Ended::Removed => Phase::Failed("its record was removed".to_owned()),
+            Ended::Removed => never_ran("its record was removed", Cause::Unknown),
         })
     }
 
@@ -213,6 +236,10 @@ impl Shared {
         let error = "its record was removed or damaged".to_owned();
         Ok(Phase::Ended(ExitResult { code: 137, signal: 9, error, at: now(), ..ExitResult::default() }))
     }
+}
+
+fn never_ran(why: impl Into<String>, cause: Cause) -> Phase {
+    Phase::Failed(NeverRan { why: why.into(), cause })
 }
 
 /// Wakes a supervisor until it is killed in the end: its task has the same user and may have stopped it, and then nothing

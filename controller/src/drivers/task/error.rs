@@ -67,13 +67,6 @@ impl DriverError {
         Self::Recoverable(source.into())
     }
 
-    /// A failed start: of class `Retry` where the machine lacks something just now, which is no fault of the task's, and
-    /// `Recoverable` otherwise.
-    pub fn start(source: impl Into<BoxError>) -> Self {
-        let source = source.into();
-        if is_shortage(&*source) { Self::Retry(source) } else { Self::Recoverable(source) }
-    }
-
     /// What may be done about it.
     pub fn class(&self) -> Class {
         match self {
@@ -89,12 +82,6 @@ impl DriverError {
     pub fn why(&self) -> String {
         in_full(self)
     }
-}
-
-/// Whether the machine lacks descriptors, memory or processes.
-fn is_shortage(error: &(dyn std::error::Error + 'static)) -> bool {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error()).any(lacks)
 }
 
 /// Whether an errno means that the machine lacks descriptors, memory or processes.
@@ -116,20 +103,4 @@ pub fn in_full(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::drivers::supervisor::LaunchError;
-
-    #[test]
-    fn what_the_machine_lacks_is_no_fault_of_a_task() {
-        let error = |errno| LaunchError::Handover {
-            name: "t".to_owned(),
-            source: std::io::Error::from_raw_os_error(errno),
-        };
-        assert_eq!(DriverError::start(error(libc::EMFILE)).class(), Class::Retry);
-        assert_eq!(DriverError::start(error(libc::EACCES)).class(), Class::Recoverable);
-    }
 }

@@ -159,3 +159,60 @@ fn a_supervisor_without_a_record_is_told_with_what_to_do() {
     assert!(why(supervisor::ShimEnd::Signal(31)).contains("seccomp"));
     assert!(why(supervisor::ShimEnd::Signal(11)).contains("signal 11"));
 }
+
+fn left_by_a_supervisor(bench: &Bench, record: &[u8]) {
+    let path = bench.record();
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, record).unwrap();
+}
+
+// The agent that was to make the start again was killed before it could: the next one took the failure for an end of the task.
+#[tokio::test]
+async fn a_start_that_failed_for_want_of_processes_is_made_again_by_the_next_agent_too() {
+    for bench in Bench::both() {
+        let agent = bench.agent();
+        let failed = State::StartFailed {
+            step: supervisor::Step::Clone,
+            errno: u16::try_from(libc::EAGAIN).unwrap(),
+            at_unix_ns: 1,
+        };
+        let record = Record { state: failed, ..Record::claimed() };
+        left_by_a_supervisor(&bench, &record.to_bytes());
+        assert_eq!(agent.recover(None).await, Recovered::NotStarted);
+        let error = agent.driver.start(bench.shell("exit 3")).await.unwrap_err();
+        assert_eq!(error.class(), task::Class::Retry, "{}", error.why());
+        assert_eq!(agent.recover(None).await, Recovered::NotStarted);
+        assert_eq!(agent.run(bench.shell("exit 3")).await.code, 3);
+        bench.close(agent).await;
+    }
+}
+
+// A supervisor that was killed between the making of its record and its first entry has begun nothing.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_whose_supervisor_was_killed_as_it_claimed_it_has_not_begun() {
+    for bench in Bench::both() {
+        let agent = bench.agent();
+        left_by_a_supervisor(&bench, b"");
+        assert_eq!(agent.recover(None).await, Recovered::NotStarted);
+        let error = agent.driver.start(bench.shell("exit 3")).await.unwrap_err();
+        assert_eq!(error.class(), task::Class::Retry, "{}", error.why());
+        assert!(!bench.record().exists());
+        bench.close(agent).await;
+    }
+}
+
+// On an agent's first start in a runtime directory, as after a boot, a start that was never made was taken for a lost attempt.
+#[tokio::test]
+async fn on_a_new_directory_only_attempts_of_an_earlier_agent_are_lost() {
+    for bench in Bench::both() {
+        let agent = bench.agent();
+        agent.driver.shared.attempts().set_earlier([id(1)].into());
+        let recovered = |attempt| async {
+            let recovery = Recovery { id: attempt, config: None, handle: None };
+            agent.driver.recover(recovery).await.unwrap()
+        };
+        assert_eq!(recovered(id(2)).await, Recovered::NotStarted);
+        assert!(matches!(recovered(id(1)).await, Recovered::Lost { .. }));
+        bench.close(agent).await;
+    }
+}

@@ -1,0 +1,84 @@
+//! Starts that were never made: for want of processes or of descriptors, on the first agent of a runtime directory, as after each
+//! boot. Nothing of them is counted, nothing fails for good, and once there is enough all tasks run.
+
+use std::fs;
+
+use herdlet_tests::e2e::{agent::Agent, wait};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
+use crate::{
+    common::{is_root, job, sleeper},
+    faults::Pids,
+};
+
+/// More tasks than either limit lets run.
+const TASKS: usize = 60;
+
+/// One lost attempt is forgiven, a second one fails the task for good.
+fn wanted() -> String {
+    let group = format!("count: {TASKS}\nrestart: {{attempts: 1, interval: 10m, delay: 1s, mode: fail}}");
+    job("many", "service", &group, &[sleeper("t", "")])
+}
+
+/// Every task runs in its first attempt, and none has ever been said to have ended.
+fn assert_nothing_was_counted(agent: &Agent) {
+    let all = wait::until("all tasks run", || {
+        let all = agent.allocs();
+        let lost = all.iter().find(|alloc| alloc.failed("t") || alloc.restarts("t") > 0);
+        assert!(lost.is_none(), "{lost:?}\n{}", agent.log_tail());
+        (all.len() == TASKS && all.iter().all(|alloc| alloc.state("t") == "running")).then_some(all)
+    });
+    for alloc in all {
+        let events = alloc.events("t");
+        assert!(!events.iter().any(|event| event == "Terminated" || event == "Restarting"), "{events:?}");
+    }
+    assert_eq!(agent.members().len(), TASKS);
+}
+
+#[test]
+fn what_could_not_start_for_want_of_processes_has_lost_no_attempt() {
+    if !is_root() {
+        return;
+    }
+    let Some(group) = Pids::new("boot") else {
+        herdlet_tests::environment::leave_out("there is no pids controller that tests may use");
+        return;
+    };
+    let mut agent = Agent::start();
+    group.take(agent.pid());
+    group.limit("60");
+    agent.apply(&wanted());
+    // Where supervisors are not in the agent's group all of them begin.
+    wait::until_true("the limit is met", || {
+        agent.members().len() == TASKS
+            || agent.cli(&["explain", "many"]).stdout.contains("Resource temporarily unavailable")
+    });
+    group.limit("max");
+    assert_nothing_was_counted(&agent);
+    agent.finish();
+}
+
+#[test]
+fn what_could_not_start_for_want_of_descriptors_has_lost_no_attempt() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::prepare(Default::default());
+    agent.set_shell("ulimit -S -n 96");
+    agent.launch();
+    let path = agent.manifest(&wanted()).display().to_string();
+    let asked = agent.spawn(&["apply", "-f", &path]);
+    // Its API may have no descriptor either.
+    wait::until_true("the limit is met", || {
+        agent.log().matches("Too many open files").count() > 1
+            || fs::read_dir(format!("/proc/{}/fd", agent.pid())).is_ok_and(|open| open.count() >= 95)
+    });
+    let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap());
+    // Its other limit is that of this process.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    prlimit(pid, Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    let _ = asked.finish();
+    agent.apply(&wanted());
+    assert_nothing_was_counted(&agent);
+    agent.finish();
+}
