@@ -53,6 +53,7 @@ use crate::{
     gc::Rules,
     http::TlsFiles,
     instance::Availability,
+    ownership::{self, OwnershipError},
     paths::Paths,
     telemetry::logs,
 };
@@ -82,6 +83,8 @@ pub struct Config {
     pub cluster: Option<Cluster>,
     /// What of the files is not used, or not known. To be logged.
     pub warnings: Problems,
+    /// The files and directories that it was read from.
+    pub files: Vec<PathBuf>,
     /// Where state is kept.
     pub state_dir: PathBuf,
     /// Below it each instance has a directory for what lives as long as the boot; none means in the state directory.
@@ -181,6 +184,9 @@ pub enum ConfigError {
     /// The file is wrong.
     #[error("read the config:\n{0}")]
     Problems(Problems),
+    /// Somebody else could change the config, or a file with a token.
+    #[error(transparent)]
+    Exposed(#[from] OwnershipError),
     /// A flag or a variable is wrong.
     #[error("read --{flag}: {why}")]
     Flag {
@@ -229,6 +235,21 @@ impl Config {
         let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
         let loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
         Self::merge(flags, loaded, surroundings)
+    }
+
+    /// As [`Config::load`], for an agent, which obeys its config.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; [`ConfigError::Exposed`] where somebody else could change one of the files.
+    pub fn load_trusted(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
+        let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
+        for path in &flags.config {
+            ownership::check_if_there(path)?;
+            if path.is_dir() {
+                ownership::check_entries(path)?;
+            }
+        }
+        Self::load(flags, surroundings)
     }
 
     fn merge(flags: Flags, loaded: Loaded, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
@@ -304,6 +325,7 @@ impl Config {
             meta,
             cluster,
             warnings,
+            files: flags.config,
             runtime_parent: flags
                 .runtime_dir
                 .or(file.runtime_dir)
@@ -426,9 +448,10 @@ fn gc_rules(file: &File) -> Rules {
 /// Reads a token: the file's first line. Kept out of logs by whoever gets it.
 ///
 /// # Errors
-/// When the file can't be read or holds none.
+/// When the file can't be read, holds none, or somebody else could change it.
 pub fn read_token(path: &std::path::Path) -> Result<zeroize::Zeroizing<String>, ConfigError> {
     let failed = |source| ConfigError::Token { path: path.to_owned(), source };
+    ownership::check_if_there(path)?;
     let text = zeroize::Zeroizing::new(std::fs::read_to_string(path).map_err(failed)?);
     let token = text.lines().next().unwrap_or_default().trim();
     if token.is_empty() {

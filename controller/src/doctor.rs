@@ -4,6 +4,7 @@
 //! mend them. Nothing is changed, and nothing is asked of an agent that runs: that is the command's.
 
 mod cluster;
+mod ownership;
 
 use std::{
     collections::BTreeSet,
@@ -116,6 +117,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
         access_lists(state_dir),
         clock(crate::agent::now().wall.0, Path::new("/run/systemd")),
     ];
+    findings.extend(ownership::ownership(config, state_dir));
     findings.extend(config.manifests.iter().map(|folder| manifests(folder)));
     findings.extend(config.host_volumes.iter().map(|volume| host_volume(&volume.name.0, &volume.path)));
     findings.extend(listener(config));

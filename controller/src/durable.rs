@@ -5,9 +5,11 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
+
+use rustix::fs::OFlags;
 
 /// What a file that was written must outlive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,7 +118,7 @@ fn temporary(path: &Path) -> io::Result<PathBuf> {
 pub(crate) fn write_in_steps(path: &Path, bytes: &[u8], outlives: Outlives, steps: &Steps) -> io::Result<()> {
     let temporary = temporary(path)?;
     steps.pass()?;
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    let mut file = make_file(&temporary)?;
     steps.pass()?;
     file.write_all(bytes)?;
     steps.pass()?;
@@ -128,6 +130,42 @@ pub(crate) fn write_in_steps(path: &Path, bytes: &[u8], outlives: Outlives, step
     fs::rename(&temporary, path)?;
     steps.pass()?;
     sync_name(path, outlives)
+}
+
+/// Makes a file under a name of ours, 0600, in place of what a crash, or somebody else, has left there. Never writes to what was there
+/// before: it may be a link, or a second name of another file.
+pub(crate) fn make_file(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if !is_absent(&error) => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Opens a file of ours to change it in place; makes it, 0600, where it is not there. A link, or what is no plain file, is refused.
+/// Before anything is written see [`has_other_names`].
+pub(crate) fn open_in_place(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).unwrap_or_default();
+    let mut options = OpenOptions::new();
+    let file = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(flags)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a plain file; remove it"));
+    }
+    Ok(file)
+}
+
+/// Whether what is written to a file would be seen under another name: in a backup that shares files, or somebody's file of which a
+/// second name was planted.
+pub(crate) fn has_other_names(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.nlink() > 1)
 }
 
 pub(crate) fn remove_in_steps(path: &Path, outlives: Outlives, steps: &Steps) -> io::Result<()> {

@@ -34,6 +34,7 @@ pub mod logs;
 pub mod memory;
 pub mod node;
 pub mod overview;
+pub mod ownership;
 pub mod paths;
 mod peer;
 pub mod planner;

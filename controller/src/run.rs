@@ -47,7 +47,7 @@ use crate::{
         output::Output,
         told::{Told, exit_code},
     },
-    state_db::{StateDb, StateDir},
+    state_db::{Alone, StateDb, StateDir},
 };
 
 /// What to run.
@@ -104,7 +104,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
             job.id
         );
     }
-    let (paths, state, guard) = settle(options.state_dir, &options.cgroup_parent)?;
+    let Settled { paths, state, guard, alone: _alone } = settle(options.state_dir, &options.cgroup_parent)?;
     // Held until everything has been removed. Whichever way we end, its hang-up ends the tasks without anybody's help.
     let (leash, _held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("make a pipe")?;
     let instance = Instance::open(Options {
@@ -178,8 +178,16 @@ fn anywhere(mut job: Job) -> Job {
     job
 }
 
+/// A place of its own.
+struct Settled {
+    paths: Paths,
+    state: StateDir,
+    guard: Guard,
+    alone: Alone,
+}
+
 /// Takes a state directory with a guard over it.
-fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<(Paths, StateDir, Guard)> {
+fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<Settled> {
     let claim = |path: &Path| StateDir::claim(path).context("take the state directory");
     let charge = |state: &Path, remove: Vec<PathBuf>| Charge {
         state: state.to_owned(),
@@ -187,7 +195,9 @@ fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<(Pa
         cgroup_parent: cgroup_parent.to_owned(),
         remove,
     };
-    let (path, state, guard) = match state_dir {
+    let alone =
+        |path: &Path, state: &StateDir| state.claim_runtime(&path.join("run")).context("take the instance");
+    let (path, state, guard, alone) = match state_dir {
         // The guard first: there is no moment in which the directory would be left behind.
         None => {
             let path = std::env::temp_dir().join(format!("herdlet-run-{}", random_hex()));
@@ -196,17 +206,20 @@ fn settle(state_dir: Option<PathBuf>, cgroup_parent: &str) -> anyhow::Result<(Pa
                 .mode(0o700)
                 .create(&path)
                 .with_context(|| format!("make directory {}", path.display()))?;
-            (path.clone(), claim(&path)?, guard)
+            let state = claim(&path)?;
+            let alone = alone(&path, &state)?;
+            (path, state, guard, alone)
         }
         // The claim first: of a directory that is somebody else's nothing may be removed.
         Some(path) => {
             claim_private(&path)?;
             let state = claim(&path)?;
+            let alone = alone(&path, &state)?;
             let guard = Guard::start(&charge(&path, vec![path.join("run"), path.join("bin")]))?;
-            (path, state, guard)
+            (path, state, guard, alone)
         }
     };
-    Ok((Paths { runtime: path.join("run"), state: path }, state, guard))
+    Ok(Settled { paths: Paths { runtime: path.join("run"), state: path }, state, guard, alone })
 }
 
 /// Marks a fresh directory as one of private agents. At its end a run removes everything of its instance, so it must not be

@@ -10,6 +10,7 @@ mod warning;
 
 use std::{
     collections::BTreeSet,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
@@ -64,7 +65,7 @@ const USAGE: u8 = 2;
 /// Runs the agent until it is told to end. The answer is the exit code.
 pub async fn run_agent(flags: Flags) -> u8 {
     let host = host_name();
-    let config = match Config::load(flags, &Surroundings::of_process(&host)) {
+    let config = match Config::load_trusted(flags, &Surroundings::of_process(&host)) {
         Ok(config) => config,
         Err(error) => {
             crate::tell!("herdlet: failed to {}", in_full(&error));
@@ -102,7 +103,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let consul = consul(&config)?;
     let dir = StateDir::claim(&config.state_dir)?;
     let id = dir.instance().clone();
-    let _alone = dir.claim_runtime(&config.paths(&id).runtime)?;
+    let mut alone = dir.claim_runtime(&config.paths(&id).runtime)?;
     let member = Member::of(&config, &consul)?;
     let instance = Instance::open(Options {
         instance: id.clone(),
@@ -111,6 +112,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
         raw_exec: config.raw_exec,
         leash: None,
     })?;
+    if let Some(cgroups) = instance.isolation.cgroups() {
+        dir.claim_cgroups(&mut alone, cgroups.tree())?;
+    }
     let isolation = describe(&instance.isolation);
     tracing::info!(instance = %id, state = %config.state_dir.display(), isolation, "agent starts");
     sweep(&instance);
@@ -477,7 +481,13 @@ async fn listen(
 }
 
 fn make_parent(dir: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(dir).with_context(|| format!("make directory {}", dir.display()))
+    // Whatever the umask: nobody else may put a socket there.
+    let mut builder = std::fs::DirBuilder::new();
+    builder
+        .recursive(true)
+        .mode(0o755)
+        .create(dir)
+        .with_context(|| format!("make directory {}", dir.display()))
 }
 
 /// Tells the service manager that the loop still turns, as often as it asks to be told. Answers are not waited for: they

@@ -27,12 +27,12 @@ use self::{
 use crate::{
     agent::{accepted, request},
     desired::{
-        manifests::{Drivers, read_folder},
+        manifests::{Drivers, Folder, read_folder},
         owners::{Owned, Owners},
         yaml::Problem,
     },
-    drivers::mounts::MountBell,
-    durable,
+    drivers::{mounts::MountBell, task::in_full},
+    durable, ownership,
     planner::Input,
     watch::directory::{DirectoryWatch, Interests, identity},
 };
@@ -147,8 +147,12 @@ impl FolderSource {
         let (dir, drivers) = (self.dir.clone(), self.drivers.clone());
         let before = self.remembered.owned();
         let owners = owning(&before);
-        let mut reading = herdlet_runtime::off_thread(move || read_folder(&dir, &drivers, &owners));
-        let folder = match tokio::time::timeout(READING_TIME_MAX, &mut reading).await {
+        let mut reading = herdlet_runtime::off_thread(move || {
+            let folder = read_folder(&dir, &drivers, &owners);
+            let exposed = exposed(&dir, &folder);
+            (folder, exposed)
+        });
+        let (folder, exposed) = match tokio::time::timeout(READING_TIME_MAX, &mut reading).await {
             Ok(folder) => folder?,
             Err(_) => {
                 self.tell_hanging();
@@ -161,7 +165,8 @@ impl FolderSource {
             return Ok(Reading::Unreadable);
         }
         let place = self.keep_what_a_loss_took(&before, &mut wanted, identity(&self.dir));
-        let Wanted { jobs, volumes, gone, owned, mut problems, warnings, .. } = wanted;
+        let Wanted { jobs, volumes, gone, owned, mut problems, mut warnings, .. } = wanted;
+        warnings.extend(exposed);
         // Remembered first: what is applied and then forgotten could never be taken away again.
         self.remember(&union(&before, &owned), place)?;
         let refused = accepted(request(&self.inbox, Command::Apply { jobs, volumes }).await?).err();
@@ -337,6 +342,26 @@ impl FolderSource {
         }
         Ok(())
     }
+}
+
+/// What of a folder somebody else could change: whoever can runs any program as any user.
+pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Vec<Problem> {
+    let paths = std::iter::once(dir).chain(folder.files.iter().map(|file| &*file.path));
+    let problem = |path: &Path| {
+        let error = ownership::check_if_there(path).err()?;
+        let message = format!("is obeyed all the same: failed to {}", in_full(&error));
+        let source = path.display().to_string();
+        Some(Problem { source, line: 0, column: 0, path: String::new(), message })
+    };
+    let mut exposed = Vec::new();
+    for path in paths {
+        exposed.extend(problem(path));
+        // What is wrong with the folder is wrong with each file in it.
+        if path == dir && !exposed.is_empty() {
+            break;
+        }
+    }
+    exposed
 }
 
 /// The files that own jobs.

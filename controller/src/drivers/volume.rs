@@ -20,6 +20,7 @@ use crate::{
         safe_fs::{Dir, FsError, Rights},
         sight::{Class, Sight},
     },
+    ownership,
     paths::Paths,
 };
 
@@ -101,7 +102,19 @@ impl HostVolumes {
     /// When a host path is missing, or a directory can't be made.
     pub fn up(&self, volume: &Volume) -> Result<PathBuf, VolumeError> {
         match &volume.kind {
-            VolumeKind::HostPath { path } => check_host_path(&volume.name, Path::new(path)),
+            VolumeKind::HostPath { path } => {
+                let found = check_host_path(&volume.name, Path::new(path))?;
+                // Mounted all the same: whose directories are on the way is the operator's choice.
+                if let Err(error) = ownership::check_way(&found) {
+                    let error = crate::drivers::task::in_full(&error);
+                    tracing::warn!(
+                        volume = volume.name,
+                        error,
+                        "somebody else can decide what a volume leads to"
+                    );
+                }
+                Ok(found)
+            }
             VolumeKind::Mkdir { mode, uid, gid } => {
                 let owner = self.owner(&volume.name, *uid, *gid)?;
                 self.make(&volume.name, Rights::Exact { mode: mode & 0o7777, owner })

@@ -10,6 +10,8 @@ use std::{
 
 use zeroize::Zeroizing;
 
+use crate::ownership::{self, OwnershipError};
+
 /// A shorter token could be guessed.
 const TOKEN_LEN_MIN: usize = 16;
 /// A longer one is a wrong file.
@@ -31,6 +33,9 @@ pub enum TokenError {
         #[source]
         source: std::io::Error,
     },
+    /// Somebody else could change it.
+    #[error(transparent)]
+    Exposed(#[from] OwnershipError),
     /// Everybody may read it.
     #[error("use token file {path}: everybody may read it; chmod 600 {path}")]
     Public {
@@ -51,9 +56,10 @@ impl Token {
     /// Reads a token from a file; white space around it does not count.
     ///
     /// # Errors
-    /// When the file can't be read, is open to everybody, or holds no usable token.
+    /// When the file can't be read, is open to everybody or to changes by somebody else, or holds no usable token.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let failed = |source| TokenError::Read { path: path.to_owned(), source };
+        ownership::check_if_there(path)?;
         let file = std::fs::File::open(path).map_err(failed)?;
         if file.metadata().map_err(failed)?.mode() & 0o007 != 0 {
             return Err(TokenError::Public { path: path.to_owned() });

@@ -28,7 +28,11 @@ use super::{
     admission::{Access, Admission},
     tls::Tls,
 };
-use crate::{listen::when_free, peer::Peer};
+use crate::{
+    listen::when_free,
+    ownership::{self, OwnershipError},
+    peer::Peer,
+};
 
 #[cfg(test)]
 pub(super) use connections::REFUSALS_MAX;
@@ -108,6 +112,9 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// Somebody else could put a socket in its place.
+    #[error(transparent)]
+    Exposed(#[from] OwnershipError),
     /// An agent listens on it.
     #[error("listen on socket {path}: another agent answers there")]
     Taken {
@@ -138,6 +145,7 @@ impl Listener {
     /// When another agent listens there, or the socket can't be made.
     pub async fn unix(path: &Path) -> Result<Self, ServeError> {
         let failed = |source| ServeError::Socket { path: path.to_owned(), source };
+        ownership::check_way(path)?;
         match std::fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(ServeError::Occupied { path: path.to_owned() });

@@ -27,6 +27,7 @@ use zeroize::Zeroizing;
 pub use validity::Validity;
 
 use super::serve::Lingering;
+use crate::ownership::{self, OwnershipError};
 
 /// Where certificates are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +52,9 @@ pub enum TlsError {
         #[source]
         source: io::Error,
     },
+    /// Somebody else could change it.
+    #[error(transparent)]
+    Exposed(#[from] OwnershipError),
     /// It is not what it should be.
     #[error("use {path}: {why}")]
     Unfit {
@@ -235,6 +239,7 @@ const BYTES_MAX: u64 = 1024 * 1024;
 /// A file and its mode. What is no file, such as a fifo, is not waited for.
 fn read(path: &Path) -> Result<(Zeroizing<Vec<u8>>, u32), TlsError> {
     let failed = |source| TlsError::Read { path: path.to_owned(), source };
+    ownership::check_if_there(path)?;
     let mut options = File::options();
     let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;

@@ -21,6 +21,7 @@ use rustix::fs::{FlockOperation, flock};
 use self::bolt::{Bolt, BoltError};
 #[cfg(any(test, fuzzing))]
 pub(crate) use self::fed::{example, feed as feed_bolt};
+use crate::ownership::{self, OwnershipError};
 
 /// The largest state of a client that is read.
 const BYTES_MAX: u64 = 256 << 20;
@@ -47,6 +48,9 @@ pub enum MoveError {
         /// One of them.
         first: String,
     },
+    /// Somebody else could change what it knows.
+    #[error(transparent)]
+    Exposed(#[from] OwnershipError),
     /// What it knows can't be read.
     #[error("read what Nomad's client knows, {}; if nothing of it runs any more, remove that file", path.display())]
     State {
@@ -102,7 +106,12 @@ impl Moved {
 /// See [`MoveError`]; nothing has changed then.
 pub fn identity(dir: &Path, moved_from: Option<&Path>) -> Result<Moved, MoveError> {
     let lock = match moved_from {
-        Some(client) => check(client)?,
+        Some(client) => {
+            for name in ["state.db", "client-id", "secret-id"] {
+                ownership::check_if_there(&client.join(name))?;
+            }
+            check(client)?
+        }
         None => None,
     };
     let is_known = Identity::load(dir)?.is_some();

@@ -5,7 +5,7 @@
 
 pub(crate) mod srv;
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use herdlet_nomad::session::Contact;
 use herdlet_rpc::{
@@ -26,6 +26,7 @@ use crate::{
     config::{Cluster, RpcTls},
     drivers::catalog::ConsulReader,
     node::consul,
+    ownership,
 };
 
 /// How long a name may take.
@@ -55,6 +56,11 @@ pub fn network(cluster: &Cluster, region: &str) -> Result<Network, TlsError> {
 /// # Errors
 /// When they can't be used.
 pub fn tls(files: &RpcTls, region: &str) -> Result<ClientTls, TlsError> {
+    for path in [&files.authority, &files.certificate, &files.key] {
+        let exposed =
+            |error| TlsError::Read { path: path.display().to_string(), source: io::Error::other(error) };
+        ownership::check_if_there(path).map_err(exposed)?;
+    }
     let pem = Pem::read(&files.authority, &files.certificate, &files.key)?;
     let verify = if files.verify_server_hostname { Verify::ServerOfRegion } else { Verify::AuthorityOnly };
     ClientTls::new(&pem, verify, region)

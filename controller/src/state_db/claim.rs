@@ -2,11 +2,14 @@
 //!
 //! In: a path. Out: a [`StateDir`], which holds the lock until the process ends. A directory of a newer format is refused
 //! before anything in it is touched.
+//!
+//! - `alone`: the instance itself is ours too.
+
+mod alone;
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Seek, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -20,8 +23,13 @@ use rustix::{
 };
 use thiserror::Error;
 
+pub use alone::{Alone, Holder};
+
 use super::{code::FORMAT, file};
-use crate::durable;
+use crate::{
+    durable,
+    ownership::{self, OwnershipError},
+};
 
 /// Why a state directory can't be used. The sentences read after "failed to".
 #[derive(Debug, Error)]
@@ -36,26 +44,34 @@ pub enum ClaimError {
     },
     /// Another agent has the same instance, with another state directory.
     #[error(
-        "use the state directory {}: another agent is running instance {} with another state directory ({} is locked); if this \
-         one is a copy, remove its file `instance` and its database to begin anew with it", path.display(), instance.0,
-        runtime.display()
+        "use the state directory {}: another agent{} is running its instance, {} ({locked} is taken); if this one is a copy, \
+         remove `instance`, `state.db`, `accepted` and `alloc` in it to begin anew with it",
+        path.display(), said_holder(holder), instance.0
     )]
     InstanceInUse {
         /// The state directory.
         path: PathBuf,
-        /// The instance's runtime directory.
-        runtime: PathBuf,
+        /// What of the instance the other one holds.
+        locked: String,
         /// The instance that both are of.
         instance: InstanceId,
+        /// The other agent.
+        holder: Option<Holder>,
     },
     /// It was written by a newer release; nothing was touched.
-    #[error("read {}: it has format {found}, this release knows {FORMAT} at most; nothing was changed", path.display())]
+    #[error(
+        "read {0}: it has format {found}, this release knows {FORMAT} at most; nothing was changed; if no newer release has run here, \
+         the file is damaged: remove {0}, the database knows as well", path.display()
+    )]
     Newer {
         /// What has the newer format.
         path: PathBuf,
         /// That format.
         found: u64,
     },
+    /// Somebody else could change it.
+    #[error(transparent)]
+    Exposed(#[from] OwnershipError),
     /// There is state, but nothing says whose.
     #[error(
         "find out whose state is in {}: its file `instance` can't be read ({why}) and the database can't tell; restore the \
@@ -98,9 +114,14 @@ impl StateDir {
     /// [`ClaimError`]; see its variants.
     pub fn claim(path: &Path) -> Result<Self, ClaimError> {
         let format_path = path.join("format");
+        // What somebody else has prepared is not touched.
+        ownership::check_if_there(path)?;
         refuse_newer(&format_path)?;
         // Tasks of other users pass through it to their own directories.
         durable::make_passage(path).map_err(io_error("make the state directory", path))?;
+        // By now nobody can prepare it any more.
+        ownership::check(path)?;
+        ownership::check_entries(path)?;
         let lock = lock(path)?;
         let instance = instance(path)?;
         if !format_path.exists() {
@@ -108,34 +129,6 @@ impl StateDir {
                 .map_err(io_error("write", &format_path))?;
         }
         Ok(Self { path: path.to_owned(), instance, _lock: lock })
-    }
-
-    /// Locks the instance's runtime directory too, which is made unless it is there: a copy of the state directory is the same
-    /// instance, and two agents on one instance would end each other's tasks. Held until the process ends.
-    ///
-    /// # Errors
-    /// [`ClaimError::InstanceInUse`], or that it can't be made or locked.
-    pub fn claim_runtime(&self, runtime: &Path) -> Result<File, ClaimError> {
-        durable::make_dir(runtime).map_err(io_error("make the runtime directory", runtime))?;
-        let dir = File::open(runtime).map_err(io_error("open", runtime))?;
-        // The state directory's lock is ours, but an agent that has just been killed lets go of one after the other.
-        let given_up = Instant::now() + BEGIN_MAX;
-        loop {
-            match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(dir),
-                Err(Errno::WOULDBLOCK) if Instant::now() < given_up => {
-                    let _ = poll(&mut [], Some(&PAUSE));
-                }
-                Err(Errno::WOULDBLOCK) => {
-                    return Err(ClaimError::InstanceInUse {
-                        path: self.path.clone(),
-                        runtime: runtime.to_owned(),
-                        instance: self.instance.clone(),
-                    });
-                }
-                Err(errno) => return Err(io_error("lock", runtime)(errno.into())),
-            }
-        }
     }
 
     /// Whose directory `path` is, as its file says; claims nothing.
@@ -171,14 +164,7 @@ fn refuse_newer(path: &Path) -> Result<(), ClaimError> {
 /// A lock of flock(2) ends with the process, however that ends. The number in the file is for people.
 fn lock(dir: &Path) -> Result<File, ClaimError> {
     let path = dir.join("lock");
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(io_error("open", &path))?;
+    let mut file = durable::open_in_place(&path).map_err(io_error("open", &path))?;
     let take = || flock(&file, FlockOperation::NonBlockingLockExclusive);
     if let Err(error) = take() {
         if error != Errno::WOULDBLOCK {
@@ -196,6 +182,9 @@ fn lock(dir: &Path) -> Result<File, ClaimError> {
             // Nothing tells of the end of a lock but a wait for it that has no limit.
             let _ = poll(&mut [], Some(&PAUSE));
         }
+    }
+    if durable::has_other_names(&file).map_err(io_error("look at", &path))? {
+        return Ok(file);
     }
     let written =
         file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
@@ -231,7 +220,8 @@ fn ends(pid: u32) -> bool {
 /// Reads the instance's id; where the file is lost asks the database; draws one where there is no state at all.
 fn instance(dir: &Path) -> Result<InstanceId, ClaimError> {
     let path = dir.join(INSTANCE);
-    let why = match std::fs::read_to_string(&path) {
+    // Whatever its bytes are: the database knows as well.
+    let why = match std::fs::read(&path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()) {
         Ok(text) => match parse_instance(text.trim()) {
             Some(instance) => return Ok(instance),
             None => "it does not hold 16 hexadecimal characters".to_owned(),
@@ -261,6 +251,10 @@ fn draw_instance(dir: &Path) -> Result<InstanceId, ClaimError> {
     aws_lc_rs::rand::fill(&mut bytes)
         .map_err(|error| io_error("draw an instance id for", dir)(io::Error::other(error.to_string())))?;
     Ok(InstanceId(format!("{:016x}", u64::from_be_bytes(bytes))))
+}
+
+fn said_holder(holder: &Option<Holder>) -> String {
+    holder.as_ref().map(|holder| format!(" ({holder})")).unwrap_or_default()
 }
 
 fn said_pid(pid: &Option<u32>) -> String {

@@ -4,12 +4,9 @@
 //! older still. With this number both are noticed, and an accepted file that is newer than the database is told from one whose
 //! commit never happened. Written without waiting for the disk: it outlives the agent, and that is when it is needed.
 
-use std::{
-    fs::{File, OpenOptions},
-    io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
-    path::Path,
-};
+use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
+
+use crate::durable::{self, Outlives, Steps};
 
 /// The open file.
 #[derive(Debug)]
@@ -18,9 +15,14 @@ pub(crate) struct Mark(File);
 impl Mark {
     /// Opens `<state>/committed`.
     pub(crate) fn open(state: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        options.open(state.join("committed")).map(Self)
+        let path = state.join("committed");
+        let file = durable::open_in_place(&path)?;
+        if !durable::has_other_names(&file)? {
+            return Ok(Self(file));
+        }
+        let known = std::fs::read(&path)?;
+        durable::write_in_steps(&path, &known, Outlives::Processes, &Steps::default())?;
+        durable::open_in_place(&path).map(Self)
     }
 
     /// This commit has happened.

@@ -4,13 +4,14 @@
 //! In: commits that failed, and that succeeded. Out: a file that is there for nothing but its room, gone while that is needed.
 
 use std::{
-    fs::{self, OpenOptions},
-    io,
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
+
+use crate::durable;
 
 /// Some hundred commits.
 const LEN: u64 = 512 << 10;
@@ -62,8 +63,7 @@ impl Reserve {
     }
 
     fn take(&self) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.path)?;
-        Ok(fallocate(&file, FallocateFlags::empty(), 0, LEN)?)
+        Ok(fallocate(&durable::make_file(&self.path)?, FallocateFlags::empty(), 0, LEN)?)
     }
 
     /// What is free for us on its disk; nothing where the disk does not tell.

@@ -5,6 +5,7 @@ mod connections;
 mod directories;
 mod hardening;
 mod kernel;
+mod ownership;
 mod pages;
 mod peers;
 mod programs;

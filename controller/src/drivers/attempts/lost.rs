@@ -23,10 +23,13 @@ use herdlet_shim::record::RECORD_LEN;
 use rustix::fs::inotify::{self, WatchFlags as W};
 
 use super::{Attempts, AttemptsError, Notice, lock};
-use crate::drivers::{
-    process_tree,
-    supervisor::{Process, Record},
-    task::AttemptId,
+use crate::{
+    drivers::{
+        process_tree,
+        supervisor::{Process, Record},
+        task::AttemptId,
+    },
+    durable::{self, Outlives, Steps},
 };
 
 /// A record that its supervisor writes where nobody else sees it.
@@ -220,7 +223,7 @@ pub(super) fn mark(path: &Path) -> io::Result<()> {
     if fs::read(&mark).is_ok_and(|known| known == real.as_os_str().as_bytes()) {
         return Ok(());
     }
-    fs::write(mark, real.as_os_str().as_bytes())
+    durable::write_in_steps(&mark, real.as_os_str().as_bytes(), Outlives::Processes, &Steps::default())
 }
 
 /// The record that a supervisor has open, if it still has.

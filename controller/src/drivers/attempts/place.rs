@@ -17,7 +17,10 @@ use std::{
 use rustix::fs::inotify::{self, WatchFlags as W};
 
 use super::{Attempts, AttemptsError, BOOT_ID, read_boot};
-use crate::drivers::supervisor::RuntimeDir;
+use crate::{
+    drivers::supervisor::RuntimeDir,
+    durable::{self, Outlives, Steps},
+};
 
 /// Names the boot that the records are of.
 pub(super) const BOOT: &str = ".boot";
@@ -76,7 +79,8 @@ impl Attempts {
             // Without the mark, all records are kept by the next agent.
             if let Ok(boot) = read_boot(Path::new(BOOT_ID)) {
                 let marker = self.path.join(BOOT);
-                fs::write(&marker, boot).map_err(|source| AttemptsError::Prepare { path: marker, source })?;
+                durable::write_in_steps(&marker, boot.as_bytes(), Outlives::Processes, &Steps::default())
+                    .map_err(|source| AttemptsError::Prepare { path: marker, source })?;
             }
             let old = std::mem::replace(&mut *place, fresh);
             for watch in [old.inside, old.around] {

@@ -125,8 +125,8 @@ fn the_database_of_another_instance_is_refused() {
 }
 
 /// Somebody copied a state directory and started a second agent on the copy: it ended the tasks of the first.
-#[test]
-fn a_copy_of_a_state_directory_in_use_is_refused() {
+#[tokio::test]
+async fn a_copy_of_a_state_directory_in_use_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (state, copy, runtime) = (dir.path().join("state"), dir.path().join("copy"), dir.path().join("run"));
     let first = StateDir::claim(&state).unwrap();
@@ -137,8 +137,55 @@ fn a_copy_of_a_state_directory_in_use_is_refused() {
     }
     let second = StateDir::claim(&copy).unwrap();
     assert_eq!(second.instance(), first.instance());
-    let refused = second.claim_runtime(&runtime).unwrap_err().to_string();
-    assert!(refused.contains("another agent is running instance"), "{refused}");
+    // With a runtime directory of its own as well.
+    for runtime in [&runtime, &dir.path().join("other")] {
+        let refused = second.claim_runtime(runtime).unwrap_err().to_string();
+        let holder =
+            format!("another agent (pid {}, state directory {}", std::process::id(), state.display());
+        assert!(refused.contains(&holder), "{refused}");
+    }
     drop(alone);
     second.claim_runtime(&runtime).unwrap();
+}
+
+/// Bytes that are no text kept the agent from starting, while any other rubbish was healed from the database.
+#[test]
+fn an_instance_file_of_any_bytes_is_healed_from_the_database() {
+    let dir = tempfile::tempdir().unwrap();
+    Life::begin(dir.path()).apply(vec![job("a", 1, "x")], vec![]);
+    let state = paths(dir.path()).state;
+    let file = state.join("instance");
+    let whose = fs::read_to_string(&file).unwrap();
+    for rubbish in [&b"\xff\xfe\x00"[..], b"", b"0123456789abcde\xe9\n", b"x"] {
+        fs::write(&file, rubbish).unwrap();
+        assert_eq!(StateDir::claim(&state).unwrap().instance().0, whose.trim());
+        assert_eq!(fs::read_to_string(&file).unwrap(), whose);
+    }
+}
+
+/// A directory that somebody else has prepared, and that was then given away: root wrote through its links.
+#[test]
+fn nothing_is_written_through_what_was_planted_in_a_state_directory() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let (state, victim) = (dir.path().join("state"), dir.path().join("victim"));
+    fs::create_dir(&state).unwrap();
+    fs::write(&victim, "precious").unwrap();
+    for name in [".format.tmp", ".instance.tmp"] {
+        symlink(&victim, state.join(name)).unwrap();
+    }
+    drop(StateDir::claim(&state).unwrap());
+    fs::remove_file(state.join("lock")).unwrap();
+    symlink(&victim, state.join("lock")).unwrap();
+    StateDir::claim(&state).unwrap_err();
+    fs::remove_file(state.join("lock")).unwrap();
+    symlink(&victim, state.join("committed")).unwrap();
+    try_open(dir.path()).unwrap_err();
+    // A backup may share files with the directory: they are not written to either, and keep nobody from starting.
+    for name in ["lock", "committed"] {
+        let _ = fs::remove_file(state.join(name));
+        fs::hard_link(&victim, state.join(name)).unwrap();
+    }
+    try_open(dir.path()).unwrap();
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
 }

@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
 use super::config::ConsulConfig;
-use crate::drivers::task::in_full;
+use crate::{drivers::task::in_full, ownership};
 
 /// Nobody's token is longer; what is longer is not read.
 const TOKEN_LEN_MAX: u64 = 4_096;
@@ -151,6 +151,7 @@ fn read(dir: &Path, name: &str) -> Result<Option<HeaderValue>, String> {
     if !matches!((parts.next(), parts.next()), (Some(Component::Normal(only)), None) if only == name) {
         return Err("its service's name is not the name of a file".to_owned());
     }
+    ownership::check_if_there(&dir.join(name)).map_err(|error| in_full(&error))?;
     // Links are followed, as secrets are often mounted so, but not out of the directory.
     let (dir, path) = match (dir.canonicalize(), dir.join(name).canonicalize()) {
         (Ok(dir), Ok(path)) => (dir, path),

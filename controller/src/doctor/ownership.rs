@@ -1,0 +1,65 @@
+//! Whether somebody else than root and the agent's user could change what an agent would obey here, or keeps to itself.
+//!
+//! In: the config. Out: a finding for each path that is not trusted, or one that says that all are.
+
+use std::path::{Path, PathBuf};
+
+use super::{Finding, StateDir};
+use crate::{
+    config::Config,
+    drivers::task::in_full,
+    ownership::{self, OwnershipError},
+};
+
+const CHECK: &str = "ownership";
+
+/// What an agent refuses comes before what it only warns of.
+pub(super) fn ownership(config: &Config, state_dir: StateDir<'_>) -> Vec<Finding> {
+    let refused = refused(config, state_dir).into_iter().map(|error| {
+        Finding::failure(CHECK, format!("failed to {}", in_full(&error)), "an agent does not start like this")
+    });
+    let warned = warned(config).into_iter().map(|error| {
+        let hint = "an agent uses it all the same, and so obeys whoever that is";
+        Finding::warning(CHECK, format!("failed to {}", in_full(&error)), hint)
+    });
+    let found: Vec<Finding> = refused.chain(warned).collect();
+    if found.is_empty() {
+        let message = "state, config, tokens and manifests can be changed by root and this user only";
+        return vec![Finding::ok(CHECK, message)];
+    }
+    found
+}
+
+fn refused(config: &Config, state_dir: StateDir<'_>) -> Vec<OwnershipError> {
+    let (StateDir::Planned(state) | StateDir::InUse(state)) = state_dir;
+    let checked = obeyed(config).into_iter().map(ownership::check_if_there);
+    let entries = state.is_dir().then(|| ownership::check_entries(state));
+    let of_state = [ownership::check_if_there(state), ownership::check_way(&config.socket)];
+    of_state.into_iter().chain(entries).chain(checked).filter_map(Result::err).collect()
+}
+
+/// Files and directories whose text an agent takes for its operator's.
+fn obeyed(config: &Config) -> Vec<&Path> {
+    let mut paths: Vec<&PathBuf> = config.files.iter().chain(&config.runtime_parent).collect();
+    paths.extend(config.listen.as_ref().map(|(_, token)| token));
+    paths.extend(config.consul.token_file.iter().chain(&config.consul.service_tokens_dir));
+    let cluster = config.cluster.as_ref();
+    let tls = config.tls.iter().chain(cluster.and_then(|cluster| cluster.http_tls.as_ref()));
+    for files in tls {
+        paths.extend([&files.certificate, &files.key].into_iter().chain(&files.clients));
+    }
+    if let Some(cluster) = cluster {
+        paths.extend(cluster.intro_token_file.iter().chain(&cluster.moved_from));
+        paths.extend(cluster.tls.iter().flat_map(|tls| [&tls.authority, &tls.certificate, &tls.key]));
+    }
+    paths.into_iter().map(PathBuf::as_path).collect()
+}
+
+fn warned(config: &Config) -> Vec<OwnershipError> {
+    let folders = config.manifests.iter().flat_map(|folder| {
+        let entries = folder.is_dir().then(|| ownership::check_entries(folder));
+        std::iter::once(ownership::check_if_there(folder)).chain(entries)
+    });
+    let volumes = config.host_volumes.iter().map(|volume| ownership::check_way(&volume.path));
+    folders.chain(volumes).filter_map(Result::err).collect()
+}

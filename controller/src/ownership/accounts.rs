@@ -1,0 +1,77 @@
+//! Names of users, and groups without other members.
+//!
+//! In: `/etc/passwd` and `/etc/group` (passwd(5), group(5)). Out: what a message says of a user id, and whether a group is a user's
+//! own. Name services are not asked: they may hang, and who is only known to them is not trusted.
+
+use std::{cell::OnceCell, fs, path::PathBuf};
+
+/// The accounts of a machine, read when they are first needed.
+pub(super) struct Accounts {
+    users: PathBuf,
+    groups: PathBuf,
+    known: OnceCell<(String, String)>,
+}
+
+impl Accounts {
+    pub(super) fn of_machine() -> Self {
+        Self::of_files("/etc/passwd", "/etc/group")
+    }
+
+    pub(super) fn of_files(users: impl Into<PathBuf>, groups: impl Into<PathBuf>) -> Self {
+        Self { users: users.into(), groups: groups.into(), known: OnceCell::new() }
+    }
+
+    /// As a message names a user: `nobody (uid 65534)`.
+    pub(super) fn described(&self, uid: u32) -> String {
+        match self.user(|fields| fields.get(2) == Some(&&*uid.to_string())) {
+            Some(name) => format!("{name} (uid {uid})"),
+            None => format!("uid {uid}"),
+        }
+    }
+
+    /// As a command takes a user: the name, or the number where there is none.
+    pub(super) fn name(&self, uid: u32) -> String {
+        let name = self.user(|fields| fields.get(2) == Some(&&*uid.to_string()));
+        name.map_or_else(|| uid.to_string(), str::to_owned)
+    }
+
+    /// The number of a user.
+    pub(super) fn uid(&self, name: &str) -> Option<u32> {
+        let users = &self.known().0;
+        let user = users.lines().map(fields).find(|fields| fields.first() == Some(&name))?;
+        user.get(2)?.parse().ok()
+    }
+
+    /// Whether a group is a trusted user's own: it is called as that user is, lists nobody else, and is nobody else's first group.
+    /// With umask 002 all that such a user makes is writable by it.
+    pub(super) fn is_private(&self, gid: u32, is_trusted: impl Fn(u32) -> bool) -> bool {
+        let gid = gid.to_string();
+        let (users, groups) = self.known();
+        let Some(group) = groups.lines().map(fields).find(|fields| fields.get(2) == Some(&&*gid)) else {
+            return false;
+        };
+        let is_trusted_name = |name: &str| self.uid(name).is_some_and(&is_trusted);
+        let members = group.get(3).copied().unwrap_or_default().split(',').map(str::trim);
+        let mut first_of = users
+            .lines()
+            .map(fields)
+            .filter(|fields| fields.get(3) == Some(&&*gid))
+            .filter_map(|fields| fields.first().copied());
+        group.first().is_some_and(|name| is_trusted_name(name))
+            && members.filter(|name| !name.is_empty()).all(is_trusted_name)
+            && first_of.all(is_trusted_name)
+    }
+
+    fn user(&self, is_wanted: impl Fn(&[&str]) -> bool) -> Option<&str> {
+        self.known().0.lines().map(fields).find(|fields| is_wanted(fields))?.first().copied()
+    }
+
+    fn known(&self) -> &(String, String) {
+        let read = |path: &PathBuf| fs::read_to_string(path).unwrap_or_default();
+        self.known.get_or_init(|| (read(&self.users), read(&self.groups)))
+    }
+}
+
+fn fields(line: &str) -> Vec<&str> {
+    line.split(':').collect()
+}
