@@ -145,6 +145,8 @@ async fn a_copy_of_a_state_directory_in_use_is_refused() {
         assert!(refused.contains(&holder), "{refused}");
     }
     drop(alone);
+    // The task that answers ends once it is polled.
+    tokio::task::yield_now().await;
     second.claim_runtime(&runtime).unwrap();
 }
 
