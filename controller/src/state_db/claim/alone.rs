@@ -20,6 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use herdlet_api_types::InstanceId;
 use rustix::{
     event::poll,
     fs::{FlockOperation, OFlags, flock},
@@ -136,7 +137,7 @@ impl StateDir {
     }
 
     fn in_use(&self, locked: String, pid: Option<u32>) -> ClaimError {
-        let holder = pid.map(|pid| Holder { pid, state: state_of(pid) });
+        let holder = pid.map(|pid| Holder { pid, state: state_of(pid, &self.instance) });
         ClaimError::InstanceInUse { path: self.path.clone(), locked, instance: self.instance.clone(), holder }
     }
 }
@@ -199,11 +200,15 @@ fn lock_holder(file: &File) -> Option<u32> {
     locks.lines().filter(|line| !line.contains("->")).find_map(holder)
 }
 
-/// Where an agent keeps its state: it holds the lock there.
-fn state_of(pid: u32) -> Option<PathBuf> {
+/// Where an agent keeps the state of this instance: it holds the lock there.
+fn state_of(pid: u32, instance: &InstanceId) -> Option<PathBuf> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-    let mut paths = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
-    let lock =
-        paths.find(|path| path.is_absolute() && path.file_name().is_some_and(|name| name == "lock"))?;
-    lock.parent().map(Path::to_owned)
+    let paths = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    let locks =
+        paths.filter(|path| path.is_absolute() && path.file_name().is_some_and(|name| name == "lock"));
+    let dirs: Vec<PathBuf> = locks.filter_map(|lock| lock.parent().map(Path::to_owned)).collect();
+    let is_it = |dir: &&PathBuf| StateDir::instance_in(dir).as_ref() == Some(instance);
+    // In another mount namespace its files are not seen from here, only their names.
+    let only = || dirs.first().filter(|_| dirs.len() == 1);
+    dirs.iter().find(is_it).or_else(only).cloned()
 }
