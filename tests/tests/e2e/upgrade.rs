@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    os::unix::process::CommandExt as _,
     path::Path,
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -81,6 +82,7 @@ fn take_over(fixture: &Path) {
         );
     }
     assert_eq!(members.len(), old.len());
+    assert_closed_around(&agent, &old);
     assert_eq!(agent.alloc("done.g[0]").unwrap().status(), "complete");
     let ended = agent.until_alloc("ended.g[0]", "has failed", |alloc| alloc.failed("t"));
     assert!(ended.events("t").contains(&"Terminated".to_owned()), "{:?}", ended.events("t"));
@@ -101,6 +103,45 @@ fn take_over(fixture: &Path) {
     agent.crash();
     assert_eq!(agent.single("stays.g[0]", "t"), next);
     agent.finish();
+}
+
+/// Older agents left directories of tasks open to every user: they are closed, and the tasks still use them.
+fn assert_closed_around(agent: &Agent, old: &[(String, Record)]) {
+    let allocs = agent.home.state().join("alloc");
+    let run_as = |uid: u32, dir: &Path, script: &str| {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-ec", script]).current_dir("/").uid(uid).gid(uid).env("d", dir);
+        shell.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
+    };
+    for (attempt, _) in old {
+        let mut parts = attempt.split('.');
+        let (alloc, task) = (allocs.join(parts.next().unwrap()), parts.next().unwrap());
+        wait::until_true("no stranger enters it", || !run_as(STRANGER, &alloc, "ls \"$d\""));
+        for below in ["alloc", "alloc/data", task] {
+            assert!(
+                !run_as(STRANGER, &alloc.join(below), "cd \"$d\""),
+                "{attempt}: a stranger enters {below}"
+            );
+        }
+        if let Some((uid, _)) = user_of(task) {
+            let uses = "echo x > \"$d/$t/local/own\"; echo x > \"$d/alloc/data/$t\"; ls \"$d/root\"; ls \"$d/$t/secrets\"";
+            let uses = format!("t={task}; {uses}");
+            wait::until_true("its user goes on using it", || run_as(uid, &alloc, &uses));
+            assert!(!run_as(uid, &alloc, "echo x > \"$d/root/local/planted\""), "{attempt}");
+        }
+    }
+}
+
+/// A user of no task.
+const STRANGER: u32 = 4_242;
+
+/// User and group of a task that is named after its user.
+fn user_of(task: &str) -> Option<(u32, u32)> {
+    match task {
+        "daemon" => Some((1, 1)),
+        "nobody" => Some((65534, 65534)),
+        _ => None,
+    }
 }
 
 /// Starts the fixture's supervisor with a task, as the agent of version 0.1 does, and returns its record. A task that is named after a
@@ -129,11 +170,7 @@ fn start_as_0_1_does(agent: &Agent, instance: &str, attempt: &str) -> Record {
     put(3, b"/bin/sleep\0");
     put(3, b"100000\0");
     put(5, work.as_bytes());
-    if let Some((uid, gid)) = match task {
-        "daemon" => Some((1_u32, 1_u32)),
-        "nobody" => Some((65534, 65534)),
-        _ => None,
-    } {
+    if let Some((uid, gid)) = user_of(task) {
         put(6, &[uid.to_le_bytes(), gid.to_le_bytes()].concat());
     }
     put(12, cgroup.as_bytes());
