@@ -8,6 +8,25 @@ use crate::drivers::{
     safe_fs::Dir,
 };
 
+/// Says that a test is left out because `what` is missing here.
+///
+/// # Panics
+/// Where nothing may be missing: in CI, which sets `HERDLET_TEST_REQUIRE=1`.
+pub(crate) fn leave_out(what: &str) {
+    let is_required = std::env::var_os("HERDLET_TEST_REQUIRE").is_some_and(|value| value == "1");
+    assert!(!is_required, "required here: {what}");
+    eprintln!("left out: this needs {what}");
+}
+
+/// Whether the test runs as root; it is left out otherwise.
+pub(crate) fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        leave_out("root");
+    }
+    is_root
+}
+
 pub(crate) struct Ground {
     temp: tempfile::TempDir,
     privileges: Privileges,
@@ -25,11 +44,7 @@ impl Ground {
         if privileges.mounting == Mounting::Possible {
             return Some(Self { temp: tempfile::tempdir().unwrap(), privileges });
         }
-        assert!(
-            std::env::var_os("HERDLET_TEST_REQUIRE").is_none_or(|value| value != "1"),
-            "required here: the right to mount"
-        );
-        eprintln!("left out: mounting is not possible here");
+        leave_out("the right to mount");
         None
     }
 

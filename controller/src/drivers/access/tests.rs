@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::*;
-use crate::drivers::test_ground::Ground;
+use crate::drivers::test_ground::{Ground, leave_out};
 
 const WEB: Ids = Ids { uid: 5001, gid: 5001 };
 const DB: Ids = Ids { uid: 5002, gid: 5002 };
@@ -25,7 +25,7 @@ fn of_task(own: Ids, all: &[Ids]) -> TaskUsers {
 fn ground() -> Option<Ground> {
     let ground = Ground::mounting()?;
     if ground.privileges().ownership == Ownership::OwnOnly {
-        eprintln!("left out: files can't be given away here");
+        leave_out("the right to give files away");
         return None;
     }
     Some(ground)

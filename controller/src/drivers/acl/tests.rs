@@ -3,6 +3,7 @@
 use std::{fs::File, os::unix::fs::MetadataExt as _, os::unix::fs::PermissionsExt as _};
 
 use super::*;
+use crate::drivers::test_ground::leave_out;
 
 /// An open directory on a file system that has lists; left out aloud where the temporary directory's has none.
 fn ground() -> Option<(tempfile::TempDir, File)> {
@@ -11,11 +12,7 @@ fn ground() -> Option<(tempfile::TempDir, File)> {
     match Acl::read(&dir) {
         Ok(_) => Some((temp, dir)),
         Err(AclError::Unsupported) => {
-            assert!(
-                std::env::var_os("HERDLET_TEST_REQUIRE").is_none_or(|value| value != "1"),
-                "required here: access control lists"
-            );
-            eprintln!("left out: {} has no access control lists", temp.path().display());
+            leave_out("access control lists in the temporary directory");
             None
         }
         Err(error) => panic!("{error}"),

@@ -9,14 +9,17 @@ mod trust;
 mod walk;
 
 use std::{
-    fs, io,
+    fs::{self, Metadata},
+    io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use rustix::io::Errno;
+
 use self::walk::{Ground, Reached, Target};
-use crate::drivers::supervisor::Entry;
+use crate::drivers::{supervisor::Entry, user::UserError};
 
 pub(super) use trust::{Distrust, Trust};
 
@@ -30,7 +33,7 @@ pub(super) struct Lookup<'a> {
     /// The task's `PATH`; empty where it has none.
     pub(super) search_path: &'a str,
     /// Whose programs are run.
-    pub(super) trust: Trust<'a>,
+    pub(super) trust: &'a Trust<'a>,
 }
 
 /// The program that a command means.
@@ -76,6 +79,9 @@ pub(super) enum CommandError {
         /// Why not.
         why: &'static str,
     },
+    /// Whose programs are run is not known.
+    #[error(transparent)]
+    Users(UserError),
     /// The system refuses.
     #[error("{operation} {}: {source}", path.display())]
     Io {
@@ -92,11 +98,11 @@ pub(super) enum CommandError {
 /// task's `PATH` has. An absolute one is that file.
 ///
 /// A program in the allocation that is not to be trusted ends the search, so that what was meant is never replaced by something else in
-/// silence. A plain name that `PATH` has too is the exception: otherwise whoever can lay down a file named `sh` would keep the task from its
+/// silence. Exception: a plain name that `PATH` also has. Otherwise any user who can create a file named `sh` could keep the task from its
 /// shell.
 ///
 /// # Errors
-/// When there is none, it is not to be trusted, or it can't be made executable.
+/// When there is none, it is not to be trusted, it can't be made executable, or that can't be found out.
 pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
     let Lookup { command, task_dir, search_path, trust } = *lookup;
     if command.is_empty() {
@@ -110,7 +116,7 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
     let untrusted = |distrust| CommandError::Untrusted { command: command.to_owned(), distrust };
     let ground = Ground::open(task_dir, trust)?;
     if command.starts_with('/') {
-        return match found(&ground, PathBuf::from(command), is_file)? {
+        return match found(&ground, PathBuf::from(command), Metadata::is_file)? {
             Some(Ok(found)) => Ok(found),
             Some(Err(distrust)) => Err(untrusted(distrust)),
             None => Err(not_found(None)),
@@ -118,11 +124,11 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
     }
     let mut passed_over = None;
     for place in ["local", ""] {
-        let Some(target) = ground.below(&Path::new(place).join(command))? else { continue };
-        match accepted(target, trust)? {
-            Ok(found) => return Ok(found),
-            Err(distrust) if command.contains('/') => return Err(untrusted(distrust)),
-            Err(distrust) => drop(passed_over.get_or_insert(distrust)),
+        match ground.below(&Path::new(place).join(command))? {
+            Some(Ok(target)) => return accepted(target, trust),
+            Some(Err(distrust)) if command.contains('/') => return Err(untrusted(distrust)),
+            Some(Err(distrust)) => drop(passed_over.get_or_insert(distrust)),
+            None => {}
         }
     }
     if command.contains('/') {
@@ -143,27 +149,25 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
 fn found(
     ground: &Ground<'_>,
     path: PathBuf,
-    is_there: fn(&Path) -> bool,
+    is_there: fn(&Metadata) -> bool,
 ) -> Result<Option<Result<Found, Distrust>>, CommandError> {
-    if !is_there(&path) {
+    if !metadata(&path)?.is_some_and(|meta| is_there(&meta)) {
         return Ok(None);
     }
     match ground.absolute(&path)? {
-        Reached::File(target) => accepted(*target, ground.trust()).map(Some),
+        Reached::File(target) => accepted(*target, ground.trust()).map(|found| Some(Ok(found))),
+        Reached::Untrusted(distrust) => Ok(Some(Err(distrust))),
         Reached::Outside => Ok(Some(Ok(Found { path, entry: None, passed_over: None }))),
         Reached::Nothing => Ok(None),
     }
 }
 
-/// The program in the allocation's directory, if it may be run.
-fn accepted(target: Target, trust: Trust<'_>) -> Result<Result<Found, Distrust>, CommandError> {
-    if let Some(distrust) = target.distrust {
-        return Ok(Err(distrust));
-    }
-    executable::make(&target, trust.starter)?;
+/// The program in the allocation's directory, which may be run.
+fn accepted(target: Target, trust: &Trust<'_>) -> Result<Found, CommandError> {
+    executable::make(&target, trust.starter())?;
     let Target { path, dir, name, .. } = target;
     let entry = Some(Entry { dir: Arc::new(dir), name });
-    Ok(Ok(Found { path, entry, passed_over: None }))
+    Ok(Found { path, entry, passed_over: None })
 }
 
 /// Where it was looked for.
@@ -177,12 +181,25 @@ fn searched(command: &str, task_dir: &Path, search_path: Option<&str>) -> String
     }
 }
 
-fn is_file(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|meta| meta.is_file())
+/// Of what is at a path; none where nothing is that can be reached.
+fn metadata(path: &Path) -> Result<Option<Metadata>, CommandError> {
+    let is_absent = |error: &io::Error| {
+        // A path with a NUL byte names nothing.
+        error.kind() == io::ErrorKind::InvalidInput
+            || matches!(
+                Errno::from_io_error(error),
+                Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS | Errno::NAMETOOLONG)
+            )
+    };
+    match fs::metadata(path) {
+        Ok(meta) => Ok(Some(meta)),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(source) => Err(CommandError::Io { operation: "examine", path: path.to_owned(), source }),
+    }
 }
 
-fn is_executable(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+fn is_executable(meta: &Metadata) -> bool {
+    meta.is_file() && meta.permissions().mode() & 0o111 != 0
 }
 
 #[cfg(test)]

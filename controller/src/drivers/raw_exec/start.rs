@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    io,
     os::fd::AsFd,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
@@ -9,7 +10,10 @@ use std::{
 };
 
 use herdlet_api_types::{job::LogMode, manifest::driver::RawExecConfig};
-use rustix::fs::{Mode, OFlags};
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
 
 use super::{
     Shared,
@@ -250,15 +254,9 @@ pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverRes
         command: &config.command,
         task_dir: &task.dirs.task,
         search_path: search_path.map_or("", |(_, path)| path),
-        trust: Trust { starter, users: &task.users },
+        trust: &Trust::new(starter, &task.users),
     })
-    .map_err(|error| match error {
-        CommandError::NotFound { .. } => DriverError::no_program(error),
-        CommandError::Empty | CommandError::NotExecutable { .. } => DriverError::fatal(error),
-        // What somebody has put there may be gone at the next try.
-        CommandError::Untrusted { .. } => DriverError::recoverable(error),
-        CommandError::Io { .. } => DriverError::retry(error),
-    })?;
+    .map_err(command_error)?;
     if let Some(distrust) = &found.passed_over {
         report_passed_over(&task.id, distrust, &found.path);
     }
@@ -293,7 +291,7 @@ fn report_passed_over(id: &AttemptId, distrust: &Distrust, instead: &Path) {
         return;
     }
     *reported = Some(Instant::now());
-    tracing::warn!(%id, %distrust, instead = %instead.display(), "passed over a program that somebody else may have put there");
+    tracing::warn!(%id, %distrust, instead = %instead.display(), "skipped a program in the allocation's directory that another user could have written; running the one from PATH");
 }
 
 /// One such line a minute shows that something is going on.
@@ -316,6 +314,26 @@ fn is_like(name: &str, pattern: &str) -> bool {
         }
     }
     name.ends_with(last)
+}
+
+fn command_error(error: CommandError) -> DriverError {
+    match error {
+        CommandError::NotFound { .. } => DriverError::no_program(error),
+        CommandError::Empty | CommandError::NotExecutable { .. } => DriverError::fatal(error),
+        // What somebody has put there may be gone at the next try.
+        CommandError::Untrusted { .. } => DriverError::recoverable(error),
+        CommandError::Io { ref source, .. } if is_refusal(source) => DriverError::fatal(error),
+        CommandError::Io { .. } => DriverError::retry(error),
+        CommandError::Users(error) => no_user(error),
+    }
+}
+
+/// What is refused to the agent as it runs stays so.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::PERM | Errno::ACCESS | Errno::ROFS | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG)
+    )
 }
 
 fn no_user(error: UserError) -> DriverError {
@@ -456,6 +474,20 @@ mod tests {
         assert_eq!(class(Step::Directory, libc::ENOENT), Class::Fatal);
         let source = std::io::Error::from_raw_os_error(libc::EACCES);
         assert_eq!(launch_error(LaunchError::Spawn { name: "t".to_owned(), source }).class(), Class::Retry);
+    }
+
+    #[test]
+    fn a_program_is_tried_again_for_a_shortage_and_not_for_a_refusal() {
+        let source = std::io::Error::from_raw_os_error;
+        let io = |errno| CommandError::Io { operation: "open", path: "/x".into(), source: source(errno) };
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO] {
+            assert_eq!(command_error(io(errno)).class(), Class::Retry);
+            let lookup = UserError::Lookup { name: "web".into(), source: source(errno) };
+            assert_eq!(command_error(CommandError::Users(lookup)).class(), Class::Retry);
+        }
+        for errno in [libc::EPERM, libc::EACCES, libc::EROFS] {
+            assert_eq!(command_error(io(errno)).class(), Class::Fatal);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
     path::{Component, Path},
 };
 
-use rustix::fs::Mode;
+use rustix::{fs::Mode, io::Errno};
 
 use super::{CommandError, walk::Target};
 use crate::drivers::{alloc_dir, safe_fs};
@@ -29,17 +29,25 @@ pub(super) fn make(target: &Target, starter: u32) -> Result<(), CommandError> {
         None => {
             // Without what makes it run as its owner.
             let mode = Mode::from_raw_mode(mode & 0o777 | 0o555);
-            let failed = |errno: rustix::io::Errno| CommandError::Io {
-                operation: "make executable",
-                path: target.path.clone(),
-                source: errno.into(),
-            };
             // The file was opened as a path: this leads to that very file, whatever has its name by now.
             match rustix::fs::chmod(safe_fs::proc_path(target.file.as_fd(), None), mode) {
                 Err(_) if target.stat.st_mode & ANYBODY_EXECUTES != 0 => Ok(()),
-                made => made.map_err(failed),
+                made => made.map_err(|errno| failure(target, errno)),
             }
         }
+    }
+}
+
+/// What the system refuses it refuses at the next try too.
+fn failure(target: &Target, errno: Errno) -> CommandError {
+    let path = target.path.clone();
+    match errno {
+        Errno::ROFS => CommandError::NotExecutable { path, why: "its file system is read-only" },
+        Errno::PERM | Errno::ACCESS => CommandError::NotExecutable {
+            path,
+            why: "it belongs to another user, or is immutable (chattr -i)",
+        },
+        errno => CommandError::Io { operation: "make executable", path, source: errno.into() },
     }
 }
 

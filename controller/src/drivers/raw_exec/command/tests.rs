@@ -1,11 +1,13 @@
 //! Which program a command means, and whose programs are run. What takes other owners needs root.
 
-use std::{
-    os::unix::fs::{MetadataExt as _, chown, symlink},
-    process::Command,
-};
+use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 
 use super::*;
+use crate::drivers::{
+    acl::{Acl, AclError, Perm},
+    safe_fs::{Dir, Rights},
+    test_ground::{Ground, is_root, leave_out},
+};
 
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
@@ -19,7 +21,11 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::within(&std::env::temp_dir())
+    }
+
+    fn within(parent: &Path) -> Self {
+        let dir = tempfile::tempdir_in(parent).unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for name in ["web/local", "web/secrets", "alloc/data", "alloc/logs"] {
             fs::create_dir_all(dir.path().join(name)).unwrap();
@@ -29,8 +35,7 @@ impl Bench {
 
     /// The same, where the task runs as `nobody`; none without root.
     fn of_nobody() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("left out: this needs root");
+        if !is_root() {
             return None;
         }
         let bench = Self { starter: NOBODY, ..Self::new() };
@@ -66,8 +71,8 @@ impl Bench {
     }
 
     fn find_with(&self, command: &str, search_path: &str) -> Result<Found, CommandError> {
-        let trust = Trust { starter: self.starter, users: &self.users };
-        find(&Lookup { command, task_dir: &self.path("web"), search_path, trust })
+        let trust = Trust::new(self.starter, &self.users);
+        find(&Lookup { command, task_dir: &self.path("web"), search_path, trust: &trust })
     }
 
     fn found(&self, command: &str) -> PathBuf {
@@ -269,30 +274,32 @@ fn in_a_sticky_directory_a_file_is_its_owners_as_long_as_it_has_one_name() {
 #[test]
 fn access_control_lists_count() {
     let Some(bench) = Bench::of_nobody() else { return };
-    let set = |entry: &str| {
-        let acl = Command::new("setfacl").args(["-m", entry]).arg(bench.path("web/local")).status();
-        acl.is_ok_and(|status| status.success())
-    };
     bench.own("web/local", 0);
     bench.write("web/local/tool", 0o755);
-    if !set(&format!("u:{NOBODY}:rwx")) {
-        eprintln!("left out: this needs setfacl and a file system with access control lists");
-        return;
+    let readable = Acl { other: Perm::READ_EXECUTE, ..Acl::of_users(Perm::ALL, [(NOBODY, Perm::ALL)]) };
+    let set = |acl: &Acl| acl.write(fs::File::open(bench.path("web/local")).unwrap());
+    match set(&readable) {
+        Err(AclError::Unsupported) => return leave_out("access control lists in the temporary directory"),
+        set => set.unwrap(),
     }
     assert_eq!(bench.mode("web/local") & 0o020, 0o020, "the mode shows the mask");
     assert_eq!(bench.found("tool"), bench.path("web/local/tool"));
-    assert!(set(&format!("u:{DAEMON}:rwx")));
+    let users = vec![(DAEMON, Perm::ALL), (NOBODY, Perm::ALL)];
+    set(&Acl { users, ..readable.clone() }).unwrap();
     assert!(bench.refusal("local/tool").contains("can be written to by other users"));
-    assert!(set(&format!("u:{DAEMON}:r-x,g:{DAEMON}:rwx")));
+    let users = vec![(DAEMON, Perm::READ_EXECUTE), (NOBODY, Perm::ALL)];
+    let group = |perm| Acl { users: users.clone(), groups: vec![(DAEMON, perm)], ..readable.clone() };
+    set(&group(Perm::ALL)).unwrap();
     bench.refusal("local/tool");
-    assert!(set(&format!("g:{DAEMON}:r-x")));
+    set(&group(Perm::READ_EXECUTE)).unwrap();
     assert_eq!(bench.found("tool"), bench.path("web/local/tool"));
 }
 
 #[test]
 fn users_of_other_tasks_are_trusted_in_what_they_share_and_not_by_root() {
     let Some(mut bench) = Bench::of_nobody() else { return };
-    bench.users = vec!["daemon".to_owned(), "nobody".to_owned()];
+    // One that was deleted owns nothing.
+    bench.users = vec!["no such user".to_owned(), "daemon".to_owned(), "nobody".to_owned()];
     for name in ["alloc/data/tool", "web/local/tool"] {
         bench.write(name, 0o755);
         bench.own(name, DAEMON);
@@ -329,4 +336,63 @@ fn a_planted_name_that_the_path_has_too_is_passed_over() {
     fs::remove_file(bench.path("web/sh")).unwrap();
     assert!(bench.find_with("sh", &path).unwrap().path.ends_with("bin/sh"));
     assert!(bench.find_with("sh", &path).unwrap().entry.is_none());
+}
+
+// A task that nested directories and chained links took all descriptors of the agent.
+#[test]
+fn a_long_way_is_refused_before_it_takes_what_the_agent_has() {
+    let bench = Bench::new();
+    let mut dir = Dir::open(&bench.path("web/local")).unwrap();
+    for _ in 0..200 {
+        dir = dir.make("d".as_ref(), Rights::Masked { mode: 0o755 }).unwrap();
+    }
+    let nested = |depth| format!("local/{}tool", "d/".repeat(depth));
+    bench.write(&format!("web/{}", nested(100)), 0o755);
+    bench.find(&nested(100)).unwrap();
+    bench.write(&format!("web/{}", nested(200)), 0o755);
+    assert!(bench.refusal(&nested(200)).contains("use a shorter path"));
+    // What links leave to be followed piles up.
+    for link in 0..39 {
+        symlink(format!("n{}/{}", link + 1, "../".repeat(1300)), bench.path(&format!("web/local/n{link}")))
+            .unwrap();
+    }
+    symlink(".", bench.path("web/local/n39")).unwrap();
+    assert!(bench.refusal("local/n0/tool").contains("use a shorter path"));
+}
+
+// Where a stranger's link leads is for the stranger to say, also to nothing or without end.
+#[test]
+fn a_link_of_a_stranger_is_not_followed() {
+    let Some(bench) = Bench::of_nobody() else { return };
+    symlink("nowhere", bench.path("web/local/sh")).unwrap();
+    assert!(bench.find("local/sh").is_err_and(|error| matches!(error, CommandError::NotFound { .. })));
+    bench.own("web/local/sh", DAEMON);
+    assert!(bench.refusal("local/sh").contains("belongs to user 1;"));
+    assert!(bench.find("sh").unwrap().passed_over.is_some());
+}
+
+// It was tried again for ever.
+#[test]
+fn what_can_t_be_made_executable_is_an_error_of_the_task() {
+    let Some(ground) = Ground::mounting() else { return };
+    let mount = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("mount");
+        assert!(command.args(arguments).arg(ground.path()).status().unwrap().success());
+    };
+    mount(&["-t", "tmpfs", "tmpfs"]);
+    let bench = Bench::within(ground.path());
+    bench.write("web/local/tool", 0o644);
+    mount(&["-o", "remount,ro"]);
+    let error = bench.find("tool").unwrap_err();
+    assert!(matches!(error, CommandError::NotExecutable { .. }), "{error}");
+    assert!(error.to_string().ends_with("its file system is read-only"), "{error}");
+}
+
+#[test]
+fn only_what_is_not_there_is_looked_for_elsewhere() {
+    let long = "x".repeat(300);
+    for path in ["/no/such", "/dev/null/x", "/bin/\0", &format!("/{long}")] {
+        assert!(metadata(Path::new(path)).unwrap().is_none(), "{path}");
+    }
+    assert!(metadata(Path::new("/bin/sh")).unwrap().is_some());
 }

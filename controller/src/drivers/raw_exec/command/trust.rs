@@ -1,10 +1,11 @@
 //! Who may have written a program that is run.
 //!
-//! In: an open file or directory, what the system says of it, where it lies. Out: whether anybody could have written it who is neither root,
+//! In: an open file or directory, its metadata and its region. Out: whether any user could have written it other than root,
 //! nor the agent, nor the user that the task starts as; in what an allocation's tasks share, nor any user of those, unless the task starts
 //! as root. It must not know how the file was found.
 
 use std::{
+    cell::OnceCell,
     fmt,
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
@@ -12,15 +13,19 @@ use std::{
 
 use rustix::fs::{FileType, Stat};
 
-use crate::drivers::{acl::Acl, user};
+use super::CommandError;
+use crate::drivers::{
+    acl::{Acl, AclError},
+    user::{self, UserError},
+};
 
 /// Whose programs are run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(in crate::drivers::raw_exec) struct Trust<'a> {
-    /// The user that the task starts as.
-    pub(in crate::drivers::raw_exec) starter: u32,
-    /// Names of the users of all tasks of the allocation.
-    pub(in crate::drivers::raw_exec) users: &'a [String],
+    starter: u32,
+    users: &'a [String],
+    /// Of `users`, from their first use on: a name service may be slow or fail, and most programs are root's or the task's.
+    uids: OnceCell<Vec<u32>>,
 }
 
 /// Whose a place is.
@@ -32,7 +37,7 @@ pub(super) enum Region {
     Shared,
 }
 
-/// Whether others than those who are trusted can add names to a directory. They can't replace what is there.
+/// Whether untrusted users can add names to a directory. They cannot replace existing names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exposure {
     /// They can't.
@@ -57,6 +62,8 @@ enum Why {
     Writable,
     /// It has further names, and lies where anybody may give it one.
     Names(u64),
+    /// More directories or names lie on the way than are followed.
+    Long,
 }
 
 /// A file, directory or link on the way to a program.
@@ -70,53 +77,102 @@ pub(super) struct Object<'a> {
     pub(super) exposure: Exposure,
 }
 
-impl Trust<'_> {
+impl<'a> Trust<'a> {
+    /// Of a task that starts as the user `starter`, in an allocation that `users` (by name) may write to.
+    pub(in crate::drivers::raw_exec) fn new(starter: u32, users: &'a [String]) -> Self {
+        Self { starter, users, uids: OnceCell::new() }
+    }
+
+    /// The user that the task starts as.
+    pub(super) fn starter(&self) -> u32 {
+        self.starter
+    }
+
     /// Inspects an object; for a directory whether names can be added to it.
-    pub(super) fn inspect(&self, object: &Object<'_>) -> Result<Exposure, Distrust> {
-        let because = |why| Distrust { path: object.path.to_owned(), starter: self.starter, why };
+    ///
+    /// # Errors
+    /// When a user or a list can't be looked up: who could have written the object is not known then.
+    pub(super) fn inspect(&self, object: &Object<'_>) -> Result<Result<Exposure, Distrust>, CommandError> {
+        let because = |why| Ok(Err(Distrust { path: object.path.to_owned(), starter: self.starter, why }));
         let stat = object.stat;
-        if !self.trusts(stat.st_uid, object.region) {
-            return Err(because(Why::Owner(stat.st_uid)));
+        if !self.trusts(stat.st_uid, object.region)? {
+            return because(Why::Owner(stat.st_uid));
         }
         let kind = FileType::from_raw_mode(stat.st_mode);
         // A second name lets others choose under which one somebody's file is run.
         if kind != FileType::Directory && object.exposure == Exposure::Open && stat.st_nlink != 1 {
-            return Err(because(Why::Names(stat.st_nlink)));
+            return because(Why::Names(stat.st_nlink));
         }
-        if kind == FileType::Symlink || !self.lets_others_write(object) {
-            return Ok(Exposure::Closed);
+        if kind == FileType::Symlink || !self.lets_others_write(object)? {
+            return Ok(Ok(Exposure::Closed));
         }
         // The sticky bit leaves each name to the owner of what it names, who is inspected next.
         if kind == FileType::Directory && stat.st_mode & STICKY != 0 {
-            return Ok(Exposure::Open);
+            return Ok(Ok(Exposure::Open));
         }
-        Err(because(Why::Writable))
+        because(Why::Writable)
     }
 
-    fn trusts(&self, uid: u32, region: Region) -> bool {
+    /// Why a file is not run to which the way is too long.
+    pub(super) fn refuse_length(&self, path: &Path) -> Distrust {
+        Distrust { path: path.to_owned(), starter: self.starter, why: Why::Long }
+    }
+
+    fn trusts(&self, uid: u32, region: Region) -> Result<bool, CommandError> {
         let agent = rustix::process::geteuid().as_raw();
         if uid == 0 || uid == agent || uid == self.starter {
-            return true;
+            return Ok(true);
         }
-        let is_user = |name: &String| user::find(name).is_ok_and(|user| user.uid == uid);
         match region {
-            Region::Own => false,
-            Region::Shared => self.starter != 0 && self.users.iter().any(is_user),
+            Region::Own => Ok(false),
+            Region::Shared => Ok(self.starter != 0 && self.uids()?.contains(&uid)),
         }
     }
 
-    fn lets_others_write(&self, object: &Object<'_>) -> bool {
+    fn uids(&self) -> Result<&[u32], CommandError> {
+        if let Some(uids) = self.uids.get() {
+            return Ok(uids);
+        }
+        let ids = self.users.iter().map(|name| user::ids(name));
+        // A user that does not exist owns nothing.
+        let known = ids.filter(|ids| !matches!(ids, Err(UserError::Unknown { .. })));
+        let uids =
+            known.map(|ids| ids.map(|ids| ids.uid)).collect::<Result<_, _>>().map_err(CommandError::Users)?;
+        Ok(self.uids.get_or_init(|| uids))
+    }
+
+    fn lets_others_write(&self, object: &Object<'_>) -> Result<bool, CommandError> {
         let mode = object.stat.st_mode;
         // Where there is a list, the group's bits are the most that any of its entries gives.
         if mode & GROUP_WRITES == 0 {
-            return mode & OTHERS_WRITE != 0;
+            return Ok(mode & OTHERS_WRITE != 0);
         }
-        let Ok(acl) = Acl::read(object.fd) else { return true };
+        let acl = match Acl::read(object.fd) {
+            Ok(acl) => acl,
+            // The bits are the group's.
+            Err(AclError::Unsupported | AclError::Malformed) => return Ok(true),
+            Err(AclError::Io { operation, source }) => {
+                let path = object.path.to_owned();
+                return Err(CommandError::Io { operation, path, source });
+            }
+        };
         let writers = acl.writers();
-        let is_stranger = |uid: &u32| !self.trusts(*uid, object.region);
-        writers.other || writers.group || !writers.groups.is_empty() || writers.users.iter().any(is_stranger)
+        if writers.other || writers.group || !writers.groups.is_empty() {
+            return Ok(true);
+        }
+        for uid in writers.users {
+            if !self.trusts(uid, object.region)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
+
+/// So many directories are held on the way to a file, each by a descriptor of the agent's: many times more than any real tree is deep.
+pub(super) const LEVELS_MAX: usize = 128;
+/// So many names may be left to follow: as many as the longest path has (`PATH_MAX` is 4,096 bytes), twice.
+pub(super) const PENDING_MAX: usize = 4096;
 
 const STICKY: u32 = 0o1000;
 const GROUP_WRITES: u32 = 0o020;
@@ -131,6 +187,13 @@ impl fmt::Display for Distrust {
             Why::Writable => write!(f, "{path} can be written to by other users or a group")?,
             Why::Names(links) => {
                 write!(f, "{path} has {links} names (hard links) and lies where other users can add some")?;
+            }
+            Why::Long => {
+                return write!(
+                    f,
+                    "at {path} the way to it, links included, is longer than {LEVELS_MAX} directories or {PENDING_MAX} names: use a \
+                     shorter path"
+                );
             }
         }
         write!(

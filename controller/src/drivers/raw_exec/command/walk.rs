@@ -1,8 +1,8 @@
 //! Follows a path to the file that it leads to, name by name on held directories, and inspects everything that is passed in an allocation's
 //! directory, and wherever links lead from there.
 //!
-//! In: the directory of an allocation, a path. Out: the file, the directory in which it lies, both held, and why it is not to be trusted. What is
-//! above the allocation's directory is the agent's and root's, and is not inspected on the way down to it.
+//! In: the directory of an allocation, a path. Out: the file and the directory in which it lies, both held, or why it is not to be trusted. The
+//! way there holds a bounded number of descriptors and names, whatever a task has nested or linked. What is above the allocation's directory is the agent's and root's, and is not inspected on the way down to it.
 
 use std::{
     collections::VecDeque,
@@ -21,7 +21,7 @@ use rustix::{
 
 use super::{
     CommandError, Trust,
-    trust::{Distrust, Exposure, Object, Region},
+    trust::{Distrust, Exposure, LEVELS_MAX, Object, PENDING_MAX, Region},
 };
 use crate::drivers::alloc_dir;
 
@@ -34,7 +34,7 @@ pub(super) struct Ground<'a> {
     stat: Stat,
     path: &'a Path,
     task: &'a OsStr,
-    trust: Trust<'a>,
+    trust: &'a Trust<'a>,
 }
 
 /// The file at the end of a path.
@@ -51,8 +51,6 @@ pub(super) struct Target {
     pub(super) stat: Stat,
     /// Its path from the allocation's directory; none where a link or a mount leads to it.
     pub(super) own: Option<PathBuf>,
-    /// Why it is not to be run.
-    pub(super) distrust: Option<Distrust>,
 }
 
 /// Where an absolute path leads.
@@ -63,11 +61,13 @@ pub(super) enum Reached {
     Nothing,
     /// To this file in it, or from there.
     File(Box<Target>),
+    /// To one that is not to be run.
+    Untrusted(Distrust),
 }
 
 impl<'a> Ground<'a> {
     /// The ground of the task with this directory.
-    pub(super) fn open(task_dir: &'a Path, trust: Trust<'a>) -> Result<Self, CommandError> {
+    pub(super) fn open(task_dir: &'a Path, trust: &'a Trust<'a>) -> Result<Self, CommandError> {
         let path = task_dir.parent().unwrap_or(Path::new("/"));
         let failed = |errno: Errno| io("open", path, errno);
         let dir = rustix::fs::open(path, DIRECTORY, Mode::empty()).map_err(failed)?;
@@ -76,16 +76,16 @@ impl<'a> Ground<'a> {
     }
 
     /// Whose programs are run.
-    pub(super) fn trust(&self) -> Trust<'a> {
+    pub(super) fn trust(&self) -> &'a Trust<'a> {
         self.trust
     }
 
     /// The file at a path relative to the task's directory; none where there is none.
-    pub(super) fn below(&self, path: &Path) -> Result<Option<Target>, CommandError> {
+    pub(super) fn below(&self, path: &Path) -> Result<Option<Result<Target, Distrust>>, CommandError> {
         let mut walk = Walk::new(self);
         let Self { dir, path: here, stat, .. } = self;
         let dir = rustix::io::fcntl_dupfd_cloexec(dir, 0).map_err(|errno| io("open", here, errno))?;
-        walk.enter(OsString::new(), Opened { fd: dir, stat: *stat, path: here.to_path_buf() });
+        walk.enter(OsString::new(), Opened { fd: dir, stat: *stat, path: here.to_path_buf() })?;
         walk.pending.extend(parts(&Path::new(self.task).join(path)));
         walk.run(self.path.join(self.task).join(path))
     }
@@ -96,7 +96,8 @@ impl<'a> Ground<'a> {
         walk.enter_root()?;
         walk.pending.extend(parts(path));
         Ok(match walk.run(path.to_owned())? {
-            Some(target) => Reached::File(Box::new(target)),
+            Some(Ok(target)) => Reached::File(Box::new(target)),
+            Some(Err(distrust)) => Reached::Untrusted(distrust),
             None if walk.stage == Stage::Before => Reached::Outside,
             None => Reached::Nothing,
         })
@@ -153,7 +154,7 @@ impl<'g> Walk<'g> {
     }
 
     /// None where there is no file at the end, or it has nothing to do with the allocation.
-    fn run(&mut self, asked: PathBuf) -> Result<Option<Target>, CommandError> {
+    fn run(&mut self, asked: PathBuf) -> Result<Option<Result<Target, Distrust>>, CommandError> {
         while let Some(name) = self.pending.pop_front() {
             if name == ".." {
                 self.go_up()?;
@@ -164,10 +165,16 @@ impl<'g> Walk<'g> {
                 None => return Ok(None),
             };
             match FileType::from_raw_mode(opened.stat.st_mode) {
-                FileType::Directory => self.enter(name, opened),
-                FileType::Symlink if self.links < LINKS_MAX => self.follow(&name, &opened)?,
+                FileType::Directory => self.enter(name, opened)?,
+                FileType::Symlink if self.links < LINKS_MAX => {
+                    self.follow(&name, &opened)?;
+                    // Wherever it leads: it may have been put there to lead on for ever.
+                    if let Some(distrust) = self.distrust.take() {
+                        return Ok(Some(Err(distrust)));
+                    }
+                }
                 FileType::RegularFile if self.pending.is_empty() && self.stage != Stage::Before => {
-                    return Ok(self.finish(asked, name, opened));
+                    return self.finish(asked, name, opened);
                 }
                 // Nothing that is executed.
                 FileType::RegularFile
@@ -177,6 +184,10 @@ impl<'g> Walk<'g> {
                 | FileType::CharacterDevice
                 | FileType::BlockDevice
                 | FileType::Unknown => return Ok(None),
+            }
+            if self.levels.len() > LEVELS_MAX || self.pending.len() > PENDING_MAX {
+                let here = self.levels.last().map_or(&*asked, |level| &level.dir.path);
+                return Ok(Some(Err(self.ground.trust.refuse_length(here))));
             }
         }
         Ok(None)
@@ -203,6 +214,7 @@ impl<'g> Walk<'g> {
                 Errno::NOENT
                 | Errno::NOTDIR
                 | Errno::ACCESS
+                | Errno::PERM
                 | Errno::LOOP
                 | Errno::NAMETOOLONG
                 | Errno::INVAL,
@@ -212,7 +224,7 @@ impl<'g> Walk<'g> {
     }
 
     /// Goes into a directory.
-    fn enter(&mut self, name: OsString, dir: Opened) {
+    fn enter(&mut self, name: OsString, dir: Opened) -> Result<(), CommandError> {
         let is_ground =
             |stat: &Stat| (stat.st_dev, stat.st_ino) == (self.ground.stat.st_dev, self.ground.stat.st_ino);
         if is_ground(&dir.stat) {
@@ -222,8 +234,9 @@ impl<'g> Walk<'g> {
             self.levels.clear();
             self.stage = Stage::Inside;
         }
-        let exposure = self.inspect(&name, &dir);
+        let exposure = self.inspect(&name, &dir)?;
         self.levels.push(Level { name, dir, exposure });
+        Ok(())
     }
 
     fn enter_root(&mut self) -> Result<(), CommandError> {
@@ -232,8 +245,7 @@ impl<'g> Walk<'g> {
         let fd = rustix::fs::open(&path, DIRECTORY, Mode::empty()).map_err(failed)?;
         let stat = fstat(&fd).map_err(failed)?;
         self.leave();
-        self.enter(OsString::new(), Opened { fd, stat, path });
-        Ok(())
+        self.enter(OsString::new(), Opened { fd, stat, path })
     }
 
     /// Forgets where it is, to go on from elsewhere.
@@ -255,13 +267,12 @@ impl<'g> Walk<'g> {
         let stat = fstat(&fd).map_err(failed)?;
         self.leave();
         self.is_direct &= self.stage == Stage::Before;
-        self.enter(OsString::new(), Opened { fd, stat, path });
-        Ok(())
+        self.enter(OsString::new(), Opened { fd, stat, path })
     }
 
     /// Puts what a link says before what is left of the path.
     fn follow(&mut self, name: &OsStr, link: &Opened) -> Result<(), CommandError> {
-        self.inspect(name, link);
+        self.inspect(name, link)?;
         self.links += 1;
         self.is_direct = false;
         let text = readlinkat(&link.fd, "", Vec::new()).map_err(|errno| io("read", &link.path, errno))?;
@@ -275,20 +286,28 @@ impl<'g> Walk<'g> {
         Ok(())
     }
 
-    fn finish(&mut self, asked: PathBuf, name: OsString, file: Opened) -> Option<Target> {
-        self.inspect(&name, &file);
+    fn finish(
+        &mut self,
+        asked: PathBuf,
+        name: OsString,
+        file: Opened,
+    ) -> Result<Option<Result<Target, Distrust>>, CommandError> {
+        self.inspect(&name, &file)?;
+        if let Some(distrust) = self.distrust.take() {
+            return Ok(Some(Err(distrust)));
+        }
         let is_own = self.is_direct && self.stage == Stage::Inside;
         let names = self.levels.iter().skip(1).map(|level| &level.name);
         let own = is_own.then(|| names.chain([&name]).collect());
-        let dir = self.levels.pop()?.dir.fd;
+        let Some(Level { dir, .. }) = self.levels.pop() else { return Ok(None) };
         let Opened { fd, stat, .. } = file;
-        Some(Target { path: asked, dir, name, file: fd, stat, own, distrust: self.distrust.take() })
+        Ok(Some(Ok(Target { path: asked, dir: dir.fd, name, file: fd, stat, own })))
     }
 
-    /// Keeps the first reason for distrust: whether there is a program at all shows at the end of the path.
-    fn inspect(&mut self, name: &OsStr, opened: &Opened) -> Exposure {
+    /// Keeps the first reason for distrust: whether there is a program at all shows at the end of the path or at the next link.
+    fn inspect(&mut self, name: &OsStr, opened: &Opened) -> Result<Exposure, CommandError> {
         if self.stage == Stage::Before {
-            return Exposure::Closed;
+            return Ok(Exposure::Closed);
         }
         let object = Object {
             fd: opened.fd.as_fd(),
@@ -297,13 +316,11 @@ impl<'g> Walk<'g> {
             region: self.region(name),
             exposure: self.levels.last().map_or(Exposure::Closed, |level| level.exposure),
         };
-        match self.ground.trust.inspect(&object) {
-            Ok(exposure) => exposure,
-            Err(distrust) => {
-                self.distrust.get_or_insert(distrust);
-                Exposure::Closed
-            }
-        }
+        let exposure = self.ground.trust.inspect(&object)?;
+        Ok(exposure.unwrap_or_else(|distrust| {
+            self.distrust.get_or_insert(distrust);
+            Exposure::Closed
+        }))
     }
 
     /// Of what has this name here.
