@@ -20,7 +20,7 @@ use herdlet_plan::{event::Event, world::World};
 
 use crate::{
     drivers::{
-        alloc_dir::{AllocDir, sweep_came},
+        alloc_dir::{AllocDir, close_unused, sweep_came},
         task::{AttemptId, Leftover, TaskDriver, in_full},
     },
     instance::{Instance, alloc_ids},
@@ -61,6 +61,8 @@ enum Done {
 /// What the database remembers of allocations.
 pub(super) struct Memory {
     pub(super) known: BTreeSet<AllocId>,
+    /// Those of the known ones whose tasks have ended for good.
+    pub(super) ended: BTreeSet<AllocId>,
     /// It names them as forgotten.
     pub(super) forgotten: BTreeSet<AllocId>,
     pub(super) extent: Extent,
@@ -84,7 +86,13 @@ enum Standing {
 
 impl Memory {
     pub(super) fn new(world: &World, forgotten: BTreeSet<AllocId>, extent: Extent) -> Self {
-        Self { known: world.allocations().map(|(spec, _)| spec.id).collect(), forgotten, extent }
+        let ended = world.allocations().filter(|(_, state)| state.durable.status.is_terminal());
+        Self {
+            known: world.allocations().map(|(spec, _)| spec.id).collect(),
+            ended: ended.map(|(spec, _)| spec.id).collect(),
+            forgotten,
+            extent,
+        }
     }
 
     fn of(&self, id: &AllocId) -> Standing {
@@ -114,7 +122,6 @@ impl Memory {
 pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Vec<Event>, Orphans) {
     let mut events = Vec::new();
     let mut orphans = Orphans::default();
-    // Directories in which something may run.
     let mut used = Used::Only(BTreeSet::new());
     for (name, driver) in instance.drivers.iter() {
         let found = match driver.found().await {
@@ -127,17 +134,23 @@ pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Ve
         };
         for id in found {
             if let Standing::Known = memory.of(&id.alloc) {
+                used.insert(id.alloc);
                 events.push(Event::Found { alloc: id.alloc, task: id.task, attempt: id.attempt });
                 continue;
             }
             let done = attempt(instance, memory, driver.as_ref(), &id).await;
             orphans.attempts.count(&done);
-            if let (Done::Left, Used::Only(allocs)) = (done, &mut used) {
-                allocs.insert(id.alloc);
+            if let Done::Left = done {
+                used.insert(id.alloc);
             }
         }
     }
     for id in alloc_ids(&instance.paths.allocs()) {
+        if (memory.ended.contains(&id) || !used.has(&id))
+            && let Err(error) = close_unused(&instance.paths, id)
+        {
+            tracing::warn!(alloc = %id, %error, "failed to close the directory of an allocation to other users");
+        }
         let done = match memory.of(&id) {
             Standing::Known => continue,
             Standing::Forgotten if !used.has(&id) => alloc_dir(instance, id).await,
@@ -156,7 +169,7 @@ pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Ve
     (events, orphans)
 }
 
-/// Of which allocations attempts are left that nobody knows.
+/// Allocations of which attempts are left.
 enum Used {
     Only(BTreeSet<AllocId>),
     /// Nobody could tell.
@@ -164,6 +177,15 @@ enum Used {
 }
 
 impl Used {
+    fn insert(&mut self, id: AllocId) {
+        match self {
+            Self::Only(allocs) => {
+                allocs.insert(id);
+            }
+            Self::Any => {}
+        }
+    }
+
     fn has(&self, id: &AllocId) -> bool {
         match self {
             Self::Only(allocs) => allocs.contains(id),
@@ -209,7 +231,12 @@ mod tests {
     #[test]
     fn only_what_is_certain_to_be_forgotten_is_taken_for_a_leak() {
         let [known, forgotten, unknown] = [1, 2, 3].map(|byte| AllocId::from_hash([byte; 16]));
-        let memory = |extent| Memory { known: [known].into(), forgotten: [known, forgotten].into(), extent };
+        let memory = |extent| Memory {
+            known: [known].into(),
+            ended: BTreeSet::new(),
+            forgotten: [known, forgotten].into(),
+            extent,
+        };
         let whole = memory(Extent::Whole);
         let leaks = |memory: &Memory, has_directory| {
             [known, forgotten, unknown].map(|id| memory.leak(&id, has_directory))

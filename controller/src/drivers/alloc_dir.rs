@@ -292,6 +292,24 @@ pub fn sweep_came(paths: &Paths, is_known: impl Fn(&AllocId) -> bool) -> Result<
     Ok(())
 }
 
+/// Closes the directory of an allocation in which nothing runs, where an older agent left it open to every user. A start opens it to the
+/// users of its tasks again.
+///
+/// # Errors
+///
+/// When its mode can't be read or changed.
+pub fn close_unused(paths: &Paths, id: AllocId) -> Result<(), FsError> {
+    let Some(allocs) = open(&paths.allocs())? else { return Ok(()) };
+    let Some(alloc) = allocs.find(id.to_string().as_ref())? else { return Ok(()) };
+    if alloc.stat()?.st_mode & OTHERS == 0 {
+        return Ok(());
+    }
+    alloc.set_rights(Rights::Exact { mode: 0o700, owner: None })
+}
+
+/// Bits of a mode that give every user something.
+const OTHERS: u32 = 0o007;
+
 /// What all tasks of an allocation share.
 pub const SHARED: &str = "alloc";
 /// What tasks keep in it; all else can be made anew.

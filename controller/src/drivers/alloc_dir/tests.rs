@@ -26,6 +26,24 @@ fn is_foreign(sight: &Sight, part: &str) -> bool {
 }
 
 #[test]
+fn one_that_an_older_agent_left_open_is_closed_where_nothing_runs_in_it() {
+    let ground = Ground::plain();
+    let paths = paths(&ground);
+    close_unused(&paths, id(1)).unwrap();
+    let dir = AllocDir::new(&paths, id(1));
+    dir.up(b"{}").unwrap();
+    let mode = || paths.alloc(&id(1)).metadata().unwrap().mode() & 0o7777;
+    for (before, after) in [(0o755, 0o700), (0o711, 0o700), (0o750, 0o750), (0o700, 0o700)] {
+        fs::set_permissions(paths.alloc(&id(1)), fs::Permissions::from_mode(before)).unwrap();
+        close_unused(&paths, id(1)).unwrap();
+        assert_eq!(mode(), after, "{before:o}");
+    }
+    close_unused(&paths, id(2)).unwrap();
+    symlink(paths.alloc(&id(1)), paths.alloc(&id(2))).unwrap();
+    close_unused(&paths, id(2)).unwrap_err();
+}
+
+#[test]
 fn it_is_made_seen_kept_and_removed() {
     for ground in [Some(Ground::plain()), Ground::mounting()].into_iter().flatten() {
         let paths = paths(&ground);
