@@ -65,7 +65,7 @@ use herdlet_plan::{env::NodeFacts, job::capacity::Room};
 use herdlet_runtime::Gate;
 use tokio_util::sync::CancellationToken;
 
-pub use admission::{Access, Admission, Names, Tokens, Unknown};
+pub use admission::{Access, Admission, Names, TokenVerdict, Tokens, Unknown};
 pub(crate) use admission::{AllowedPage, WrongToken};
 pub use auth::{Token, TokenError};
 pub(crate) use error::{EFFECT_HEADER, EFFECT_OPEN};

@@ -1,4 +1,4 @@
-//! Who is let in, by one rule for every listener: the sockets of this machine, the API on TCP, a node's API, metrics, the port of
+//! Admission: one rule for every listener: the sockets of this machine, the API on TCP, a node's API, metrics, the port of
 //! `herdlet ui`.
 //!
 //! In: requests, with who sent them. Out: the same, or why not.
@@ -41,18 +41,29 @@ const PENALTY: Duration = Duration::from_secs(1);
 /// Who may use what a listener serves.
 #[derive(Clone)]
 pub enum Access {
-    /// Whoever reaches it.
+    /// Any caller.
     Open,
-    /// Whoever knows the token.
+    /// Callers with the token.
     Token(Token),
-    /// Whoever the router lets in, by tokens of the cluster.
+    /// Callers that the router accepts by tokens of the cluster.
     Cluster(Arc<dyn Tokens>),
 }
 
 /// Knows tokens of a cluster.
 pub trait Tokens: Send + Sync {
-    /// Whether the request has a token that the cluster knows. False where it has no access control: then a token says nothing.
-    fn knows<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, bool>;
+    /// What the cluster knows about the token of a request.
+    fn verdict<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, TokenVerdict>;
+}
+
+/// What a cluster knows about the token of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenVerdict {
+    /// The token is valid.
+    Known,
+    /// The cluster does not know it: a guess.
+    Wrong,
+    /// There is no token, it has expired, no server answers, or the cluster has no ACLs: then a token proves nothing.
+    None,
 }
 
 /// What all listeners of an agent share.
@@ -63,7 +74,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Lets in who calls by these names.
+    /// Admits requests that use these names.
     #[must_use]
     pub fn new(names: Names, telemetry: Telemetry) -> Arc<Self> {
         Arc::new(Self { names, guesses: Guesses::default(), telemetry })
@@ -120,7 +131,7 @@ impl Unknown {
     }
 }
 
-/// Lets a request through, or says why not.
+/// Passes a request on, or returns the refusal.
 pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
     let (peer, naming) = match gate.caller {
         Caller::Local => return next.run(request).await,
@@ -147,13 +158,18 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
     }
     let (head, body) = request.into_parts();
     if let Err(stranger) = gate.admission.names.judge(&head, naming) {
-        let is_known = match &gate.access {
-            Access::Cluster(tokens) => tokens.knows(&head.headers).await,
-            Access::Open | Access::Token(_) => false,
+        let verdict = match &gate.access {
+            Access::Cluster(tokens) => tokens.verdict(&head.headers).await,
+            Access::Open | Access::Token(_) => TokenVerdict::None,
         };
-        if !is_known {
+        let refused = || {
             tracing::debug!(%peer, %stranger, "a request was refused");
-            return plain(stranger.code(), format!("{stranger}\n"));
+            plain(stranger.code(), format!("{stranger}\n"))
+        };
+        match verdict {
+            TokenVerdict::Known => {}
+            TokenVerdict::Wrong => return gate.wrong(peer, refused()).await,
+            TokenVerdict::None => return refused(),
         }
     }
     request = Request::from_parts(head, body);

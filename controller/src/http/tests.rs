@@ -49,7 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 pub(crate) struct Ground {
     dir: tempfile::TempDir,
     pub(crate) shared: Arc<Shared>,
-    telemetry: Telemetry,
+    pub(crate) telemetry: Telemetry,
     admission: Arc<Admission>,
     tasks: TaskTracker,
     store: watch::Sender<StoreHealth>,

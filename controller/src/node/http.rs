@@ -31,6 +31,7 @@ use axum::{
 };
 use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_api_types::AllocId;
+use herdlet_nomad::wire::Secret;
 use herdlet_rpc::{
     address::Address,
     codec::{self, Value},
@@ -50,7 +51,7 @@ use super::{
     snapshot::Snapshots,
 };
 use crate::{
-    http::{AllowedPage, Shared, Tokens, WrongToken},
+    http::{AllowedPage, Shared, TokenVerdict, Tokens, WrongToken},
     telemetry::Format,
 };
 
@@ -107,14 +108,7 @@ const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let code = StatusCode::from_u16(self.0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // Servers say it in the same words.
-        let is_unknown = self.0 == Denied::Unknown.code() && self.1.contains(&Denied::Unknown.to_string());
-        let mut response =
-            (code, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], self.1).into_response();
-        if is_unknown {
-            response.extensions_mut().insert(WrongToken);
-        }
-        response
+        (code, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], self.1).into_response()
     }
 }
 
@@ -175,14 +169,28 @@ async fn gate(State(api): State<Arc<NodeApi>>, request: Request, next: Next) -> 
     if is_foreign && request.method() == Method::OPTIONS {
         return of_other_origin(preflight(request.headers()));
     }
-    let is_known = is_foreign
-        && (request.extensions().get::<AllowedPage>().is_some() || api.knows(request.headers()).await);
-    let response = match api.answer(request).await {
+    let is_allowed = request.extensions().get::<AllowedPage>().is_some();
+    let token = request::token(request.headers());
+    let mut verdict = TokenVerdict::None;
+    if is_foreign && !is_allowed {
+        verdict = api.judge(&token).await;
+    }
+    let mut response = match api.answer(request).await {
         Ok(Passed::Answer(response)) => response,
         Ok(Passed::On(request)) => next.run(*request).await,
-        Err(refused) => refused.into_response(),
+        Err(refused) => {
+            // Whether the token is wrong or may not do this does not show in the refusal of a server.
+            if refused.0 == Denied::Refused.code() && verdict == TokenVerdict::None {
+                verdict = api.judge(&token).await;
+            }
+            refused.into_response()
+        }
     };
-    if is_known { of_other_origin(response) } else { response }
+    if verdict == TokenVerdict::Wrong {
+        response.extensions_mut().insert(WrongToken);
+    }
+    let may_read = is_foreign && (is_allowed || verdict == TokenVerdict::Known);
+    if may_read { of_other_origin(response) } else { response }
 }
 
 /// What a page of another origin asks before it asks.
@@ -209,13 +217,8 @@ fn of_other_origin(mut response: Response) -> Response {
 }
 
 impl Tokens for NodeApi {
-    fn knows<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, bool> {
-        async move {
-            let token = request::token(headers);
-            // The anonymous one is everybody's, a stranger's page included.
-            !token.is_empty() && self.service.acl(&token).await.is_ok_and(|acl| *acl != Acl::Disabled)
-        }
-        .boxed()
+    fn verdict<'a>(&'a self, headers: &'a HeaderMap) -> BoxFuture<'a, TokenVerdict> {
+        async move { self.judge(&request::token(headers)).await }.boxed()
     }
 }
 
@@ -228,6 +231,21 @@ enum Passed {
 }
 
 impl NodeApi {
+    /// What the cluster knows about a token. The resolver remembers its answer, so that a repeated token costs no call.
+    async fn judge(&self, token: &Secret) -> TokenVerdict {
+        // The anonymous token is everybody's, also that of a page of another origin.
+        if token.is_empty() {
+            return TokenVerdict::None;
+        }
+        match self.service.acl(token).await {
+            Ok(acl) if *acl == Acl::Disabled => TokenVerdict::None,
+            Ok(_) => TokenVerdict::Known,
+            // Servers refuse a forged identity of a task without saying that it is unknown.
+            Err(Denied::Unknown | Denied::Refused) => TokenVerdict::Wrong,
+            Err(Denied::Expired | Denied::Unsaid(_)) => TokenVerdict::None,
+        }
+    }
+
     async fn answer(self: &Arc<Self>, mut request: Request) -> Result<Passed, Refused> {
         let missing = || Refused(404, "resource not found".to_owned());
         let path = request.uri().path();

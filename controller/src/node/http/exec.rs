@@ -28,7 +28,11 @@ use tokio_util::sync::CancellationToken;
 use super::{NodeApi, Refused, request::Asked, stream::said};
 use crate::{
     drivers::task::ExecInput,
-    http::exec::{CLOSE_ERROR, CLOSE_NORMAL, CLOSE_POLICY, fitting, typed},
+    http::{
+        TokenVerdict,
+        exec::{CLOSE_ERROR, CLOSE_NORMAL, CLOSE_POLICY, fitting, typed},
+    },
+    node::acl::Denied,
     reach::exec::FRAME_BYTES_MAX,
 };
 
@@ -75,6 +79,10 @@ pub(super) async fn open(
         }
     };
     fields.push(("AllocID", Value::Text(id.clone())));
+    // Refused before the upgrade, so that it is counted as any other wrong token.
+    if api.judge(&asked.token).await == TokenVerdict::Wrong {
+        return Err(Denied::Unknown.into());
+    }
     let upgrade = request.extract_parts::<WebSocketUpgrade>().await;
     let upgrade = upgrade.map_err(|error| Refused(400, format!("a websocket is expected here: {error}")))?;
     let upgrade = upgrade.max_message_size(FRAME_BYTES_MAX);

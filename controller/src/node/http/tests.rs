@@ -337,6 +337,44 @@ async fn tokens_that_no_server_knows_are_guesses() {
     assert_eq!(anonymous, 403, "who has no token guesses nothing");
 }
 
+/// A guess under another name, in a page's name or for a websocket is a guess too, and so is a forged identity of a task.
+#[tokio::test]
+async fn guesses_are_counted_wherever_the_answer_depends_on_the_token() {
+    let exec = "/v1/client/allocation/x/exec?task=t&command=%5B%22id%22%5D";
+    for (path, header, token, refused) in [
+        ("/v1/jobs", ("host", "evil.example"), "guessed", 421),
+        ("/v1/client/stats/none", ("origin", "http://evil.example"), "guessed", 404),
+        (exec, ("accept", "*/*"), "guessed", 403),
+        ("/v1/agent/self", ("accept", "*/*"), "e30.e30.Zm9yZ2Vk", 403),
+        ("/v1/jobs", ("accept", "*/*"), "e30.e30.Zm9yZ2Vk", 403),
+    ] {
+        let node = Node::new(true).await;
+        let denied = || Err("Permission denied".to_owned());
+        for call in ["ACL.GetClaimPolicies", "Job.List"] {
+            node.cluster.answers.lock().unwrap().insert(call.to_owned(), denied());
+        }
+        let mut answered = 0;
+        loop {
+            let request = node.http.get(format!("{}{path}", node.url)).header(header.0, header.1);
+            match request.header("x-nomad-token", token).send().await.unwrap().status().as_u16() {
+                429 => break,
+                other => assert_eq!(other, refused, "{path}"),
+            }
+            answered += 1;
+            assert!(answered < 10_000, "{path}: guesses are not limited");
+        }
+        let page = node.ground.telemetry.page(crate::telemetry::Format::Text, Vec::new());
+        let counted = format!("herdlet_authentication_failures_total{{reason=\"wrong\"}} {}", answered + 1);
+        assert!(answered >= 10 && page.contains(&counted), "{path}: {page}");
+    }
+    // A token that may not do this is no guess.
+    let node = Node::new(true).await;
+    node.cluster.answers.lock().unwrap().insert("Job.List".to_owned(), Err("Permission denied".to_owned()));
+    for _ in 0..50 {
+        assert_eq!(node.ask(Method::GET, "/v1/jobs", "boss", "").await.status().as_u16(), 403);
+    }
+}
+
 /// Each route of the table answers, whatever comes after its head.
 #[tokio::test]
 async fn no_answer_of_a_route_is_lost() {
