@@ -36,6 +36,8 @@ type Keyed<C> = RateLimiter<Peer, HashMapStateStore<Peer>, C, NoOpMiddleware<<C 
 pub(super) struct Guesses<C: Clock = DefaultClock> {
     by_peer: Keyed<C>,
     of_others: Direct<C>,
+    /// How often the table is searched for peers to forget.
+    searches: Direct<C>,
     lines: Direct<C>,
 }
 
@@ -55,6 +57,7 @@ impl<C: Clock + Clone> Guesses<C> {
         Self {
             by_peer: RateLimiter::hashmap_with_clock(quota, clock.clone()),
             of_others: RateLimiter::direct_with_clock(quota, clock.clone()),
+            searches: RateLimiter::direct_with_clock(every(PERIOD, NonZeroU32::MIN), clock.clone()),
             lines: RateLimiter::direct_with_clock(every(LINES_PERIOD, LINES), clock),
         }
     }
@@ -62,7 +65,10 @@ impl<C: Clock + Clone> Guesses<C> {
     /// Counts a wrong token. Whether the peer has sent too many.
     pub(super) fn is_too_many(&self, peer: Peer) -> bool {
         if self.by_peer.len() >= PEERS_MAX {
-            self.by_peer.retain_recent();
+            // Not for each of many guesses.
+            if self.searches.check().is_ok() {
+                self.by_peer.retain_recent();
+            }
             if self.by_peer.len() >= PEERS_MAX {
                 return self.of_others.check().is_err();
             }
