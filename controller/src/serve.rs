@@ -50,6 +50,7 @@ use crate::{
         member::{Joined, Member},
         tokens,
     },
+    ownership,
     planner::Input,
     requests::Requests,
     state_db::{ClaimError, StateDb, StateDir},
@@ -79,6 +80,11 @@ pub async fn run_agent(flags: Flags) -> u8 {
     logs::tell_panics();
     for problem in &config.warnings {
         tracing::warn!("{problem}");
+    }
+    for (variable, name) in ownership::unknown_names() {
+        tracing::warn!(
+            "{variable} names {name}, which is not in /etc/passwd or /etc/group: it is not trusted"
+        );
     }
     match run(config).await {
         Ok(()) => 0,

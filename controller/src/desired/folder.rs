@@ -32,7 +32,8 @@ use crate::{
         yaml::Problem,
     },
     drivers::{mounts::MountBell, task::in_full},
-    durable, ownership,
+    durable,
+    ownership::{self, OwnershipError},
     planner::Input,
     watch::directory::{DirectoryWatch, Interests, identity},
 };
@@ -346,22 +347,12 @@ impl FolderSource {
 
 /// What of a folder somebody else could change: whoever can runs any program as any user.
 pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Vec<Problem> {
-    let paths = std::iter::once(dir).chain(folder.files.iter().map(|file| &*file.path));
-    let problem = |path: &Path| {
-        let error = ownership::check_if_there(path).err()?;
-        let message = format!("is obeyed all the same: failed to {}", in_full(&error));
-        let source = path.display().to_string();
-        Some(Problem { source, line: 0, column: 0, path: String::new(), message })
+    let files = folder.files.iter().map(|file| &*file.path);
+    let problem = |(path, error): (&Path, OwnershipError)| {
+        let message = format!("is used although another user can change it: failed to {}", in_full(&error));
+        Problem { source: path.display().to_string(), line: 0, column: 0, path: String::new(), message }
     };
-    let mut exposed = Vec::new();
-    for path in paths {
-        exposed.extend(problem(path));
-        // What is wrong with the folder is wrong with each file in it.
-        if path == dir && !exposed.is_empty() {
-            break;
-        }
-    }
-    exposed
+    ownership::exposed_in(dir, files).into_iter().map(problem).collect()
 }
 
 /// The files that own jobs.

@@ -1,7 +1,7 @@
 //! Names of users, and groups without other members.
 //!
 //! In: `/etc/passwd` and `/etc/group` (passwd(5), group(5)). Out: what a message says of a user id, and whether a group is a user's
-//! own. Name services are not asked: they may hang, and who is only known to them is not trusted.
+//! own. Name services are not queried, because they may hang; users known only to them are not trusted.
 
 use std::{cell::OnceCell, fs, path::PathBuf};
 
@@ -40,6 +40,13 @@ impl Accounts {
         let users = &self.known().0;
         let user = users.lines().map(fields).find(|fields| fields.first() == Some(&name))?;
         user.get(2)?.parse().ok()
+    }
+
+    /// The number of a group.
+    pub(super) fn gid(&self, name: &str) -> Option<u32> {
+        let groups = &self.known().1;
+        let group = groups.lines().map(fields).find(|fields| fields.first() == Some(&name))?;
+        group.get(2)?.parse().ok()
     }
 
     /// Whether a group is a trusted user's own: it is called as that user is, lists nobody else, and is nobody else's first group.

@@ -9,6 +9,7 @@ use std::{
     io,
     os::{fd::OwnedFd, unix::ffi::OsStringExt as _},
     path::{Component, Path, PathBuf},
+    rc::Rc,
 };
 
 use rustix::{
@@ -38,59 +39,85 @@ pub(super) trait Judge {
     fn name(&self, dir: (&Path, &Node), entry: Option<(&Path, &Node)>) -> Result<(), Exposed>;
 }
 
-/// Walks `path`, and returns what it names and where that is.
-pub(super) fn walk(path: &Path, judge: &impl Judge) -> Result<(PathBuf, Node), OwnershipError> {
+/// Walks `path`, and returns where it leads.
+pub(super) fn walk(path: &Path, judge: &impl Judge) -> Result<Place, OwnershipError> {
     let failed = |source| OwnershipError::Unknown { path: path.to_owned(), source };
-    let exposed = |exposed| OwnershipError::Exposed { path: path.to_owned(), exposed };
     let absolute = std::path::absolute(path).map_err(failed)?;
-    let mut way = Way { dirs: vec![Held::root().map_err(failed)?], rest: VecDeque::new(), links: 0 };
+    let root = Rc::new(Held::root().map_err(failed)?);
+    let mut way = Way { dirs: vec![root], rest: VecDeque::new(), links: 0 };
     way.prepend(&absolute);
-    while let Some(name) = way.rest.pop_front() {
-        if name == ".." {
-            way.leave();
-            continue;
-        }
-        let dir = way.here();
-        let at = dir.at.join(&name);
-        let unknown = |errno: Errno| OwnershipError::Unknown { path: at.clone(), source: errno.into() };
-        let held = match Held::open(dir, &name) {
-            Err(Errno::NOENT) => {
-                judge.name((&dir.at, &dir.node), None).map_err(exposed)?;
-                return Err(unknown(Errno::NOENT));
-            }
-            held => held.map_err(unknown)?,
-        };
-        judge.name((&dir.at, &dir.node), Some((&held.at, &held.node))).map_err(exposed)?;
-        if held.kind == FileType::Symlink {
-            way.follow(&held).map_err(unknown)?;
-        } else if held.kind == FileType::Directory {
-            way.dirs.push(held);
-        } else if way.rest.is_empty() {
-            return Ok((held.at, held.node));
-        } else {
-            return Err(unknown(Errno::NOTDIR));
-        }
-    }
-    let here = way.here();
-    Ok((here.at.clone(), here.node.clone()))
+    way.go(path, judge)
 }
 
-/// What is there under exactly this name: a link itself.
-pub(super) fn entry(path: &Path) -> io::Result<Node> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty())?;
-    Ok(Held::of(fd, path.to_owned())?.node)
+/// Where a path leads.
+pub(super) struct Place {
+    /// From the root to the directory; never empty.
+    dirs: Vec<Rc<Held>>,
+    /// In that directory, where the path leads to no directory.
+    file: Option<Rc<Held>>,
+}
+
+impl Place {
+    /// What is there, and its path without links.
+    pub(super) fn end(&self) -> (&Path, &Node) {
+        let end = self.file.as_ref().unwrap_or(&self.dirs[self.dirs.len() - 1]);
+        (&end.at, &end.node)
+    }
+
+    /// Walks on to the file of `path`, which is in this directory.
+    pub(super) fn walk(&self, path: &Path, judge: &impl Judge) -> Result<Self, OwnershipError> {
+        let rest = path.file_name().map(OsStr::to_owned).into_iter().collect();
+        Way { dirs: self.dirs.clone(), rest, links: 0 }.go(path, judge)
+    }
+
+    /// What has the name of `path` in this directory: a link itself.
+    pub(super) fn entry(&self, path: &Path) -> io::Result<Node> {
+        let name = path.file_name().unwrap_or_default();
+        Ok(Held::open(&self.dirs[self.dirs.len() - 1], name)?.node)
+    }
 }
 
 /// How far a walk has come.
 struct Way {
     /// From the root to where it is; never empty.
-    dirs: Vec<Held>,
+    dirs: Vec<Rc<Held>>,
     rest: VecDeque<OsString>,
     links: usize,
 }
 
 impl Way {
+    /// Walks to the end; `path` is what messages name.
+    fn go(mut self, path: &Path, judge: &impl Judge) -> Result<Place, OwnershipError> {
+        let exposed = |exposed| OwnershipError::Exposed { path: path.to_owned(), exposed };
+        while let Some(name) = self.rest.pop_front() {
+            if name == ".." {
+                self.leave();
+                continue;
+            }
+            let dir = self.here();
+            let at = dir.at.join(&name);
+            let unknown = |source| OwnershipError::Unknown { path: at.clone(), source };
+            let held = match Held::open(dir, &name) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    judge.name((&dir.at, &dir.node), None).map_err(exposed)?;
+                    return Err(unknown(error));
+                }
+                held => Rc::new(held.map_err(unknown)?),
+            };
+            judge.name((&dir.at, &dir.node), Some((&held.at, &held.node))).map_err(exposed)?;
+            if held.kind == FileType::Symlink {
+                self.follow(&held).map_err(unknown)?;
+            } else if held.kind == FileType::Directory {
+                self.dirs.push(held);
+            } else if self.rest.is_empty() {
+                return Ok(Place { dirs: self.dirs, file: Some(held) });
+            } else {
+                return Err(unknown(Errno::NOTDIR.into()));
+            }
+        }
+        Ok(Place { dirs: self.dirs, file: None })
+    }
+
     fn here(&self) -> &Held {
         &self.dirs[self.dirs.len() - 1]
     }
@@ -112,10 +139,10 @@ impl Way {
         }
     }
 
-    fn follow(&mut self, link: &Held) -> Result<(), Errno> {
+    fn follow(&mut self, link: &Held) -> io::Result<()> {
         self.links += 1;
         if self.links > LINKS_MAX {
-            return Err(Errno::LOOP);
+            return Err(Errno::LOOP.into());
         }
         let target = rustix::fs::readlinkat(&link.fd, c"", Vec::new())?;
         let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
@@ -138,15 +165,15 @@ struct Held {
 impl Held {
     fn root() -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self::of(rustix::fs::open("/", flags, Mode::empty())?, PathBuf::from("/"))?)
+        Self::of(rustix::fs::open("/", flags, Mode::empty())?, PathBuf::from("/"))
     }
 
-    fn open(dir: &Self, name: &OsStr) -> Result<Self, Errno> {
+    fn open(dir: &Self, name: &OsStr) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Self::of(rustix::fs::openat(&dir.fd, name, flags, Mode::empty())?, dir.at.join(name))
     }
 
-    fn of(fd: OwnedFd, at: PathBuf) -> Result<Self, Errno> {
+    fn of(fd: OwnedFd, at: PathBuf) -> io::Result<Self> {
         let stat = rustix::fs::fstat(&fd)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
         let by_mode = Acl::from_mode(stat.st_mode);
@@ -157,7 +184,7 @@ impl Held {
             match Acl::read(&fd) {
                 Ok(acl) => acl,
                 Err(AclError::Unsupported) => by_mode,
-                Err(AclError::Io { .. } | AclError::Malformed) => return Err(Errno::IO),
+                Err(error @ (AclError::Io { .. } | AclError::Malformed)) => return Err(error.into_io()),
             }
         };
         let node = Node { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode, writers: acl.writers() };

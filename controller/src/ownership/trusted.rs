@@ -1,0 +1,44 @@
+//! Users and groups that the operator trusts besides root and the agent's own user.
+//!
+//! In: the variables [`TRUSTED_USERS`] and [`TRUSTED_GROUPS`]: names or numbers, comma-separated. Out: their numbers, and the names that
+//! this machine does not know, of which the agent warns.
+
+use super::accounts::Accounts;
+
+/// Further trusted users, comma-separated: each of them can become the agent's user. For machines on which a package gives a service's
+/// directories to a user of its own, as those of Nomad do.
+pub const TRUSTED_USERS: &str = "HERDLET_TRUSTED_USERS";
+
+/// Groups whose members may write to what the agent obeys, comma-separated: each member can become the agent's user. For volumes that
+/// belong to a group, as with `fsGroup` of Kubernetes, on which an agent that is not root can change nothing.
+pub const TRUSTED_GROUPS: &str = "HERDLET_TRUSTED_GROUPS";
+
+/// What both variables name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Trusted {
+    pub(super) users: Vec<u32>,
+    pub(super) groups: Vec<u32>,
+    /// The variable, and a name in it that no user or group has.
+    pub(super) unknown: Vec<(&'static str, String)>,
+}
+
+impl Trusted {
+    pub(super) fn of(variable: impl Fn(&str) -> Option<String>, accounts: &Accounts) -> Self {
+        let mut trusted = Self::default();
+        let mut numbers = |name: &'static str, known: &dyn Fn(&str) -> Option<u32>| {
+            let value = variable(name).unwrap_or_default();
+            let entries = value.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+            let mut numbers = Vec::new();
+            for entry in entries {
+                match known(entry).or_else(|| entry.parse().ok()) {
+                    Some(number) => numbers.push(number),
+                    None => trusted.unknown.push((name, entry.to_owned())),
+                }
+            }
+            numbers
+        };
+        let users = numbers(TRUSTED_USERS, &|name| accounts.uid(name));
+        let groups = numbers(TRUSTED_GROUPS, &|name| accounts.gid(name));
+        Self { users, groups, ..trusted }
+    }
+}
