@@ -45,7 +45,7 @@ pub enum ClaimError {
     /// Another agent has the same instance, with another state directory.
     #[error(
         "use the state directory {}: another agent{} is running its instance, {} ({locked} is taken); if this one is a copy, \
-         remove `instance`, `state.db`, `accepted` and `alloc` in it to begin anew with it",
+         remove `instance`, `state.db`, `accepted` and `alloc` in it to start with a new instance",
         path.display(), said_holder(holder), instance.0
     )]
     InstanceInUse {
@@ -183,7 +183,7 @@ fn lock(dir: &Path) -> Result<File, ClaimError> {
             let _ = poll(&mut [], Some(&PAUSE));
         }
     }
-    if durable::has_other_names(&file).map_err(io_error("look at", &path))? {
+    if durable::has_other_names(&file).map_err(io_error("inspect", &path))? {
         return Ok(file);
     }
     let written =

@@ -10,11 +10,15 @@
 //! | lock on `cgroup.kill` of the instance | that see its cgroups, in any container | they may not open it for writing |
 
 use std::{
+    ffi::OsString,
     fs::{File, OpenOptions},
-    io,
+    io::{self, Read as _},
     os::{
         fd::OwnedFd,
-        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+        unix::{
+            ffi::{OsStrExt as _, OsStringExt as _},
+            fs::{MetadataExt as _, OpenOptionsExt as _},
+        },
     },
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -27,6 +31,7 @@ use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with},
 };
+use tokio::{io::AsyncWriteExt as _, net::unix::UCred};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{BEGIN_MAX, ClaimError, PAUSE, StateDir, io_error};
@@ -68,10 +73,11 @@ impl StateDir {
         ownership::check_entries(runtime)?;
         let dir = File::open(runtime).map_err(io_error("open", runtime))?;
         self.lock(&dir, runtime)?;
-        Ok(Alone { _runtime: dir, _name: self.take_name()?, _cgroups: None })
+        Ok(Alone { _runtime: dir, _name: self.take_name(&self.name()?, ask)?, _cgroups: None })
     }
 
-    /// Claims the instance's cgroups too, whose directory is `tree`. To be called before anything in it is looked at.
+    /// Claims the instance's cgroups too, whose directory is `tree`. It must be there, which changes nothing for an agent that has it. To
+    /// be called before anything in it is adopted or ended.
     ///
     /// # Errors
     /// [`ClaimError::InstanceInUse`], or that they can't be locked.
@@ -107,38 +113,71 @@ impl StateDir {
         }
     }
 
-    /// None where somebody else has the name who is no agent of ours.
-    fn take_name(&self) -> Result<Option<Name>, ClaimError> {
-        let failed = |errno: Errno| io_error("claim the instance of", &self.path)(errno.into());
-        let address =
-            SocketAddrUnix::new_abstract_name(format!("herdlet-instance-{}", self.instance).as_bytes());
-        let address = address.map_err(failed)?;
+    fn name(&self) -> Result<SocketAddrUnix, ClaimError> {
+        let name = format!("herdlet-instance-{}", self.instance);
+        SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|errno| self.no_name(errno))
+    }
+
+    fn no_name(&self, errno: Errno) -> ClaimError {
+        io_error("claim the instance of", &self.path)(errno.into())
+    }
+
+    /// None if a process of another user holds the name.
+    fn take_name(
+        &self,
+        name: &SocketAddrUnix,
+        ask: impl Fn(&SocketAddrUnix) -> Answer,
+    ) -> Result<Option<Name>, ClaimError> {
         let given_up = Instant::now() + BEGIN_MAX;
-        let mut asked = None;
+        let mut known = None;
         loop {
-            match Name::take(&address) {
+            match Name::take(name, &self.path) {
                 Ok(name) => return Ok(Some(name)),
                 Err(Errno::ADDRINUSE) => {}
-                Err(errno) => return Err(failed(errno)),
+                Err(errno) => return Err(self.no_name(errno)),
             }
-            // Whoever had it may have just ended: it is tried again before anybody is believed to have it.
-            let asked = *asked.get_or_insert_with(|| name_holder(&address));
-            if Instant::now() > given_up {
-                return match asked {
-                    Some(pid) => Err(self.in_use("its name".to_owned(), pid)),
-                    None => {
-                        tracing::warn!(instance = %self.instance, "another user holds the socket with the name of this instance; it is passed over");
-                        Ok(None)
-                    }
+            let is_over = Instant::now() > given_up;
+            // Until it listens an agent refuses, and at the end another process may have the name.
+            if is_over || !matches!(known, Some(Answer::Ours { .. } | Answer::Strangers)) {
+                known = match ask(name) {
+                    Answer::Full => known,
+                    answer => Some(answer),
                 };
             }
-            let _ = poll(&mut [], Some(&PAUSE));
+            // The holder may have just ended: try again before reporting it.
+            if !is_over {
+                let _ = poll(&mut [], Some(&PAUSE));
+                continue;
+            }
+            return match known {
+                Some(Answer::Ours { pid, .. }) => Err(self.in_use("its name".to_owned(), pid)),
+                // An agent may be the holder, of whom others ask too much.
+                Some(Answer::Full) | None => {
+                    Err(self.in_use("its name, whose holder does not answer,".to_owned(), None))
+                }
+                Some(Answer::Strangers | Answer::Refused) => {
+                    tracing::warn!(
+                        instance = %self.instance,
+                        "another user's process holds the socket name of this instance; the agent starts without this claim"
+                    );
+                    Ok(None)
+                }
+            };
         }
     }
 
     fn in_use(&self, locked: String, pid: Option<u32>) -> ClaimError {
-        let holder = pid.map(|pid| Holder { pid, state: state_of(pid, &self.instance) });
+        let state = |pid| state_of(pid, &self.instance).or_else(|| self.state_told_by(pid));
+        let holder = pid.map(|pid| Holder { pid, state: state(pid) });
         ClaimError::InstanceInUse { path: self.path.clone(), locked, instance: self.instance.clone(), holder }
+    }
+
+    /// An agent that is not root can't see the files of another one.
+    fn state_told_by(&self, holder: u32) -> Option<PathBuf> {
+        match ask(&self.name().ok()?) {
+            Answer::Ours { pid: Some(pid), stream } if pid == holder => told(stream),
+            Answer::Ours { .. } | Answer::Strangers | Answer::Refused | Answer::Full => None,
+        }
     }
 }
 
@@ -152,18 +191,29 @@ struct Name {
 const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 /// How many may wait for theirs.
 const ASKING_MAX: i32 = 128;
+/// More than the longest path that the kernel takes (PATH_MAX).
+const PATH_BYTES_MAX: usize = 4_096;
+
+/// How long an agent may take to say where its state is.
+const TOLD_MAX: Duration = Duration::from_secs(5);
 
 impl Name {
-    fn take(address: &SocketAddrUnix) -> Result<Self, Errno> {
+    /// `state` is said to agents that ask for the holder.
+    fn take(address: &SocketAddrUnix, state: &Path) -> Result<Self, Errno> {
         let socket = stream_socket()?;
         bind(&socket, address)?;
-        // The kernel tells whose process it is that listens; nothing else is answered.
         listen(&socket, ASKING_MAX)?;
         let listener = tokio::net::UnixListener::from_std(socket.into());
         let listener = listener.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let state = state.as_os_str().as_bytes().to_owned();
         let answering = tokio::spawn(async move {
             loop {
-                let _ = listener.accept().await;
+                if let Ok((mut stream, _)) = listener.accept().await
+                    && stream.peer_cred().is_ok_and(|peer| is_ours(&peer))
+                {
+                    // So few bytes always find room.
+                    let _ = stream.write_all(&state).await;
+                }
                 tokio::time::sleep(ANSWER_INTERVAL).await;
             }
         });
@@ -171,14 +221,50 @@ impl Name {
     }
 }
 
-/// The process of root or of our user that has a name, without a number where it is in another pid namespace; none where it is anybody
-/// else's. One that refuses, or is full of others' questions, can't prove that it is an agent.
-fn name_holder(address: &SocketAddrUnix) -> Option<Option<u32>> {
-    let asking = stream_socket().ok()?;
-    connect(&asking, address).ok()?;
-    let peer = tokio::net::UnixStream::from_std(asking.into()).ok()?.peer_cred().ok()?;
-    let is_ours = peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw();
-    is_ours.then(|| peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0))
+/// What the holder of a name answers to a connection.
+#[derive(Debug)]
+enum Answer {
+    /// It runs as root or as our user. No number where it is in another pid namespace.
+    Ours { pid: Option<u32>, stream: tokio::net::UnixStream },
+    /// It runs as another user.
+    Strangers,
+    /// It does not listen, or there is none any more.
+    Refused,
+    /// Its queue is full.
+    Full,
+}
+
+fn ask(address: &SocketAddrUnix) -> Answer {
+    let asked = || {
+        let asking = stream_socket()?;
+        connect(&asking, address)?;
+        let stream = tokio::net::UnixStream::from_std(asking.into())?;
+        stream.peer_cred().map(|peer| (peer, stream))
+    };
+    match asked() {
+        Ok((peer, stream)) if is_ours(&peer) => {
+            let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0);
+            Answer::Ours { pid, stream }
+        }
+        Ok(_) => Answer::Strangers,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Answer::Full,
+        Err(_) => Answer::Refused,
+    }
+}
+
+/// The state directory that the holder of the name says it has.
+fn told(stream: tokio::net::UnixStream) -> Option<PathBuf> {
+    let mut stream = stream.into_std().ok()?;
+    stream.set_nonblocking(false).ok()?;
+    stream.set_read_timeout(Some(TOLD_MAX)).ok()?;
+    let mut path = vec![0; PATH_BYTES_MAX];
+    let length = stream.read(&mut path).ok().filter(|length| *length > 0)?;
+    path.truncate(length);
+    Some(PathBuf::from(OsString::from_vec(path)))
+}
+
+fn is_ours(peer: &UCred) -> bool {
+    peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw()
 }
 
 fn stream_socket() -> Result<OwnedFd, Errno> {
@@ -212,3 +298,6 @@ fn state_of(pid: u32, instance: &InstanceId) -> Option<PathBuf> {
     let only = || dirs.first().filter(|_| dirs.len() == 1);
     dirs.iter().find(is_it).or_else(only).cloned()
 }
+
+#[cfg(test)]
+mod tests;

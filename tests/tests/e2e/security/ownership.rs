@@ -251,6 +251,7 @@ fn under_an_open_umask_no_file_of_the_agent_is_open_to_others() {
         state.display()
     );
     let found = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stderr));
     assert!(found.stdout.is_empty(), "{}", String::from_utf8_lossy(&found.stdout));
     agent.finish();
 }
@@ -344,7 +345,7 @@ fn another_user_who_takes_the_name_and_the_cgroups_of_an_instance_keeps_no_agent
     });
     if is_held {
         agent.launch();
-        assert!(agent.log().contains("another user holds the socket with the name of this instance"));
+        assert!(agent.log().contains("another user's process holds the socket name of this instance"));
     } else {
         herdlet_tests::environment::leave_out("this needs perl and flock");
         agent.launch();
