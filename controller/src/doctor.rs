@@ -347,10 +347,18 @@ fn disk(state_dir: StateDir<'_>) -> Finding {
 
 /// Without them an allocation's directories are closed to others by their owners alone.
 fn access_lists(state_dir: StateDir<'_>) -> Finding {
+    // An agent that is not root runs all tasks as its own user.
+    if !rustix::process::geteuid().is_root() {
+        return Finding::ok(
+            "acl",
+            "not needed: all tasks run as this user, and modes close their directories to others",
+        );
+    }
     let (StateDir::Planned(dir) | StateDir::InUse(dir)) = state_dir;
     let nearest = dir.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
-    match fs::File::open(nearest).map(Acl::read) {
-        Ok(Err(AclError::Unsupported)) => Finding::warning(
+    let opened = fs::File::open(nearest).map_err(|source| AclError::Io { operation: "open", source });
+    match opened.and_then(Acl::read) {
+        Err(AclError::Unsupported) => Finding::warning(
             "acl",
             format!(
                 "the file system of {} has no access control lists: tasks of several users in one group share nothing",
@@ -358,9 +366,12 @@ fn access_lists(state_dir: StateDir<'_>) -> Finding {
             ),
             "turn them on (ZFS: acltype=posix), name another with --state-dir, or run all tasks of a group as one user",
         ),
-        Ok(Ok(_) | Err(_)) | Err(_) => {
-            Finding::ok("acl", "directories of tasks are closed to others by access control lists")
-        }
+        Ok(_) => Finding::ok("acl", "directories of tasks are closed to others by access control lists"),
+        Err(error @ (AclError::Io { .. } | AclError::Malformed)) => Finding::warning(
+            "acl",
+            format!("{}: failed to {}", nearest.display(), in_full(&error)),
+            "repair or replace that file system; until its lists can be read tasks may not start",
+        ),
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn ownership(config: &Config, state_dir: StateDir<'_>) -> Vec<Finding
         Finding::failure(CHECK, format!("failed to {}", in_full(&error)), "an agent does not start like this")
     });
     let warned = warned(config).into_iter().map(|error| {
-        let hint = "an agent uses it all the same, and so obeys whoever that is";
+        let hint = "the agent uses it anyway, so this user controls what the agent runs";
         Finding::warning(CHECK, format!("failed to {}", in_full(&error)), hint)
     });
     let found: Vec<Finding> = refused.chain(warned).collect();
