@@ -3,8 +3,12 @@
 
 use std::{
     fs,
-    os::unix::fs::{MetadataExt, PermissionsExt},
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        process::ExitStatusExt as _,
+    },
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use herdlet_tests::{
@@ -174,9 +178,20 @@ fn the_agent_leaves_no_core_and_tasks_leave_theirs() {
         assert!(has_core, "tasks may leave cores");
     }
     let cwd = fs::read_link(format!("/proc/{}/cwd", agent.pid())).unwrap();
+    // Whatever the pattern is: a process that may leave a core leaves one here.
+    let ground = tempfile::tempdir().unwrap();
+    let control = Command::new("sh")
+        .args(["-c", "ulimit -c unlimited; kill -ABRT $$"])
+        .current_dir(ground.path())
+        .status()
+        .unwrap();
+    if !control.core_dumped() {
+        environment::leave_out(&format!("no process leaves a core: kernel.core_pattern is {pattern:?}"));
+    }
     // Not SEGV, which the Rust runtime catches once.
     host::signal(agent.pid(), Signal::ABORT);
-    wait::until_true("the agent has ended", || agent.has_ended());
+    let ended = agent.terminate();
+    assert_eq!((ended.signal(), ended.core_dumped()), (Some(Signal::ABORT.as_raw()), false));
     let names: Vec<_> = fs::read_dir(&cwd).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!names.iter().any(|name| name.as_encoded_bytes().starts_with(b"core")), "{names:?}");
     agent.launch();
