@@ -162,8 +162,8 @@ pub(crate) fn open_in_place(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether what is written to a file would be seen under another name: in a backup that shares files, or somebody's file of which a
-/// second name was planted.
+/// Whether the file has further hard links, through which a write would be visible: a backup that shares files, or a link that was
+/// planted.
 pub(crate) fn has_other_names(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.nlink() > 1)
 }

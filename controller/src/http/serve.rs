@@ -1,7 +1,8 @@
 //! Listeners and connections: who is let in, how many, how slow they may be, and how all of it ends.
 //!
-//! One listener: the unix socket (peers must be our user or root), or TCP. Every bound is in [`Limits`], whose request is answered is
-//! said by [`admission`](super::admission). Shutdown stops accepting, ends streams through [`Shared::closing`](super::Shared::closing), and
+//! One listener: the unix socket (peers must be our user or root), or TCP. Every bound is in [`Limits`];
+//! [`admission`](super::admission) decides which requests are answered. Shutdown stops accepting, ends streams through
+//! [`Shared::closing`](super::Shared::closing), and
 //! gives the rest a moment.
 
 mod connections;

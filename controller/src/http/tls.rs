@@ -114,7 +114,7 @@ impl Tls {
         TlsAcceptor::from(config).accept(stream).await
     }
 
-    /// Whether who gets through the handshake has shown a certificate that is trusted.
+    /// Whether every client that completes the handshake has a trusted certificate.
     pub(super) fn verifies_clients(&self) -> bool {
         self.files.clients.is_some()
     }

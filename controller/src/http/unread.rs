@@ -1,7 +1,7 @@
 //! Request bodies that nobody read: the answer arrives all the same.
 //!
-//! A connection that is closed with something unread is reset: who still sends his body gets an error in place of the answer, although
-//! what he asked for was done. So what is left of a body is read here and thrown away if it is small and comes soon. Otherwise the answer
+//! Closing a connection with unread data resets it: a client that still sends its body gets an error instead of the answer, although
+//! what it asked for was done. So what is left of a body is read here and thrown away if it is small and comes soon. Otherwise the answer
 //! says that the connection closes, and what still comes is read for a moment before it does
 //! ([`Lingering`](super::serve::Lingering)).
 
@@ -34,7 +34,7 @@ pub(super) async fn finish(request: Request, next: Next) -> Response {
     if body.is_end_stream() {
         return next.run(Request::from_parts(head, body)).await;
     }
-    // Who waits to be asked for the body has not sent it, and doesn't have to.
+    // A client that expects 100-continue has not sent the body yet, and need not.
     let is_sent = !head.headers.contains_key(header::EXPECT);
     let left = Arc::new(Mutex::new(Left::Unknown));
     let watched = Watched { body: Some(body), left: Arc::clone(&left) };

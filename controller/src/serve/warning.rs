@@ -38,7 +38,7 @@ pub(super) fn of_open_node(address: Option<SocketAddr>, api: &Arc<NodeApi>, clos
                 Ok(acl) if *acl == Acl::Disabled => {
                     tracing::warn!(
                         %address,
-                        "whoever reaches the node's API runs commands as the agent's user: the cluster has no ACLs. \
+                        "anyone who can connect to the node's API can run commands as the agent's user, because the cluster has no ACLs. \
                          Set cluster.http_addr to 127.0.0.1 or to an address of a network that only operators reach, \
                          or turn on ACLs on the servers"
                     );

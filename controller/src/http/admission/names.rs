@@ -1,8 +1,8 @@
 //! By which names this machine's APIs are called, and which web pages may call them.
 //!
 //! In: the head of a request. Out: nothing, or why it is refused. A page that somebody has open in a browser can send requests to any
-//! address that the machine of the browser reaches. The browser says under which name it asks (`Host`) and of whose page
-//! (`Origin`): a stranger's name that leads here was made to (DNS rebinding), and a stranger's page may change nothing.
+//! address that is reachable from that machine. The browser sends the name (`Host`) and the page's origin (`Origin`): an unknown name that
+//! resolves to this machine is DNS rebinding, and a page of another origin may change nothing.
 
 use std::{collections::BTreeSet, fs::File, io::Read as _, path::Path};
 
@@ -170,7 +170,8 @@ impl Names {
     }
 }
 
-/// Whom a request asks, as written and as read: by its header, and then by its target, which counts more (RFC 9112 §3.2.2). Empty where it
+/// The authorities that a request names, as text and parsed: its `Host` header, then its target, which has precedence (RFC 9112 §3.2.2).
+/// Empty where it
 /// does not have to say it (HTTP/1.0, which no browser speaks).
 fn asked(head: &Parts) -> Result<Vec<(&str, Authority)>, Stranger> {
     let mut named = head.headers.get_all(header::HOST).iter();

@@ -34,7 +34,7 @@ use crate::{
 /// How long a peer may take to hear why it is not served.
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
 
-/// Peers that are being told so at the same time. More are hung up on: who opens connections faster than they are refused
+/// Refusals sent at the same time. Further connections are closed without an answer: a client that connects faster than it is refused
 /// must not take all files.
 pub(crate) const REFUSALS_MAX: usize = 16;
 
@@ -76,7 +76,7 @@ impl Connections {
                 Ok(taken) => self.serve(stream, taken, Caller::Remote(peer)),
                 Err(refusal) => self.refuse(stream, refusal),
             },
-            // Nothing can be said before the handshake: who finds no place is hung up on.
+            // No answer is possible before the handshake: without a free place the connection is closed.
             Accepted::Tls(stream, peer, tls) => {
                 if let Ok(taken) = self.place(Some(peer)) {
                     self.serve_tls(stream, taken, (peer, tls));

@@ -84,7 +84,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Lingering<S> {
             let mut buffer = ReadBuf::new(&mut piece);
             match self.as_mut().poll_read(context, &mut buffer) {
                 Poll::Ready(Ok(())) => end.bytes_left = end.bytes_left.saturating_sub(buffer.filled().len()),
-                // What the peer was told, it was told.
+                // The peer has received what it will receive.
                 Poll::Ready(Err(_)) => break,
                 Poll::Pending => {
                     self.end = Some(end);
