@@ -31,7 +31,10 @@ use super::{
 /// The users who may enter the directories of one allocation. Root and the agent's own need no mention.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaskUsers {
+    /// Those whom tasks run as.
     users: Vec<Ids>,
+    /// Those who may enter every allocation.
+    guests: Vec<Ids>,
     known: Known,
     own: Own,
 }
@@ -45,37 +48,53 @@ enum Known {
     Some,
 }
 
-/// Whose a task's own directories are.
+/// The owner of a task's own directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Own {
     #[default]
     Agent,
     User(Ids),
-    /// They stay whose they are.
+    /// The owner stays unchanged.
     Unknown,
 }
 
 impl TaskUsers {
-    /// Finds these users. One that doesn't exist is left out: its own task fails, and says so.
+    /// Looks up these users. An unknown user is omitted; its task fails to start and reports it.
     ///
     /// # Errors
     /// When the name services don't answer.
     pub fn find<'n>(names: impl IntoIterator<Item = &'n str>) -> Result<Self, UserError> {
         let mut found = Self::default();
+        found.users = found.look_up(names)?;
+        Ok(found)
+    }
+
+    /// The same, with users who may enter every allocation.
+    ///
+    /// # Errors
+    /// When the name services don't answer.
+    pub fn and_guests<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Self, UserError> {
+        self.guests = self.look_up(names)?;
+        Ok(self)
+    }
+
+    fn look_up<'n>(&mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Vec<Ids>, UserError> {
+        let mut found: Vec<Ids> = Vec::new();
         if !rustix::process::geteuid().is_root() {
             return Ok(found);
         }
         for name in names.into_iter().filter(|name| !name.is_empty()).collect::<BTreeSet<_>>() {
             match user::ids(name) {
-                Ok(ids) => found.add(ids),
+                Ok(ids) if ids.uid == us().uid || found.iter().any(|known| known.uid == ids.uid) => {}
+                Ok(ids) => found.push(ids),
                 Err(error) if error.class() == Class::Retry => return Err(error),
-                Err(_) => found.known = Known::Some,
+                Err(_) => self.known = Known::Some,
             }
         }
         Ok(found)
     }
 
-    /// Where the name services don't answer: nobody is named, and nobody loses what it has.
+    /// Where the name services don't answer: nobody is named, and every user keeps its rights.
     pub fn unknown() -> Self {
         Self { known: Known::Some, own: Own::Unknown, ..Self::default() }
     }
@@ -95,12 +114,6 @@ impl TaskUsers {
             Err(_) => Own::Unknown,
         };
         Ok(self)
-    }
-
-    fn add(&mut self, ids: Ids) {
-        if ids.uid != us().uid && self.users.iter().all(|known| known.uid != ids.uid) {
-            self.users.push(ids);
-        }
     }
 
     /// ALLOC.
@@ -138,6 +151,8 @@ impl TaskUsers {
         if let Own::User(own) = self.own {
             access.name(own.uid, Perm::ALL);
             access.plain = Plain::Of(own);
+        } else if self.own == Own::Unknown {
+            access.known = Known::Some;
         }
         access
     }
@@ -149,7 +164,7 @@ impl TaskUsers {
 
     /// `secrets`.
     pub(crate) fn secret(&self, privileges: Privileges) -> Access {
-        Self { users: Vec::new(), ..self.clone() }
+        Self { users: Vec::new(), guests: Vec::new(), ..self.clone() }
             .agents(Perm::NONE, Plain::Closed)
             .given_to(self.own, privileges)
     }
@@ -160,7 +175,7 @@ impl TaskUsers {
     }
 
     fn agents(&self, perm: Perm, plain: Plain) -> Access {
-        let acl = Acl::of_users(Perm::ALL, self.users.iter().map(|ids| (ids.uid, perm)));
+        let acl = Acl::of_users(Perm::ALL, self.users.iter().chain(&self.guests).map(|ids| (ids.uid, perm)));
         Access { owner: Some(us()), acl, special: 0, plain, known: self.known }
     }
 }
@@ -168,7 +183,7 @@ impl TaskUsers {
 /// Owner, list and mode of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// None: it stays whose it is.
+    /// None: the owner is not changed.
     owner: Option<Ids>,
     acl: Acl,
     /// Bits of the mode that no list has.
@@ -186,6 +201,26 @@ enum Plain {
     Closed,
     /// One user's alone.
     Of(Ids),
+}
+
+/// One change of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Owner(Ids),
+    List(Acl),
+    Mode(u32),
+}
+
+impl Step {
+    fn take(&self, dir: &Dir) -> Result<(), FsError> {
+        match self {
+            Self::Owner(owner) => dir.set_owner(owner.pair()),
+            Self::List(acl) => {
+                acl.write(dir).map_err(|error| FsError::io("close", dir.path(), error.into_io()))
+            }
+            Self::Mode(mode) => dir.set_rights(Rights::Exact { mode: *mode, owner: None }),
+        }
+    }
 }
 
 /// What a directory has.
@@ -231,21 +266,29 @@ impl Access {
             if !self.acl.users.is_empty() {
                 warn_once(dir);
             }
-            return dir.set_rights(self.without_list());
+            return dir.set_rights(self.without_list(found.mode));
         };
-        if let Some(owner) = self.owner.filter(|owner| owner.uid != found.uid) {
-            dir.set_owner(owner.pair())?;
-        }
+        self.steps(&found, acl).iter().try_for_each(|step| step.take(dir))
+    }
+
+    /// What is to be changed of a directory with a list, in an order in which no step opens it to anybody, also where it is the last one that
+    /// was taken: a directory that everybody may write to keeps its sticky bit until it is closed.
+    fn steps(&self, found: &Found, present: &Acl) -> Vec<Step> {
+        let wanted = self.wanted(present);
+        let mut steps = Vec::new();
         // The bits of the group are the list's mask: they stay as they are until the list itself is written.
-        if found.mode & SPECIAL != self.special {
-            dir.set_rights(Rights::Exact { mode: (found.mode & 0o777) | self.special, owner: None })?;
+        if self.special & !found.mode != 0 {
+            steps.push(Step::Mode(found.mode | self.special));
         }
-        let wanted = self.wanted(acl);
-        if *acl != wanted {
-            let refused = |error| FsError::io("close", dir.path(), error);
-            wanted.write(dir).map_err(|error| refused(error.into_io()))?;
+        steps.extend(self.owner.filter(|owner| owner.uid != found.uid).map(Step::Owner));
+        let closed = wanted.mode() | self.special;
+        if *present != wanted {
+            steps.push(Step::List(wanted));
         }
-        Ok(())
+        if found.mode & SPECIAL & !self.special != 0 {
+            steps.push(Step::Mode(closed));
+        }
+        steps
     }
 
     /// How a directory's rights are others than these, as a sentence without a full stop.
@@ -255,7 +298,7 @@ impl Access {
     pub(crate) fn difference(&self, dir: &Dir) -> Result<Option<String>, FsError> {
         let found = Found::of(dir)?;
         let here = dir.path().display();
-        let (owner, acl, mode) = match (&found.acl, self.without_list()) {
+        let (owner, acl, mode) = match (&found.acl, self.without_list(found.mode)) {
             (Some(acl), _) => (self.owner.map(|owner| owner.uid), self.wanted(acl), None),
             (None, Rights::Exact { mode, owner }) => {
                 (owner.map(|(uid, _)| uid), Acl::from_mode(mode), Some(mode & SPECIAL))
@@ -284,12 +327,17 @@ impl Access {
         }
     }
 
-    fn without_list(&self) -> Rights {
-        let (mode, owner) = match self.plain {
-            _ if self.acl.users.is_empty() => (0o700 | self.special, self.owner),
-            Plain::Passage => (0o711, self.owner),
-            Plain::Closed => (0o700, self.owner),
-            Plain::Of(one) => (0o700, Some(one)),
+    /// The rights of a directory that has `present` as its mode.
+    fn without_list(&self, present: u32) -> Rights {
+        let is_shared = !self.acl.users.is_empty();
+        let (mode, owner) = match (self.plain, self.known) {
+            (Plain::Of(one), _) => (0o700, Some(one)),
+            (Plain::Passage, _) if is_shared => (0o711, self.owner),
+            // Who was not found may be the one that it is open to, or whose it is: it is closed to strangers and stays as it is otherwise.
+            (Plain::Passage, Known::Some) => (present & (SPECIAL | 0o711), None),
+            (Plain::Closed, Known::Some) => (present & (SPECIAL | 0o700), None),
+            (Plain::Closed, Known::All) if is_shared => (0o700, self.owner),
+            (Plain::Passage | Plain::Closed, Known::All) => (0o700 | self.special, self.owner),
         };
         Rights::Exact { mode, owner: owner.map(Ids::pair) }
     }

@@ -41,8 +41,7 @@ pub struct Perm(u8);
 
 /// Who may write besides the owner and root, with the mask applied.
 ///
-/// Who is a member of a group that may write is not known here, nor which user is named with fewer rights than a group gives it:
-/// a named user gets what its entry says, whatever its groups.
+/// Group members are not resolved here. A named user has exactly the rights of its entry, whatever its groups.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Writers {
     /// Named users.

@@ -453,6 +453,27 @@ impl Dir {
         Ok(())
     }
 
+    /// Calls `visit` with each name until it returns false, without a second descriptor: only once for each time that it was opened.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be listed.
+    pub(crate) fn each_name_once(
+        &self,
+        mut visit: impl FnMut(&std::ffi::CStr) -> bool,
+    ) -> Result<(), FsError> {
+        let mut buffer = Vec::with_capacity(LISTED_BYTES);
+        let mut entries = rustix::fs::RawDir::new(&self.fd, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(|errno| FsError::io("list", &self.path, errno))?;
+            let name = entry.file_name();
+            if name.to_bytes() != b"." && name.to_bytes() != b".." && !visit(name) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Which part of `path` stopped the kernel.
     fn blame(&self, path: &Path, crossing: Crossing) -> FsError {
         let mut reached = PathBuf::new();
@@ -485,6 +506,9 @@ impl AsFd for Dir {
         self.fd.as_fd()
     }
 }
+
+/// So much of a directory is listed at a time.
+const LISTED_BYTES: usize = 8 * 1024;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 

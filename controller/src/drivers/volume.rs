@@ -110,7 +110,7 @@ impl HostVolumes {
                     tracing::warn!(
                         volume = volume.name,
                         error,
-                        "somebody else can decide what a volume leads to"
+                        "another user can redirect the path of a host volume; change the owner or mode of the directory named in the error"
                     );
                 }
                 Ok(found)

@@ -83,8 +83,7 @@ pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
     .await
 }
 
-/// Who may enter what `verb` is about. What is only inspected is so also while name services don't answer, and what is removed is
-/// nobody's.
+/// The users for `verb`. An inspection also works while name services fail; a removal needs no users.
 fn used_by(
     verb: PlaceVerb,
     find: impl FnOnce() -> Result<TaskUsers, UserError>,
@@ -98,9 +97,17 @@ fn used_by(
 
 /// The users of an allocation's tasks, and those who may enter every allocation.
 fn task_users(context: &Context, alloc: &Allocation) -> Result<TaskUsers, UserError> {
+    TaskUsers::find(own_users(alloc))?.and_guests(context.task_dir_users.iter().map(String::as_str))
+}
+
+/// Names of those who may write to what the tasks of an allocation share, as [`task_users`].
+pub(super) fn writers(context: &Context, alloc: &Allocation) -> Vec<String> {
+    own_users(alloc).map(str::to_owned).chain(context.task_dir_users.iter().cloned()).collect()
+}
+
+fn own_users(alloc: &Allocation) -> impl Iterator<Item = &str> {
     let tasks = alloc.group().map(|group| &group.tasks).into_iter().flatten();
-    let own = tasks.filter_map(|task| task.user.as_deref());
-    TaskUsers::find(own.chain(context.task_dir_users.iter().map(String::as_str)))
+    tasks.filter_map(|task| task.user.as_deref())
 }
 
 /// Where a task's volumes appear.

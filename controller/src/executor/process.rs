@@ -77,9 +77,7 @@ pub async fn config(
         env: env.variables().iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         config,
         user: task.user.clone(),
-        users: alloc
-            .group()
-            .map_or_else(Vec::new, |group| group.tasks.iter().filter_map(|task| task.user.clone()).collect()),
+        users: places::writers(context, alloc),
         resources: task.resources.clone(),
         dirs: TaskDirs {
             task: context.paths.task(&alloc.id, &task.name),
@@ -129,7 +127,10 @@ async fn prestop(workload: &Workload, driver: &dyn TaskDriver, id: &AttemptId) -
     match driver.exec(id, &command, duration(prestop.timeout)).await {
         Ok(outcome) if outcome.exit.code == 0 => Outcome::Done,
         Ok(outcome) => fatal(format!("run {}: it ended with code {}", prestop.command, outcome.exit.code)),
-        Err(error) => fatal(error.why()),
+        Err(error) => match error.class() {
+            Class::Retry => Outcome::Failed { class: FailureClass::Retry, why: error.why() },
+            Class::Gone | Class::Recoverable | Class::Fatal | Class::NoProgram => fatal(error.why()),
+        },
     }
 }
 

@@ -56,8 +56,9 @@ pub struct Snapshots {
     turns: Arc<Semaphore>,
 }
 
-/// So many are read at the same time; who comes later waits.
-const AT_ONCE: usize = 8;
+/// So many are read at the same time; who comes later waits. Each holds a descriptor for each level of a tree, `DEPTH_MAX` at most: all
+/// together half of the 1,024 that a process has by default.
+const AT_ONCE: usize = 4;
 
 /// A reader that takes nothing for so long has gone.
 const READER_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -68,6 +69,9 @@ const PIECES_LEN: usize = 4;
 
 /// Whoever takes a snapshot goes no deeper.
 const DEPTH_MAX: usize = 120;
+
+/// So many files and directories are given at most: a task that goes on making them keeps no snapshot from ending.
+const NAMES_MAX: u64 = 4_000_000;
 
 /// A part of the answer.
 enum Piece {
@@ -176,32 +180,38 @@ enum Trouble {
     /// It is nested too deep: the same.
     #[error("read {0}: it is nested too deep")]
     Deep(PathBuf),
+    /// There is more than is given: the same.
+    #[error("read {0}: the disk has more than {NAMES_MAX} files and directories")]
+    Many(PathBuf),
     /// The archive can't go on.
     #[error("write the archive: {0}")]
     Cut(#[from] io::Error),
 }
 
 fn write(piped: Piped, id: AllocId, alloc: &Path, tasks: &[String]) -> Result<(), Trouble> {
-    let mut archive = Archive(tar::Builder::new(piped));
+    let mut archive = Archive { tar: tar::Builder::new(piped), names_left: NAMES_MAX };
     match archive.disk(alloc, tasks) {
         Ok(()) => {}
         Err(cut @ Trouble::Cut(_)) => return Err(cut),
-        Err(trouble @ (Trouble::Unread(_) | Trouble::Deep(_))) => {
+        Err(trouble @ (Trouble::Unread(_) | Trouble::Deep(_) | Trouble::Many(_))) => {
             tracing::warn!(alloc = %id, error = %trouble, "failed to read a disk for a snapshot");
             let why = format!("failed to {trouble}");
             let mut header = header(tar::EntryType::Regular);
             header.set_mode(0o644);
             header.set_size(u64::try_from(why.len()).unwrap_or_default());
-            archive.0.append_data(&mut header, error_name(&id.to_string()), why.as_bytes())?;
+            archive.tar.append_data(&mut header, error_name(&id.to_string()), why.as_bytes())?;
         }
     }
-    let mut piped = archive.0.into_inner()?;
+    let mut piped = archive.tar.into_inner()?;
     piped.flush()?;
     Ok(piped.send(Piece::End)?)
 }
 
 /// An archive that is written as it is read.
-struct Archive(tar::Builder<Piped>);
+struct Archive {
+    tar: tar::Builder<Piped>,
+    names_left: u64,
+}
 
 impl Archive {
     fn disk(&mut self, alloc: &Path, tasks: &[String]) -> Result<(), Trouble> {
@@ -225,7 +235,7 @@ impl Archive {
     fn top(&mut self, dir: &Dir, path: &Path) -> Result<(), Trouble> {
         let mut header = about(tar::EntryType::Directory, &dir.stat()?);
         header.set_mode(0o777);
-        self.0.append_data(&mut header, path, io::empty())?;
+        self.tar.append_data(&mut header, path, io::empty())?;
         self.contents(dir, path)
     }
 
@@ -233,14 +243,14 @@ impl Archive {
         if path.components().count() > DEPTH_MAX {
             return Err(Trouble::Deep(path.to_owned()));
         }
-        self.0.append_data(&mut about(tar::EntryType::Directory, &dir.stat()?), path, io::empty())?;
+        self.tar.append_data(&mut about(tar::EntryType::Directory, &dir.stat()?), path, io::empty())?;
         self.contents(dir, path)
     }
 
     fn contents(&mut self, dir: &Dir, path: &Path) -> Result<(), Trouble> {
         // Name by name: a task may have made more of them than there is memory for.
         let mut added = Ok(());
-        dir.each_name(|name| {
+        dir.each_name_once(|name| {
             added = self.entry(dir, OsStr::from_bytes(name.to_bytes()), path);
             added.is_ok()
         })?;
@@ -248,6 +258,8 @@ impl Archive {
     }
 
     fn entry(&mut self, dir: &Dir, name: &OsStr, path: &Path) -> Result<(), Trouble> {
+        self.names_left =
+            self.names_left.checked_sub(1).ok_or_else(|| Trouble::Many(dir.path().to_owned()))?;
         // It may have gone meanwhile, or become something else.
         let Some(stat) = dir.stat_name(name)? else { return Ok(()) };
         let path = path.join(name);
@@ -261,7 +273,7 @@ impl Archive {
             FileType::RegularFile => self.file(dir, name, &path)?,
             FileType::Symlink => {
                 if let Some(target) = dir.read_link(name)? {
-                    self.0.append_link(&mut about(tar::EntryType::Symlink, &stat), &path, target)?;
+                    self.tar.append_link(&mut about(tar::EntryType::Symlink, &stat), &path, target)?;
                 }
             }
             FileType::Fifo
@@ -280,7 +292,7 @@ impl Archive {
         let left = u64::try_from(stat.st_size).unwrap_or_default();
         header.set_size(left);
         // What is written to it meanwhile comes too late, and what is taken from it leaves no place for a word.
-        Ok(self.0.append_data(&mut header, path, Exactly { file, left })?)
+        Ok(self.tar.append_data(&mut header, path, Exactly { file, left })?)
     }
 }
 

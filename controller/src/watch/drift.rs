@@ -151,7 +151,7 @@ struct Subscribed {
     subscriptions: Vec<Subscription>,
     /// What its directories were when nothing was missing in them.
     whole: Option<Vec<Stamp>>,
-    /// Who could enter them when they were looked at last.
+    /// Their access rights at the last inspection.
     rights: Option<Vec<DirRights>>,
 }
 

@@ -175,13 +175,13 @@ impl Child<'_> {
             sys::take_terminal(0).map_err(|errno| (Step::Terminal, errno))?;
         }
         if let Some((uid, gid)) = spec.user {
-            // Whoever has the agent's keyring can use the keys in it. Where it can't be left, the kernel has no keys, or a
+            // A process with the agent's keyring can use its keys. If leaving it fails, the kernel has no keyrings, or a
             // sandbox forbids them to the task too.
             let _ = sys::leave_keyring();
             sys::setgroups(self.groups).map_err(|errno| (Step::Groups, errno))?;
             sys::setgid(gid).map_err(|errno| (Step::Gid, errno))?;
             sys::setuid(uid).map_err(|errno| (Step::Uid, errno))?;
-            // The kernel takes them only from those who were root, and never those that programs inherit.
+            // The kernel drops capabilities only when a root user changes, and never the inheritable ones.
             if uid != 0 {
                 sys::drop_capabilities().map_err(|errno| (Step::Uid, errno))?;
             }

@@ -70,6 +70,28 @@ fn users_are_named_and_strangers_are_not_whatever_a_directory_was_before() {
     }
 }
 
+// One step made it 0777 without the sticky bit before another closed it: as it stayed where the agent was killed between both.
+#[test]
+fn no_step_of_closing_a_directory_opens_it() {
+    let Some(ground) = ground() else { return };
+    let dir = Dir::open(ground.path()).unwrap();
+    let task = of_task(WEB, &[WEB, DB]);
+    for before in [0o1777, 0o3777, 0o755] {
+        for access in [task.own(ground.privileges()), task.task(), TaskUsers::private()] {
+            Acl::from_mode(before).write(&dir).unwrap();
+            fs::set_permissions(ground.path(), fs::Permissions::from_mode(before)).unwrap();
+            dir.set_owner((0, 0)).unwrap();
+            let found = Found::of(&dir).unwrap();
+            for step in access.steps(&found, found.acl.as_ref().unwrap()) {
+                step.take(&dir).unwrap();
+                let (mode, _) = mode_and_owner(ground.path());
+                assert!(mode & 0o002 == 0 || mode & STICKY != 0, "{before:o} {step:?}: {mode:o}");
+            }
+            assert_eq!(access.difference(&dir).unwrap(), None, "{before:o}");
+        }
+    }
+}
+
 #[test]
 fn who_is_not_found_loses_nothing_and_strangers_are_shut_out_all_the_same() {
     let Some(ground) = ground() else { return };
@@ -123,4 +145,48 @@ fn without_lists_each_user_has_its_own_and_strangers_nothing() {
         assert_eq!(access.difference(&dir).unwrap(), None, "{number}");
         assert_eq!(mode_and_owner(&ground.path().join(&name)), expected, "{number}");
     }
+}
+
+// While name services failed, each inspection found a difference; a deleted user was shut out under its task.
+#[test]
+fn without_lists_who_is_not_found_loses_nothing_and_strangers_are_shut_out() {
+    let Some(ground) = ground() else { return };
+    let status = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(ground.path()).status().unwrap();
+    assert!(status.success());
+    let dir = Dir::open(ground.path()).unwrap();
+    let (known, unknown) = (of_task(WEB, &[WEB]), TaskUsers::unknown());
+    let deleted = TaskUsers { known: Known::Some, own: Own::Unknown, ..TaskUsers::default() };
+    let each = |users: &TaskUsers| {
+        let own = [users.own(ground.privileges()), users.secret(ground.privileges())];
+        [
+            vec![users.entrance(), users.common(), users.logs(), users.data(), users.scratch(), users.task()],
+            own.into(),
+        ]
+        .concat()
+    };
+    for users in [unknown, deleted] {
+        for (known, access) in each(&known).iter().zip(each(&users)) {
+            known.apply(&dir).unwrap();
+            let before = mode_and_owner(ground.path());
+            assert_eq!(access.difference(&dir).unwrap(), None);
+            access.apply(&dir).unwrap();
+            assert_eq!(mode_and_owner(ground.path()), before);
+            fs::set_permissions(ground.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+            assert!(access.difference(&dir).unwrap().is_some());
+            access.apply(&dir).unwrap();
+            assert_eq!(access.difference(&dir).unwrap(), None);
+            assert_eq!(mode_and_owner(ground.path()).0 & 0o066, 0);
+        }
+    }
+    // Another task's user was deleted: this one gets its own all the same.
+    let other = TaskUsers { known: Known::Some, ..of_task(WEB, &[WEB]) };
+    TaskUsers::private().apply(&dir).unwrap();
+    for access in [other.task(), other.own(ground.privileges()), other.secret(ground.privileges())] {
+        access.apply(&dir).unwrap();
+        assert_eq!(mode_and_owner(ground.path()), (0o700, WEB.uid));
+    }
+    // Who may enter every allocation takes nothing from its only user.
+    let guests = TaskUsers { guests: vec![DB], ..users(&[WEB]) };
+    guests.data().apply(&dir).unwrap();
+    assert_eq!(mode_and_owner(ground.path()), (0o700, WEB.uid));
 }

@@ -45,7 +45,7 @@ pub enum FsError {
     },
     /// Somebody keeps making files in a directory that is being removed, or there are more than are removed at a time.
     #[error(
-        "remove {path}: it is not empty yet; the removal goes on at the next try, as long as files appear in it"
+        "remove {path}: it is not empty yet; files were added during the removal, or it is very large; the next try continues"
     )]
     Busy {
         /// The directory.

@@ -1,9 +1,8 @@
 //! Removing a tree that somebody else may be writing to: no link is followed, no mount is entered, open files stay few
 //! however deep the tree is.
 //!
-//! Each directory is closed to everybody but us when it is entered, also to those who hold it open: nothing can be added to it from then on,
-//! except by root. Where more is added in others than we remove, the removal ends with an error, and is gone on with by whoever
-//! tries again.
+//! Each directory is closed to all other users when it is entered, including those who hold it open: only root can add to it from then on. If
+//! names are added elsewhere faster than they are removed, the removal fails with an error and the next try continues it.
 
 use std::{
     ffi::{CStr, CString, OsStr, OsString},
@@ -12,7 +11,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags},
+    fs::{Access, AtFlags, Mode, OFlags, accessat},
     io::Errno,
 };
 
@@ -166,17 +165,20 @@ fn enter(parent: &Dir, name: &OsStr) -> Result<Option<Dir>, FsError> {
     }
 }
 
-/// Gives a directory to us and leaves nobody else a right to it: neither its owner, who could give it back to himself, nor whoever is named
+/// Takes ownership of a directory and removes all rights of others: of its owner, who could restore them, and of every user named
 /// in an access control list, whose mask the mode of the group is. Files can't be removed from a directory that its owner may not
 /// write to, either.
-fn close_to_others(fd: &OwnedFd) -> Result<(), Errno> {
+pub(super) fn close_to_others(fd: &OwnedFd) -> Result<(), Errno> {
     let stat = rustix::fs::fstat(fd)?;
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    if stat.st_uid != uid.as_raw() {
-        rustix::fs::fchown(fd, Some(uid), Some(gid))?;
-    }
+    let is_ours = stat.st_uid == uid.as_raw() || rustix::fs::fchown(fd, Some(uid), Some(gid)).is_ok();
     if stat.st_mode & 0o777 != Mode::RWXU.as_raw_mode() {
         rustix::fs::fchmod(fd, Mode::RWXU)?;
+    }
+    // Without the right to change owners it may now be closed to us too.
+    let needed = Access::WRITE_OK | Access::EXEC_OK;
+    if !is_ours && accessat(fd, c".", needed, AtFlags::EACCESS).is_err() {
+        rustix::fs::fchmod(fd, Mode::from_raw_mode(stat.st_mode))?;
     }
     Ok(())
 }

@@ -2,8 +2,10 @@
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
+use rustix::thread::CapabilitySet;
+
 use super::*;
-use crate::drivers::sight::Class;
+use crate::drivers::{sight::Class, test_ground::is_root};
 
 const OPEN: Rights = Rights::Exact { mode: 0o777, owner: None };
 
@@ -145,8 +147,7 @@ fn a_tree_that_is_being_filled_while_it_is_removed_goes_or_says_so() {
 // A stranger who went on adding directories through one that he held open kept a removal from ending.
 #[test]
 fn a_directory_is_closed_to_those_who_hold_it_before_it_is_emptied() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("left out: this needs root");
+    if !is_root() {
         return;
     }
     let (temp, dir) = temp();
@@ -162,6 +163,7 @@ fn a_directory_is_closed_to_those_who_hold_it_before_it_is_emptied() {
         .spawn()
         .unwrap();
     while !temp.path().join("tree/x/20").exists() {
+        assert_eq!(stranger.try_wait().unwrap(), None, "the stranger could add nothing at all");
         std::thread::yield_now();
     }
     dir.remove_tree(OsStr::new("tree")).unwrap();
@@ -184,4 +186,32 @@ fn a_removal_ends_after_so_many_names_and_is_gone_on_with() {
     }
     assert_eq!(tries, 3, "20 names below the directory, and itself");
     assert!(!temp.path().join("tree").exists());
+}
+
+// A refused change of the owner left the mode open too.
+#[test]
+fn a_directory_is_closed_by_its_mode_where_its_owner_can_t_be_changed() {
+    if !is_root() {
+        return;
+    }
+    let (temp, dir) = temp();
+    let path = temp.path().join("tree");
+    for dropped in [CapabilitySet::CHOWN, CapabilitySet::CHOWN | CapabilitySet::DAC_OVERRIDE] {
+        let top = dir.make(OsStr::new("tree"), Rights::Exact { mode: 0o1777, owner: Some((1, 1)) }).unwrap();
+        top.write_file(OsStr::new("f"), b"", OPEN, Outlives::Processes).unwrap();
+        std::thread::scope(|scope| {
+            // Capabilities are the thread's.
+            let removing = scope.spawn(|| {
+                let mut sets = rustix::thread::capabilities(None).unwrap();
+                sets.effective -= dropped;
+                rustix::thread::set_capabilities(None, sets).unwrap();
+                remove::close_to_others(&top.fd).unwrap();
+                let mode = path.metadata().unwrap().mode() & 0o7777;
+                assert_eq!(mode, if dropped == CapabilitySet::CHOWN { 0o700 } else { 0o1777 });
+                top.unlink(OsStr::new("f")).unwrap();
+            });
+            removing.join().unwrap();
+        });
+        dir.remove_tree(OsStr::new("tree")).unwrap();
+    }
 }

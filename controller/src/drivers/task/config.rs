@@ -56,7 +56,7 @@ pub struct TaskConfig {
     pub config: serde_json::Value,
     /// The user to run as; the agent's own where absent.
     pub user: Option<String>,
-    /// Names of the users of all tasks of the allocation.
+    /// Names of the users who may write to what the tasks of the allocation share.
     pub users: Vec<String>,
     /// Limits.
     pub resources: Resources,

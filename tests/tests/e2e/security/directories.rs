@@ -53,14 +53,19 @@ fn victim() -> String {
     )
 }
 
-/// Runs the attempts as `user` and expects that none succeeds.
-fn all_hold(agent: &Agent, alloc: &Path, user: &str) {
+/// Runs the attempts as `user` and returns what became of them.
+fn attempt(agent: &Agent, alloc: &Path, user: &str) -> String {
     let script = format!("exec setpriv --reuid={user} --regid=nogroup --clear-groups sh -c \"$ATTEMPTS\"");
     let mut command = command::prepare(&agent.home, User::Same, Path::new("/bin/sh"), &["-c", &script]);
     command.env("a", alloc).env("ATTEMPTS", ATTEMPTS);
-    let tried = Running::start(command).finish();
-    assert!(!tried.stdout.contains("BROKEN"), "as {user}: {}", tried.stdout);
-    assert_eq!(tried.stdout.matches("held").count(), ATTEMPTS.matches("\ntry ").count(), "{tried:?}");
+    Running::start(command).finish().stdout
+}
+
+/// Expects that no attempt of `user` succeeds.
+fn all_hold(agent: &Agent, alloc: &Path, user: &str) {
+    let tried = attempt(agent, alloc, user);
+    assert!(!tried.contains("BROKEN"), "as {user}: {tried}");
+    assert_eq!(tried.matches("held").count(), ATTEMPTS.matches("\ntry ").count(), "{tried}");
 }
 
 fn start(umask: &str) -> (Agent, PathBuf) {
@@ -90,6 +95,9 @@ fn users_without_a_task_in_an_allocation_enter_nothing_of_it_whatever_the_umask(
         let said = agent.task_log(&other.id(), "t", "stdout") + &agent.task_log(&other.id(), "t", "stderr");
         assert!(!said.contains("BROKEN"), "{said}");
         assert_eq!(said.matches("held").count(), ATTEMPTS.matches("\ntry ").count(), "{said}");
+        // Each attempt is one that succeeds where it may: root is refused nothing.
+        let tried = attempt(&agent, &alloc, "root");
+        assert_eq!(tried.matches("BROKEN").count(), ATTEMPTS.matches("\ntry ").count(), "{tried}");
         agent.finish();
     }
 }
@@ -175,5 +183,9 @@ fn named_users_may_enter_every_allocation() {
     command.env("a", &alloc);
     let read = Running::start(command).finish();
     assert_eq!((read.code, read.stdout.as_str()), (0, "mine\nx\n"), "{read:?}");
+    // That user may write there too; programs are run from there all the same.
+    let exec = |command: &[&str]| agent.cli(&[&["exec", "victim", "--task", "web", "--"], command].concat());
+    exec(&["sh", "-c", "cp /bin/true ../alloc/data/program"]).success();
+    exec(&["../alloc/data/program"]).success();
     agent.finish();
 }

@@ -14,8 +14,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use crate::common::{is_root, job, shell};
 
 const NOBODY: u32 = 65534;
-/// So often a program is asked for while its file is exchanged: the race was won within a few dozen.
-const RACES: u32 = 60;
+/// So often a program is asked for while its file is exchanged: many times what it took to win the race, a few dozen.
+const RACES: u32 = 400;
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
