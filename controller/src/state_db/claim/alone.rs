@@ -141,7 +141,7 @@ impl StateDir {
             if is_over || !matches!(known, Some(Answer::Ours { .. } | Answer::Strangers)) {
                 known = match ask(name) {
                     Answer::Full => known,
-                    answer => Some(answer),
+                    answer @ (Answer::Ours { .. } | Answer::Strangers | Answer::Refused) => Some(answer),
                 };
             }
             // The holder may have just ended: try again before reporting it.
