@@ -51,6 +51,16 @@ pub enum Rights {
     },
 }
 
+impl Rights {
+    /// Whether they take rights from others and give none to anybody.
+    fn close(self) -> bool {
+        match self {
+            Self::Exact { mode, owner } => mode & 0o077 == 0 && owner.is_none(),
+            Self::Masked { .. } => false,
+        }
+    }
+}
+
 /// How far a path below a [`Dir`] may lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Crossing {
@@ -134,7 +144,8 @@ impl Dir {
         }
     }
 
-    /// Makes the directory `name` where it is missing, gives it its rights, opens it.
+    /// Makes the directory `name` where it is missing, gives it its rights, opens it. One that exists already keeps its rights, unless the
+    /// new ones leave it to the agent alone: a user who may write to this directory can put another user's there at any moment.
     ///
     /// # Errors
     ///
@@ -152,8 +163,27 @@ impl Dir {
             Err(errno) => return Err(FsError::io("create", here, errno)),
         }
         let dir = self.open_below(Path::new(name), Crossing::Mounts)?;
-        dir.set_rights(rights)?;
+        match rights {
+            Rights::Exact { .. } if rights.close() || dir.is_as_made(mode)? => dir.set_rights(rights)?,
+            Rights::Exact { .. } | Rights::Masked { .. } => {}
+        }
         Ok(dir)
+    }
+
+    /// Whether it looks like a directory that was made with `mode` just now: the agent's, with nothing in it.
+    fn is_as_made(&self, mode: u32) -> Result<bool, FsError> {
+        let stat = self.stat()?;
+        let is_ours =
+            stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o777 == mode & 0o777;
+        if !is_ours {
+            return Ok(false);
+        }
+        let mut is_empty = true;
+        self.each_name(|_| {
+            is_empty = false;
+            false
+        })?;
+        Ok(is_empty)
     }
 
     /// Makes every part of `path` that is missing and opens the last. Parts that exist keep their rights.
@@ -235,8 +265,8 @@ impl Dir {
         let mut draft = OsString::from(".");
         draft.push(name);
         draft.push(".new");
-        // What a crash has left, or a link that somebody has put there.
-        self.remove_tree(&draft)?;
+        // A file that a crash left, or a link that a user put there. A directory would be a user's: it stays, and this fails.
+        self.unlink(&draft)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, &draft, flags, Mode::from_raw_mode(0o600))
             .map_err(|errno| FsError::io("create", &here, errno))?;

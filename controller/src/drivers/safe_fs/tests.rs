@@ -23,7 +23,11 @@ fn a_directory_gets_its_mode_whatever_the_umask_and_keeps_it() {
         assert_eq!(temp.path().join("a").metadata().unwrap().mode() & 0o7777, 0o777);
     }
     dir.make(OsStr::new("a"), Rights::Exact { mode: 0o1777, owner: None }).unwrap();
-    assert_eq!(temp.path().join("a").metadata().unwrap().mode() & 0o7777, 0o1777);
+    assert_eq!(
+        temp.path().join("a").metadata().unwrap().mode() & 0o7777,
+        0o777,
+        "one that exists is opened no further"
+    );
 }
 
 #[test]
@@ -214,4 +218,30 @@ fn a_directory_is_closed_by_its_mode_where_its_owner_can_t_be_changed() {
         });
         dir.remove_tree(OsStr::new("tree")).unwrap();
     }
+}
+
+// A task's user may rename another user's directory to the name under which the agent is about to make one.
+#[test]
+fn a_directory_that_exists_is_given_to_nobody_and_opened_to_nobody() {
+    let (ground, dir) = temp();
+    let mode = |name: &str| ground.path().join(name).metadata().unwrap().mode() & 0o7777;
+    std::fs::create_dir(ground.path().join("kept")).unwrap();
+    std::fs::write(ground.path().join("kept/file"), "secret").unwrap();
+    std::fs::set_permissions(ground.path().join("kept"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let us = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    dir.make("kept".as_ref(), Rights::Exact { mode: 0o755, owner: Some(us) }).unwrap();
+    assert_eq!(mode("kept"), 0o700);
+    std::fs::set_permissions(ground.path().join("kept"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    dir.make("kept".as_ref(), Rights::Exact { mode: 0o700, owner: None }).unwrap();
+    assert_eq!(mode("kept"), 0o700, "closing is always right");
+    // What a crash left half made gets its rights.
+    std::fs::create_dir(ground.path().join("begun")).unwrap();
+    std::fs::set_permissions(ground.path().join("begun"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    dir.make("begun".as_ref(), Rights::Exact { mode: 0o755, owner: None }).unwrap();
+    assert_eq!(mode("begun"), 0o755);
+    // Nor is a directory removed that stands where a file is drafted.
+    std::fs::create_dir(ground.path().join(".token.new")).unwrap();
+    let rights = Rights::Exact { mode: 0o600, owner: None };
+    dir.write_file("token".as_ref(), b"x", rights, Outlives::Processes).unwrap_err();
+    assert!(ground.path().join(".token.new").is_dir());
 }
