@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    os::unix::{fs::MetadataExt as _, process::CommandExt as _},
+    os::unix::fs::MetadataExt as _,
     path::Path,
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -113,8 +113,9 @@ fn take_over(fixture: &Path) {
 fn assert_closed_around(agent: &Agent, old: &[(String, Record)]) {
     let allocs = agent.home.state().join("alloc");
     let run_as = |uid: u32, dir: &Path, script: &str| {
-        let mut shell = Command::new("/bin/sh");
-        shell.args(["-ec", script]).current_dir("/").uid(uid).gid(uid).env("d", dir);
+        let mut shell = Command::new("setpriv");
+        shell.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".to_owned()]);
+        shell.args(["/bin/sh", "-ec", script]).current_dir("/").env("d", dir);
         shell.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
     };
     for (attempt, _) in old {
