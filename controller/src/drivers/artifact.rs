@@ -5,7 +5,8 @@
 //! it leaves goes with the next try. Errors, logs and `Debug` tell no secrets: of an address neither user nor query, of headers no value.
 //!
 //! - [`source`]: addresses, in the form of go-getter; [`format`]: what is taken for an archive; [`checksum`].
-//! - [`place`]: where it goes, and how files come to stand there; [`marker`]: what has been fetched.
+//! - [`place`]: where it goes; [`staging`]: where it is made ready, and how files come to stand in their places; [`marker`]: what has been
+//!   fetched.
 //! - [`download`]: http. [`unpack`]: archives, in a process of its own.
 //!
 //! Facts: `hashicorp/go-getter:client.go`; `hashicorp/nomad:client/allocrunner/taskrunner/artifact_hook.go`, `getter/`.
@@ -16,6 +17,7 @@ pub mod format;
 pub mod marker;
 pub mod place;
 pub mod source;
+pub mod staging;
 pub mod unpack;
 
 #[cfg(test)]
@@ -34,8 +36,9 @@ use self::{
     checksum::{Checksum, Written},
     download::{DownloadError, Wanted},
     format::Format,
-    place::{Base, Dirs, Outside, Place, Staging},
+    place::{Base, Dirs, Outside, Place},
     source::{Source, SourceError},
+    staging::Staging,
     unpack::{Order, UnpackError, Unpacker},
 };
 use super::{
@@ -272,9 +275,17 @@ impl Fetcher {
             let at = |(resolved, place): (&Resolved, Place)| {
                 Some((digests.iter().position(|digest| *digest == resolved.digest)?, place))
             };
-            Ok(missing(&artifacts, &recipient.dirs)?.into_iter().filter_map(at).collect())
+            let missing: Vec<_> = missing(&artifacts, &recipient.dirs)?.into_iter().filter_map(at).collect();
+            if !missing.is_empty() {
+                // What an agent left that was killed.
+                staging::clear(&recipient.dirs)?;
+            }
+            Ok(missing)
         })
         .await?;
+        if missing.is_empty() {
+            return Ok(());
+        }
         // One at a time puts its files in their places.
         let turn = Mutex::new(());
         let fetches = missing.into_iter().filter_map(|(index, place)| {
@@ -283,7 +294,8 @@ impl Fetcher {
         });
         let ended: Vec<Result<(), ArtifactError>> =
             stream::iter(fetches.collect::<Vec<_>>()).buffer_unordered(AT_ONCE).collect().await;
-        ended.into_iter().collect()
+        let cleared = blocking(move || Ok(staging::clear(&recipient.dirs)?)).await;
+        ended.into_iter().chain([cleared]).collect()
     }
 
     async fn fetch(
@@ -306,8 +318,9 @@ impl Fetcher {
         let id: String = resolved.digest.chars().take(16).collect();
         let (dirs, staged) = (recipient.dirs.clone(), target.clone());
         let (staging, body) = blocking(move || {
-            let (beside, _) = staged.open(&dirs, owner)?;
-            let staging = Staging::make(&beside, &id)?;
+            // Told before anything is fetched: that it can't go there.
+            staged.open(&dirs, owner)?;
+            let staging = Staging::make(staged.place.base(), &dirs, &id, owner)?;
             let body = staging.body()?;
             Ok((Arc::new(staging), body))
         })
@@ -321,18 +334,18 @@ impl Fetcher {
                 return Err(ArtifactError::Machine("its directory is in use".to_owned()));
             };
             let published = made.and_then(|made| {
-                let (_, name) = target.open(&dirs, owner)?;
+                let (place, name) = target.open(&dirs, owner)?;
                 match made {
-                    Made::File(file) => staging.publish_body(&file, name.as_ref(), owner)?,
+                    Made::File(file) => staging.publish_body(&file, &place, &name)?,
                     Made::Tree(tree, Format::Tar(_) | Format::Zip) if target.mode != ArtifactMode::File => {
-                        staging.publish_tree(&tree, &folder)?;
+                        staging.publish_tree(&tree, &folder, &place)?;
                     }
-                    Made::Tree(tree, _) => staging.publish_only(&tree, &folder, name.as_ref())?,
+                    Made::Tree(tree, _) => staging.publish_only(&tree, &folder, (&place, &name))?,
                 }
-                Ok(())
+                Ok(place)
             });
             match published {
-                Ok(()) => staging.finish()?,
+                Ok(place) => staging.finish(&place)?,
                 Err(error) => {
                     staging.discard()?;
                     return Err(error);
@@ -372,8 +385,8 @@ impl Fetcher {
             seconds_max: limit.as_secs().max(1),
             keep_owners: false,
         };
-        let (staged, owner) = (Arc::clone(staging), recipient.user.as_ref().map(|user| (user.uid, user.gid)));
-        let tree = blocking(move || Ok(staged.tree(owner)?)).await?;
+        let staged = Arc::clone(staging);
+        let tree = blocking(move || Ok(staged.tree()?)).await?;
         let _turn = tokio::select! {
             biased;
             () = cancelled.cancelled() => return Err(ArtifactError::Cancelled),

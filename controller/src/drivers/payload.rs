@@ -72,7 +72,7 @@ pub fn write(
         .flat_map(Path::components)
         .filter(|part| part.as_os_str() != OsStr::new("."))
         .collect();
-    let dir = local.make_all(&parents, Rights::Exact { mode: 0o750, owner })?;
+    let dir = local.make_all_for_owner(&parents, Rights::Exact { mode: 0o750, owner })?;
     Ok(dir.write_file(name, bytes, Rights::Exact { mode: 0o640, owner }, Outlives::Processes)?)
 }
 

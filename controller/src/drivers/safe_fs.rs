@@ -10,7 +10,7 @@ use std::{
     io::{Read as _, Write as _},
     os::{
         fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
-        unix::ffi::{OsStrExt as _, OsStringExt as _},
+        unix::ffi::OsStringExt as _,
     },
     path::{Component, Path, PathBuf},
 };
@@ -22,7 +22,10 @@ use rustix::{
 
 pub use crate::durable::Outlives;
 
+mod carry;
+mod entrust;
 mod error;
+mod list;
 mod remove;
 
 pub use error::FsError;
@@ -57,6 +60,14 @@ impl Rights {
         match self {
             Self::Exact { mode, owner } => mode & 0o077 == 0 && owner.is_none(),
             Self::Masked { .. } => false,
+        }
+    }
+
+    /// To whom something is given.
+    fn owner(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Exact { owner, .. } => owner,
+            Self::Masked { .. } => None,
         }
     }
 }
@@ -332,38 +343,6 @@ impl Dir {
         Ok(Some(file))
     }
 
-    /// Names of what is in it, without `.` and `..`.
-    ///
-    /// # Errors
-    ///
-    /// When it can't be listed.
-    pub fn names(&self) -> Result<Vec<OsString>, FsError> {
-        let mut names = Vec::new();
-        self.each_name(|name| {
-            names.push(OsStr::from_bytes(name.to_bytes()).to_owned());
-            true
-        })?;
-        Ok(names)
-    }
-
-    /// The same of at most `len_max` names; `None` where there are more.
-    ///
-    /// # Errors
-    ///
-    /// When it can't be listed.
-    pub fn names_up_to(&self, len_max: usize) -> Result<Option<Vec<OsString>>, FsError> {
-        let mut names = Vec::new();
-        let mut more = false;
-        self.each_name(|name| {
-            more = names.len() == len_max;
-            if !more {
-                names.push(OsStr::from_bytes(name.to_bytes()).to_owned());
-            }
-            !more
-        })?;
-        Ok((!more).then_some(names))
-    }
-
     /// Makes the link `name` that says `target`.
     ///
     /// # Errors
@@ -465,45 +444,6 @@ impl Dir {
         }
     }
 
-    /// Calls `visit` with each name until it returns false.
-    ///
-    /// # Errors
-    ///
-    /// When it can't be listed.
-    pub(crate) fn each_name(&self, mut visit: impl FnMut(&std::ffi::CStr) -> bool) -> Result<(), FsError> {
-        let list = |errno: Errno| FsError::io("list", &self.path, errno);
-        let entries = rustix::fs::Dir::read_from(&self.fd).map_err(list)?;
-        for entry in entries {
-            let entry = entry.map_err(list)?;
-            let name = entry.file_name();
-            if name.to_bytes() != b"." && name.to_bytes() != b".." && !visit(name) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Calls `visit` with each name until it returns false, without a second descriptor: only once for each time that it was opened.
-    ///
-    /// # Errors
-    ///
-    /// When it can't be listed.
-    pub(crate) fn each_name_once(
-        &self,
-        mut visit: impl FnMut(&std::ffi::CStr) -> bool,
-    ) -> Result<(), FsError> {
-        let mut buffer = Vec::with_capacity(LISTED_BYTES);
-        let mut entries = rustix::fs::RawDir::new(&self.fd, buffer.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
-            let entry = entry.map_err(|errno| FsError::io("list", &self.path, errno))?;
-            let name = entry.file_name();
-            if name.to_bytes() != b"." && name.to_bytes() != b".." && !visit(name) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     /// Which part of `path` stopped the kernel.
     fn blame(&self, path: &Path, crossing: Crossing) -> FsError {
         let mut reached = PathBuf::new();
@@ -536,9 +476,6 @@ impl AsFd for Dir {
         self.fd.as_fd()
     }
 }
-
-/// So much of a directory is listed at a time.
-const LISTED_BYTES: usize = 8 * 1024;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 

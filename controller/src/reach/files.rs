@@ -195,6 +195,7 @@ impl Place {
             }
             FsError::Mounted { .. }
             | FsError::Busy { .. }
+            | FsError::Untrusted { .. }
             | FsError::TooLarge { .. }
             | FsError::Escapes { .. } => ApiError::Failed(format!("open {shown:?}")),
         }

@@ -34,13 +34,14 @@ pub fn read(dir: &Dir) -> Result<BTreeSet<String>, FsError> {
 /// Tells that one more has been fetched, also after a power cut.
 ///
 /// # Errors
-/// When it can't be written.
+/// When it can't be written, as where a directory with content stands there.
 pub fn add(dir: &Dir, digest: &str) -> Result<(), FsError> {
     let mut known = read(dir)?;
     known.insert(digest.to_owned());
     let text: String = known.iter().flat_map(|digest| [digest, "\n"]).collect();
     if dir.find(OsStr::new(FILE)).is_ok_and(|found| found.is_some()) {
-        dir.remove_tree(OsStr::new(FILE))?;
+        // Tasks may put a directory here whose content is not theirs.
+        dir.remove_empty(OsStr::new(FILE))?;
     }
     let rights = Rights::Exact { mode: 0o600, owner: None };
     dir.write_file(OsStr::new(FILE), text.as_bytes(), rights, Outlives::PowerCuts)

@@ -1,6 +1,7 @@
 //! Artifacts of a server of this test's own: what comes of them, and what is refused.
 
 mod archives;
+mod exchange;
 mod hostile;
 mod server;
 mod trouble;
@@ -59,6 +60,11 @@ impl Ground {
 
     fn path(&self, below_task: &str) -> PathBuf {
         self.dirs().task.join(below_task)
+    }
+
+    /// Where one that goes to the task's directory is made ready.
+    fn staged(&self, artifact: &Artifact) -> PathBuf {
+        self.temp.path().join(staging::NAME).join("task").join(&digest_of(artifact)[..16])
     }
 
     async fn up(&self, artifacts: &[Artifact]) -> Result<(), ArtifactError> {

@@ -210,13 +210,17 @@ impl TaskTokens<'_> {
         let name = path.file_name().ok_or_else(escapes)?;
         for step in path.parent().into_iter().flatten() {
             let found = dir.find(step).map_err(|source| self.file_error(source))?;
-            dir = match (found, missing) {
+            let inner = match (found, missing) {
                 (Some(found), _) => found,
                 (None, Missing::Left) => return Ok(None),
                 (None, Missing::Made) => {
                     dir.make(step, self.rights(0o755)).map_err(|source| self.file_error(source))?
                 }
             };
+            if missing == Missing::Made {
+                dir.check_entry(&inner, self.owner).map_err(|source| self.file_error(source))?;
+            }
+            dir = inner;
         }
         Ok(Some(Spot { dir, name: name.to_owned() }))
     }

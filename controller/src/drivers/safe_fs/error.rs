@@ -51,6 +51,16 @@ pub enum FsError {
         /// The directory.
         path: PathBuf,
     },
+    /// A directory may have been put in the place of another one.
+    #[error(
+        "enter {path}: user {uid} may not write to it, and other users may have put it there; give it to that user, or remove it"
+    )]
+    Untrusted {
+        /// The directory.
+        path: PathBuf,
+        /// For whom it was to be entered.
+        uid: u32,
+    },
     /// A file is larger than it may be.
     #[error("read {path}: it is larger than {bytes_max} bytes")]
     TooLarge {
@@ -77,7 +87,7 @@ impl FsError {
                 }
                 _ => Class::Retry,
             },
-            Self::Busy { .. } | Self::Mounted { .. } => Class::Retry,
+            Self::Busy { .. } | Self::Mounted { .. } | Self::Untrusted { .. } => Class::Retry,
             Self::Link { .. }
             | Self::NotADirectory { .. }
             | Self::NotAFile { .. }
@@ -89,6 +99,16 @@ impl FsError {
     /// Whether the thing does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Whether the file system can't do it at all.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()))
+    }
+
+    /// Whether a rename would lead to another file system.
+    pub(crate) fn is_across(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::CrossesDevices)
     }
 
     /// The answer of a look that met this: something that stands in the way was seen, everything else is still an error.

@@ -8,6 +8,7 @@ use std::{
     ffi::{CStr, CString, OsStr, OsString},
     os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -23,25 +24,28 @@ const DEPTH_MAX: usize = 32;
 /// How often a directory may be found filled again after it was emptied.
 const ROUNDS_MAX: u32 = 16;
 
-/// So much is removed at a time: well beyond most trees, within minutes on any disk.
-const NAMES_MAX: u64 = 4_000_000;
+/// So long one call removes: what is larger, or hangs on a slow disk, is continued by the next one.
+const TIME_MAX: Duration = Duration::from_secs(10 * 60);
 
-/// How often a large removal is reported: every so many names, a few seconds on an ordinary disk.
-const REPORT_EVERY: u64 = 250_000;
+/// How often a removal that takes long is reported.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// After so many names the clock is read: within milliseconds on an ordinary disk.
+const NAMES_BETWEEN: u64 = 64;
 
 /// Removes `name` in `parent`.
 pub(super) fn tree(parent: &Dir, name: &OsStr) -> Result<(), FsError> {
-    tree_up_to(parent, name, NAMES_MAX)
+    tree_within(parent, name, TIME_MAX)
 }
 
-/// The same of at most so many names.
-pub(super) fn tree_up_to(parent: &Dir, name: &OsStr, names_max: u64) -> Result<(), FsError> {
+/// The same for so long, and at least [`NAMES_BETWEEN`] names.
+pub(super) fn tree_within(parent: &Dir, name: &OsStr, time: Duration) -> Result<(), FsError> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::ISDIR) => {}
         Err(errno) => return Err(refused(&parent.path.join(name), errno)),
     }
-    let mut progress = Progress { removed: 0, names_max };
+    let mut progress = Progress::begin(time);
     for _ in 0..ROUNDS_MAX {
         let Some(top) = enter(parent, name)? else { return Ok(()) };
         clear(&top, &mut progress)?;
@@ -58,21 +62,29 @@ pub(super) fn tree_up_to(parent: &Dir, name: &OsStr, names_max: u64) -> Result<(
 /// How much was removed.
 struct Progress {
     removed: u64,
-    names_max: u64,
+    reported: Instant,
+    end: Instant,
+    is_over: bool,
 }
 
 impl Progress {
+    fn begin(time: Duration) -> Self {
+        let now = Instant::now();
+        Self { removed: 0, reported: now, end: now + time, is_over: false }
+    }
+
     /// Counts one name; false where it was the last that is removed this time.
     fn count(&mut self, dir: &Dir) -> bool {
         self.removed += 1;
-        if self.removed.is_multiple_of(REPORT_EVERY) {
-            tracing::info!(path = %dir.path.display(), removed = self.removed, "removing a large directory");
+        if self.removed.is_multiple_of(NAMES_BETWEEN) {
+            let now = Instant::now();
+            if now.duration_since(self.reported) >= REPORT_EVERY {
+                self.reported = now;
+                tracing::info!(path = %dir.path.display(), removed = self.removed, "removing a large directory");
+            }
+            self.is_over |= now >= self.end;
         }
-        self.removed < self.names_max
-    }
-
-    fn is_over(&self) -> bool {
-        self.removed >= self.names_max
+        !self.is_over
     }
 }
 
@@ -84,7 +96,7 @@ fn clear(top: &Dir, progress: &mut Progress) -> Result<(), FsError> {
     loop {
         let here = levels.last().map_or(top, |(dir, _)| dir);
         let first = first_directory(here, progress)?;
-        if progress.is_over() {
+        if progress.is_over {
             return Err(FsError::Busy { path: top.path.clone() });
         }
         match first {

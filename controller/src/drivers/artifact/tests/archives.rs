@@ -122,7 +122,7 @@ async fn how_it_is_unpacked_can_be_told() {
         let (server, ground) = (Server::giving(bytes), Ground::new());
         ground.up(&[wanted(&server)]).await.unwrap_or_else(|error| panic!("{expected}: {error}"));
         assert!(ground.path(expected).is_file(), "{expected}: {:?}", ground.files());
-        assert!(!ground.files().keys().any(|name| name.contains(".artifact-")));
+        assert!(!ground.files().keys().any(|name| name.contains(".staging")));
     }
     for (bytes, wanted, expected) in [
         (tar_gz.clone(), artifact_of("/a.tgz", file, "local/x"), "it is not a plain file"),
@@ -178,4 +178,37 @@ async fn what_is_fetched_belongs_to_the_task_s_user() {
         let about = ground.path(path).symlink_metadata().unwrap();
         assert_eq!((about.uid(), about.gid()), (65_534, 65_534), "{path}");
     }
+}
+
+/// `secrets` are a file system of their own, which its task's user may write to: what goes there is made ready in `private`.
+#[tokio::test]
+async fn what_goes_to_secrets_comes_from_private_memory() {
+    use crate::drivers::{privileges::Mounting, privileges::Privileges, task_dir::TaskDir};
+    let privileges = Privileges::probe();
+    if privileges.mounting == Mounting::Impossible {
+        crate::drivers::test_ground::leave_out("the right to mount");
+        return;
+    }
+    let ground = Ground::new();
+    let dir = TaskDir::new(ground.path(""), privileges);
+    dir.up().unwrap();
+    let mut fetched = Vec::new();
+    for (path, bytes) in [("/a.tar", good_tar()), ("/a", b"hello".to_vec()), ("/a.tar", good_tar())] {
+        let server = Server::giving(bytes);
+        let mut wanted = artifact(&server, path);
+        wanted.destination = "secrets/deep".to_owned();
+        fetched.push(ground.up(&[wanted]).await.map_err(|error| error.to_string()));
+    }
+    let files = ground.files();
+    let content = fs::read(ground.path("secrets/deep/pkg/bin/alias")).ok();
+    dir.down().unwrap();
+    assert_eq!(fetched, [Ok(()), Ok(()), Ok(())]);
+    assert_eq!(content.as_deref(), Some(&b"#!/bin/sh\n"[..]));
+    for (name, mode) in
+        [("deep/pkg", 0o750), ("deep/pkg/bin/tool", 0o755), ("deep/pkg/twice", 0o640), ("deep/a", 0o644)]
+    {
+        assert_eq!(files.get(&format!("secrets/{name}")), Some(&mode), "{name}");
+    }
+    let left = |name: &&String| name.contains("staging") || name.contains(".new");
+    assert_eq!(files.keys().filter(left).count(), 0, "{files:?}");
 }

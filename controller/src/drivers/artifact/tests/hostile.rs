@@ -135,8 +135,9 @@ async fn evil_archives_are_refused_whole() {
         let error = crate::drivers::task::in_full(&ended.unwrap_err());
         assert!(error.contains(expected), "{name}: {error}");
         assert_eq!(files, ["local/kept"], "{name}");
+        let staged = fs::read_dir(ground.temp.path().join(staging::NAME)).unwrap().count();
         let outside = fs::read_dir(ground.temp.path()).unwrap().count();
-        assert_eq!((outside, Path::new("/tmp/evil").exists()), (2, false), "{name}");
+        assert_eq!((outside, staged, Path::new("/tmp/evil").exists()), (3, 0, false), "{name}");
     }
 }
 

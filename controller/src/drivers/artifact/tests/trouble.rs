@@ -107,8 +107,9 @@ async fn unpacking_ends_when_nobody_waits_for_it() {
     let ground = Ground::with(Limits { http_bytes_max: 1 << 30, unpacked_bytes_max: 4 << 30, ..LIMITS });
     let cancelled = CancellationToken::new();
     let began = std::time::Instant::now();
-    let is_unpacking = || ground.files().keys().any(|name| name.ends_with("/tree/big"));
     let wanted = [artifact(&server, "/big.gz")];
+    let staged = ground.staged(&wanted[0]);
+    let is_unpacking = || staged.join("tree/big").exists();
     let (ended, ()) = tokio::join!(ground.up_until(&wanted, &cancelled), async {
         while !is_unpacking() && began.elapsed() < Duration::from_secs(180) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -124,11 +125,14 @@ async fn unpacking_ends_when_nobody_waits_for_it() {
 async fn what_a_killed_agent_left_goes_with_the_next_try() {
     let (server, ground) = (Server::giving(b"hello".to_vec()), Ground::new());
     let wanted = artifact(&server, "/a");
-    let left = format!("local/.artifact-{}", &digest_of(&wanted)[..16]);
-    fs::create_dir_all(ground.path(&left).join("tree/deep")).unwrap();
-    fs::write(ground.path(&left).join("body"), "hel").unwrap();
+    let in_memory = ground.path("private/.staging/0123");
+    for left in [ground.staged(&wanted), ground.staged(&wanted).with_file_name("0123"), in_memory] {
+        fs::create_dir_all(left.join("tree/deep")).unwrap();
+        fs::write(left.join("body"), "hel").unwrap();
+    }
     assert!(!ground.has(std::slice::from_ref(&wanted)));
     ground.up(&[wanted]).await.unwrap();
+    assert!(fs::read_dir(ground.temp.path().join(staging::NAME)).unwrap().next().is_none());
     let files: Vec<String> = ground.files().into_keys().collect();
     assert_eq!(files, [".artifacts", "local/a"]);
 }

@@ -1,0 +1,99 @@
+//! Directories in which the agent puts files for a user of a task.
+//!
+//! Whoever may write to a directory may exchange the directories in it for others, without any right to those. What the agent then puts into
+//! one of them, with root's rights, comes where its user could not put it. So a directory is entered for a user only if that user may write
+//! to it, or if nobody but the agent and root can have put it where it is. Both are read from held directories.
+
+use std::path::{Component, Path};
+
+use rustix::fs::{AtFlags, Stat, StatxAttributes, StatxFlags, statx};
+
+use super::{Crossing, Dir, FsError, Rights};
+use crate::drivers::acl::{Acl, AclError, Writers};
+
+impl Dir {
+    /// As [`Dir::make_all`], for the user whom the new parts are to belong to.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dir::make_all`], and [`FsError::Untrusted`].
+    pub fn make_all_for_owner(&self, path: &Path, rights: Rights) -> Result<Self, FsError> {
+        let mut dir = self.open_below(Path::new(""), Crossing::Nothing)?;
+        for part in path.components() {
+            let Component::Normal(name) = part else {
+                return Err(FsError::Escapes { path: path.to_owned() });
+            };
+            let next = match dir.open_below(Path::new(name), Crossing::Nothing) {
+                Err(error) if error.is_missing() => dir.make(name, rights)?,
+                found => found?,
+            };
+            dir.check_entry(&next, rights.owner())?;
+            dir = next;
+        }
+        Ok(dir)
+    }
+
+    /// Checks that files of `owner` may be put into `inner`, which was opened by a name in this directory.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Untrusted`] where `owner` may not write to it and somebody may have put it there; otherwise when rights can't be read.
+    pub(crate) fn check_entry(&self, inner: &Self, owner: Option<(u32, u32)>) -> Result<(), FsError> {
+        // What is the agent's own goes where the job says.
+        let Some(owner) = owner.filter(|(uid, _)| !is_ours(*uid)) else { return Ok(()) };
+        if inner.rights_and_owner()?.may_be_written_by(owner)
+            || !self.rights_and_owner()?.may_be_changed_by_others()
+            || inner.is_mounted()?
+        {
+            return Ok(());
+        }
+        Err(FsError::Untrusted { path: inner.path.clone(), uid: owner.0 })
+    }
+
+    /// Whether it is the root of a mount, which nobody can rename. Before Linux 5.8 none is known to be one.
+    fn is_mounted(&self) -> Result<bool, FsError> {
+        let seen = statx(self, "", AtFlags::EMPTY_PATH, StatxFlags::empty());
+        let seen = seen.map_err(|errno| FsError::io("examine", &self.path, errno))?;
+        Ok(seen.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    }
+
+    fn rights_and_owner(&self) -> Result<Held, FsError> {
+        let stat = self.stat()?;
+        let writers = match Acl::read(self) {
+            Ok(acl) => acl.writers(),
+            Err(AclError::Unsupported) => Acl::from_mode(stat.st_mode).writers(),
+            Err(error) => return Err(FsError::io("examine", &self.path, error.into_io())),
+        };
+        Ok(Held { stat, writers })
+    }
+}
+
+/// Who may write to a held directory.
+struct Held {
+    stat: Stat,
+    writers: Writers,
+}
+
+impl Held {
+    fn may_be_written_by(&self, (uid, gid): (u32, u32)) -> bool {
+        let Writers { users, group, groups, other } = &self.writers;
+        self.stat.st_uid == uid
+            || *other
+            || users.contains(&uid)
+            || (*group && self.stat.st_gid == gid)
+            || groups.contains(&gid)
+    }
+
+    /// Whether others than the agent and root can exchange what is in it. The sticky bit leaves each name to the owner of what it names, who
+    /// moves only what is its own.
+    fn may_be_changed_by_others(&self) -> bool {
+        let is_shared = self.writers != Writers::default() && self.stat.st_mode & STICKY == 0;
+        is_shared || !is_ours(self.stat.st_uid)
+    }
+}
+
+fn is_ours(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
+const STICKY: u32 = 0o1000;
