@@ -92,3 +92,34 @@ fn what_could_not_start_for_want_of_descriptors_has_lost_no_attempt() {
     assert_nothing_was_counted(&agent);
     agent.finish();
 }
+
+/// It was taken for a command that had run: the task was killed without it.
+#[test]
+fn a_prestop_command_for_which_descriptors_are_lacking_runs_once_there_are_some() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let mark = agent.home.path().join("hook");
+    let hook = format!(
+        "shutdown_delay: 3s\nprestop: {{command: /bin/sh, args: [-c, 'echo ran > {}'], timeout: 5m}}",
+        mark.display()
+    );
+    agent.apply_and_wait(&job("hooked", "service", "", &[sleeper("t", &hook)]));
+    agent.cli(&["delete", "hooked"]).success();
+    let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap());
+    let before = getrlimit(Resource::Nofile);
+    // No number below the first free one is free.
+    let open = fs::read_dir(format!("/proc/{}/fd", agent.pid())).unwrap();
+    let open: Vec<u64> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    let current = (0..).find(|number| !open.contains(number));
+    prlimit(pid, Resource::Nofile, Rlimit { current, ..before }).unwrap();
+    // Long enough for the delay and for several tries; a shorter pause would prove less and fail nothing.
+    wait::pause(std::time::Duration::from_secs(8));
+    assert_eq!(agent.members().len(), 1, "it waits for its command");
+    assert!(!mark.exists());
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    wait::until_true("the command has run", || mark.exists());
+    wait::until_true("the task has ended", || agent.members().is_empty());
+    agent.finish();
+}

@@ -341,6 +341,11 @@ impl Writer<'_> {
                 self.doom_users(part, &why);
             }
             Outcome::Failed { class, why } => match part {
+                // It ran, or never can: its turn is over.
+                Part::Task(index, TaskPart::Prestop) if class != FailureClass::Retry => {
+                    self.note(index, TaskEventKind::HookMessage, format!("prestop: {why}"));
+                    self.part_is_up(part);
+                }
                 Part::Task(index, TaskPart::Artifacts)
                     if doing == Doing::Up && class != FailureClass::Retry =>
                 {
@@ -489,13 +494,13 @@ impl Writer<'_> {
             ) => {
                 self.doom_if_waiting(index, TaskEventKind::HookFailed, format!("{}: {why}", kind_of(part)));
             }
-            Part::Task(index, TaskPart::Prestop) => {
-                self.note(index, TaskEventKind::HookMessage, format!("prestop: {why}"));
-            }
             // Registrations never fail a task; a process has its own rules.
             Part::Services
             | Part::Checks
-            | Part::Task(_, TaskPart::Services | TaskPart::Checks | TaskPart::Process) => {}
+            | Part::Task(
+                _,
+                TaskPart::Services | TaskPart::Checks | TaskPart::Process | TaskPart::Prestop,
+            ) => {}
         }
     }
 

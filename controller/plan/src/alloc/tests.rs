@@ -21,7 +21,7 @@ use herdlet_api_types::{
     alloc::{AllocDeployment, ClientStatus, Desired},
     job::{
         ChangeMode, Check, Dependency, DependencyCondition, HealthCheck, Identity, Lifecycle, OnUpdate,
-        Provider, Service, Update,
+        Prestop, Provider, Service, Update,
     },
     service::{CheckResult, CheckStatus, RestartsWhen},
     task::TaskEventKind,

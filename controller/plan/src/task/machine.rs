@@ -175,21 +175,28 @@ impl Me<'_> {
             StopStep::Prestop { until } => {
                 self.watch(pass, attempt);
                 let part = self.part(TaskPart::Prestop);
-                let over = match pass.state.parts.get(part) {
-                    PartState::Up | PartState::Failed { .. } => true,
-                    PartState::Unknown | PartState::Suspect(_) | PartState::Absent => {
-                        let timeout = until.remaining(pass.now);
-                        pass.issue(part, Doing::Up, Verb::Prestop { attempt }, timeout);
-                        false
+                let is_due = match pass.state.parts.get(part) {
+                    PartState::Up => {
+                        let next = kill_step(pass, self.task);
+                        return pass.change(self.index, TaskChange::Step(next));
                     }
+                    PartState::Unknown | PartState::Suspect(_) | PartState::Absent => true,
                     PartState::Busy { .. } => false,
+                    // The machine lacked something: it did not run.
+                    PartState::Failed { retry_at_ns, .. } => {
+                        let retry_at_ns = *retry_at_ns;
+                        pass.due(retry_at_ns)
+                    }
                 };
-                if over || pass.passed(until) {
+                if pass.passed(until) {
                     let next = kill_step(pass, self.task);
-                    pass.change(self.index, TaskChange::Step(next));
-                } else {
-                    pass.wait(Waiting::Part(part));
+                    return pass.change(self.index, TaskChange::Step(next));
                 }
+                if is_due {
+                    let timeout = until.remaining(pass.now);
+                    pass.issue(part, Doing::Up, Verb::Prestop { attempt }, timeout);
+                }
+                pass.wait(Waiting::Part(part));
             }
             StopStep::Kill { until } => self.kill(pass, attempt, until),
         }

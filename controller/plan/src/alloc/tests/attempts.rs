@@ -190,6 +190,57 @@ fn an_attempt_begins_when_nothing_of_the_last_one_runs() {
     assert_eq!(life.issued, ["Start { attempt: 2 }"]);
 }
 
+fn with_prestop() -> herdlet_api_types::job::Task {
+    let timeout = Duration::from_secs(20);
+    let prestop = Prestop { command: "hook".to_string(), args: Vec::new(), timeout };
+    herdlet_api_types::job::Task { prestop: Some(prestop), ..task("main", Lifecycle::Main) }
+}
+
+/// A command that the machine had no descriptor for was taken for one that had run: the task was killed without it.
+#[test]
+fn a_prestop_command_that_could_not_begin_is_tried_again_until_its_time_is_over() {
+    let mut spec = alloc(vec![with_prestop()]);
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let prestop = Part::Task(0, TaskPart::Prestop);
+    let mut life =
+        Bench::new(&spec, known(vec![running()], Stage::Main, up(&[Part::Dir, TASK_DIR, PROCESS])));
+    life.settle();
+    let mut tries = 1;
+    for second in 101..=120 {
+        let class = FailureClass::Retry;
+        life.outcome(prestop, Outcome::Failed { class, why: "too many open files".to_string() });
+        life.now = at(second);
+        life.settle();
+        if second < 120 {
+            tries = life.issued.len();
+            assert!(life.issued.iter().all(|verb| verb == "Prestop { attempt: 1 }"), "{:?}", life.issued);
+        }
+    }
+    assert!(tries > 2, "{tries}");
+    assert!(life.issued[tries].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
+    assert_eq!(life.state.durable.tasks[0].attempt, 1);
+    // Once there is enough it runs, and the signal follows at once.
+    let mut life =
+        Bench::new(&spec, known(vec![running()], Stage::Main, up(&[Part::Dir, TASK_DIR, PROCESS])));
+    life.settle();
+    life.outcome(prestop, Outcome::Done);
+    assert!(life.issued[1].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
+}
+
+#[test]
+fn a_prestop_command_that_fails_is_noted_and_not_tried_again() {
+    let mut spec = alloc(vec![with_prestop()]);
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let mut life =
+        Bench::new(&spec, known(vec![running()], Stage::Main, up(&[Part::Dir, TASK_DIR, PROCESS])));
+    life.settle();
+    let failed = Outcome::Failed { class: FailureClass::Fatal, why: "it ended with code 3".to_string() };
+    life.outcome(Part::Task(0, TaskPart::Prestop), failed);
+    assert!(life.issued[1].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
+    let events = &life.state.durable.tasks[0].events;
+    assert!(events.iter().any(|event| event.message == "prestop: it ended with code 3"), "{events:?}");
+}
+
 #[test]
 fn a_process_that_should_not_live_gets_its_time_to_end() {
     let mut main = task("main", Lifecycle::Main);
