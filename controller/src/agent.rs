@@ -5,6 +5,7 @@
 //!  stop    API ─► sources, eyes ─► loop (flushes its commits) ─► database. Tasks run on.
 //! ```
 
+mod closing;
 mod eyes;
 mod orphans;
 
@@ -59,6 +60,7 @@ use crate::{
 use eyes::Eyes;
 use orphans::{Extent, Memory, reconcile_found};
 
+pub use closing::close_left_open;
 pub use orphans::{Orphans, Tally};
 
 /// Room in the inbox: a burst beyond it makes senders wait, never the loop.

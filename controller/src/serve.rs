@@ -109,6 +109,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let consul = consul(&config)?;
     let dir = StateDir::claim(&config.state_dir)?;
     let id = dir.instance().clone();
+    // Before anything is written: on a full disk it may get no further.
+    agent::close_left_open(&config.paths(&id), &config.task_dir_users);
     let mut alone = dir.claim_runtime(&config.paths(&id).runtime)?;
     let member = Member::of(&config, &consul)?;
     let instance = Instance::open(Options {

@@ -14,11 +14,17 @@
 //! | `secrets` | its own | its own alone | 0700 of its own |
 //! | `private` | agent | nobody | 0700 |
 //!
+//! What a directory would hand on to all that is made in it (its default list, inherited from the one around it) is removed where the directory
+//! is the agent's. Where a list can't be written, as on a full disk, the mode closes the directory to all but its owner until it can.
+//!
 //! A file system without lists has one owner and one group for each directory, and a group has members that no job names. So it keeps
 //! strangers out by owners alone: every user gets what is its own, and what several would share stays closed to all of them. ALLOC is no
 //! task's there, because whoever owns it could replace `alloc.json`, from which a lost database is rebuilt.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use super::{
     acl::{Acl, AclError, Perm},
@@ -206,6 +212,8 @@ enum Plain {
 /// One change of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
+    /// Removes the default list, which a directory inherits from the one that it is made in.
+    NoDefault,
     Owner(Ids),
     List(Acl),
     Mode(u32),
@@ -214,10 +222,9 @@ enum Step {
 impl Step {
     fn take(&self, dir: &Dir) -> Result<(), FsError> {
         match self {
+            Self::NoDefault => Acl::remove_default(dir).map_err(|error| refused(dir, error)),
             Self::Owner(owner) => dir.set_owner(owner.pair()),
-            Self::List(acl) => {
-                acl.write(dir).map_err(|error| FsError::io("close", dir.path(), error.into_io()))
-            }
+            Self::List(acl) => acl.write(dir).map_err(|error| refused(dir, error)),
             Self::Mode(mode) => dir.set_rights(Rights::Exact { mode: *mode, owner: None }),
         }
     }
@@ -225,10 +232,12 @@ impl Step {
 
 /// What a directory has.
 struct Found {
+    device: u64,
     uid: u32,
     mode: u32,
     /// None where the file system has no lists.
     acl: Option<Acl>,
+    has_default: bool,
 }
 
 impl Access {
@@ -268,7 +277,29 @@ impl Access {
             }
             return dir.set_rights(self.without_list(found.mode));
         };
-        self.steps(&found, acl).iter().try_for_each(|step| step.take(dir))
+        for step in self.steps(&found, acl) {
+            match (step.take(dir), &step) {
+                (Ok(()), _) => {}
+                (Err(error), Step::List(_)) => return self.close_without_list(dir, &found, error),
+                (Err(error), Step::NoDefault | Step::Owner(_) | Step::Mode(_)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Where no list can be written: a mode takes no room on a disk. It closes the directory to all but its owner until a later try succeeds.
+    ///
+    /// # Errors
+    /// Why the list can't be written, unless it is because the file system has none after all.
+    fn close_without_list(&self, dir: &Dir, found: &Found, why: FsError) -> Result<(), FsError> {
+        if why.is_unsupported() {
+            without_lists().insert(found.device);
+            warn_once(dir);
+            return dir.set_rights(self.without_list(found.mode));
+        }
+        let mode = (found.mode | self.special) & (SPECIAL | 0o700);
+        dir.set_rights(Rights::Exact { mode, owner: None })?;
+        Err(why)
     }
 
     /// What is to be changed of a directory with a list, in an order in which no step opens it to anybody, also where it is the last one that
@@ -276,6 +307,9 @@ impl Access {
     fn steps(&self, found: &Found, present: &Acl) -> Vec<Step> {
         let wanted = self.wanted(present);
         let mut steps = Vec::new();
+        if self.has_wrong_default(found) {
+            steps.push(Step::NoDefault);
+        }
         // The bits of the group are the list's mask: they stay as they are until the list itself is written.
         if self.special & !found.mode != 0 {
             steps.push(Step::Mode(found.mode | self.special));
@@ -308,11 +342,19 @@ impl Access {
         if owner.is_some_and(|owner| owner != found.uid) {
             return Ok(Some(format!("{here} belongs to user {}, not to {}", found.uid, owner.unwrap_or(0))));
         }
+        if self.has_wrong_default(&found) {
+            return Ok(Some(format!("{here} gives rights to others on what is made in it")));
+        }
         let present = found.acl.unwrap_or_else(|| Acl::from_mode(found.mode));
         if present != acl || found.mode & SPECIAL != mode.unwrap_or(self.special) {
             return Ok(Some(format!("{here} has other rights than it should")));
         }
         Ok(None)
+    }
+
+    /// Whether its default list is to go. What a user has set on its own directory stays.
+    fn has_wrong_default(&self, found: &Found) -> bool {
+        found.has_default && self.owner.is_some_and(|owner| owner.uid == us().uid)
     }
 
     /// The list that a directory should have that has `present`.
@@ -346,17 +388,30 @@ impl Access {
 impl Found {
     fn of(dir: &Dir) -> Result<Self, FsError> {
         let stat = dir.stat()?;
+        let examined = |error: AclError| FsError::io("examine", dir.path(), error.into_io());
         let acl = match Acl::read(dir) {
+            Ok(_) if without_lists().contains(&stat.st_dev) => None,
             Ok(acl) => Some(acl),
             Err(AclError::Unsupported) => None,
-            Err(error) => return Err(FsError::io("examine", dir.path(), error.into_io())),
+            Err(error) => return Err(examined(error)),
         };
-        Ok(Self { uid: stat.st_uid, mode: stat.st_mode & 0o7777, acl })
+        let has_default = acl.is_some() && Acl::has_default(dir).map_err(examined)?;
+        Ok(Self { device: stat.st_dev, uid: stat.st_uid, mode: stat.st_mode & 0o7777, acl, has_default })
     }
 }
 
 /// How directories are made that get their rights next.
 pub(crate) const UNOPENED: Rights = Rights::Masked { mode: 0o700 };
+
+/// File systems that let lists be read, and refuse to take one: as if they had none.
+fn without_lists() -> MutexGuard<'static, BTreeSet<u64>> {
+    static DEVICES: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+    DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn refused(dir: &Dir, error: AclError) -> FsError {
+    FsError::io("close", dir.path(), error.into_io())
+}
 
 const STICKY: u32 = 0o1000;
 /// Bits of a mode that are no permissions.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{XattrFlags, fgetxattr, fsetxattr, fstat, getxattr},
+    fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, fstat, getxattr},
     io::Errno,
 };
 
@@ -193,6 +193,37 @@ impl Acl {
             .map_err(|errno| error("write", errno))
     }
 
+    /// Whether a directory has a default list: what is made in it gets that one.
+    ///
+    /// # Errors
+    /// When it can't be read. A file system without lists has none.
+    pub fn has_default(dir: impl AsFd) -> Result<bool, AclError> {
+        let mut nothing: [u8; 0] = [];
+        match fgetxattr(dir, DEFAULT_NAME, &mut nothing) {
+            Ok(_) => Ok(true),
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
+            Err(errno) => Err(error("read", errno)),
+        }
+    }
+
+    /// Makes it the default list of a directory.
+    #[cfg(test)]
+    pub(crate) fn write_default(&self, dir: impl AsFd) -> Result<(), AclError> {
+        let written = fsetxattr(dir.as_fd(), DEFAULT_NAME, &self.encode(), XattrFlags::empty());
+        written.map_err(|errno| error("write", errno))
+    }
+
+    /// Removes the default list of a directory. What lies in it stays as it is.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn remove_default(dir: impl AsFd) -> Result<(), AclError> {
+        match fremovexattr(dir, DEFAULT_NAME) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(error("remove", errno)),
+        }
+    }
+
     /// The permission bits that the mode of a file with this list shows.
     pub fn mode(&self) -> u32 {
         (self.owner.bits() << 6) | (self.mask.unwrap_or(self.group).bits() << 3) | self.other.bits()
@@ -263,6 +294,7 @@ impl Acl {
 }
 
 const NAME: &std::ffi::CStr = c"system.posix_acl_access";
+const DEFAULT_NAME: &std::ffi::CStr = c"system.posix_acl_default";
 const VERSION: u32 = 2;
 const ENTRY_BYTES: usize = 8;
 /// `XATTR_SIZE_MAX` of the kernel.

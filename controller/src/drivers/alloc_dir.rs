@@ -3,6 +3,7 @@
 //! | path | what |
 //! | --- | --- |
 //! | ALLOC | the barrier: only the users of this allocation's tasks may enter |
+//! | `.staging` | where artifacts are made ready; the agent's alone |
 //! | `alloc.json` | the allocation's specification, from which a lost database is rebuilt; 0600 |
 //! | `alloc`, `alloc/logs`, `alloc/tmp` | shared by the tasks, each keeps what it put there |
 //! | `alloc/data` | shared by the tasks, which may replace what others wrote |
@@ -23,11 +24,13 @@ use std::{
 };
 
 use herdlet_api_types::AllocId;
+use rustix::io::Errno;
 
 use self::heritage::{COMING, Heritage, came_for, came_name, coming_name};
 use crate::{
     drivers::{
         access::{Access, TaskUsers, UNOPENED},
+        artifact::staging,
         mounts::{kernel, mounts_below},
         safe_fs::{Crossing, Dir, FsError, Outlives, Rights},
         sight::{Class, Sight},
@@ -254,7 +257,8 @@ pub fn open_logs(logs: &Path) -> Result<Dir, FsError> {
     Dir::open(top)?.open_below(logs.strip_prefix(top).unwrap_or(logs), Crossing::Mounts)
 }
 
-/// Removes what interrupted removals left, and what was on its way from other nodes. Returns how many there were.
+/// Removes what interrupted removals left, what was on its way from other nodes, and artifacts that were not ready. Returns how many
+/// directories of allocations there were.
 ///
 /// # Errors
 ///
@@ -262,12 +266,16 @@ pub fn open_logs(logs: &Path) -> Result<Dir, FsError> {
 pub fn sweep(paths: &Paths) -> Result<usize, FsError> {
     let Some(allocs) = open(&paths.allocs())? else { return Ok(0) };
     let mut removed = 0;
-    let is_left = |name: &&OsString| {
+    let is_left = |name: &OsString| {
         [GONE, COMING].iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes()))
     };
-    for name in allocs.names()?.iter().filter(is_left) {
-        remove_all(&allocs, name)?;
-        removed += 1;
+    for name in allocs.names()? {
+        if is_left(&name) {
+            remove_all(&allocs, &name)?;
+            removed += 1;
+        } else if let Ok(Some(alloc)) = allocs.find(&name) {
+            alloc.remove_tree(OsStr::new(staging::NAME))?;
+        }
     }
     Ok(removed)
 }
@@ -299,12 +307,46 @@ pub fn sweep_came(paths: &Paths, is_known: impl Fn(&AllocId) -> bool) -> Result<
 ///
 /// When its mode can't be read or changed.
 pub fn close_unused(paths: &Paths, id: AllocId) -> Result<(), FsError> {
-    let Some(allocs) = open(&paths.allocs())? else { return Ok(()) };
-    let Some(alloc) = allocs.find(id.to_string().as_ref())? else { return Ok(()) };
-    if alloc.stat()?.st_mode & OTHERS == 0 {
-        return Ok(());
+    match left_open(paths, id)? {
+        Some(LeftOpen(alloc)) => alloc.set_rights(Rights::Exact { mode: 0o700, owner: None }),
+        None => Ok(()),
     }
-    alloc.set_rights(Rights::Exact { mode: 0o700, owner: None })
+}
+
+/// The directory of an allocation, where others than its users may enter it.
+///
+/// # Errors
+///
+/// When its mode can't be read.
+pub fn left_open(paths: &Paths, id: AllocId) -> Result<Option<LeftOpen>, FsError> {
+    let Some(allocs) = open(&paths.allocs())? else { return Ok(None) };
+    let Some(alloc) = allocs.find(id.to_string().as_ref())? else { return Ok(None) };
+    Ok((alloc.stat()?.st_mode & OTHERS != 0).then_some(LeftOpen(alloc)))
+}
+
+/// A directory that is open to every user. Without access control lists every one is that has users.
+#[derive(Debug)]
+pub struct LeftOpen(Dir);
+
+impl LeftOpen {
+    /// What is kept in it of its allocation.
+    ///
+    /// # Errors
+    ///
+    /// When it can't be read.
+    pub fn spec(&self) -> Result<Vec<u8>, FsError> {
+        let missing = || FsError::io("open", self.0.path().join(SPEC), Errno::NOENT);
+        self.0.read_file(OsStr::new(SPEC), SPEC_BYTES_MAX)?.ok_or_else(missing)
+    }
+
+    /// Closes it to all but these users.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses. Where it is for want of room on the disk, it is closed to the users too.
+    pub fn close_around(&self, users: &TaskUsers) -> Result<(), FsError> {
+        users.entrance().apply(&self.0)
+    }
 }
 
 /// Bits of a mode that give every user something.

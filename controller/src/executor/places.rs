@@ -97,7 +97,12 @@ fn used_by(
 
 /// The users of an allocation's tasks, and those who may enter every allocation.
 fn task_users(context: &Context, alloc: &Allocation) -> Result<TaskUsers, UserError> {
-    TaskUsers::find(own_users(alloc))?.and_guests(context.task_dir_users.iter().map(String::as_str))
+    users_of(alloc, &context.task_dir_users)
+}
+
+/// The same, where `guests` may enter every allocation.
+pub(crate) fn users_of(alloc: &Allocation, guests: &[String]) -> Result<TaskUsers, UserError> {
+    TaskUsers::find(own_users(alloc))?.and_guests(guests.iter().map(String::as_str))
 }
 
 /// Names of those who may write to what the tasks of an allocation share, as [`task_users`].

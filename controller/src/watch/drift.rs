@@ -192,9 +192,12 @@ impl Watched {
         let mut missing = Vec::new();
         let mut subscribed = lock(&self.subscribed);
         for (id, due) in due {
-            let view = model.alloc(&id).filter(|view| view.tasks.iter().any(is_running));
-            let Some(view) = view else {
+            let view = model.alloc(&id);
+            let Some(view) = view.as_ref().filter(|view| view.tasks.iter().any(is_running)).cloned() else {
                 subscribed.remove(&id);
+                if view.is_some_and(|view| view.status.is_terminal()) {
+                    close_unused(paths, id);
+                }
                 continue;
             };
             let mut known = subscribed.remove(&id);
@@ -383,6 +386,13 @@ fn has_dirs(dir: &Path, names: &[&str]) -> bool {
 /// Whether others than those it is for may list it or write to it.
 fn is_open(dir: &Path) -> bool {
     std::fs::metadata(dir).is_ok_and(|about| about.mode() & 0o006 != 0)
+}
+
+/// An allocation that an older agent left may have ended before this one could close its directory around its tasks.
+fn close_unused(paths: &Paths, id: AllocId) {
+    if let Err(error) = alloc_dir::close_unused(paths, id) {
+        tracing::warn!(alloc = %id, %error, "failed to close the directory of an allocation to other users");
+    }
 }
 
 fn is_running(task: &TaskView) -> bool {

@@ -216,3 +216,35 @@ fn on_a_full_disk_what_ends_is_stored_and_what_has_ended_makes_room() {
     disk.free();
     finish(disk, agent);
 }
+
+// It ended before it had closed anything.
+#[test]
+fn an_agent_on_a_full_disk_closes_what_an_older_one_left_open_before_it_writes() {
+    if !is_root() {
+        return;
+    }
+    let (disk, mut agent) = on_a_small_disk(Setup::default());
+    agent.launch();
+    agent.apply_and_wait(&job("a", "service", "", &[sleeper("t", "user: nobody")]));
+    let member = agent.single("a.g[0]", "t");
+    let alloc = agent.home.state().join("alloc").join(&member.alloc);
+    agent.kill();
+    fs::set_permissions(&alloc, fs::Permissions::from_mode(0o755)).unwrap();
+    // An agent of another version writes a supervisor of its own before anything else.
+    for program in fs::read_dir(agent.home.state().join("bin")).unwrap().flatten() {
+        fs::remove_file(program.path()).unwrap();
+    }
+    disk.exhaust();
+    drop(agent.launch_unready());
+    wait::until_true("it can't start", || agent.has_ended());
+    let enters = |user: &str| {
+        let mut shell = std::process::Command::new("setpriv");
+        shell.args([&format!("--reuid={user}"), "--regid=nogroup", "--clear-groups", "ls"]).arg(&alloc);
+        shell.output().unwrap().status.success()
+    };
+    assert!(!enters("bin") && enters("nobody"), "{}", agent.log_tail());
+    disk.free();
+    agent.launch();
+    assert_eq!(agent.members(), [member]);
+    finish(disk, agent);
+}

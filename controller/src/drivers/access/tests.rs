@@ -190,3 +190,87 @@ fn without_lists_who_is_not_found_loses_nothing_and_strangers_are_shut_out() {
     guests.data().apply(&dir).unwrap();
     assert_eq!(mode_and_owner(ground.path()), (0o700, WEB.uid));
 }
+
+/// Has the kernel refuse to take lists from the calling thread.
+fn refuse_lists(errno: rustix::io::Errno) {
+    use seccompiler::{SeccompAction, SeccompFilter};
+    let refused = SeccompAction::Errno(errno.raw_os_error().unsigned_abs());
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let rules = [(libc::SYS_fsetxattr, vec![])].into();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
+    seccompiler::apply_filter(&seccompiler::BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
+// A full disk kept every directory of an older agent open for as long as it was full.
+#[test]
+fn where_no_list_can_be_written_a_directory_is_closed_first() {
+    let Some(ground) = ground() else { return };
+    let dir = Dir::open(ground.path()).unwrap();
+    let task = of_task(WEB, &[WEB, DB]);
+    let mode = |mode| fs::set_permissions(ground.path(), fs::Permissions::from_mode(mode)).unwrap();
+    std::thread::scope(|scope| {
+        let refused = scope.spawn(|| {
+            refuse_lists(rustix::io::Errno::NOSPC);
+            for (access, expected) in
+                [(task.entrance(), 0o700), (task.common(), 0o1700), (task.own(ground.privileges()), 0o700)]
+            {
+                dir.set_owner((0, 0)).unwrap();
+                mode(if expected == 0o1700 { 0o1777 } else { 0o777 });
+                for _ in 0..2 {
+                    let error = access.apply(&dir).unwrap_err();
+                    assert!(error.to_string().contains("No space left"), "{error}");
+                    assert_eq!(mode_and_owner(ground.path()).0, expected);
+                }
+            }
+        });
+        refused.join().unwrap();
+    });
+    // There is room again.
+    task.entrance().apply(&dir).unwrap();
+    assert_eq!(Acl::read(&dir).unwrap().users.len(), 2);
+}
+
+#[test]
+fn a_file_system_that_takes_no_lists_is_one_without_them() {
+    let Some(ground) = ground() else { return };
+    let status = Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(ground.path()).status().unwrap();
+    assert!(status.success());
+    let dir = Dir::open(ground.path()).unwrap();
+    std::thread::scope(|scope| {
+        let refused = scope.spawn(|| {
+            refuse_lists(rustix::io::Errno::OPNOTSUPP);
+            let access = users(&[WEB]).data();
+            for _ in 0..2 {
+                access.apply(&dir).unwrap();
+                assert_eq!(mode_and_owner(ground.path()), (0o700, WEB.uid));
+                assert_eq!(access.difference(&dir).unwrap(), None);
+            }
+        });
+        refused.join().unwrap();
+    });
+}
+
+// A default list of a parent directory was inherited by all that was made for an allocation.
+#[test]
+fn a_default_list_is_removed_where_the_directory_is_the_agents() {
+    let Some(ground) = ground() else { return };
+    let inherited = Acl::of_users(Perm::ALL, [(4_242, Perm::ALL)]);
+    let parent = Dir::open(ground.path()).unwrap();
+    inherited.write_default(&parent).unwrap();
+    let dir = parent.make("alloc".as_ref(), UNOPENED).unwrap();
+    assert!(Acl::has_default(&dir).unwrap());
+    let access = users(&[WEB]).entrance();
+    assert!(access.difference(&dir).unwrap().is_some());
+    access.apply(&dir).unwrap();
+    assert_eq!(access.difference(&dir).unwrap(), None);
+    assert!(!Acl::has_default(&dir).unwrap());
+    let inner = dir.make("inner".as_ref(), UNOPENED).unwrap();
+    assert!(!Acl::has_default(&inner).unwrap() && Acl::read(&inner).unwrap().users.is_empty());
+    // What its user has set on its own directory stays.
+    let own = of_task(WEB, &[WEB]).own(ground.privileges());
+    own.apply(&inner).unwrap();
+    inherited.write_default(&inner).unwrap();
+    assert_eq!(own.difference(&inner).unwrap(), None);
+    own.apply(&inner).unwrap();
+    assert!(Acl::has_default(&inner).unwrap());
+}

@@ -191,3 +191,32 @@ fn a_task_that_plants_links_harms_nobody() {
     dir.down().unwrap();
     assert!(victim.join("file").exists());
 }
+
+#[test]
+fn what_was_made_ready_by_a_killed_agent_goes_with_the_next_start() {
+    let ground = Ground::plain();
+    let paths = paths(&ground);
+    AllocDir::new(&paths, id(1)).up(b"{}").unwrap();
+    let staged = paths.alloc(&id(1)).join(staging::NAME).join("t/0123/tree");
+    fs::create_dir_all(&staged).unwrap();
+    assert_eq!(sweep(&paths).unwrap(), 0);
+    assert!(!paths.alloc(&id(1)).join(staging::NAME).exists());
+    assert_eq!(AllocDir::new(&paths, id(1)).look().unwrap(), Sight::Present);
+}
+
+#[test]
+fn one_that_an_older_agent_left_open_is_closed_around_its_users() {
+    let ground = Ground::plain();
+    let paths = paths(&ground);
+    assert!(left_open(&paths, id(1)).unwrap().is_none());
+    let users = TaskUsers::find(["daemon"]).unwrap();
+    let dir = AllocDir::new(&paths, id(1)).used_by(users.clone());
+    dir.up(b"{\"a\":1}").unwrap();
+    assert!(left_open(&paths, id(1)).unwrap().is_none());
+    fs::set_permissions(paths.alloc(&id(1)), fs::Permissions::from_mode(0o1777)).unwrap();
+    let open = left_open(&paths, id(1)).unwrap().unwrap();
+    assert_eq!(open.spec().unwrap(), b"{\"a\":1}");
+    open.close_around(&users).unwrap();
+    assert!(left_open(&paths, id(1)).unwrap().is_none());
+    assert_eq!(dir.look().unwrap(), Sight::Present);
+}

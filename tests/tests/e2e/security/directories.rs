@@ -11,6 +11,8 @@ use herdlet_tests::e2e::{
     command::{self, Running, User},
 };
 
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
 use crate::common::{is_root, job, shell};
 
 /// What is tried, in a shell, each with a name. `$a` is the victim's allocation.
@@ -188,4 +190,87 @@ fn named_users_may_enter_every_allocation() {
     exec(&["sh", "-c", "cp /bin/true ../alloc/data/program"]).success();
     exec(&["../alloc/data/program"]).success();
     agent.finish();
+}
+
+/// A file system without access control lists over the agent's state.
+struct Plain(PathBuf);
+
+impl Plain {
+    fn over(dir: PathBuf) -> Self {
+        fs::create_dir_all(&dir).unwrap();
+        mount("plain", &dir, "ramfs", MountFlags::empty(), c"mode=0711").unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o711)).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn on_a_file_system_without_lists_tasks_run_and_strangers_get_nothing() {
+    if !is_root() {
+        return;
+    }
+    // It says that it has no room at all.
+    let mut agent = Agent::prepare(Setup::default().config("disk_total_mb: 10000\n"));
+    let plain = Plain::over(agent.home.state());
+    agent.launch();
+    let begin = |more: &str| {
+        format!(
+            "set -e; echo mine > local/own; echo mine > secrets/own; {more} echo PASSWORD; exec sleep 100000"
+        )
+    };
+    let tasks = [
+        shell("root", &begin("echo x > ../alloc/data/tool;"), ""),
+        shell("web", &begin(""), "user: nobody"),
+        shell("db", &begin(""), "user: daemon"),
+    ];
+    agent.apply_and_wait(&job("several", "service", "", &tasks));
+    let alone = shell("web", &begin("echo x > ../alloc/data/tool; echo x > ../alloc/tmp/x;"), "user: nobody");
+    agent.apply_and_wait(&job("alone", "service", "", &[alone]));
+    let members = agent.members();
+    assert_eq!(members.len(), 4);
+    for crashed in [false, true] {
+        if crashed {
+            agent.crash();
+        }
+        for (job, tasks) in [("several", &["root", "web", "db"][..]), ("alone", &["web"])] {
+            let member = agent.single(&format!("{job}.g[0]"), "web");
+            let alloc = agent.home.state().join("alloc").join(&member.alloc);
+            let reads = |user: &str, path: &str| {
+                let read = "if test -d $1; then ls $1; else cat $1; fi";
+                let script = format!(
+                    "exec setpriv --reuid={user} --regid=nogroup --clear-groups sh -c '{read}' sh $a/{path}"
+                );
+                let mut command =
+                    command::prepare(&agent.home, User::Same, Path::new("/bin/sh"), &["-c", &script]);
+                command.env("a", &alloc);
+                Running::start(command).finish().code == 0
+            };
+            let logs: Vec<_> = tasks.iter().map(|task| format!("alloc/logs/{task}.stdout.0")).collect();
+            let own = tasks.iter().flat_map(|task| {
+                ["", "local", "local/own", "secrets/own"].map(|path| format!("{task}/{path}"))
+            });
+            let shared =
+                ["", "alloc", "alloc/data", "alloc/data/tool", "alloc/tmp", "alloc/logs", "alloc.json"]
+                    .map(str::to_owned);
+            for path in own.chain(shared).chain(logs) {
+                assert!(reads("root", &path), "{job}: {path} is not there");
+                assert!(!reads("bin", &path), "{job}: a stranger reads {path}");
+            }
+            assert!(reads("nobody", "web/local/own") && reads("nobody", "web/secrets/own"));
+            assert_eq!(reads("nobody", "alloc/data/tool"), job == "alone");
+        }
+        assert_eq!(agent.members(), members);
+    }
+    for job in ["several", "alone"] {
+        agent.cli(&["delete", "--wait", job]).success();
+    }
+    agent.terminate();
+    drop(plain);
+    agent.home.until_nothing_left();
 }

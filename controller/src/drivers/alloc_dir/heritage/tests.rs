@@ -191,3 +191,50 @@ fn what_has_come_from_another_node_is_taken_before_all_else_and_leaves_nothing()
     disks.heir().down().unwrap();
     assert_eq!(disks.leftovers(), Vec::<OsString>::new());
 }
+
+// What is in it stays whose it was; who may enter it are those whose it is now.
+#[test]
+fn a_disk_that_goes_to_another_user_is_closed_to_the_one_before() {
+    use std::os::unix::fs::{MetadataExt as _, chown};
+
+    use crate::drivers::{access::TaskUsers, acl::Acl, test_ground::is_root};
+    let Some(ground) = Ground::mounting().filter(|_| is_root()) else { return };
+    let paths = Paths { state: ground.path().join("state"), runtime: ground.path().join("run") };
+    let users = |name: &'static str| TaskUsers::find([name]).unwrap();
+    let of_task = |name: &'static str| users(name).of_task(Some(name)).unwrap();
+    let task =
+        |of: u8, name| TaskDir::new(paths.task(&id(of), "db"), ground.privileges()).used_by(of_task(name));
+    let (before, after) =
+        (crate::drivers::user::ids("daemon").unwrap(), crate::drivers::user::ids("nobody").unwrap());
+    AllocDir::new(&paths, id(1)).used_by(users("daemon")).up(b"{}").unwrap();
+    task(1, "daemon").up().unwrap();
+    let (old, new) = (paths.task(&id(1), "db"), paths.task(&id(2), "db"));
+    fs::create_dir(old.join("local/sub")).unwrap();
+    fs::write(old.join("local/sub/own"), "kept").unwrap();
+    fs::write(paths.shared(&id(1)).join("data/shared"), "kept").unwrap();
+    for path in [old.join("local/sub"), old.join("local/sub/own"), paths.shared(&id(1)).join("data/shared")] {
+        chown(path, Some(before.uid), Some(before.gid)).unwrap();
+    }
+    let heir = AllocDir::new(&paths, id(2))
+        .used_by(users("nobody"))
+        .inheriting(Some(Heritage { previous: id(1), tasks: vec!["db".to_owned()] }));
+    for _ in 0..2 {
+        heir.up(b"{}").unwrap();
+        task(2, "nobody").up().unwrap();
+        assert_eq!(
+            (heir.look().unwrap(), task(2, "nobody").look().unwrap()),
+            (Sight::Present, Sight::Present)
+        );
+    }
+    let data = paths.shared(&id(2)).join("data");
+    for dir in [paths.alloc(&id(2)), paths.shared(&id(2)), data.clone(), new.clone(), new.join("local")] {
+        let acl = Acl::read(fs::File::open(&dir).unwrap()).unwrap();
+        let owner = dir.metadata().unwrap().uid();
+        assert!(acl.users.iter().all(|(uid, _)| *uid == after.uid), "{}: {acl:?}", dir.display());
+        assert!(owner != before.uid && acl.other.bits() == 0, "{}", dir.display());
+    }
+    assert_eq!(new.join("local").metadata().unwrap().uid(), after.uid);
+    assert_eq!(fs::read_to_string(new.join("local/sub/own")).unwrap(), "kept");
+    assert_eq!(new.join("local/sub/own").metadata().unwrap().uid(), before.uid);
+    assert_eq!(fs::read_to_string(data.join("shared")).unwrap(), "kept");
+}
