@@ -192,7 +192,7 @@ impl TaskMounts {
         let task = self.open()?.ok_or_else(|| MountError::NoTaskDir { path: self.task_dir.clone() })?;
         for binding in bindings {
             match self.privileges.mounting {
-                Mounting::Possible => bind::up(&task, binding)?,
+                Mounting::Possible => bind::up(&task, binding, bindings)?,
                 Mounting::Impossible => link::up(&task, binding)?,
             }
         }

@@ -4,14 +4,15 @@
 
 use std::{ffi::OsStr, path::Path};
 
-use super::{Access, Binding, Mount, MountError, kernel, mounts_below, parents};
+use super::{Access, Binding, Mount, MountError, kernel, mounts_below, parents, table::mounts_below_now};
 use crate::drivers::{
+    alloc_dir::SHARED,
     safe_fs::{Crossing, Dir, FsError},
     sight::Sight,
 };
 
-/// Makes the mount, unless it is there as wanted.
-pub(super) fn up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
+/// Makes the mount, unless it is there as wanted. `all` are those of the task.
+pub(super) fn up(task: &Dir, binding: &Binding, all: &[Binding]) -> Result<(), MountError> {
     // Before anything is unmounted: a task that has it mounted keeps what it has.
     if source(binding)?.is_none() {
         return Err(MountError::NoSource { path: binding.source.clone() });
@@ -38,8 +39,45 @@ pub(super) fn up(task: &Dir, binding: &Binding) -> Result<(), MountError> {
         Some(target) => target,
         None => parent.make(name, rights)?,
     };
+    unmount_moved(task, binding, all)?;
     kernel::bind(&binding.source, &target, binding.access)?;
     Ok(())
+}
+
+/// Unmounts what shows the volume where no volume of the task should be, in its directory or in the shared one. A task's user can't move a
+/// mount, but the directories above it, and would have one more each time.
+fn unmount_moved(task: &Dir, binding: &Binding, all: &[Binding]) -> Result<(), MountError> {
+    let Some(source) = source(binding)? else { return Ok(()) };
+    let wanted =
+        rustix::fs::fstat(&source).map_err(|errno| FsError::io("examine", &binding.source, errno))?;
+    let here = task.real_path()?;
+    let shared = here.parent().map(|alloc| alloc.join(SHARED)).unwrap_or_default();
+    let bases = [(Some(task.open_below(Path::new(""), Crossing::Mounts)?), here), (open(&shared)?, shared)];
+    for (dir, base) in bases {
+        let Some(dir) = dir else { continue };
+        // As it is now: a rename is not told by the kernel.
+        for mount in mounts_below_now(&base).map_err(MountError::Table)? {
+            let Ok(below) = mount.point.strip_prefix(&base) else { continue };
+            let is_ours = all.iter().any(|one| below.starts_with(one.destination.path()));
+            let (Some(above), Some(name)) = (below.parent(), below.file_name()) else { continue };
+            // It may be moved again meanwhile: the next time finds it then.
+            let Ok(above) = dir.open_below(above, Crossing::Mounts) else { continue };
+            let seen = above.stat_name(name)?.map(|stat| (stat.st_dev, stat.st_ino));
+            if seen == Some((wanted.st_dev, wanted.st_ino)) && (!is_ours || base.ends_with(SHARED)) {
+                tracing::info!(point = %mount.point.display(), "unmounting a volume that somebody has moved");
+                kernel::unmount_at_name(&above, name)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn open(dir: &Path) -> Result<Option<Dir>, FsError> {
+    match Dir::open(dir) {
+        Ok(dir) => Ok(Some(dir)),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether it is there as wanted.

@@ -145,6 +145,39 @@ fn an_unmounted_a_covered_and_a_foreign_volume_are_seen_and_repaired() {
     assert_eq!(error.class(), Class::Retry);
 }
 
+// Each time that a task's user renamed a directory above it there was one mount more.
+#[test]
+fn a_volume_that_is_moved_away_is_mounted_once() {
+    let Some(ground) = Ground::mounting() else { return };
+    let world = world(ground);
+    let inner = world.volume.join("inner");
+    fs::create_dir(&inner).unwrap();
+    let shared = world.ground.path().join("alloc");
+    fs::create_dir(&shared).unwrap();
+    let wanted = [
+        binding(&world.volume, "local/a/site", Access::ReadWrite),
+        binding(&world.volume, "local/b/site", Access::ReadOnly),
+        binding(&inner, "local/a/inner", Access::ReadWrite),
+    ];
+    world.mounts.up(&wanted).unwrap();
+    let mut expected = world.ground.mounted();
+    expected.sort();
+    assert_eq!(expected.len(), 3);
+    for (number, to) in
+        [world.task.join("local/c"), shared.join("d"), world.task.join("local/e/f")].iter().enumerate()
+    {
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::rename(world.task.join("local/a"), to).unwrap();
+        assert_ne!(world.mounts.look(&wanted).unwrap(), Sight::Present, "{number}");
+        world.mounts.up(&wanted).unwrap();
+        assert_eq!(world.mounts.look(&wanted).unwrap(), Sight::Present, "{number}");
+        let mut mounted = world.ground.mounted();
+        mounted.sort();
+        assert_eq!(mounted, expected, "{number}");
+    }
+    assert!(inner.exists());
+}
+
 #[test]
 fn submounts_of_a_volume_appear_too_read_only_included_and_all_goes_again() {
     let Some(ground) = Ground::mounting() else { return };
