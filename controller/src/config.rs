@@ -376,6 +376,11 @@ impl Config {
         Paths { state: self.state_dir.clone(), runtime }
     }
 
+    /// Paths that lie in a user's directory for run-time files where nobody says otherwise.
+    pub fn runtime_paths(&self) -> impl Iterator<Item = &std::path::Path> {
+        std::iter::once(&self.socket).chain(&self.runtime_parent).map(PathBuf::as_path)
+    }
+
     /// The planner's settings on a machine that has this much.
     pub fn planner_settings(&self, instance: InstanceId, total: Room) -> Settings {
         Settings {

@@ -19,24 +19,46 @@
 //! seen, and a group that only a name service knows is not trusted.
 //!
 //! - `walk`: the steps of a path.
+//! - `exposed`: what is said of a path that is not trusted.
+//! - `session`: a directory for run-time files that is another user's.
 //! - `accounts`: names of users, and groups without other members.
 //! - `trusted`: users and groups that the operator trusts.
 
 mod accounts;
+mod exposed;
+mod session;
 #[cfg(test)]
 mod tests;
 mod trusted;
 mod walk;
 
+/// Names of users and groups, for messages.
+pub mod names {
+    use super::accounts::Accounts;
+
+    /// `nobody (uid 65534)`.
+    pub fn user(uid: u32) -> String {
+        Accounts::of_machine().described(uid)
+    }
+
+    /// `staff (gid 50)`.
+    pub fn group(gid: u32) -> String {
+        Accounts::of_machine().described_group(gid)
+    }
+}
+
 use std::{
-    fmt, io,
+    io,
     path::{Path, PathBuf},
 };
 
 use accounts::Accounts;
+pub use exposed::Exposed;
+use exposed::{Place, Right};
+pub use session::{ForeignSession, check_session};
 use trusted::Trusted;
 pub use trusted::{TRUSTED_GROUPS, TRUSTED_USERS};
-use walk::{Node, Place};
+use walk::{End, Node};
 
 /// A path is not trusted, or cannot be judged. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +82,13 @@ pub enum OwnershipError {
 }
 
 impl OwnershipError {
+    /// What was checked, or the step on the way to it that failed.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Exposed { path, .. } | Self::Unknown { path, .. } => path,
+        }
+    }
+
     /// Whether the path names nothing.
     pub fn is_absent(&self) -> bool {
         match self {
@@ -69,54 +98,13 @@ impl OwnershipError {
     }
 }
 
-/// A file or directory that somebody else can change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exposed {
-    at: PathBuf,
-    owner: String,
-    mode: u32,
-    by: By,
-    /// Who should own it.
-    wanted: String,
-    /// The group to trust, where the agent itself can't take the right from it.
-    group: Option<u32>,
-}
-
-/// The right by which somebody else can change a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
-    Owner,
-    Group,
-    Others,
-    AccessList,
-}
-
-impl fmt::Display for Exposed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { at, owner, mode, by, wanted, group } = self;
-        let at = at.display();
-        write!(f, "{at} belongs to {owner} and has mode {mode:04o}: ")?;
-        let (why, repair) = match by {
-            By::Owner => ("that user could change it", format!("chown -h {wanted} {at}")),
-            By::Group => ("its group could change it", format!("chmod g-w {at}")),
-            By::Others => ("everybody could change it", format!("chmod o-w {at}")),
-            By::AccessList => ("its access list lets others change it", format!("setfacl -b {at}")),
-        };
-        write!(f, "{why}; {repair}")?;
-        if let Some(gid) = group {
-            write!(f, ", set {TRUSTED_GROUPS}={gid} if all its members may become the agent's user")?;
-        }
-        f.write_str(", or name another place")
-    }
-}
-
 /// Makes sure that only root and our own user can change what `path` names.
 ///
 /// # Errors
 /// [`OwnershipError`].
 pub fn check(path: &Path) -> Result<(), OwnershipError> {
     let guard = Guard::of_process();
-    guard.place(path, &walk::walk(path, &guard)?)
+    guard.end(path, &walk::walk(path, &guard)?)
 }
 
 /// Makes sure that only root, our own user and its owner can replace what `path` names. It may belong to anybody, and need not exist.
@@ -140,29 +128,45 @@ pub fn check_if_there(path: &Path) -> Result<(), OwnershipError> {
 /// # Errors
 /// [`OwnershipError`] of the first entry that is not.
 pub fn check_entries(dir: &Path) -> Result<(), OwnershipError> {
-    let guard = Guard::of_process();
-    let place = walk::walk(dir, &guard)?;
-    let unknown = |source| OwnershipError::Unknown { path: dir.to_owned(), source };
-    for entry in std::fs::read_dir(dir).map_err(unknown)? {
-        let path = entry.map_err(unknown)?.path();
-        guard.entry(&place, &path)?;
-        unless_absent(guard.file(&place, &path))?;
-    }
-    Ok(())
+    exposed_entries(dir).into_iter().next().map_or(Ok(()), Err)
+}
+
+/// What directly in the directory `dir` is not trusted, by name. Where the directory is not, it stands for all of it.
+pub fn exposed_entries(dir: &Path) -> Vec<OwnershipError> {
+    let entries = || {
+        let entries = std::fs::read_dir(dir)?.map(|entry| Ok(entry?.path()));
+        let mut paths = entries.collect::<io::Result<Vec<PathBuf>>>()?;
+        paths.sort();
+        Ok(paths)
+    };
+    exposed(dir, entries)
 }
 
 /// Which of these files in the directory `dir` are not trusted. Where the directory is not, it stands for all of them.
-pub fn exposed_in<'p>(
-    dir: &'p Path,
-    files: impl Iterator<Item = &'p Path>,
-) -> Vec<(&'p Path, OwnershipError)> {
+pub fn exposed_in<'p>(dir: &Path, files: impl Iterator<Item = &'p Path>) -> Vec<OwnershipError> {
+    exposed(dir, || Ok(files.collect()))
+}
+
+/// The entries are read once the directory is known to be trusted.
+fn exposed<P: AsRef<Path>>(dir: &Path, entries: impl FnOnce() -> io::Result<Vec<P>>) -> Vec<OwnershipError> {
     let guard = Guard::of_process();
-    let place = walk::walk(dir, &guard).and_then(|place| guard.place(dir, &place).map(|()| place));
-    let place = match place {
-        Ok(place) => place,
-        Err(error) => return unless_absent(Err(error)).err().map(|error| (dir, error)).into_iter().collect(),
-    };
-    files.filter_map(|file| Some((file, unless_absent(guard.file(&place, file)).err()?))).collect()
+    let found = walk::walk(dir, &guard).and_then(|end| {
+        guard.end(dir, &end)?;
+        let unknown = |source| OwnershipError::Unknown { path: dir.to_owned(), source };
+        Ok((end, entries().map_err(unknown)?))
+    });
+    match found {
+        Ok((end, entries)) => {
+            let exposed = |entry: P| unless_absent(guard.entry(&end, entry.as_ref())).err();
+            entries.into_iter().filter_map(exposed).collect()
+        }
+        Err(error) => unless_absent(Err(error)).err().into_iter().collect(),
+    }
+}
+
+/// Who is trusted, for people: `root, daemon (uid 1) and nomad (uid 100) (HERDLET_TRUSTED_USERS)`.
+pub fn trusted() -> String {
+    Guard::of_process().described()
 }
 
 /// Names in [`TRUSTED_USERS`] and [`TRUSTED_GROUPS`] that this machine does not know, each with its variable.
@@ -199,59 +203,54 @@ impl Guard {
         uid == 0 || uid == self.uid || self.others.users.contains(&uid)
     }
 
-    /// Somebody else who may write to it.
-    fn writer(&self, node: &Node) -> Option<By> {
-        let is_trusted = |gid: u32| {
-            self.others.groups.contains(&gid) || self.accounts.is_private(gid, |uid| self.trusts(uid))
-        };
+    fn trusts_group(&self, gid: u32) -> bool {
+        self.others.groups.contains(&gid) || self.accounts.is_private(gid, |uid| self.trusts(uid))
+    }
+
+    fn described(&self) -> String {
+        let Self { uid, others, accounts } = self;
+        let own = (*uid != 0).then(|| accounts.described(*uid));
+        let users = others.users.iter().map(|uid| format!("{} ({TRUSTED_USERS})", accounts.described(*uid)));
+        let groups = others
+            .groups
+            .iter()
+            .map(|gid| format!("all members of group {} ({TRUSTED_GROUPS})", accounts.described_group(*gid)));
+        let mut names: Vec<String> =
+            ["root".to_owned()].into_iter().chain(own).chain(users).chain(groups).collect();
+        let last = names.pop().unwrap_or_default();
+        if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) }
+    }
+
+    /// The right by which somebody else may write to it.
+    fn exposure(&self, node: &Node) -> Option<Right> {
         let writers = &node.writers;
         if !self.trusts(node.uid) {
-            return Some(By::Owner);
+            return Some(Right::Owner);
         }
         if writers.other {
-            return Some(By::Others);
+            return Some(Right::Others);
         }
         if !writers.users.iter().all(|uid| self.trusts(*uid))
-            || !writers.groups.iter().all(|gid| is_trusted(*gid))
+            || !writers.groups.iter().all(|gid| self.trusts_group(*gid))
         {
-            return Some(By::AccessList);
+            return Some(Right::AccessList);
         }
-        (writers.group && !is_trusted(node.gid)).then_some(By::Group)
+        (writers.group && !self.trusts_group(node.gid)).then_some(Right::Group)
     }
 
-    /// `path` leads to `place`.
-    fn place(&self, path: &Path, place: &Place) -> Result<(), OwnershipError> {
-        let (at, node) = place.end();
-        let exposed =
-            |by| OwnershipError::Exposed { path: path.to_owned(), exposed: self.exposed(at, node, by) };
-        self.writer(node).map_or(Ok(()), |by| Err(exposed(by)))
+    /// `path` leads to `end`.
+    fn end(&self, path: &Path, end: &End) -> Result<(), OwnershipError> {
+        let (at, node) = end.named();
+        let exposed = |right| Exposed::new(self, (at, node), right, Place::Target).of(path);
+        self.exposure(node).map_or(Ok(()), |right| Err(exposed(right)))
     }
 
-    /// As [`check`], for a file in a directory that was walked to.
-    fn file(&self, dir: &Place, path: &Path) -> Result<(), OwnershipError> {
-        self.place(path, &dir.walk(path, self)?)
-    }
-
-    /// A link is somebody's decision where to write, whatever it leads to.
-    fn entry(&self, dir: &Place, path: &Path) -> Result<(), OwnershipError> {
-        let exposed = |exposed| OwnershipError::Exposed { path: path.to_owned(), exposed };
+    /// As [`check`], for a name in a directory that was walked to. A link is somebody's decision where to write, whatever it leads to.
+    fn entry(&self, dir: &End, path: &Path) -> Result<(), OwnershipError> {
         match dir.entry(path) {
-            Ok(node) if self.trusts(node.uid) => Ok(()),
-            Ok(node) => Err(exposed(self.exposed(path, &node, By::Owner))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Ok(node) if self.trusts(node.uid) => self.end(path, &dir.walk(path, self)?),
+            Ok(node) => Err(Exposed::new(self, (path, &node), Right::Owner, Place::Target).of(path)),
             Err(source) => Err(OwnershipError::Unknown { path: path.to_owned(), source }),
-        }
-    }
-
-    fn exposed(&self, at: &Path, node: &Node, by: By) -> Exposed {
-        let is_ours = self.uid == 0 || self.uid == node.uid;
-        Exposed {
-            at: at.to_owned(),
-            owner: self.accounts.described(node.uid),
-            mode: node.mode & 0o7777,
-            by,
-            wanted: self.accounts.name(self.uid),
-            group: (by == By::Group && !is_ours).then_some(node.gid),
         }
     }
 }
@@ -259,14 +258,16 @@ impl Guard {
 impl walk::Judge for Guard {
     fn name(&self, dir: (&Path, &Node), entry: Option<(&Path, &Node)>) -> Result<(), Exposed> {
         const STICKY: u32 = 0o1000;
-        let (dir_at, dir) = dir;
-        match (self.writer(dir), entry) {
+        let exposed = |found, right| Err(Exposed::new(self, found, right, Place::Way));
+        match (self.exposure(dir.1), entry) {
             (None, _) => Ok(()),
-            (Some(By::Group | By::Others | By::AccessList), entry) if dir.mode & STICKY != 0 => match entry {
-                Some((at, node)) if !self.trusts(node.uid) => Err(self.exposed(at, node, By::Owner)),
-                Some(_) | None => Ok(()),
-            },
-            (Some(by), _) => Err(self.exposed(dir_at, dir, by)),
+            (Some(Right::Group | Right::Others | Right::AccessList), entry) if dir.1.mode & STICKY != 0 => {
+                match entry {
+                    Some(entry) if !self.trusts(entry.1.uid) => exposed(entry, Right::Owner),
+                    Some(_) | None => Ok(()),
+                }
+            }
+            (Some(right), _) => exposed(dir, right),
         }
     }
 }

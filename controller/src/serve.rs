@@ -83,7 +83,7 @@ pub async fn run_agent(flags: Flags) -> u8 {
     }
     for (variable, name) in ownership::unknown_names() {
         tracing::warn!(
-            "{variable} names {name}, which is not in /etc/passwd or /etc/group: it is not trusted"
+            "{variable} names {name}, which is not in /etc/passwd or /etc/group: it is not trusted; `herdlet doctor` lists who is"
         );
     }
     match run(config).await {
@@ -96,6 +96,7 @@ pub async fn run_agent(flags: Flags) -> u8 {
 }
 
 async fn run(config: Config) -> anyhow::Result<()> {
+    ownership::check_session(config.runtime_paths())?;
     warn_of_limits();
     // Before anything is touched: an agent whose addresses are taken must not have started tasks.
     let doors = match Doors::open(&config).await {
@@ -245,7 +246,7 @@ fn face_ended(ended: Result<(), JoinError>) -> anyhow::Error {
 fn warn_of_limits() {
     for found in [doctor::open_files(), doctor::unpacking(Barrier::probe())] {
         if let Some(hint) = found.hint {
-            tracing::warn!(hint, "{}", found.message);
+            tracing::warn!(hint, "{}; `herdlet doctor` shows all checks", found.message);
         }
     }
 }

@@ -33,7 +33,7 @@ use crate::{
     },
     drivers::{mounts::MountBell, task::in_full},
     durable,
-    ownership::{self, OwnershipError},
+    ownership,
     planner::Input,
     watch::directory::{DirectoryWatch, Interests, identity},
 };
@@ -50,7 +50,7 @@ const RETRY_PERIOD: Duration = Duration::from_secs(5);
 /// A reading that takes longer is told of: a file system behind it that doesn't answer blocks it for as long as it likes.
 const READING_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// So many jobs are named in one sentence.
+/// So many jobs or files are named in one sentence.
 const NAMED_MAX: usize = 5;
 
 /// A folder of manifests.
@@ -345,14 +345,30 @@ impl FolderSource {
     }
 }
 
-/// What of a folder somebody else could change: whoever can runs any program as any user.
-pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Vec<Problem> {
-    let files = folder.files.iter().map(|file| &*file.path);
-    let problem = |(path, error): (&Path, OwnershipError)| {
-        let message = format!("is used although another user can change it: failed to {}", in_full(&error));
-        Problem { source: path.display().to_string(), line: 0, column: 0, path: String::new(), message }
+/// What of a folder somebody else could change, in one problem: whoever can runs any program as any user.
+pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Option<Problem> {
+    let mut found = ownership::exposed_in(dir, folder.files.iter().map(|file| &*file.path));
+    found.sort_by(|one, other| one.path().cmp(other.path()));
+    let first = found.first()?;
+    let why = in_full(first);
+    let (source, message) = match found.len() {
+        1 => (first.path(), format!("is used although another user can change it: failed to {why}")),
+        count => {
+            let names = found.iter().take(NAMED_MAX).filter_map(|error| error.path().file_name());
+            let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+            let more = match count.saturating_sub(names.len()) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let names = names.join(", ");
+            let message = format!(
+                "{count} files are used although other users can change them: {names}{more}; the first: failed to {why}"
+            );
+            (dir, message)
+        }
     };
-    ownership::exposed_in(dir, files).into_iter().map(problem).collect()
+    let message = format!("{message}; `herdlet doctor` lists all");
+    Some(Problem { source: source.display().to_string(), line: 0, column: 0, path: String::new(), message })
 }
 
 /// The files that own jobs.

@@ -15,16 +15,28 @@ const CHECK: &str = "ownership";
 
 /// What an agent refuses comes before what it only warns of.
 pub(super) fn ownership(config: &Config, state_dir: StateDir<'_>) -> Vec<Finding> {
+    let trusted = ownership::trusted();
+    let session = ownership::check_session(config.runtime_paths()).err().map(|error| {
+        Finding::failure(CHECK, format!("failed to {error}"), "an agent does not start like this")
+    });
     let refused = refused(config, state_dir).into_iter().map(|error| {
-        Finding::failure(CHECK, format!("failed to {}", in_full(&error)), "an agent does not start like this")
+        let hint = format!("an agent does not start like this; it trusts {trusted}");
+        Finding::failure(CHECK, format!("failed to {}", in_full(&error)), hint)
     });
     let warned = warned(config).into_iter().map(|error| {
-        let hint = "the agent uses it anyway, so this user controls what the agent runs";
+        let hint = format!(
+            "the agent uses it anyway, so whoever can change it controls what the agent runs or mounts; it trusts {trusted}"
+        );
         Finding::warning(CHECK, format!("failed to {}", in_full(&error)), hint)
     });
-    let found: Vec<Finding> = refused.chain(warned).collect();
+    let unknown = ownership::unknown_names().into_iter().map(|(variable, name)| {
+        let message =
+            format!("{variable} names {name}, which is not in /etc/passwd or /etc/group: it is not trusted");
+        Finding::warning(CHECK, message, "correct the name, or use its number")
+    });
+    let found: Vec<Finding> = session.into_iter().chain(refused).chain(warned).chain(unknown).collect();
     if found.is_empty() {
-        let message = "state, config, tokens and manifests can be changed by root and this user only";
+        let message = format!("state, config, tokens and manifests can be changed by {trusted} only");
         return vec![Finding::ok(CHECK, message)];
     }
     found
@@ -33,9 +45,16 @@ pub(super) fn ownership(config: &Config, state_dir: StateDir<'_>) -> Vec<Finding
 fn refused(config: &Config, state_dir: StateDir<'_>) -> Vec<OwnershipError> {
     let (StateDir::Planned(state) | StateDir::InUse(state)) = state_dir;
     let checked = obeyed(config).into_iter().map(ownership::check_if_there);
-    let entries = state.is_dir().then(|| ownership::check_entries(state));
     let of_state = [ownership::check_if_there(state), ownership::check_way(&config.socket)];
-    of_state.into_iter().chain(entries).chain(checked).filter_map(Result::err).collect()
+    let mut found: Vec<_> = of_state.into_iter().chain(checked).filter_map(Result::err).collect();
+    found.extend(if_trusted(state));
+    found
+}
+
+/// Of a directory that is not trusted itself its entries say nothing more.
+fn if_trusted(dir: &Path) -> Vec<OwnershipError> {
+    let is_trusted = dir.is_dir() && ownership::check(dir).is_ok();
+    if is_trusted { ownership::exposed_entries(dir) } else { Vec::new() }
 }
 
 /// Files and directories whose text an agent takes for its operator's.
@@ -56,10 +75,11 @@ fn obeyed(config: &Config) -> Vec<&Path> {
 }
 
 fn warned(config: &Config) -> Vec<OwnershipError> {
-    let folders = config.manifests.iter().flat_map(|folder| {
-        let entries = folder.is_dir().then(|| ownership::check_entries(folder));
-        std::iter::once(ownership::check_if_there(folder)).chain(entries)
-    });
+    // Folders, or files.
+    let folders = config
+        .manifests
+        .iter()
+        .flat_map(|folder| ownership::check_if_there(folder).err().into_iter().chain(if_trusted(folder)));
     let volumes = config.host_volumes.iter().map(|volume| ownership::check_way(&volume.path));
-    folders.chain(volumes).filter_map(Result::err).collect()
+    folders.chain(volumes.filter_map(Result::err)).collect()
 }

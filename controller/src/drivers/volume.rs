@@ -110,7 +110,7 @@ impl HostVolumes {
                     tracing::warn!(
                         volume = volume.name,
                         error,
-                        "another user can redirect the path of a host volume; change the owner or mode of the directory named in the error"
+                        "another user can redirect the path of a host volume, which is mounted all the same; `herdlet doctor` lists all such paths"
                     );
                 }
                 Ok(found)

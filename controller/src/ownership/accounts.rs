@@ -23,16 +23,24 @@ impl Accounts {
 
     /// As a message names a user: `nobody (uid 65534)`.
     pub(super) fn described(&self, uid: u32) -> String {
-        match self.user(|fields| fields.get(2) == Some(&&*uid.to_string())) {
-            Some(name) => format!("{name} (uid {uid})"),
-            None => format!("uid {uid}"),
-        }
+        let name = name_of(&self.known().0, uid);
+        name.map_or_else(|| format!("uid {uid}"), |name| format!("{name} (uid {uid})"))
+    }
+
+    /// As a message names a group: `staff (gid 50)`.
+    pub(super) fn described_group(&self, gid: u32) -> String {
+        let name = name_of(&self.known().1, gid);
+        name.map_or_else(|| gid.to_string(), |name| format!("{name} (gid {gid})"))
     }
 
     /// As a command takes a user: the name, or the number where there is none.
     pub(super) fn name(&self, uid: u32) -> String {
-        let name = self.user(|fields| fields.get(2) == Some(&&*uid.to_string()));
-        name.map_or_else(|| uid.to_string(), str::to_owned)
+        name_of(&self.known().0, uid).map_or_else(|| uid.to_string(), str::to_owned)
+    }
+
+    /// As a command takes a group.
+    pub(super) fn group_name(&self, gid: u32) -> String {
+        name_of(&self.known().1, gid).map_or_else(|| gid.to_string(), str::to_owned)
     }
 
     /// The number of a user.
@@ -69,14 +77,16 @@ impl Accounts {
             && first_of.all(is_trusted_name)
     }
 
-    fn user(&self, is_wanted: impl Fn(&[&str]) -> bool) -> Option<&str> {
-        self.known().0.lines().map(fields).find(|fields| is_wanted(fields))?.first().copied()
-    }
-
     fn known(&self) -> &(String, String) {
         let read = |path: &PathBuf| fs::read_to_string(path).unwrap_or_default();
         self.known.get_or_init(|| (read(&self.users), read(&self.groups)))
     }
+}
+
+/// Whose number this is in one of the two files: the third field in both.
+fn name_of(file: &str, number: u32) -> Option<&str> {
+    let number = number.to_string();
+    file.lines().map(fields).find(|fields| fields.get(2) == Some(&&*number))?.first().copied()
 }
 
 fn fields(line: &str) -> Vec<&str> {

@@ -59,10 +59,10 @@ fn whoever_may_write_on_the_way_or_to_the_file_is_named() {
     let ground = ground();
     let file = ground.path().join("a/b/file");
     for (path, mode, said) in [
-        ("a/b/file", 0o646, "everybody could change it; chmod o-w"),
-        ("a/b", 0o777, "everybody could change it"),
-        ("a", 0o757, "everybody could change it"),
-        ("", 0o777, "everybody could change it"),
+        ("a/b/file", 0o646, "so everybody could change it; check what is in it and run `chmod o-w /"),
+        ("a/b", 0o777, "so everybody could change it; use a path on which only root "),
+        ("a", 0o757, "so everybody could change it; use a path on which only root "),
+        ("", 0o777, "so everybody could change it; use a path on which only root "),
     ] {
         let path = ground.path().join(path);
         let before = fs::metadata(&path).unwrap().permissions();
@@ -84,7 +84,9 @@ fn a_sticky_directory_does_not_protect_what_is_obeyed_in_it() {
     let ground = ground();
     let folder = ground.path().join("a/b");
     set_mode(&folder, 0o1777);
-    check(&folder).unwrap_err();
+    let refused = why(check(&folder));
+    // As `--state-dir /tmp`: the mode has to stay.
+    assert!(refused.contains("use a new directory below it") && !refused.contains("chmod"), "{refused}");
     check(&folder.join("file")).unwrap();
 }
 
@@ -124,7 +126,11 @@ fn owners_count_wherever_they_are() {
         let path = ground.path().join(path);
         chown(&path, Some(NOBODY), None).unwrap();
         let why = why(check(&file));
-        assert!(why.contains("(uid 65534)") && why.contains("chown -h root"), "{why}");
+        // A directory on the way serves others too.
+        let is_named = path == file;
+        assert!(why.contains("(uid 65534)") && why.contains("HERDLET_TRUSTED_USERS="), "{why}");
+        assert_eq!(why.contains("run `chown -h root /"), is_named, "{why}");
+        assert_eq!(why.contains("use a path on which only root"), !is_named, "{why}");
         chown(&path, Some(0), None).unwrap();
     }
     // A link of somebody else's in a sticky directory, as planted in /tmp.
@@ -133,8 +139,11 @@ fn owners_count_wherever_they_are() {
     symlink("a/b/file", &link).unwrap();
     check(&link).unwrap();
     lchown(&link, Some(NOBODY), Some(NOBODY)).unwrap();
-    assert!(why(check(&link)).contains("link belongs to"));
-    assert!(why(check_way(&link)).contains("link belongs to"));
+    for refused in [why(check(&link)), why(check_way(&link)), why(check(&link.join("x")))] {
+        assert!(refused.contains("link: ") || refused.contains("link belongs to"), "{refused}");
+        assert!(!refused.contains("chown"), "{refused}");
+    }
+    assert!(why(check(&link)).contains("remove this link"));
     // In a directory of ours nobody else can replace it.
     set_mode(ground.path(), 0o755);
     check(&link).unwrap();
@@ -171,7 +180,12 @@ fn an_access_list_counts_where_its_mask_lets_it() {
     }
     check(&file).unwrap();
     set(6).unwrap();
-    assert!(why(check(&file)).contains("setfacl -b"));
+    let refused = why(check(&file));
+    assert!(refused.contains("so by its access list nobody (uid 65534) could change it"), "{refused}");
+    // It limits the list, and takes nobody's right to read.
+    assert!(refused.contains("run `chmod g-w /"), "{refused}");
+    set_mode(&file, 0o640);
+    check(&file).unwrap();
 }
 
 #[test]
@@ -201,7 +215,7 @@ fn files_of_a_directory_are_judged_each_for_itself_and_not_where_the_directory_i
     let files = [dir.join("file"), open, link, absent];
     let exposed = || {
         let found = exposed_in(&dir, files.iter().map(PathBuf::as_path));
-        found.into_iter().map(|(path, _)| path.to_owned()).collect::<Vec<_>>()
+        found.iter().map(|error| error.path().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(exposed(), files[1..3]);
     assert!(why(check_entries(&dir)).contains("everybody could change it"));
@@ -243,10 +257,60 @@ fn an_agent_that_is_not_root_may_trust_the_group_of_its_volume() {
         let accounts = Accounts::of_machine();
         Guard { uid, others: trusted("", groups, &accounts), accounts }
     };
-    let judged = |guard: Guard| guard.place(&dir, &walk::walk(&dir, &guard)?);
+    let judged = |guard: Guard| guard.end(&dir, &walk::walk(&dir, &guard)?);
     let refused = why(judged(guard(1_000, "")));
-    assert!(refused.contains("its group could change it"), "{refused}");
+    assert!(refused.contains("so group 2000 could change it"), "{refused}");
     assert!(refused.contains("HERDLET_TRUSTED_GROUPS=2000"), "{refused}");
     judged(guard(1_000, "2000")).unwrap();
     assert!(!why(judged(guard(0, ""))).contains(TRUSTED_GROUPS), "root can take the right from the group");
+}
+
+fn stranger(uid: u32, users: &str, groups: &str) -> Guard {
+    let accounts = Accounts::of_files("/nowhere", "/nowhere");
+    Guard { uid, others: trusted(users, groups, &accounts), accounts }
+}
+
+#[test]
+fn who_is_trusted_is_named() {
+    assert_eq!(stranger(0, "", "").described(), "root");
+    assert_eq!(stranger(7, "", "").described(), "root and uid 7");
+    assert_eq!(
+        stranger(7, "8", "50").described(),
+        "root, uid 7, uid 8 (HERDLET_TRUSTED_USERS) and all members of group 50 (HERDLET_TRUSTED_GROUPS)"
+    );
+}
+
+/// As after `su`, which keeps the variable of the user who called it.
+#[test]
+fn a_directory_for_run_time_files_of_another_user_is_reported_with_what_to_do() {
+    if !is_root() {
+        return;
+    }
+    let ground = ground();
+    let dir = ground.path().join("a");
+    chown(&dir, Some(NOBODY), None).unwrap();
+    stranger(NOBODY, "", "").session(&dir).unwrap();
+    stranger(7, "", "").session(&dir.join("absent")).unwrap();
+    let refused = stranger(7, "", "").session(&dir).unwrap_err().to_string();
+    assert!(refused.contains("it belongs to uid 65534, and this process runs as uid 7"), "{refused}");
+    assert!(refused.contains("Unset it"), "{refused}");
+}
+
+/// What a message offers to a shell is one word, whoever chose the name.
+#[test]
+fn names_in_commands_are_quoted_and_odd_ones_left_out() {
+    if !is_root() {
+        return;
+    }
+    let ground = ground();
+    for (name, offered) in
+        [("plain", "plain`"), ("$(x) 'y'", r"/$(x) '\''y'\'''`"), ("li\nne", "use a path on which")]
+    {
+        let file = ground.path().join(name);
+        fs::write(&file, "x").unwrap();
+        chown(&file, Some(NOBODY), None).unwrap();
+        let refused = why(check(&file));
+        assert!(refused.contains(offered), "{refused}");
+        assert_eq!(refused.contains("chown"), !name.contains('\n'), "{refused}");
+    }
 }

@@ -40,7 +40,7 @@ pub(super) trait Judge {
 }
 
 /// Walks `path`, and returns where it leads.
-pub(super) fn walk(path: &Path, judge: &impl Judge) -> Result<Place, OwnershipError> {
+pub(super) fn walk(path: &Path, judge: &impl Judge) -> Result<End, OwnershipError> {
     let failed = |source| OwnershipError::Unknown { path: path.to_owned(), source };
     let absolute = std::path::absolute(path).map_err(failed)?;
     let root = Rc::new(Held::root().map_err(failed)?);
@@ -50,16 +50,16 @@ pub(super) fn walk(path: &Path, judge: &impl Judge) -> Result<Place, OwnershipEr
 }
 
 /// Where a path leads.
-pub(super) struct Place {
+pub(super) struct End {
     /// From the root to the directory; never empty.
     dirs: Vec<Rc<Held>>,
     /// In that directory, where the path leads to no directory.
     file: Option<Rc<Held>>,
 }
 
-impl Place {
+impl End {
     /// What is there, and its path without links.
-    pub(super) fn end(&self) -> (&Path, &Node) {
+    pub(super) fn named(&self) -> (&Path, &Node) {
         let end = self.file.as_ref().unwrap_or(&self.dirs[self.dirs.len() - 1]);
         (&end.at, &end.node)
     }
@@ -87,8 +87,8 @@ struct Way {
 
 impl Way {
     /// Walks to the end; `path` is what messages name.
-    fn go(mut self, path: &Path, judge: &impl Judge) -> Result<Place, OwnershipError> {
-        let exposed = |exposed| OwnershipError::Exposed { path: path.to_owned(), exposed };
+    fn go(mut self, path: &Path, judge: &impl Judge) -> Result<End, OwnershipError> {
+        let exposed = |exposed: Exposed| exposed.of(path);
         while let Some(name) = self.rest.pop_front() {
             if name == ".." {
                 self.leave();
@@ -110,12 +110,12 @@ impl Way {
             } else if held.kind == FileType::Directory {
                 self.dirs.push(held);
             } else if self.rest.is_empty() {
-                return Ok(Place { dirs: self.dirs, file: Some(held) });
+                return Ok(End { dirs: self.dirs, file: Some(held) });
             } else {
                 return Err(unknown(Errno::NOTDIR.into()));
             }
         }
-        Ok(Place { dirs: self.dirs, file: None })
+        Ok(End { dirs: self.dirs, file: None })
     }
 
     fn here(&self) -> &Held {

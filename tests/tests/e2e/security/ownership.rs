@@ -47,6 +47,9 @@ fn with(agent: &Agent, flag: &str, value: &Path) -> Vec<String> {
     arguments
 }
 
+/// Advised where a directory on the way is at fault, which has to stay as it is.
+const ELSEWHERE: &str = "use a path on which only root can change every directory";
+
 /// The agent does not start, and names the place, whose it is and what to do.
 #[track_caller]
 fn assert_refused(agent: &Agent, at: &Path, repair: &str) {
@@ -62,6 +65,8 @@ fn assert_refused_with(agent: &Agent, arguments: &[String], at: &Path, repair: &
     for part in [&*at.display().to_string(), "belongs to", "mode", repair] {
         assert!(said.contains(part), "{part} is not in {said}");
     }
+    let has_command = ["chown", "chmod"].iter().any(|command| said.contains(command));
+    assert_eq!(has_command, repair.starts_with("ch"), "{said}");
 }
 
 #[test]
@@ -81,7 +86,7 @@ fn a_state_directory_that_another_user_has_prepared_is_refused_and_nothing_is_wr
     assert_eq!(fs::metadata(&state).unwrap().mode() & 0o7777, 0o711);
     // Given to root without what is in it.
     chown(&state, Some(0), Some(0)).unwrap();
-    assert_refused(&agent, &state, "chown -h root");
+    assert_refused(&agent, &state, "remove this link");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
     assert!(!state.join("instance").exists() && !state.join("state.db").exists());
 }
@@ -95,14 +100,15 @@ fn a_state_directory_that_others_can_replace_is_refused_wherever_on_the_way() {
     let agent = prepared(&[]);
     let parent = make(agent.home.path().join("ground"), OPEN);
     let beneath = with(&agent, "--state-dir", &parent.join("deep/state"));
-    assert_refused_with(&agent, &beneath, &parent, "chmod o-w");
+    assert_refused_with(&agent, &beneath, &parent, ELSEWHERE);
     assert!(!parent.join("deep").exists());
     set_mode(&parent, 0o775);
     chown(&parent, Some(0), Some(NOBODY)).unwrap();
-    assert_refused_with(&agent, &beneath, &parent, "chmod g-w");
+    assert_refused_with(&agent, &beneath, &parent, ELSEWHERE);
     set_mode(&parent, 0o755);
     give_away(&parent);
-    assert_refused_with(&agent, &beneath, &parent, "chown -h root");
+    assert_refused_with(&agent, &beneath, &parent, ELSEWHERE);
+    assert_refused_with(&agent, &beneath, &parent, "HERDLET_TRUSTED_USERS=nobody");
     // A link of another user in a sticky directory.
     chown(&parent, Some(0), Some(0)).unwrap();
     set_mode(&parent, 0o1777);
@@ -111,12 +117,19 @@ fn a_state_directory_that_others_can_replace_is_refused_wherever_on_the_way() {
     symlink("../elsewhere", &link).unwrap();
     give_away(&link);
     let beneath = with(&agent, "--state-dir", &link.join("state"));
-    assert_refused_with(&agent, &beneath, &link, "chown -h root");
+    assert_refused_with(&agent, &beneath, &link, ELSEWHERE);
     assert!(!agent.home.path().join("elsewhere/state").exists());
     // Root's own link is as good as the place.
     std::os::unix::fs::lchown(&link, Some(0), Some(0)).unwrap();
     starts_and_ends(&agent, &beneath, &agent.home.socket());
     assert!(agent.home.path().join("elsewhere/state/instance").exists());
+    // As `--state-dir /tmp`.
+    assert_refused_with(
+        &agent,
+        &with(&agent, "--state-dir", &parent),
+        &parent,
+        "use a new directory below it",
+    );
 }
 
 /// An agent with these arguments starts, listens and ends.
@@ -137,11 +150,11 @@ fn runtime_directories_and_sockets_that_others_can_replace_are_refused() {
     let mut agent = prepared(&[]);
     let open = make(agent.home.path().join("open"), OPEN);
     agent.set_arguments(vec!["--runtime-dir".to_owned(), open.display().to_string()]);
-    assert_refused(&agent, &open, "chmod o-w");
+    assert_refused(&agent, &open, ELSEWHERE);
     agent.set_arguments(Vec::new());
     let socket = open.join("sock");
     let arguments = with(&agent, "--socket", &socket);
-    assert_refused_with(&agent, &arguments, &open, "chmod o-w");
+    assert_refused_with(&agent, &arguments, &open, ELSEWHERE);
     // In a sticky directory nobody else can put another in its place.
     set_mode(&open, 0o1777);
     starts_and_ends(&agent, &arguments, &socket);
@@ -211,7 +224,7 @@ fn who_else_can_change_manifests_or_the_way_to_a_volume_is_said_by_the_agent_and
         agent
             .log()
             .lines()
-            .any(|line| line.contains("WARN") && line.contains("chmod o-w") && line.contains("/way"))
+            .any(|line| line.contains("WARN") && line.contains("everybody could") && line.contains("/way"))
     });
     // It is obeyed all the same: whose files these are is the operator's choice.
     agent.until_alloc("theirs.g[0]", "runs", |alloc| alloc.state("t") == "running");
@@ -219,6 +232,24 @@ fn who_else_can_change_manifests_or_the_way_to_a_volume_is_said_by_the_agent_and
     let doctor = ["doctor", "--config", &config, "--state-dir", &state];
     let said = agent.cli(&doctor).stdout;
     assert!(said.contains("ownership") && said.contains(&*theirs.to_string_lossy()), "{said}");
+    // Many of them are one line, and all of them are in the report.
+    for n in 0..8 {
+        let path = folder.join(format!("more-{n}.yaml"));
+        fs::write(&path, "# nothing\n").unwrap();
+        give_away(&path);
+    }
+    wait::until_true("warned of all files in one line", || {
+        agent.log().lines().any(|line| {
+            line.contains("9 files are used although other users can change them: more-0.yaml, more-1.yaml, ")
+                && line.contains(" and 4 more; the first: ")
+                && line.ends_with("`herdlet doctor` lists all")
+        })
+    });
+    let said = agent.cli(&doctor).stdout;
+    for n in 0..8 {
+        assert!(said.contains(&format!("/more-{n}.yaml: it belongs to")), "{said}");
+    }
+    assert!(said.contains("it trusts root\n"), "{said}");
     fs::remove_file(&theirs).unwrap();
     wait::until_true("gone with its file", || agent.members().is_empty());
     // A state directory that others can change is a failure.
@@ -230,6 +261,30 @@ fn who_else_can_change_manifests_or_the_way_to_a_volume_is_said_by_the_agent_and
     assert_ne!(said.code, 0, "{said:?}");
     assert!(said.stdout.contains("chmod o-w"), "{said:?}");
     agent.finish();
+}
+
+/// As after `su`, which keeps the variable of the user who called it.
+#[test]
+fn a_directory_for_run_time_files_of_another_user_is_named_with_what_to_do() {
+    if !is_root() {
+        return;
+    }
+    let agent = prepared(&[]);
+    let theirs = make(agent.home.path().join("theirs"), 0o700);
+    set_mode(agent.home.path(), 0o755);
+    for command in ["agent", "doctor"] {
+        let mut started = Command::new("setpriv");
+        started.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        started.arg(agent.command(&[""; 0]).get_program()).arg(command);
+        started.env("XDG_RUNTIME_DIR", &theirs).env("HOME", agent.home.path());
+        let ended = started.stdin(Stdio::null()).output().unwrap();
+        let said =
+            String::from_utf8_lossy(&ended.stderr).into_owned() + &String::from_utf8_lossy(&ended.stdout);
+        assert!(!ended.status.success(), "{said}");
+        for part in ["XDG_RUNTIME_DIR", "belongs to root (uid 0)", "runs as nobody (uid 65534)", "Unset it"] {
+            assert!(said.contains(part), "{part} is not in {said}");
+        }
+    }
 }
 
 #[test]

@@ -213,14 +213,14 @@ fn links_are_followed_to_programs_of_the_machine_and_of_the_task() {
     symlink(theirs.path().join("tool"), bench.path("web/local/tool")).unwrap();
     assert_eq!(bench.found("tool"), bench.path("web/local/tool"));
     chown(theirs.path().join("tool"), Some(DAEMON), None).unwrap();
-    assert!(bench.refusal("tool").contains("belongs to user 1;"));
+    assert!(bench.refusal("tool").contains("belongs to daemon (uid 1), who could"));
     chown(theirs.path().join("tool"), Some(NOBODY), None).unwrap();
     assert_eq!(bench.found("tool"), bench.path("web/local/tool"));
     chown(theirs.path(), Some(DAEMON), None).unwrap();
-    assert!(bench.refusal("tool").contains("belongs to user 1;"));
+    assert!(bench.refusal("tool").contains("belongs to daemon (uid 1), who could"));
     symlink("/bin/true", bench.path("web/local/planted")).unwrap();
     bench.own("web/local/planted", DAEMON);
-    assert!(bench.refusal("local/planted").contains("belongs to user 1;"));
+    assert!(bench.refusal("local/planted").contains("belongs to daemon (uid 1), who could"));
 }
 
 #[test]
@@ -232,14 +232,11 @@ fn a_program_is_run_only_where_no_stranger_can_have_written_it() {
     for (name, good) in [("web/local/bin/tool", 0o755), ("web/local/bin", 0o755), ("web/local", 0o755)] {
         let owner = fs::metadata(bench.path(name)).unwrap().uid();
         bench.own(name, DAEMON);
-        assert!(bench.refusal("bin/tool").contains("belongs to user 1;"), "{name}");
+        assert!(bench.refusal("bin/tool").contains("belongs to daemon (uid 1), who could"), "{name}");
         bench.own(name, owner);
         for mode in [good | 0o020, good | 0o002] {
             bench.chmod(name, mode);
-            assert!(
-                bench.refusal("bin/tool").contains("can be written to by other users"),
-                "{name} {mode:o}"
-            );
+            assert!(bench.refusal("bin/tool").contains("can be written to by "), "{name} {mode:o}");
         }
         bench.chmod(name, good);
         assert_eq!(bench.found("bin/tool"), bench.path("web/local/bin/tool"), "{name}");
@@ -286,7 +283,7 @@ fn access_control_lists_count() {
     assert_eq!(bench.found("tool"), bench.path("web/local/tool"));
     let users = vec![(DAEMON, Perm::ALL), (NOBODY, Perm::ALL)];
     set(&Acl { users, ..readable.clone() }).unwrap();
-    assert!(bench.refusal("local/tool").contains("can be written to by other users"));
+    assert!(bench.refusal("local/tool").contains("can be written to by daemon (uid 1)"));
     let users = vec![(DAEMON, Perm::READ_EXECUTE), (NOBODY, Perm::ALL)];
     let group = |perm| Acl { users: users.clone(), groups: vec![(DAEMON, perm)], ..readable.clone() };
     set(&group(Perm::ALL)).unwrap();
@@ -367,7 +364,7 @@ fn a_link_of_a_stranger_is_not_followed() {
     symlink("nowhere", bench.path("web/local/sh")).unwrap();
     assert!(bench.find("local/sh").is_err_and(|error| matches!(error, CommandError::NotFound { .. })));
     bench.own("web/local/sh", DAEMON);
-    assert!(bench.refusal("local/sh").contains("belongs to user 1;"));
+    assert!(bench.refusal("local/sh").contains("belongs to daemon (uid 1), who could"));
     assert!(bench.find("sh").unwrap().passed_over.is_some());
 }
 
@@ -395,4 +392,45 @@ fn only_what_is_not_there_is_looked_for_elsewhere() {
         assert!(metadata(Path::new(path)).unwrap().is_none(), "{path}");
     }
     assert!(metadata(Path::new("/bin/sh")).unwrap().is_some());
+}
+
+// With no descriptor left a program was not refused: the attempt is tried again, and uses nothing up.
+#[test]
+fn a_lookup_without_descriptors_is_a_shortage_and_no_refusal() {
+    const INNER: &str = "HERDLET_TEST_WITHOUT_DESCRIPTORS";
+    const NAME: &str =
+        "drivers::raw_exec::command::tests::a_lookup_without_descriptors_is_a_shortage_and_no_refusal";
+    // In a process of its own: other tests need descriptors.
+    if std::env::var_os(INNER).is_none() {
+        let mut inner = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = inner.args([NAME, "--exact", "--nocapture"]).env(INNER, "1").output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        assert!(String::from_utf8_lossy(&ended.stdout).contains("1 passed"));
+        return;
+    }
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("web/local/a/b")).unwrap();
+    let tool = bench.write("web/local/a/b/tool", 0o755);
+    let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit = |limit| rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let lowest = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&fs::File::open("/").unwrap())).unwrap();
+    let mut refused = 0;
+    // At each step of the way.
+    for free in 0.. {
+        limit(rustix::process::Rlimit { current: Some(lowest + free), ..before });
+        let found = ["a/b/tool", tool.to_str().unwrap()].map(|command| bench.find(command));
+        limit(before);
+        let errors: Vec<CommandError> = found.into_iter().filter_map(Result::err).collect();
+        for error in &errors {
+            assert!(
+                matches!(error, CommandError::Io { source, .. } if source.raw_os_error() == Some(libc::EMFILE)),
+                "{error}"
+            );
+        }
+        refused += errors.len();
+        if errors.is_empty() {
+            break;
+        }
+    }
+    assert!(refused > 6, "{refused}");
 }

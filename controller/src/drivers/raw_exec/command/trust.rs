@@ -14,9 +14,12 @@ use std::{
 use rustix::fs::{FileType, Stat};
 
 use super::CommandError;
-use crate::drivers::{
-    acl::{Acl, AclError},
-    user::{self, UserError},
+use crate::{
+    drivers::{
+        acl::{Acl, AclError, Writers},
+        user::{self, UserError},
+    },
+    ownership::names,
 };
 
 /// Whose programs are run.
@@ -51,19 +54,28 @@ pub(super) enum Exposure {
 pub(in crate::drivers::raw_exec) struct Distrust {
     path: PathBuf,
     starter: u32,
+    region: Region,
     why: Why,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Why {
     /// It belongs to somebody else.
     Owner(u32),
-    /// Others may write to it.
-    Writable,
+    /// They may write to it.
+    Writable(Vec<Writer>),
     /// It has further names, and lies where anybody may give it one.
     Names(u64),
     /// More directories or names lie on the way than are followed.
     Long,
+}
+
+/// Who may write to something besides its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writer {
+    Everybody,
+    Group(u32),
+    User(u32),
 }
 
 /// A file, directory or link on the way to a program.
@@ -93,7 +105,10 @@ impl<'a> Trust<'a> {
     /// # Errors
     /// When a user or a list can't be looked up: who could have written the object is not known then.
     pub(super) fn inspect(&self, object: &Object<'_>) -> Result<Result<Exposure, Distrust>, CommandError> {
-        let because = |why| Ok(Err(Distrust { path: object.path.to_owned(), starter: self.starter, why }));
+        let because = |why| {
+            let (path, region) = (object.path.to_owned(), object.region);
+            Ok(Err(Distrust { path, starter: self.starter, region, why }))
+        };
         let stat = object.stat;
         if !self.trusts(stat.st_uid, object.region)? {
             return because(Why::Owner(stat.st_uid));
@@ -103,19 +118,20 @@ impl<'a> Trust<'a> {
         if kind != FileType::Directory && object.exposure == Exposure::Open && stat.st_nlink != 1 {
             return because(Why::Names(stat.st_nlink));
         }
-        if kind == FileType::Symlink || !self.lets_others_write(object)? {
+        let writers = if kind == FileType::Symlink { Vec::new() } else { self.other_writers(object)? };
+        if writers.is_empty() {
             return Ok(Ok(Exposure::Closed));
         }
         // The sticky bit leaves each name to the owner of what it names, who is inspected next.
         if kind == FileType::Directory && stat.st_mode & STICKY != 0 {
             return Ok(Ok(Exposure::Open));
         }
-        because(Why::Writable)
+        because(Why::Writable(writers))
     }
 
     /// Why a file is not run to which the way is too long.
     pub(super) fn refuse_length(&self, path: &Path) -> Distrust {
-        Distrust { path: path.to_owned(), starter: self.starter, why: Why::Long }
+        Distrust { path: path.to_owned(), starter: self.starter, region: Region::Own, why: Why::Long }
     }
 
     fn trusts(&self, uid: u32, region: Region) -> Result<bool, CommandError> {
@@ -141,31 +157,32 @@ impl<'a> Trust<'a> {
         Ok(self.uids.get_or_init(|| uids))
     }
 
-    fn lets_others_write(&self, object: &Object<'_>) -> Result<bool, CommandError> {
+    fn other_writers(&self, object: &Object<'_>) -> Result<Vec<Writer>, CommandError> {
         let mode = object.stat.st_mode;
+        let everybody = (mode & OTHERS_WRITE != 0).then_some(Writer::Everybody);
         // Where there is a list, the group's bits are the most that any of its entries gives.
         if mode & GROUP_WRITES == 0 {
-            return Ok(mode & OTHERS_WRITE != 0);
+            return Ok(everybody.into_iter().collect());
         }
         let acl = match Acl::read(object.fd) {
             Ok(acl) => acl,
             // The bits are the group's.
-            Err(AclError::Unsupported | AclError::Malformed) => return Ok(true),
+            Err(AclError::Unsupported | AclError::Malformed) => Acl::from_mode(mode),
             Err(AclError::Io { operation, source }) => {
                 let path = object.path.to_owned();
                 return Err(CommandError::Io { operation, path, source });
             }
         };
-        let writers = acl.writers();
-        if writers.other || writers.group || !writers.groups.is_empty() {
-            return Ok(true);
-        }
-        for uid in writers.users {
+        let Writers { users, group, groups, other } = acl.writers();
+        let mut writers: Vec<Writer> = other.then_some(Writer::Everybody).into_iter().collect();
+        writers.extend(group.then_some(Writer::Group(object.stat.st_gid)));
+        writers.extend(groups.into_iter().map(Writer::Group));
+        for uid in users {
             if !self.trusts(uid, object.region)? {
-                return Ok(true);
+                writers.push(Writer::User(uid));
             }
         }
-        Ok(false)
+        Ok(writers)
     }
 }
 
@@ -178,16 +195,33 @@ const STICKY: u32 = 0o1000;
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 
+impl fmt::Display for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Everybody => f.write_str("everybody"),
+            Self::Group(gid) => write!(f, "group {}", names::group(*gid)),
+            Self::User(uid) => f.write_str(&names::user(*uid)),
+        }
+    }
+}
+
 impl fmt::Display for Distrust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, starter, why } = self;
+        let Self { path, starter, region, why } = self;
         let path = path.display();
         match why {
-            Why::Owner(uid) => write!(f, "{path} belongs to user {uid}")?,
-            Why::Writable => write!(f, "{path} can be written to by other users or a group")?,
-            Why::Names(links) => {
-                write!(f, "{path} has {links} names (hard links) and lies where other users can add some")?;
+            Why::Owner(uid) => {
+                write!(f, "{path} belongs to {}, who could have written or replaced it", names::user(*uid))?;
             }
+            Why::Writable(writers) => {
+                let writers: Vec<String> = writers.iter().map(Writer::to_string).collect();
+                write!(f, "{path} can be written to by {}", writers.join(", "))?;
+            }
+            Why::Names(links) => write!(
+                f,
+                "{path} has {links} names (hard links), and other users can add names to its directory, so one of them could have \
+                 chosen this file"
+            )?,
             Why::Long => {
                 return write!(
                     f,
@@ -196,10 +230,16 @@ impl fmt::Display for Distrust {
                 );
             }
         }
+        let starter = names::user(*starter);
+        let others = match region {
+            Region::Shared if self.starter != 0 => " and the users of the allocation's tasks",
+            Region::Shared | Region::Own => "",
+        };
         write!(
             f,
-            "; a program in the allocation's directory is run as user {starter} only where nobody but root, the agent's user and the \
-             task's own can have written it or a directory on the way: change its owner (chown), or its mode (chmod go-w)"
+            "; {starter} would run what somebody else has put there: only root, the agent's user, {starter}{others} may be able to write \
+             to a program and to the directories on the way. Keep the program in the task's `local` directory, written by {starter} and \
+             without a right to write for others, or name one of the machine by its absolute path"
         )
     }
 }
