@@ -124,6 +124,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     if let Some(cgroups) = instance.isolation.cgroups() {
         dir.claim_cgroups(&mut alone, cgroups.tree())?;
     }
+    dir.keep_location(&config.paths(&id).runtime, instance.isolation.cgroups().map(|cgroups| cgroups.tree()));
     let isolation = describe(&instance.isolation);
     tracing::info!(instance = %id, state = %config.state_dir.display(), isolation, "agent starts");
     sweep(&instance);

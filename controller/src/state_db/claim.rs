@@ -4,8 +4,10 @@
 //! before anything in it is touched.
 //!
 //! - `alone`: the instance itself is ours too.
+//! - `location`: no tasks of the instance run where this agent would not see them.
 
 mod alone;
+mod location;
 
 use std::{
     fs::File,
@@ -24,6 +26,7 @@ use rustix::{
 use thiserror::Error;
 
 pub use alone::{Alone, Holder};
+pub use location::Elsewhere;
 
 use super::{code::FORMAT, file};
 use crate::{
@@ -44,8 +47,7 @@ pub enum ClaimError {
     },
     /// Another agent has the same instance, with another state directory.
     #[error(
-        "use the state directory {}: another agent{} is running its instance, {} ({locked} is taken); if this one is a copy, \
-         remove `instance`, `state.db`, `accepted` and `alloc` in it to start with a new instance",
+        "use the state directory {}: another agent{} is running its instance, {} ({locked} is taken); if this one is a copy, {OWN_INSTANCE}",
         path.display(), said_holder(holder), instance.0
     )]
     InstanceInUse {
@@ -57,6 +59,14 @@ pub enum ClaimError {
         instance: InstanceId,
         /// The other agent.
         holder: Option<Holder>,
+    },
+    /// Tasks of the instance run elsewhere.
+    #[error("use the state directory {}: {elsewhere}", path.display())]
+    Elsewhere {
+        /// The state directory.
+        path: PathBuf,
+        /// What was found.
+        elsewhere: Box<Elsewhere>,
     },
     /// It was written by a newer release; nothing was touched.
     #[error(
@@ -94,6 +104,10 @@ pub enum ClaimError {
         source: io::Error,
     },
 }
+
+/// What makes a copy of a state directory an instance of its own. With the same keys, or the same node, two agents would pose as one.
+const OWN_INSTANCE: &str = "to make it an instance of its own, unmount what is mounted below its `alloc`, then remove `instance`, \
+                            `state.db`, `accepted`, `alloc`, `keys` and `node` in it";
 
 /// The file that says whose a directory is.
 const INSTANCE: &str = "instance";

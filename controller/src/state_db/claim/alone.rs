@@ -62,10 +62,11 @@ impl std::fmt::Display for Holder {
 }
 
 impl StateDir {
-    /// Claims the instance's runtime directory, which is made unless it is there, and its name. Must be called within a tokio runtime.
+    /// Claims the instance's runtime directory, which is made unless it is there, and its name, and makes sure that none of its tasks run
+    /// elsewhere. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`ClaimError::InstanceInUse`], or that the directory can't be made, trusted or locked.
+    /// [`ClaimError::InstanceInUse`], [`ClaimError::Elsewhere`], or that the directory can't be made, trusted or locked.
     pub fn claim_runtime(&self, runtime: &Path) -> Result<Alone, ClaimError> {
         ownership::check_if_there(runtime)?;
         durable::make_dir(runtime).map_err(io_error("make the runtime directory", runtime))?;
@@ -73,7 +74,9 @@ impl StateDir {
         ownership::check_entries(runtime)?;
         let dir = File::open(runtime).map_err(io_error("open", runtime))?;
         self.lock(&dir, runtime)?;
-        Ok(Alone { _runtime: dir, _name: self.take_name(&self.name()?, ask)?, _cgroups: None })
+        let name = self.take_name(&self.name()?, ask)?;
+        self.check_location(runtime)?;
+        Ok(Alone { _runtime: dir, _name: name, _cgroups: None })
     }
 
     /// Claims the instance's cgroups too, whose directory is `tree`. It must be there, which changes nothing for an agent that has it. To
@@ -82,18 +85,23 @@ impl StateDir {
     /// # Errors
     /// [`ClaimError::InstanceInUse`], or that they can't be locked.
     pub fn claim_cgroups(&self, alone: &mut Alone, tree: &Path) -> Result<(), ClaimError> {
+        alone._cgroups = self.lock_cgroups(tree)?;
+        Ok(())
+    }
+
+    /// None where the kernel has no such file, or there is no such cgroup.
+    pub(super) fn lock_cgroups(&self, tree: &Path) -> Result<Option<File>, ClaimError> {
         // Anybody may read the directory, and so could lock it. This file only its owner may open, and to open it kills nothing.
         let path = tree.join("cgroup.kill");
         let flags = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
         let file = match OpenOptions::new().write(true).custom_flags(flags).open(&path) {
             Ok(file) => file,
             // Before Linux 5.14.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io_error("open", &path)(error)),
         };
         self.lock(&file, &path)?;
-        alone._cgroups = Some(file);
-        Ok(())
+        Ok(Some(file))
     }
 
     /// The state directory's lock is ours, but an agent that has just been killed lets go of one after the other.

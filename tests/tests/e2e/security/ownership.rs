@@ -371,6 +371,69 @@ fn a_copy_of_a_state_directory_in_use_is_refused_whatever_its_runtime_directory_
     copy.finish();
 }
 
+/// The claims on an instance end with its agent, and its tasks run on.
+#[test]
+fn a_copy_of_a_state_directory_is_refused_while_tasks_of_the_first_run_without_their_agent() {
+    if !is_root() {
+        return;
+    }
+    let (mut first, mut copy) = with_a_copy();
+    let members = first.members();
+    first.kill();
+    let original = first.home.state().display().to_string();
+    let refused = |arguments: &[String], parts: &[&str]| {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let ended = copy.cli(&arguments);
+        let said = format!("{}{}", ended.stdout, ended.stderr);
+        assert_ne!(ended.code, 0, "{said}");
+        for part in parts {
+            assert!(said.contains(part), "{part} is not in {said}");
+        }
+        assert_eq!(host::members(&first.home.instance().unwrap()), members, "{said}");
+    };
+    let is_copy = format!("it is a copy of {original}, of whose instance, ");
+    let advice = format!("Start the agent with --state-dir {original} --runtime-dir ");
+    let parts = [&*is_copy, "2 tasks still run", &*advice, "`keys`", "unmount"];
+    refused(&copy.agent_arguments(), &parts);
+    refused(&arguments_of(&copy, "run-a", &[]), &parts);
+    refused(&arguments_of(&copy, "run-b", &["--cgroup-parent", "herdlet-test-copy"]), &parts);
+    // Nor is the first one started beside its own tasks.
+    let mut elsewhere = first.agent_arguments();
+    elsewhere.extend(["--runtime-dir".to_owned(), first.home.path().join("run-c").display().to_string()]);
+    refused(&elsewhere, &["2 tasks still run whose records are in the runtime directory"]);
+    first.launch();
+    assert_eq!(first.members(), members);
+    first.cli(&["delete", "--wait", "kept"]).success();
+    first.terminate();
+    // Nothing runs any more: an instance may live anywhere.
+    let runtime = copy.home.path().join("run-d").display().to_string();
+    copy.set_arguments(vec!["--runtime-dir".to_owned(), runtime]);
+    copy.launch();
+    copy.until_alloc("kept.g[1]", "runs", |alloc| alloc.state("t") == "running");
+    copy.finish();
+}
+
+#[test]
+fn a_state_directory_that_was_moved_keeps_its_tasks() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("kept", "service", "", &[sleeper("t", "")]));
+    let (members, instance) = (agent.members(), agent.home.instance().unwrap());
+    agent.kill();
+    let moved = agent.home.path().join("moved");
+    fs::rename(agent.home.state(), &moved).unwrap();
+    let arguments = with(&agent, "--state-dir", &moved);
+    fs::remove_file(agent.home.socket()).unwrap();
+    starts_and_ends(&agent, &arguments, &agent.home.socket());
+    assert_eq!(host::members(&instance), members);
+    fs::rename(&moved, agent.home.state()).unwrap();
+    agent.launch();
+    assert_eq!(agent.members(), members);
+    agent.finish();
+}
+
 #[test]
 fn another_user_who_takes_the_name_and_the_cgroups_of_an_instance_keeps_no_agent_from_starting() {
     if !is_root() {
