@@ -66,7 +66,7 @@ use herdlet_runtime::Gate;
 use tokio_util::sync::CancellationToken;
 
 pub use admission::{Access, Admission, Names, TokenVerdict, Tokens, Unknown};
-pub(crate) use admission::{AllowedPage, WrongToken};
+pub(crate) use admission::{AllowedPage, Guess, LateToken, TOO_MANY, WrongToken};
 pub use auth::{Token, TokenError};
 pub(crate) use error::{EFFECT_HEADER, EFFECT_OPEN};
 pub use evaluations::Evaluations;

@@ -15,8 +15,9 @@
 mod authority;
 mod guesses;
 mod names;
+mod reports;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     extract::{Request, State},
@@ -28,7 +29,11 @@ use futures_util::future::BoxFuture;
 
 pub use names::Names;
 
-use self::{guesses::Guesses, names::Naming};
+use self::{
+    guesses::Guesses,
+    names::{Naming, Stranger},
+    reports::Reports,
+};
 use super::{JWKS_PATH, auth::Token};
 use crate::{peer::Peer, telemetry::Telemetry};
 
@@ -70,6 +75,7 @@ pub enum TokenVerdict {
 pub struct Admission {
     names: Names,
     guesses: Guesses,
+    reports: Reports,
     telemetry: Telemetry,
 }
 
@@ -77,7 +83,7 @@ impl Admission {
     /// Admits requests that use these names.
     #[must_use]
     pub fn new(names: Names, telemetry: Telemetry) -> Arc<Self> {
-        Arc::new(Self { names, guesses: Guesses::default(), telemetry })
+        Arc::new(Self { names, guesses: Guesses::default(), reports: Reports::default(), telemetry })
     }
 }
 
@@ -98,6 +104,8 @@ pub(super) struct Gate {
     pub(super) access: Access,
     pub(super) admission: Arc<Admission>,
     pub(super) caller: Caller,
+    /// The address of the listener; none for the unix socket.
+    pub(super) listener: Option<SocketAddr>,
 }
 
 /// On a response: the request's token was wrong. Set by routers that know tokens themselves.
@@ -107,6 +115,17 @@ pub(crate) struct WrongToken;
 /// On a request: the config names the origin of the page that sends it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AllowedPage;
+
+/// On a request: where a router counts a wrong token that comes after the head, such as the first frame of a websocket.
+#[derive(Clone)]
+pub(crate) struct LateToken {
+    gate: Gate,
+    peer: Peer,
+}
+
+/// The answer to one guess too many.
+pub(crate) const TOO_MANY: &str =
+    "too many wrong tokens came from this address; a right one is answered at any time";
 
 /// Why a caller is not known. Labels of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,8 +182,8 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
             Access::Open | Access::Token(_) => TokenVerdict::None,
         };
         let refused = || {
-            tracing::debug!(%peer, %stranger, "a request was refused");
-            plain(stranger.code(), format!("{stranger}\n"))
+            gate.report(peer, &stranger);
+            plain(stranger.code(), format!("{stranger}{}\n", gate.remedy(&stranger)))
         };
         match verdict {
             TokenVerdict::Known => {}
@@ -176,6 +195,7 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
     if gate.admission.names.allows_pages_of(request.headers()) {
         request.extensions_mut().insert(AllowedPage);
     }
+    request.extensions_mut().insert(LateToken { gate: gate.clone(), peer });
     let response = next.run(request).await;
     match response.extensions().get::<WrongToken>() {
         Some(WrongToken) => gate.wrong(peer, response).await,
@@ -184,8 +204,54 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
 }
 
 impl Gate {
+    /// Logs a refusal. A name is logged once, so that whoever has given this machine a name learns why nobody is served under it.
+    fn report(&self, peer: Peer, stranger: &Stranger) {
+        tracing::debug!(%peer, %stranger, "a request was refused");
+        let Admission { names, reports, .. } = &*self.admission;
+        let Stranger::Host { name, .. } = stranger else { return };
+        if names.can_be_extended() && reports.is_due(name) {
+            tracing::warn!(
+                name, listener = self.listener.map(tracing::field::display), %peer,
+                hint = "add the name to http.allowed_hosts in the config if it is one of this machine",
+                "requests under an unknown name are refused (421)"
+            );
+        }
+    }
+
+    /// What the sender of a refused request can do: no listener offers a way that it does not have.
+    fn remedy(&self, stranger: &Stranger) -> String {
+        let names = &self.admission.names;
+        let Stranger::Host { .. } = stranger else { return String::new() };
+        let mut ways = vec!["Use an IP address, localhost or the machine's host name"];
+        if names.can_be_extended() {
+            ways.push("add the name to http.allowed_hosts in the agent's config");
+        }
+        match self.access {
+            Access::Cluster(_) => ways.push("send a token, where the cluster has ACLs"),
+            // Without it the request is refused before its name is judged.
+            Access::Token(_) => {}
+            // No token is known here: metrics, and the port of `herdlet ui`.
+            Access::Open => {}
+        }
+        format!(" {}.", ways.join(", or "))
+    }
+
     /// Counts a wrong token. The answer to it, which comes late where there were too many.
     async fn wrong(&self, peer: Peer, refused: Response) -> Response {
+        match self.count_guess(peer).await {
+            Guess::Forgiven => refused,
+            Guess::TooMany => {
+                let mut slowed = plain(StatusCode::TOO_MANY_REQUESTS, format!("{TOO_MANY}\n"));
+                let headers = slowed.headers_mut();
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(PENALTY.as_secs()));
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+                slowed
+            }
+        }
+    }
+
+    /// Counts and logs a wrong token, and delays the caller where there were too many.
+    async fn count_guess(&self, peer: Peer) -> Guess {
         let Admission { guesses, telemetry, .. } = &*self.admission;
         telemetry.authentication_failed(Unknown::Wrong);
         let is_too_many = guesses.is_too_many(peer);
@@ -196,15 +262,26 @@ impl Gate {
             );
         }
         if !is_too_many {
-            return refused;
+            return Guess::Forgiven;
         }
         tokio::time::sleep(PENALTY).await;
-        let why = "too many wrong tokens came from this address; a right one is answered at any time";
-        let mut slowed = plain(StatusCode::TOO_MANY_REQUESTS, format!("{why}\n"));
-        let headers = slowed.headers_mut();
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(PENALTY.as_secs()));
-        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-        slowed
+        Guess::TooMany
+    }
+}
+
+/// What a wrong token leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guess {
+    /// The router's own refusal.
+    Forgiven,
+    /// A late refusal.
+    TooMany,
+}
+
+impl LateToken {
+    /// Counts it as wrong, and delays the caller where there were too many.
+    pub(crate) async fn count_guess(&self) -> Guess {
+        self.gate.count_guess(self.peer).await
     }
 }
 

@@ -208,7 +208,7 @@ pub struct Face {
 /// Serves a face until `closing` is cancelled. The unix socket needs no token, whatever the face says.
 pub async fn serve(mut listener: Listener, face: Face, closing: CancellationToken) {
     let limits = face.limits;
-    let connections = Connections::new(face, closing.clone());
+    let connections = Connections::new(face, listener.address(), closing.clone());
     let mut place = match &listener {
         Listener::Unix { path, .. } => Some(Place::new(path)),
         Listener::Tcp(_) | Listener::Tls(..) => None,

@@ -25,19 +25,27 @@ pub(crate) fn is_root() -> bool {
 /// What clients on TCP must send.
 pub(crate) const TOKEN: &str = "0123456789abcdef0123";
 
-/// An agent whose API is on this port of loopback too, for whoever sends [`TOKEN`].
+/// An agent whose API is on this port of loopback too, for clients that send [`TOKEN`].
 pub(crate) fn on_loopback() -> (Agent, u16) {
-    let [port] = ports::free();
+    let (mut agent, [api, _]) = prepared_on_loopback();
+    agent.launch();
+    (agent, api)
+}
+
+/// The same before its launch, with the ports of its API and of its metrics.
+pub(crate) fn prepared_on_loopback() -> (Agent, [u16; 2]) {
+    let [api, metrics] = ports::free();
     let setup = Setup::default()
         .config("token_file: token\n")
         .argument("--listen")
-        .argument(format!("127.0.0.1:{port}"));
-    let mut agent = Agent::prepare(setup);
+        .argument(format!("127.0.0.1:{api}"))
+        .argument("--metrics-listen")
+        .argument(format!("127.0.0.1:{metrics}"));
+    let agent = Agent::prepare(setup);
     let token = agent.home.write("token", &format!("{TOKEN}\n"));
     std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
     agent.home.write("config.yaml", &format!("token_file: {}\n{}", token.display(), ports::for_tasks()));
-    agent.launch();
-    (agent, port)
+    (agent, [api, metrics])
 }
 
 /// An example, with all the time for its checks and deployments that a busy machine needs: none fails because it was slow.

@@ -2,7 +2,10 @@
 //!
 //! In: text of whoever asks. Out: an [`Authority`] in one spelling, or nothing. It must not know who is allowed.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+};
 
 /// A name of DNS has no more characters.
 const NAME_LEN_MAX: usize = 253;
@@ -83,6 +86,15 @@ fn ipv6(text: &str) -> Option<IpAddr> {
         return None;
     }
     Some(address.parse::<Ipv6Addr>().ok()?.into())
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(ip) => ip.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
 }
 
 impl Host {

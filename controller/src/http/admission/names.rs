@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeSet, fs::File, io::Read as _, path::Path};
 
-use axum::http::{HeaderMap, Method, StatusCode, Version, header, request::Parts};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
 
 use super::authority::{Authority, Host};
 use crate::config::host_name;
@@ -17,6 +17,9 @@ const KEY: &str = "http.allowed_hosts";
 /// An entry of the config that stands for every name; pages of other origins stay what they are.
 const ANY: &str = "*";
 
+/// By which a browser says where the page of a request is from, compared with its target (Fetch Metadata Request Headers, W3C).
+const SITE: &str = "sec-fetch-site";
+
 /// So much of a file of the system is read: names of this machine stand at its beginning.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -26,6 +29,8 @@ pub struct Names {
     own: BTreeSet<String>,
     allowed: Vec<Authority>,
     is_any_allowed: bool,
+    /// Whether a config can add names.
+    is_configured: bool,
 }
 
 /// Why a request is refused.
@@ -36,24 +41,34 @@ pub(crate) enum Stranger {
     Malformed,
     /// It asks somebody of another name.
     #[error(
-        "\"{0}\" is not a name of this machine, and a web page can send requests under any name (DNS rebinding). \
-         Use an IP address or the machine's host name, send a token, or add the name to {KEY} in the agent's config."
+        "\"{text}\" is not a name of this machine, and a web page can send requests under any name (DNS rebinding)."
     )]
-    Host(String),
+    Host {
+        /// As the request has it.
+        text: String,
+        /// The name alone, in one spelling.
+        name: String,
+    },
     /// A page of another origin sends it.
     #[error(
         "the request comes from a web page of another origin ({0}), which may not change anything here. \
          Add the page's host to {KEY} in the agent's config if it may."
     )]
     Page(String),
+    /// A browser sends it, and does not say for which page.
+    #[error(
+        "a browser sends this request without naming the page that it comes from, and it changes something although it is a GET. \
+         Use PUT, or the command line."
+    )]
+    UnnamedPage,
 }
 
 impl Stranger {
     pub(super) fn code(&self) -> StatusCode {
         match self {
             Self::Malformed => StatusCode::BAD_REQUEST,
-            Self::Host(_) => StatusCode::MISDIRECTED_REQUEST,
-            Self::Page(_) => StatusCode::FORBIDDEN,
+            Self::Host { .. } => StatusCode::MISDIRECTED_REQUEST,
+            Self::Page(_) | Self::UnnamedPage => StatusCode::FORBIDDEN,
         }
     }
 }
@@ -109,9 +124,15 @@ impl Names {
     /// Adds those of the config: `HOST`, `HOST:PORT`, or `*` for any name.
     #[must_use]
     pub fn allowing(mut self, entries: &[String]) -> Self {
+        self.is_configured = true;
         self.is_any_allowed |= entries.iter().any(|entry| entry == ANY);
         self.allowed.extend(entries.iter().filter_map(|entry| Authority::parse(entry)));
         self
+    }
+
+    /// Whether the config can add names: not for the port of `herdlet ui`, which has none.
+    pub(super) fn can_be_extended(&self) -> bool {
+        self.is_configured
     }
 
     /// Whether an entry of the config makes sense.
@@ -123,11 +144,16 @@ impl Names {
     pub(super) fn judge(&self, head: &Parts, naming: Naming) -> Result<(), Stranger> {
         let host = asked(head)?;
         let is_ours = |authority: &Authority| naming == Naming::Verified || self.is_ours(authority);
-        if let Some((text, _)) = host.iter().find(|(_, authority)| !is_ours(authority)) {
-            return Err(Stranger::Host((*text).to_owned()));
+        if let Some((text, authority)) = host.iter().find(|(_, authority)| !is_ours(authority)) {
+            return Err(Stranger::Host { text: (*text).to_owned(), name: authority.host.to_string() });
         }
         let host = host.last().map(|(_, authority)| authority);
-        if changes_something(head) { self.judge_page(&head.headers, host) } else { Ok(()) }
+        match Purpose::of(head) {
+            Purpose::Read => Ok(()),
+            Purpose::Change => self.judge_page(&head.headers, host),
+            Purpose::ChangeByGet if is_unnamed_page(&head.headers) => Err(Stranger::UnnamedPage),
+            Purpose::ChangeByGet => self.judge_page(&head.headers, host),
+        }
     }
 
     /// An address can't be made to lead elsewhere. Ports don't count: whoever forwards one gives it another number.
@@ -136,7 +162,9 @@ impl Names {
             Host::Ip(_) => true,
             Host::Name(name) => {
                 let is_allowed = self.allowed.iter().any(|entry| entry.host == asked.host);
-                name == "localhost" || self.own.contains(name) || is_allowed || self.is_any_allowed
+                // Browsers resolve these to loopback and ask no server for them (RFC 6761 §6.3).
+                let is_local = name == "localhost" || name.ends_with(".localhost");
+                is_local || self.own.contains(name) || is_allowed || self.is_any_allowed
             }
         }
     }
@@ -144,9 +172,15 @@ impl Names {
     fn judge_page(&self, headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Stranger> {
         let mut origins = headers.get_all(header::ORIGIN).iter();
         let (origin, second) = (origins.next(), origins.next());
-        let is_cross = headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site");
+        let site = headers.get(SITE);
+        let is_cross = site.is_some_and(|site| site == "cross-site");
         let Some(origin) = origin else {
-            return if is_cross { Err(Stranger::Page("cross-site".to_owned())) } else { Ok(()) };
+            // Another port of this host is the same site, and another origin.
+            let is_own = |site: &HeaderValue| site == "same-origin" || site == "none";
+            return match site.filter(|site| !is_own(site)) {
+                Some(site) => Err(Stranger::Page(site.to_str().unwrap_or("not readable").to_owned())),
+                None => Ok(()),
+            };
         };
         let text = origin.to_str().unwrap_or("not readable");
         let page = Authority::of_origin(text).filter(|_| second.is_none());
@@ -186,10 +220,43 @@ fn asked(head: &Parts) -> Result<Vec<(&str, Authority)>, Stranger> {
     host.into_iter().chain(target).map(|text| read(text).ok_or(Stranger::Malformed)).collect()
 }
 
-/// Whether it changes something or opens a conversation. Nomad's clients collect garbage by GET.
-fn changes_something(head: &Parts) -> bool {
-    let reads = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS);
-    !reads || head.headers.contains_key(header::UPGRADE) || head.uri.path().ends_with("/gc")
+/// What a request does, as far as pages are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// It reads; browsers keep the answer from pages of other origins.
+    Read,
+    /// It changes something, or opens a conversation.
+    Change,
+    /// It changes something by a method that browsers also use for pictures, without `Origin`.
+    ChangeByGet,
+}
+
+impl Purpose {
+    fn of(head: &Parts) -> Self {
+        if !matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS)
+            || head.headers.contains_key(header::UPGRADE)
+        {
+            Self::Change
+        } else if changes_by_get(head.uri.path()) {
+            Self::ChangeByGet
+        } else {
+            Self::Read
+        }
+    }
+}
+
+/// The paths where a GET changes something: Nomad's clients collect garbage by it. All routes of both APIs were inspected; those of a
+/// node are held by a test.
+fn changes_by_get(path: &str) -> bool {
+    let of_alloc = path.strip_prefix("/v1/client/allocation/").and_then(|rest| rest.strip_suffix("/gc"));
+    path == "/v1/client/gc" || of_alloc.is_some()
+}
+
+/// Whether a browser sends it and says nothing of the page. Over plain HTTP, other than to loopback, browsers send no
+/// `Sec-Fetch-Site`, and for a picture no `Origin`. All of them begin `User-Agent` like this, and a page can't change that of a picture.
+fn is_unnamed_page(headers: &HeaderMap) -> bool {
+    let agent = headers.get(header::USER_AGENT).map(HeaderValue::as_bytes).unwrap_or_default();
+    agent.starts_with(b"Mozilla/") && !headers.contains_key(SITE) && !headers.contains_key(header::ORIGIN)
 }
 
 fn beginning_of(path: &Path) -> String {

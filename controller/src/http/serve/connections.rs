@@ -3,7 +3,7 @@
 //! In: what was accepted. Out: answers to its requests, each through [`admission`](crate::http::admission). Who finds no place is told
 //! so, as far as that costs little.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, middleware};
 use hyper::server::conn::http1;
@@ -40,6 +40,8 @@ pub(crate) const REFUSALS_MAX: usize = 16;
 
 pub(super) struct Connections {
     face: Face,
+    /// The address of the listener.
+    listener: Option<SocketAddr>,
     closing: CancellationToken,
     tasks: TaskTracker,
     places: Arc<Semaphore>,
@@ -54,10 +56,11 @@ struct Taken {
 }
 
 impl Connections {
-    pub(super) fn new(face: Face, closing: CancellationToken) -> Self {
+    pub(super) fn new(face: Face, listener: Option<SocketAddr>, closing: CancellationToken) -> Self {
         let Limits { connections_max, per_peer_max, .. } = face.limits;
         Self {
             face,
+            listener,
             closing,
             tasks: TaskTracker::new(),
             places: Arc::new(Semaphore::new(connections_max)),
@@ -137,7 +140,12 @@ impl Connections {
     /// What answers on one connection. Layers around a router that is one service cost little.
     fn router(&self, caller: Caller) -> Router {
         let Face { router, access, admission, .. } = &self.face;
-        let gate = Gate { access: access.clone(), admission: Arc::clone(admission), caller };
+        let gate = Gate {
+            access: access.clone(),
+            admission: Arc::clone(admission),
+            caller,
+            listener: self.listener,
+        };
         Router::new()
             .fallback_service(router.clone())
             .layer(middleware::from_fn_with_state(gate, admit))

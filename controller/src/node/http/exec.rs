@@ -17,6 +17,7 @@ use axum::{
     response::Response,
 };
 use futures_util::{SinkExt as _, StreamExt as _, stream::SplitStream};
+use herdlet_nomad::wire::Secret;
 use herdlet_rpc::{
     codec::{self, Limits, Value},
     framed::{FrameWriter, Framed},
@@ -29,7 +30,7 @@ use super::{NodeApi, Refused, request::Asked, stream::said};
 use crate::{
     drivers::task::ExecInput,
     http::{
-        TokenVerdict,
+        Guess, LateToken, TOO_MANY, TokenVerdict,
         exec::{CLOSE_ERROR, CLOSE_NORMAL, CLOSE_POLICY, fitting, typed},
     },
     node::acl::Denied,
@@ -88,11 +89,17 @@ pub(super) async fn open(
     let upgrade = upgrade.max_message_size(FRAME_BYTES_MAX);
     let closing = api.shared.closing.clone();
     let is_browser = asked.flag("ws_handshake").ok().flatten().unwrap_or_default();
+    let late = request.extensions().get::<LateToken>().cloned();
     let (api, mut asked) = (Arc::clone(api), asked.clone());
     Ok(upgrade.on_upgrade(move |mut socket| async move {
         if is_browser {
             match handshake(&mut socket).await {
-                Ok(token) => asked.token = token.as_str().into(),
+                Ok(token) => {
+                    asked.token = token.as_str().into();
+                    if let Some(why) = api.refused_late(&asked.token, late).await {
+                        return close(socket, CLOSE_POLICY, why).await;
+                    }
+                }
                 Err(why) => return close(socket, CLOSE_POLICY, why.to_owned()).await,
             }
         }
@@ -101,6 +108,23 @@ pub(super) async fn open(
             Err(Refused(code, why)) => close(socket, of_status(code), why).await,
         }
     }))
+}
+
+impl NodeApi {
+    /// Why a token that came after the head is refused. It is counted as one of a head would be.
+    async fn refused_late(&self, token: &Secret, late: Option<LateToken>) -> Option<String> {
+        if self.judge(token).await != TokenVerdict::Wrong {
+            return None;
+        }
+        let guess = match late {
+            Some(late) => late.count_guess().await,
+            None => Guess::Forgiven,
+        };
+        Some(match guess {
+            Guess::Forgiven => Denied::Unknown.to_string(),
+            Guess::TooMany => TOO_MANY.to_owned(),
+        })
+    }
 }
 
 async fn handshake(socket: &mut WebSocket) -> Result<String, &'static str> {

@@ -192,6 +192,21 @@ pub(super) fn all() -> impl Iterator<Item = (Verb, &'static str)> {
     ROUTES.iter().map(|route| (route.verb, route.path))
 }
 
+/// Paths that are answered by the same call whether they are read or changed, with the call.
+#[cfg(test)]
+pub(super) fn calls_of_both() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let is_changed = |read: &&Route| {
+        ROUTES
+            .iter()
+            .any(|route| route.verb == Verb::Put && (route.path, route.call) == (read.path, read.call))
+    };
+    ROUTES
+        .iter()
+        .filter(|route| route.verb == Verb::Get)
+        .filter(is_changed)
+        .map(|route| (route.path, route.call))
+}
+
 #[cfg(test)]
 mod tests {
     use super::{

@@ -375,6 +375,75 @@ async fn guesses_are_counted_wherever_the_answer_depends_on_the_token() {
     }
 }
 
+/// Browsers send their token as the first frame of a websocket.
+#[tokio::test]
+async fn a_guess_in_the_first_frame_of_a_websocket_is_counted() {
+    let node = Node::new(true).await;
+    let exec = format!(
+        "{}/v1/client/allocation/{}/exec?task=httpd&command=%5B%22id%22%5D&ws_handshake=true",
+        node.url.replace("http://", "ws://"),
+        node.alloc
+    );
+    let closed = async |token: &str| {
+        use tokio_tungstenite::tungstenite::Message;
+
+        let (mut socket, _) = tokio_tungstenite::connect_async(&exec).await.unwrap();
+        let first = format!("{{\"version\":1,\"auth_token\":\"{token}\"}}");
+        futures_util::SinkExt::send(&mut socket, Message::text(first)).await.unwrap();
+        match socket.next().await.unwrap().unwrap() {
+            Message::Close(Some(close)) => (u16::from(close.code), close.reason.to_string()),
+            other => (0, other.to_string()),
+        }
+    };
+    let mut answered = 0;
+    loop {
+        let (code, reason) = closed("guessed").await;
+        assert_eq!(code, 1008, "{reason}");
+        if reason.contains("too many wrong tokens") {
+            break;
+        }
+        assert_eq!(reason, "ACL token not found");
+        answered += 1;
+        assert!(answered < 10_000, "guesses are not limited");
+    }
+    let page = node.ground.telemetry.page(crate::telemetry::Format::Text, Vec::new());
+    let counted = format!("herdlet_authentication_failures_total{{reason=\"wrong\"}} {}", answered + 1);
+    assert!(answered >= 10 && page.contains(&counted), "{page}");
+    // One that is right is served at any time, by a driver that runs no such task here.
+    assert!(!closed("boss").await.1.contains("token"));
+    assert_eq!(node.ask(Method::GET, "/v1/agent/self", "guessed", "").await.status().as_u16(), 429);
+}
+
+/// Which of the table's GETs change something is decided before a route is found.
+#[tokio::test]
+async fn a_page_is_refused_each_get_that_changes_something() {
+    let node = Node::new(false).await;
+    let mut refused = Vec::new();
+    for (_, path) in routes::all().filter(|(verb, _)| *verb == Verb::Get) {
+        let parts = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
+        let url = format!("{}/v1/{}", node.url, parts.collect::<Vec<_>>().join("/"));
+        let request = node.http.get(url).header("sec-fetch-site", "same-site");
+        let answer = request.send().await.unwrap();
+        let code = answer.status().as_u16();
+        // Others are denied for want of a token, or have no end.
+        if code == 403 && answer.text().await.unwrap().contains("a web page of another origin") {
+            refused.push(path);
+        }
+    }
+    assert_eq!(refused, ["client/gc", "client/allocation/{AllocID}/gc"]);
+    // Whatever else has a route for changes at the same path only reads by GET.
+    let changing: Vec<_> = routes::calls_of_both().collect();
+    assert_eq!(
+        changing,
+        [
+            ("client/gc", "ClientAllocations.GarbageCollectAll"),
+            ("client/allocation/{AllocID}/gc", "ClientAllocations.GarbageCollect"),
+            // It reads, and takes the names of jobs from a body.
+            ("jobs/statuses", "Job.Statuses"),
+        ]
+    );
+}
+
 /// Each route of the table answers, whatever comes after its head.
 #[tokio::test]
 async fn no_answer_of_a_route_is_lost() {

@@ -1,13 +1,10 @@
-//! Whoever can connect: he may take all connections that he is given, and the agent goes on.
+//! Everybody who can connect takes all connections that a listener gives, and the agent continues.
 
 use std::{io::Write, net::TcpStream, time::Duration};
 
-use herdlet_tests::e2e::{
-    agent::{Agent, Setup},
-    http, ports, wait,
-};
+use herdlet_tests::e2e::{http, wait};
 
-use crate::common::{is_root, job, sleeper};
+use crate::common::{is_root, job, prepared_on_loopback, sleeper};
 
 // With 256 files (the usual 1,024 only take longer to fill) held connections left none to start a task with.
 #[test]
@@ -15,21 +12,11 @@ fn connections_of_strangers_do_not_keep_tasks_from_being_started() {
     if !is_root() {
         return;
     }
-    let [api, metrics] = ports::free();
-    let setup = Setup::default()
-        .config("token_file: token\n")
-        .argument("--listen")
-        .argument(format!("127.0.0.1:{api}"))
-        .argument("--metrics-listen")
-        .argument(format!("127.0.0.1:{metrics}"));
-    let mut agent = Agent::prepare(setup);
-    let token = agent.home.write("token", "0123456789abcdef0123\n");
-    std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    agent.home.write("config.yaml", &format!("token_file: {}\n", token.display()));
+    let (mut agent, ports) = prepared_on_loopback();
     agent.set_shell("ulimit -n 256");
     agent.launch();
     let mut held = Vec::new();
-    for port in [api, metrics] {
+    for port in ports {
         for _ in 0..300 {
             let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
             stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -42,7 +29,7 @@ fn connections_of_strangers_do_not_keep_tasks_from_being_started() {
     assert_eq!(agent.members().len(), 10);
     drop(held);
     wait::until_true("there is room again", || {
-        http::get(&http::Peer::Port(metrics), "/healthz").is_some_and(|answer| answer.status == 200)
+        http::get(&http::Peer::Port(ports[1]), "/healthz").is_some_and(|answer| answer.status == 200)
     });
     agent.finish();
 }

@@ -8,13 +8,10 @@ use std::{
 };
 
 use herdlet_nomad::wire::ClientStatus;
-use herdlet_tests::e2e::{
-    agent::{Agent, Setup},
-    host, http, ports, wait,
-};
+use herdlet_tests::e2e::{host, http, wait};
 
 use crate::{
-    common::is_root,
+    common::{TOKEN, is_root, prepared_on_loopback},
     node::{Ground, service},
 };
 
@@ -80,6 +77,18 @@ fn a_strangers_page_gets_nothing_of_a_node_without_acls() {
     {
         assert_eq!(status(port, request, &[&own, CLOSE, page, plain, "\r\n{}"]), 403, "{request}");
     }
+    for gc in ["/v1/client/gc".to_owned(), format!("/v1/client/allocation/{}/gc", alloc.id)] {
+        for (method, lines, expected) in [
+            ("GET", "Sec-Fetch-Site: same-site\r\nUser-Agent: Mozilla/5.0\r\n", 403),
+            ("HEAD", "Sec-Fetch-Site: cross-site\r\n", 403),
+            ("GET", "User-Agent: Mozilla/5.0\r\n", 403),
+        ] {
+            let code = status(port, &format!("{method} {gc}"), &[&own, CLOSE, lines]);
+            assert_eq!(code, expected, "{method} {gc} {lines}");
+        }
+    }
+    let by_command_line = "Accept-Encoding: gzip\r\nUser-Agent: Go-http-client/1.1\r\n";
+    assert_eq!(status(port, "GET /v1/client/gc", &[&own, CLOSE, by_command_line]), 200);
     assert!(host::is_alive(before));
     for rebound in ["evil.example", "evil.example:4646", "127.0.0.1.evil.example"] {
         let host = format!("Host: {rebound}\r\n");
@@ -120,21 +129,21 @@ fn a_page_or_a_stranger_without_the_token_gets_nothing_and_who_has_it_is_never_k
     if !is_root() {
         return;
     }
-    const TOKEN: &str = "0123456789abcdef0123";
-    let [api, metrics] = ports::free();
-    let setup = Setup::default()
-        .config("token_file: token\n")
-        .argument("--listen")
-        .argument(format!("127.0.0.1:{api}"))
-        .argument("--metrics-listen")
-        .argument(format!("127.0.0.1:{metrics}"));
-    let mut agent = Agent::prepare(setup);
-    let token = agent.home.write("token", TOKEN);
-    std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-    agent.home.write("config.yaml", &format!("token_file: {}\n", token.display()));
+    let (mut agent, [api, metrics]) = prepared_on_loopback();
     agent.launch();
     let (rebound, page) = ("Host: evil.example\r\n", "Origin: http://evil.example\r\n");
-    assert_eq!(status(metrics, "GET /metrics", &[rebound, CLOSE]), 421);
+    for _ in 0..3 {
+        let (code, answer) = said(metrics, "GET /metrics", &[rebound, CLOSE]);
+        assert!(code == 421 && answer.contains("http.allowed_hosts"), "{answer}");
+        assert!(!answer.contains("token"), "none is known on this listener: {answer}");
+    }
+    let log = agent.log();
+    let reported: Vec<_> = log.lines().filter(|line| line.contains("unknown name")).collect();
+    let [line] = &*reported else { panic!("a name is logged once: {reported:?}") };
+    for part in ["WARN", "evil.example", &format!("127.0.0.1:{metrics}"), "http.allowed_hosts"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert_eq!(status(metrics, "GET /metrics", &["Host: app.localhost\r\n", CLOSE]), 200);
     assert_eq!(status(api, "GET /v1/jobs", &[rebound, CLOSE, page]), 401);
     let right = format!("X-Nomad-Token: {TOKEN}\r\n");
     assert_eq!(status(api, "GET /v1/jobs", &[rebound, CLOSE, page, &right]), 200, "no page knows it");

@@ -1,0 +1,59 @@
+//! Names under which requests were refused: which of them the log has already.
+//!
+//! In: a name. Out: whether to log it. Each name is logged once; what anybody can send is bounded, in memory and in the log.
+
+use std::{
+    collections::BTreeSet,
+    num::NonZeroU32,
+    sync::{Mutex, PoisonError},
+};
+
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+
+/// So many names are remembered. A machine that is reached under more names of its own than this is unknown to us; anybody can
+/// invent more.
+const NAMES_MAX: usize = 64;
+
+/// Log lines for names beyond that: one a minute.
+const LINES: Quota = Quota::per_minute(NonZeroU32::MIN);
+
+/// Names that were refused.
+pub(super) struct Reports {
+    logged: Mutex<BTreeSet<String>>,
+    beyond: DefaultDirectRateLimiter,
+}
+
+impl Default for Reports {
+    fn default() -> Self {
+        Self { logged: Mutex::default(), beyond: RateLimiter::direct(LINES) }
+    }
+}
+
+impl Reports {
+    /// Whether this name is to be logged now.
+    pub(super) fn is_due(&self, name: &str) -> bool {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.contains(name) {
+            return false;
+        }
+        if logged.len() < NAMES_MAX {
+            return logged.insert(name.to_owned());
+        }
+        self.beyond.check().is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_is_logged_once_and_invented_ones_hardly() {
+        let reports = Reports::default();
+        assert!(reports.is_due("a.example"));
+        assert!(!reports.is_due("a.example"));
+        let due = (0..10_000).filter(|n| reports.is_due(&format!("{n}.example"))).count();
+        assert_eq!(due, NAMES_MAX - 1 + 1, "one beyond the bound in this minute");
+        assert_eq!(reports.logged.lock().unwrap().len(), NAMES_MAX);
+    }
+}
