@@ -1,6 +1,10 @@
 //! What is said of machines that this one is not.
 
-use super::*;
+use super::{
+    machine::{CLOCK_MIN, descriptors},
+    peers::{unfit_tokens, wants_consul},
+    *,
+};
 use crate::config::{File, Flags, Surroundings};
 
 fn config(change: impl FnOnce(&mut Flags)) -> Config {

@@ -1,0 +1,222 @@
+//! What an agent finds of the machine: its kernel, whether it is in a container, cgroups, privileges, limits, ports, clock.
+//!
+//! In: what the kernel shows. Out: a finding for each. Nothing is changed.
+
+use std::{fs, path::Path};
+
+use rustix::{
+    fs::{Access, CWD, Mode, OFlags, ResolveFlags},
+    process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open},
+};
+
+use super::{Finding, may};
+use crate::{
+    config::Config,
+    drivers::{
+        artifact::unpack::Barrier,
+        cgroup::{Controller, Mounts},
+        privileges::{Mounting, Ownership, Privileges},
+    },
+};
+
+/// Below it tasks can hardly be started.
+const DESCRIPTORS_MIN: u64 = 256;
+/// Below it some hundred tasks use them up: an agent holds about two for each.
+const DESCRIPTORS_GOOD: u64 = 4_096;
+/// Each agent needs a few, and so does everything else of the same user.
+const INOTIFY_INSTANCES_GOOD: u64 = 128;
+/// 2026-01-01: no clock that is right shows less.
+pub(super) const CLOCK_MIN: i64 = 1_767_225_600;
+
+/// By what it can do, not by its number: distributions carry features back, and sandboxes take them away.
+pub(super) fn kernel() -> Finding {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let openat2 = rustix::fs::openat2(
+        CWD,
+        c"/",
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS,
+    );
+    let lacks: Vec<&str> =
+        [("pidfd_open", pidfd_open(getpid(), PidfdFlags::empty()).is_ok()), ("openat2", openat2.is_ok())]
+            .into_iter()
+            .filter_map(|(name, has)| (!has).then_some(name))
+            .collect();
+    if lacks.is_empty() {
+        return Finding::ok("kernel", format!("Linux {release}"));
+    }
+    Finding::failure(
+        "kernel",
+        format!("Linux {release} refuses {}", lacks.join(" and ")),
+        "Linux 5.14 or newer is needed, and no seccomp filter that refuses these calls",
+    )
+}
+
+/// A container ends all its processes when its first one ends.
+pub(super) fn container(root: &Path) -> Finding {
+    let marks =
+        [("run/.containerenv", "Podman"), (".dockerenv", "Docker"), ("run/systemd/container", "a container")];
+    match marks.iter().find(|(mark, _)| root.join(mark).exists()) {
+        None => Finding::ok("container", "not in a container"),
+        Some((_, which)) => Finding::warning(
+            "container",
+            format!(
+                "in {which}: tasks end with it, also when the agent is only restarted with its container"
+            ),
+            "give it --pid=host --cgroupns=host and /sys/fs/cgroup writable, or run the agent on the host itself",
+        ),
+    }
+}
+
+pub(super) fn cgroups(parent: &str) -> Finding {
+    let hint = "as root, mount cgroup2 on /sys/fs/cgroup; in a unit, set Delegate=yes; in a container, use --cgroupns=host";
+    let limited = |why: String| {
+        Finding::warning(
+            "cgroups",
+            format!("{why}: tasks run without limits, and are held by their process tree"),
+            hint,
+        )
+    };
+    let hierarchies = Mounts::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default());
+    let Some(top) = hierarchies.v2.first() else { return limited("no cgroup2 is mounted".to_owned()) };
+    // What is not there yet is made below what is.
+    let tree = top.join(parent.trim_start_matches('/'));
+    let nearest = tree.ancestors().find(|dir| dir.is_dir()).unwrap_or(top);
+    if !may(nearest, Access::WRITE_OK) {
+        return limited(format!("{} can't be written to", nearest.display()));
+    }
+    let controllers = fs::read_to_string(top.join("cgroup.controllers")).unwrap_or_default();
+    let has = |controller: &Controller| {
+        let name = controller.name();
+        controllers.split_whitespace().any(|known| known == name) || hierarchies.v1.contains_key(controller)
+    };
+    let lacking: Vec<&str> = Controller::ALL.iter().filter(|one| !has(one)).map(|one| one.name()).collect();
+    if lacking.is_empty() {
+        return Finding::ok("cgroups", format!("cgroup2 at {}, with cpu, memory and pids", top.display()));
+    }
+    Finding::warning(
+        "cgroups",
+        format!("cgroup2 at {} lacks {}: those limits do not hold", top.display(), lacking.join(" and ")),
+        hint,
+    )
+}
+
+/// What keeps the process that unpacks artifacts from files of the machine.
+pub(crate) fn unpacking(barrier: Barrier) -> Finding {
+    let hint = "use a kernel with Landlock (Linux 5.13), and name it in `lsm=` of the kernel's command line where that is set";
+    match barrier {
+        Barrier::Landlock => Finding::ok("unpacking", "archives are unpacked behind Landlock"),
+        Barrier::Root => Finding::warning(
+            "unpacking",
+            "the kernel has no Landlock: archives are unpacked behind chroot and a filter of system calls alone",
+            hint,
+        ),
+        Barrier::User => Finding::warning(
+            "unpacking",
+            "the kernel has no Landlock: a process that unpacks an archive reaches all files that its user may reach",
+            hint,
+        ),
+        Barrier::Nothing => Finding::warning(
+            "unpacking",
+            "the kernel has no Landlock, and root may not chroot here: archives are refused",
+            "use a kernel with Landlock, or give the agent CAP_SYS_CHROOT",
+        ),
+    }
+}
+
+pub(super) fn mounts(privileges: Privileges) -> Finding {
+    let hint = "run the agent as root, or in a container with CAP_SYS_ADMIN, CAP_CHOWN and CAP_FOWNER";
+    match (privileges.mounting, privileges.ownership) {
+        (Mounting::Possible, Ownership::Anybody) => {
+            Finding::ok("privileges", "may mount file systems and run tasks as any user")
+        }
+        (Mounting::Possible, Ownership::OwnOnly) => {
+            Finding::warning("privileges", "can't give files away: tasks run as this user only", hint)
+        }
+        (Mounting::Impossible, Ownership::Anybody) => Finding::warning(
+            "privileges",
+            "can't mount: secrets lie on the disk, volumes are symbolic links",
+            hint,
+        ),
+        (Mounting::Impossible, Ownership::OwnOnly) => Finding::warning(
+            "privileges",
+            "a plain user: secrets lie on the disk, volumes are symbolic links, tasks run as this user only",
+            hint,
+        ),
+    }
+}
+
+/// How many files an agent may have open here.
+pub(crate) fn open_files() -> Finding {
+    descriptors(getrlimit(Resource::Nofile).current)
+}
+
+/// None is no limit.
+pub(super) fn descriptors(most: Option<u64>) -> Finding {
+    let hint = "raise LimitNOFILE= of the unit, or ulimit -n";
+    match most {
+        Some(most) if most < DESCRIPTORS_MIN => {
+            Finding::failure("descriptors", format!("no more than {most} open files"), hint)
+        }
+        Some(most) if most < DESCRIPTORS_GOOD => Finding::warning(
+            "descriptors",
+            format!("no more than {most} open files: enough for some {} tasks", most / 2),
+            hint,
+        ),
+        Some(most) => Finding::ok("descriptors", format!("up to {most} open files")),
+        None => Finding::ok("descriptors", "as many open files as wanted"),
+    }
+}
+
+pub(super) fn inotify(instances: Option<u64>) -> Finding {
+    match instances {
+        None => Finding::failure(
+            "inotify",
+            "the kernel has no inotify",
+            "folders and attempts are watched by it; /proc must be mounted",
+        ),
+        Some(instances) if instances < INOTIFY_INSTANCES_GOOD => Finding::warning(
+            "inotify",
+            format!("no more than {instances} watchers for each user"),
+            "sysctl fs.inotify.max_user_instances=1024",
+        ),
+        Some(instances) => Finding::ok("inotify", format!("up to {instances} watchers for each user")),
+    }
+}
+
+/// `ephemeral` is the kernel's range for connections (ip(7)): a port from it can be taken at any moment.
+pub(super) fn ports(config: &Config, ephemeral: &str) -> Finding {
+    let (from, to) = (*config.dynamic_ports.start(), *config.dynamic_ports.end());
+    let mut words = ephemeral.split_whitespace().map(str::parse::<u16>);
+    match (words.next(), words.next()) {
+        (Some(Ok(low)), Some(Ok(high))) if low <= to && from <= high => Finding::warning(
+            "ports",
+            format!(
+                "dynamic ports {from}-{to} are among those that the kernel gives to connections, {low}-{high}"
+            ),
+            "set dynamic_ports apart from it, or sysctl net.ipv4.ip_local_port_range",
+        ),
+        _ => Finding::ok("ports", format!("dynamic ports {from}-{to}")),
+    }
+}
+
+/// `systemd` is its runtime directory: its time service leaves a mark there.
+pub(super) fn clock(wall_ns: i64, systemd: &Path) -> Finding {
+    if wall_ns / 1_000_000_000 < CLOCK_MIN {
+        return Finding::failure(
+            "clock",
+            "the clock is years behind",
+            "set it, and run a time service; tokens and certificates depend on it",
+        );
+    }
+    let runs = systemd.join("timesync").is_dir();
+    if runs && !systemd.join("timesync/synchronized").exists() {
+        return Finding::warning(
+            "clock",
+            "systemd-timesyncd has not reached a time server yet",
+            "look at timedatectl; tokens and certificates depend on the clock",
+        );
+    }
+    Finding::ok("clock", if runs { "synchronised by systemd-timesyncd" } else { "plausible" })
+}

@@ -1,0 +1,123 @@
+//! What an agent finds of the API that it would offer on TCP, and of its Consul.
+//!
+//! In: the config. Out: a finding for each that is configured. Consul is asked a question that changes nothing.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use herdlet_api_types::{AllocId, InstanceId, job::Provider};
+
+use super::Finding;
+use crate::{
+    config::Config,
+    desired::manifests::{Drivers, read_folder},
+    drivers::{
+        catalog::{Consul, ServiceOwner, check_service_token},
+        task::in_full,
+    },
+    http::{Tls, Token},
+};
+
+/// How long Consul may take to answer.
+const CONSUL_MAX: Duration = Duration::from_secs(3);
+
+/// The token and the certificates of the API on TCP, as an agent would read them.
+pub(super) fn listener(config: &Config) -> Option<Finding> {
+    let (address, token_file) = config.listen.as_ref()?;
+    let token = Token::read(token_file).map_err(|error| in_full(&error));
+    let tls = config.tls.clone().map(Tls::read).transpose().map_err(|error| in_full(&error));
+    Some(match (token, tls) {
+        (Err(why), _) | (_, Err(why)) => {
+            let hint = "see `token_file` and `tls` of the config; an agent does not start like this";
+            Finding::failure("listen", format!("{address}: failed to {why}"), hint)
+        }
+        (Ok(_), Ok(None)) if !is_loopback(&address.host) => Finding::warning(
+            "listen",
+            format!("{address}: the token is sent as it is, for all between to read"),
+            "set `tls` in the config",
+        ),
+        (Ok(_), Ok(tls)) => {
+            let warnings = tls.as_ref().map(|tls| tls.warnings(crate::agent::now().wall)).unwrap_or_default();
+            let found = format!("{address}, {}", if tls.is_some() { "with TLS" } else { "without TLS" });
+            if warnings.is_empty() {
+                Finding::ok("listen", found)
+            } else {
+                let hint = "an agent that runs reads a changed file by itself";
+                Finding::warning("listen", format!("{found}: {}", warnings.join("; ")), hint)
+            }
+        }
+    })
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Nothing where nobody says that there is a Consul, and no job of a folder has services in one.
+pub(super) async fn consul(config: &Config) -> Option<Finding> {
+    let resolved = match crate::serve::consul(config) {
+        Ok(resolved) if resolved.is_named() || wants_consul(&config.manifests) => resolved,
+        Ok(_) => return None,
+        Err(error) => {
+            return Some(Finding::failure(
+                "consul",
+                format!("{error:#}"),
+                "mend its address or its token file",
+            ));
+        }
+    };
+    let answer = match Consul::new(&resolved, InstanceId("doctor".to_owned())) {
+        Ok(client) => {
+            // Nobody's services: what is asked costs nothing, and needs what registrations need to be read.
+            let nobody = ServiceOwner { alloc: AllocId::from_hash([0; 16]), task: None };
+            let asked = tokio::time::timeout(CONSUL_MAX, async { client.look(&nobody, &[]).await.map(drop) });
+            asked.await.map_or_else(
+                |_| Err("does not answer".to_owned()),
+                |answer| answer.map_err(|error| in_full(&error)),
+            )
+        }
+        Err(error) => Err(in_full(&error)),
+    };
+    let unfit = config.consul.service_tokens_dir.as_deref().map(unfit_tokens).unwrap_or_default();
+    Some(match answer {
+        Ok(()) if !unfit.is_empty() => Finding::warning(
+            "consul",
+            format!("answers, but {}", unfit.join("; ")),
+            "see `consul.service_tokens_dir` of the config; those services are not registered",
+        ),
+        Ok(()) => Finding::ok("consul", "answers"),
+        Err(why) if resolved.is_named() => {
+            Finding::warning("consul", why, "services with provider consul wait for it")
+        }
+        Err(why) => Finding::warning(
+            "consul",
+            format!("a job of a folder has services in Consul, and `consul` of the config names none: {why}"),
+            "name it, or write provider = \"nomad\": in Nomad's formats a service without provider is Consul's",
+        ),
+    })
+}
+
+/// What of a directory with tokens of services can't be used.
+pub(super) fn unfit_tokens(dir: &Path) -> Vec<String> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) => return Vec::from([format!("{} can't be read: {error}", dir.display())]),
+    };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    // No service is called like this: editors and mounted secrets leave such files.
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
+    names.sort();
+    names.iter().filter_map(|name| check_service_token(dir, name).err()).collect()
+}
+
+/// Whether a job in these folders has services in Consul.
+pub(super) fn wants_consul(folders: &[PathBuf]) -> bool {
+    let files =
+        folders.iter().flat_map(|folder| read_folder(folder, &Drivers::built_in(), &BTreeSet::new()).files);
+    let mut jobs = files.filter_map(|file| file.content.ok()).flat_map(|set| set.jobs);
+    jobs.any(|job| job.object.has_services_in(Provider::Consul))
+}
