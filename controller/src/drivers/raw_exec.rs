@@ -75,6 +75,8 @@ pub struct RawExec {
 struct Shared {
     setup: Setup,
     live: Mutex<BTreeMap<AttemptId, Arc<Live>>>,
+    /// When the log last named a program that was not run.
+    reported: Mutex<Option<std::time::Instant>>,
 }
 
 impl RawExec {
@@ -88,7 +90,7 @@ impl RawExec {
                 "cgroups are only looked at when a task is recovered"
             );
         }
-        Self { shared: Arc::new(Shared { setup, live: Mutex::default() }) }
+        Self { shared: Arc::new(Shared { setup, live: Mutex::default(), reported: Mutex::default() }) }
     }
 }
 

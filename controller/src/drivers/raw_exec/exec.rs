@@ -90,7 +90,7 @@ fn launch(
         args: args.iter().map(|arg| Text(arg.clone())).collect(),
         ..own
     };
-    let mut invocation = start::invocation(task, &config)?;
+    let mut invocation = start::invocation(shared, task, &config)?;
     if request.terminal.is_some() && !task.env.iter().any(|(name, _)| name == "TERM") {
         invocation.environment.push(("TERM".into(), "xterm".into()));
     }

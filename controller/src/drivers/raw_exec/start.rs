@@ -5,7 +5,7 @@ use std::{
     io,
     os::fd::AsFd,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -202,7 +202,7 @@ impl Shared {
     /// Blocking: name services, files, the clone itself.
     fn launch(&self, task: &TaskConfig) -> DriverResult<Child> {
         let config = read_config::<RawExecConfig>(&task.config)?;
-        let mut invocation = invocation(task, &config)?;
+        let mut invocation = invocation(self, task, &config)?;
         if let Some(cgroups) = self.setup.isolation.cgroups() {
             let processes = config.pids_limit.map(u64::from);
             let limits = Limits { processes, ..Limits::of(&task.resources) };
@@ -245,8 +245,24 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// A check that runs each second would fill the log.
+    fn report_passed_over(&self, id: &AttemptId, distrust: &Distrust, instead: &Path) {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.is_some_and(|at| at.elapsed() < REPORT_INTERVAL_MIN) {
+            return;
+        }
+        *reported = Some(Instant::now());
+        tracing::warn!(%id, %distrust, instead = %instead.display(), "skipped a program in the allocation's directory that another user could have written; running the one from PATH");
+    }
+}
+
 /// How to run a program as the task: its environment, user, directory.
-pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverResult<Invocation> {
+pub(super) fn invocation(
+    shared: &Shared,
+    task: &TaskConfig,
+    config: &RawExecConfig,
+) -> DriverResult<Invocation> {
     let user = user::credentials(task.user.as_deref()).map_err(no_user)?;
     let search_path = task.env.iter().rev().find(|(name, _)| name == "PATH");
     let starter = user.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
@@ -258,7 +274,7 @@ pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverRes
     })
     .map_err(command_error)?;
     if let Some(distrust) = &found.passed_over {
-        report_passed_over(&task.id, distrust, &found.path);
+        shared.report_passed_over(&task.id, distrust, &found.path);
     }
     let mut arguments = vec![OsString::from(&config.command)];
     arguments.extend(config.args.iter().map(|arg| OsString::from(&arg.0)));
@@ -281,17 +297,6 @@ pub(super) fn invocation(task: &TaskConfig, config: &RawExecConfig) -> DriverRes
         cgroup: None,
         tasks_files: Vec::new(),
     })
-}
-
-/// A check that runs each second would fill the log.
-fn report_passed_over(id: &AttemptId, distrust: &Distrust, instead: &Path) {
-    static REPORTED: Mutex<Option<Instant>> = Mutex::new(None);
-    let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if reported.is_some_and(|at| at.elapsed() < REPORT_INTERVAL_MIN) {
-        return;
-    }
-    *reported = Some(Instant::now());
-    tracing::warn!(%id, %distrust, instead = %instead.display(), "skipped a program in the allocation's directory that another user could have written; running the one from PATH");
 }
 
 /// One such line a minute shows that something is going on.
