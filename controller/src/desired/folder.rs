@@ -32,8 +32,7 @@ use crate::{
         yaml::Problem,
     },
     drivers::{mounts::MountBell, task::in_full},
-    durable,
-    ownership,
+    durable, ownership,
     planner::Input,
     watch::directory::{DirectoryWatch, Interests, identity},
 };

@@ -497,10 +497,8 @@ impl Writer<'_> {
             // Registrations never fail a task; a process has its own rules.
             Part::Services
             | Part::Checks
-            | Part::Task(
-                _,
-                TaskPart::Services | TaskPart::Checks | TaskPart::Process | TaskPart::Prestop,
-            ) => {}
+            | Part::Task(_, TaskPart::Services | TaskPart::Checks | TaskPart::Process | TaskPart::Prestop) => {
+            }
         }
     }
 

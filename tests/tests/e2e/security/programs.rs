@@ -64,7 +64,13 @@ fn planted_programs_are_run_by_no_check_no_session_and_no_restart() {
     agent.cli(&["exec", "victim", "--", "/bin/sleep", "0"]).success();
     // What can only mean a planted one is refused, and it is said whose it is.
     let refused = agent.cli(&["exec", "victim", "--", "bin/sleep", "0"]);
-    assert!(refused.code != 0 && refused.stderr.contains("belongs to nobody (uid 65534), who could have written or replaced it"), "{refused:?}");
+    assert!(
+        refused.code != 0
+            && refused
+                .stderr
+                .contains("belongs to nobody (uid 65534), who could have written or replaced it"),
+        "{refused:?}"
+    );
     agent.cli(&["restart", "victim"]).success();
     wait::until_true("it has begun again", || lines("begun") == 2);
     assert!(!mark.exists());
