@@ -130,6 +130,9 @@ pub struct AgentStatus {
     pub instance: String,
     /// How tasks are held, for instance `cgroup v2` or `none: …`.
     pub isolation: String,
+    /// Controllers of cgroups that are missing, so that limits have no effect: `memory`, `cpu`, `pids`.
+    #[serde(default)]
+    pub missing_controllers: Vec<String>,
     /// The directory of its state; empty where an older agent does not say.
     #[serde(default)]
     pub state_dir: String,

@@ -135,6 +135,9 @@ pub struct RunArgs {
     /// Topmost cgroup of its tasks
     #[arg(long, value_name = "NAME", default_value = "herdlet")]
     pub cgroup_parent: String,
+    /// Users who may enter the directories of every allocation, beside those of its tasks
+    #[arg(long, value_name = "USER", value_delimiter = ',')]
+    pub task_dir_users: Vec<String>,
 }
 
 /// Arguments of the guard.

@@ -82,6 +82,7 @@ use crate::{
     desired::{manifests::Drivers, yaml::Problem},
     drivers::{
         catalog::{BuiltIn, Consul},
+        cgroup::Ineffective,
         task::Registry,
     },
     gc::Collector,
@@ -141,6 +142,8 @@ pub struct Facts {
     pub instance: String,
     /// How tasks are held, for people.
     pub isolation: String,
+    /// Limits of tasks that have no effect.
+    pub ineffective: Ineffective,
     /// When the agent started.
     pub started_at: UnixNanos,
     /// The first and the last dynamic port.

@@ -58,6 +58,7 @@ async fn execute(command: Command) -> u8 {
                 variables,
                 state_dir: args.state_dir,
                 cgroup_parent: args.cgroup_parent,
+                task_dir_users: args.task_dir_users,
             })
             .await
         }

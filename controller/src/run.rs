@@ -35,7 +35,7 @@ use crate::{
         hcl::Variables,
         manifests::{self, Drivers, Set},
     },
-    drivers::{artifact, catalog::Catalogs},
+    drivers::{artifact, catalog::Catalogs, user::guests},
     durable,
     executor::pressure,
     guard::{Charge, Guard},
@@ -61,6 +61,8 @@ pub struct RunOptions {
     pub state_dir: Option<PathBuf>,
     /// Topmost cgroup.
     pub cgroup_parent: String,
+    /// Users who may enter the directories of every allocation, as in the config of an agent.
+    pub task_dir_users: Vec<String>,
 }
 
 /// Exit code when the agent itself fails, as `docker run` has it.
@@ -84,6 +86,9 @@ pub async fn run(options: RunOptions) -> u8 {
         }
     };
     for warning in &set.warnings {
+        crate::tell!("warning: {warning}");
+    }
+    for warning in guests::without_effect(&options.task_dir_users) {
         crate::tell!("warning: {warning}");
     }
     match run_set(options, set).await {
@@ -117,12 +122,16 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     if let crate::drivers::cgroup::Isolation::None { why } = &instance.isolation {
         tracing::info!(why, "isolation: none; tasks are held by their process tree only");
     }
-    let mut agent = start_agent(state, instance).await?;
+    let ineffective = instance.isolation.ineffective();
+    let mut agent = start_agent(state, instance, options.task_dir_users).await?;
     let jobs = set.jobs.into_iter().map(|loaded| anywhere(tried_once(loaded.object)));
     let jobs: Vec<Job> = jobs.collect();
     for (job, group) in jobs.iter().flat_map(|job| job.groups.iter().map(move |group| (job, group))) {
         feasibility::check(job, group, &agent.context.node)
             .map_err(|unplaced| anyhow::anyhow!("place {}.{}: {}", job.id, group.name, unplaced.message))?;
+    }
+    if let Some(warning) = ineffective.warning(&jobs) {
+        crate::tell!("warning: {warning}");
     }
     if let Some(warning) = Catalogs::lacking(&agent.context.services.catalogs.consul, &jobs).await {
         crate::tell!("warning: {warning}");
@@ -238,7 +247,11 @@ fn claim_private(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agent> {
+async fn start_agent(
+    state: StateDir,
+    instance: Instance,
+    task_dir_users: Vec<String>,
+) -> anyhow::Result<Agent> {
     let state = StateDb::open(state, &instance.paths, agent::now()).context("open the state database")?;
     let node = agent::node_facts(&instance);
     let settings = agent::planner_settings(instance.id.clone());
@@ -250,7 +263,7 @@ async fn start_agent(state: StateDir, instance: Instance) -> anyhow::Result<Agen
         volumes: Vec::new(),
         consul: agent::consul_from_env()?,
         start_pressure_limit: pressure::DEFAULT_LIMIT,
-        task_dir_users: Vec::new(),
+        task_dir_users,
         artifacts: artifact::Limits::default(),
         notes: Arc::new(|_| {}),
     })

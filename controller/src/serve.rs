@@ -126,6 +126,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     }
     dir.keep_location(&config.paths(&id).runtime, instance.isolation.cgroups().map(|cgroups| cgroups.tree()));
     let isolation = describe(&instance.isolation);
+    let ineffective = instance.isolation.ineffective();
     tracing::info!(instance = %id, state = %config.state_dir.display(), isolation, "agent starts");
     sweep(&instance);
     let state = StateDb::open(dir, &instance.paths, agent::now()).context("open the state database")?;
@@ -135,10 +136,12 @@ async fn run(config: Config) -> anyhow::Result<()> {
     if let Some(member) = &member {
         member.id().clone_into(&mut facts_of_node.id);
     }
+    warning::of_task_dir_users(&config.task_dir_users);
     let facts = Facts {
         node: facts_of_node.clone(),
         instance: id.0.clone(),
         isolation,
+        ineffective,
         started_at: agent::now().wall,
         reserved_ports: comma_list(&config.reserved_ports),
         room,

@@ -22,6 +22,7 @@ use super::{
     table::{Heading, Table, plain},
     target,
 };
+use crate::drivers::cgroup::Ineffective;
 
 /// Arguments of `herdlet explain` and `herdlet describe`.
 #[derive(Debug, Clone, Args)]
@@ -85,12 +86,17 @@ enum Depth {
 
 async fn tell(args: ExplainArgs, depth: Depth) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let (jobs, allocs, status) = tokio::try_join!(client.jobs(), client.allocs(), client.status())?;
     let target = target::find_among(&client, &args.target, &jobs, &allocs).await?;
     let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key)).cloned();
     let mut allocs = Vec::new();
     for view in &target.allocs {
         allocs.push((view, client.explain(view.spec.id).await?));
+    }
+    let of_alloc = || target.allocs.first().map(|view| &*view.spec.job);
+    let explained = job.as_ref().map(|view| &*view.job).or_else(of_alloc);
+    if let Some(warning) = Ineffective::named(&status.missing_controllers).warning(explained) {
+        crate::tell!("{} {warning}", styled(style::WARNING, "warning:"));
     }
     match args.output.reader() {
         Reader::Person => {

@@ -272,6 +272,7 @@ mod tests {
             node_name: "box".to_owned(),
             instance: String::new(),
             isolation: "cgroups".to_owned(),
+            missing_controllers: Vec::new(),
             state_dir: String::new(),
             started_at: UnixNanos(0),
             not_ready: None,

@@ -15,6 +15,7 @@
 mod attempt;
 mod detect;
 mod files;
+mod ineffective;
 mod kill;
 mod limits;
 mod usage;
@@ -32,6 +33,7 @@ use super::task::{AttemptId, in_full};
 
 pub use attempt::Cgroup;
 pub use detect::Mounts;
+pub use ineffective::Ineffective;
 pub use limits::Limits;
 
 /// What a cgroup operation fails with. Reads after "failed to".

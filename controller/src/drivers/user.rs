@@ -7,6 +7,8 @@
     reason = "rustix has no name services; the C library's are the only ones that know all users"
 )]
 
+pub mod guests;
+
 use std::ffi::{CStr, CString};
 
 use super::sight::Class;

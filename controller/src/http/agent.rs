@@ -93,6 +93,7 @@ fn status_of(shared: &Shared) -> AgentStatus {
         node_name: facts.node.name,
         instance: facts.instance,
         isolation: facts.isolation,
+        missing_controllers: facts.ineffective.names(),
         state_dir: shared.paths.state.to_string_lossy().into_owned(),
         started_at: facts.started_at,
         not_ready: vitals.not_ready,

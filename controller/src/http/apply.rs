@@ -48,7 +48,7 @@ pub(super) async fn apply(
     // Asked at the same time: a Consul that hangs holds nothing up.
     let asking = jobs.clone();
     let (lacking, reply) =
-        tokio::join!(shared.lacking_consul(&asking), shared.request(Command::Apply { jobs, volumes }));
+        tokio::join!(shared.lacking(&asking), shared.request(Command::Apply { jobs, volumes }));
     let reply = reply?;
     warnings.extend(lacking);
     let Reply::Applied { index, jobs, volumes } = reply else { return Err(unexpected(reply)) };
@@ -61,9 +61,10 @@ pub(super) async fn apply(
 }
 
 impl Shared {
-    /// What is to be said of jobs that need a Consul where none answers.
-    pub(super) async fn lacking_consul(&self, jobs: &[Job]) -> Option<String> {
-        Catalogs::lacking(&self.consul, jobs).await
+    /// Warnings about jobs that want what this machine lacks: a Consul that answers, cgroups for their limits.
+    pub(super) async fn lacking(&self, jobs: &[Job]) -> Vec<String> {
+        let limits = self.facts.ineffective.warning(jobs);
+        Catalogs::lacking(&self.consul, jobs).await.into_iter().chain(limits).collect()
     }
 }
 
@@ -82,7 +83,7 @@ pub(super) async fn plan(
         }
     };
     let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();
-    let warnings = shared.lacking_consul(&jobs).await.into_iter().collect();
+    let warnings = shared.lacking(&jobs).await;
     Ok(Json(PlanReply { jobs: jobs.iter().map(planned).collect(), warnings }))
 }
 

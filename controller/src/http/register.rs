@@ -79,7 +79,7 @@ async fn accept(shared: &Shared, request: Request, id: Option<String>) -> ApiRes
     let (job, warnings) = read(shared, json!({ "Job": request.job }).to_string(), "job.json").await?;
     named(&job, id.as_deref())?;
     let key = job.key();
-    let warnings = with_lacking_consul(shared, warnings, &job).await;
+    let warnings = with_lacking(shared, warnings, &job).await;
     let command = if request.preserve_counts {
         Command::ApplyWithCounts { job: job.into() }
     } else {
@@ -141,7 +141,7 @@ pub(super) async fn plan(
             (group.to_owned(), with_canaries(own, &job, group).shown())
         })
         .collect();
-    let warnings = with_lacking_consul(&shared, warnings, &job).await;
+    let warnings = with_lacking(&shared, warnings, &job).await;
     let unplaced = unplaced(&shared, &job);
     let failed = unplaced.iter().map(|(group, (why, count))| (group, why, *count));
     Ok(Json(json!({
@@ -151,10 +151,10 @@ pub(super) async fn plan(
     })))
 }
 
-async fn with_lacking_consul(shared: &Shared, warnings: String, job: &Job) -> String {
-    let lacking = shared.lacking_consul(std::slice::from_ref(job)).await;
-    let all = [Some(warnings).filter(|warnings| !warnings.is_empty()), lacking];
-    all.into_iter().flatten().collect::<Vec<_>>().join("\n")
+async fn with_lacking(shared: &Shared, warnings: String, job: &Job) -> String {
+    let lacking = shared.lacking(std::slice::from_ref(job)).await;
+    let known = Some(warnings).filter(|warnings| !warnings.is_empty());
+    known.into_iter().chain(lacking).collect::<Vec<_>>().join("\n")
 }
 
 /// Groups that can't be placed on this node now, by name: why, and how many of their allocations wait for it. Of a job that is

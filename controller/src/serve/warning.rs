@@ -1,6 +1,6 @@
-//! What is logged at the start where an API can be reached by others than it should be.
+//! What is logged at the start: an API that others than its callers can reach, and users in the config that get no access.
 //!
-//! In: the address that is listened on, and who is let in there. Out: a line of the log that says what to do.
+//! In: addresses and who is admitted there; names of users. Out: lines of the log that say what to do.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::HostPort,
+    drivers::user::guests,
     http::Listener,
     node::{acl::Acl, http::NodeApi},
 };
@@ -51,6 +52,13 @@ pub(super) fn of_open_node(address: Option<SocketAddr>, api: &Arc<NodeApi>, clos
         }
     };
     tokio::spawn(async move { closing.run_until_cancelled(learning).await });
+}
+
+/// Users of `task_dir_users` who get no access. Blocking.
+pub(super) fn of_task_dir_users(names: &[String]) {
+    for message in guests::without_effect(names) {
+        tracing::warn!(hint = guests::HINT, "{message}");
+    }
 }
 
 /// Whether others than this machine's users can connect.

@@ -53,6 +53,31 @@ fn web_as_nobody_serves_is_restarted_and_goes() {
 }
 
 #[test]
+fn limits_that_have_no_effect_are_warned_about() {
+    if !is_root() {
+        return;
+    }
+    let agent = Agent::start_with(Setup::nobody().config(ports::for_tasks()));
+    let task = "        - name: t\n          driver: raw_exec\n          config: {command: /bin/sleep, args: ['100000'], pids_limit: 10}\n          \
+                resources: {memory: 64}\n";
+    let text = job("limited", "service", "", &[task.to_owned()]);
+    let file = agent.home.write("limited.yaml", &text).display().to_string();
+    let expected = "limited (memory, pids_limit): these limits have no effect";
+    for command in
+        [&["apply", "--wait", "-f", &file][..], &["explain", "limited"], &["explain", "limited.g[0]"]]
+    {
+        let output = agent.cli(command).success();
+        assert!(output.stderr.contains(expected), "{command:?}: {}", output.stderr);
+    }
+    agent.cli(&["delete", "limited", "--wait"]).success();
+    let home = Home::new(User::Nobody);
+    let file = home.write("run.yaml", &text.replace("type: service", "type: batch").replace("100000", "0"));
+    let output = start_run(&home, User::Nobody, &[&file]).finish().success();
+    assert!(output.stderr.contains(expected), "{}", output.stderr);
+    agent.finish();
+}
+
+#[test]
 fn a_run_of_nobody_that_is_killed_takes_its_forked_tasks_along() {
     if !is_root() {
         return;

@@ -1,5 +1,7 @@
 //! `herdlet run`: a private agent, its output, its exit code, and what is left when it dies.
 
+use std::path::Path;
+
 use herdlet_tests::e2e::{command::User, home::Home, host, program::example, wait};
 use rustix::process::Signal;
 
@@ -208,4 +210,23 @@ fn a_periodic_job_is_refused() {
     let output = start_run(&home, User::Same, &[&file]).finish();
     assert_eq!(output.code, 125, "{}", output.stderr);
     assert!(output.stderr.contains("job nightly is periodic"), "{}", output.stderr);
+}
+
+#[test]
+fn a_run_admits_the_users_that_are_named_and_reports_unknown_ones() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new(User::Same);
+    let restart = "restart: {attempts: 0, mode: fail}";
+    let script =
+        "echo mine > local/own; setpriv --reuid=bin --regid=nogroup --clear-groups cat $NOMAD_TASK_DIR/own";
+    let file = home.write("m.yaml", &job("guests", "batch", restart, &[shell("t", script, "")]));
+    let named = Path::new("--task-dir-users=bin,no-such-user");
+    let output = start_run(&home, User::Same, &[named, &file]).finish().success();
+    assert!(output.stdout.contains("mine"), "{output:?}");
+    assert!(output.stderr.contains("there is no user \"no-such-user\""), "{}", output.stderr);
+    let output = start_run(&home, User::Same, &[&file]).finish();
+    assert!(output.code != 0 && !output.stdout.contains("mine"), "{output:?}");
+    home.until_no_trace();
 }

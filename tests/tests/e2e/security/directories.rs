@@ -175,7 +175,13 @@ fn named_users_may_enter_every_allocation() {
     if !is_root() {
         return;
     }
-    let mut agent = Agent::start_with(Setup::default().config("task_dir_users: [bin]\n"));
+    let mut agent = Agent::start_with(Setup::default().config("task_dir_users: [bin, no-such-user]\n"));
+    let log = agent.log();
+    let reported: Vec<_> = log.lines().filter(|line| line.contains("there is no user")).collect();
+    assert!(
+        matches!(&*reported, [line] if line.contains("WARN") && line.contains("no-such-user")),
+        "{reported:?}"
+    );
     agent.apply_and_wait(&victim());
     let member = agent.single("victim.g[0]", "root");
     let alloc = agent.home.state().join("alloc").join(&member.alloc);
