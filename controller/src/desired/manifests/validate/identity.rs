@@ -8,7 +8,7 @@ use herdlet_api_types::manifest::defaults::DEFAULT_IDENTITY;
 
 use super::{Findings, text};
 use crate::desired::yaml::Trail;
-use crate::drivers::identity::file_path;
+use crate::drivers::{below::below, identity::file_path};
 
 /// Validates the identities of a task.
 pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
@@ -71,6 +71,7 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
         }
     }
     apart(spec, &list, findings);
+    outside_of_volumes(spec, &list, findings);
 }
 
 /// Of identities that servers have judged: where their files are.
@@ -82,6 +83,30 @@ pub(super) fn files(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<
         }
     }
     apart(spec, &list, findings);
+    outside_of_volumes(spec, &list, findings);
+}
+
+/// No file lies in a volume: it would be hidden until the token's first renewal, as volumes are mounted after it was written, and then
+/// stay on the volume, where other tasks read it.
+fn outside_of_volumes(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
+    let mounts: Vec<(PathBuf, &str)> = spec
+        .volume_mounts
+        .iter()
+        .flatten()
+        .filter_map(|mount| mount.destination.as_deref())
+        .filter_map(|text| Some((below(text).ok()?, text)))
+        .collect();
+    for (index, identity) in spec.identities.iter().flatten().enumerate() {
+        let path = file_path("", identity.filepath.as_deref()).filter(|_| identity.filepath.is_some());
+        let over = path.and_then(|path| mounts.iter().find(|(mount, _)| path.starts_with(mount)));
+        if let Some((_, destination)) = over {
+            let message = format!(
+                "lies in the volume that is mounted at `{destination}`, which would hide it and keep it; \
+                 write a path outside of that, for instance secrets/token"
+            );
+            findings.problem(&list.item(index).field("filepath"), message);
+        }
+    }
 }
 
 /// No file is another one, nor a directory on the way to another one.
