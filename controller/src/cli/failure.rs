@@ -68,6 +68,11 @@ impl std::fmt::Display for Failure {
 fn distrust(failure: &str) -> Option<&'static str> {
     if failure.contains("invalid peer certificate: Expired") {
         Some("the agent's certificate has run out: it needs a new one, `tls.cert_file` of its config")
+    } else if failure.contains("CaUsedAsEndEntity") {
+        Some(
+            "the agent's certificate is one of an authority, which no server may use: make another one, with \
+             basicConstraints=critical,CA:FALSE, and name it in `tls.cert_file` of its config",
+        )
     } else if failure.contains("invalid peer certificate") {
         Some("name the authority that signed the agent's certificate: --ca-cert FILE, or set HERDLET_CACERT")
     } else if failure.contains("fatal alert: CertificateRequired") {
@@ -82,6 +87,13 @@ fn distrust(failure: &str) -> Option<&'static str> {
         None
     }
 }
+
+/// EACCES, as the standard library writes it: the socket's mode, or a directory on the way to it.
+const REFUSED_BY_KERNEL: &str = "(os error 13)";
+/// What an agent answers to another user on a socket that was opened to all.
+const REFUSED_ON_SOCKET: &str = "this socket is for the agent's user and root";
+/// What to do about both.
+const OF_ANOTHER_USER: &str = "the agent there runs as another user: use sudo, or name the socket of an agent of yours with --addr or HERDLET_ADDR (unix://PATH)";
 
 /// What agents say of a client's certificate that they don't take, by TLS's own words.
 const REFUSED: [&str; 8] = [
@@ -98,6 +110,14 @@ const REFUSED: [&str; 8] = [
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let hint = match &error {
+            ClientError::Unreachable { address, why }
+                if address.is_local() && why.contains(REFUSED_BY_KERNEL) =>
+            {
+                Some(OF_ANOTHER_USER)
+            }
+            ClientError::Status { status: 403, message } if message.contains(REFUSED_ON_SOCKET) => {
+                Some(OF_ANOTHER_USER)
+            }
             ClientError::Unreachable { address, .. } if address.is_local() => {
                 Some("is the agent running? start it with: herdlet agent")
             }
@@ -141,5 +161,34 @@ impl From<ClientError> for Failure {
             (None, Some(hint)) => Self::new(told).code(code).hint(hint),
             (None, None) => Self::new(told).code(code),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::address::Address;
+
+    fn hint(error: ClientError) -> String {
+        Failure::from(error).hint.unwrap_or_default()
+    }
+
+    #[test]
+    fn the_agent_of_another_user_is_named() {
+        let address: Address = "unix:///run/herdlet/herdlet.sock".parse().unwrap();
+        let why = std::io::Error::from_raw_os_error(13).to_string();
+        let refused = hint(ClientError::Unreachable { address: address.clone(), why });
+        assert!(refused.contains("sudo") && refused.contains("HERDLET_ADDR"), "{refused}");
+        let message = "Permission denied: this socket is for the agent's user and root".to_owned();
+        assert_eq!(hint(ClientError::Status { status: 403, message }), refused);
+        let why = std::io::Error::from_raw_os_error(2).to_string();
+        assert!(hint(ClientError::Unreachable { address, why }).contains("herdlet agent"));
+    }
+
+    #[test]
+    fn a_certificate_of_an_authority_is_no_servers() {
+        let told = distrust("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))").unwrap();
+        assert!(told.contains("CA:FALSE"), "{told}");
+        assert!(distrust("invalid peer certificate: UnknownIssuer").unwrap().contains("--ca-cert"));
     }
 }

@@ -188,6 +188,7 @@ mod tests {
     fn a_miss_names_what_comes_nearest() {
         assert!(explain("spec.groups.restrat").contains("spec.groups.restart"));
         assert!(explain("kill_timeout").contains("spec.groups.tasks.kill_timeout"));
+        assert_eq!(explain("config"), "near: spec.groups.tasks.config");
         assert_eq!(explain("spec.zzzzzzzz"), "near: ");
     }
 

@@ -298,6 +298,18 @@ fn a_cluster_is_in_our_own_files_too() {
     let of = |key: &str| shown.iter().find(|setting| setting.key == key).unwrap();
     assert_eq!((of("servers").source, of("cluster.http_port").source), (Source::File, Source::File));
     assert_eq!(of("cluster.retry_interval").source, Source::Default);
+    let listening = Flags {
+        listen: Some("127.0.0.1:4680".to_owned()),
+        servers: vec!["a".to_owned()],
+        ..Flags::default()
+    };
+    let shown = view::settings(listening, &surroundings(true, &|_| None)).unwrap();
+    let of = |key: &str| shown.iter().find(|setting| setting.key == key).unwrap();
+    assert_eq!((&of("listen").value, of("listen").source), (&"127.0.0.1:4680".into(), Source::Flag));
+    assert_eq!(
+        (&of("cluster.http_port").value, of("cluster.http_port").source),
+        (&4_680.into(), Source::Flag)
+    );
     let problems = read("cluster: {bind_addr: x, moved_from: a, tls: {rpc: true}, host_networks: [{name: default}]}\nservers: [a b]\n").unwrap_err();
     for expected in [
         "cluster.bind_addr: expected an IP address",

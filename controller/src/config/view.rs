@@ -62,6 +62,7 @@ pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Set
     };
     // Without an address there is nobody to send a token to, but somebody who set one wants to see it.
     let token_file = flags.token_file.clone().or_else(|| loaded.file.token_file.clone());
+    let listen = flags.listen.clone().or_else(|| loaded.file.listen.clone());
     let reserved_ports = Some(loaded.file.reserved.reserved_ports.clone()).filter(|ports| !ports.is_empty());
     let config = Config::merge(flags, loaded, surroundings)?;
     let setting = |(key, value): (&'static str, Value)| Setting { key, value, source: source(key) };
@@ -73,7 +74,20 @@ pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Set
             entry.value = value;
         }
     }
+    if let Some(listen) = listen.filter(|_| config.cluster.is_some()) {
+        of_node_that_listens(&mut settings, &listen);
+    }
     Ok(settings)
+}
+
+/// On a node `listen` is the address of its HTTP API, and `cluster.http_addr` and `cluster.http_port` come from it.
+fn of_node_that_listens(settings: &mut [Setting], listen: &str) {
+    let Some(of_listen) = settings.iter_mut().find(|setting| setting.key == "listen") else { return };
+    of_listen.value = json!(listen);
+    let source = of_listen.source;
+    let of_cluster =
+        |setting: &&mut Setting| matches!(setting.key, "cluster.http_addr" | "cluster.http_port");
+    settings.iter_mut().filter(of_cluster).for_each(|setting| setting.source = source);
 }
 
 /// What flags say, by the names of the file.

@@ -36,6 +36,12 @@ pub enum TokenError {
     /// Somebody else could change it.
     #[error(transparent)]
     Exposed(#[from] OwnershipError),
+    /// It is a directory.
+    #[error("use token file {path}: it is a directory; name the file in it that holds the token")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+    },
     /// Everybody may read it.
     #[error("use token file {path}: everybody may read it; chmod 600 {path}")]
     Public {
@@ -61,7 +67,11 @@ impl Token {
         let failed = |source| TokenError::Read { path: path.to_owned(), source };
         ownership::check_if_there(path)?;
         let file = std::fs::File::open(path).map_err(failed)?;
-        if file.metadata().map_err(failed)?.mode() & 0o007 != 0 {
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.is_dir() {
+            return Err(TokenError::Directory { path: path.to_owned() });
+        }
+        if metadata.mode() & 0o007 != 0 {
             return Err(TokenError::Public { path: path.to_owned() });
         }
         let mut text = Zeroizing::new(Vec::new());

@@ -127,8 +127,12 @@ pub(super) fn find<'f>(all: &'f [Field], wanted: &str) -> Found<'f> {
     }
     let last = in_manifest_words(steps.last().copied().unwrap_or_default());
     let leaf = nearest(&last, all.iter().map(Field::name));
-    let near = all.iter().filter(|field| leaf == Some(field.name())).map(|field| field.path.as_str());
-    Found::Near(near.take(5).collect())
+    let mut near: Vec<&str> =
+        all.iter().filter(|field| leaf == Some(field.name())).map(|field| field.path.as_str()).collect();
+    // Each driver has a `config` of its own at the same path.
+    near.dedup();
+    near.truncate(5);
+    Found::Near(near)
 }
 
 /// Whether a step is a field's name: as it is, in the singular, or as the API writes it.

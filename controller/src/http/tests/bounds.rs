@@ -54,6 +54,7 @@ fn unfit_token_files_are_refused() {
     assert!(matches!(read("0123456789 abcdef0123", 0o600), Err(TokenError::Unfit { .. })));
     assert!(matches!(read(&"x".repeat(5_000), 0o600), Err(TokenError::Unfit { .. })));
     assert!(matches!(Token::read(&ground.dir.path().join("none")), Err(TokenError::Read { .. })));
+    assert!(matches!(Token::read(ground.dir.path()), Err(TokenError::Directory { .. })));
 }
 
 #[tokio::test]
