@@ -14,6 +14,7 @@ mod machine;
 mod ownership;
 mod peers;
 mod storage;
+mod task_dir_users;
 
 use std::{
     fs,
@@ -101,6 +102,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
         clock(crate::agent::now().wall.0, Path::new("/run/systemd")),
     ];
     findings.extend(ownership::ownership(config, state_dir));
+    findings.extend(task_dir_users::task_dir_users(config));
     findings.extend(config.manifests.iter().map(|folder| manifests(folder)));
     findings.extend(config.host_volumes.iter().map(|volume| host_volume(&volume.name.0, &volume.path)));
     findings.extend(listener(config));
