@@ -98,9 +98,9 @@ impl Catalogs {
         };
         let names = names.join(", ");
         Some(format!(
-            "{names}: its services are for Consul (in Nomad's formats those without `provider` are), and no Consul answers ({why}); they \
-             are registered once one does, and until then the job has not converged; without a Consul write `provider: nomad`, in HCL \
-             provider = \"nomad\""
+            "{names}: services are to be registered in Consul, and no Consul answers ({why}). They are registered once one answers; until then \
+             the job does not converge. For the built-in catalogue write `provider: nomad`, in HCL provider = \"nomad\"; in \
+             Nomad's formats a service without `provider` is for Consul"
         ))
     }
 
