@@ -69,7 +69,7 @@ pub enum OwnershipError {
         /// The path.
         path: PathBuf,
         /// Who can, and by what.
-        exposed: Exposed,
+        exposed: Box<Exposed>,
     },
     /// The path cannot be walked.
     #[error("check the ownership of {}", path.display())]
@@ -256,7 +256,7 @@ impl Guard {
 }
 
 impl walk::Judge for Guard {
-    fn name(&self, dir: (&Path, &Node), entry: Option<(&Path, &Node)>) -> Result<(), Exposed> {
+    fn name(&self, dir: (&Path, &Node), entry: Option<(&Path, &Node)>) -> Result<(), Box<Exposed>> {
         const STICKY: u32 = 0o1000;
         let exposed = |found, right| Err(Exposed::new(self, found, right, Place::Way));
         match (self.exposure(dir.1), entry) {

@@ -50,7 +50,7 @@ pub(super) enum Place {
 }
 
 impl Exposed {
-    pub(super) fn new(guard: &Guard, (at, node): (&Path, &Node), right: Right, place: Place) -> Self {
+    pub(super) fn new(guard: &Guard, (at, node): (&Path, &Node), right: Right, place: Place) -> Box<Self> {
         let accounts = &guard.accounts;
         let (owner, group) = (accounts.described(node.uid), accounts.described_group(node.gid));
         let by = match right {
@@ -74,13 +74,15 @@ impl Exposed {
             Right::Group | Right::Others | Right::AccessList => None,
         };
         let agent = accounts.name(guard.uid);
-        Self { at: at.to_owned(), owner, mode: node.mode, right, by, place, agent, trust }
+        Box::new(Self { at: at.to_owned(), owner, mode: node.mode, right, by, place, agent, trust })
     }
 
     /// Found where `path` was checked.
-    pub(super) fn of(self, path: &Path) -> OwnershipError {
-        let place = if self.at == path { Place::Itself } else { self.place };
-        OwnershipError::Exposed { path: path.to_owned(), exposed: Self { place, ..self } }
+    pub(super) fn of(mut self: Box<Self>, path: &Path) -> OwnershipError {
+        if self.at == path {
+            self.place = Place::Itself;
+        }
+        OwnershipError::Exposed { path: path.to_owned(), exposed: self }
     }
 
     fn repair(&self) -> String {

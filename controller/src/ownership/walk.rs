@@ -36,7 +36,7 @@ pub(super) struct Node {
 /// Who judges each name.
 pub(super) trait Judge {
     /// A name in a directory, with what it leads to, if there is anything.
-    fn name(&self, dir: (&Path, &Node), entry: Option<(&Path, &Node)>) -> Result<(), Exposed>;
+    fn name(&self, dir: (&Path, &Node), entry: Option<(&Path, &Node)>) -> Result<(), Box<Exposed>>;
 }
 
 /// Walks `path`, and returns where it leads.
@@ -88,7 +88,7 @@ struct Way {
 impl Way {
     /// Walks to the end; `path` is what messages name.
     fn go(mut self, path: &Path, judge: &impl Judge) -> Result<End, OwnershipError> {
-        let exposed = |exposed: Exposed| exposed.of(path);
+        let exposed = |exposed: Box<Exposed>| exposed.of(path);
         while let Some(name) = self.rest.pop_front() {
             if name == ".." {
                 self.leave();
