@@ -194,11 +194,10 @@ impl Connection {
             return Ok(of("HERDLET_TOKEN").or_else(|| of("NOMAD_TOKEN")).map(Zeroizing::new));
         };
         let text = std::fs::read_to_string(path).map(Zeroizing::new).map_err(|error| {
-            let why = match error.kind() {
-                std::io::ErrorKind::IsADirectory => {
-                    "it is a directory; name the file in it that holds the token".to_owned()
-                }
-                _ => error.to_string(),
+            let why = if error.kind() == std::io::ErrorKind::IsADirectory {
+                "it is a directory; name the file in it that holds the token".to_owned()
+            } else {
+                error.to_string()
             };
             Failure::new(format!("failed to read token file {}: {why}", path.display()))
         })?;

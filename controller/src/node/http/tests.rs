@@ -390,10 +390,9 @@ async fn a_guess_in_the_first_frame_of_a_websocket_is_counted() {
         let (mut socket, _) = tokio_tungstenite::connect_async(&exec).await.unwrap();
         let first = format!("{{\"version\":1,\"auth_token\":\"{token}\"}}");
         futures_util::SinkExt::send(&mut socket, Message::text(first)).await.unwrap();
-        match socket.next().await.unwrap().unwrap() {
-            Message::Close(Some(close)) => (u16::from(close.code), close.reason.to_string()),
-            other => (0, other.to_string()),
-        }
+        let answer = socket.next().await.unwrap().unwrap();
+        let Message::Close(Some(close)) = answer else { return (0, answer.to_string()) };
+        (u16::from(close.code), close.reason.to_string())
     };
     let mut answered = 0;
     loop {
