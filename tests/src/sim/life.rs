@@ -102,6 +102,7 @@ pub struct Life {
     rooms: Rooms,
     pub(super) launches: Launches,
     pub(super) stored: BTreeMap<RecordKey, RecordValue>,
+    journal: Option<Vec<RecordValue>>,
     pub(super) flights: Vec<Flight>,
     /// Starts that a dead agent asked for and that have not happened yet.
     ghosts: Vec<Flight>,
@@ -171,6 +172,7 @@ impl Life {
             rooms: Rooms::default(),
             launches: Launches::default(),
             stored: BTreeMap::new(),
+            journal: None,
             flights: Vec::new(),
             ghosts: Vec::new(),
             dirty: BTreeSet::new(),
@@ -207,6 +209,13 @@ impl Life {
         self
     }
 
+    /// Keeps every record that is written.
+    #[must_use]
+    pub fn with_journal(mut self) -> Self {
+        self.journal = Some(Vec::new());
+        self
+    }
+
     /// A new chapter of the log begins.
     pub fn chapter(&mut self, title: &str) {
         self.tale.chapter(title);
@@ -215,6 +224,11 @@ impl Life {
     /// What happened, a line each.
     pub fn log(&self) -> &[String] {
         self.tale.lines()
+    }
+
+    /// Every record that was written, in order; none unless [`Self::with_journal`].
+    pub fn journal(&self) -> &[RecordValue] {
+        self.journal.as_deref().unwrap_or_default()
     }
 
     /// The present.

@@ -188,7 +188,12 @@ impl Life {
         self.commits += u64::from(!turn.records.is_empty());
         for record in turn.records.drain(..) {
             match record {
-                Record::Put(key, value) => self.stored.insert(key, value),
+                Record::Put(key, value) => {
+                    if let Some(journal) = &mut self.journal {
+                        journal.push(value.clone());
+                    }
+                    self.stored.insert(key, value)
+                }
                 Record::Delete(key) => self.stored.remove(&key),
             };
         }

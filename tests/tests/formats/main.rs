@@ -1,0 +1,59 @@
+//! Every name that leaves the program: fields of what is stored, sent and printed, metrics, flags and fields of manifests.
+//!
+//! In: the source, the library, and the golden files below `tests/fixtures/formats`. A name in code may change, its written
+//! form may not: a renamed field gets `#[serde(rename = "…")]`, a renamed flag `#[arg(long = "…")]`. Where a form is
+//! meant to change, `HERDLET_WRITE_FORMATS=1 cargo test -p herdlet-tests --test formats` writes the files again, and the
+//! difference is part of the commit.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "tests may panic")]
+
+mod flags;
+mod records;
+mod schema;
+mod wire_names;
+
+use std::{fs, path::PathBuf};
+
+use herdlet::telemetry::names;
+
+/// The workspace.
+fn root() -> PathBuf {
+    let tests = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().expect("a workspace").to_owned()
+}
+
+/// Whether the golden files are to be written instead of compared.
+fn writes() -> bool {
+    std::env::var_os("HERDLET_WRITE_FORMATS").is_some_and(|value| value == "1")
+}
+
+/// Fails where the lines differ from those of the golden file, with the lines that do.
+fn assert_golden(file: &str, lines: &[String]) {
+    let path = root().join("tests/fixtures/formats").join(file);
+    let now = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    if writes() {
+        fs::write(&path, now).expect("a writable golden file");
+        return;
+    }
+    let golden = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    if golden == now {
+        return;
+    }
+    let gone = golden.lines().filter(|line| !lines.iter().any(|other| other == line));
+    let new = lines.iter().filter(|line| !golden.lines().any(|other| other == *line));
+    let difference: Vec<String> =
+        gone.map(|line| format!("- {line}")).chain(new.map(|line| format!("+ {line}"))).collect();
+    panic!(
+        "{file} differs (where no line is named: the order or a count). Keep the written name with \
+         #[serde(rename)] or #[arg(long)]; where the change is meant, set HERDLET_WRITE_FORMATS=1.\n{}",
+        difference.join("\n")
+    );
+}
+
+#[test]
+fn metrics_keep_their_names() {
+    let line = |metric: &names::Metric| {
+        format!("{} {:?} {:?} {}", metric.name, metric.kind, metric.measure, metric.labels.join(","))
+    };
+    assert_golden("metrics.txt", &names::ALL.iter().map(line).collect::<Vec<_>>());
+}
