@@ -9,6 +9,7 @@
 //! - `probe`: one run of a check: HTTP, TCP, gRPC or a command; `request`: the requests among them.
 //! - `streak`: how many results in a row change a status.
 //! - `lanes`: how many runs are under way at a time.
+//! - `shortage`: runs that the agent could not make for want of something of its own, which are no results.
 
 use std::{
     collections::BTreeMap,
@@ -30,6 +31,7 @@ mod grpc;
 mod lanes;
 mod probe;
 mod request;
+mod shortage;
 mod streak;
 
 use crate::drivers::{
@@ -40,6 +42,7 @@ use lanes::Lanes;
 pub use probe::Scripts;
 pub(in crate::drivers) use probe::host_port;
 use probe::{Probe, ProbeResult};
+pub use shortage::NoResult;
 use streak::Streak;
 
 /// News of a check.
@@ -78,6 +81,7 @@ struct Shared {
     reports: mpsc::Sender<Heard>,
     lanes: Lanes,
     consul: Arc<Consul>,
+    shortages: shortage::Reporter,
     /// From when slots are counted.
     began: Instant,
 }
@@ -94,7 +98,7 @@ impl Checks {
     /// Observers that report to `reports`, run commands by `scripts`, and tell `consul` what those of its services say.
     pub fn new(reports: mpsc::Sender<Heard>, scripts: Arc<dyn Scripts>, consul: Arc<Consul>) -> Self {
         let (probe, lanes, began) = (Probe::new(scripts), Lanes::default(), Instant::now());
-        let shared = Shared { probe, reports, lanes, consul, began };
+        let shared = Shared { probe, reports, lanes, consul, shortages: Default::default(), began };
         Self { shared: Arc::new(shared), running: Mutex::default() }
     }
 
@@ -197,6 +201,9 @@ const INTERVAL_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Until a Consul that did not take what a command said is told again.
 const TELL_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
+/// Until a check that the agent could not make is made again, where its interval is longer.
+const MAKE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 struct Observation {
     shared: Arc<Shared>,
     check: Arc<RegisteredCheck>,
@@ -250,7 +257,13 @@ impl Observation {
 
     /// Makes it once and tells what came of it; when to make it again.
     async fn make(&mut self, pause: Duration) -> Result<Instant, Ended> {
-        let result = self.probe().await;
+        let result = match self.probe().await {
+            Ok(result) => result,
+            Err(why) => {
+                self.shared.shortages.report(&self.check.name, &why);
+                return Ok(self.slot(pause.min(MAKE_AGAIN_AFTER)));
+            }
+        };
         let next = self.slot(pause);
         self.was_slow = result.timed_out;
         if let Some(result) = self.streak.take(result) {
@@ -271,16 +284,19 @@ impl Observation {
         due - Duration::from_nanos(early.try_into().unwrap_or_default())
     }
 
-    /// Waiting for a place is our slowness, not the target's: the timeout begins after it.
-    async fn probe(&self) -> ProbeResult {
+    /// Waiting for a place is our slowness, not the target's: the timeout begins after it. Fails with a sentence where the agent lacked
+    /// what it takes.
+    async fn probe(&self) -> Result<ProbeResult, String> {
         let timeout = self.check.timeout.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
         let probe = self.shared.probe.run(self.alloc, &self.check, timeout);
         let probe = AssertUnwindSafe(probe).catch_unwind();
         match self.shared.lanes.run(self.was_slow, tokio::time::timeout(timeout, probe)).await {
             Ok(Ok(result)) => result,
             // Checked no more, it would be healthy or not for ever.
-            Ok(Err(_)) => ProbeResult::failure("nomad: the check panicked, a defect of the agent".to_owned()),
-            Err(_) => ProbeResult::timed_out(timeout),
+            Ok(Err(_)) => {
+                Ok(ProbeResult::failure("nomad: the check panicked, a defect of the agent".to_owned()))
+            }
+            Err(_) => Ok(ProbeResult::timed_out(timeout)),
         }
     }
 

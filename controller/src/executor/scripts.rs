@@ -10,7 +10,7 @@ use herdlet_api_types::{AllocId, task::TaskPhase};
 
 use crate::{
     drivers::{
-        checks::Scripts,
+        checks::{NoResult, Scripts},
         task::{AttemptId, ExecOutcome, Registry},
     },
     publish::ReadModel,
@@ -35,18 +35,20 @@ impl Scripts for InTasks {
         task: &'a str,
         command: Vec<String>,
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<ExecOutcome, String>> {
+    ) -> BoxFuture<'a, Result<ExecOutcome, NoResult>> {
         async move {
-            let not_running = || format!("task {task} is not running");
+            let not_running = || NoResult::Failure(format!("task {task} is not running"));
             let view = self.model.alloc(&alloc).ok_or_else(not_running)?;
             let known = view.tasks.iter().find(|known| *known.name == *task);
             let known = known.filter(|known| known.phase == TaskPhase::Running).ok_or_else(not_running)?;
             let spec = view.spec.task(task).ok_or_else(not_running)?;
             let driver = self.drivers.get(&spec.driver);
-            let driver = driver.ok_or_else(|| format!("there is no driver {:?}", spec.driver))?;
+            let no_driver = || NoResult::Failure(format!("there is no driver {:?}", spec.driver));
+            let driver = driver.ok_or_else(no_driver)?;
             let attempt = AttemptId { alloc, task: task.to_owned(), attempt: known.attempt };
             // Whoever asked ends it before that, in words of its own.
-            driver.exec(&attempt, &command, timeout + LEEWAY).await.map_err(|error| error.to_string())
+            let outcome = driver.exec(&attempt, &command, timeout + LEEWAY).await;
+            outcome.map_err(|error| NoResult::of(&error, error.why()))
         }
         .boxed()
     }

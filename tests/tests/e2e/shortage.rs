@@ -4,7 +4,7 @@
 use std::fs;
 
 use herdlet_tests::{
-    e2e::{agent::Agent, wait},
+    e2e::{agent::Agent, http, wait},
     environment,
 };
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -121,5 +121,47 @@ fn a_prestop_command_for_which_descriptors_are_lacking_runs_once_there_are_some(
     prlimit(pid, Resource::Nofile, before).unwrap();
     wait::until_true("the command has run", || mark.exists());
     wait::until_true("the task has ended", || agent.members().is_empty());
+    agent.finish();
+}
+
+/// The agent could not run a check, which says nothing of the task: nothing is restarted, and nothing is taken off the catalogue.
+#[test]
+fn checks_that_could_not_be_made_for_want_of_descriptors_cost_no_task_anything() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let restart = "interval: 1s, timeout: 2m, check_restart: {limit: 2, grace: 0s}";
+    let checks = [
+        format!("{{name: cmd, type: script, command: /bin/true, {restart}}}"),
+        format!("{{name: tcp, type: tcp, port: {port}, {restart}}}"),
+    ];
+    let services = format!("services: [{{name: web, checks: [{}]}}]", checks.join(", "));
+    agent.apply_and_wait(&job("checked", "service", "", &[sleeper("t", &services)]));
+    let member = agent.single("checked.g[0]", "t");
+    let is_listed = || {
+        let listed = http::get(&agent.peer(), "/v1/service/web").unwrap().json();
+        listed.as_array().is_some_and(|listed| listed.len() == 1)
+    };
+    wait::until_true("both checks pass", is_listed);
+    let pid = Pid::from_raw(i32::try_from(agent.pid()).unwrap());
+    let before = getrlimit(Resource::Nofile);
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(12), ..before }).unwrap();
+    wait::until_true("a check could not be made", || agent.log().contains("a check could not be made"));
+    // Long enough for several runs of each; a shorter pause would prove less and fail nothing.
+    wait::pause(std::time::Duration::from_secs(5));
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    let alloc = agent.alloc("checked.g[0]").unwrap();
+    assert_eq!(alloc.restarts("t"), 0, "{}", agent.log_tail());
+    assert_eq!(agent.single("checked.g[0]", "t"), member);
+    assert!(is_listed(), "its checks count as before");
+    assert_eq!(agent.log().matches("a check could not be made").count(), 1);
+    drop(listener);
+    // They are made again.
+    wait::until_true("the check fails that has nobody to ask", || {
+        agent.alloc("checked.g[0]").is_some_and(|alloc| alloc.restarts("t") > 0)
+    });
     agent.finish();
 }

@@ -20,19 +20,20 @@ use reqwest::{
 use super::{
     grpc,
     request::{Answer, Request, Requests, Speaks},
+    shortage::NoResult,
 };
 use crate::drivers::task::ExecOutcome;
 
 /// Runs commands in running tasks.
 pub trait Scripts: std::fmt::Debug + Send + Sync {
-    /// Runs one to its end, or ends it when its time is over. Fails with a sentence where it could not be run.
+    /// Runs one to its end, or ends it when its time is over.
     fn run<'a>(
         &'a self,
         alloc: AllocId,
         task: &'a str,
         command: Vec<String>,
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<ExecOutcome, String>>;
+    ) -> BoxFuture<'a, Result<ExecOutcome, NoResult>>;
 }
 
 /// What runs of checks share.
@@ -93,41 +94,45 @@ impl Probe {
         Self { scripts, requests: Requests::default() }
     }
 
+    /// Fails with a sentence where the agent lacked what a run takes: that is no result.
     pub(super) async fn run(
         &self,
         alloc: AllocId,
         check: &RegisteredCheck,
         timeout: Duration,
-    ) -> ProbeResult {
+    ) -> Result<ProbeResult, String> {
+        match self.ask(alloc, check, timeout).await {
+            Ok(result) => Ok(result),
+            Err(NoResult::Failure(why)) => Ok(ProbeResult::failure(format!("nomad: {why}"))),
+            Err(NoResult::Shortage(why)) => Err(why),
+        }
+    }
+
+    async fn ask(
+        &self,
+        alloc: AllocId,
+        check: &RegisteredCheck,
+        timeout: Duration,
+    ) -> Result<ProbeResult, NoResult> {
         let target = host_port(&check.address, check.port);
         match &check.kind {
             CheckKind::Tcp => match tokio::net::TcpStream::connect(&target).await {
-                Ok(_) => ProbeResult::success("nomad: tcp ok".to_owned()),
-                Err(error) => ProbeResult::failure(format!("nomad: connect to {target}: {error}")),
+                Ok(_) => Ok(ProbeResult::success("nomad: tcp ok".to_owned())),
+                Err(error) => Err(NoResult::of(&error, format!("connect to {target}: {error}"))),
             },
             CheckKind::Http { path, method, protocol, header, body, tls_skip_verify, tls_server_name } => {
-                let method = match Method::from_bytes(method.as_bytes()) {
-                    Ok(method) => method,
-                    Err(error) => return ProbeResult::failure(format!("nomad: method {method:?}: {error}")),
-                };
-                let headers = match headers(header) {
-                    Ok(headers) => headers,
-                    Err(why) => return ProbeResult::failure(format!("nomad: {why}")),
-                };
                 let request = Request {
                     speaks: Speaks::Http,
                     url: format!("{protocol}://{target}{path}"),
                     tls_skip_verify: *tls_skip_verify,
                     tls_server_name,
-                    method,
-                    headers,
+                    method: Method::from_bytes(method.as_bytes())
+                        .map_err(|error| NoResult::Failure(format!("method {method:?}: {error}")))?,
+                    headers: headers(header).map_err(NoResult::Failure)?,
                     body: body.clone().into_bytes(),
                     answer_bytes_max: OUTPUT_BYTES_MAX,
                 };
-                match self.requests.send(request).await {
-                    Ok(answer) => judge(&answer),
-                    Err(why) => ProbeResult::failure(format!("nomad: {why}")),
-                }
+                Ok(judge(&self.requests.send(request).await?))
             }
             CheckKind::Grpc { service, tls, tls_skip_verify, tls_server_name } => {
                 let scheme = if *tls { "https" } else { "http" };
@@ -141,17 +146,12 @@ impl Probe {
                     body: grpc::question(service),
                     answer_bytes_max: grpc::ANSWER_BYTES_MAX,
                 };
-                match self.requests.send(request).await.and_then(|answer| judge_grpc(&answer)) {
-                    Ok(()) => ProbeResult::success("nomad: grpc ok".to_owned()),
-                    Err(why) => ProbeResult::failure(format!("nomad: {why}")),
-                }
+                judge_grpc(&self.requests.send(request).await?).map_err(NoResult::Failure)?;
+                Ok(ProbeResult::success("nomad: grpc ok".to_owned()))
             }
             CheckKind::Script { command, args, task } => {
                 let command = [command].into_iter().chain(args).cloned().collect();
-                match self.scripts.run(alloc, task, command, timeout).await {
-                    Ok(outcome) => judge_script(&outcome),
-                    Err(why) => ProbeResult::failure(format!("nomad: {why}")),
-                }
+                Ok(judge_script(&self.scripts.run(alloc, task, command, timeout).await?))
             }
         }
     }

@@ -22,6 +22,7 @@ use reqwest::{
 };
 use tokio::net::TcpStream;
 
+use super::shortage::NoResult;
 use crate::http_client::{self, Tls, innermost};
 
 /// A request of a check.
@@ -74,11 +75,12 @@ struct Named {
 const NAMED_MAX: usize = 64;
 
 impl Requests {
-    /// Sends a request and reads its answer, of whoever it is redirected to. Fails with a sentence.
-    pub(super) async fn send(&self, request: Request<'_>) -> Result<Answer, String> {
-        let url = Url::parse(&request.url).map_err(|error| format!("{}: {error}", request.url))?;
+    /// Sends a request and reads its answer, of whoever it is redirected to.
+    pub(super) async fn send(&self, request: Request<'_>) -> Result<Answer, NoResult> {
+        let url = Url::parse(&request.url);
+        let url = url.map_err(|error| NoResult::Failure(format!("{}: {error}", request.url)))?;
         if url.scheme() == "http" && request.speaks == Speaks::Http && request.method.is_safe() {
-            let answer = plain(&request, &url).await.map_err(|why| format!("{}: {why}", request.url))?;
+            let answer = plain(&request, &url).await?;
             // A client follows, and asks the first one again: what is safe may be asked twice.
             if !(answer.status.is_redirection() && answer.headers.contains_key(LOCATION)) {
                 return Ok(answer);
@@ -89,9 +91,10 @@ impl Requests {
     }
 
     /// A plain request that is redirected to TLS is sent anew.
-    async fn by_client(&self, request: &Request<'_>, url: Url) -> Result<Response, String> {
+    async fn by_client(&self, request: &Request<'_>, url: Url) -> Result<Response, NoResult> {
         let tls = if request.tls_skip_verify { Tls::Unverified } else { Tls::of(&request.url) };
-        let told = |error: reqwest::Error| format!("{}: {}", request.url, failure_of(&error));
+        let told =
+            |error: reqwest::Error| NoResult::of(&error, format!("{}: {}", request.url, failure_of(&error)));
         if tls != Tls::None && !request.tls_server_name.is_empty() {
             let (client, request) = self.by_name(request, url, tls).await?;
             return client.execute(request).await.map_err(told);
@@ -128,12 +131,13 @@ impl Requests {
         request: &Request<'_>,
         mut url: Url,
         tls: Tls,
-    ) -> Result<(Client, reqwest::Request), String> {
-        let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", request.url);
+    ) -> Result<(Client, reqwest::Request), NoResult> {
+        let wrong = |why: &str| NoResult::Failure(format!("{}: {why}", request.url));
         let host = url.host_str().unwrap_or_default().to_owned();
         let port = peer(&url).1;
         let found = tokio::net::lookup_host(peer(&url)).await.map(|mut found| found.next());
-        let address = found.map_err(|error| wrong(&error))?.ok_or_else(|| wrong(&"it has no address"))?;
+        let found = found.map_err(|error| request.failure(&error))?;
+        let address = found.ok_or_else(|| wrong("it has no address"))?;
         let server_name = request.tls_server_name;
         url.set_host(Some(server_name))
             .map_err(|_| wrong(&format!("tls_server_name {server_name:?} is no name of a host")))?;
@@ -155,7 +159,7 @@ impl Requests {
             return Ok((client, to_name));
         }
         let client = builder(request.speaks, tls).resolve(server_name, address).build();
-        let client = client.map_err(|error| wrong(&innermost(&error)))?;
+        let client = client.map_err(|error| request.failure(&error))?;
         let mut clients = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         if clients.len() >= NAMED_MAX {
             clients.clear();
@@ -166,6 +170,10 @@ impl Requests {
 }
 
 impl Request<'_> {
+    fn failure(&self, error: &(dyn std::error::Error + 'static)) -> NoResult {
+        NoResult::of(error, format!("{}: {}", self.url, innermost(error)))
+    }
+
     fn to(&self, url: Url) -> reqwest::Request {
         let mut request = reqwest::Request::new(self.method.clone(), url);
         request.headers_mut().clone_from(&self.headers);
@@ -178,10 +186,10 @@ impl Request<'_> {
 
 /// By far the most requests are of this kind. Without a client's pool, its tasks and what it does for names they take half the
 /// processor time. Redirects are not followed.
-async fn plain(request: &Request<'_>, url: &Url) -> Result<Answer, String> {
-    let stream = TcpStream::connect(peer(url)).await.map_err(|error| error.to_string())?;
-    let asked = plain_request(request, url).map_err(|error| error.to_string())?;
-    let told = |error: hyper::Error| innermost(&error);
+async fn plain(request: &Request<'_>, url: &Url) -> Result<Answer, NoResult> {
+    let stream = TcpStream::connect(peer(url)).await.map_err(|error| request.failure(&error))?;
+    let asked = plain_request(request, url).map_err(|error| request.failure(&error))?;
+    let told = |error: hyper::Error| request.failure(&error);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
     let answer = async {
         let response = sender.send_request(asked).await.map_err(told)?;
