@@ -63,7 +63,8 @@ pub(super) async fn session(
         move || launch(&shared, &id, &task, &request)
     })
     .await?;
-    follow(ours, child, leash).map_err(retry)
+    // From here on the command may have run: no error may lead to another try.
+    follow(ours, child, leash).map_err(DriverError::fatal)
 }
 
 /// Our ends of a command's streams.
@@ -188,12 +189,12 @@ fn follow(ours: Streams, child: Child, leash: OwnedFd) -> io::Result<ExecSession
             }
         };
         has_ended.cancel();
-        let _ = ended.send(end.map(result_of).map_err(retry));
+        let _ = ended.send(end.map(result_of).map_err(DriverError::fatal));
     });
     let exit = async {
         match exit.await {
             Ok(result) => result,
-            Err(_) => Err(DriverError::retry("follow a command: the runtime is shutting down")),
+            Err(_) => Err(DriverError::fatal("follow a command: the runtime is shutting down")),
         }
     };
     Ok(ExecSession { stdin, stdout, stderr, resize, exit: exit.boxed() })

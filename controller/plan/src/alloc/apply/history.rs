@@ -16,7 +16,7 @@ use super::Writer;
 use crate::{
     alloc::health,
     op::{Part, TaskIndex, TaskPart},
-    state::{AfterStop, Run, StopReason, StopStep, TaskState},
+    state::{AfterStop, PartState, Run, StopReason, StopStep, TaskState},
     status::OUTLIVED,
     turn::Note,
 };
@@ -116,6 +116,18 @@ impl Writer<'_> {
                 self.note(index, TaskEventKind::HookMessage, String::from("Running prestop command"));
             }
             StopStep::Kill { .. } => {}
+        }
+    }
+
+    /// Its time is over, and at each try the machine lacked something.
+    pub(super) fn note_prestop_not_run(&mut self, index: TaskIndex) {
+        let is_step =
+            |known: &TaskState| matches!(known.run, Run::Stopping { step: StopStep::Prestop { .. }, .. });
+        if self.known(index).is_some_and(is_step)
+            && let PartState::Failed { why, .. } = self.state.parts.get(Part::Task(index, TaskPart::Prestop))
+        {
+            let message = format!("prestop did not run: {why}");
+            self.note(index, TaskEventKind::HookMessage, message);
         }
     }
 

@@ -81,6 +81,7 @@ impl Writer<'_> {
             }
             TaskChange::Stop { step, then } => self.begin_stop(index, step, then),
             TaskChange::Step(step) => {
+                self.note_prestop_not_run(index);
                 self.note_step(index, &step);
                 if let Some(TaskState { run: Run::Stopping { step: current, .. }, .. }) =
                     self.known_mut(index)

@@ -196,6 +196,10 @@ fn with_prestop() -> herdlet_api_types::job::Task {
     herdlet_api_types::job::Task { prestop: Some(prestop), ..task("main", Lifecycle::Main) }
 }
 
+fn messages<'a>(life: &'a Bench<'_>) -> Vec<&'a str> {
+    life.state.durable.tasks[0].events.iter().map(|event| event.message.as_str()).collect()
+}
+
 /// A command that the machine had no descriptor for was taken for one that had run: the task was killed without it.
 #[test]
 fn a_prestop_command_that_could_not_begin_is_tried_again_until_its_time_is_over() {
@@ -219,12 +223,14 @@ fn a_prestop_command_that_could_not_begin_is_tried_again_until_its_time_is_over(
     assert!(tries > 2, "{tries}");
     assert!(life.issued[tries].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
     assert_eq!(life.state.durable.tasks[0].attempt, 1);
+    assert!(messages(&life).contains(&"prestop did not run: too many open files"), "{:?}", messages(&life));
     // Once there is enough it runs, and the signal follows at once.
     let mut life =
         Bench::new(&spec, known(vec![running()], Stage::Main, up(&[Part::Dir, TASK_DIR, PROCESS])));
     life.settle();
     life.outcome(prestop, Outcome::Done);
     assert!(life.issued[1].starts_with("Stop { attempt: 1"), "{:?}", life.issued);
+    assert!(!messages(&life).iter().any(|message| message.contains("did not run")), "{:?}", messages(&life));
 }
 
 #[test]
