@@ -352,9 +352,10 @@ impl Access {
         Ok(None)
     }
 
-    /// Whether its default list is to go. What a user has set on its own directory stays.
+    /// Whether its default list is to go. What a user has set on its own directory stays, and what one has inherited that becomes its does not.
     fn has_wrong_default(&self, found: &Found) -> bool {
-        found.has_default && self.owner.is_some_and(|owner| owner.uid == us().uid)
+        let is_wrong = |owner: Ids| owner.uid == us().uid || owner.uid != found.uid;
+        found.has_default && self.owner.is_some_and(is_wrong)
     }
 
     /// The list that a directory should have that has `present`.

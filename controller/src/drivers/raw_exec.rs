@@ -34,7 +34,7 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use herdlet_api_types::{manifest::driver::RawExecConfig, task::ExitResult};
+use herdlet_api_types::{AllocId, manifest::driver::RawExecConfig, task::ExitResult};
 
 use super::{
     attempts::{Attempts, AttemptsError},
@@ -75,8 +75,8 @@ pub struct RawExec {
 struct Shared {
     setup: Setup,
     live: Mutex<BTreeMap<AttemptId, Arc<Live>>>,
-    /// When the log last named a program that was not run.
-    reported: Mutex<Option<std::time::Instant>>,
+    /// When the log last named a program that was not run, by task. At most [`start::REPORTED_MAX`].
+    reported: Mutex<BTreeMap<(AllocId, String), std::time::Instant>>,
 }
 
 impl RawExec {

@@ -45,18 +45,24 @@ pub(super) fn up(task: &Dir, binding: &Binding, all: &[Binding]) -> Result<(), M
 }
 
 /// Unmounts what shows the volume where no volume of the task should be, in its directory or in the shared one. A task's user can't move a
-/// mount, but the directories above it, and would have one more each time.
+/// mount, but the directories above it, and would have one more each time. Where the task's directory is the one above it there is none
+/// to move, and the mount table, which is long where many tasks run, is not read.
 fn unmount_moved(task: &Dir, binding: &Binding, all: &[Binding]) -> Result<(), MountError> {
+    if binding.destination.parent() == Path::new("") {
+        return Ok(());
+    }
     let Some(source) = source(binding)? else { return Ok(()) };
     let wanted =
         rustix::fs::fstat(&source).map_err(|errno| FsError::io("examine", &binding.source, errno))?;
     let here = task.real_path()?;
-    let shared = here.parent().map(|alloc| alloc.join(SHARED)).unwrap_or_default();
+    let Some(alloc) = here.parent() else { return Ok(()) };
+    let shared = alloc.join(SHARED);
+    // As it is now: a rename is not told by the kernel.
+    let mounts = mounts_below_now(alloc).map_err(MountError::Table)?;
     let bases = [(Some(task.open_below(Path::new(""), Crossing::Mounts)?), here), (open(&shared)?, shared)];
     for (dir, base) in bases {
         let Some(dir) = dir else { continue };
-        // As it is now: a rename is not told by the kernel.
-        for mount in mounts_below_now(&base).map_err(MountError::Table)? {
+        for mount in &mounts {
             let Ok(below) = mount.point.strip_prefix(&base) else { continue };
             let is_ours = all.iter().any(|one| below.starts_with(one.destination.path()));
             let (Some(above), Some(name)) = (below.parent(), below.file_name()) else { continue };

@@ -249,10 +249,12 @@ impl Shared {
     /// A check that runs each second would fill the log.
     fn report_passed_over(&self, id: &AttemptId, distrust: &Distrust, instead: &Path) {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        if reported.is_some_and(|at| at.elapsed() < REPORT_INTERVAL_MIN) {
+        reported.retain(|_, at| at.elapsed() < REPORT_INTERVAL_MIN);
+        let task = (id.alloc, id.task.clone());
+        if reported.contains_key(&task) || reported.len() >= REPORTED_MAX {
             return;
         }
-        *reported = Some(Instant::now());
+        reported.insert(task, Instant::now());
         tracing::warn!(%id, %distrust, instead = %instead.display(), "skipped a program in the allocation's directory that another user could have written; running the one from PATH");
     }
 }
@@ -299,7 +301,10 @@ pub(super) fn invocation(
     })
 }
 
-/// One such line a minute shows that something is going on.
+/// So many tasks are remembered; a line of more of them within a minute shows nothing new.
+pub(super) const REPORTED_MAX: usize = 256;
+
+/// One such line a minute for each task shows that something is going on.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_secs(60);
 
 fn environment(task: &TaskConfig, denied: &[String]) -> Vec<(OsString, OsString)> {

@@ -6,7 +6,7 @@
 use std::{ffi::OsStr, fs::File, io, os::fd::AsFd as _};
 
 use rustix::{
-    fs::{FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid},
+    fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid},
     io::Errno,
 };
 
@@ -49,10 +49,7 @@ impl Dir {
         if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
             let target = self.read_link(from)?.ok_or_else(not_there)?;
             other.link(draft, &target)?;
-            let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-            let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-            return rustix::fs::chownat(other, draft, Some(uid), Some(gid), flags)
-                .map_err(|errno| FsError::io("change the owner of", other.path.join(draft), errno));
+            return other.give_link(draft, (stat.st_uid, stat.st_gid));
         }
         let mut source = self.open_file(from)?.ok_or_else(not_there)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -68,5 +65,20 @@ impl Dir {
         rustix::fs::futimens(&copy, &times).map_err(|errno| refused(errno.into()))?;
         let rights = Rights::Exact { mode: stat.st_mode & 0o7777, owner: Some((stat.st_uid, stat.st_gid)) };
         set_rights(copy.as_fd(), &other.path, rights)
+    }
+
+    /// Gives the link `name` that was just made to somebody. Others may write to the directory: what they have put in its place, or a second
+    /// name of another link, stays whose it is.
+    fn give_link(&self, name: &OsStr, (uid, gid): (u32, u32)) -> Result<(), FsError> {
+        let refused = |errno| FsError::io("change the owner of", self.path.join(name), errno);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let link = rustix::fs::openat(self, name, flags, Mode::empty()).map_err(refused)?;
+        let stat = rustix::fs::fstat(&link).map_err(refused)?;
+        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        if !is_link || stat.st_nlink != 1 || stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(refused(Errno::STALE));
+        }
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        rustix::fs::chownat(&link, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH).map_err(refused)
     }
 }
