@@ -8,8 +8,10 @@
 //! - `peers`: the API on TCP, and Consul.
 //! - `cluster`: servers.
 //! - `ownership`: who else could change what the agent obeys.
+//! - `instance`: whether the instance or its tasks run elsewhere.
 
 mod cluster;
+mod instance;
 mod machine;
 mod ownership;
 mod peers;
@@ -102,6 +104,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
         clock(crate::agent::now().wall.0, Path::new("/run/systemd")),
     ];
     findings.extend(ownership::ownership(config, state_dir));
+    findings.extend(instance::instance(config, state_dir));
     findings.extend(task_dir_users::task_dir_users(config));
     findings.extend(config.manifests.iter().map(|folder| manifests(folder)));
     findings.extend(config.host_volumes.iter().map(|volume| host_volume(&volume.name.0, &volume.path)));

@@ -20,12 +20,14 @@
 //!
 //! - `walk`: the steps of a path.
 //! - `exposed`: what is said of a path that is not trusted.
+//! - `kept`: all that the agent keeps in its state directory.
 //! - `session`: a directory for run-time files that is another user's.
 //! - `accounts`: names of users, and groups without other members.
 //! - `trusted`: users and groups that the operator trusts.
 
 mod accounts;
 mod exposed;
+mod kept;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -55,6 +57,7 @@ use std::{
 use accounts::Accounts;
 pub use exposed::Exposed;
 use exposed::{Place, Right};
+pub use kept::{check_kept, exposed_kept};
 pub use session::{ForeignSession, check_session};
 use trusted::Trusted;
 pub use trusted::{TRUSTED_GROUPS, TRUSTED_USERS};
@@ -86,6 +89,14 @@ impl OwnershipError {
     pub fn path(&self) -> &Path {
         match self {
             Self::Exposed { path, .. } | Self::Unknown { path, .. } => path,
+        }
+    }
+
+    /// The command that ends the right of others to a directory which the agent used before, if there is one.
+    pub fn restoring(&self) -> Option<String> {
+        match self {
+            Self::Exposed { exposed, .. } => exposed.restoring(),
+            Self::Unknown { .. } => None,
         }
     }
 

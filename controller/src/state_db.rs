@@ -37,7 +37,7 @@ use herdlet_runtime::{CommitIndex, Store};
 use redb::{Database, ReadableTable, Table as DbTable, WriteTransaction};
 use thiserror::Error;
 
-pub use claim::{Alone, ClaimError, Elsewhere, Holder, StateDir};
+pub use claim::{Alone, ClaimError, Elsewhere, Holder, LivingError, StateDir};
 pub use open::{OpenError, Opened, SetAside};
 
 use crate::{accepted::Accepted, durable::Steps};

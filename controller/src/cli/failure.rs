@@ -73,6 +73,11 @@ fn distrust(failure: &str) -> Option<&'static str> {
             "the agent's certificate is one of an authority, which no server may use: make another one, with \
              basicConstraints=critical,CA:FALSE, and name it in `tls.cert_file` of its config",
         )
+    } else if failure.contains("NotValidForName") || failure.contains("not valid for name") {
+        Some(
+            "the agent's certificate does not name the host of the address: use a name or an IP address that is in it, or make another one with \
+             that name in subjectAltName",
+        )
     } else if failure.contains("invalid peer certificate") {
         Some("name the authority that signed the agent's certificate: --ca-cert FILE, or set HERDLET_CACERT")
     } else if failure.contains("fatal alert: CertificateRequired") {
@@ -190,5 +195,12 @@ mod tests {
         let told = distrust("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))").unwrap();
         assert!(told.contains("CA:FALSE"), "{told}");
         assert!(distrust("invalid peer certificate: UnknownIssuer").unwrap().contains("--ca-cert"));
+    }
+
+    #[test]
+    fn a_certificate_without_the_name_of_the_address_is_not_a_matter_of_authorities() {
+        let told = "invalid peer certificate: certificate not valid for name \"localhost\"; certificate is only valid for DnsName(\"here\")";
+        let told = distrust(told).unwrap();
+        assert!(told.contains("subjectAltName") && !told.contains("--ca-cert"), "{told}");
     }
 }

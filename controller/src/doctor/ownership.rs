@@ -47,14 +47,14 @@ fn refused(config: &Config, state_dir: StateDir<'_>) -> Vec<OwnershipError> {
     let checked = obeyed(config).into_iter().map(ownership::check_if_there);
     let of_state = [ownership::check_if_there(state), ownership::check_way(&config.socket)];
     let mut found: Vec<_> = of_state.into_iter().chain(checked).filter_map(Result::err).collect();
-    found.extend(if_trusted(state));
+    found.extend(if_trusted(state, ownership::exposed_kept));
     found
 }
 
 /// Of a directory that is not trusted itself its entries say nothing more.
-fn if_trusted(dir: &Path) -> Vec<OwnershipError> {
+fn if_trusted(dir: &Path, exposed: impl Fn(&Path) -> Vec<OwnershipError>) -> Vec<OwnershipError> {
     let is_trusted = dir.is_dir() && ownership::check(dir).is_ok();
-    if is_trusted { ownership::exposed_entries(dir) } else { Vec::new() }
+    if is_trusted { exposed(dir) } else { Vec::new() }
 }
 
 /// Files and directories whose text an agent takes for its operator's.
@@ -76,10 +76,12 @@ fn obeyed(config: &Config) -> Vec<&Path> {
 
 fn warned(config: &Config) -> Vec<OwnershipError> {
     // Folders, or files.
-    let folders = config
-        .manifests
-        .iter()
-        .flat_map(|folder| ownership::check_if_there(folder).err().into_iter().chain(if_trusted(folder)));
+    let folders = config.manifests.iter().flat_map(|folder| {
+        ownership::check_if_there(folder)
+            .err()
+            .into_iter()
+            .chain(if_trusted(folder, ownership::exposed_entries))
+    });
     let volumes = config.host_volumes.iter().map(|volume| ownership::check_way(&volume.path));
     folders.chain(volumes.filter_map(Result::err)).collect()
 }

@@ -44,6 +44,7 @@ use super::{
 };
 use crate::durable;
 use lost::Mirror;
+pub(crate) use lost::Supervised;
 use place::Place;
 
 /// Something happened to an attempt.

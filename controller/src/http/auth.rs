@@ -3,7 +3,7 @@
 use std::{
     fmt,
     io::Read,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -42,6 +42,12 @@ pub enum TokenError {
         /// Which.
         path: PathBuf,
     },
+    /// It is a FIFO, a socket or a device.
+    #[error("use token file {path}: it is not a regular file; name one that holds the token")]
+    Special {
+        /// Which.
+        path: PathBuf,
+    },
     /// Everybody may read it.
     #[error("use token file {path}: everybody may read it; chmod 600 {path}")]
     Public {
@@ -66,10 +72,15 @@ impl Token {
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let failed = |source| TokenError::Read { path: path.to_owned(), source };
         ownership::check_if_there(path)?;
-        let file = std::fs::File::open(path).map_err(failed)?;
+        // A FIFO that nobody writes to would hold up the start.
+        let mut options = std::fs::File::options();
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if metadata.is_dir() {
             return Err(TokenError::Directory { path: path.to_owned() });
+        }
+        if !metadata.is_file() {
+            return Err(TokenError::Special { path: path.to_owned() });
         }
         if metadata.mode() & 0o007 != 0 {
             return Err(TokenError::Public { path: path.to_owned() });
@@ -93,5 +104,20 @@ impl Token {
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a FIFO that nobody has written to yet: a start must not wait for it without a word.
+    #[test]
+    fn a_fifo_is_no_token_file_and_holds_up_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
+        let refused = Token::read(&path).unwrap_err();
+        assert!(matches!(refused, TokenError::Special { .. }), "{refused}");
     }
 }

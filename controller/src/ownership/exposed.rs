@@ -1,7 +1,8 @@
 //! What is said of a path that somebody else can change: what was found, who can change it, and what to do.
 //!
-//! In: where it was found, with its owner and mode. Out: the text of an error. A command is given only for the very object that somebody
-//! named for the agent: a directory on the way, such as `/tmp` or somebody's home, serves others and has to stay as it is.
+//! In: where it was found, with its owner and mode. Out: the text of an error. A command is given only if the agent's user can run it, for a
+//! regular file or directory that somebody named for the agent, or a directory on the way that the agent's own user made: other
+//! directories on the way, such as `/tmp`, serve others and have to stay as they are.
 
 use std::{
     fmt,
@@ -25,6 +26,8 @@ pub struct Exposed {
     place: Place,
     /// The agent's user, as a command takes it.
     agent: String,
+    /// Who can run a command that repairs it.
+    repairer: Repairer,
     /// A variable that would trust them, and its value.
     trust: Option<(&'static str, String)>,
 }
@@ -47,6 +50,19 @@ pub(super) enum Place {
     Target,
     /// A directory or link on the way.
     Way,
+    /// It is kept in a directory of the agent's own, where only another user can have put it.
+    Kept,
+}
+
+/// Who can take a right away from others (chmod(2), chown(2)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repairer {
+    /// The agent is root.
+    Root,
+    /// The agent is not root, and owns the file: it can change the mode.
+    Owner,
+    /// The agent's user can change nothing.
+    Nobody,
 }
 
 impl Exposed {
@@ -74,7 +90,18 @@ impl Exposed {
             Right::Group | Right::Others | Right::AccessList => None,
         };
         let agent = accounts.name(guard.uid);
-        Box::new(Self { at: at.to_owned(), owner, mode: node.mode, right, by, place, agent, trust })
+        let repairer = match guard.uid {
+            0 => Repairer::Root,
+            uid if uid == node.uid => Repairer::Owner,
+            _ => Repairer::Nobody,
+        };
+        Box::new(Self { at: at.to_owned(), owner, mode: node.mode, right, by, place, agent, repairer, trust })
+    }
+
+    /// As [`Self::of`], for what lies in a directory of the agent's own.
+    pub(super) fn kept(mut self: Box<Self>, path: &Path) -> OwnershipError {
+        self.place = Place::Kept;
+        OwnershipError::Exposed { path: path.to_owned(), exposed: self }
     }
 
     /// Found where `path` was checked.
@@ -86,40 +113,125 @@ impl Exposed {
     }
 
     fn repair(&self) -> String {
-        const STICKY: u32 = 0o1000;
-        let Self { at, agent, right, place, mode, .. } = self;
-        let is_root = matches!(&**agent, "root" | "0");
-        let kind = FileType::from_raw_mode(*mode);
-        let elsewhere = if is_root {
-            "use a path on which only root can change every directory, such as one below /etc, /var/lib or /run"
-        } else {
-            "use a path on which only root and the agent's user can change every directory, such as one in that user's home"
-        };
-        let command = match right {
-            Right::Owner => format!("chown -h {agent} {}", quoted(at)),
-            // Where there is an access list this limits all its entries.
-            Right::Group | Right::AccessList => format!("chmod g-w {}", quoted(at)),
-            Right::Others => format!("chmod o-w {}", quoted(at)),
-        };
-        let is_sticky = kind == FileType::Directory && mode & STICKY != 0 && *right != Right::Owner;
-        // A name that a terminal or a shell would not take as it is shown.
-        let is_odd = at.to_str().is_none_or(|text| text.chars().any(char::is_control));
-        match (place, kind) {
-            (Place::Way, _) => elsewhere.to_owned(),
-            (Place::Itself | Place::Target, FileType::Symlink) => {
-                "remove this link, or name the place that it should lead to".to_owned()
+        match self.place {
+            Place::Way => self.repair_of_way(),
+            Place::Itself | Place::Target => self.repair_of_target(),
+            Place::Kept => self.repair_of_kept(),
+        }
+    }
+
+    fn repair_of_way(&self) -> String {
+        let elsewhere = self.elsewhere();
+        // Root owns directories that are meant for everybody.
+        match self.command().filter(|_| self.repairer == Repairer::Owner) {
+            Some(command) => {
+                format!("if no other user needs to write there, run `{command}`; if not, {elsewhere}")
             }
-            (Place::Itself | Place::Target, _) if is_sticky => {
+            None => elsewhere,
+        }
+    }
+
+    fn repair_of_target(&self) -> String {
+        let elsewhere = self.elsewhere();
+        match (self.kind(), self.command()) {
+            (FileType::Symlink, _) => "remove this link, or name the place that it should lead to".to_owned(),
+            (FileType::Directory, _) if self.is_sticky() => {
                 "such a directory is meant for all users: use a new directory below it".to_owned()
             }
-            (Place::Itself | Place::Target, _) if is_odd => elsewhere.to_owned(),
-            (Place::Itself | Place::Target, FileType::Directory) => {
+            (FileType::Directory, _) if self.right == Right::Owner => self.new_directory(),
+            (FileType::Directory, Some(command)) => {
                 format!(
                     "if it is meant for the agent alone, check what is in it and run `{command}`; if not, {elsewhere}"
                 )
             }
-            (Place::Itself | Place::Target, _) => format!("check what is in it and run `{command}`"),
+            (FileType::RegularFile, Some(command)) => format!("check what is in it and run `{command}`"),
+            (FileType::RegularFile, None) if self.right == Right::Owner => {
+                format!("use a file of {}", self.agents())
+            }
+            (FileType::Directory | FileType::RegularFile, None) => elsewhere,
+            (kind, _) => format!("it is {}: name a regular file", described(kind)),
         }
+    }
+
+    fn repair_of_kept(&self) -> String {
+        match self.command() {
+            Some(command) if self.right != Right::Owner && self.kind() != FileType::Symlink => {
+                format!(
+                    "check what is in it and run `{command}`; if others have changed it, {}",
+                    self.new_directory()
+                )
+            }
+            Some(_) | None => format!(
+                "only another user can have put it there, and may have put more: {}",
+                self.new_directory()
+            ),
+        }
+    }
+
+    /// A `chown` leaves the hard links and open descriptors of the user before.
+    fn new_directory(&self) -> String {
+        format!(
+            "use a new directory that belongs to {}: a change of the owner would leave the other user's hard links and open files",
+            self.agents()
+        )
+    }
+
+    fn elsewhere(&self) -> String {
+        if self.is_root() {
+            "use a path on which only root can change every directory, such as one below /etc, /var/lib or /run".to_owned()
+        } else {
+            "use a path on which only root and the agent's user can change every directory, such as one in that user's home"
+                .to_owned()
+        }
+    }
+
+    /// What ends the right, if the agent's user can run it and a shell would take the name.
+    fn command(&self) -> Option<String> {
+        let Self { at, agent, right, repairer, .. } = self;
+        let is_odd = at.to_str().is_none_or(|text| text.chars().any(char::is_control));
+        let is_plain = matches!(self.kind(), FileType::Directory | FileType::RegularFile);
+        if is_odd || !is_plain || *repairer == Repairer::Nobody {
+            return None;
+        }
+        let at = quoted(at);
+        match right {
+            Right::Owner => Some(format!("chown -h {agent} {at}")).filter(|_| self.is_root()),
+            // Where there is an access list this limits all its entries.
+            Right::Group | Right::AccessList => Some(format!("chmod g-w {at}")),
+            Right::Others => Some(format!("chmod o-w {at}")),
+        }
+    }
+
+    /// The command that gives a directory back the mode that it had when the agent used what is below it.
+    pub fn restoring(&self) -> Option<String> {
+        self.command().filter(|_| self.right != Right::Owner && self.kind() == FileType::Directory)
+    }
+
+    fn is_sticky(&self) -> bool {
+        const STICKY: u32 = 0o1000;
+        self.mode & STICKY != 0 && self.right != Right::Owner
+    }
+
+    fn is_root(&self) -> bool {
+        self.repairer == Repairer::Root
+    }
+
+    fn agents(&self) -> &str {
+        if self.is_root() { "root" } else { "the agent's user or root" }
+    }
+
+    fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.mode)
+    }
+}
+
+/// What is neither a regular file nor a directory nor a link.
+fn described(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        _ => "not a regular file",
     }
 }
 
@@ -128,7 +240,7 @@ impl fmt::Display for Exposed {
         let Self { at, owner, mode, by, place, agent, trust, .. } = self;
         match place {
             Place::Itself => f.write_str("it")?,
-            Place::Target | Place::Way => write!(f, "{}", at.display())?,
+            Place::Target | Place::Way | Place::Kept => write!(f, "{}", at.display())?,
         }
         let mode = mode & 0o7777;
         write!(f, " belongs to {owner} and has mode {mode:04o}, so {by} could change it; {}", self.repair())?;

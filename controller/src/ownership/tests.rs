@@ -60,9 +60,9 @@ fn whoever_may_write_on_the_way_or_to_the_file_is_named() {
     let file = ground.path().join("a/b/file");
     for (path, mode, said) in [
         ("a/b/file", 0o646, "so everybody could change it; check what is in it and run `chmod o-w /"),
-        ("a/b", 0o777, "so everybody could change it; use a path on which only root "),
-        ("a", 0o757, "so everybody could change it; use a path on which only root "),
-        ("", 0o777, "so everybody could change it; use a path on which only root "),
+        ("a/b", 0o777, " use a path on which only root "),
+        ("a", 0o757, " use a path on which only root "),
+        ("", 0o777, " use a path on which only root "),
     ] {
         let path = ground.path().join(path);
         let before = fs::metadata(&path).unwrap().permissions();
@@ -304,7 +304,7 @@ fn names_in_commands_are_quoted_and_odd_ones_left_out() {
     }
     let ground = ground();
     for (name, offered) in
-        [("plain", "plain`"), ("$(x) 'y'", r"/$(x) '\''y'\'''`"), ("li\nne", "use a path on which")]
+        [("plain", "plain`"), ("$(x) 'y'", r"/$(x) '\''y'\'''`"), ("li\nne", "use a file of root")]
     {
         let file = ground.path().join(name);
         fs::write(&file, "x").unwrap();
@@ -313,4 +313,130 @@ fn names_in_commands_are_quoted_and_odd_ones_left_out() {
         assert!(refused.contains(offered), "{refused}");
         assert_eq!(refused.contains("chown"), !name.contains('\n'), "{refused}");
     }
+}
+
+/// A guard of an agent with this user on this machine.
+fn guard_of(uid: u32) -> Guard {
+    let accounts = Accounts::of_machine();
+    Guard { uid, others: trusted("", "", &accounts), accounts }
+}
+
+#[test]
+fn a_command_is_given_only_if_the_agents_user_can_run_it() {
+    if !is_root() {
+        return;
+    }
+    let ground = ground();
+    let (dir, file) = (ground.path().join("a/b"), ground.path().join("a/b/file"));
+    let judged = |uid| {
+        let guard = guard_of(uid);
+        why(walk::walk(&file, &guard).and_then(|end| guard.end(&file, &end)))
+    };
+    // Root gives a file away or takes rights; another user can't take what is not its own.
+    chown(&file, Some(7), None).unwrap();
+    assert!(judged(0).contains("run `chown -h root /"));
+    let refused = judged(NOBODY);
+    assert!(
+        refused.contains("use a file of the agent's user or root") && !refused.contains("chown"),
+        "{refused}"
+    );
+    chown(&file, Some(0), None).unwrap();
+    set_mode(&file, 0o646);
+    assert!(!judged(NOBODY).contains("chmod"));
+    chown(&file, Some(NOBODY), None).unwrap();
+    assert!(judged(NOBODY).contains("run `chmod o-w /"));
+    set_mode(&file, 0o640);
+    // Its home is the place that it would be sent to.
+    chown(&dir, Some(NOBODY), None).unwrap();
+    set_mode(&dir, 0o777);
+    let refused = judged(NOBODY);
+    assert!(refused.contains("if no other user needs to write there, run `chmod o-w /"), "{refused}");
+    chown(&dir, Some(0), None).unwrap();
+    for uid in [0, NOBODY] {
+        assert!(!judged(uid).contains("chmod"), "what serves all users stays as it is");
+    }
+}
+
+/// `chown` would leave the hard links and open files of whoever owned it.
+#[test]
+fn a_directory_of_another_user_is_replaced_and_not_given_away() {
+    if !is_root() {
+        return;
+    }
+    let ground = ground();
+    let dir = ground.path().join("a/b");
+    chown(&dir, Some(NOBODY), None).unwrap();
+    let refused = why(check(&dir));
+    assert!(refused.contains("use a new directory that belongs to root"), "{refused}");
+    assert!(!refused.contains("chown"), "{refused}");
+}
+
+/// As `--config /dev/null` by root, which would close the device to everybody.
+#[test]
+fn devices_and_fifos_get_no_command() {
+    let refused = why(check(Path::new("/dev/null")));
+    assert!(refused.contains("it is a device: name a regular file"), "{refused}");
+    let ground = ground();
+    let fifo = ground.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o666.into()).unwrap();
+    set_mode(&fifo, 0o666);
+    let refused = refused + &why(check(&fifo));
+    assert!(refused.contains("it is a FIFO: name a regular file"), "{refused}");
+    assert!(!refused.contains("chmod") && !refused.contains("chown"), "{refused}");
+}
+
+/// What lay in a directory before it was trusted is obeyed as much as what lies in it directly.
+#[test]
+fn all_that_is_kept_in_a_state_directory_is_inspected_and_no_directory_of_a_task() {
+    if !is_root() {
+        return;
+    }
+    let ground = ground();
+    let state = ground.path().join("a");
+    let alloc = state.join("alloc/0");
+    for dir in
+        ["accepted/ended", "keys", "node/tokens/0", "folders", "bin", "volumes/site", "alloc/0/t/local"]
+    {
+        fs::create_dir_all(state.join(dir)).unwrap();
+    }
+    for theirs in ["volumes/site/index", "alloc/0/t/local/file"] {
+        fs::write(state.join(theirs), "x").unwrap();
+        chown(state.join(theirs), Some(NOBODY), None).unwrap();
+    }
+    chown(alloc.join("t/local"), Some(NOBODY), None).unwrap();
+    check_kept(&state).unwrap();
+    for planted in [
+        "instance",
+        "accepted/default.e.json",
+        "accepted/ended/default.e.json",
+        "keys/identity.p8",
+        "node/tokens/0/t",
+        "folders/memory",
+        "bin/shim",
+        "alloc/0/alloc.json",
+    ] {
+        let path = state.join(planted);
+        fs::write(&path, "x").unwrap();
+        check_kept(&state).unwrap();
+        chown(&path, Some(NOBODY), None).unwrap();
+        let refused = check_kept(&state).unwrap_err();
+        assert_eq!(refused.path(), path);
+        let refused = refused.to_string();
+        assert!(refused.contains("use a new directory that belongs to root"), "{refused}");
+        assert!(!refused.contains("chown"), "{refused}");
+        fs::remove_file(&path).unwrap();
+        // A link, whatever it leads to.
+        symlink("/etc/passwd", &path).unwrap();
+        lchown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+        assert_eq!(check_kept(&state).unwrap_err().path(), path);
+        fs::remove_file(&path).unwrap();
+    }
+    let open = state.join("accepted");
+    set_mode(&open, 0o777);
+    assert!(why(check_kept(&state)).contains("run `chmod o-w /"));
+    set_mode(&open, 0o700);
+    chown(&alloc, Some(NOBODY), None).unwrap();
+    assert_eq!(check_kept(&state).unwrap_err().path(), alloc);
+    assert_eq!(exposed_kept(&state).len(), 1);
+    assert!(exposed_kept(&state.join("absent")).is_empty());
 }

@@ -64,6 +64,11 @@ impl End {
         (&end.at, &end.node)
     }
 
+    /// Whether the path leads to a directory.
+    pub(super) fn is_directory(&self) -> bool {
+        self.file.is_none()
+    }
+
     /// Walks on to the file of `path`, which is in this directory.
     pub(super) fn walk(&self, path: &Path, judge: &impl Judge) -> Result<Self, OwnershipError> {
         let rest = path.file_name().map(OsStr::to_owned).into_iter().collect();

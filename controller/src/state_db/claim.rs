@@ -26,7 +26,7 @@ use rustix::{
 use thiserror::Error;
 
 pub use alone::{Alone, Holder};
-pub use location::Elsewhere;
+pub use location::{Elsewhere, LivingError};
 
 use super::{code::FORMAT, file};
 use crate::{
@@ -68,6 +68,17 @@ pub enum ClaimError {
         /// What was found.
         elsewhere: Box<Elsewhere>,
     },
+    /// It can't be found out whether tasks of the instance run elsewhere.
+    #[error(
+        "use the state directory {}: it is not known whether tasks of its instance run elsewhere, because {why}; this agent would start them a \
+         second time", path.display()
+    )]
+    Unknown {
+        /// The state directory.
+        path: PathBuf,
+        /// What failed.
+        why: Box<LivingError>,
+    },
     /// It was written by a newer release; nothing was touched.
     #[error(
         "read {0}: it has format {found}, this release knows {FORMAT} at most; nothing was changed; if no newer release has run here, \
@@ -85,7 +96,7 @@ pub enum ClaimError {
     /// There is state, but nothing says whose.
     #[error(
         "find out whose state is in {}: its file `instance` can't be read ({why}) and the database can't tell; restore the \
-         file (16 hexadecimal characters), or remove the directory if nothing of it runs any more", path.display()
+         file (16 hexadecimal characters), or start with a new, empty --state-dir", path.display()
     )]
     NoInstance {
         /// The directory.
@@ -105,9 +116,8 @@ pub enum ClaimError {
     },
 }
 
-/// What makes a copy of a state directory an instance of its own. With the same keys, or the same node, two agents would pose as one.
-const OWN_INSTANCE: &str = "to make it an instance of its own, unmount what is mounted below its `alloc`, then remove `instance`, \
-                            `state.db`, `accepted`, `alloc`, `keys` and `node` in it";
+/// What to do for an instance of its own. Nothing is to be removed: volumes of the host may be mounted below `alloc`.
+const OWN_INSTANCE: &str = "for an instance of its own start the agent with a new, empty --state-dir";
 
 /// The file that says whose a directory is.
 const INSTANCE: &str = "instance";
@@ -135,7 +145,7 @@ impl StateDir {
         durable::make_passage(path).map_err(io_error("make the state directory", path))?;
         // By now nobody can prepare it any more.
         ownership::check(path)?;
-        ownership::check_entries(path)?;
+        ownership::check_kept(path)?;
         let lock = lock(path)?;
         let instance = instance(path)?;
         if !format_path.exists() {

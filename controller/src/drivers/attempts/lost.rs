@@ -6,12 +6,13 @@
 //! records. It ends nothing and starts nothing.
 
 use std::{
+    ffi::OsString,
     fs::{self, File},
     io,
     os::{
         fd::AsRawFd as _,
         unix::{
-            ffi::OsStrExt as _,
+            ffi::{OsStrExt as _, OsStringExt as _},
             fs::{FileExt as _, MetadataExt as _},
         },
     },
@@ -107,8 +108,13 @@ impl Attempts {
         let proc = PathBuf::from("/proc");
         let processes = fs::read_dir(&proc).map_err(|source| AttemptsError::Watch { path: proc, source })?;
         let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let real = fs::canonicalize(&self.path)
+            .map_err(|source| AttemptsError::Watch { path: self.path.clone(), source })?;
         for pid in pids {
-            let Some(name) = self.record_of(pid) else { continue };
+            let supervised = Supervised::of(pid)
+                .map_err(|source| AttemptsError::Watch { path: format!("/proc/{pid}").into(), source })?;
+            // One that was deleted keeps its path; one that was moved keeps its mark.
+            let Some(name) = supervised.filter(|it| it.is_of(&real)).map(|it| it.name) else { continue };
             let Some(stat) = process_tree::stat(pid) else { continue };
             lock(&self.shims).insert(name.clone(), Process { pid, start_ticks: stat.start_ticks });
             self.try_to_put_back(&name);
@@ -195,21 +201,60 @@ impl Attempts {
         let seen = fs::symlink_metadata(self.path.join(name));
         Ok(seen.is_ok_and(|seen| (seen.dev(), seen.ino()) == (held.dev(), held.ino())))
     }
+}
 
-    /// The record that a process supervises, where it is a supervisor of ours.
-    fn record_of(&self, pid: u32) -> Option<String> {
-        let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let name = arguments.strip_prefix(b"herdlet-shim\0run\0")?.strip_suffix(b"\0")?;
-        let name = std::str::from_utf8(name).ok()?;
-        AttemptId::parse(name)?;
-        // Tasks may call themselves anything, but what is of another user or another directory is not ours.
-        let own = fs::metadata(format!("/proc/{pid}")).ok()?.uid() == rustix::process::geteuid().as_raw();
+/// An attempt that a process supervises.
+#[derive(Debug)]
+pub(crate) struct Supervised {
+    /// The attempt's record name.
+    name: String,
+    /// Where the attempts directory is, or was when it was deleted.
+    pub(crate) dir: PathBuf,
+    /// Where it was made.
+    pub(crate) made_at: Option<PathBuf>,
+}
+
+impl Supervised {
+    /// None if the process is no supervisor of our user, or has ended.
+    ///
+    /// # Errors
+    /// When that can't be found out, for instance for want of descriptors.
+    pub(crate) fn of(pid: u32) -> io::Result<Option<Self>> {
+        let Some(arguments) = unless_gone(fs::read(format!("/proc/{pid}/cmdline")))? else { return Ok(None) };
+        let name = arguments.strip_prefix(b"herdlet-shim\0run\0").and_then(|rest| rest.strip_suffix(b"\0"));
+        let Some(name) = name.and_then(|name| std::str::from_utf8(name).ok()) else { return Ok(None) };
+        if AttemptId::parse(name).is_none() {
+            return Ok(None);
+        }
+        // Tasks may call themselves anything, but what is of another user is not ours.
+        let own = unless_gone(fs::metadata(format!("/proc/{pid}")))?.map(|found| found.uid());
+        if own != Some(rustix::process::geteuid().as_raw()) {
+            return Ok(None);
+        }
         let dir = format!("/proc/{pid}/fd/{}", herdlet_shim::FD_RUNTIME);
-        let real = fs::canonicalize(&self.path).ok()?;
-        // One that was deleted keeps its path; one that was moved keeps its mark.
-        let is_here = without_mark(&fs::read_link(&dir).ok()?) == real
-            || fs::read(Path::new(&dir).join(MADE_AT)).is_ok_and(|path| path == real.as_os_str().as_bytes());
-        (own && is_here).then(|| name.to_owned())
+        let Some(link) = unless_gone(fs::read_link(&dir))? else { return Ok(None) };
+        let made_at = fs::read(Path::new(&dir).join(MADE_AT)).ok();
+        let made_at = made_at.map(|path| PathBuf::from(OsString::from_vec(path)));
+        Ok(Some(Self { name: name.to_owned(), dir: without_mark(&link).to_owned(), made_at }))
+    }
+
+    /// Whether the records of the supervisor are in the directory with this path without links.
+    pub(crate) fn is_of(&self, attempts: &Path) -> bool {
+        self.dir == attempts || self.made_at.as_deref() == Some(attempts)
+    }
+}
+
+/// A process may end at any time, and those of others are closed.
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
+                || error.raw_os_error() == Some(libc::ESRCH) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }
 

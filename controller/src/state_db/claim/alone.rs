@@ -79,6 +79,25 @@ impl StateDir {
         Ok(Alone { _runtime: dir, _name: name, _cgroups: None })
     }
 
+    /// Whether an agent of the instance of the state directory `state` runs in this network namespace. Claims nothing; must be called within
+    /// a tokio runtime.
+    ///
+    /// # Errors
+    /// [`ClaimError::InstanceInUse`].
+    pub fn inspect_instance(state: &Path) -> Result<(), ClaimError> {
+        let Some(instance) = Self::instance_in(state) else { return Ok(()) };
+        let name =
+            name_of(&instance).map_err(|errno| io_error("inspect the instance of", state)(errno.into()))?;
+        match ask(&name) {
+            Answer::Ours { pid, stream } => {
+                let holder = pid.map(|pid| Holder { pid, state: told(stream) });
+                let locked = "its name".to_owned();
+                Err(ClaimError::InstanceInUse { path: state.to_owned(), locked, instance, holder })
+            }
+            Answer::Strangers | Answer::Refused | Answer::Full => Ok(()),
+        }
+    }
+
     /// Claims the instance's cgroups too, whose directory is `tree`. It must be there, which changes nothing for an agent that has it. To
     /// be called before anything in it is adopted or ended.
     ///
@@ -122,8 +141,7 @@ impl StateDir {
     }
 
     fn name(&self) -> Result<SocketAddrUnix, ClaimError> {
-        let name = format!("herdlet-instance-{}", self.instance);
-        SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|errno| self.no_name(errno))
+        name_of(&self.instance).map_err(|errno| self.no_name(errno))
     }
 
     fn no_name(&self, errno: Errno) -> ClaimError {
@@ -187,6 +205,10 @@ impl StateDir {
             Answer::Ours { .. } | Answer::Strangers | Answer::Refused | Answer::Full => None,
         }
     }
+}
+
+fn name_of(instance: &InstanceId) -> Result<SocketAddrUnix, Errno> {
+    SocketAddrUnix::new_abstract_name(format!("herdlet-instance-{}", instance.0).as_bytes())
 }
 
 /// An abstract name, which goes with its last socket (unix(7)).

@@ -1,19 +1,26 @@
 //! Where an instance lives on this machine. Claims end with the agent, but its tasks run on: a copy of the state directory, or another
 //! runtime directory, would start each of them a second time.
 //!
-//! In: the runtime directory and cgroups of this start, and the file `location`, which the last start wrote. Out: nothing, or why this agent
-//! must not start. Only what still runs counts: after a reboot, or once all tasks have ended, an instance may live anywhere.
+//! In: the runtime directory and cgroups of this start, the file `location`, which the last start wrote, and the processes of this
+//! machine. Out: nothing, or why this agent must not start. Only what still runs counts: after a reboot, or once all tasks have ended, an
+//! instance may live anywhere.
 //!
 //! ```text
-//! runtime directory, state directory            refused while tasks run that are recorded
-//! same             , the recorded one           never
-//! same             , moved (the old one is gone) nowhere to be seen, but have processes in the recorded cgroups
-//! another          , any                        there, or in the recorded cgroups and not in the new runtime directory
-//! any              , a copy (the old one is there) there, or in the recorded cgroups
+//! runtime directory, state directory              refused while tasks run that
+//! same             , the recorded one             have their logs in another state directory of the instance
+//! same             , moved (the old one is gone)  do so, or are nowhere to be seen, but have processes in the recorded cgroups
+//! another          , any                          are there, or in the recorded cgroups and not in the new runtime directory
+//! any              , a copy (the old one is there) are there, or in the recorded cgroups
 //! ```
+//!
+//! - `living`: what runs.
+//! - `elsewhere`: what is said of it.
+
+mod elsewhere;
+mod living;
 
 use std::{
-    fmt, fs, io,
+    fs, io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
@@ -21,13 +28,13 @@ use std::{
 use herdlet_api_types::InstanceId;
 use serde::{Deserialize, Serialize};
 
+pub use elsewhere::Elsewhere;
+use elsewhere::{Running, Why};
+pub use living::LivingError;
+use living::{Supervisor, Tree, count_recorded, without_links};
+
 use super::{ClaimError, StateDir, io_error};
-use crate::{
-    drivers::supervisor::{PidFd, RuntimeDir},
-    durable,
-    instance::boot_id,
-    ownership,
-};
+use crate::{durable, instance::boot_id};
 
 /// The file, in the state directory.
 const FILE: &str = "location";
@@ -51,82 +58,123 @@ struct Directory {
     inode: u64,
 }
 
-/// Tasks of the instance run elsewhere. Reads after "use the state directory X: ".
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Elsewhere {
-    instance: InstanceId,
-    running: Running,
-    recorded: PathBuf,
-    why: Why,
+/// A start that is judged.
+#[derive(Debug, Clone, Copy)]
+struct Start<'s> {
+    state: &'s Path,
+    instance: &'s InstanceId,
+    runtime: &'s Path,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Why {
-    /// The state directory is a copy of this one.
-    Copy(PathBuf),
-    /// The runtime directory is another one.
-    Runtime(PathBuf),
-    /// The state directory is not the recorded one, and the tasks have no record here.
-    Unseen { file: PathBuf },
+/// What was found of an instance.
+struct Found {
+    recorded: Option<Location>,
+    supervisors: Vec<Supervisor>,
 }
 
-/// What of an instance still runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Running {
-    /// So many supervisors.
-    Tasks(usize),
-    /// Processes in this cgroup.
-    Cgroups(PathBuf),
-}
+impl Start<'_> {
+    fn find(self) -> Result<Found, ClaimError> {
+        let recorded = Location::read(&self.state.join(FILE));
+        // What ran before a reboot runs no more.
+        let recorded = recorded.filter(|found| found.instance == *self.instance && found.boot == boot_id().0);
+        let runtime = recorded.as_ref().map(|recorded| &*recorded.runtime);
+        let supervisors = Supervisor::list(self.instance, runtime).map_err(self.unknown())?;
+        Ok(Found { recorded, supervisors })
+    }
 
-impl fmt::Display for Running {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tasks(1) => f.write_str("1 task still runs"),
-            Self::Tasks(count) => write!(f, "{count} tasks still run"),
-            Self::Cgroups(tree) => write!(f, "processes still run in the cgroup {}", tree.display()),
+    fn judge(self, found: &Found) -> Result<Option<Elsewhere>, ClaimError> {
+        let by_record = match &found.recorded {
+            Some(recorded) => self.judge_recorded(recorded, found)?,
+            None => None,
+        };
+        Ok(by_record.or_else(|| self.judge_seen(&found.supervisors)))
+    }
+
+    /// By where the last start was.
+    fn judge_recorded(self, recorded: &Location, found: &Found) -> Result<Option<Elsewhere>, ClaimError> {
+        let Self { state, runtime, .. } = self;
+        let here = Directory::of(state).map_err(io_error("inspect", state))?;
+        let is_moved = !recorded.state.is(&here);
+        let is_copy =
+            is_moved && Directory::of(&recorded.state.path).is_ok_and(|found| recorded.state.is(&found));
+        let count = |runtime: &Path| match found.count_in(runtime) {
+            0 => count_recorded(runtime).map_err(self.unknown()),
+            count => Ok(count),
+        };
+        let is_other = !is_same(&recorded.runtime, runtime);
+        // With the same runtime directory records count only where the state directory is another one.
+        let there = if is_copy || is_other || is_moved { count(&recorded.runtime)? } else { 0 };
+        let tasks = (there > 0).then_some(Running::Tasks(there));
+        let in_cgroups = || recorded.cgroups.clone().filter(|tree| is_populated(tree)).map(Running::Cgroups);
+        let judged = if is_copy {
+            tasks.or_else(in_cgroups).map(|running| (running, Why::Copy(recorded.state.path.clone())))
+        } else if is_other {
+            let running = match tasks {
+                Some(tasks) => Some(tasks),
+                None if count(runtime)? == 0 => in_cgroups(),
+                None => None,
+            };
+            running.map(|running| (running, Why::Runtime(runtime.to_owned())))
+        } else if is_moved && there == 0 {
+            in_cgroups().map(|running| (running, Why::Unseen { file: state.join(FILE) }))
+        } else {
+            None
+        };
+        Ok(judged.map(|(running, why)| self.elsewhere(running, &recorded.runtime, why)))
+    }
+
+    /// By what runs, for a directory that holds no record of its last start, or whose path another one has taken. Where some tasks run
+    /// here as well nothing is refused: no agent could be started for them otherwise.
+    fn judge_seen(self, supervisors: &[Supervisor]) -> Option<Elsewhere> {
+        let running = Running::Tasks(supervisors.len());
+        let mut other = None;
+        for supervisor in supervisors {
+            match supervisor.tree(self.state, self.instance) {
+                Tree::Ours => {
+                    other = None;
+                    break;
+                }
+                Tree::Other(path) => other = other.or(Some((supervisor, path))),
+                Tree::Unknown => {}
+            }
         }
+        if let Some((supervisor, path)) = other {
+            return Some(self.elsewhere(running, supervisor.runtime(), Why::Copy(path)));
+        }
+        let first = supervisors.first()?;
+        let is_here = supervisors.iter().any(|supervisor| supervisor.is_in(self.runtime));
+        (!is_here).then(|| self.elsewhere(running, first.runtime(), Why::Runtime(self.runtime.to_owned())))
+    }
+
+    fn elsewhere(self, running: Running, runtime: &Path, why: Why) -> Elsewhere {
+        Elsewhere { instance: self.instance.clone(), running, runtime: runtime.to_owned(), why }
+    }
+
+    fn unknown(self) -> impl Fn(LivingError) -> ClaimError {
+        let path = self.state.to_owned();
+        move |why| ClaimError::Unknown { path: path.clone(), why: Box::new(why) }
+    }
+
+    fn refused(self, elsewhere: Elsewhere) -> ClaimError {
+        ClaimError::Elsewhere { path: self.state.to_owned(), elsewhere: Box::new(elsewhere) }
+    }
+
+    /// Tasks know the path of their directories by their environment.
+    fn warn_of_a_move(self, found: &Found) {
+        let Some(recorded) = &found.recorded else { return };
+        if found.supervisors.is_empty() || is_same(&recorded.state.path, self.state) {
+            return;
+        }
+        tracing::warn!(
+            from = %recorded.state.path.display(), to = %self.state.display(), tasks = found.supervisors.len(),
+            "the state directory was moved; tasks that run know only its old path ($NOMAD_TASK_DIR and the like) until each is restarted"
+        );
     }
 }
 
-impl fmt::Display for Elsewhere {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { instance, running, recorded, why } = self;
-        // As the flag takes it.
-        let flag = match recorded.parent() {
-            Some(parent) if recorded.ends_with(&instance.0) => format!(" --runtime-dir {}", parent.display()),
-            Some(_) | None => String::new(),
-        };
-        let recorded = recorded.display();
-        match why {
-            Why::Copy(original) => {
-                let original = original.display();
-                write!(
-                    f,
-                    "it is a copy of {original}, of whose instance, {}, {running} (records in {recorded}): this agent would start all of \
-                     them a second time. Start the agent with --state-dir {original}{flag}; to use the copy in its place, stop \
-                     its jobs there first, or remove {original} if it is not needed any more; {}",
-                    instance.0,
-                    super::OWN_INSTANCE
-                )
-            }
-            Why::Runtime(runtime) => write!(
-                f,
-                "of its instance, {}, {running} whose records are in the runtime directory {recorded}; with {} this agent would \
-                 start all of them a second time. Start the agent with{flag} as before; to change the runtime directory, stop all \
-                 jobs first",
-                instance.0,
-                runtime.display()
-            ),
-            Why::Unseen { file } => write!(
-                f,
-                "of its instance, {}, {running}, but the directory was moved or copied, and {recorded} has no record of them here: this \
-                 agent would end them or start them a second time. Start the agent where the original of this directory and of {recorded} \
-                 can be seen (outside of a container, for instance); if this is the only agent of that instance, remove {} and start again",
-                instance.0,
-                file.display()
-            ),
-        }
+impl Found {
+    fn count_in(&self, runtime: &Path) -> usize {
+        self.supervisors.iter().filter(|supervisor| supervisor.is_in(runtime)).count()
     }
 }
 
@@ -134,44 +182,30 @@ impl StateDir {
     /// Makes sure that no tasks of the instance run elsewhere. To be called once the claims are made, before anything is adopted.
     ///
     /// # Errors
-    /// [`ClaimError::Elsewhere`].
+    /// [`ClaimError::Elsewhere`], [`ClaimError::Unknown`].
     pub(super) fn check_location(&self, runtime: &Path) -> Result<(), ClaimError> {
-        let file = self.path.join(FILE);
-        let Some(recorded) = Location::read(&file) else { return Ok(()) };
-        // What ran before a reboot runs no more.
-        if recorded.instance != self.instance || recorded.boot != boot_id().0 {
+        let start = Start { state: &self.path, instance: &self.instance, runtime };
+        let found = start.find()?;
+        let Some(elsewhere) = start.judge(&found)? else {
+            start.warn_of_a_move(&found);
             return Ok(());
-        }
-        let state = Directory::of(&self.path).map_err(io_error("inspect", &self.path))?;
-        let is_moved = !recorded.state.is(&state);
-        let is_copy =
-            is_moved && Directory::of(&recorded.state.path).is_ok_and(|found| recorded.state.is(&found));
-        let there = living(&recorded.runtime);
-        let tasks = (there > 0).then_some(Running::Tasks(there));
-        let in_cgroups = || recorded.cgroups.clone().filter(|tree| is_populated(tree)).map(Running::Cgroups);
-        let found = if is_copy {
-            let running = tasks.or_else(in_cgroups);
-            running.map(|running| (running, Why::Copy(recorded.state.path.clone())))
-        } else if !is_same(&recorded.runtime, runtime) {
-            let running = tasks.or_else(|| in_cgroups().filter(|_| living(runtime) == 0));
-            running.map(|running| (running, Why::Runtime(runtime.to_owned())))
-        } else if is_moved && there == 0 {
-            in_cgroups().map(|running| (running, Why::Unseen { file }))
-        } else {
-            None
         };
-        match found {
-            None => Ok(()),
-            Some((running, why)) => {
-                // An agent that runs, in another network namespace, is named rather than its tasks.
-                if let Some(tree) = &recorded.cgroups {
-                    self.lock_cgroups(tree)?;
-                }
-                let elsewhere =
-                    Elsewhere { instance: self.instance.clone(), running, recorded: recorded.runtime, why };
-                Err(ClaimError::Elsewhere { path: self.path.clone(), elsewhere: Box::new(elsewhere) })
-            }
+        // An agent that runs, in another network namespace, is named rather than its tasks.
+        if let Some(tree) = found.recorded.as_ref().and_then(|recorded| recorded.cgroups.as_ref()) {
+            self.lock_cgroups(tree)?;
         }
+        Err(start.refused(elsewhere))
+    }
+
+    /// Whether an agent would refuse the state directory `state` with this runtime directory because of tasks elsewhere. Claims nothing.
+    ///
+    /// # Errors
+    /// As [`Self::claim_runtime`].
+    pub fn inspect_location(state: &Path, runtime: &Path) -> Result<(), ClaimError> {
+        let Some(instance) = Self::instance_in(state) else { return Ok(()) };
+        let start = Start { state, instance: &instance, runtime };
+        let elsewhere = start.judge(&start.find()?)?;
+        elsewhere.map_or(Ok(()), |elsewhere| Err(start.refused(elsewhere)))
     }
 
     /// Stores where the instance lives now, before its tasks start. A disk that takes nothing keeps no agent from starting: the last
@@ -183,7 +217,8 @@ impl StateDir {
                 instance: self.instance.clone(),
                 boot: boot_id().0,
                 state,
-                runtime: runtime.to_owned(),
+                // A link to it may be gone by the next start.
+                runtime: without_links(runtime),
                 cgroups: cgroups.map(Path::to_owned),
             };
             if Location::read(&file).as_ref() == Some(&location) {
@@ -222,18 +257,6 @@ impl Directory {
 fn is_same(one: &Path, other: &Path) -> bool {
     let found = || Some((Directory::of(one).ok()?, Directory::of(other).ok()?));
     one == other || found().is_some_and(|(one, other)| one.is(&other))
-}
-
-/// How many supervisors that have their records in this runtime directory live.
-fn living(runtime: &Path) -> usize {
-    let attempts = runtime.join("attempts");
-    // Where others could write, as where a removed directory lay in /tmp, records say nothing.
-    if ownership::check(&attempts).is_err() {
-        return 0;
-    }
-    let Ok(listed) = RuntimeDir::open(&attempts).and_then(|records| records.list()) else { return 0 };
-    let records = listed.into_iter().filter_map(|listed| listed.record.ok());
-    records.filter(|record| matches!(PidFd::open(record.shim), Ok(Some(_)))).count()
 }
 
 /// Whether processes run below a cgroup (`cgroup.events`, cgroups(7)).

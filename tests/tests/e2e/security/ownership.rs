@@ -82,11 +82,11 @@ fn a_state_directory_that_another_user_has_prepared_is_refused_and_nothing_is_wr
         give_away(&state.join(name));
     }
     give_away(&state);
-    assert_refused(&agent, &state, "chown -h root");
+    assert_refused(&agent, &state, "use a new directory that belongs to root");
     assert_eq!(fs::metadata(&state).unwrap().mode() & 0o7777, 0o711);
     // Given to root without what is in it.
     chown(&state, Some(0), Some(0)).unwrap();
-    assert_refused(&agent, &state, "remove this link");
+    assert_refused(&agent, &state, "use a new directory that belongs to root");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
     assert!(!state.join("instance").exists() && !state.join("state.db").exists());
 }
@@ -391,12 +391,18 @@ fn a_copy_of_a_state_directory_is_refused_while_tasks_of_the_first_run_without_t
         }
         assert_eq!(host::members(&first.home.instance().unwrap()), members, "{said}");
     };
-    let is_copy = format!("it is a copy of {original}, of whose instance, ");
+    let is_copy = format!("it is a copy of {original}, or the original of it; ");
     let advice = format!("Start the agent with --state-dir {original} --runtime-dir ");
-    let parts = [&*is_copy, "2 tasks still run", &*advice, "`keys`", "unmount"];
+    let parts = [&*is_copy, "2 tasks still run", &*advice, "a new, empty --state-dir"];
     refused(&copy.agent_arguments(), &parts);
     refused(&arguments_of(&copy, "run-a", &[]), &parts);
     refused(&arguments_of(&copy, "run-b", &["--cgroup-parent", "herdlet-test-copy"]), &parts);
+    // A machine on which an agent refuses is not good.
+    let state = copy.home.state().display().to_string();
+    let socket = copy.home.socket().display().to_string();
+    let doctor = copy.cli(&["doctor", "--state-dir", &state, "--socket", &socket]);
+    assert_ne!(doctor.code, 0, "{doctor:?}");
+    assert!(doctor.stdout.contains(&*is_copy), "{doctor:?}");
     // Nor is the first one started beside its own tasks.
     let mut elsewhere = first.agent_arguments();
     elsewhere.extend(["--runtime-dir".to_owned(), first.home.path().join("run-c").display().to_string()]);
@@ -413,6 +419,95 @@ fn a_copy_of_a_state_directory_is_refused_while_tasks_of_the_first_run_without_t
     copy.finish();
 }
 
+/// Records are removed under supervisors, or not trusted any more, and their tasks run on.
+#[test]
+fn tasks_are_found_without_their_records() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = prepared(&[]);
+    let ground = make(agent.home.path().join("ground"), 0o755);
+    let at = |name: &str| vec!["--runtime-dir".to_owned(), ground.join(name).display().to_string()];
+    agent.set_arguments(at("first"));
+    agent.launch();
+    agent.apply_and_wait(&job("kept", "service", "", &[sleeper("t", "")]));
+    let (members, instance) = (agent.members(), agent.home.instance().unwrap());
+    agent.kill();
+    let refused = |agent: &mut Agent, parts: &[&str]| {
+        agent.set_arguments(at("second"));
+        let arguments = agent.agent_arguments();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let ended = agent.cli(&arguments);
+        let said = format!("{}{}", ended.stdout, ended.stderr);
+        assert_ne!(ended.code, 0, "{said}");
+        for part in parts {
+            assert!(said.contains(part), "{part} is not in {said}");
+        }
+        assert_eq!(host::members(&instance), members, "{said}");
+    };
+    let advice = format!("Start the agent with --runtime-dir {}/first as before", ground.display());
+    let still = "1 task still runs whose records are in the runtime directory";
+    set_mode(&ground.join("first"), OPEN);
+    let repair = format!("first run `chmod o-w {}/first`", ground.display());
+    refused(&mut agent, &[still, &advice, &repair]);
+    set_mode(&ground.join("first"), 0o755);
+    fs::remove_dir_all(ground.join("first")).unwrap();
+    refused(&mut agent, &[still, &advice]);
+    // Nor does it help that the last start is forgotten.
+    fs::remove_file(agent.home.state().join("location")).unwrap();
+    refused(&mut agent, &[still, &advice]);
+    agent.set_arguments(at("first"));
+    agent.launch();
+    assert_eq!(agent.members(), members);
+    agent.finish();
+}
+
+#[test]
+fn a_copy_in_the_place_of_its_original_is_refused_while_tasks_run_in_the_original() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("kept", "service", "", &[sleeper("t", "")]));
+    let (members, instance) = (agent.members(), agent.home.instance().unwrap());
+    agent.kill();
+    let original = agent.home.path().join("old");
+    fs::rename(agent.home.state(), &original).unwrap();
+    let copied = Command::new("cp").arg("-a").arg(&original).arg(agent.home.state()).status().unwrap();
+    assert!(copied.success());
+    let arguments = agent.agent_arguments();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let ended = agent.cli(&arguments);
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    assert_ne!(ended.code, 0, "{said}");
+    let advice = format!("Start the agent with --state-dir {}", original.display());
+    assert!(said.contains(&advice) && said.contains("1 task still runs"), "{said}");
+    assert_eq!(host::members(&instance), members, "{said}");
+    fs::remove_dir_all(agent.home.state()).unwrap();
+    fs::rename(&original, agent.home.state()).unwrap();
+    agent.launch();
+    assert_eq!(agent.members(), members);
+    agent.finish();
+}
+
+/// A chown of each entry, which messages may have advised, leaves what lies deeper.
+#[test]
+fn a_job_and_keys_that_another_user_has_planted_are_refused() {
+    if !is_root() {
+        return;
+    }
+    let agent = prepared(&[]);
+    let state = make(agent.home.state(), 0o711);
+    for (dir, planted) in [("accepted", "default.e.json"), ("keys", "identity.p8")] {
+        let planted = make(state.join(dir), 0o700).join(planted);
+        fs::write(&planted, "{}").unwrap();
+        give_away(&planted);
+        assert_refused(&agent, &planted, "use a new directory that belongs to root");
+        fs::remove_file(&planted).unwrap();
+    }
+    assert!(!state.join("instance").exists() && !state.join("state.db").exists());
+}
+
 #[test]
 fn a_state_directory_that_was_moved_keeps_its_tasks() {
     if !is_root() {
@@ -426,7 +521,13 @@ fn a_state_directory_that_was_moved_keeps_its_tasks() {
     fs::rename(agent.home.state(), &moved).unwrap();
     let arguments = with(&agent, "--state-dir", &moved);
     fs::remove_file(agent.home.socket()).unwrap();
-    starts_and_ends(&agent, &arguments, &agent.home.socket());
+    let mut started = agent.command(&arguments).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    wait::until_true("it listens", || agent.home.socket().exists());
+    host::signal(started.id(), Signal::TERM);
+    let mut log = String::new();
+    std::io::Read::read_to_string(started.stderr.as_mut().unwrap(), &mut log).unwrap();
+    assert!(started.wait().unwrap().success(), "{log}");
+    assert!(log.contains("tasks that run know only its old path"), "{log}");
     assert_eq!(host::members(&instance), members);
     fs::rename(&moved, agent.home.state()).unwrap();
     agent.launch();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::drivers::{
     process_tree,
-    supervisor::{Process, Record, State},
+    supervisor::{Process, Record, RuntimeDir, State},
 };
 
 /// A state directory that was claimed, and a runtime directory with the record of a task.
@@ -102,9 +102,12 @@ fn a_copy_does_not_start_while_tasks_of_its_original_run_and_a_moved_directory_d
     for runtime in ["run", "other"] {
         let refused = bench.refusal(runtime);
         assert!(refused.contains(&format!("it is a copy of {}", original.display())), "{refused}");
-        for removed in ["`state.db`", "`keys`", "`node`"] {
-            assert!(refused.contains(removed), "{refused}");
-        }
+        assert!(
+            refused.contains("for an instance of its own start the agent with a new, empty"),
+            "{refused}"
+        );
+        // Volumes of the host are mounted in both while tasks run.
+        assert!(!refused.contains("remove"), "{refused}");
     }
     // As after a move to another file system.
     fs::remove_dir(&original).unwrap();
@@ -132,4 +135,33 @@ fn processes_without_a_record_that_can_be_seen_keep_a_copy_in_another_mount_name
     fs::write(tree.join("cgroup.events"), "populated 0\nfrozen 0\n").unwrap();
     bench.starts("run");
     bench.starts("other");
+}
+
+#[test]
+fn records_that_others_could_have_changed_are_no_proof_that_nothing_runs() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bench = Bench::new();
+    bench.put_living();
+    let set_mode = |mode| fs::set_permissions(bench.path("run"), fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(0o777);
+    let refused = bench.refusal("other");
+    let repair = format!("to use it again run `chmod o-w {}`", bench.path("run").display());
+    for part in
+        ["it is not known whether tasks of its instance run elsewhere", "everybody could change it", &repair]
+    {
+        assert!(refused.contains(part), "{part} is not in {refused}");
+    }
+    set_mode(0o755);
+    assert!(bench.refusal("other").contains("1 task still runs"));
+    fs::remove_dir_all(bench.path("run")).unwrap();
+    bench.starts("other");
+}
+
+#[test]
+fn a_path_whose_end_is_gone_is_the_one_that_the_kernel_shows() {
+    let bench = Bench::new();
+    std::os::unix::fs::symlink("run", bench.path("link")).unwrap();
+    let real = fs::canonicalize(bench.path("run")).unwrap();
+    assert_eq!(without_links(&bench.path("link")), real);
+    assert_eq!(without_links(&bench.path("link/a/b")), real.join("a/b"));
 }

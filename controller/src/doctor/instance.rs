@@ -1,0 +1,23 @@
+//! Whether the instance of a state directory, or its tasks, run elsewhere: an agent would refuse the directory.
+//!
+//! In: the config. Out: a finding if an agent would refuse; none otherwise. Nothing is claimed.
+
+use super::{Finding, StateDir};
+use crate::{config::Config, drivers::task::in_full, state_db::StateDir as Claimed};
+
+pub(super) fn instance(config: &Config, state_dir: StateDir<'_>) -> Option<Finding> {
+    let state = match state_dir {
+        StateDir::Planned(state) => state,
+        // That agent has it.
+        StateDir::InUse(_) => return None,
+    };
+    let instance = Claimed::instance_in(state)?;
+    let runtime = config.paths(&instance).runtime;
+    let judged = Claimed::inspect_instance(state).and_then(|()| Claimed::inspect_location(state, &runtime));
+    let error = judged.err()?;
+    Some(Finding::failure(
+        "instance",
+        format!("failed to {}", in_full(&error)),
+        "an agent does not start like this",
+    ))
+}

@@ -1,0 +1,144 @@
+//! All that an agent keeps in its state directory and obeys at the next start.
+//!
+//! In: a state directory that is trusted itself. Out: what in it is not: it may have been filled before it was trusted, by a user who owned it
+//! or could write to it. Directories of tasks are not inspected: they belong to the users of tasks.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::{Guard, OwnershipError, exposed::Exposed, unless_absent, walk, walk::End};
+use crate::ownership::exposed::{Place, Right};
+
+/// Directories with nothing but the agent's own files.
+const OWN: [&str; 5] = ["accepted", "bin", "folders", "keys", "node"];
+/// The directory of allocations, and what the agent keeps in each.
+const ALLOCS: (&str, &str) = ("alloc", "alloc.json");
+/// The agent makes no deeper ones.
+const DEPTH_MAX: usize = 8;
+/// More than an agent keeps: each is opened at the start.
+const ENTRIES_MAX: usize = 1 << 20;
+
+/// Makes sure that only root and our own user can have made or can change what is kept in the state directory `dir`.
+///
+/// # Errors
+/// [`OwnershipError`] of the first entry that is not trusted.
+pub fn check_kept(dir: &Path) -> Result<(), OwnershipError> {
+    exposed_kept(dir).into_iter().next().map_or(Ok(()), Err)
+}
+
+/// What is kept in the state directory `dir` and not trusted. Where the directory is not, it stands for all of it.
+pub fn exposed_kept(dir: &Path) -> Vec<OwnershipError> {
+    let guard = Guard::of_process();
+    let end = walk::walk(dir, &guard).and_then(|end| guard.end(dir, &end).map(|()| end));
+    match end {
+        Ok(end) => {
+            let mut inspection = Inspection { guard: &guard, left: ENTRIES_MAX, exposed: Vec::new() };
+            inspection.inspect_state(dir, &end);
+            inspection.exposed
+        }
+        Err(error) => unless_absent(Err(error)).err().into_iter().collect(),
+    }
+}
+
+struct Inspection<'g> {
+    guard: &'g Guard,
+    /// How many entries may still be inspected.
+    left: usize,
+    exposed: Vec<OwnershipError>,
+}
+
+impl Inspection<'_> {
+    fn inspect_state(&mut self, dir: &Path, end: &End) {
+        for path in self.entries(dir) {
+            let Some(below) = self.inspect(end, &path) else { continue };
+            match path.file_name().and_then(|name| name.to_str()) {
+                Some(name) if OWN.contains(&name) => self.inspect_below(&path, &below, DEPTH_MAX),
+                Some(name) if name == ALLOCS.0 => self.inspect_allocs(&path, &below),
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    fn inspect_below(&mut self, dir: &Path, end: &End, depth: usize) {
+        if !end.is_directory() {
+            return;
+        }
+        if depth == 0 {
+            return self.give_up(dir, "directories are nested deeper than an agent nests them");
+        }
+        for path in self.entries(dir) {
+            if let Some(below) = self.inspect(end, &path) {
+                self.inspect_below(&path, &below, depth - 1);
+            }
+        }
+    }
+
+    fn inspect_allocs(&mut self, dir: &Path, end: &End) {
+        if !end.is_directory() {
+            return;
+        }
+        for path in self.entries(dir) {
+            let Some(alloc) = self.inspect(end, &path) else { continue };
+            if alloc.is_directory() {
+                self.inspect(&alloc, &path.join(ALLOCS.1));
+            }
+        }
+    }
+
+    /// What has the name of `path` in the directory, if it is trusted.
+    fn inspect(&mut self, dir: &End, path: &Path) -> Option<End> {
+        let unknown = |source| OwnershipError::Unknown { path: path.to_owned(), source };
+        let kept = |at: &Path, node: &walk::Node, right| {
+            Exposed::new(self.guard, (at, node), right, Place::Kept).kept(path)
+        };
+        let judged = || {
+            let node = dir.entry(path).map_err(unknown)?;
+            if !self.guard.trusts(node.uid) {
+                return Err(kept(path, &node, Right::Owner));
+            }
+            let end = dir.walk(path, self.guard)?;
+            let (at, node) = end.named();
+            match self.guard.exposure(node) {
+                Some(right) => Err(kept(at, node, right)),
+                None => Ok(end),
+            }
+        };
+        match judged() {
+            Ok(end) => Some(end),
+            Err(error) => {
+                self.exposed.extend(unless_absent(Err(error)).err());
+                None
+            }
+        }
+    }
+
+    fn entries(&mut self, dir: &Path) -> Vec<PathBuf> {
+        let listed = fs::read_dir(dir).and_then(|entries| {
+            let paths = entries.take(self.left.saturating_add(1)).map(|entry| Ok(entry?.path()));
+            paths.collect::<io::Result<Vec<PathBuf>>>()
+        });
+        match listed {
+            Ok(paths) if paths.len() > self.left => {
+                self.give_up(dir, "there are more entries than an agent keeps");
+                Vec::new()
+            }
+            Ok(mut paths) => {
+                self.left -= paths.len();
+                paths.sort();
+                paths
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(source) => {
+                self.exposed.push(OwnershipError::Unknown { path: dir.to_owned(), source });
+                Vec::new()
+            }
+        }
+    }
+
+    fn give_up(&mut self, dir: &Path, why: &'static str) {
+        let source = io::Error::other(why);
+        self.exposed.push(OwnershipError::Unknown { path: dir.to_owned(), source });
+    }
+}
