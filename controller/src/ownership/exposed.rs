@@ -231,7 +231,9 @@ fn described(kind: FileType) -> &'static str {
         FileType::Fifo => "a FIFO",
         FileType::Socket => "a socket",
         FileType::CharacterDevice | FileType::BlockDevice => "a device",
-        _ => "not a regular file",
+        FileType::RegularFile | FileType::Directory | FileType::Symlink | FileType::Unknown => {
+            "not a regular file"
+        }
     }
 }
 
