@@ -42,7 +42,7 @@ use self::{
     unpack::{Order, UnpackError, Unpacker},
 };
 use super::{
-    safe_fs::{Dir, FsError},
+    safe_fs::{Dir, FileOwner, FsError},
     user::Credentials,
 };
 use crate::http_client::{self, Tls};
@@ -94,6 +94,13 @@ pub struct Recipient {
     pub dirs: Dirs,
     /// The task's user, where files can be given to it.
     pub user: Option<Credentials>,
+}
+
+impl Recipient {
+    fn file_owner(&self) -> Option<FileOwner> {
+        let Credentials { uid, gid, groups, .. } = self.user.as_ref()?;
+        Some(FileOwner { uid: *uid, gid: *gid, groups: groups.clone() })
+    }
 }
 
 /// Why an artifact can't be had.
@@ -313,14 +320,14 @@ impl Fetcher {
         if resolved.artifact.mode == ArtifactMode::Dir && source.format.is_none() {
             return Err(ArtifactError::NoArchive { what: source.told() });
         }
-        let owner = recipient.user.as_ref().map(|user| (user.uid, user.gid));
+        let owner = recipient.file_owner();
         let target = Target { place, mode: resolved.artifact.mode, name: source.file_name.clone() };
         let id: String = resolved.digest.chars().take(16).collect();
-        let (dirs, staged) = (recipient.dirs.clone(), target.clone());
+        let (dirs, staged, staged_for) = (recipient.dirs.clone(), target.clone(), owner.clone());
         let (staging, body) = blocking(move || {
             // Told before anything is fetched: that it can't go there.
-            staged.open(&dirs, owner)?;
-            let staging = Staging::make(staged.place.base(), &dirs, &id, owner)?;
+            staged.open(&dirs, staged_for.as_ref())?;
+            let staging = Staging::make(staged.place.base(), &dirs, &id, staged_for)?;
             let body = staging.body()?;
             Ok((Arc::new(staging), body))
         })
@@ -334,7 +341,7 @@ impl Fetcher {
                 return Err(ArtifactError::Machine("its directory is in use".to_owned()));
             };
             let published = made.and_then(|made| {
-                let (place, name) = target.open(&dirs, owner)?;
+                let (place, name) = target.open(&dirs, owner.as_ref())?;
                 match made {
                     Made::File(file) => staging.publish_body(&file, &place, &name)?,
                     Made::Tree(tree, Format::Tar(_) | Format::Zip) if target.mode != ArtifactMode::File => {
@@ -471,7 +478,7 @@ struct Target {
 
 impl Target {
     /// The directory in which something comes to stand, and the name of a file there.
-    fn open(&self, dirs: &Dirs, owner: Option<(u32, u32)>) -> Result<(Dir, std::ffi::OsString), FsError> {
+    fn open(&self, dirs: &Dirs, owner: Option<&FileOwner>) -> Result<(Dir, std::ffi::OsString), FsError> {
         match self.mode {
             ArtifactMode::File => self.place.file(dirs, owner),
             ArtifactMode::Any | ArtifactMode::Dir => {

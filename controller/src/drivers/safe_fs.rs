@@ -28,6 +28,7 @@ mod error;
 mod list;
 mod remove;
 
+pub use entrust::FileOwner;
 pub use error::FsError;
 
 /// An open directory. Its path is for messages only; whoever renames it changes nothing for us.

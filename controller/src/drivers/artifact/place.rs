@@ -10,7 +10,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use crate::drivers::safe_fs::{Dir, FsError, Rights};
+use crate::drivers::safe_fs::{Dir, FileOwner, FsError, Rights};
 
 /// The directories of a task, as its variables name them.
 #[derive(Debug, Clone)]
@@ -82,19 +82,19 @@ impl Place {
     ///
     /// # Errors
     /// When something else stands there, or on the way.
-    pub fn directory(&self, dirs: &Dirs, owner: Option<(u32, u32)>) -> Result<Dir, FsError> {
-        self.base.open(dirs)?.make_all_for_owner(&self.path, rights(0o755, owner))
+    pub fn directory(&self, dirs: &Dirs, owner: Option<&FileOwner>) -> Result<Dir, FsError> {
+        self.base.open(dirs)?.make_all_for(&self.path, rights(0o755, owner), owner)
     }
 
     /// The directory of the file that it is, made where it is missing, and the file's name in it.
     ///
     /// # Errors
     /// When it is no place for a file, or something else stands on the way.
-    pub fn file(&self, dirs: &Dirs, owner: Option<(u32, u32)>) -> Result<(Dir, OsString), FsError> {
+    pub fn file(&self, dirs: &Dirs, owner: Option<&FileOwner>) -> Result<(Dir, OsString), FsError> {
         let escapes = || FsError::Escapes { path: self.path.clone() };
         let name = self.path.file_name().ok_or_else(escapes)?;
         let parents = self.path.parent().unwrap_or(Path::new(""));
-        Ok((self.base.open(dirs)?.make_all_for_owner(parents, rights(0o755, owner))?, name.to_owned()))
+        Ok((self.base.open(dirs)?.make_all_for(parents, rights(0o755, owner), owner)?, name.to_owned()))
     }
 }
 
@@ -128,6 +128,6 @@ fn clean(path: &Path) -> Option<PathBuf> {
     Some(clean)
 }
 
-pub(super) fn rights(mode: u32, owner: Option<(u32, u32)>) -> Rights {
-    Rights::Exact { mode, owner }
+pub(super) fn rights(mode: u32, owner: Option<&FileOwner>) -> Rights {
+    Rights::Exact { mode, owner: owner.map(FileOwner::pair) }
 }

@@ -24,7 +24,7 @@ use super::{
     marker,
     place::{Base, Dirs, rights},
 };
-use crate::drivers::safe_fs::{Crossing, Dir, FsError, Rights};
+use crate::drivers::safe_fs::{Crossing, Dir, FileOwner, FsError, Rights};
 
 /// What is made ready in an allocation's directory, or in a task's `private`.
 pub const NAME: &str = ".staging";
@@ -40,7 +40,7 @@ pub struct Staging {
     above: Dir,
     name: OsString,
     dir: Dir,
-    owner: Option<(u32, u32)>,
+    owner: Option<FileOwner>,
 }
 
 /// Removes all that was made ready for a task, and where it was. To be called while nothing is fetched for it.
@@ -85,7 +85,7 @@ impl Staging {
     ///
     /// # Errors
     /// When it can't be made.
-    pub fn make(base: Base, dirs: &Dirs, id: &str, owner: Option<(u32, u32)>) -> Result<Self, FsError> {
+    pub fn make(base: Base, dirs: &Dirs, id: &str, owner: Option<FileOwner>) -> Result<Self, FsError> {
         let (above, name) = (open(base, dirs)?, OsString::from(id));
         above.remove_tree(&name)?;
         let dir = above.make(&name, CLOSED)?;
@@ -107,7 +107,7 @@ impl Staging {
     /// # Errors
     /// When it can't be made.
     pub fn tree(&self) -> Result<Dir, FsError> {
-        self.dir.make(OsStr::new(TREE), rights(0o755, self.owner))
+        self.dir.make(OsStr::new(TREE), rights(0o755, self.owner.as_ref()))
     }
 
     /// Lets the file come to stand in `place`.
@@ -116,7 +116,7 @@ impl Staging {
     /// When a directory stands there.
     pub fn publish_body(&self, file: &File, place: &Dir, name: &OsStr) -> Result<(), FsError> {
         may_be_taken(place, name)?;
-        crate::drivers::safe_fs::set_rights(file.as_fd(), place.path(), rights(0o644, self.owner))?;
+        crate::drivers::safe_fs::set_rights(file.as_fd(), place.path(), rights(0o644, self.owner.as_ref()))?;
         self.dir.move_file(OsStr::new(BODY), place, name)
     }
 
@@ -184,7 +184,7 @@ impl Staging {
             match kind_of(to, &name)? {
                 Some(FileType::Directory) if is_dir => {
                     let there = inner(to)?;
-                    to.check_entry(&there, self.owner)?;
+                    to.check_entry_for(&there, self.owner.as_ref())?;
                     self.merge(&inner(from)?, &there)?;
                 }
                 Some(FileType::Directory) => {
@@ -194,8 +194,8 @@ impl Staging {
                 None if is_dir => match from.rename_into(&name, to, &name) {
                     Err(error) if error.is_across() => {
                         let (from, mode) = (inner(from)?, inner(from)?.stat()?.st_mode & 0o777);
-                        let there = to.make(&name, rights(mode, self.owner))?;
-                        to.check_entry(&there, self.owner)?;
+                        let there = to.make(&name, rights(mode, self.owner.as_ref()))?;
+                        to.check_entry_for(&there, self.owner.as_ref())?;
                         self.merge(&from, &there)?;
                     }
                     renamed => renamed?,

@@ -1,8 +1,16 @@
 //! Directories in which the agent puts files for a user of a task.
 //!
 //! Whoever may write to a directory may exchange the directories in it for others, without any right to those. What the agent then puts into
-//! one of them, with root's rights, comes where its user could not put it. So a directory is entered for a user only if that user may write
-//! to it, or if nobody but the agent and root can have put it where it is. Both are read from held directories.
+//! one of them, with root's rights, comes where its user could not put it. So a directory is entered for a user only if one of these holds:
+//!
+//! - That user may write to it.
+//! - Nobody but the agent and root can have put it where it is.
+//! - It belongs to the one user who can have put it there, and who is neither the agent nor root: nobody gave more than what is its own. So what
+//!   one task's artifact has made is entered for another one's.
+//!
+//! A directory of root's or of another user that lies where several users may write is not entered, though it may be an honest one: any of
+//! them can have renamed it to that place, and whoever works in it would find files there that others may change. All is read from held
+//! directories.
 
 use std::path::{Component, Path};
 
@@ -11,6 +19,30 @@ use rustix::fs::{AtFlags, Stat, StatxAttributes, StatxFlags, statx};
 use super::{Crossing, Dir, FsError, Rights};
 use crate::drivers::acl::{Acl, AclError, Writers};
 
+/// The user of a task, for whom files are put into directories.
+#[derive(Debug, Clone)]
+pub struct FileOwner {
+    /// The user's id.
+    pub uid: u32,
+    /// The group of the files.
+    pub gid: u32,
+    /// All groups of the user.
+    pub groups: Vec<u32>,
+}
+
+impl FileOwner {
+    /// Whose files they are.
+    pub fn pair(&self) -> (u32, u32) {
+        (self.uid, self.gid)
+    }
+}
+
+impl From<(u32, u32)> for FileOwner {
+    fn from((uid, gid): (u32, u32)) -> Self {
+        Self { uid, gid, groups: vec![gid] }
+    }
+}
+
 impl Dir {
     /// As [`Dir::make_all`], for the user whom the new parts are to belong to.
     ///
@@ -18,6 +50,20 @@ impl Dir {
     ///
     /// As [`Dir::make_all`], and [`FsError::Untrusted`].
     pub fn make_all_for_owner(&self, path: &Path, rights: Rights) -> Result<Self, FsError> {
+        self.make_all_for(path, rights, rights.owner().map(FileOwner::from).as_ref())
+    }
+
+    /// The same, where more is known of the user.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dir::make_all_for_owner`].
+    pub fn make_all_for(
+        &self,
+        path: &Path,
+        rights: Rights,
+        owner: Option<&FileOwner>,
+    ) -> Result<Self, FsError> {
         let mut dir = self.open_below(Path::new(""), Crossing::Nothing)?;
         for part in path.components() {
             let Component::Normal(name) = part else {
@@ -27,7 +73,7 @@ impl Dir {
                 Err(error) if error.is_missing() => dir.make(name, rights)?,
                 found => found?,
             };
-            dir.check_entry(&next, rights.owner())?;
+            dir.check_entry_for(&next, owner)?;
             dir = next;
         }
         Ok(dir)
@@ -37,17 +83,31 @@ impl Dir {
     ///
     /// # Errors
     ///
-    /// [`FsError::Untrusted`] where `owner` may not write to it and somebody may have put it there; otherwise when rights can't be read.
+    /// [`FsError::Untrusted`] where none of the reasons holds that this module names; otherwise when rights can't be read.
     pub(crate) fn check_entry(&self, inner: &Self, owner: Option<(u32, u32)>) -> Result<(), FsError> {
+        self.check_entry_for(inner, owner.map(FileOwner::from).as_ref())
+    }
+
+    /// The same, where more is known of the user.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dir::check_entry`].
+    pub(crate) fn check_entry_for(&self, inner: &Self, owner: Option<&FileOwner>) -> Result<(), FsError> {
         // What is the agent's own goes where the job says.
-        let Some(owner) = owner.filter(|(uid, _)| !is_ours(*uid)) else { return Ok(()) };
-        if inner.rights_and_owner()?.may_be_written_by(owner)
-            || !self.rights_and_owner()?.may_be_changed_by_others()
+        let Some(owner) = owner.filter(|owner| !is_ours(owner.uid)) else { return Ok(()) };
+        let there = inner.rights_and_owner()?;
+        if there.may_be_written_by(owner) {
+            return Ok(());
+        }
+        let here = self.rights_and_owner()?;
+        if !here.may_be_changed_by_others()
+            || (here.is_its_owners_alone() && here.stat.st_uid == there.stat.st_uid)
             || inner.is_mounted()?
         {
             return Ok(());
         }
-        Err(FsError::Untrusted { path: inner.path.clone(), uid: owner.0 })
+        Err(FsError::Untrusted { path: inner.path.clone(), uid: owner.uid })
     }
 
     /// Whether it is the root of a mount, which nobody can rename. Before Linux 5.8 none is known to be one.
@@ -75,13 +135,17 @@ struct Held {
 }
 
 impl Held {
-    fn may_be_written_by(&self, (uid, gid): (u32, u32)) -> bool {
+    fn may_be_written_by(&self, owner: &FileOwner) -> bool {
         let Writers { users, group, groups, other } = &self.writers;
-        self.stat.st_uid == uid
+        self.stat.st_uid == owner.uid
             || *other
-            || users.contains(&uid)
-            || (*group && self.stat.st_gid == gid)
-            || groups.contains(&gid)
+            || users.contains(&owner.uid)
+            || (*group && owner.groups.contains(&self.stat.st_gid))
+            || groups.iter().any(|group| owner.groups.contains(group))
+    }
+
+    fn is_its_owners_alone(&self) -> bool {
+        self.writers == Writers::default()
     }
 
     /// Whether others than the agent and root can exchange what is in it. The sticky bit leaves each name to the owner of what it names, who

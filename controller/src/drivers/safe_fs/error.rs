@@ -53,7 +53,7 @@ pub enum FsError {
     },
     /// A directory may have been put in the place of another one.
     #[error(
-        "enter {path}: user {uid} may not write to it, and other users may have put it there; give it to that user, or remove it"
+        "enter {path}: user {uid} may not write to it, and other users may have put it there; use another destination, or one user for all tasks that share it"
     )]
     Untrusted {
         /// The directory.

@@ -265,6 +265,13 @@ fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
         (rights(0o770, (0, USER.1)), rights(0o755, (0, 0)), false),
         (rights(0o755, USER), rights(0o755, (0, 0)), false),
         (rights(0o1755, USER), rights(0o700, (2, 2)), false),
+        // More than its owner may have put it there, or one who gave what is not its own.
+        (rights(0o777, (0, 0)), rights(0o755, (2, 2)), false),
+        (rights(0o775, (2, 2)), rights(0o755, (2, 2)), false),
+        (rights(0o755, (2, 2)), rights(0o755, (0, 0)), false),
+        (rights(0o755, (2, 2)), rights(0o755, (3, 3)), false),
+        // Its owner alone can have put it there.
+        (rights(0o755, (2, 2)), rights(0o755, (2, 2)), true),
         // The user may write to it.
         (rights(0o777, (0, 0)), rights(0o755, USER), true),
         (rights(0o777, (0, 0)), rights(0o775, (2, USER.1)), true),
@@ -284,6 +291,13 @@ fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
         );
         // What is root's goes where it is told to.
         here.make_all_for_owner(below, rights(0o755, (0, 0))).unwrap();
+    }
+    // By any of its groups.
+    here.set_rights(rights(0o777, (0, 0))).unwrap();
+    there.set_rights(rights(0o775, (2, 7))).unwrap();
+    for (groups, is_trusted) in [(vec![USER.1], false), (vec![USER.1, 7], true)] {
+        let owner = FileOwner { uid: USER.0, gid: USER.1, groups };
+        assert_eq!(here.make_all_for(below, rights(0o755, USER), Some(&owner)).is_ok(), is_trusted);
     }
     here.set_rights(rights(0o700, (0, 0))).unwrap();
     there.set_rights(rights(0o700, (0, 0))).unwrap();
