@@ -18,13 +18,10 @@ fn https(tls_skip_verify: bool, tls_server_name: &str) -> CheckKind {
 
 /// Each kind of check, and each way of a request.
 fn kinds() -> Vec<CheckKind> {
-    let post = match http("/") {
-        CheckKind::Http { path, protocol, header, body, tls_skip_verify, tls_server_name, .. } => {
-            let method = "POST".to_owned();
-            CheckKind::Http { path, method, protocol, header, body, tls_skip_verify, tls_server_name }
-        }
-        other => other,
-    };
+    let mut post = http("/");
+    if let CheckKind::Http { method, .. } = &mut post {
+        *method = "POST".to_owned();
+    }
     let grpc = CheckKind::Grpc {
         service: String::new(),
         tls: false,
