@@ -80,11 +80,40 @@ impl Inspection<'_> {
             return;
         }
         for path in self.entries(dir) {
-            let Some(alloc) = self.inspect(end, &path) else { continue };
-            if alloc.is_directory() {
-                self.inspect(&alloc, &path.join(ALLOCS.1));
+            // Open ones of an older release are closed by the agent: until then it is the owner of what they hold that counts.
+            match end.entry(&path) {
+                Ok(node) if self.guard.trusts(node.uid) => self.inspect_spec(end, &path),
+                Ok(node) => self.report(&path, (&path, &node), Right::Owner),
+                Err(error) => self.report_unknown(&path, error),
             }
         }
+    }
+
+    /// The allocation that is kept in the directory `path`, where it is one.
+    fn inspect_spec(&mut self, allocs: &End, path: &Path) {
+        let alloc = match allocs.walk(path, self.guard) {
+            Ok(alloc) if alloc.is_directory() => alloc,
+            Ok(_) => return,
+            Err(error) => return self.exposed.extend(unless_absent(Err(error)).err()),
+        };
+        let spec = path.join(ALLOCS.1);
+        match alloc.entry(&spec) {
+            Ok(node) => {
+                if let Some(right) = self.guard.exposure(&node) {
+                    self.report(&spec, (&spec, &node), right);
+                }
+            }
+            Err(error) => self.report_unknown(&spec, error),
+        }
+    }
+
+    fn report(&mut self, path: &Path, (at, node): (&Path, &walk::Node), right: Right) {
+        self.exposed.push(Exposed::new(self.guard, (at, node), right, Place::Kept).kept(path));
+    }
+
+    fn report_unknown(&mut self, path: &Path, source: io::Error) {
+        let unknown = OwnershipError::Unknown { path: path.to_owned(), source };
+        self.exposed.extend(unless_absent(Err(unknown)).err());
     }
 
     /// What has the name of `path` in the directory, if it is trusted.

@@ -435,6 +435,9 @@ fn all_that_is_kept_in_a_state_directory_is_inspected_and_no_directory_of_a_task
     set_mode(&open, 0o777);
     assert!(why(check_kept(&state)).contains("run `chmod o-w /"));
     set_mode(&open, 0o700);
+    // As an older release left it: the agent closes it.
+    set_mode(&alloc, 0o1777);
+    check_kept(&state).unwrap();
     chown(&alloc, Some(NOBODY), None).unwrap();
     assert_eq!(check_kept(&state).unwrap_err().path(), alloc);
     assert_eq!(exposed_kept(&state).len(), 1);
