@@ -18,7 +18,6 @@ mod outlet;
 
 use std::collections::VecDeque;
 use std::error::Error;
-use std::fmt::{self, Display};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -30,8 +29,8 @@ use crate::clock::{Clock, Now};
 use crate::off_thread::{OffThread, off_thread};
 use crate::panic::message;
 use crate::ready::GateOpener;
-use crate::run::Settings;
-use crate::world::{Turn, World};
+use crate::settings::Settings;
+use crate::world::{CommitIndex, Turn, World};
 
 pub(crate) use outlet::Outlet;
 
@@ -43,16 +42,6 @@ const WAITING_TURNS_MAX: usize = 1_024;
 
 /// A melted turn is compacted when it has so many records or statuses, and again whenever they have doubled.
 const COMPACT_LEN_MIN: usize = 4_096;
-
-/// The number of a commit; grows by at least one with each, over restarts too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct CommitIndex(pub u64);
-
-impl Display for CommitIndex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// Where records become durable. Used from a blocking thread, by one call at a time.
 pub trait Store: Send + 'static {

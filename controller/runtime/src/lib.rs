@@ -19,7 +19,7 @@
 //! - [`committer`]: durability first, then effects.
 //! - [`operation`], [`permit`] and [`pace`]: hands, bounded.
 //! - [`off_thread`]: work that blocks.
-//! - [`ready`], [`backoff`], [`clock`], [`metrics`]: small things the above (and worlds) need.
+//! - [`settings`], [`ready`], [`backoff`], [`clock`], [`metrics`]: small things the above (and worlds) need.
 //!
 //! There is no timer tick: without an event and without a due wake nothing runs. Wakes are kept in a sorted set with
 //! one alarm instead of a timer wheel, so that the simulator and the agent share the queue, any deadline is legal, and
@@ -37,6 +37,7 @@ pub mod permit;
 pub mod queue;
 pub mod ready;
 pub mod run;
+pub mod settings;
 pub mod turn;
 pub mod world;
 
@@ -44,7 +45,7 @@ mod panic;
 
 pub use backoff::{Attempts, Backoff};
 pub use clock::{Alarm, BootClock, Clock, Now, TokioClock};
-pub use committer::{CommitIndex, Executor, Publisher, Store, StoreHealth};
+pub use committer::{Executor, Publisher, Store, StoreHealth};
 pub use inbox::{Arrivals, Inbox, InboxError};
 pub use metrics::Metrics;
 pub use off_thread::{OffThread, off_thread};
@@ -53,6 +54,7 @@ pub use pace::Pace;
 pub use permit::{Limit, Permit, Permits, Rate};
 pub use queue::{Wake, WakeQueue};
 pub use ready::{Gate, GateOpener, Ready};
-pub use run::{Ended, Handle, Runtime, Settings, Shell};
+pub use run::{Ended, Handle, Runtime, Shell};
+pub use settings::Settings;
 pub use turn::Reconciler;
-pub use world::{Action, Dirty, Release, Reply, Turn, World};
+pub use world::{Action, CommitIndex, Dirty, Release, Reply, Turn, World};

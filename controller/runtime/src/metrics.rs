@@ -6,7 +6,19 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::nanos;
-use crate::world::Counts;
+
+/// What a turn was made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Events applied.
+    pub events: usize,
+    /// Keys reconciled.
+    pub keys: usize,
+    /// Wakes that had fallen due.
+    pub wakes: usize,
+    /// Panics caught.
+    pub panics: usize,
+}
 
 /// A number that only grows.
 #[derive(Debug, Default)]

@@ -4,51 +4,18 @@
 //! loop awaits nothing else, so no slow disk, driver or server ever delays a decision.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
 use crate::clock::{Alarm, Clock};
 use crate::committer::{Committer, Executor, Offer, Offered, Outlet, Publisher, Store, StoreHealth};
 use crate::inbox::Arrivals;
 use crate::metrics::Metrics;
 use crate::ready::{Gate, GateOpener};
+use crate::settings::Settings;
 use crate::turn::Reconciler;
 use crate::world::World;
-
-/// Numbers of a runtime; the defaults are meant for the agent.
-#[derive(Debug, Clone, Copy)]
-pub struct Settings {
-    /// So many events share a turn at most: a burst must not keep decisions waiting for its end.
-    pub chunk_max: usize,
-    /// So long a stop waits for its commit; then it is released without.
-    pub stop_grace: Duration,
-    /// A commit that takes longer is shown as degraded while it hangs.
-    pub commit_slow: Duration,
-    /// How long to wait between tries of a commit that fails.
-    pub commit_retry: Backoff,
-    /// So long a shutdown waits for the last commits.
-    pub flush_max: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            chunk_max: 1_024,
-            stop_grace: Duration::from_secs(1),
-            commit_slow: Duration::from_secs(5),
-            commit_retry: Backoff {
-                base: Duration::from_millis(100),
-                factor: 2,
-                max: Duration::from_secs(10),
-                jitter_percent: 0,
-            },
-            flush_max: Duration::from_secs(10),
-        }
-    }
-}
 
 /// A world and what surrounds it.
 pub struct Shell<W: World, S, X, P, C> {

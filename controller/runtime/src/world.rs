@@ -4,11 +4,21 @@
 //! the agent, in a simulator and in a test. The runtime must not know what keys, events and actions mean.
 
 use std::collections::BTreeSet;
-use std::fmt::Debug;
+use std::fmt::{self, Debug, Display};
 
 use crate::clock::Now;
-use crate::committer::CommitIndex;
+use crate::metrics::Counts;
 use crate::queue::Wake;
+
+/// The number of a commit; grows by at least one with each, over restarts too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct CommitIndex(pub u64);
+
+impl Display for CommitIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Display::fmt(&self.0, f)
+    }
+}
 
 /// Desired and observed state, and the decisions about them.
 pub trait World: Send + 'static {
@@ -162,19 +172,6 @@ pub struct Turn<W: World + ?Sized> {
     pub dirty: Vec<W::Key>,
     /// What the turn was made of.
     pub counts: Counts,
-}
-
-/// What a turn was made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Events applied.
-    pub events: usize,
-    /// Keys reconciled.
-    pub keys: usize,
-    /// Wakes that had fallen due.
-    pub wakes: usize,
-    /// Panics caught.
-    pub panics: usize,
 }
 
 impl<W: World + ?Sized> Default for Turn<W> {

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{CommitIndex, Executor, Offer, Offered, Publisher};
+use super::{Executor, Offer, Offered, Publisher};
 use crate::metrics::Metrics;
 use crate::panic::message;
-use crate::run::Settings;
-use crate::world::{Action, Release, Reply, World};
+use crate::settings::Settings;
+use crate::world::{Action, CommitIndex, Release, Reply, World};
 
 /// The release side of a committer.
 pub(crate) struct Outlet<W: World, X, P> {
