@@ -25,7 +25,7 @@ use tokio::{
 
 use crate::{
     address::Address,
-    error::MessageError,
+    error::{DialError, MessageError},
     message::{PLAIN, STREAMING},
     mux::{Io, Mux, Side},
     serve::{self, Peer, Service},
@@ -57,43 +57,6 @@ pub enum Purpose {
     Streams,
     /// One streaming call.
     OneStream,
-}
-
-/// Why a server can't be reached. Reads after "failed to".
-#[derive(Debug, thiserror::Error)]
-pub enum DialError {
-    /// Its name is unknown.
-    #[error("find the address of {address}: {source}")]
-    Resolve {
-        /// The server's.
-        address: Address,
-        /// Why.
-        source: io::Error,
-    },
-    /// Nobody answers there, or not what is expected.
-    #[error("connect to {address}: {source}")]
-    Connect {
-        /// The server's.
-        address: Address,
-        /// Why.
-        source: io::Error,
-    },
-    /// TLS was refused by one side or the other.
-    #[error("speak TLS with {address}: {source}")]
-    Tls {
-        /// The server's.
-        address: Address,
-        /// Why.
-        source: io::Error,
-    },
-    /// It takes too long.
-    #[error("connect to {address} within {within:.1?}")]
-    Late {
-        /// The server's.
-        address: Address,
-        /// How long that may take.
-        within: Duration,
-    },
 }
 
 /// How servers are reached: by the network, or by whatever a test has in its place.

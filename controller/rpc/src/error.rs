@@ -3,8 +3,8 @@
 use std::{borrow::Cow, fmt, io, sync::Arc, time::Duration};
 
 use crate::{
+    address::Address,
     codec::{DecodeError, EncodeError, LimitError},
-    connect::DialError,
 };
 
 /// Why a connection is no more. Reads after "failed to".
@@ -320,4 +320,41 @@ mod tests {
         assert_eq!((plain.code(), plain.message()), (None, "node not found"));
         assert_eq!(Refusal::coded(404, "gone").text("A.B"), "RPC Error:: 404,gone");
     }
+}
+
+/// Why a server can't be reached. Reads after "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// Its name is unknown.
+    #[error("find the address of {address}: {source}")]
+    Resolve {
+        /// The server's.
+        address: Address,
+        /// Why.
+        source: io::Error,
+    },
+    /// Nobody answers there, or not what is expected.
+    #[error("connect to {address}: {source}")]
+    Connect {
+        /// The server's.
+        address: Address,
+        /// Why.
+        source: io::Error,
+    },
+    /// TLS was refused by one side or the other.
+    #[error("speak TLS with {address}: {source}")]
+    Tls {
+        /// The server's.
+        address: Address,
+        /// Why.
+        source: io::Error,
+    },
+    /// It takes too long.
+    #[error("connect to {address} within {within:.1?}")]
+    Late {
+        /// The server's.
+        address: Address,
+        /// How long that may take.
+        within: Duration,
+    },
 }

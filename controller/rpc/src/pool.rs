@@ -32,8 +32,8 @@ use tokio::{
 use crate::{
     address::Address,
     call::{Caller, Reply},
-    connect::{DIAL, Dial, DialError, Network, Purpose},
-    error::{CallError, ErrorKind, MessageError},
+    connect::{DIAL, Dial, Network, Purpose},
+    error::{CallError, DialError, ErrorKind, MessageError},
     framed::{self, Framed},
     mux::{Io, Mux, Side},
     serve::{Peer, Service, serve},

@@ -11,7 +11,8 @@ use std::{
 
 use herdlet_rpc::{
     address::Address,
-    connect::{Dial, DialError, Purpose, accept},
+    connect::{Dial, Purpose, accept},
+    error::DialError,
     mux::Io,
 };
 use tokio::{

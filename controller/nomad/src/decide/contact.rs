@@ -205,7 +205,7 @@ mod tests {
     fn servers_that_may_just_be_starting_are_tried_more_often() {
         let unreachable = |at: u64| {
             let address: herdlet_rpc::address::Address = "10.0.0.1".parse().unwrap();
-            let late = herdlet_rpc::connect::DialError::Late { address, within: SECOND };
+            let late = herdlet_rpc::error::DialError::Late { address, within: SECOND };
             let error = CallError::Unreachable(std::sync::Arc::new(late));
             reach_again(&error, Duration::from_millis(at), &mut Chance::of(1))
         };

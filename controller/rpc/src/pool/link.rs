@@ -8,7 +8,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{call::Caller, connect::DialError, error::CallError};
+use crate::{
+    call::Caller,
+    error::{CallError, DialError},
+};
 
 /// A connection over which nobody has called for so long is not needed, unless the server calls us over it.
 pub(super) const IDLE: Duration = Duration::from_secs(300);

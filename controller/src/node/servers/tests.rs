@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::{Router, routing::get};
 use herdlet_nomad::wire::Eligibility;
 use herdlet_rpc::{
-    connect::{DialError, Purpose},
-    error::Refusal,
+    connect::Purpose,
+    error::{DialError, Refusal},
     framed::Framed,
     mux::Io,
     pool::Chance,
