@@ -5,6 +5,7 @@
 
 pub mod acknowledged;
 pub mod contact;
+pub mod desired;
 pub mod events;
 pub mod standing;
 pub mod tokens;

@@ -14,17 +14,15 @@
 //! All of it is one task, so that thousands of nodes fit into a process; what is decided, and when, is in [`decide`](crate::decide).
 
 mod beats;
-mod contact;
 mod events;
 mod leave;
 mod queries;
 mod register;
-mod reports;
 mod updates;
 mod watch;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -40,18 +38,17 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use contact::{Contact, Heard};
+pub use crate::reports::{Acknowledgements, Contact, Heard, Reports};
 pub use leave::{Drain, DrainError};
 pub use queries::{Newer, Queries};
-pub use reports::{Acknowledgements, Reports};
 
 use crate::{
     decide::{acknowledged::Acknowledged, tokens::Tokens},
     identity::Identity,
+    reports::{Shared, lock},
     seam::Factory,
     wire::{Eligibility, Node, QueryOptions, Secret, WriteOptions, registration::NodeUpdateResponse},
 };
-use reports::Shared;
 
 /// After a failure nothing is tried again within this time, even if other calls succeed.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -281,8 +278,4 @@ impl<S: Service, D: Dial> Inner<S, D> {
             told @ (Eligibility::Eligible | Eligibility::Ineligible | Eligibility::Other(_)) => told,
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,8 +11,8 @@ use herdlet_api_types::{
     view::AllocView,
 };
 use herdlet_nomad::{
+    reports::Reports,
     seam::{self, Changed, Factory, Runner},
-    session::Reports,
     wire::{self, ClientStatus},
 };
 use herdlet_plan::event::{DesiredChange, Event};

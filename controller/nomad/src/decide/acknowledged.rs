@@ -15,8 +15,10 @@
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-use super::updates::Digest;
 use crate::wire::{AllocId, ClientStatus, Node, NodeId};
+
+/// 128 bits of a report as it is sent. Another release may have another one of the same.
+pub(crate) type Digest = [u64; 2];
 
 /// What servers have acknowledged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

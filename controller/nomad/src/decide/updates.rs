@@ -28,7 +28,7 @@ use herdlet_rpc::{
 };
 use tokio::time::Instant;
 
-use super::acknowledged::Acknowledged;
+use super::acknowledged::{Acknowledged, Digest};
 use crate::wire::{AllocId, AllocReport, Allocation, ClientStatus, NodeId};
 
 /// At most one call begins in this time.
@@ -88,9 +88,6 @@ struct Flight {
 fn has_ended(status: &ClientStatus) -> bool {
     matches!(status, ClientStatus::Complete | ClientStatus::Failed)
 }
-
-/// 128 bits of a report as it is sent. Another release may have another one of the same.
-pub(crate) type Digest = [u64; 2];
 
 impl Updates {
     /// Those of a node which begins with what servers had acknowledged of it before.

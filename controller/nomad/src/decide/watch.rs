@@ -31,12 +31,10 @@ use herdlet_rpc::{
 
 use tokio::time::Instant;
 
-use crate::{
-    seam::{Changed, Desired},
-    wire::{
-        AllocId, Allocation, Secret,
-        queries::{AllocsResponse, ClientAllocsResponse, NodeResponse},
-    },
+use super::desired::{Changed, Desired};
+use crate::wire::{
+    AllocId, Allocation, Secret,
+    queries::{AllocsResponse, ClientAllocsResponse, NodeResponse},
 };
 
 /// As many are fetched in one call: enough for speed, few enough to bound what is in memory at a time.

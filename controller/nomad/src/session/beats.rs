@@ -5,12 +5,13 @@ use std::time::Duration;
 use herdlet_rpc::{Service, call::Reply, connect::Dial, error::CallError};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Inner, lock};
+use super::Inner;
 use crate::{
     decide::{
         contact::{self, Beat, HEARD_WITHIN, asks_another, beat_again, denied_again, first_beat, next_beat},
         standing::{Meaning, Standing},
     },
+    reports::lock,
     seam::Runner,
     wire::{
         NodeStatus,

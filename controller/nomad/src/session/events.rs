@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use herdlet_rpc::{Service, connect::Dial};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Inner, lock};
+use super::Inner;
+use crate::reports::lock;
 use crate::wire::registration::EmitEventsRequest;
 
 impl<S: Service, D: Dial> Inner<S, D> {

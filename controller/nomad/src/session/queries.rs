@@ -9,7 +9,8 @@ use herdlet_rpc::{Service, connect::Dial, error::CallError, framed::Framed, mux:
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::SemaphorePermit, time::timeout};
 
-use super::{Inner, lock};
+use super::Inner;
+use crate::reports::lock;
 use crate::wire::{
     AllocId, NodeId, QueryOptions, Secret, WriteOptions,
     queries::{

@@ -12,12 +12,13 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Inner, lock};
+use super::Inner;
 use crate::{
     decide::{
         contact::{kind, reach_again, register_again, tell_changes},
         tokens::Next,
     },
+    reports::lock,
     wire::{
         Node, NodeStatus,
         registration::{NodeRegisterRequest, NodeUpdateResponse},

@@ -5,7 +5,8 @@ use std::time::Duration;
 use herdlet_rpc::{Service, connect::Dial};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Inner, lock};
+use super::Inner;
+use crate::reports::lock;
 use crate::wire::{queries::AllocUpdateRequest, registration::GenericResponse};
 
 const METHOD: &str = "Node.UpdateAlloc";

@@ -9,7 +9,7 @@ use herdlet_rpc::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::{Heard, Inner, lock};
+use super::Inner;
 use crate::{
     decide::{
         acknowledged,
@@ -19,6 +19,7 @@ use crate::{
             after_unfit,
         },
     },
+    reports::{Heard, lock},
     seam::Runner,
     wire::{
         AllocId, Allocation,

@@ -6,8 +6,8 @@ use std::{
 };
 
 use herdlet_nomad::{
+    reports::Reports,
     seam::{Changed, Desired, Factory, Runner},
-    session::Reports,
     wire::{AllocId, AllocReport, Allocation, ClientStatus, RunState, TaskState, alloc::DeploymentStatus},
 };
 

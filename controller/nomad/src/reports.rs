@@ -1,8 +1,10 @@
 //! On what the runner reports: a buffer that takes everything at once, whatever servers do.
 
+mod contact;
+
 use std::{
     fmt,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use herdlet_rpc::pool::Chance;
@@ -11,7 +13,8 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Contact, lock};
+pub use contact::{Contact, Heard};
+
 use crate::{
     decide::{acknowledged::Acknowledged, events::Events, updates::Updates},
     wire::{AllocReport, NodeEvent, NodeId},
@@ -19,22 +22,22 @@ use crate::{
 
 /// What reports and the session have in common.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) node_id: NodeId,
-    pub(super) updates: Mutex<Updates>,
-    pub(super) report_came: Notify,
+pub(crate) struct Shared {
+    pub(crate) node_id: NodeId,
+    pub(crate) updates: Mutex<Updates>,
+    pub(crate) report_came: Notify,
     /// Servers have acknowledged something: for the heartbeat that waits for that,
-    pub(super) told: Notify,
+    pub(crate) told: Notify,
     /// and, or they may have forgotten it, for whoever keeps what they have acknowledged.
-    pub(super) acknowledged: Notify,
-    pub(super) events: Mutex<Events>,
-    pub(super) event_came: Notify,
-    pub(super) contact: watch::Sender<Contact>,
+    pub(crate) acknowledged: Notify,
+    pub(crate) events: Mutex<Events>,
+    pub(crate) event_came: Notify,
+    pub(crate) contact: watch::Sender<Contact>,
 }
 
 impl Shared {
     /// With what servers had acknowledged before. That of another node is nothing.
-    pub(super) fn new(node_id: NodeId, before: Acknowledged) -> Self {
+    pub(crate) fn new(node_id: NodeId, before: Acknowledged) -> Self {
         let before = if before.node == node_id { before } else { Acknowledged::default() };
         Self {
             node_id,
@@ -62,7 +65,7 @@ impl fmt::Debug for Reports {
 }
 
 impl Reports {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
     }
 
@@ -94,7 +97,7 @@ pub struct Acknowledgements {
 }
 
 impl Acknowledgements {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
     }
 
@@ -103,9 +106,13 @@ impl Acknowledgements {
         self.shared.acknowledged.notified().await;
     }
 
-    /// All of it. To be given to the next session: [`Options::acknowledged`](super::Options::acknowledged).
+    /// All of it. To be given to the next session: [`Options::acknowledged`](crate::session::Options::acknowledged).
     #[must_use]
     pub fn all(&self) -> Acknowledged {
         lock(&self.shared.updates).acknowledged(&self.shared.node_id)
     }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

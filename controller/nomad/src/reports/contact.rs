@@ -54,13 +54,13 @@ pub struct Heard {
 }
 
 impl Heard {
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Self { at: Instant::now(), wall: SystemTime::now() }
     }
 }
 
 impl Contact {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             is_registered: false,
             last: None,
@@ -90,7 +90,7 @@ impl Contact {
         self.last.is_some_and(|heard| heard.at.elapsed() > self.silence_max())
     }
 
-    pub(super) fn hear(&mut self, answer: &NodeUpdateResponse, servers: usize) {
+    pub(crate) fn hear(&mut self, answer: &NodeUpdateResponse, servers: usize) {
         self.last = Some(Heard::now());
         self.ttl = next_beat(answer.heartbeat_ttl);
         self.is_in_reach = true;
