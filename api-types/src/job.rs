@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Duration, JobKey,
     constraint::{Affinity, Constraint, Spread},
-    manifest::defaults::NODE_POOL,
 };
 
 mod artifact;
@@ -28,6 +27,9 @@ pub use service::{
     AddressMode, Check, CheckKind, CheckRestart, InitialStatus, OnUpdate, Provider, Service, Thresholds,
     Weights,
 };
+
+/// `node_pool` where none is written.
+pub const NODE_POOL: &str = "default";
 
 /// A job: what its author wants to run, with all defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,6 +13,8 @@ use crate::{
     },
 };
 
+pub use crate::job::NODE_POOL;
+
 /// The namespace of a job that names none.
 pub const DEFAULT_NAMESPACE: &str = "default";
 /// The name of the identity that every task has.
@@ -23,8 +25,6 @@ pub const ARTIFACT_DESTINATION: &str = "local/";
 pub const PRIORITY: u8 = 50;
 /// `region` where none is written.
 pub const REGION: &str = "global";
-/// `node_pool` where none is written.
-pub const NODE_POOL: &str = "default";
 /// `periodic.time_zone` where none is written.
 pub const TIME_ZONE: &str = "UTC";
 /// `ephemeral_disk.size` in MiB where none is written.
