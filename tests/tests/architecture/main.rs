@@ -3,6 +3,8 @@
 
 #![expect(clippy::expect_used, reason = "tests may panic")]
 
+mod cycles;
+
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
