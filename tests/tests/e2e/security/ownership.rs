@@ -556,7 +556,10 @@ fn another_user_who_takes_the_name_and_the_cgroups_of_an_instance_keeps_no_agent
     };
     let mut squatters = vec![nobody("/usr/bin/perl", &["-e", script, &name])];
     for tree in host::trees(&instance) {
-        squatters.push(nobody("flock", &[&tree.display().to_string(), "-c", "printf held; exec sleep 1000"]));
+        squatters.push(nobody(
+            "flock",
+            &["--no-fork", &tree.display().to_string(), "-c", "printf held; exec sleep 1000"],
+        ));
     }
     let is_held = squatters.iter_mut().all(|squatter| {
         let mut held = [0; 4];
