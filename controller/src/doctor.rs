@@ -101,7 +101,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
         ports(config, &fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default()),
         disk(state_dir),
         access_lists(state_dir),
-        clock(crate::agent::now().wall.0, Path::new("/run/systemd")),
+        clock(crate::clock::wall_now().0, Path::new("/run/systemd")),
     ];
     findings.extend(ownership::ownership(config, state_dir));
     findings.extend(instance::instance(config, state_dir));

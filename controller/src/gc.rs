@@ -10,15 +10,16 @@ pub mod choose;
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use herdlet_api_types::{
-    AllocId, JobKey, UnixNanos,
+    AllocId, JobKey,
     gc::{Due, Ended},
 };
 use herdlet_plan::event::{Command, Reply};
-use herdlet_runtime::{BootClock, Clock as _, off_thread};
+use herdlet_runtime::off_thread;
 
 pub use self::choose::Rules;
 use self::choose::{Choice, Seen, Usage, What, choose, next_due};
 use crate::{
+    clock,
     publish::ReadModel,
     requests::{RequestError, Requests},
     telemetry::Telemetry,
@@ -110,7 +111,7 @@ impl Collector {
     fn rest(&self, choices: &[Choice], is_due: bool) -> Duration {
         let interval = self.rules.gc_interval.to_std();
         let looks_at_disk = choices.iter().any(|choice| matches!(choice.what, What::Alloc(_)));
-        let job = next_due(&self.rules, choices, now()).map(|left| left.to_std());
+        let job = next_due(&self.rules, choices, clock::wall_now()).map(|left| left.to_std());
         let disk = (looks_at_disk || is_due).then_some(interval);
         job.into_iter().chain(disk).min().unwrap_or(Duration::MAX)
     }
@@ -122,7 +123,10 @@ impl Collector {
         let (jobs, allocs) = (self.model.jobs(), self.model.allocs());
         let owners = self.requests.owners();
         let is_owned = |key: &JobKey| owners.owns(key);
-        choose(rules, &Seen { jobs: &jobs, allocs: &allocs, is_owned: &is_owned, usage, now: now() })
+        choose(
+            rules,
+            &Seen { jobs: &jobs, allocs: &allocs, is_owned: &is_owned, usage, now: clock::wall_now() },
+        )
     }
 
     async fn collect(&self, choices: Vec<Choice>) -> Result<Vec<Ended>, RequestError> {
@@ -151,10 +155,6 @@ impl Collector {
         }
         Ok(collected)
     }
-}
-
-fn now() -> UnixNanos {
-    UnixNanos(BootClock.now().wall_ns)
 }
 
 /// How full the disk is below which this lies; empty where it doesn't tell.

@@ -26,6 +26,7 @@ mod filter;
 mod fs;
 mod gc;
 mod jobs;
+mod lingering;
 mod list;
 mod logs;
 mod monitor;

@@ -15,6 +15,7 @@ use herdlet_api_types::{AllocId, InstanceId};
 use tokio::sync::mpsc;
 
 use crate::{
+    clock::wall_now,
     drivers::{
         alloc_dir::{self, AllocDir},
         attempts::{Attempts, Notice},
@@ -26,7 +27,6 @@ use crate::{
         task::{Leftover, Registry},
     },
     durable,
-    executor::process::wall_now,
     paths::Paths,
 };
 

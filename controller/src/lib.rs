@@ -13,6 +13,7 @@ macro_rules! tell {
 pub mod accepted;
 pub mod agent;
 pub mod cli;
+pub mod clock;
 pub mod config;
 pub mod desired;
 pub mod dns;

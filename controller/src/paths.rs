@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use herdlet_api_types::AllocId;
 
+/// What all tasks of an allocation share, in its directory.
+pub const SHARED: &str = "alloc";
+
 /// The directories of one instance.
 #[derive(Debug, Clone)]
 pub struct Paths {

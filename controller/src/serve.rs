@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     agent::{self, Agent, Orphans, Parts},
+    clock,
     config::{Config, Flags, Surroundings, host_name},
     desired::{
         folder::{FolderSource, FolderStatus},
@@ -142,7 +143,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         instance: id.0.clone(),
         isolation,
         ineffective,
-        started_at: agent::now().wall,
+        started_at: clock::wall_now(),
         reserved_ports: comma_list(&config.reserved_ports),
         room,
         dynamic_ports: (*config.dynamic_ports.start(), *config.dynamic_ports.end()),
@@ -339,9 +340,9 @@ impl Sources {
                 Some(_) => (degraded, of_cluster),
             };
             let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
-            let of_tls = tls.iter().flat_map(|tls| tls.warnings(agent::now().wall));
+            let of_tls = tls.iter().flat_map(|tls| tls.warnings(clock::wall_now()));
             let warnings = of_tls
-                .chain(consul.trouble(agent::now().wall))
+                .chain(consul.trouble(clock::wall_now()))
                 .chain(of_cluster)
                 .chain(joined.get().and_then(Joined::offers_nothing))
                 .collect();

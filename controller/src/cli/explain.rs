@@ -193,7 +193,7 @@ fn wait_line(wait: &Wait) -> String {
         line.push_str(&format!(", for {}", show::age(since)));
     }
     if let Some(until) = wait.until {
-        line.push_str(&match show::now() < until {
+        line.push_str(&match crate::clock::wall_now() < until {
             true => format!(", until in {}", show::ahead(until)),
             false => format!(", was due {} ago", show::age(until)),
         });

@@ -31,7 +31,7 @@ use super::{
     target::{self, Target},
     watch::{Shown, Told},
 };
-use crate::agent;
+use crate::clock;
 use merged::print;
 
 /// Arguments of `herdlet logs`.
@@ -208,14 +208,14 @@ fn gone(target: &str) -> Failure {
 fn since(text: &str) -> Result<u64, String> {
     let at_s = match (text.parse::<Timestamp>(), parse_duration(text)) {
         (Ok(at), _) => at.as_second(),
-        (Err(_), Ok(ago)) => agent::now().wall.0.saturating_sub(ago) / 1_000_000_000,
+        (Err(_), Ok(ago)) => clock::wall_now().0.saturating_sub(ago) / 1_000_000_000,
         (Err(_), Err(_)) => {
             return Err(
                 "neither how long ago (10m, 2h30m) nor a time such as 2026-01-02T15:04:05Z".to_owned()
             );
         }
     };
-    if at_s > agent::now().wall.0 / 1_000_000_000 {
+    if at_s > clock::wall_now().0 / 1_000_000_000 {
         return Err("lies in the future".to_owned());
     }
     u64::try_from(at_s).map_err(|_| "is before 1970".to_owned())

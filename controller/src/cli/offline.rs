@@ -111,7 +111,7 @@ pub(super) fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
 }
 
 fn launches(set: &Set) -> BTreeMap<String, String> {
-    let now = crate::agent::now().wall;
+    let now = crate::clock::wall_now();
     let first = set.jobs.iter().filter_map(|loaded| {
         let at = periodic::first_launch(&loaded.object, now).and_then(nomad::rfc3339)?;
         Some((loaded.object.key().to_string(), at))

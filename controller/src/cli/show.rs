@@ -1,7 +1,5 @@
 //! Values as people and scripts read them.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use anstyle::Style;
 use herdlet_api_types::{
     UnixNanos,
@@ -11,7 +9,7 @@ use herdlet_api_types::{
 use serde::Serialize;
 
 use super::{failure::Failure, stdout, table::plain};
-use crate::desired::yaml;
+use crate::{clock, desired::yaml};
 
 /// Prints data as JSON.
 pub(super) fn json<T: Serialize>(data: &T) -> Result<(), Failure> {
@@ -33,20 +31,14 @@ pub(super) fn out(text: &str) {
     stdout::text(text.as_bytes());
 }
 
-/// Now, in nanoseconds.
-pub(super) fn now() -> UnixNanos {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    UnixNanos(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
-}
-
 /// How long ago something was: `12s`, `3m`, `5h`, `8d`.
 pub(super) fn age(at: UnixNanos) -> String {
-    if at.0 == 0 { "-".to_owned() } else { span(now().0.saturating_sub(at.0)) }
+    if at.0 == 0 { "-".to_owned() } else { span(clock::wall_now().0.saturating_sub(at.0)) }
 }
 
 /// In how long something is.
 pub(super) fn ahead(at: UnixNanos) -> String {
-    span(at.0.saturating_sub(now().0))
+    span(at.0.saturating_sub(clock::wall_now().0))
 }
 
 /// Whether an allocation has ended and another one has its place.

@@ -14,7 +14,7 @@ use super::{
     client::{Client, ClientError},
     failure::Failure,
     screen::{self, Canvas, Load, Screen},
-    show, status,
+    status,
 };
 
 /// Arguments of `herdlet top`.
@@ -99,7 +99,8 @@ async fn paint_once(client: &Client, with: With, canvas: &mut Canvas) -> Result<
     };
     let (overview, agent) = tokio::try_join!(client.overview(), client.status())?;
     let wrongs = status::wrongs(&agent);
-    let screen = Screen { overview: &overview, wrongs: &wrongs, loads: loads.as_ref(), now: show::now() };
+    let screen =
+        Screen { overview: &overview, wrongs: &wrongs, loads: loads.as_ref(), now: crate::clock::wall_now() };
     canvas.paint(&screen.render(screen::columns()));
     Ok(overview.lag > herdlet_api_types::Duration::ZERO)
 }

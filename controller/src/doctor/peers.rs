@@ -41,7 +41,7 @@ pub(super) fn listener(config: &Config) -> Option<Finding> {
             "set `tls` in the config",
         ),
         (Ok(_), Ok(tls)) => {
-            let warnings = tls.as_ref().map(|tls| tls.warnings(crate::agent::now().wall)).unwrap_or_default();
+            let warnings = tls.as_ref().map(|tls| tls.warnings(crate::clock::wall_now())).unwrap_or_default();
             let found = format!("{address}, {}", if tls.is_some() { "with TLS" } else { "without TLS" });
             if warnings.is_empty() {
                 Finding::ok("listen", found)

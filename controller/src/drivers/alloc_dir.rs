@@ -36,7 +36,7 @@ use crate::{
         sight::{Class, Sight},
         task_dir::unmount_tmpfs,
     },
-    paths::Paths,
+    paths::{Paths, SHARED},
 };
 
 /// One allocation's directory.
@@ -352,8 +352,6 @@ impl LeftOpen {
 /// Bits of a mode that give every user something.
 const OTHERS: u32 = 0o007;
 
-/// What all tasks of an allocation share.
-pub const SHARED: &str = "alloc";
 /// What tasks keep in it; all else can be made anew.
 pub const DATA: &str = "data";
 pub(crate) const SHARED_DIRS: [&str; 3] = [LOGS, "tmp", DATA];

@@ -15,7 +15,7 @@ use std::{
     collections::BTreeMap,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use futures_util::FutureExt as _;
@@ -34,9 +34,12 @@ mod request;
 mod shortage;
 mod streak;
 
-use crate::drivers::{
-    catalog::{Consul, ServiceOwner},
-    sight::Sight,
+use crate::{
+    clock::wall_now,
+    drivers::{
+        catalog::{Consul, ServiceOwner},
+        sight::Sight,
+    },
 };
 use lanes::Lanes;
 pub use probe::Scripts;
@@ -375,11 +378,6 @@ fn ours(registrations: &[Registration]) -> impl Iterator<Item = (&Registration, 
     all.filter(|(registration, check)| {
         registration.provider == Provider::Nomad || matches!(check.kind, CheckKind::Script { .. })
     })
-}
-
-pub(crate) fn wall_now() -> UnixNanos {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    UnixNanos(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use herdlet_plan::{
 
 use crate::{
     accepted::KeptAllocation,
+    clock::wall_now,
     drivers::{
         access::TaskUsers,
         alloc_dir::{AllocDir, heritage::Heritage},
@@ -31,7 +32,7 @@ use crate::{
         user::{self, UserError},
         volume::HostVolumes,
     },
-    executor::{Context, PlaceVerb, Refusal, Workload, failed, fatal, process::wall_now, retry},
+    executor::{Context, PlaceVerb, Refusal, Workload, failed, fatal, retry},
     node::identities,
 };
 

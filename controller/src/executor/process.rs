@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use herdlet_api_types::UnixNanos;
 use herdlet_plan::{
     action::{FailureClass, Outcome, Recovered, Verb},
     interpolate::interpolate_config,
@@ -158,10 +157,4 @@ fn start_failed(error: &DriverError) -> Outcome {
         Class::NoProgram => FailureClass::NoProgram,
     };
     Outcome::Failed { class, why: error.why() }
-}
-
-/// The present, for tokens.
-pub(crate) fn wall_now() -> UnixNanos {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    UnixNanos(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }

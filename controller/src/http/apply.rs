@@ -79,7 +79,7 @@ pub(super) async fn plan(
         PlannedJob {
             job: job.key(),
             unplaced: unplaced.map(|(group, (why, _))| (group, why)).collect(),
-            next_launch: first_launch(job, crate::agent::now().wall),
+            next_launch: first_launch(job, crate::clock::wall_now()),
         }
     };
     let jobs: Vec<Job> = set.jobs.into_iter().map(|loaded| loaded.object).collect();

@@ -109,7 +109,7 @@ impl Evaluations {
     /// A change of the job was accepted at `index`. The id of its evaluation.
     pub(super) fn note(&self, job: &JobKey, trigger: Trigger, index: u64) -> String {
         let id = uuid::Uuid::new_v4().to_string();
-        let at = crate::agent::now().wall;
+        let at = crate::clock::wall_now();
         let one = Evaluation { id: id.clone(), job: job.clone(), trigger, index, at, waits_until: None };
         let mut kept = self.kept();
         if kept.len() == KEPT_LEN {

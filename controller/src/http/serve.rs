@@ -6,7 +6,6 @@
 //! gives the rest a moment.
 
 mod connections;
-mod lingering;
 mod place;
 mod refusal;
 
@@ -39,7 +38,6 @@ use crate::{
 pub(super) use connections::REFUSALS_MAX;
 #[cfg(any(test, fuzzing))]
 pub(crate) use connections::connection;
-pub(super) use lingering::Lingering;
 
 /// Bounds of a listener.
 #[derive(Debug, Clone, Copy)]

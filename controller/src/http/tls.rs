@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 
 pub use validity::Validity;
 
-use super::serve::Lingering;
+use super::lingering::Lingering;
 use crate::ownership::{self, OwnershipError};
 
 /// Where certificates are.

@@ -3,7 +3,7 @@
 //! Closing a connection with unread data resets it: a client that still sends its body gets an error instead of the answer, although
 //! what it asked for was done. So what is left of a body is read here and thrown away if it is small and comes soon. Otherwise the answer
 //! says that the connection closes, and what still comes is read for a moment before it does
-//! ([`Lingering`](super::serve::Lingering)).
+//! ([`Lingering`](super::lingering::Lingering)).
 
 use std::{
     pin::Pin,

@@ -275,7 +275,7 @@ impl NodeApi {
         match parts.as_slice() {
             ["metrics"] if is_get && metrics::is_wanted(&asked, request.headers()) => {
                 let page = self.shared.page_of_metrics(Format::Text).await;
-                let summary = metrics::summary(&page, crate::agent::now().wall);
+                let summary = metrics::summary(&page, crate::clock::wall_now());
                 return Ok(Passed::Answer(axum::Json(summary).into_response()));
             }
             ["metrics"] if is_get => {}
@@ -470,7 +470,7 @@ fn told(route: &Route, mut answer: Value, asked: &Asked) -> Result<Response, Ref
         }
     }
     if route.call == "Keyring.ListPublic"
-        && let Some(kept) = keys::holds_for(&answer, crate::agent::now().wall)
+        && let Some(kept) = keys::holds_for(&answer, crate::clock::wall_now())
     {
         headers.push(("cache-control", format!("max-age={}", kept.as_secs())));
     }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{report, tokens};
 use crate::{
-    agent,
+    clock,
     drivers::{
         identity::{Given, Token},
         sight::Class,
@@ -64,7 +64,7 @@ pub async fn sign(context: &Arc<Context>, alloc: &Arc<Allocation>, task: &Task) 
         return Ok(());
     }
     let mut kept = read(&context.paths, alloc.id, &task.name).map_err(|error| keeping(&error))?;
-    let now = agent::now().wall.0;
+    let now = clock::wall_now().0;
     let is_wanting = |name: &&&String| kept.get(**name).is_none_or(|kept| kept.is_due(now));
     let wanted: Vec<String> = names.iter().filter(is_wanting).map(|name| (*name).clone()).collect();
     if wanted.is_empty() {
@@ -132,7 +132,7 @@ pub fn given(paths: &Paths, id: AllocId, task: &Task) -> io::Result<BTreeMap<Str
     if named(task).next().is_none() {
         return Ok(given);
     }
-    let now = agent::now().wall.0;
+    let now = clock::wall_now().0;
     for (name, kept) in read(paths, id, &task.name)? {
         let left = |at: i64| Duration::from_nanos(u64::try_from(at.saturating_sub(now)).unwrap_or_default());
         let token = Token::given(kept.token.reveal().to_owned());

@@ -30,7 +30,7 @@ use super::{
     report, tokens,
 };
 use crate::{
-    agent,
+    clock,
     paths::Paths,
     planner::Input,
     publish::{Object, ReadModel},
@@ -207,7 +207,7 @@ impl AgentRunner {
             Ok(spec) => spec,
             Err(why) if known.is_none() => {
                 tracing::warn!(alloc = %alloc.id, why, "an allocation can't be run");
-                self.reports.report(report::of_failed(alloc, &why, agent::now().wall));
+                self.reports.report(report::of_failed(alloc, &why, clock::wall_now()));
                 return Vec::new();
             }
             Err(why) => {
@@ -235,7 +235,7 @@ impl AgentRunner {
         tracing::warn!(alloc = %id, why, is_known, "what servers want of an allocation can't be read");
         if !is_known {
             let alloc = wire::Allocation { id, ..wire::Allocation::default() };
-            self.reports.report(report::of_failed(&alloc, why, agent::now().wall));
+            self.reports.report(report::of_failed(&alloc, why, clock::wall_now()));
         }
     }
 

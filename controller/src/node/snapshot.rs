@@ -37,10 +37,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     drivers::{
-        alloc_dir::{DATA, SHARED, heritage::LOCAL},
+        alloc_dir::{DATA, heritage::LOCAL},
         safe_fs::{Crossing, Dir, FsError},
     },
-    paths::{Paths, encode},
+    paths::{Paths, SHARED, encode},
 };
 
 /// The name of the file that tells why a snapshot is none.

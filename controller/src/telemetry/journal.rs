@@ -14,7 +14,7 @@ use std::{
 };
 
 use tracing::{
-    Event, Subscriber,
+    Event, Level, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Id, Record},
 };
@@ -23,8 +23,6 @@ use tracing_subscriber::{
     layer::Context,
     registry::{LookupSpan, Scope},
 };
-
-use super::logs::priority;
 
 /// Where the journal listens.
 pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
@@ -144,6 +142,16 @@ fn line(fields: &Fields) -> String {
         let _ = write!(line, " {name}={value}");
     }
     line
+}
+
+/// As syslog(3) numbers them.
+pub(super) fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        Level::DEBUG | Level::TRACE => 7,
+    }
 }
 
 fn datagram(line: &str, priority: u8, target: &str, fields: &Fields) -> Vec<u8> {

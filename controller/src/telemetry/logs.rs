@@ -9,7 +9,7 @@
 
 use std::{fmt, path::Path};
 
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::{
     EnvFilter, Layer as _,
     fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
@@ -18,7 +18,7 @@ use tracing_subscriber::{
     util::{SubscriberInitExt as _, TryInitError},
 };
 
-use super::journal::{self, Journal};
+use super::journal::{self, Journal, priority};
 use crate::{config::LogFormat, desired::yaml::nearest};
 
 /// What commands log unless they are told otherwise. Of sessions with servers `simulate` has thousands, and tells itself what keeps them.
@@ -171,16 +171,6 @@ where
     ) -> fmt::Result {
         write!(writer, "<{}>", priority(*event.metadata().level()))?;
         self.0.format_event(context, writer, event)
-    }
-}
-
-/// As syslog(3) numbers them.
-pub(super) fn priority(level: Level) -> u8 {
-    match level {
-        Level::ERROR => 3,
-        Level::WARN => 4,
-        Level::INFO => 6,
-        Level::DEBUG | Level::TRACE => 7,
     }
 }
 

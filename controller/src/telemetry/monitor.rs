@@ -75,7 +75,7 @@ impl<S: Subscriber> Layer<S> for Monitor {
         }
         let line = Line {
             level: *about.level(),
-            time: rfc3339(crate::agent::now().wall).unwrap_or_default(),
+            time: rfc3339(crate::clock::wall_now()).unwrap_or_default(),
             target: logged_by.unwrap_or_else(|| about.target().to_owned()),
             text: message,
         };

@@ -10,14 +10,14 @@ use std::ffi::{OsStr, OsString};
 use herdlet_api_types::AllocId;
 use rustix::fs::FileType;
 
-use super::{DATA, SHARED};
+use super::DATA;
 use crate::{
     drivers::{
         access::UNOPENED,
         mounts::mounts_below,
         safe_fs::{Dir, FsError},
     },
-    paths::encode,
+    paths::{SHARED, encode},
 };
 
 /// The allocation before, and for whom something is taken over.

@@ -5,10 +5,12 @@
 use std::{ffi::OsStr, path::Path};
 
 use super::{Access, Binding, Mount, MountError, kernel, mounts_below, parents, table::mounts_below_now};
-use crate::drivers::{
-    alloc_dir::SHARED,
-    safe_fs::{Crossing, Dir, FsError},
-    sight::Sight,
+use crate::{
+    drivers::{
+        safe_fs::{Crossing, Dir, FsError},
+        sight::Sight,
+    },
+    paths::SHARED,
 };
 
 /// Makes the mount, unless it is there as wanted. `all` are those of the task.

@@ -29,7 +29,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Shared, off_thread, retry, start, supervise};
+use super::{Shared, off_thread, retry, start};
 use crate::drivers::{
     ready,
     supervisor::{Child, Invocation, Session, ShimEnd, Terminal, enter},
@@ -205,7 +205,7 @@ fn result_of(end: ShimEnd) -> ExitResult {
         ShimEnd::Code(code) => code,
         ShimEnd::Signal(signal) => 128 + signal,
     };
-    ExitResult { code, at: supervise::now(), ..ExitResult::default() }
+    ExitResult { code, at: crate::clock::wall_now(), ..ExitResult::default() }
 }
 
 fn nonblocking(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {

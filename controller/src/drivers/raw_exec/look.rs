@@ -80,5 +80,5 @@ fn started_at(start_ticks: u64) -> UnixNanos {
     let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let boot_ns = boot.tv_sec.saturating_mul(1_000_000_000).saturating_add(boot.tv_nsec);
     let start_ns = i64::try_from(start_ticks.saturating_mul(tick_ns)).unwrap_or(i64::MAX);
-    UnixNanos(supervise::now().0.saturating_sub(boot_ns.saturating_sub(start_ns)))
+    UnixNanos(crate::clock::wall_now().0.saturating_sub(boot_ns.saturating_sub(start_ns)))
 }

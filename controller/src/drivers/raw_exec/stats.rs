@@ -8,7 +8,7 @@ use futures_util::{
 };
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::{Shared, off_thread, supervise};
+use super::{Shared, off_thread};
 use crate::drivers::{
     cgroup::Cgroup,
     process_tree,
@@ -55,7 +55,7 @@ pub(super) fn stream(
                 tokio::time::sleep_until(before.at + SPAN_MIN).await;
                 let (now, usage) = look().await?;
                 live.set_sample(now);
-                Ok(Usage { at: supervise::now(), cpu: now.since(&before, usage.cpu), ..usage })
+                Ok(Usage { at: crate::clock::wall_now(), cpu: now.since(&before, usage.cpu), ..usage })
             };
             let measured = tokio::select! {
                 biased;

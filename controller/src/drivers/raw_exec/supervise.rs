@@ -13,11 +13,14 @@ use rustix::process::Signal;
 use tokio::sync::watch;
 
 use super::{Shared, end, retry, start, stats::Sample};
-use crate::drivers::{
-    attempts::{Ended, Notice},
-    cgroup::Cgroup,
-    supervisor::{self, PidFd, Record, State},
-    task::{AttemptId, DriverResult, TaskConfig},
+use crate::{
+    clock,
+    drivers::{
+        attempts::{Ended, Notice},
+        cgroup::Cgroup,
+        supervisor::{self, PidFd, Record, State},
+        task::{AttemptId, DriverResult, TaskConfig},
+    },
 };
 
 /// How long to wait before an attempt that could not be followed is followed again.
@@ -206,7 +209,13 @@ impl Shared {
                 if start::has_run(&record) {
                     let oom_killed = cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0);
                     let error = "supervisor died".to_owned();
-                    Phase::Ended(ExitResult { code: 137, signal: 9, oom_killed, error, at: now() })
+                    Phase::Ended(ExitResult {
+                        code: 137,
+                        signal: 9,
+                        oom_killed,
+                        error,
+                        at: clock::wall_now(),
+                    })
                 } else if record.shim.pid == 0 && orphans.is_ok() {
                     never_ran("its supervisor was killed as it claimed the attempt", Cause::Machine)
                 } else {
@@ -234,7 +243,13 @@ impl Shared {
     async fn without_record(&self, id: &AttemptId, shim: Option<&PidFd>) -> DriverResult<Phase> {
         self.kill_all(id, shim).await?;
         let error = "its record was removed or damaged".to_owned();
-        Ok(Phase::Ended(ExitResult { code: 137, signal: 9, error, at: now(), ..ExitResult::default() }))
+        Ok(Phase::Ended(ExitResult {
+            code: 137,
+            signal: 9,
+            error,
+            at: clock::wall_now(),
+            ..ExitResult::default()
+        }))
     }
 }
 
@@ -285,9 +300,4 @@ pub(super) fn result_of(record: &Record, cgroup: Option<&Cgroup>) -> ExitResult 
             ExitResult { error: "it never ran".to_owned(), ..ExitResult::default() }
         }
     }
-}
-
-pub(super) fn now() -> UnixNanos {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    UnixNanos(i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }

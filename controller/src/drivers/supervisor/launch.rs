@@ -4,11 +4,11 @@
 //! by its shim: shims outlive the agent, `Child` is only there to reap one while the agent lives.
 
 use super::invocation::{Invocation, Logs, WhenFull};
-use super::program::Program;
+use super::program::{Program, in_memory};
 use super::spawn::{Spawn, spawn};
 use crate::drivers::ready::{self, SharedFd};
 use herdlet_shim::spec::{Field, SpecError, encode};
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus};
 use std::ffi::CString;
@@ -231,24 +231,6 @@ fn hand_over(
     blob.zeroize();
     variables.zeroize();
     written
-}
-
-/// A file in memory that nobody can change any more. `kind` says whether it can be executed (Linux 6.3); older kernels
-/// don't ask.
-pub(super) fn in_memory(name: &str, bytes: &[u8], kind: MemfdFlags) -> Result<OwnedFd, Errno> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = match rustix::fs::memfd_create(name, flags | kind) {
-        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
-        fd => fd?,
-    };
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        let len = rustix::io::write(&fd, rest)?;
-        rest = &rest[len..];
-    }
-    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&fd, seals)?;
-    Ok(fd)
 }
 
 impl Child {

@@ -3,10 +3,9 @@
 //! In: a directory of ours. Out: a descriptor of the program. A file is better than memory (every task shares its pages, and
 //! it has a name in `ps`), so memory is only the way out where the directory forbids execution.
 
-use super::launch::in_memory;
 use super::places::Places;
 use herdlet_shim::PROGRAM;
-use rustix::fs::{MemfdFlags, Mode, OFlags, StatVfsMountFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
@@ -117,6 +116,24 @@ fn write_file(dir: &Path, path: &Path, name: &OsString) -> std::io::Result<()> {
         let _ = std::fs::remove_file(&temporary);
     }
     written
+}
+
+/// A file in memory that nobody can change any more. `kind` says whether it can be executed (Linux 6.3); older kernels
+/// don't ask.
+pub(super) fn in_memory(name: &str, bytes: &[u8], kind: MemfdFlags) -> Result<OwnedFd, Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = match rustix::fs::memfd_create(name, flags | kind) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+        fd => fd?,
+    };
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let len = rustix::io::write(&fd, rest)?;
+        rest = &rest[len..];
+    }
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&fd, seals)?;
+    Ok(fd)
 }
 
 #[cfg(test)]

@@ -19,10 +19,11 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Accepted, Face, Limits, Lingering,
+    Accepted, Face, Limits,
     refusal::{FORBIDDEN, FULL, PEER_FULL, Refusal},
 };
 use crate::{
+    http::lingering::Lingering,
     http::{
         admission::{Caller, Gate, admit},
         tls::Tls,

@@ -99,7 +99,7 @@ fn expression(cron: &str, block: &Periodic, trail: &Trail<'_>, findings: &mut Fi
         Ok(known) if !known.names_any() => {
             findings.warning(trail, "names a day that no month has: nothing is launched by it");
         }
-        Ok(_) if is_over(cron, block.time_zone.as_deref(), crate::agent::now().wall) => {
+        Ok(_) if is_over(cron, block.time_zone.as_deref(), crate::clock::wall_now()) => {
             findings.warning(trail, "names only years that are over: nothing is launched by it any more");
         }
         Ok(_) => {}

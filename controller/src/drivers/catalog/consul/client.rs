@@ -21,7 +21,8 @@ use super::{
     tokens::Token,
 };
 use crate::{
-    drivers::{catalog::CatalogFailure, checks::wall_now, sight::Class, task::in_full},
+    clock::wall_now,
+    drivers::{catalog::CatalogFailure, sight::Class, task::in_full},
     http_client::{self, Tls},
 };
 

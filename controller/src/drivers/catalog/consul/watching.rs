@@ -25,9 +25,12 @@ use super::{
     entry::CheckEntry,
     held::{Known, Owners},
 };
-use crate::drivers::{
-    catalog::{CatalogEvent, CatalogFailure, ServiceOwner},
-    checks::{CheckReport, wall_now},
+use crate::{
+    clock::wall_now,
+    drivers::{
+        catalog::{CatalogEvent, CatalogFailure, ServiceOwner},
+        checks::CheckReport,
+    },
 };
 
 /// How long a change may go unnoticed when nothing tells of it.

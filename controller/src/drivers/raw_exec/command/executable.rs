@@ -11,7 +11,7 @@ use std::{
 use rustix::{fs::Mode, io::Errno};
 
 use super::{CommandError, walk::Target};
-use crate::drivers::{alloc_dir, safe_fs};
+use crate::{drivers::safe_fs, paths};
 
 /// Makes the file executable where the user who starts it can't execute it.
 ///
@@ -80,7 +80,7 @@ fn refusal(target: &Target, starter: u32) -> Option<&'static str> {
 fn may_hold_programs(own: &Path) -> bool {
     let mut names = own.components().map(Component::as_os_str);
     let (Some(first), Some(second)) = (names.next(), names.next()) else { return false };
-    if first == alloc_dir::SHARED { second != LOGS } else { second != "secrets" && second != "private" }
+    if first == paths::SHARED { second != LOGS } else { second != "secrets" && second != "private" }
 }
 
 const ANYBODY_EXECUTES: u32 = 0o111;

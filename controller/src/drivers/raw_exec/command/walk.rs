@@ -23,7 +23,7 @@ use super::{
     CommandError, Trust,
     trust::{Distrust, Exposure, LEVELS_MAX, Object, PENDING_MAX, Region},
 };
-use crate::drivers::alloc_dir;
+use crate::paths;
 
 /// So many links are followed in one path, as by the kernel (path_resolution(7)).
 const LINKS_MAX: u32 = 40;
@@ -326,7 +326,7 @@ impl<'g> Walk<'g> {
     /// Of what has this name here.
     fn region(&self, name: &OsStr) -> Region {
         let first = self.levels.get(1).map_or(name, |level| level.name.as_os_str());
-        if self.stage == Stage::Inside && first == alloc_dir::SHARED { Region::Shared } else { Region::Own }
+        if self.stage == Stage::Inside && first == paths::SHARED { Region::Shared } else { Region::Own }
     }
 }
 
