@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     privileges::{Ownership, Privileges},
-    safe_fs::{FsError, Outlives, Rights},
+    safe_fs::{FileOwner, FsError, Outlives, Rights},
     sight::Class,
     task_dir::{TaskDir, TaskDirError},
 };
@@ -72,7 +72,11 @@ pub fn write(
         .flat_map(Path::components)
         .filter(|part| part.as_os_str() != OsStr::new("."))
         .collect();
-    let dir = local.make_all_for_owner(&parents, Rights::Exact { mode: 0o750, owner })?;
+    let dir = local.make_all_for(
+        &parents,
+        Rights::Exact { mode: 0o750, owner },
+        owner.map(FileOwner::from).as_ref(),
+    )?;
     Ok(dir.write_file(name, bytes, Rights::Exact { mode: 0o640, owner }, Outlives::Processes)?)
 }
 

@@ -63,14 +63,6 @@ impl Rights {
             Self::Masked { .. } => false,
         }
     }
-
-    /// To whom something is given.
-    fn owner(self) -> Option<(u32, u32)> {
-        match self {
-            Self::Exact { owner, .. } => owner,
-            Self::Masked { .. } => None,
-        }
-    }
 }
 
 /// How far a path below a [`Dir`] may lead.
@@ -204,15 +196,27 @@ impl Dir {
     ///
     /// As [`Dir::make`]; a link or a mount on the way is an error that names it.
     pub fn make_all(&self, path: &Path, rights: Rights) -> Result<Self, FsError> {
+        self.make_each(path, rights, |_, _| Ok(()))
+    }
+
+    /// `check` is called with each directory and the next one in it, before that is entered.
+    fn make_each(
+        &self,
+        path: &Path,
+        rights: Rights,
+        check: impl Fn(&Self, &Self) -> Result<(), FsError>,
+    ) -> Result<Self, FsError> {
         let mut dir = self.open_below(Path::new(""), Crossing::Nothing)?;
         for part in path.components() {
             let Component::Normal(name) = part else {
                 return Err(FsError::Escapes { path: path.to_owned() });
             };
-            dir = match dir.open_below(Path::new(name), Crossing::Nothing) {
+            let inner = match dir.open_below(Path::new(name), Crossing::Nothing) {
                 Err(error) if error.is_missing() => dir.make(name, rights)?,
                 found => found?,
             };
+            check(&dir, &inner)?;
+            dir = inner;
         }
         Ok(dir)
     }

@@ -184,7 +184,7 @@ impl Staging {
             match kind_of(to, &name)? {
                 Some(FileType::Directory) if is_dir => {
                     let there = inner(to)?;
-                    to.check_entry_for(&there, self.owner.as_ref())?;
+                    to.check_entry(&there, self.owner.as_ref())?;
                     self.merge(&inner(from)?, &there)?;
                 }
                 Some(FileType::Directory) => {
@@ -195,7 +195,7 @@ impl Staging {
                     Err(error) if error.is_across() => {
                         let (from, mode) = (inner(from)?, inner(from)?.stat()?.st_mode & 0o777);
                         let there = to.make(&name, rights(mode, self.owner.as_ref()))?;
-                        to.check_entry_for(&there, self.owner.as_ref())?;
+                        to.check_entry(&there, self.owner.as_ref())?;
                         self.merge(&from, &there)?;
                     }
                     renamed => renamed?,

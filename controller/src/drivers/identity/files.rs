@@ -12,7 +12,7 @@ use super::{IdentityError, Signer, Token};
 use crate::drivers::{
     below::below,
     privileges::{Ownership, Privileges},
-    safe_fs::{Dir, FsError, Outlives, Rights},
+    safe_fs::{Dir, FileOwner, FsError, Outlives, Rights},
     sight::Sight,
     task_dir::TaskDir,
 };
@@ -218,7 +218,8 @@ impl TaskTokens<'_> {
                 }
             };
             if missing == Missing::Made {
-                dir.check_entry(&inner, self.owner).map_err(|source| self.file_error(source))?;
+                dir.check_entry(&inner, self.owner.map(FileOwner::from).as_ref())
+                    .map_err(|source| self.file_error(source))?;
             }
             dir = inner;
         }

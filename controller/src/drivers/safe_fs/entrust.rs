@@ -12,11 +12,11 @@
 //! them can have renamed it to that place, and whoever works in it would find files there that others may change. All is read from held
 //! directories.
 
-use std::path::{Component, Path};
+use std::path::Path;
 
 use rustix::fs::{AtFlags, Stat, StatxAttributes, StatxFlags, statx};
 
-use super::{Crossing, Dir, FsError, Rights};
+use super::{Dir, FsError, Rights};
 use crate::drivers::acl::{Acl, AclError, Writers};
 
 /// The user of a task, for whom files are put into directories.
@@ -44,39 +44,18 @@ impl From<(u32, u32)> for FileOwner {
 }
 
 impl Dir {
-    /// As [`Dir::make_all`], for the user whom the new parts are to belong to.
+    /// As [`Dir::make_all`], with every directory on the way checked for the user whose files are to be put there.
     ///
     /// # Errors
     ///
     /// As [`Dir::make_all`], and [`FsError::Untrusted`].
-    pub fn make_all_for_owner(&self, path: &Path, rights: Rights) -> Result<Self, FsError> {
-        self.make_all_for(path, rights, rights.owner().map(FileOwner::from).as_ref())
-    }
-
-    /// The same, where more is known of the user.
-    ///
-    /// # Errors
-    ///
-    /// As [`Dir::make_all_for_owner`].
     pub fn make_all_for(
         &self,
         path: &Path,
         rights: Rights,
         owner: Option<&FileOwner>,
     ) -> Result<Self, FsError> {
-        let mut dir = self.open_below(Path::new(""), Crossing::Nothing)?;
-        for part in path.components() {
-            let Component::Normal(name) = part else {
-                return Err(FsError::Escapes { path: path.to_owned() });
-            };
-            let next = match dir.open_below(Path::new(name), Crossing::Nothing) {
-                Err(error) if error.is_missing() => dir.make(name, rights)?,
-                found => found?,
-            };
-            dir.check_entry_for(&next, owner)?;
-            dir = next;
-        }
-        Ok(dir)
+        self.make_each(path, rights, |dir, inner| dir.check_entry(inner, owner))
     }
 
     /// Checks that files of `owner` may be put into `inner`, which was opened by a name in this directory.
@@ -84,16 +63,7 @@ impl Dir {
     /// # Errors
     ///
     /// [`FsError::Untrusted`] where none of the reasons holds that this module names; otherwise when rights can't be read.
-    pub(crate) fn check_entry(&self, inner: &Self, owner: Option<(u32, u32)>) -> Result<(), FsError> {
-        self.check_entry_for(inner, owner.map(FileOwner::from).as_ref())
-    }
-
-    /// The same, where more is known of the user.
-    ///
-    /// # Errors
-    ///
-    /// As [`Dir::check_entry`].
-    pub(crate) fn check_entry_for(&self, inner: &Self, owner: Option<&FileOwner>) -> Result<(), FsError> {
+    pub(crate) fn check_entry(&self, inner: &Self, owner: Option<&FileOwner>) -> Result<(), FsError> {
         // What is the agent's own goes where the job says.
         let Some(owner) = owner.filter(|owner| !is_ours(owner.uid)) else { return Ok(()) };
         let there = inner.rights_and_owner()?;

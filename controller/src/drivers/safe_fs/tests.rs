@@ -282,7 +282,7 @@ fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
     ] {
         here.set_rights(of_here).unwrap();
         there.set_rights(of_there).unwrap();
-        let entered = here.make_all_for_owner(below, rights(0o755, USER));
+        let entered = here.make_all_for(below, rights(0o755, USER), Some(&USER.into()));
         let is_refused =
             matches!(&entered, Err(error @ FsError::Untrusted { .. }) if error.class() == Class::Retry);
         assert!(
@@ -290,7 +290,7 @@ fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
             "{of_here:?} {of_there:?} {entered:?}"
         );
         // What is root's goes where it is told to.
-        here.make_all_for_owner(below, rights(0o755, (0, 0))).unwrap();
+        here.make_all_for(below, rights(0o755, (0, 0)), Some(&(0, 0).into())).unwrap();
     }
     // By any of its groups.
     here.set_rights(rights(0o777, (0, 0))).unwrap();
@@ -302,8 +302,8 @@ fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
     here.set_rights(rights(0o700, (0, 0))).unwrap();
     there.set_rights(rights(0o700, (0, 0))).unwrap();
     named.write(&here).unwrap();
-    here.make_all_for_owner(below, rights(0o755, USER)).unwrap_err();
+    here.make_all_for(below, rights(0o755, USER), Some(&USER.into())).unwrap_err();
     named.write(&there).unwrap();
-    here.make_all_for_owner(below, rights(0o755, USER)).unwrap();
-    here.make_all_for_owner(Path::new("new/er"), rights(0o755, USER)).unwrap();
+    here.make_all_for(below, rights(0o755, USER), Some(&USER.into())).unwrap();
+    here.make_all_for(Path::new("new/er"), rights(0o755, USER), Some(&USER.into())).unwrap();
 }
