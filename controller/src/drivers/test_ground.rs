@@ -27,6 +27,22 @@ pub(crate) fn is_root() -> bool {
     is_root
 }
 
+/// Whether this process runs the test with this full name alone, so that it may lower limits. Otherwise runs it in a process of its own.
+///
+/// # Panics
+/// When the test fails there.
+pub(crate) fn is_alone(name: &str) -> bool {
+    const INNER: &str = "HERDLET_TEST_ALONE";
+    if std::env::var_os(INNER).is_some() {
+        return true;
+    }
+    let mut inner = std::process::Command::new(std::env::current_exe().unwrap());
+    let ended = inner.args([name, "--exact", "--nocapture"]).env(INNER, "1").output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("1 passed"));
+    false
+}
+
 pub(crate) struct Ground {
     temp: tempfile::TempDir,
     privileges: Privileges,

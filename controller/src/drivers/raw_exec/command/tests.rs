@@ -6,7 +6,7 @@ use super::*;
 use crate::drivers::{
     acl::{Acl, AclError, Perm},
     safe_fs::{Dir, Rights},
-    test_ground::{Ground, is_root, leave_out},
+    test_ground::{Ground, is_alone, is_root, leave_out},
 };
 
 const NOBODY: u32 = 65534;
@@ -397,15 +397,10 @@ fn only_what_is_not_there_is_looked_for_elsewhere() {
 // With no descriptor left a program was not refused: the attempt is tried again, and uses nothing up.
 #[test]
 fn a_lookup_without_descriptors_is_a_shortage_and_no_refusal() {
-    const INNER: &str = "HERDLET_TEST_WITHOUT_DESCRIPTORS";
     const NAME: &str =
         "drivers::raw_exec::command::tests::a_lookup_without_descriptors_is_a_shortage_and_no_refusal";
-    // In a process of its own: other tests need descriptors.
-    if std::env::var_os(INNER).is_none() {
-        let mut inner = std::process::Command::new(std::env::current_exe().unwrap());
-        let ended = inner.args([NAME, "--exact", "--nocapture"]).env(INNER, "1").output().unwrap();
-        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-        assert!(String::from_utf8_lossy(&ended.stdout).contains("1 passed"));
+    // Other tests need descriptors.
+    if !is_alone(NAME) {
         return;
     }
     let bench = Bench::new();
