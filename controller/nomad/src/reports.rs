@@ -26,9 +26,9 @@ pub(crate) struct Shared {
     pub(crate) node_id: NodeId,
     pub(crate) updates: Mutex<Updates>,
     pub(crate) report_came: Notify,
-    /// Servers have acknowledged something: for the heartbeat that waits for that,
+    /// Wakes the heartbeat that waits until servers have acknowledged a report.
     pub(crate) told: Notify,
-    /// and, or they may have forgotten it, for whoever keeps what they have acknowledged.
+    /// Wakes the keeper of acknowledgements: servers have acknowledged a report, or may have forgotten one.
     pub(crate) acknowledged: Notify,
     pub(crate) events: Mutex<Events>,
     pub(crate) event_came: Notify,
