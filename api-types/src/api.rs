@@ -9,6 +9,15 @@ use crate::{
     view::{AllocView, Convergence, JobView, Unplaced, VolumeView},
 };
 
+/// Header of an answer 503: whether the request may still take effect.
+pub const EFFECT_HEADER: &str = "herdlet-effect";
+
+/// Value of [`EFFECT_HEADER`]: it may.
+pub const EFFECT_OPEN: &str = "open";
+
+/// The release of the agent and its command line.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Body of `POST /v1/herdlet/apply`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -35,6 +35,7 @@ pub mod job;
 pub mod manifest;
 pub mod nomad;
 pub mod overview;
+pub mod rfc3339;
 pub mod scaling;
 pub mod service;
 pub mod task;

@@ -17,6 +17,7 @@ use crate::{
     AllocId,
     alloc::{Allocation as Spec, AssignedPort, Desired, Ports, RescheduleEvent},
     job::Lifecycle,
+    rfc3339::rfc3339,
     view::{AllocView, TaskView, Unplaced},
 };
 
@@ -30,7 +31,6 @@ mod job;
 mod node;
 mod scale;
 mod summary;
-mod time;
 
 pub use children::Children;
 pub use deployment::deployment;
@@ -42,7 +42,6 @@ pub use job::{job, job_status, job_stub, job_version, whole_job};
 pub use node::{Capacity, Machine, Wanted, node, node_stub};
 pub use scale::scale_status;
 pub use summary::job_summary;
-pub use time::rfc3339;
 
 /// Where an allocation runs, which the allocation itself does not know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

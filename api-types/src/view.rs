@@ -11,6 +11,7 @@ use crate::{
     alloc::{Allocation, ClientStatus, Desired},
     deployment::{Deployment, DeploymentStatus},
     job::{Group, Job},
+    rfc3339::rfc3339,
     scaling::ScalingEvents,
     service::CheckResult,
     task::{ExitResult, History, TaskPhase, TaskStatus},
@@ -62,6 +63,15 @@ pub struct JobView {
 }
 
 impl JobView {
+    /// What the job is doing; of one that has converged, when it is launched next.
+    pub fn message(&self) -> String {
+        let message = &self.convergence.message;
+        match self.next_launch.and_then(rfc3339) {
+            Some(at) if message.is_empty() => format!("launched next at {at}"),
+            Some(_) | None => message.clone(),
+        }
+    }
+
     /// Nothing of it is to run any more, whether it is kept or not.
     pub fn is_stopped(&self) -> bool {
         self.deleting || self.job.stop

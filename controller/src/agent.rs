@@ -7,6 +7,7 @@
 
 mod closing;
 mod eyes;
+pub mod folder;
 mod orphans;
 
 use std::{
@@ -35,8 +36,10 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    clock::boot_id,
+    config::artifact::Limits,
     drivers::{
-        artifact::{self, Fetcher},
+        artifact::Fetcher,
         attempts::Notice,
         catalog::ConsulConfig,
         cgroup::{self, Isolation},
@@ -49,11 +52,12 @@ use crate::{
         services::{self, Services, sweep_consul, task_index},
     },
     fingerprint,
-    instance::{Instance, boot_id},
+    instance::Instance,
     memory,
     planner::{Answer, Input, NoteSink, Planner},
     publish::ReadModel,
     requests::Requests,
+    server_tokens::ServerTokens,
     state_db::Opened,
     watch::{clock, drift},
 };
@@ -88,7 +92,7 @@ pub struct Parts {
     /// Users who may enter the directories of every allocation.
     pub task_dir_users: Vec<String>,
     /// What tasks may fetch before they start.
-    pub artifacts: artifact::Limits,
+    pub artifacts: Limits,
     /// Counts what the planner notes.
     pub notes: NoteSink,
 }
@@ -173,7 +177,8 @@ impl Agent {
             task_dir_users,
             drivers: instance.drivers.clone(),
             signer,
-            servers_sign: OnceLock::new(),
+            server_tokens: Arc::new(ServerTokens::new(instance.paths.clone())),
+            cluster: OnceLock::new(),
             services,
             artifacts: Arc::new(Fetcher::new(artifacts)),
             host_env: executor::inheritable(std::env::vars()),

@@ -7,10 +7,13 @@ pub mod artifact;
 mod cluster;
 mod file;
 mod flags;
-mod http;
+pub mod gc;
+pub mod http;
+pub mod log_filter;
 mod nomad;
 mod places;
 mod sources;
+mod tls;
 mod view;
 
 #[cfg(test)]
@@ -35,31 +38,31 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
-pub use cluster::{AclRules, Allowed, Cluster, DrainOnShutdown, Family, HostNetwork, NetworkRules, RpcTls};
+pub use cluster::{AclRules, Allowed, Cluster, DrainOnShutdown, RpcTls};
 pub use file::{Consul, File, HostVolume, PortRange, RawExec, Reserved};
 pub use flags::Flags;
 pub use http::Http;
 #[cfg(any(test, fuzzing))]
 pub(crate) use nomad::fed as agent_file;
 pub use places::{Surroundings, default_socket, default_state_dir, host_name};
+pub use tls::TlsFiles;
 pub use view::{Setting, Source, settings};
 
+use self::{artifact::Limits, gc::Rules};
 use crate::{
     config::sources::{Loaded, Sources},
     desired::yaml::Problems,
-    drivers::artifact::Limits,
-    executor::pressure,
+    drivers::task::Availability,
     fingerprint,
-    gc::Rules,
-    http::TlsFiles,
-    instance::Availability,
     ownership::{self, OwnershipError},
     paths::Paths,
-    telemetry::logs,
 };
 
 /// Topmost cgroup unless another is named: beside, never below, the agent's own.
 pub const CGROUP_PARENT: &str = "herdlet";
+
+/// Pressure on the machine above which starts are paced, in percent, unless another limit is set: systemd's for the pressure of memory.
+pub const START_PRESSURE_LIMIT: u8 = 60;
 
 /// Longest `kill_timeout` that a task gets, as Nomad's default.
 const MAX_KILL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -343,7 +346,7 @@ impl Config {
             host_ip,
             host_volumes: file.host_volumes,
             max_kill_timeout: file.max_kill_timeout.map_or(MAX_KILL_TIMEOUT, |span| span.0),
-            start_pressure_limit: file.start_pressure_limit.unwrap_or(pressure::DEFAULT_LIMIT),
+            start_pressure_limit: file.start_pressure_limit.unwrap_or(START_PRESSURE_LIMIT),
             task_dir_users: file.task_dir_users.into_iter().map(|name| name.0).collect(),
             artifact: file.artifact.limits(),
             gc,
@@ -524,5 +527,5 @@ fn cgroup_parent_problem(parent: &str) -> Option<String> {
 
 /// What is wrong with a filter of log lines.
 fn filter_problem(filter: &str) -> Option<String> {
-    logs::check_directives(filter).err()
+    log_filter::check_directives(filter).err()
 }

@@ -2,7 +2,6 @@
 //!
 //! In: texts. Out: what should run. It must not know what does run.
 
-pub mod folder;
 pub mod hcl;
 pub(crate) mod hcl1;
 pub mod manifests;

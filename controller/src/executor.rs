@@ -4,6 +4,7 @@
 //! between the planner's words and the drivers', and holds no `if` about *whether* something is done, only about *how*.
 //!
 //! - [`artifacts`]: what tasks have fetched.
+//! - [`identities`]: tokens that servers sign.
 //! - [`process`]: starts, stops and finds task attempts through their task driver.
 //! - [`pressure`]: whether the machine is under pressure, by which starts are paced.
 //! - [`places`]: directories, mounts, tokens, volumes.
@@ -11,6 +12,7 @@
 //! - [`scripts`]: commands of checks.
 
 pub mod artifacts;
+pub mod identities;
 pub mod places;
 pub mod pressure;
 pub mod process;
@@ -38,11 +40,12 @@ use herdlet_plan::{
 };
 use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
 
+use self::identities::Cluster;
 use crate::{
     drivers::{artifact::Fetcher, identity::Signer, privileges::Privileges, sight::Class, task::Registry},
-    node::identities::ServersSign,
     paths::Paths,
     planner::{Do, Input},
+    server_tokens::ServerTokens,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -64,8 +67,10 @@ pub struct Context {
     pub drivers: Registry,
     /// Signs workload identities.
     pub signer: Signer,
-    /// Signs those of servers' allocations, once this is a node of a cluster.
-    pub servers_sign: OnceLock<ServersSign>,
+    /// Tokens of servers' allocations.
+    pub server_tokens: Arc<ServerTokens>,
+    /// The cluster, once this is a node of one.
+    pub cluster: OnceLock<Box<dyn Cluster>>,
     /// Catalogues and checks.
     pub services: services::Services,
     /// Fetches what tasks want before they start.
@@ -416,7 +421,7 @@ pub struct Refusal {
 
 impl Refusal {
     pub(crate) fn of(class: Class, error: &(dyn std::error::Error + 'static)) -> Self {
-        Self { class, why: crate::drivers::task::in_full(error) }
+        Self { class, why: crate::error::in_full(error) }
     }
 }
 

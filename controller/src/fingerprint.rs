@@ -5,6 +5,7 @@
 mod cpu;
 mod netlink;
 mod network;
+mod rules;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -14,6 +15,7 @@ use herdlet_plan::job::capacity::Room;
 pub use cpu::topology;
 pub use netlink::{Interface, InterfaceChanges, interfaces};
 pub use network::{Network, NetworkError, Networks, SPEED, is_link_local, networks, speed_of};
+pub use rules::{Family, HostNetwork, NetworkRules};
 
 /// The release of Nomad's client as which we behave, and which servers go by. They call back whoever says at least 0.8, and place by it:
 /// services with checks need 1.4, cores by NUMA 1.6.3, schedules and transparent proxies 1.8; what of that we don't do fails by name.

@@ -16,10 +16,10 @@ use herdlet_api_types::{
 use herdlet_plan::event::{Command, Reply};
 use herdlet_runtime::off_thread;
 
-pub use self::choose::Rules;
 use self::choose::{Choice, Seen, Usage, What, choose, next_due};
 use crate::{
     clock,
+    config::gc::Rules,
     publish::ReadModel,
     requests::{RequestError, Requests},
     telemetry::Telemetry,

@@ -16,8 +16,8 @@ use herdlet_api_types::InstanceId;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    drivers::safe_fs::Dir,
-    instance::{Availability, Instance, Options},
+    drivers::{safe_fs::Dir, task::Availability},
+    instance::{Instance, Options},
     paths::Paths,
     state_db::StateDir,
 };
@@ -136,7 +136,7 @@ fn remove_dir(dir: &Path) -> anyhow::Result<()> {
     }
     Dir::open(parent)
         .and_then(|parent| parent.remove_tree(name))
-        .map_err(|error| anyhow::anyhow!("{}", crate::drivers::task::in_full(&error)))
+        .map_err(|error| anyhow::anyhow!("{}", crate::error::in_full(&error)))
 }
 
 #[cfg(test)]

@@ -66,18 +66,17 @@ use herdlet_plan::{env::NodeFacts, job::capacity::Room};
 use herdlet_runtime::Gate;
 use tokio_util::sync::CancellationToken;
 
-pub use admission::{Access, Admission, Names, TokenVerdict, Tokens, Unknown};
+pub use admission::{Access, Admission, Names, TokenVerdict, Tokens};
 pub(crate) use admission::{AllowedPage, Guess, LateToken, TOO_MANY, WrongToken};
 pub use auth::{Token, TokenError};
-pub(crate) use error::{EFFECT_HEADER, EFFECT_OPEN};
 pub use evaluations::Evaluations;
 #[cfg(any(test, fuzzing))]
 pub(crate) use exec::input_frames as exec_input_frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) use serve::connection;
-pub use serve::{Face, Limits, Listener, PER_PEER_MAX, ServeError, serve};
+pub use serve::{Face, Limits, Listener, ServeError, serve};
 pub(crate) use services::is_listed;
-pub use tls::{Tls, TlsError, TlsFiles, Validity};
+pub use tls::{Tls, TlsError, Validity};
 
 use crate::{
     desired::{manifests::Drivers, yaml::Problem},
@@ -182,9 +181,6 @@ pub struct SeenByServers {
 /// Where the public keys of workload identities are. Nobody needs a token for it, as in Nomad: whoever is shown a task's
 /// token must be able to check it.
 const JWKS_PATH: &str = "/.well-known/jwks.json";
-
-/// The release of this agent.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Every endpoint. Whether a caller may use it was settled before: see [`serve`].
 pub fn router(shared: Arc<Shared>) -> Router {

@@ -3,15 +3,11 @@
 //!
 //! In: where its state and its runtime things are. Out: what the agent works with. It starts nothing.
 
-use std::{
-    os::fd::OwnedFd,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{os::fd::OwnedFd, path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use futures_util::future::join_all;
-use herdlet_api_types::{AllocId, InstanceId};
+use herdlet_api_types::InstanceId;
 use tokio::sync::mpsc;
 
 use crate::{
@@ -24,10 +20,10 @@ use crate::{
         privileges::Privileges,
         raw_exec::{self, RawExec},
         supervisor::Program,
-        task::{Leftover, Registry},
+        task::{Availability, Leftover, Registry},
     },
     durable,
-    paths::Paths,
+    paths::{Paths, alloc_ids},
 };
 
 /// How an instance is opened.
@@ -43,15 +39,6 @@ pub struct Options {
     pub raw_exec: Availability,
     /// For a private agent: reading end of a pipe whose hang-up ends all its tasks.
     pub leash: Option<OwnedFd>,
-}
-
-/// Whether a driver is offered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Availability {
-    /// It is.
-    Enabled,
-    /// The config turns it off.
-    Disabled,
 }
 
 /// An open instance.
@@ -145,32 +132,18 @@ impl Instance {
         if let Some(cgroups) = self.isolation.cgroups()
             && let Err(error) = cgroups.remove().await
         {
-            left.push(format!("cgroups: {}", crate::drivers::task::in_full(&error)));
+            left.push(format!("cgroups: {}", crate::error::in_full(&error)));
         }
         for id in alloc_ids(&self.paths.allocs()) {
             let dir = AllocDir::new(&self.paths, id);
             if let Err(error) = dir.down() {
-                left.push(crate::drivers::task::in_full(&error));
+                left.push(crate::error::in_full(&error));
             }
         }
         if let Err(error) = alloc_dir::sweep(&self.paths) {
-            left.push(crate::drivers::task::in_full(&error));
+            left.push(crate::error::in_full(&error));
         }
         anyhow::ensure!(left.is_empty(), "could not remove: {}", left.join("; "));
         Ok(())
     }
-}
-
-/// Allocations that have a directory.
-pub(crate) fn alloc_ids(allocs: &Path) -> Vec<AllocId> {
-    let Ok(entries) = std::fs::read_dir(allocs) else { return Vec::new() };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter_map(|name| Some(AllocId(name.parse().ok()?))).collect()
-}
-
-/// The kernel's id of this boot, as a number.
-pub fn boot_id() -> herdlet_plan::time::BootId {
-    let text = std::fs::read_to_string(PathBuf::from("/proc/sys/kernel/random/boot_id")).unwrap_or_default();
-    let hex: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    herdlet_plan::time::BootId(u64::from_str_radix(&hex, 16).unwrap_or(0))
 }

@@ -10,16 +10,19 @@ macro_rules! tell {
     }};
 }
 
-pub mod accepted;
 pub mod agent;
+pub mod artifact;
+pub mod authority;
 pub mod cli;
 pub mod clock;
 pub mod config;
+mod consul_config;
 pub mod desired;
 pub mod dns;
 pub mod doctor;
 pub mod drivers;
 pub mod durable;
+pub mod error;
 pub mod executor;
 pub mod fingerprint;
 #[cfg(any(test, fuzzing))]
@@ -30,6 +33,7 @@ pub mod history;
 pub mod http;
 pub mod http_client;
 pub mod instance;
+pub mod interrupt;
 mod listen;
 pub mod logs;
 pub mod memory;
@@ -44,6 +48,7 @@ pub mod reach;
 pub mod requests;
 pub mod run;
 pub mod serve;
+pub mod server_tokens;
 pub mod simulate;
 pub mod state_db;
 pub mod telemetry;
@@ -51,4 +56,5 @@ pub mod telemetry;
 mod test_recordings;
 #[cfg(any(test, fuzzing))]
 mod test_views;
+pub mod token_path;
 pub mod watch;

@@ -36,7 +36,6 @@ pub mod runner;
 pub mod serve;
 pub mod servers;
 pub mod snapshot;
-pub mod tokens;
 
 #[cfg(test)]
 mod tests;

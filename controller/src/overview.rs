@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use herdlet_api_types::{
     Duration, JobKey,
-    nomad::{job_status, rfc3339},
+    nomad::job_status,
     overview::{JobRow, Overview},
     view::{AllocView, Convergence, ConvergenceState, JobView},
 };
@@ -131,15 +131,6 @@ fn parent(child: &JobView) -> Option<JobKey> {
     Some(JobKey { namespace: child.key.namespace.clone(), id: id.into() })
 }
 
-/// What is said of the job itself; of one that has converged, when it is launched next.
-pub fn message(job: &JobView) -> String {
-    let said = &job.convergence.message;
-    match job.next_launch.and_then(rfc3339) {
-        Some(at) if said.is_empty() => format!("launched next at {at}"),
-        Some(_) | None => said.clone(),
-    }
-}
-
 fn row(job: &JobView, allocs: &[Arc<AllocView>]) -> JobRow {
     let state = job.convergence.state;
     let is_open = |convergence: &Convergence| convergence.state != ConvergenceState::Converged;
@@ -153,7 +144,7 @@ fn row(job: &JobView, allocs: &[Arc<AllocView>]) -> JobRow {
             let Convergence { message, overdue_at, .. } = &alloc.convergence;
             (format!("{}: {message}", alloc.spec.title()), Some(alloc.spec.id), overdue_at)
         }
-        None => (message(job), None, &job.convergence.overdue_at),
+        None => (job.message(), None, &job.convergence.overdue_at),
     };
     let older =
         allocs.iter().filter(|alloc| !alloc.status.is_terminal()).map(|alloc| alloc.spec.job_version).min();

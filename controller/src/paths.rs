@@ -142,6 +142,13 @@ pub fn is_below(path: &Path, base: &Path) -> bool {
     path.starts_with(base)
 }
 
+/// Allocations that have a directory.
+pub fn alloc_ids(allocs: &Path) -> Vec<AllocId> {
+    let Ok(entries) = std::fs::read_dir(allocs) else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|name| Some(AllocId(name.parse().ok()?))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

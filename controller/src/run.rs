@@ -31,15 +31,16 @@ use herdlet_plan::{
 
 use crate::{
     agent::{self, Agent},
+    config::{START_PRESSURE_LIMIT, artifact::Limits},
     desired::{
         hcl::Variables,
         manifests::{self, Drivers, Set},
     },
-    drivers::{artifact, catalog::Catalogs, user::guests},
+    drivers::{catalog::Catalogs, task::Availability, user::guests},
     durable,
-    executor::pressure,
     guard::{Charge, Guard},
-    instance::{Availability, Instance, Options},
+    instance::{Instance, Options},
+    interrupt::interrupted,
     paths::Paths,
     publish::ReadModel,
     requests::Requests,
@@ -262,9 +263,9 @@ async fn start_agent(
         settings,
         volumes: Vec::new(),
         consul: agent::consul_from_env()?,
-        start_pressure_limit: pressure::DEFAULT_LIMIT,
+        start_pressure_limit: START_PRESSURE_LIMIT,
         task_dir_users,
-        artifacts: artifact::Limits::default(),
+        artifacts: Limits::default(),
         notes: Arc::new(|_| {}),
     })
     .await?;
@@ -424,19 +425,6 @@ async fn remove_jobs(agent: &Agent) {
             () = &mut interrupt => return,
             // Nothing would be seen to go. The guard needs no state.
             () = agent.requests.until_degraded() => return,
-        }
-    }
-}
-
-/// Ctrl-C, or a request to end. Listens from the call on, within a tokio runtime.
-pub(crate) fn interrupted() -> impl Future<Output = ()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
-    async {
-        let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return std::future::pending().await };
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
         }
     }
 }

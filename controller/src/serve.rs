@@ -6,6 +6,7 @@
 
 mod ending;
 mod readiness;
+mod scrape;
 mod warning;
 
 use std::{
@@ -26,30 +27,30 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent::{self, Agent, Orphans, Parts},
+    agent::{
+        self, Agent, Orphans, Parts,
+        folder::{FolderSource, FolderStatus},
+    },
     clock,
     config::{Config, Flags, Surroundings, host_name},
-    desired::{
-        folder::{FolderSource, FolderStatus},
-        manifests::{DriverRules, Drivers},
-    },
+    consul_config,
+    desired::manifests::{DriverRules, Drivers},
     dns::{self, Sockets, Zone},
     doctor,
     drivers::{
-        alloc_dir,
-        artifact::unpack::Barrier,
-        catalog::{Consul, ConsulConfig},
-        cgroup::Isolation,
-        task::in_full,
+        alloc_dir, artifact::unpack::Barrier, catalog::Consul, cgroup::Isolation, task::Availability,
         volume::HostVolumes,
     },
+    error::in_full,
     gc::Collector,
-    http::{self, Access, Admission, Evaluations, Face, Facts, Limits, Listener, Shared, Tls, Token, Vitals},
-    instance::{Availability, Instance, Options},
+    http::{
+        self, Access, Admission, Evaluations, Face, Facts, Limits, Listener, Names, Shared, Tls, Token,
+        Vitals,
+    },
+    instance::{Instance, Options},
     node::{
         self,
         member::{Joined, Member},
-        tokens,
     },
     ownership,
     planner::Input,
@@ -60,6 +61,7 @@ use crate::{
 
 use ending::Signals;
 use readiness::Readiness;
+use scrape::Scraped;
 
 /// Exit code for a config or command line that makes no sense.
 const USAGE: u8 = 2;
@@ -108,7 +110,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
             Some(Ok(_) | Err(_)) | None => return Err(error),
         },
     };
-    let consul = consul(&config)?;
+    let consul = consul_config::resolve(&config)?;
     let dir = StateDir::claim(&config.state_dir)?;
     let id = dir.instance().clone();
     // Before anything is written: on a full disk it may get no further.
@@ -179,7 +181,11 @@ async fn run(config: Config) -> anyhow::Result<()> {
     });
     let joined: Arc<OnceLock<Joined>> = Arc::default();
     let of_node = Arc::clone(&joined);
-    let scrape = telemetry.scrape(&mut agent, problems.clone(), room, doors.tls.clone(), of_node);
+    let scrape = scrape::scrape(
+        telemetry,
+        &mut agent,
+        Scraped { folders: problems.clone(), room, tls: doors.tls.clone(), joined: of_node },
+    );
     let vitals = Sources {
         readiness: readiness.clone(),
         requests: agent.requests.clone(),
@@ -233,9 +239,10 @@ async fn run(config: Config) -> anyhow::Result<()> {
     notify(&[sd_notify::NotifyState::Stopping]);
     closing.cancel();
     while faces.join_next().await.is_some() {}
+    let tokens = Arc::clone(&agent.context.server_tokens);
     agent.stop().await;
     // The disk may have room since.
-    let _ = off_thread(tokens::keep_held).await;
+    let _ = off_thread(move || tokens.keep_held()).await;
     ended
 }
 
@@ -295,16 +302,6 @@ fn manifest_rules(config: &Config) -> Drivers {
             offered
         }
     }
-}
-
-pub(crate) fn consul(config: &Config) -> anyhow::Result<ConsulConfig> {
-    let token = match (&config.consul.token_file, &config.consul.token) {
-        (Some(path), _) => Some(crate::config::read_token(path)?.to_string()),
-        (None, token) => token.as_ref().map(|token| token.reveal().to_owned()),
-    };
-    let variable = |name: &str| std::env::var(name).ok();
-    let resolved = ConsulConfig::resolve(config.consul.address.as_deref(), token, variable)?;
-    Ok(resolved.with_service_tokens(config.consul.service_tokens_dir.clone()))
 }
 
 /// Who knows how the agent is.
@@ -444,7 +441,7 @@ struct Open<'c> {
 
 impl<'c> Open<'c> {
     fn new(config: &'c Config, telemetry: Telemetry, closing: CancellationToken) -> Self {
-        Self { config, admission: Admission::new(config.names(), telemetry), closing }
+        Self { config, admission: Admission::new(Names::of_config(config), telemetry), closing }
     }
 
     /// Serves a router on a listener until the agent ends.

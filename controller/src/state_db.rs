@@ -9,11 +9,12 @@
 //! <state>/instance   whose real things these are
 //! <state>/state.db   tables meta, spec, state, acks, forgotten
 //! <state>/committed  number of the last commit, to notice a database that has fallen back
-//! <state>/accepted/  see [`crate::accepted`]
+//! <state>/accepted/  see [`crate::state_db::accepted`]
 //! <state>/reserve    room that is given up once the disk is full
 //! <state>/damaged/   records that could not be read
 //! ```
 
+pub mod accepted;
 mod claim;
 pub mod code;
 mod file;
@@ -40,7 +41,7 @@ use thiserror::Error;
 pub use claim::{Alone, ClaimError, Elsewhere, Holder, LivingError, StateDir};
 pub use open::{OpenError, Opened, SetAside};
 
-use crate::{accepted::Accepted, durable::Steps};
+use crate::{durable::Steps, state_db::accepted::Accepted};
 use code::{FORMAT, Table};
 use file::{Broken, META_FORMAT, META_INDEX, META_INSTANCE};
 use forgotten::Forgotten;

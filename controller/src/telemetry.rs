@@ -24,7 +24,7 @@ mod page;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fmt,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::Duration,
@@ -36,7 +36,7 @@ use herdlet_api_types::{
     view::JobView,
 };
 use herdlet_plan::{env::NodeFacts, job::capacity::Room, turn::Note};
-use herdlet_runtime::{BootClock, Clock as _, Metrics, StoreHealth, metrics::HistogramReading};
+use herdlet_runtime::{Metrics, StoreHealth, metrics::HistogramReading};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, text},
@@ -49,16 +49,13 @@ pub use nomad::{Host, Measured};
 pub use page::Format;
 
 use crate::{
-    agent::{Agent, Orphans, Tally},
-    desired::folder::FolderStatus,
-    drivers::{catalog::Catalogs, cgroup::Isolation},
-    executor::Kind,
-    http::{Tls, Unknown},
-    node::member::Joined,
+    agent::{Orphans, Tally},
+    drivers::catalog::Catalogs,
     planner::NoteSink,
     publish::{Changed, Object, ReadModel},
 };
 use counts::Counts;
+pub use counts::Unknown;
 pub(crate) use gauges::Gauges;
 use page::{Page, seconds};
 
@@ -151,45 +148,6 @@ impl Telemetry {
     pub fn sink(&self) -> NoteSink {
         let shared = Arc::clone(&self.0);
         Arc::new(move |note: &Note| shared.counts().note(note))
-    }
-
-    /// Looks at a running agent from now on. What comes back makes the page. What is published is followed beside the agent.
-    pub fn scrape(
-        self,
-        agent: &mut Agent,
-        folders: Vec<Arc<FolderStatus>>,
-        room: (Room, Room),
-        tls: Option<Arc<Tls>>,
-        joined: Arc<OnceLock<Joined>>,
-    ) -> impl Fn(Format, Vec<Measured>) -> String + Send + Sync + 'static {
-        let operations = agent.operations.clone();
-        let isolation = match agent.isolation {
-            Isolation::Cgroups(_) => "cgroup",
-            Isolation::None { .. } => "none",
-        };
-        let database = agent.context.paths.database();
-        self.attach(Sources {
-            model: Arc::clone(&agent.model),
-            runtime: Arc::clone(&agent.handle.metrics),
-            store_health: agent.handle.store_health.clone(),
-            operations: Box::new(move || {
-                let mut known: BTreeMap<Kind, KindFigures> = operations.figures().into_iter().collect();
-                let figures = Kind::ALL.map(|kind| (kind.as_str(), known.remove(&kind).unwrap_or_default()));
-                figures.to_vec()
-            }),
-            isolation,
-            state_bytes: Box::new(move || std::fs::metadata(&database).map_or(0, |metadata| metadata.len())),
-            catalogs: agent.context.services.catalogs.clone(),
-            manifest_errors: Box::new(move || refused_files(&folders)),
-            room,
-            node: agent.context.node.clone(),
-            host: Box::new(Host::now),
-            certificate_until: Box::new(move || tls.as_ref()?.validity().map(|validity| validity.until)),
-            node_contact: Box::new(move || Some(joined.get()?.figures())),
-            boot_ns: Box::new(|| BootClock.now().boot_ns),
-        });
-        agent.watch(self.clone().follow(Arc::downgrade(&agent.model)));
-        move |format, measured| self.page(format, measured)
     }
 
     /// Shows these sources from now on. Called once, when the agent has started.
@@ -482,12 +440,6 @@ fn write_state(page: &mut Page<'_>, sources: &Sources) -> fmt::Result {
 
 fn keys_of(jobs: &[Arc<JobView>]) -> BTreeSet<JobKey> {
     jobs.iter().map(|view| view.key.clone()).collect()
-}
-
-/// Files in which something is wrong.
-fn refused_files(folders: &[Arc<FolderStatus>]) -> u64 {
-    let problems = folders.iter().flat_map(|folder| folder.problems());
-    problems.map(|problem| problem.source).collect::<BTreeSet<String>>().len() as u64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a metric needs no more than 52 bits")]

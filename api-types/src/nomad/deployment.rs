@@ -4,9 +4,9 @@ use std_alloc::{collections::BTreeMap, string::String};
 
 use serde_json::{Value, json};
 
-use super::rfc3339;
 use crate::{
     deployment::{Deployment, DeploymentGroup},
+    rfc3339::rfc3339,
     view::JobView,
 };
 

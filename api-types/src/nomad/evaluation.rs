@@ -4,10 +4,10 @@ use std_alloc::string::String;
 
 use serde_json::{Map, Value, json};
 
-use super::{AllocMetric, rfc3339};
-
+use super::AllocMetric;
 use crate::{
     JobKey, UnixNanos,
+    rfc3339::rfc3339,
     view::{JobView, Unplaced},
 };
 

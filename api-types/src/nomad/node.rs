@@ -12,11 +12,12 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     UnixNanos,
+    rfc3339::rfc3339,
     view::VolumeView,
     volume::{VolumeKind, VolumeStatus},
 };
 
-use super::{map, rfc3339};
+use super::map;
 
 /// What is known of this machine.
 #[derive(Debug, Clone, Default)]

@@ -7,14 +7,11 @@
 use herdlet_api_types::alloc::Allocation;
 
 use crate::{
-    accepted::KeptAllocation,
-    drivers::{
-        alloc_dir::{LeftOpen, left_open},
-        task::in_full,
-    },
+    drivers::alloc_dir::{LeftOpen, left_open},
+    error::in_full,
     executor::places,
-    instance::alloc_ids,
-    paths::Paths,
+    paths::{Paths, alloc_ids},
+    state_db::accepted::KeptAllocation,
 };
 
 /// Closes them around the tasks that may run in them; `guests` may enter every allocation.

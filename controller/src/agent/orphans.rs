@@ -21,9 +21,11 @@ use herdlet_plan::{event::Event, world::World};
 use crate::{
     drivers::{
         alloc_dir::{AllocDir, close_unused, sweep_came},
-        task::{AttemptId, Leftover, TaskDriver, in_full},
+        task::{AttemptId, Leftover, TaskDriver},
     },
-    instance::{Instance, alloc_ids},
+    error::in_full,
+    instance::Instance,
+    paths::alloc_ids,
 };
 
 /// What was found of this instance and belongs to no allocation.

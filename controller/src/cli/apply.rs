@@ -6,7 +6,7 @@ use clap::Args;
 use herdlet_api_types::{
     JobKey,
     api::{AppliedJob, ApplyReply, ApplyRequest, JobChange, ManifestText},
-    nomad,
+    rfc3339::rfc3339,
 };
 
 use serde::Serialize;
@@ -134,7 +134,7 @@ fn tell(reply: &ApplyReply, output: Output) {
     }
     for applied in &reply.jobs {
         let (job, change, version) = (&applied.job, applied.change.as_str(), applied.version);
-        let next = applied.next_launch.and_then(nomad::rfc3339);
+        let next = applied.next_launch.and_then(rfc3339);
         let next = next.map(|at| format!(", launched next at {at}")).unwrap_or_default();
         output.line(&format!("job/{job} {change} (version {version}){next}"));
     }

@@ -3,6 +3,7 @@
 use herdlet_api_types::{
     job::Job,
     nomad::{self, Children},
+    rfc3339::rfc3339,
     view::{ConvergenceState, JobView},
 };
 
@@ -129,7 +130,7 @@ fn lines(view: &JobView, jobs: &[JobView]) -> Vec<String> {
         }
     }
     if let Some(periodic) = view.job.launches().filter(|_| !view.is_stopped()) {
-        lines.push(match view.next_launch.and_then(nomad::rfc3339) {
+        lines.push(match view.next_launch.and_then(rfc3339) {
             Some(at) => {
                 format!("launched next at {at} ({}, {})", periodic.crons.join(", "), periodic.time_zone)
             }

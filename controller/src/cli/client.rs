@@ -14,7 +14,7 @@ use std::{io::ErrorKind, time::Duration};
 
 use futures_util::Stream;
 use herdlet_api_types::{
-    api::{AgentStatus, ApplyReply, ApplyRequest, Change, PlanReply},
+    api::{AgentStatus, ApplyReply, ApplyRequest, Change, EFFECT_HEADER, EFFECT_OPEN, PlanReply},
     gc::Ended,
     overview::{Drift, Overview, Transition},
     service::ServiceView,
@@ -33,7 +33,6 @@ pub use usage::Usage;
 use super::Address;
 use crate::{
     desired::yaml::Problems,
-    http::{EFFECT_HEADER, EFFECT_OPEN},
     http_client::{self, Credentials, Tls, innermost},
     paths::encode,
 };

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     config::{self, Flags, Setting, Source, Surroundings, host_name},
-    drivers::task::in_full,
+    error::in_full,
 };
 
 /// Arguments of `herdlet config`.

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use herdlet_api_types::{
     DeploymentId, JobKey, UnixNanos,
     deployment::{Deployment, DeploymentGroup, DeploymentStatus},
-    nomad,
+    rfc3339::rfc3339,
     view::JobView,
 };
 use serde::Serialize;
@@ -189,7 +189,7 @@ fn groups(one: &Deployment) -> String {
 
 fn to_the_second(at: UnixNanos) -> Option<String> {
     const SECOND: i64 = 1_000_000_000;
-    nomad::rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND)))
+    rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND)))
 }
 
 async fn fail(args: FailArgs) -> Result<u8, Failure> {

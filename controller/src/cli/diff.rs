@@ -13,7 +13,7 @@ use herdlet_api_types::{
     api::{ApplyRequest, ManifestText},
     job::Job,
     manifest::{JobManifest, VolumeManifest},
-    nomad,
+    rfc3339::rfc3339,
     view::{AllocView, JobVersion, JobView, Unplaced},
 };
 use herdlet_plan::job::difference::replacing;
@@ -191,7 +191,7 @@ pub(super) async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
             Change {
                 groups,
                 unplaced: planned.map(|planned| planned.unplaced.clone()).unwrap_or_default(),
-                next_launch: planned.and_then(|planned| planned.next_launch).and_then(nomad::rfc3339),
+                next_launch: planned.and_then(|planned| planned.next_launch).and_then(rfc3339),
                 ..change
             }
         }));

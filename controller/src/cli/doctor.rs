@@ -19,7 +19,7 @@ use super::{
 use crate::{
     config::{Config, Flags, Surroundings, host_name},
     doctor::{self, Finding, Verdict},
-    drivers::task::in_full,
+    error::in_full,
 };
 
 /// Arguments of `herdlet doctor`.
@@ -72,12 +72,16 @@ async fn agent(config: &Config) -> (Finding, Option<AgentStatus>) {
         Err(error) => Err(error),
     };
     let finding = match &asked {
-        Ok(status) if status.version == crate::http::VERSION => {
+        Ok(status) if status.version == herdlet_api_types::api::VERSION => {
             Finding::ok("agent", format!("{} answers at {socket}", status.version))
         }
         Ok(status) => Finding::warning(
             "agent",
-            format!("{} answers at {socket}, this command is {}", status.version, crate::http::VERSION),
+            format!(
+                "{} answers at {socket}, this command is {}",
+                status.version,
+                herdlet_api_types::api::VERSION
+            ),
             "restart the agent; its tasks run on",
         ),
         Err(error) => Finding::warning(

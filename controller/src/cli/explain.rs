@@ -7,8 +7,8 @@ use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
     alloc::ClientStatus,
     deployment::Deployment,
-    nomad,
     overview::fate,
+    rfc3339::rfc3339,
     view::{AllocView, Convergence, Explanation, JobView, Unplaced, Wait},
 };
 use serde::Serialize;
@@ -255,7 +255,7 @@ fn show_task(task: &herdlet_api_types::view::TaskView) {
 /// A time, to the millisecond: what comes after it tells people nothing.
 fn time(at: UnixNanos) -> String {
     const MILLISECOND: i64 = 1_000_000;
-    nomad::rfc3339(UnixNanos(at.0 - at.0.rem_euclid(MILLISECOND))).unwrap_or_default()
+    rfc3339(UnixNanos(at.0 - at.0.rem_euclid(MILLISECOND))).unwrap_or_default()
 }
 
 #[cfg(test)]

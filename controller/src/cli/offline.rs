@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
-use herdlet_api_types::{job::Provider, nomad};
+use herdlet_api_types::{job::Provider, rfc3339::rfc3339};
 use herdlet_plan::job::periodic;
 use serde::Serialize;
 
@@ -113,7 +113,7 @@ pub(super) fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
 fn launches(set: &Set) -> BTreeMap<String, String> {
     let now = crate::clock::wall_now();
     let first = set.jobs.iter().filter_map(|loaded| {
-        let at = periodic::first_launch(&loaded.object, now).and_then(nomad::rfc3339)?;
+        let at = periodic::first_launch(&loaded.object, now).and_then(rfc3339)?;
         Some((loaded.object.key().to_string(), at))
     });
     first.collect()
@@ -147,8 +147,8 @@ fn say_validation(set: &Set, problems: &Problems) {
 }
 
 pub(super) fn version(args: &VersionArgs) -> Result<u8, Failure> {
-    args.output.line(&format!("herdlet {}", crate::http::VERSION));
-    args.output.document(&VersionReport { version: crate::http::VERSION })?;
+    args.output.line(&format!("herdlet {}", herdlet_api_types::api::VERSION));
+    args.output.document(&VersionReport { version: herdlet_api_types::api::VERSION })?;
     Ok(0)
 }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     config::RpcTls,
-    drivers::task::in_full,
+    error::in_full,
     node::servers,
     simulate::{
         self, Options,
@@ -123,7 +123,7 @@ pub(super) async fn run(args: SimulateArgs) -> Result<u8, Failure> {
     };
     let end = async {
         tokio::select! {
-            () = crate::run::interrupted() => {}
+            () = crate::interrupt::interrupted() => {}
             () = after(length) => {}
         }
     };

@@ -49,7 +49,7 @@ pub(super) async fn follow(client: &Client, with: With) -> Result<u8, Failure> {
     let mut canvas = Canvas::of_stdout();
     tokio::select! {
         never = paint(client, with, &mut canvas) => never,
-        () = crate::run::interrupted() => Ok(0),
+        () = crate::interrupt::interrupted() => Ok(0),
     }
 }
 

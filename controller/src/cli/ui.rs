@@ -70,7 +70,7 @@ pub(super) async fn run(args: UiArgs) -> Result<u8, Failure> {
     // Gone with the command.
     let _note = if args.no_open { None } else { open(&address) };
     crate::tell!("The address works once. Ctrl-C closes it.");
-    crate::run::interrupted().await;
+    crate::interrupt::interrupted().await;
     closing.cancel();
     let _ = serving.await;
     Ok(0)

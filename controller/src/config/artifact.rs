@@ -8,8 +8,6 @@ use herdlet_api_types::manifest::{Span, Text};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::drivers::artifact::Limits;
-
 /// What may be fetched for tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -77,6 +75,30 @@ fn bytes_of(text: &str) -> Option<u64> {
         None => power(1000, unit.strip_suffix('b').unwrap_or(&unit))?,
     };
     number.parse::<u64>().ok()?.checked_mul(scale)
+}
+
+/// What may be fetched, as Nomad's `client.artifact` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// `http_max_size`: bytes of one download.
+    pub http_bytes_max: u64,
+    /// `http_read_timeout`: how long one download may take, and unpacking it once more.
+    pub http_time_max: Duration,
+    /// `decompression_size_limit`: bytes that an archive unpacks to.
+    pub unpacked_bytes_max: u64,
+    /// `decompression_file_count_limit`: entries of an archive.
+    pub entries_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            http_bytes_max: 100_000_000_000,
+            http_time_max: Duration::from_secs(30 * 60),
+            unpacked_bytes_max: 100_000_000_000,
+            entries_max: 4096,
+        }
+    }
 }
 
 #[cfg(test)]

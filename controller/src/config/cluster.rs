@@ -3,7 +3,6 @@
 //! In: the section `cluster` of a config file, checked; flags. Out: [`Cluster`], in which nothing is left open.
 
 use std::{
-    fmt,
     net::IpAddr,
     path::{Path, PathBuf},
     str::FromStr,
@@ -18,7 +17,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{ConfigError, HostPort};
-use crate::{fingerprint::Network, http::TlsFiles};
+use crate::{
+    config::TlsFiles,
+    fingerprint::{Family, HostNetwork, Network, NetworkRules},
+};
 
 /// The port of the HTTP API, Nomad's.
 const HTTP_PORT: u16 = 4646;
@@ -103,68 +105,6 @@ pub struct AclRules {
     pub policy_ttl: Duration,
     /// How long a role is.
     pub role_ttl: Duration,
-}
-
-/// Which addresses ports are given out of.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct NetworkRules {
-    /// The interface of the addresses named `default`; else that of the default route.
-    pub interface: Option<String>,
-    /// Mbit/s, where an interface's own word is not right.
-    pub speed: Option<u32>,
-    /// Addresses under names.
-    pub host_networks: Vec<HostNetwork>,
-    /// Which addresses come first.
-    pub family: Option<Family>,
-    /// Whether addresses of use on one link only never count.
-    pub disallow_link_local: bool,
-}
-
-/// Addresses under a name.
-#[derive(Debug, Clone, PartialEq)]
-pub struct HostNetwork {
-    /// The name.
-    pub name: String,
-    /// Addresses in one of these; empty: all.
-    pub cidr: Vec<Network>,
-    /// Addresses of this interface; none: of any.
-    pub interface: Option<String>,
-    /// Ports that are not given out, such as `22,80,8500-8600`.
-    pub reserved_ports: String,
-}
-
-impl HostNetwork {
-    /// Whether an address of an interface is one of these.
-    pub fn has(&self, interface: &str, ip: IpAddr) -> bool {
-        let by_network = self.cidr.is_empty() || self.cidr.iter().any(|network| network.contains(ip));
-        by_network && self.interface.as_deref().is_none_or(|name| name == interface)
-    }
-}
-
-/// A family of addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Family {
-    /// Of 32 bits.
-    Ipv4,
-    /// Of 128 bits.
-    Ipv6,
-}
-
-impl Family {
-    /// An address's.
-    pub fn of(ip: IpAddr) -> Self {
-        if ip.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ipv4 => "ipv4",
-            Self::Ipv6 => "ipv6",
-        })
-    }
 }
 
 /// Names that may be, all but some, or some only.
@@ -499,7 +439,7 @@ impl Cluster {
     }
 
     /// The host of that address, where the config names one.
-    pub(super) fn advertised_host(&self) -> Option<String> {
+    pub fn advertised_host(&self) -> Option<String> {
         let text = self.advertise_http.as_ref()?;
         Some(advertised(text, self.http.port)?.host)
     }

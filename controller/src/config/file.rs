@@ -21,7 +21,7 @@ use super::{
     cgroup_parent_problem, cluster, filter_problem,
     sources::{Language, Sources},
 };
-use crate::{desired::yaml::Problems, http::TlsFiles};
+use crate::{config::TlsFiles, desired::yaml::Problems};
 
 /// What a config file may say.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]

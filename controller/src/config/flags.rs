@@ -6,8 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::ConfigError;
-use crate::telemetry::logs;
+use super::{ConfigError, log_filter};
 
 /// What the command line says. Every flag has a variable: `--state-dir` is `HERDLET_STATE_DIR`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
@@ -120,7 +119,7 @@ impl Flags {
             manifests,
             cgroup_parent: self.cgroup_parent.or_else(|| set("HERDLET_CGROUP_PARENT")),
             host_ip: self.host_ip.or_else(|| set("HERDLET_HOST_IP")),
-            log_level: self.log_level.or_else(|| logs::directives_from_env(variable)),
+            log_level: self.log_level.or_else(|| log_filter::directives_from_env(variable)),
             log_format: self.log_format.or_else(|| set("HERDLET_LOG_FORMAT")),
         }
     }

@@ -5,8 +5,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Cluster, HostPort};
-use crate::http::{Names, PER_PEER_MAX};
+use crate::authority::Authority;
 
 /// What a config file may say of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -30,7 +29,7 @@ pub struct Http {
 impl Section {
     /// What the types can't say: problems by path within the section.
     pub(super) fn problems(&self) -> Vec<(String, String)> {
-        let wrong = self.allowed_hosts.iter().enumerate().filter(|(_, entry)| !Names::is_entry(entry));
+        let wrong = self.allowed_hosts.iter().enumerate().filter(|(_, entry)| !is_entry(entry));
         wrong
             .map(|(index, entry)| {
                 let message = format!("expected HOST, HOST:PORT or *, found \"{entry}\"");
@@ -46,14 +45,28 @@ impl Section {
     }
 }
 
-impl super::Config {
-    /// The names of this machine, as the system and this config know them.
-    pub fn names(&self) -> Names {
-        let advertised = self.cluster.as_ref().and_then(Cluster::advertised_host);
-        let listens = self.listen.as_ref().map(|(address, _)| address);
-        let listens =
-            listens.into_iter().chain(&self.metrics_listen).map(|HostPort { host, .. }| host.clone());
-        let own: Vec<String> = listens.chain(advertised).chain([self.name.clone()]).collect();
-        Names::of_machine(&own).allowing(&self.http.allowed_hosts)
+/// As many as Nomad gives an address by default.
+pub const PER_PEER_MAX: usize = 100;
+
+/// Whether an entry of `allowed_hosts` makes sense.
+fn is_entry(entry: &str) -> bool {
+    entry == ANY_HOST || Authority::parse(entry).is_some()
+}
+
+/// The entry of `allowed_hosts` that stands for every name; pages of other origins stay what they are.
+pub const ANY_HOST: &str = "*";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_of_the_config_make_sense_or_are_refused() {
+        for entry in ["*", "nomad.example.org", "ui.example:8443", "10.0.0.1", "[::1]:80"] {
+            assert!(is_entry(entry), "{entry}");
+        }
+        for entry in ["", "http://a", "a/b", "*.example.org", "a b", "a:b"] {
+            assert!(!is_entry(entry), "{entry}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{Config, ConfigError, Flags, LogFormat, Surroundings, sources::Sources};
-use crate::{desired::yaml, instance::Availability};
+use crate::{desired::yaml, drivers::task::Availability};
 
 mod cluster;
 

@@ -18,8 +18,8 @@ use herdlet_rpc::{
 use super::Finding;
 use crate::{
     config::{Cluster, Config},
-    drivers::{catalog::ConsulReader, task::in_full},
-    instance::Availability,
+    drivers::{catalog::ConsulReader, task::Availability},
+    error::in_full,
     node::servers,
 };
 
@@ -51,7 +51,8 @@ async fn reach(config: &Config, cluster: &Cluster) -> Finding {
             return Finding::failure("servers", format!("failed to {}", in_full(&error)), hint);
         }
     };
-    let consul = crate::serve::consul(config).ok().and_then(|consul| ConsulReader::new(&consul).ok());
+    let consul =
+        crate::consul_config::resolve(config).ok().and_then(|consul| ConsulReader::new(&consul).ok());
     let found = servers::find(cluster, consul.as_ref()).await;
     let answers = join_all(found.iter().map(|server| ask(server, region, tls.clone()))).await;
     let (mut good, mut bad) = (Vec::new(), Vec::new());

@@ -3,7 +3,7 @@
 //! In: the config. Out: a finding if an agent would refuse; none otherwise. Nothing is claimed.
 
 use super::{Finding, StateDir};
-use crate::{config::Config, drivers::task::in_full, state_db::StateDir as Claimed};
+use crate::{config::Config, error::in_full, state_db::StateDir as Claimed};
 
 pub(super) fn instance(config: &Config, state_dir: StateDir<'_>) -> Option<Finding> {
     let state = match state_dir {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{Finding, StateDir};
 use crate::{
     config::Config,
-    drivers::task::in_full,
+    error::in_full,
     ownership::{self, OwnershipError},
 };
 

@@ -15,10 +15,8 @@ use super::Finding;
 use crate::{
     config::Config,
     desired::manifests::{Drivers, read_folder},
-    drivers::{
-        catalog::{Consul, ServiceOwner, check_service_token},
-        task::in_full,
-    },
+    drivers::catalog::{Consul, ServiceOwner, check_service_token},
+    error::in_full,
     http::{Tls, Token},
 };
 
@@ -59,7 +57,7 @@ fn is_loopback(host: &str) -> bool {
 
 /// Nothing where nobody says that there is a Consul, and no job of a folder has services in one.
 pub(super) async fn consul(config: &Config) -> Option<Finding> {
-    let resolved = match crate::serve::consul(config) {
+    let resolved = match crate::consul_config::resolve(config) {
         Ok(resolved) if resolved.is_named() || wants_consul(&config.manifests) => resolved,
         Ok(_) => return None,
         Err(error) => {

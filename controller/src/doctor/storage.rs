@@ -7,9 +7,9 @@ use std::{fs, path::Path};
 use rustix::fs::Access;
 
 use super::{Finding, StateDir, may};
-use crate::drivers::{
-    acl::{Acl, AclError},
-    task::in_full,
+use crate::{
+    drivers::acl::{Acl, AclError},
+    error::in_full,
 };
 
 /// Less of a disk is soon full of logs.

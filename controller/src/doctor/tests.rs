@@ -153,7 +153,7 @@ fn the_token_and_certificates_are_read_as_an_agent_would() {
     std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(judged("127.0.0.1:1"), Some(Verdict::Ok));
     assert_eq!(judged("0.0.0.0:1"), Some(Verdict::Warning), "in plain text to others");
-    let files = crate::http::TlsFiles { certificate: token.clone(), key: token.clone(), clients: None };
+    let files = crate::config::TlsFiles { certificate: token.clone(), key: token.clone(), clients: None };
     let finding = listener(&Config { tls: Some(files), ..on("0.0.0.0:1") }).unwrap();
     assert!(finding.verdict == Verdict::Failure && finding.message.contains("there is no certificate in it"));
     assert!(listener(&config(|_| {})).is_none());

@@ -11,12 +11,8 @@
 //!
 //! Facts: `hashicorp/go-getter:client.go`; `hashicorp/nomad:client/allocrunner/taskrunner/artifact_hook.go`, `getter/`.
 
-pub mod checksum;
 pub mod download;
-pub mod format;
 pub mod marker;
-pub mod place;
-pub mod source;
 pub mod staging;
 pub mod unpack;
 
@@ -33,11 +29,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    checksum::{Checksum, Written},
     download::{DownloadError, Wanted},
-    format::Format,
-    place::{Base, Dirs, Outside, Place},
-    source::{Source, SourceError},
     staging::Staging,
     unpack::{Order, UnpackError, Unpacker},
 };
@@ -45,31 +37,16 @@ use super::{
     safe_fs::{Dir, FileOwner, FsError},
     user::Credentials,
 };
-use crate::http_client::{self, Tls};
-
-/// What may be fetched, as Nomad's `client.artifact` has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// `http_max_size`: bytes of one download.
-    pub http_bytes_max: u64,
-    /// `http_read_timeout`: how long one download may take, and unpacking it once more.
-    pub http_time_max: Duration,
-    /// `decompression_size_limit`: bytes that an archive unpacks to.
-    pub unpacked_bytes_max: u64,
-    /// `decompression_file_count_limit`: entries of an archive.
-    pub entries_max: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            http_bytes_max: 100_000_000_000,
-            http_time_max: Duration::from_secs(30 * 60),
-            unpacked_bytes_max: 100_000_000_000,
-            entries_max: 4096,
-        }
-    }
-}
+use crate::{
+    artifact::{
+        checksum::{self, Checksum, Written},
+        format::Format,
+        place::{Base, Dirs, Outside, Place},
+        source::{self, Source, SourceError},
+    },
+    config::artifact::Limits,
+    http_client::{self, Tls},
+};
 
 /// Fetches artifacts.
 #[derive(Debug)]
@@ -464,7 +441,7 @@ impl Fetcher {
             // It may be sent on to https, where this machine trusts anybody.
             (false, Tls::None) => build(Tls::Verified).or_else(|_| build(Tls::None)),
         };
-        built.map_err(|error| ArtifactError::Client(super::task::in_full(&error.without_url())))
+        built.map_err(|error| ArtifactError::Client(crate::error::in_full(&error.without_url())))
     }
 }
 

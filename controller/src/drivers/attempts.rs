@@ -227,7 +227,7 @@ impl Attempts {
     pub fn record(&self, id: &AttemptId) -> Result<Option<Record>, AttemptsError> {
         match self.records().read(&id.name()) {
             Err(error @ RecordsError::Damaged { .. }) => {
-                tracing::warn!(%id, error = super::task::in_full(&error), "a damaged record is set aside");
+                tracing::warn!(%id, error = crate::error::in_full(&error), "a damaged record is set aside");
                 let name = id.name();
                 let (from, to) = (self.path.join(&name), self.path.join(format!(".damaged-{name}")));
                 fs::rename(&from, to).map_err(|source| AttemptsError::Prepare { path: from, source })?;
@@ -428,7 +428,7 @@ impl Attempts {
             let Some(attempts) = attempts.upgrade() else { return };
             for name in tombstones {
                 if let Err(error) = attempts.records().remove(&name) {
-                    tracing::debug!(error = super::task::in_full(&error), "a tombstone stays");
+                    tracing::debug!(error = crate::error::in_full(&error), "a tombstone stays");
                 }
             }
         });
@@ -518,7 +518,7 @@ fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> R
                 return write().map_err(written).map(|()| Memory::None);
             }
             tracing::error!(
-                error = super::task::in_full(&error),
+                error = crate::error::in_full(&error),
                 "it is not known of which boot the records of attempts are: all are kept"
             );
             return write().map_err(written).map(|()| Memory::OfThisBoot);

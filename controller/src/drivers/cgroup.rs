@@ -29,7 +29,8 @@ use std::{
 
 use rustix::mount::UnmountFlags;
 
-use super::task::{AttemptId, in_full};
+use super::task::AttemptId;
+use crate::error::in_full;
 
 pub use attempt::Cgroup;
 pub use detect::Mounts;

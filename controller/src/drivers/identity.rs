@@ -18,7 +18,6 @@ use zeroize::Zeroizing;
 
 mod files;
 
-pub(crate) use files::file_path;
 pub use files::{Given, Issued, TaskTokens, WantedToken};
 
 use crate::drivers::{

@@ -47,7 +47,7 @@ use super::{
         Recovery, Started, StopRequest, TaskConfig, TaskDriver, TaskInfo, Usage,
     },
 };
-use crate::instance::Availability;
+use crate::{drivers::task::Availability, error::in_full};
 use supervise::Live;
 
 /// What the driver works with.
@@ -85,10 +85,7 @@ impl RawExec {
         if let Some(cgroups) = setup.isolation.cgroups()
             && let Err(error) = setup.attempts.watch_cgroups(cgroups.tree())
         {
-            tracing::warn!(
-                error = task::in_full(&error),
-                "cgroups are only looked at when a task is recovered"
-            );
+            tracing::warn!(error = in_full(&error), "cgroups are only looked at when a task is recovered");
         }
         Self { shared: Arc::new(Shared { setup, live: Mutex::default(), reported: Mutex::default() }) }
     }

@@ -26,7 +26,7 @@ pub use config::{
     AttemptId, Device, Dns, KillDefaults, Mount, NetworkIsolation, Propagation, TaskConfig, TaskDirs,
     read_config, schema_of,
 };
-pub use error::{BoxError, Class, DriverError, in_full, lacks};
+pub use error::{BoxError, Class, DriverError, lacks};
 pub use exec::{
     EXEC_OUTPUT_LEN_MAX, ExecInput, ExecOutcome, ExecOutput, ExecRequest, ExecSession, TerminalSize,
     relay_frames, run_to_end,
@@ -399,4 +399,13 @@ pub enum Creation {
     Made,
     /// It was there.
     Found,
+}
+
+/// Whether a driver is offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Availability {
+    /// It is.
+    Enabled,
+    /// The config turns it off.
+    Disabled,
 }

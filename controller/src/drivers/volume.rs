@@ -106,7 +106,7 @@ impl HostVolumes {
                 let found = check_host_path(&volume.name, Path::new(path))?;
                 // Mounted all the same: whose directories are on the way is the operator's choice.
                 if let Err(error) = ownership::check_way(&found) {
-                    let error = crate::drivers::task::in_full(&error);
+                    let error = crate::error::in_full(&error);
                     tracing::warn!(
                         volume = volume.name,
                         error,

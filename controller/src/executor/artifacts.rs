@@ -10,12 +10,13 @@ use herdlet_plan::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    artifact::place::Dirs,
     drivers::{
-        artifact::{self, ArtifactError, Recipient, Resolved, Verdict, place::Dirs},
+        artifact::{self, ArtifactError, Recipient, Resolved, Verdict},
         privileges::Ownership,
-        task::in_full,
         user,
     },
+    error::in_full,
     executor::{Context, PlaceVerb, Refusal, Workload, places, retry},
 };
 

@@ -18,8 +18,8 @@ use herdlet_plan::{
     env::Variables,
 };
 
+use super::identities;
 use crate::{
-    accepted::KeptAllocation,
     clock::wall_now,
     drivers::{
         access::TaskUsers,
@@ -33,7 +33,7 @@ use crate::{
         volume::HostVolumes,
     },
     executor::{Context, PlaceVerb, Refusal, Workload, failed, fatal, retry},
-    node::identities,
+    state_db::accepted::KeptAllocation,
 };
 
 /// The allocation directory.
@@ -253,10 +253,11 @@ fn with_tokens<T>(
         None => task.identities.iter().map(|of| wanted_token(&workload.alloc, task, of, None)).collect(),
         // What servers have not signed they would not take from us either.
         Some(_) => {
-            let mut given = identities::given(&context.paths, workload.alloc.id, task).map_err(|error| {
-                let why = format!("read the tokens that servers have signed: {error}");
-                Refusal { class: Class::Retry, why }
-            })?;
+            let mut given =
+                identities::given(&context.server_tokens, workload.alloc.id, task).map_err(|error| {
+                    let why = format!("read the tokens that servers have signed: {error}");
+                    Refusal { class: Class::Retry, why }
+                })?;
             let wanted =
                 |of: &Identity| Some(wanted_token(&workload.alloc, task, of, Some(given.remove(&of.name)?)));
             task.identities.iter().filter_map(wanted).collect()

@@ -5,9 +5,6 @@
 
 use std::{fs, path::Path};
 
-/// The limit unless another is set: systemd's for the pressure of memory.
-pub const DEFAULT_LIMIT: u8 = 60;
-
 /// Where the kernel tells it.
 const FILES: [&str; 3] = ["/proc/pressure/cpu", "/proc/pressure/io", "/proc/pressure/memory"];
 

@@ -7,7 +7,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 use herdlet_nomad::wire::resources::{NetworkResource, NodeAddress, NodeNetwork};
 
 use super::Interface;
-use crate::config::{Family, NetworkRules};
+use crate::fingerprint::{Family, NetworkRules};
 
 /// Of an interface that does not tell, in Mbit/s, as Nomad has it.
 pub const SPEED: u32 = 1_000;
@@ -157,7 +157,7 @@ pub fn speed_of(interface: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::HostNetwork;
+    use crate::fingerprint::HostNetwork;
 
     fn machine() -> Vec<Interface> {
         let interface = |name: &str, addresses: &[&str]| Interface {

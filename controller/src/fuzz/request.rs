@@ -14,12 +14,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    config::gc::Rules,
     desired::manifests::Drivers,
     drivers::{
         catalog::{BuiltIn, Consul},
         task::Registry,
     },
-    gc::{Collector, Rules},
+    gc::Collector,
     http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router},
     paths::Paths,
     publish::ReadModel,

@@ -31,15 +31,13 @@ use herdlet_plan::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{
+use crate::state_db::{
     accepted::{
         EndedFile, JobFile, KeptAllocation, Read, VolumeFile, files,
         rebuild::{self, Scope, Sources},
     },
-    state_db::{
-        code::{self, Table},
-        load::Loaded,
-    },
+    code::{self, Table},
+    load::Loaded,
 };
 
 pub(super) const NOW: Now =

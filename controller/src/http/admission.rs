@@ -12,7 +12,6 @@
 //!   all else ────────────────────────────────► served
 //! ```
 
-mod authority;
 mod guesses;
 mod names;
 mod reports;
@@ -35,7 +34,10 @@ use self::{
     reports::Reports,
 };
 use super::{JWKS_PATH, auth::Token};
-use crate::{peer::Peer, telemetry::Telemetry};
+use crate::{
+    peer::Peer,
+    telemetry::{Telemetry, Unknown},
+};
 
 /// What anybody may read under any name: keys that say whether a task's token is genuine, and where a cluster has them.
 const PUBLIC_PATHS: [&str; 2] = [JWKS_PATH, "/.well-known/openid-configuration"];
@@ -126,29 +128,6 @@ pub(crate) struct LateToken {
 /// The answer to one guess too many.
 pub(crate) const TOO_MANY: &str =
     "too many wrong tokens came from this address; a right one is answered at any time";
-
-/// Why a caller is not known. Labels of a metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unknown {
-    /// A token is needed, and there is none.
-    Missing,
-    /// It is not the right one.
-    Wrong,
-}
-
-impl Unknown {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Missing, Self::Wrong];
-
-    /// The label.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Wrong => "wrong",
-        }
-    }
-}
 
 /// Passes a request on, or returns the refusal.
 pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {

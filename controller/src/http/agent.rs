@@ -11,14 +11,14 @@ use axum::{
 use herdlet_api_types::{
     AllocId,
     alloc::Desired,
-    api::{AgentStatus, ManifestProblem, Unconverged},
+    api::{AgentStatus, ManifestProblem, Unconverged, VERSION},
     view::{AllocView, Convergence, ConvergenceState},
 };
 use herdlet_runtime::{BootClock, Clock as _};
 use serde_json::{Value, json};
 
 use super::{
-    Shared, VERSION,
+    Shared,
     error::ApiResult,
     query::{Params, Read, Source},
 };

@@ -5,11 +5,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-
-/// Of a request that was answered 503: whether it may still take effect.
-pub(crate) const EFFECT_HEADER: &str = "herdlet-effect";
-/// It may.
-pub(crate) const EFFECT_OPEN: &str = "open";
+use herdlet_api_types::api::{EFFECT_HEADER, EFFECT_OPEN};
 
 impl ApiError {
     pub(super) fn status(&self) -> StatusCode {

@@ -8,6 +8,7 @@ use axum::{
     response::Response,
 };
 use herdlet_api_types::{
+    api::VERSION,
     nomad::{self, Capacity, Machine, Wanted},
     view::AllocView,
 };
@@ -15,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Shared, VERSION, allocs,
+    Shared, allocs,
     error::{ApiError, ApiResult},
     list::Listed,
     query::{Params, Read, flag},

@@ -11,8 +11,8 @@ use axum::{
 };
 use herdlet_api_types::{
     job::{Job, JobType},
-    nomad,
-    nomad::Updates,
+    nomad::{self, Updates},
+    rfc3339::rfc3339,
     view::{AllocView, JobView, Unplaced},
 };
 use herdlet_plan::{
@@ -147,7 +147,7 @@ pub(super) async fn plan(
     Ok(Json(json!({
         "Annotations": { "DesiredTGUpdates": updates, "PreemptedAllocs": null }, "FailedTGAllocs": nomad::failed_groups(failed),
         "JobModifyIndex": known.map_or(0, |view| view.modify_index), "CreatedEvals": null, "Diff": diff,
-        "NextPeriodicLaunch": first_launch(&job, crate::clock::wall_now()).and_then(nomad::rfc3339), "Warnings": warnings, "Index": shared.model.index(),
+        "NextPeriodicLaunch": first_launch(&job, crate::clock::wall_now()).and_then(rfc3339), "Warnings": warnings, "Index": shared.model.index(),
     })))
 }
 

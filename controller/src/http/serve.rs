@@ -29,6 +29,7 @@ use super::{
     tls::Tls,
 };
 use crate::{
+    config::http::PER_PEER_MAX,
     listen::when_free,
     ownership::{self, OwnershipError},
     peer::Peer,
@@ -68,9 +69,6 @@ impl Default for Limits {
         }
     }
 }
-
-/// As many as Nomad gives an address by default.
-pub const PER_PEER_MAX: usize = 100;
 
 /// More serve nobody.
 const CONNECTIONS_MAX: usize = 512;

@@ -30,12 +30,13 @@ use super::{
 };
 use crate::{
     cli::{Address, Client},
+    config::gc::Rules,
     desired::manifests::Drivers,
     drivers::{
         catalog::{BuiltIn, Consul},
         task::Registry,
     },
-    gc::{Collector, Rules},
+    gc::Collector,
     paths::Paths,
     publish::ReadModel,
     requests::Requests,

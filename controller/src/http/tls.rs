@@ -27,18 +27,10 @@ use zeroize::Zeroizing;
 pub use validity::Validity;
 
 use super::lingering::Lingering;
-use crate::ownership::{self, OwnershipError};
-
-/// Where certificates are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// Our certificate, with those between it and its authority behind it.
-    pub certificate: PathBuf,
-    /// Its key.
-    pub key: PathBuf,
-    /// Authorities one of which must have signed a client's certificate; clients need none where absent.
-    pub clients: Option<PathBuf>,
-}
+use crate::{
+    config::TlsFiles,
+    ownership::{self, OwnershipError},
+};
 
 /// Why certificates can't be used. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
@@ -152,7 +144,7 @@ impl Tls {
                     (known.validity, known.refused) = (validity, None);
                 }
                 Err(error) => {
-                    let error = crate::drivers::task::in_full(&error);
+                    let error = crate::error::in_full(&error);
                     tracing::error!(error, "failed to read changed certificates; those of before are used");
                     known.refused = Some(error);
                 }

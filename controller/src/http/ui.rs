@@ -13,8 +13,9 @@ use axum::{
     routing::get,
 };
 use herdlet_api_types::{
-    Duration, UnixNanos, nomad,
+    Duration, UnixNanos,
     overview::{JobRow, Overview, Transition},
+    rfc3339::rfc3339,
     view::{AllocView, Explanation},
 };
 use herdlet_plan::event::{Command, Reply};
@@ -240,7 +241,7 @@ fn transitions(html: &mut String, transitions: &[Transition]) {
 /// `2026-01-02 03:04:05Z`.
 fn clock(at: UnixNanos) -> String {
     const SECOND: i64 = 1_000_000_000;
-    nomad::rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND))).unwrap_or_default().replacen('T', " ", 1)
+    rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND))).unwrap_or_default().replacen('T', " ", 1)
 }
 
 fn put(html: &mut String, what: std::fmt::Arguments<'_>) {

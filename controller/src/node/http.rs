@@ -401,7 +401,7 @@ impl NodeApi {
     /// `GET /v1/agent/self`, as far as Nomad's clients look at it.
     fn this(&self) -> Json {
         let (facts, node) = (&self.shared.facts, &self.shared.facts.node);
-        let (standing, version) = ((self.standing)(), crate::http::VERSION);
+        let (standing, version) = ((self.standing)(), herdlet_api_types::api::VERSION);
         let last = standing.last_heartbeat.unwrap_or_default();
         json!({
             "config": {

@@ -5,14 +5,15 @@
 
 use std::sync::Arc;
 
-use futures_util::FutureExt as _;
-use herdlet_nomad::{session::Session, wire::queries::IdentityRequest};
+use herdlet_nomad::session::Session;
 use herdlet_rpc::{Service, connect::Dial};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    acknowledged, catalog, limit,
+    acknowledged, catalog,
+    identities::Servers,
+    limit,
     placed::Reading,
     previous::{self, mover::Mover},
     runner,
@@ -28,17 +29,13 @@ pub fn join<S: Service, D: Dial>(
     described: impl Future<Output = ()> + Send + 'static,
 ) {
     let (previous, asked) = mpsc::channel(previous::WAITING_MAX);
-    let (inbox, model, paths) = (agent.inbox.clone(), agent.model.clone(), agent.context.paths.clone());
+    let (inbox, model) = (agent.inbox.clone(), agent.model.clone());
+    let tokens = Arc::clone(&agent.context.server_tokens);
     let moving = Some(Arc::new((mover, model.clone())));
     agent.watch(previous::follow(asked, session.queries(), inbox.clone(), moving));
-    agent.watch(limit::follow(session.contact(), model.clone(), inbox.clone(), paths.node()));
+    agent.watch(limit::follow(session.contact(), model.clone(), inbox.clone(), agent.context.paths.node()));
     agent.watch(acknowledged::keep(session.acknowledgements(), agent.context.paths.node()));
-    let queries = session.queries();
-    let sign = move |wanted: Vec<IdentityRequest>, create_index| {
-        let queries = queries.clone();
-        async move { queries.sign(&wanted, create_index).await }.boxed()
-    };
-    if agent.context.servers_sign.set(Box::new(sign)).is_err() {
+    if agent.context.cluster.set(Box::new(Servers(session.queries()))).is_err() {
         tracing::error!("an agent joins one cluster only; identities are asked for in the other");
     }
     let told_again = watch::Sender::new(0);
@@ -53,7 +50,7 @@ pub fn join<S: Service, D: Dial>(
             let runner = runner::Parts {
                 inbox,
                 model,
-                paths: Some(paths),
+                tokens: Some(tokens),
                 reading: Reading::Real(drivers),
                 previous,
                 told_again,

@@ -107,6 +107,7 @@ impl Member {
         let offers_nothing = !found.values().any(|driver| driver.detected);
         let mover = Mover {
             paths: agent.context.paths.clone(),
+            tokens: Arc::clone(&agent.context.server_tokens),
             node: identity.id.clone(),
             region: region.clone(),
             tls: cluster.tls.clone(),

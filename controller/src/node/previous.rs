@@ -25,7 +25,7 @@ use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use self::mover::{MoveError, Mover};
-use super::{report, tokens};
+use super::report;
 use crate::{planner::Input, publish::ReadModel};
 
 /// So many are told before they are followed; whoever tells of more waits for a moment.
@@ -146,8 +146,8 @@ async fn bring<S: Service, D: Dial>(
         let known = queries.node(&node, Newer::Now).await;
         let known = known.map_err(|error| MoveError::Node(error.to_string()))?.node;
         let known = known.ok_or_else(|| MoveError::Node("servers have forgotten it".to_owned()))?;
-        let paths = mover.paths.clone();
-        let token: Secret = match off_thread(move || tokens::of_disk(&paths, heir)).await {
+        let tokens = Arc::clone(&mover.tokens);
+        let token: Secret = match off_thread(move || tokens.of_disk(heir)).await {
             Ok(Ok(token)) => token,
             Ok(Err(error)) => return Err(MoveError::Machine(error.to_string())),
             Err(error) => return Err(MoveError::Machine(error.to_string())),

@@ -24,16 +24,15 @@ use tokio::{
 };
 
 use super::{
-    identities,
     placed::{Reader, Reading},
     previous::Awaited,
-    report, tokens,
+    report,
 };
 use crate::{
     clock,
-    paths::Paths,
     planner::Input,
     publish::{Object, ReadModel},
+    server_tokens::ServerTokens,
 };
 
 /// What a runner is made of.
@@ -42,8 +41,8 @@ pub struct Parts {
     pub inbox: Inbox<Input>,
     /// What is shown. Must have been filled once.
     pub model: Arc<ReadModel>,
-    /// Where things are; none: nothing is kept.
-    pub paths: Option<Paths>,
+    /// Where tokens are kept; none: nothing is kept.
+    pub tokens: Option<Arc<ServerTokens>>,
     /// How jobs are read.
     pub reading: Reading,
     /// Takes allocations of other nodes whose end is waited for.
@@ -59,7 +58,9 @@ impl Factory for Parts {
         let mut follower = JoinSet::new();
         follower.spawn(follow(Arc::clone(&self.model), reports.clone()));
         let are_held = Arc::new(Notify::new());
-        follower.spawn(keep_held(Arc::clone(&are_held)));
+        if let Some(tokens) = &self.tokens {
+            follower.spawn(keep_held(Arc::clone(tokens), Arc::clone(&are_held)));
+        }
         AgentRunner { parts: self, reports, are_held, _follower: follower }
     }
 }
@@ -78,11 +79,11 @@ impl Runner for AgentRunner {
     fn known(&self) -> Vec<(wire::AllocId, u64)> {
         let known = |view: Arc<AllocView>| {
             let server = view.spec.server.as_ref()?;
-            let paths = self.parts.paths.as_ref().filter(|_| !view.status.is_terminal());
+            let tokens = self.parts.tokens.as_ref().filter(|_| !view.status.is_terminal());
             let is_heir = is_unbegun(&view)
                 && elsewhere(&view.spec, &self.parts.model).iter().any(|awaited| awaited.heir.is_some());
             // What a crash has taken from it servers give once more with the allocation; those before 1.4 have nothing to give.
-            let is_whole = paths.is_none_or(|paths| tokens::are_kept(paths, view.spec.id, is_heir));
+            let is_whole = tokens.is_none_or(|tokens| tokens.are_kept(view.spec.id, is_heir));
             let index = server.modify_index;
             Some((report::id(view.spec.id), if is_whole { index } else { index.saturating_sub(1) }))
         };
@@ -127,12 +128,13 @@ impl Runner for AgentRunner {
 const KEPT_AGAIN: Duration = Duration::from_secs(5);
 
 /// Whenever tokens are held, until they are not.
-async fn keep_held(are_held: Arc<Notify>) {
+async fn keep_held(tokens: Arc<ServerTokens>, are_held: Arc<Notify>) {
     loop {
         are_held.notified().await;
         loop {
             sleep(KEPT_AGAIN).await;
-            if let Ok(true) = off_thread(tokens::keep_held).await {
+            let tokens = Arc::clone(&tokens);
+            if let Ok(true) = off_thread(move || tokens.keep_held()).await {
                 tracing::info!("tokens of servers are kept and removed as they should be");
                 break;
             }
@@ -149,12 +151,12 @@ impl AgentRunner {
             is_given.then(|| Some((parse(&changed.alloc.id)?, signed.clone(), disk.clone())))?
         };
         let given: Vec<_> = changed.iter().filter_map(given).collect();
-        let Some(paths) = self.parts.paths.clone().filter(|_| !given.is_empty()) else { return };
+        let Some(tokens) = self.parts.tokens.clone().filter(|_| !given.is_empty()) else { return };
         let kept = off_thread(move || {
             let signed = given.iter().filter(|(_, signed, _)| !signed.is_empty());
-            let signed = signed.map(|(id, signed, _)| tokens::keep(&paths, *id, signed));
+            let signed = signed.map(|(id, signed, _)| tokens.keep(*id, signed));
             let disks = given.iter().filter_map(|(id, _, disk)| Some((id, disk.as_ref()?)));
-            let disks = disks.map(|(id, token)| tokens::keep_for_disk(&paths, *id, token));
+            let disks = disks.map(|(id, token)| tokens.keep_for_disk(*id, token));
             // Each is tried.
             signed.chain(disks).fold(Ok(()), Result::and)
         });
@@ -167,20 +169,21 @@ impl AgentRunner {
     /// Those of allocations that servers have removed. With the first list also those of allocations that are neither on it nor here: an
     /// agent that was killed has left them.
     async fn forget_tokens(&self, mut removed: Vec<AllocId>, listed: Option<BTreeSet<AllocId>>) {
-        let Some(paths) = self.parts.paths.clone().filter(|_| !removed.is_empty() || listed.is_some()) else {
+        let Some(tokens) = self.parts.tokens.clone().filter(|_| !removed.is_empty() || listed.is_some())
+        else {
             return;
         };
         let model = Arc::clone(&self.parts.model);
         let forgotten = off_thread(move || {
             if let Some(listed) = listed {
                 let is_left = |id: &AllocId| !listed.contains(id) && model.alloc(id).is_none();
-                removed.extend(tokens::all(&paths).into_iter().filter(is_left));
+                removed.extend(tokens.all().into_iter().filter(is_left));
             }
             // Each is tried.
-            let forget = |forget: fn(&Paths, AllocId) -> io::Result<()>| {
-                removed.iter().map(|id| forget(&paths, *id)).fold(Ok(()), Result::and)
+            let forget = |forget: fn(&ServerTokens, AllocId) -> io::Result<()>| {
+                removed.iter().map(|id| forget(&tokens, *id)).fold(Ok(()), Result::and)
             };
-            (forget(tokens::forget), forget(identities::forget))
+            (forget(ServerTokens::forget), forget(ServerTokens::forget_identities))
         });
         let Ok((tokens, identities)) = forgotten.await else { return };
         if let Err(error) = tokens {

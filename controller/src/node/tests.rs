@@ -35,10 +35,10 @@ use super::{
 };
 use crate::{
     agent::{self, Agent},
+    config::{START_PRESSURE_LIMIT, artifact::Limits},
     desired::manifests::Drivers,
-    drivers::{artifact, catalog::ConsulConfig},
-    executor::pressure,
-    instance::{self, Availability, Instance},
+    drivers::{catalog::ConsulConfig, task::Availability},
+    instance::{self, Instance},
     paths::Paths,
     publish::ReadModel,
     state_db::{StateDb, StateDir},
@@ -85,9 +85,9 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         settings,
         volumes: Vec::new(),
         consul: ConsulConfig::resolve(None, None, |_| None).unwrap(),
-        start_pressure_limit: pressure::DEFAULT_LIMIT,
+        start_pressure_limit: START_PRESSURE_LIMIT,
         task_dir_users: Vec::new(),
-        artifacts: artifact::Limits::default(),
+        artifacts: Limits::default(),
         notes: Arc::new(|_| {}),
     })
     .await

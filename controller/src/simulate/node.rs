@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Figures, Options, behaviour::Fate, hands::Hands};
 use crate::{
     agent,
-    drivers::task::in_full,
+    error::in_full,
     node::{placed::Reading, previous, runner},
     planner::Planner,
     publish::ReadModel,
@@ -224,7 +224,7 @@ pub(super) async fn live(ground: Arc<Ground>, number: u32, identity: Identity) {
     let parts = runner::Parts {
         inbox,
         model,
-        paths: None,
+        tokens: None,
         reading: Reading::Pretended,
         previous,
         told_again: watch::Sender::new(0),

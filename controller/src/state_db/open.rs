@@ -27,15 +27,17 @@ use super::{
     said, write,
 };
 use crate::{
-    accepted::{
-        Accepted, JobFile, Read, ReadError, VolumeFile,
-        files::{self, UnreadableFile},
-        forward,
-        rebuild::{self, Scope, Sources},
-    },
     durable::{self, Steps},
     paths::Paths,
-    state_db::StateDir,
+    state_db::{
+        StateDir,
+        accepted::{
+            Accepted, JobFile, Read, ReadError, VolumeFile,
+            files::{self, UnreadableFile},
+            forward,
+            rebuild::{self, Scope, Sources},
+        },
+    },
 };
 
 /// A database that is open, and what was in it.

@@ -16,8 +16,6 @@ use herdlet_api_types::{
 use herdlet_plan::turn::{Drifted, Note};
 use herdlet_runtime::metrics::Histogram;
 
-use crate::http::Unknown;
-
 /// So many series of jobs are kept whether or not the jobs are still known; beyond that those of forgotten jobs go.
 const JOB_SERIES_MAX: usize = 4_096;
 
@@ -182,6 +180,29 @@ impl Counts {
             self.restarts.retain(|(job, _, _), _| keep(job));
             self.disruptions.retain(|(job, _), _| keep(job));
             self.ooms.retain(|(job, _), _| keep(job));
+        }
+    }
+}
+
+/// Why a caller is not known. Labels of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    /// A token is needed, and there is none.
+    Missing,
+    /// It is not the right one.
+    Wrong,
+}
+
+impl Unknown {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Missing, Self::Wrong];
+
+    /// The label.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Wrong => "wrong",
         }
     }
 }

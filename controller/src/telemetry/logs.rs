@@ -11,7 +11,7 @@ use std::{fmt, path::Path};
 
 use tracing::{Event, Subscriber};
 use tracing_subscriber::{
-    EnvFilter, Layer as _,
+    Layer as _,
     fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
     layer::SubscriberExt as _,
     registry::LookupSpan,
@@ -19,7 +19,10 @@ use tracing_subscriber::{
 };
 
 use super::journal::{self, Journal, priority};
-use crate::{config::LogFormat, desired::yaml::nearest};
+use crate::config::{
+    LogFormat,
+    log_filter::{check_directives, directives_from_env, env_set, parse},
+};
 
 /// What commands log unless they are told otherwise. Of sessions with servers `simulate` has thousands, and tells itself what keeps them.
 const COMMAND_DIRECTIVES: &str = "warn,herdlet_nomad=error,herdlet_rpc=error";
@@ -77,22 +80,6 @@ pub fn tell_panics() {
     }));
 }
 
-/// The directives that the environment gives: `HERDLET_LOG_LEVEL`, else `HERDLET_LOG`, else `RUST_LOG`, which may be meant
-/// for others and counts only where it makes sense.
-pub fn directives_from_env(env: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let set = env_set(&env);
-    let usual = || set("RUST_LOG").filter(|text| check_directives(text).is_ok());
-    set("HERDLET_LOG_LEVEL").or_else(|| set("HERDLET_LOG")).or_else(usual)
-}
-
-/// Whether directives make sense.
-///
-/// # Errors
-/// What is wrong with them, to be read after the setting's name.
-pub fn check_directives(text: &str) -> Result<(), String> {
-    parse(text).map(drop)
-}
-
 impl Sink {
     /// What our stderr is. `JOURNAL_STREAM` names the journal's end (systemd.exec(5)); children inherit the variable, so it
     /// is compared with what stderr really is.
@@ -110,11 +97,6 @@ impl Sink {
         let refused = set("NO_COLOR").is_some() || set("TERM").is_some_and(|term| term == "dumb");
         if forced || (rustix::termios::isatty(&stderr) && !refused) { Self::Colours } else { Self::Plain }
     }
-}
-
-/// Reads variables that are set to something.
-fn env_set(env: &impl Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
-    |name| env(name).filter(|value| !value.is_empty())
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -172,36 +154,6 @@ where
         write!(writer, "<{}>", priority(*event.metadata().level()))?;
         self.0.format_event(context, writer, event)
     }
-}
-
-/// What verifies certificates by what this system trusts.
-const VERIFIER: &str = "rustls_platform_verifier";
-
-const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-
-fn parse(text: &str) -> Result<EnvFilter, String> {
-    let expected = |why: &str| {
-        format!(
-            "expected error, warn, info, debug, trace, off or directives such as info,herdlet=debug, found {text:?}{why}"
-        )
-    };
-    let trimmed = text.trim();
-    for directive in trimmed.split(',').map(str::trim) {
-        let level = directive.rsplit_once('=').map_or(directive, |(_, level)| level);
-        if !LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level)) {
-            let meant = nearest(level, LEVELS.into_iter());
-            return Err(expected(&match meant {
-                Some(meant) => format!("; {level:?} is no level, did you mean {meant}?"),
-                None => format!("; {level:?} is no level"),
-            }));
-        }
-    }
-    // It logs as an error what is the result of a check, once for each time that it is made.
-    let quieted = match trimmed.contains(VERIFIER) {
-        true => trimmed.to_owned(),
-        false => format!("{trimmed},{VERIFIER}=off"),
-    };
-    EnvFilter::builder().parse(quieted).map_err(|error| expected(&format!(" ({error})")))
 }
 
 #[cfg(test)]

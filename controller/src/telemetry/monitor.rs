@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use herdlet_api_types::nomad::rfc3339;
+use herdlet_api_types::rfc3339::rfc3339;
 use tokio::sync::broadcast;
 use tracing::{
     Event, Level, Metadata, Subscriber,

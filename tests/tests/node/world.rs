@@ -4,13 +4,10 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use herdlet::{
     agent::{self, Agent},
+    config::{START_PRESSURE_LIMIT, artifact::Limits},
     desired::manifests::Drivers,
-    drivers::{
-        artifact::{self, unpack::Unpacker},
-        catalog::ConsulConfig,
-    },
-    executor::pressure,
-    instance::{self, Availability, Instance},
+    drivers::{artifact::unpack::Unpacker, catalog::ConsulConfig, task::Availability},
+    instance::{self, Instance},
     node::{acknowledged, join::join, previous::mover::Mover, report},
     paths::Paths,
     state_db::{StateDb, StateDir},
@@ -99,9 +96,9 @@ impl World {
             settings,
             volumes: Vec::new(),
             consul: ConsulConfig::resolve(None, None, |_| None).unwrap(),
-            start_pressure_limit: pressure::DEFAULT_LIMIT,
+            start_pressure_limit: START_PRESSURE_LIMIT,
             task_dir_users: Vec::new(),
-            artifacts: artifact::Limits::default(),
+            artifacts: Limits::default(),
             notes: Arc::new(|_| {}),
         };
         let mut agent = Agent::start_by(parts, self.clock).await.unwrap();
@@ -126,6 +123,7 @@ impl World {
         let contact = session.contact();
         let mover = Mover {
             paths: paths.clone(),
+            tokens: Arc::clone(&agent.context.server_tokens),
             node: id.clone(),
             region: "global".to_owned(),
             tls: None,

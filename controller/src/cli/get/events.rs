@@ -3,7 +3,7 @@
 //! In: the changes of verdicts that the agent keeps, newest first. Out: rows in that order. What they are about may be gone, so
 //! targets are compared with their names.
 
-use herdlet_api_types::{AllocId, JobKey, UnixNanos, nomad, overview::Transition};
+use herdlet_api_types::{AllocId, JobKey, UnixNanos, overview::Transition, rfc3339::rfc3339};
 
 use super::{
     Form,
@@ -42,7 +42,7 @@ pub(super) fn when_and_what(at: UnixNanos, alloc: AllocId, form: Form) -> [Cell;
 
 fn to_the_second(at: UnixNanos) -> String {
     const SECOND: i64 = 1_000_000_000;
-    nomad::rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND))).unwrap_or_default()
+    rfc3339(UnixNanos(at.0 - at.0.rem_euclid(SECOND))).unwrap_or_default()
 }
 
 /// What is shown of an id; less may well be a word.

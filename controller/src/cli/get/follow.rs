@@ -31,7 +31,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) async fn follow(wanted: &Wanted<'_>) -> Result<u8, Failure> {
     tokio::select! {
         ended = watch(wanted) => ended,
-        () = crate::run::interrupted() => Ok(0),
+        () = crate::interrupt::interrupted() => Ok(0),
     }
 }
 

@@ -20,15 +20,12 @@ use super::{
     Ended, Form, Kind, Missing, Wanted, drift, events,
     listing::{Cell, Document, Listing, Row},
 };
-use crate::{
-    cli::{
-        children,
-        client::Client,
-        deployments,
-        failure::{Failure, USAGE},
-        rollback, show, target,
-    },
-    overview,
+use crate::cli::{
+    children,
+    client::Client,
+    deployments,
+    failure::{Failure, USAGE},
+    rollback, show, target,
 };
 
 pub(super) async fn list(wanted: &Wanted<'_>, missing: Missing) -> Result<Listing, Failure> {
@@ -171,7 +168,7 @@ fn job_cells(view: &JobView, allocs: &[AllocView], jobs: &[JobView]) -> [Cell; 7
         count.into(),
         state.to_owned().into(),
         Cell::Age(view.submit_time),
-        overview::message(view).into(),
+        view.message().into(),
     ]
 }
 

@@ -2,11 +2,12 @@
 
 use crate::{
     config::{
-        Config, ConfigError, Family, Flags, Surroundings,
+        Config, ConfigError, Flags, Surroundings,
         sources::{Language, Loaded, Sources},
     },
     desired::yaml::Problems,
-    instance::Availability,
+    drivers::task::Availability,
+    fingerprint::Family,
 };
 
 fn load(texts: &[(&str, &str)]) -> Result<Loaded, Problems> {

@@ -1,7 +1,7 @@
 //! One download: the body of an answer, into a file.
 //!
 //! In: an address, header fields, an empty file, bounds. Out: the file with all of the body in it, and its checksum. An answer that is cut
-//! is an error wherever it is cut. Errors name no more of the address than [`told`](super::source::told) does.
+//! is an error wherever it is cut. Errors name no more of the address than [`told`](crate::artifact::source::told) does.
 
 use std::{fs::File, io::Write as _, time::Duration};
 
@@ -11,7 +11,7 @@ use reqwest::{
     header::{HeaderMap, HeaderName, HeaderValue},
 };
 
-use super::checksum::Hasher;
+use crate::artifact::checksum::Hasher;
 
 /// Why something can't be downloaded.
 #[derive(Debug, thiserror::Error)]
@@ -146,7 +146,7 @@ async fn within<T>(next: impl Future<Output = T>) -> Result<T, DownloadError> {
 
 fn connection(error: reqwest::Error) -> DownloadError {
     // The address that it tells may be secret.
-    DownloadError::Connection { why: crate::drivers::task::in_full(&error.without_url()) }
+    DownloadError::Connection { why: crate::error::in_full(&error.without_url()) }
 }
 
 /// A file in the making.

@@ -20,11 +20,11 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    marker,
-    place::{Base, Dirs, rights},
+use super::marker;
+use crate::{
+    artifact::place::{Base, Dirs, rights},
+    drivers::safe_fs::{Crossing, Dir, FileOwner, FsError, Rights},
 };
-use crate::drivers::safe_fs::{Crossing, Dir, FileOwner, FsError, Rights};
 
 /// What is made ready in an allocation's directory, or in a task's `private`.
 pub const NAME: &str = ".staging";

@@ -32,8 +32,7 @@ use self::{
     sandbox::Confinement,
     tree::{Bounds, Tree},
 };
-use super::format::Format;
-use crate::drivers::safe_fs::Dir;
+use crate::{artifact::format::Format, drivers::safe_fs::Dir};
 
 /// What is to be unpacked, and how.
 #[derive(Debug, Clone, Serialize, Deserialize)]

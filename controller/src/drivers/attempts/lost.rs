@@ -73,7 +73,7 @@ impl Attempts {
 
     fn keep_place(&self) {
         if let Err(error) = self.present() {
-            let error = crate::drivers::task::in_full(&error);
+            let error = crate::error::in_full(&error);
             tracing::error!(error, "failed to make the attempts directory again; the next start tries it");
         }
     }
@@ -131,7 +131,7 @@ impl Attempts {
 
     fn try_to_put_back(&self, name: &str) {
         if let Err(error) = self.put_back(name) {
-            let error = crate::drivers::task::in_full(&error);
+            let error = crate::error::in_full(&error);
             tracing::warn!(name, error, "failed to put the record of a running attempt back");
         }
     }

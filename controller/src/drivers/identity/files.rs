@@ -6,15 +6,17 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use herdlet_api_types::job::Identity;
+use herdlet_api_types::{job::Identity, manifest::defaults::DEFAULT_IDENTITY};
 
 use super::{IdentityError, Signer, Token};
-use crate::drivers::{
-    below::below,
-    privileges::{Ownership, Privileges},
-    safe_fs::{Dir, FileOwner, FsError, Outlives, Rights},
-    sight::Sight,
-    task_dir::TaskDir,
+use crate::{
+    drivers::{
+        privileges::{Ownership, Privileges},
+        safe_fs::{Dir, FileOwner, FsError, Outlives, Rights},
+        sight::Sight,
+        task_dir::TaskDir,
+    },
+    token_path::{file_name, path_of},
 };
 
 /// The tokens of one task.
@@ -206,7 +208,7 @@ impl TaskTokens<'_> {
         };
         let Some(mut dir) = self.task_dir.root().map_err(entered)? else { return Ok(None) };
         let escapes = || self.file_error(FsError::Escapes { path: path.into() });
-        let path = file_path(&identity.name, Some(path)).ok_or_else(escapes)?;
+        let path = path_of(&identity.name, Some(path)).ok_or_else(escapes)?;
         let name = path.file_name().ok_or_else(escapes)?;
         for step in path.parent().into_iter().flatten() {
             let found = dir.find(step).map_err(|source| self.file_error(source))?;
@@ -259,24 +261,6 @@ enum Missing {
     Left,
 }
 
-/// Where in the task's directory a token lies; none where its `filepath` is no place for one: outside, in what the task must not see, where
-/// the allocation's shared directory would be looked for, or a directory that every task has.
-pub(crate) fn file_path(name: &str, filepath: Option<&str>) -> Option<PathBuf> {
-    let Some(filepath) = filepath else { return Some(PathBuf::from("secrets").join(file_name(name))) };
-    if filepath.len() > PATH_BYTES_MAX || filepath.contains('\0') {
-        return None;
-    }
-    let path = below(filepath).ok()?;
-    let mut steps = path.iter();
-    match (steps.next()?.to_str()?, steps.next()) {
-        ("private" | "alloc", _) | ("local" | "tmp" | "secrets", None) => None,
-        _ => Some(path),
-    }
-}
-
-/// No task needs longer ones, and a file system takes four times as much.
-const PATH_BYTES_MAX: usize = 1_024;
-
 /// A token as it lies there.
 type Bytes = zeroize::Zeroizing<Vec<u8>>;
 
@@ -308,16 +292,10 @@ fn renew_in(identity: &Identity) -> Option<Duration> {
 /// Far beyond any token, well below the size of `secrets`.
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;
 
-const DEFAULT: &str = "default";
-
-/// Identity names are `[A-Za-z0-9-_]{1,128}`; anything else becomes harmless here.
-fn file_name(identity: &str) -> String {
-    if identity == DEFAULT {
-        return "nomad_token".to_owned();
-    }
-    format!("nomad_{}.jwt", crate::paths::encode(identity))
-}
-
 fn env_name(identity: &Identity) -> String {
-    if identity.name == DEFAULT { "NOMAD_TOKEN".to_owned() } else { format!("NOMAD_TOKEN_{}", identity.name) }
+    if identity.name == DEFAULT_IDENTITY {
+        "NOMAD_TOKEN".to_owned()
+    } else {
+        format!("NOMAD_TOKEN_{}", identity.name)
+    }
 }

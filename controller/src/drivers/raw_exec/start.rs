@@ -30,11 +30,11 @@ use crate::drivers::{
         User, WhenFull, launch,
     },
     task::{
-        AttemptId, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, lacks, read_config,
+        AttemptId, Availability, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, lacks,
+        read_config,
     },
     user::{self, UserError},
 };
-use crate::instance::Availability;
 
 const MIB: u64 = 1024 * 1024;
 /// An attempt's name is that of a file and a directory.

@@ -263,7 +263,7 @@ async fn press(id: &AttemptId, shim: Option<&PidFd>) {
     let Some(shim) = shim else { return std::future::pending().await };
     let send = |signal| {
         if let Err(error) = shim.send(signal) {
-            tracing::debug!(%id, error = crate::drivers::task::in_full(&error), "failed to wake a supervisor");
+            tracing::debug!(%id, error = crate::error::in_full(&error), "failed to wake a supervisor");
         }
     };
     for _ in 0..WAKES_MAX {

@@ -1,6 +1,7 @@
 //! How a driver call fails: what to do about it is in the class, what happened in the source.
 
 use super::AttemptId;
+use crate::error::in_full;
 
 /// Whatever a driver's own modules fail with. Reads after "failed to".
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -87,20 +88,4 @@ impl DriverError {
 /// Whether an errno means that the machine lacks descriptors, memory or processes.
 pub fn lacks(errno: i32) -> bool {
     [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN].contains(&errno)
-}
-
-/// An error with all its causes as one line: `list the tree: open /x: permission denied`.
-pub fn in_full(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let why = error.to_string();
-        // Some say their cause themselves.
-        if !text.ends_with(&why) {
-            text.push_str(": ");
-            text.push_str(&why);
-        }
-        cause = error.source();
-    }
-    text
 }

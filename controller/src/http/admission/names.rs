@@ -8,14 +8,13 @@ use std::{collections::BTreeSet, fs::File, io::Read as _, path::Path};
 
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header, request::Parts};
 
-use super::authority::{Authority, Host};
-use crate::config::host_name;
+use crate::{
+    authority::{Authority, Host},
+    config::{Cluster, Config, HostPort, host_name, http::ANY_HOST},
+};
 
 /// The key of the config that lists more names; messages name it.
 const KEY: &str = "http.allowed_hosts";
-
-/// An entry of the config that stands for every name; pages of other origins stay what they are.
-const ANY: &str = "*";
 
 /// By which a browser says where the page of a request is from, compared with its target (Fetch Metadata Request Headers, W3C).
 const SITE: &str = "sec-fetch-site";
@@ -121,11 +120,22 @@ impl Names {
         self
     }
 
+    /// The names of this machine, as the system and the config know them.
+    #[must_use]
+    pub fn of_config(config: &Config) -> Self {
+        let advertised = config.cluster.as_ref().and_then(Cluster::advertised_host);
+        let listens = config.listen.as_ref().map(|(address, _)| address);
+        let listens =
+            listens.into_iter().chain(&config.metrics_listen).map(|HostPort { host, .. }| host.clone());
+        let own: Vec<String> = listens.chain(advertised).chain([config.name.clone()]).collect();
+        Self::of_machine(&own).allowing(&config.http.allowed_hosts)
+    }
+
     /// Adds those of the config: `HOST`, `HOST:PORT`, or `*` for any name.
     #[must_use]
     pub fn allowing(mut self, entries: &[String]) -> Self {
         self.is_configured = true;
-        self.is_any_allowed |= entries.iter().any(|entry| entry == ANY);
+        self.is_any_allowed |= entries.iter().any(|entry| entry == ANY_HOST);
         self.allowed.extend(entries.iter().filter_map(|entry| Authority::parse(entry)));
         self
     }
@@ -133,11 +143,6 @@ impl Names {
     /// Whether the config can add names: not for the port of `herdlet ui`, which has none.
     pub(super) fn can_be_extended(&self) -> bool {
         self.is_configured
-    }
-
-    /// Whether an entry of the config makes sense.
-    pub(crate) fn is_entry(entry: &str) -> bool {
-        entry == ANY || Authority::parse(entry).is_some()
     }
 
     /// Judges a request that brings nothing which a page could not have brought.

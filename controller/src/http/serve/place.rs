@@ -10,7 +10,7 @@ use std::{
 
 use super::Listener;
 use crate::{
-    drivers::task::in_full,
+    error::in_full,
     watch::directory::{DirectoryWatch, Interests, identity},
 };
 

@@ -139,10 +139,10 @@ async fn a_write_to_a_full_disk_is_answered_503_with_the_cause() {
     }
     let response = error.into_response();
     assert_eq!(response.status(), 503);
-    assert!(response.headers().get(crate::http::EFFECT_HEADER).is_none());
+    assert!(response.headers().get(herdlet_api_types::api::EFFECT_HEADER).is_none());
     let open = ApiError::from(RequestError::Open("full".to_owned())).into_response();
     assert_eq!(open.status(), 503);
-    assert_eq!(open.headers()[crate::http::EFFECT_HEADER], crate::http::EFFECT_OPEN);
+    assert_eq!(open.headers()[herdlet_api_types::api::EFFECT_HEADER], herdlet_api_types::api::EFFECT_OPEN);
 }
 
 #[tokio::test]

@@ -7,7 +7,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 use crate::{
-    http::{Tls, TlsError, TlsFiles},
+    config::TlsFiles,
+    http::{Tls, TlsError},
     http_client::Credentials,
 };
 
@@ -66,10 +67,7 @@ async fn where_clients_are_verified_they_must_show_a_certificate() {
     let address = ground.tls(TlsFiles { clients, ..ground.tls_files() }, Limits::default()).await;
     assert!(client(&address, Some((CLIENT, CLIENT_KEY))).jobs().await.is_ok());
     let refused = client(&address, None).jobs().await.unwrap_err();
-    assert!(
-        crate::drivers::task::in_full(&refused).contains("fatal alert: CertificateRequired"),
-        "{refused:?}"
-    );
+    assert!(crate::error::in_full(&refused).contains("fatal alert: CertificateRequired"), "{refused:?}");
 }
 
 #[tokio::test]

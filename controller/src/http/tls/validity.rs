@@ -3,7 +3,7 @@
 //! In: certificates in DER. Out: since when and until when the one does that ends first. Nothing else of them is looked at, and whether
 //! they are right is not judged. Source: RFC 5280, section 4.1.
 
-use herdlet_api_types::{UnixNanos, nomad::rfc3339};
+use herdlet_api_types::{UnixNanos, rfc3339::rfc3339};
 use rustls::pki_types::CertificateDer;
 
 /// So long before its end a certificate should be there anew; where it holds for weeks only, in the last fifth of its time.

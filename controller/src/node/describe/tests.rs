@@ -11,9 +11,9 @@ use herdlet_rpc::codec::{self, Extent, Limits};
 
 use super::*;
 use crate::{
-    config::{Flags, NetworkRules, Surroundings},
+    config::{Flags, Surroundings},
     drivers::catalog::ConsulConfig,
-    fingerprint::{Interface, Networks},
+    fingerprint::{Interface, NetworkRules, Networks},
 };
 
 /// What stock clients say and we don't: of what is not built, and of the kernel what can't be asked without unsafe code.

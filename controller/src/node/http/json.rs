@@ -5,7 +5,7 @@
 //! fields. What stands in maps whose keys are of users' making is what it is.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use herdlet_api_types::{UnixNanos, nomad::rfc3339, parse_duration};
+use herdlet_api_types::{UnixNanos, parse_duration, rfc3339::rfc3339};
 use herdlet_rpc::codec::{self, Time, Value};
 use serde_json::{Map, Number, Value as Json};
 

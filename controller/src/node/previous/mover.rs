@@ -11,6 +11,7 @@ use std::{
     ffi::{OsStr, OsString},
     io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -24,12 +25,12 @@ use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
 use crate::{
+    artifact::format::{Codec, Format},
     config::RpcTls,
     drivers::{
         alloc_dir::heritage::{came_name, coming_name},
         artifact::{
             download::{self, DownloadError, Wanted},
-            format::{Codec, Format},
             unpack::{Order, UnpackError, Unpacker},
         },
         safe_fs::{Dir, FsError, Rights},
@@ -37,12 +38,15 @@ use crate::{
     http_client::{self, Credentials, Tls},
     node::snapshot::error_name,
     paths::Paths,
+    server_tokens::ServerTokens,
 };
 
 /// What a snapshot is asked with.
 pub struct Mover {
     /// Where it comes to.
     pub paths: Paths,
+    /// Tokens for disks.
+    pub tokens: Arc<ServerTokens>,
     /// This node: what was here was moved without any of this.
     pub node: NodeId,
     /// Of nodes that speak TLS.
@@ -225,7 +229,7 @@ impl Mover {
         let plain = plain.map_err(|_| nowhere("which is none"))?;
         let is_bare = plain.path() == "/" && plain.query().is_none() && plain.username().is_empty();
         let (Some(host), true) = (plain.host_str(), is_bare) else { return Err(nowhere("which is none")) };
-        let tls = |error: reqwest::Error| MoveError::Tls(crate::drivers::task::in_full(&error.without_url()));
+        let tls = |error: reqwest::Error| MoveError::Tls(crate::error::in_full(&error.without_url()));
         if !node.tls_enabled {
             let client = http_client::builder(Tls::None).redirect(redirect::Policy::none()).build();
             let url = plain.join(&path).map_err(|_| nowhere("which is none"))?;

@@ -24,6 +24,7 @@ use crate::{
         tests::{Disk, SECRET, migrate_token},
     },
     paths::Paths,
+    server_tokens::ServerTokens,
 };
 
 const HEIR: AllocId = AllocId(uuid::Uuid::from_bytes([9; 16]));
@@ -32,6 +33,7 @@ const HEIR: AllocId = AllocId(uuid::Uuid::from_bytes([9; 16]));
 pub(crate) fn mover(paths: &Paths, node: &str) -> Mover {
     Mover {
         paths: paths.clone(),
+        tokens: Arc::new(ServerTokens::new(paths.clone())),
         node: node.to_owned().into(),
         region: "global".to_owned(),
         tls: None,

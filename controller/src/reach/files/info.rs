@@ -2,10 +2,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt as _};
 
-use herdlet_api_types::{
-    UnixNanos,
-    nomad::{FileInfo, rfc3339},
-};
+use herdlet_api_types::{UnixNanos, nomad::FileInfo, rfc3339::rfc3339};
 use rustix::fs::{FileType, Stat};
 
 /// So much of a file tells what is in it.

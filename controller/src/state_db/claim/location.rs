@@ -34,7 +34,7 @@ pub use living::LivingError;
 use living::{Supervisor, Tree, count_recorded, without_links};
 
 use super::{ClaimError, StateDir, io_error};
-use crate::{durable, instance::boot_id};
+use crate::{clock::boot_id, durable};
 
 /// The file, in the state directory.
 const FILE: &str = "location";

@@ -13,7 +13,7 @@ use herdlet_plan::{
 use herdlet_runtime::Store;
 
 use super::fixture::*;
-use crate::{durable::Steps, instance::alloc_ids, state_db::CommitError};
+use crate::{durable::Steps, paths::alloc_ids, state_db::CommitError};
 
 /// What a life does next.
 #[derive(Clone)]

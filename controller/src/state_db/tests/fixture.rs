@@ -29,10 +29,9 @@ use herdlet_plan::{
 use herdlet_runtime::Store;
 
 use crate::{
-    accepted::KeptAllocation,
     drivers::alloc_dir::AllocDir,
     paths::Paths,
-    state_db::{OpenError, Opened, StateDb, StateDir, code},
+    state_db::{OpenError, Opened, StateDb, StateDir, accepted::KeptAllocation, code},
 };
 
 pub(super) const NOW: Now =

@@ -1,16 +1,21 @@
 //! `artifacts` of a task. What holds variables is judged when it is fetched.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
-use herdlet_api_types::job::ArtifactMode;
-use herdlet_api_types::manifest::{Artifact, TaskSpec, Text};
+use herdlet_api_types::{
+    job::ArtifactMode,
+    manifest::{Artifact, TaskSpec, Text},
+};
 
 use super::Findings;
-use crate::desired::yaml::Trail;
-use crate::drivers::artifact::checksum::Written;
-use crate::drivers::artifact::place::{Dirs, Place};
-use crate::drivers::artifact::source::{Source, check_scheme};
+use crate::{
+    artifact::{
+        checksum::Written,
+        place::{Dirs, Place},
+        source::{Source, check_scheme},
+    },
+    desired::yaml::Trail,
+};
 
 /// So long is an address, a header field or a path at most.
 const TEXT_LEN_MAX: usize = 16 * 1024;

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use herdlet_api_types::job::ChangeMode;
-use herdlet_api_types::manifest::TaskSpec;
-use herdlet_api_types::manifest::defaults::DEFAULT_IDENTITY;
+use herdlet_api_types::{
+    job::ChangeMode,
+    manifest::{TaskSpec, defaults::DEFAULT_IDENTITY},
+};
 
 use super::{Findings, text};
-use crate::desired::yaml::Trail;
-use crate::drivers::{below::below, identity::file_path};
+use crate::{desired::yaml::Trail, drivers::below::below, token_path::path_of};
 
 /// Validates the identities of a task.
 pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
@@ -97,7 +97,7 @@ fn outside_of_volumes(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings
         .filter_map(|text| Some((below(text).ok()?, text)))
         .collect();
     for (index, identity) in spec.identities.iter().flatten().enumerate() {
-        let path = file_path("", identity.filepath.as_deref()).filter(|_| identity.filepath.is_some());
+        let path = path_of("", identity.filepath.as_deref()).filter(|_| identity.filepath.is_some());
         let over = path.and_then(|path| mounts.iter().find(|(mount, _)| path.starts_with(mount)));
         if let Some((_, destination)) = over {
             let message = format!(
@@ -114,7 +114,7 @@ fn apart(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
     let mut known: BTreeMap<PathBuf, &str> = BTreeMap::new();
     for (index, identity) in spec.identities.iter().flatten().enumerate() {
         let name = identity.name.as_deref().unwrap_or(DEFAULT_IDENTITY);
-        let path = file_path(name, identity.filepath.as_deref()).filter(|_| identity.file == Some(true));
+        let path = path_of(name, identity.filepath.as_deref()).filter(|_| identity.file == Some(true));
         let Some(path) = path else { continue };
         let above = path.ancestors().find_map(|above| known.get(above));
         // What lies below a path comes right after it in their order.
@@ -136,7 +136,7 @@ fn apart(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
 }
 
 fn file(path: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    if file_path("", Some(path)).is_none() {
+    if path_of("", Some(path)).is_none() {
         let message = "must be a path to a file in the task's directory, for instance secrets/token, and not in `private` or `alloc`";
         findings.problem(trail, message);
     }

@@ -134,7 +134,7 @@ async fn how_it_is_unpacked_can_be_told() {
         (b"hello".to_vec(), artifact_of("/hello", file, "local"), "directory"),
     ] {
         let (server, ground) = (Server::giving(bytes), Ground::new());
-        let error = crate::drivers::task::in_full(&ground.up(&[wanted(&server)]).await.unwrap_err());
+        let error = crate::error::in_full(&ground.up(&[wanted(&server)]).await.unwrap_err());
         assert!(error.contains(expected), "{error}");
         assert_eq!(ground.files().len(), 0, "{:?}", ground.files());
     }

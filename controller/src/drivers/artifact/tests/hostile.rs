@@ -132,7 +132,7 @@ async fn evil_archives_are_refused_whole() {
             ended.unwrap_or_else(|error| panic!("{name}: {error}"));
             continue;
         }
-        let error = crate::drivers::task::in_full(&ended.unwrap_err());
+        let error = crate::error::in_full(&ended.unwrap_err());
         assert!(error.contains(expected), "{name}: {error}");
         assert_eq!(files, ["local/kept"], "{name}");
         let staged = fs::read_dir(ground.temp.path().join(staging::NAME)).unwrap().count();

@@ -29,7 +29,7 @@ async fn what_a_server_fails_to_give_is_not_taken_for_it() {
         ),
     ] {
         let (server, ground) = (Server::answering(move |_| answer.clone()), Ground::new());
-        let error = crate::drivers::task::in_full(&ground.up(&[artifact(&server, "/a")]).await.unwrap_err());
+        let error = crate::error::in_full(&ground.up(&[artifact(&server, "/a")]).await.unwrap_err());
         assert!(error.contains(expected), "{error}");
         assert_eq!(ground.files().len(), 0);
     }
@@ -54,7 +54,7 @@ async fn a_checksum_that_differs_is_the_end_of_it() {
     ] {
         let mut wanted = artifact(&server, "/a");
         wanted.options.insert("checksum".to_owned(), checksum);
-        let error = crate::drivers::task::in_full(&ground.up(&[wanted]).await.unwrap_err());
+        let error = crate::error::in_full(&ground.up(&[wanted]).await.unwrap_err());
         assert!(error.contains(expected), "{error}");
         assert_eq!(ground.files().len(), 0);
     }
@@ -155,7 +155,7 @@ async fn no_secret_is_told() {
         .insert("checksum".to_owned(), format!("file:http://us3r:passw0rd@{}/t?t0ken", server.address));
     for wanted in [wanted, bad_header, unreachable, listed] {
         let error = ground.up(&[wanted]).await.unwrap_err();
-        let (told, debug) = (crate::drivers::task::in_full(&error), format!("{error:?}"));
+        let (told, debug) = (crate::error::in_full(&error), format!("{error:?}"));
         assert!(
             !secrets.iter().any(|secret| told.contains(secret) || debug.contains(secret)),
             "{told} {debug}"

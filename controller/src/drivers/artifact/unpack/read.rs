@@ -11,10 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    super::format::{Codec, Format},
-    tree::{About, Bounds, Tree, TreeError},
-};
+use super::tree::{About, Bounds, Tree, TreeError};
+use crate::artifact::format::{Codec, Format};
 
 /// Memory that a decompressor may take: `xz -9` takes 64 MiB, `zstd --ultra` 128 MiB.
 const WINDOW_BYTES_MAX: u64 = 256 * 1024 * 1024;

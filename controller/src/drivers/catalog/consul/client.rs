@@ -22,7 +22,8 @@ use super::{
 };
 use crate::{
     clock::wall_now,
-    drivers::{catalog::CatalogFailure, sight::Class, task::in_full},
+    drivers::{catalog::CatalogFailure, sight::Class},
+    error::in_full,
     http_client::{self, Tls},
 };
 

@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
 use super::config::ConsulConfig;
-use crate::{drivers::task::in_full, ownership};
+use crate::{error::in_full, ownership};
 
 /// Nobody's token is longer; what is longer is not read.
 const TOKEN_LEN_MAX: u64 = 4_096;

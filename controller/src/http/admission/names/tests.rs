@@ -244,13 +244,3 @@ fn a_certificate_speaks_for_the_name_and_not_for_a_page() {
     assert_eq!(certified("POST", &[("host", "lb.example")]), Ok(()));
     assert!(certified("POST", &[("host", "lb.example"), ("origin", "https://evil.example")]).is_err());
 }
-
-#[test]
-fn entries_of_the_config_make_sense_or_are_refused() {
-    for entry in ["*", "nomad.example.org", "ui.example:8443", "10.0.0.1", "[::1]:80"] {
-        assert!(Names::is_entry(entry), "{entry}");
-    }
-    for entry in ["", "http://a", "a/b", "*.example.org", "a b", "a:b"] {
-        assert!(!Names::is_entry(entry), "{entry}");
-    }
-}

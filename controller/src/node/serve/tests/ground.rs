@@ -39,8 +39,9 @@ use super::{
     hands::Hands,
 };
 use crate::{
+    config::gc::Rules,
     drivers::task::{FsIsolation, Registry},
-    gc::{Collector, Rules},
+    gc::Collector,
     node::{
         acl::{Mode, Resolver, Settings},
         asking::{Answer, Question, Servers},

@@ -109,6 +109,6 @@ fn first_step(runtime: &Path) -> String {
     };
     match error.restoring() {
         Some(command) => format!(" (first run `{command}`: others can change the way to it by now)"),
-        None => format!(" (once this is repaired: {})", crate::drivers::task::in_full(&error)),
+        None => format!(" (once this is repaired: {})", crate::error::in_full(&error)),
     }
 }

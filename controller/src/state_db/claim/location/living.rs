@@ -21,8 +21,8 @@ use crate::{
     drivers::{
         attempts::Supervised,
         supervisor::{PidFd, ProcessError, RecordsError, RuntimeDir},
-        task::in_full,
     },
+    error::in_full,
     ownership::{self, OwnershipError},
 };
 

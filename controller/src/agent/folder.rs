@@ -31,8 +31,10 @@ use crate::{
         owners::{Owned, Owners},
         yaml::Problem,
     },
-    drivers::{mounts::MountBell, task::in_full},
-    durable, ownership,
+    drivers::mounts::MountBell,
+    durable,
+    error::in_full,
+    ownership,
     planner::Input,
     watch::directory::{DirectoryWatch, Interests, identity},
 };

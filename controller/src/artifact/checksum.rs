@@ -152,7 +152,8 @@ fn is_it(named: &str, file_name: &str) -> bool {
     named.rsplit('/').next() == Some(file_name)
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
+/// Bytes in hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         // A string takes everything.
         let _ = write!(text, "{byte:02x}");

@@ -128,6 +128,7 @@ fn clean(path: &Path) -> Option<PathBuf> {
     Some(clean)
 }
 
-pub(super) fn rights(mode: u32, owner: Option<&FileOwner>) -> Rights {
+/// These permissions, for this owner where files can be given away.
+pub fn rights(mode: u32, owner: Option<&FileOwner>) -> Rights {
     Rights::Exact { mode, owner: owner.map(FileOwner::pair) }
 }

@@ -1,0 +1,14 @@
+//! The signals that end a command.
+
+/// Ctrl-C, or a request to end. Listens from the call on, within a tokio runtime.
+pub fn interrupted() -> impl Future<Output = ()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    async {
+        let (Ok(mut interrupt), Ok(mut terminate)) = signals else { return std::future::pending().await };
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Where the metrics of a running agent come from.
+//!
+//! In: the agent, its folders, its listeners, its cluster. Out: what writes the page of metrics.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, OnceLock},
+};
+
+use herdlet_plan::job::capacity::Room;
+use herdlet_runtime::{BootClock, Clock as _};
+
+use crate::{
+    agent::{Agent, folder::FolderStatus},
+    drivers::cgroup::Isolation,
+    executor::Kind,
+    http::Tls,
+    node::member::Joined,
+    telemetry::{Format, Host, KindFigures, Measured, Sources, Telemetry},
+};
+
+/// What metrics read beside the agent.
+pub(super) struct Scraped {
+    /// Folders of manifests.
+    pub folders: Vec<Arc<FolderStatus>>,
+    /// What the machine has, and what of it is kept from allocations.
+    pub room: (Room, Room),
+    /// Certificates of the API.
+    pub tls: Option<Arc<Tls>>,
+    /// The cluster, once the node has joined one.
+    pub joined: Arc<OnceLock<Joined>>,
+}
+
+/// Reads a running agent from now on. What comes back writes the page.
+pub(super) fn scrape(
+    telemetry: Telemetry,
+    agent: &mut Agent,
+    scraped: Scraped,
+) -> impl Fn(Format, Vec<Measured>) -> String + Send + Sync + 'static {
+    let Scraped { folders, room, tls, joined } = scraped;
+    let operations = agent.operations.clone();
+    let isolation = match agent.isolation {
+        Isolation::Cgroups(_) => "cgroup",
+        Isolation::None { .. } => "none",
+    };
+    let database = agent.context.paths.database();
+    telemetry.attach(Sources {
+        model: Arc::clone(&agent.model),
+        runtime: Arc::clone(&agent.handle.metrics),
+        store_health: agent.handle.store_health.clone(),
+        operations: Box::new(move || {
+            let mut known: BTreeMap<Kind, KindFigures> = operations.figures().into_iter().collect();
+            let figures = Kind::ALL.map(|kind| (kind.as_str(), known.remove(&kind).unwrap_or_default()));
+            figures.to_vec()
+        }),
+        isolation,
+        state_bytes: Box::new(move || std::fs::metadata(&database).map_or(0, |metadata| metadata.len())),
+        catalogs: agent.context.services.catalogs.clone(),
+        manifest_errors: Box::new(move || refused_files(&folders)),
+        room,
+        node: agent.context.node.clone(),
+        host: Box::new(Host::now),
+        certificate_until: Box::new(move || tls.as_ref()?.validity().map(|validity| validity.until)),
+        node_contact: Box::new(move || Some(joined.get()?.figures())),
+        boot_ns: Box::new(|| BootClock.now().boot_ns),
+    });
+    agent.watch(telemetry.clone().follow(Arc::downgrade(&agent.model)));
+    move |format, measured| telemetry.page(format, measured)
+}
+
+/// Files in which something is wrong.
+fn refused_files(folders: &[Arc<FolderStatus>]) -> u64 {
+    let problems = folders.iter().flat_map(|folder| folder.problems());
+    problems.map(|problem| problem.source).collect::<BTreeSet<String>>().len() as u64
+}
