@@ -27,7 +27,7 @@ use herdlet_plan::{
     job::capacity::Room,
     op::{Part, TaskPart},
     state::{AllocState, TaskState},
-    time::Now,
+    time::{BootId, Now},
     turn::{Drifted, Note},
     world::{Settings, World},
 };
@@ -414,7 +414,7 @@ pub fn now() -> Now {
 }
 
 fn by(now: runtime::Now) -> Now {
-    Now { boot: boot_id(), boot_ns: now.boot_ns, wall: UnixNanos(now.wall_ns) }
+    Now { boot: BootId(boot_id()), boot_ns: now.boot_ns, wall: UnixNanos(now.wall_ns) }
 }
 
 /// The planner's settings where the config says nothing.

@@ -3,8 +3,6 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use herdlet_api_types::UnixNanos;
-use herdlet_plan::time::BootId;
-
 /// The present by the wall clock, which people may set; 0 before 1970.
 #[must_use]
 pub fn wall_now() -> UnixNanos {
@@ -13,8 +11,9 @@ pub fn wall_now() -> UnixNanos {
 }
 
 /// The kernel's id of this boot, as a number.
-pub fn boot_id() -> BootId {
+#[must_use]
+pub fn boot_id() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let hex: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    BootId(u64::from_str_radix(&hex, 16).unwrap_or(0))
+    u64::from_str_radix(&hex, 16).unwrap_or(0)
 }

@@ -13,6 +13,7 @@ pub mod catalog;
 pub mod cgroup;
 pub mod checks;
 pub mod identity;
+pub mod limits;
 pub mod mock;
 pub mod mounts;
 pub mod payload;

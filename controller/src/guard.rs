@@ -143,7 +143,7 @@ fn remove_dir(dir: &Path) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use crate::drivers::{
-        mounts::{Access, kernel},
+        mounts::kernel::{self, Access},
         privileges::{Mounting, Privileges},
     };
 

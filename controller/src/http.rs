@@ -82,7 +82,7 @@ use crate::{
     desired::{manifests::Drivers, yaml::Problem},
     drivers::{
         catalog::{BuiltIn, Consul},
-        cgroup::Ineffective,
+        limits::Ineffective,
         task::Registry,
     },
     gc::Collector,

@@ -18,10 +18,7 @@ use herdlet_shim::rotation::{self, Name};
 use rustix::fs::{Mode, OFlags};
 
 use crate::{
-    drivers::{
-        alloc_dir,
-        safe_fs::{Dir, FsError},
-    },
+    drivers::safe_fs::{Dir, FsError, open_logs},
     paths,
     watch::directory::{DirectoryWatch, Interests},
 };
@@ -124,7 +121,7 @@ impl LogFiles {
     }
 
     fn open_dir(&self) -> io::Result<Option<Dir>> {
-        match alloc_dir::open_logs(&self.dir) {
+        match open_logs(&self.dir) {
             Ok(dir) => Ok(Some(dir)),
             Err(error) if error.is_missing() => Ok(None),
             Err(error) => Err(io_error(error)),
@@ -141,7 +138,7 @@ impl LogFiles {
 
     fn open_named(&self, name: &str) -> io::Result<File> {
         let path = self.dir.join(name);
-        let dir = alloc_dir::open_logs(&self.dir).map_err(io_error)?;
+        let dir = open_logs(&self.dir).map_err(io_error)?;
         // Non-blocking, so that a fifo somebody planted can't hold us up before it is seen to be one.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = File::from(rustix::fs::openat(&dir, name, flags, Mode::empty())?);

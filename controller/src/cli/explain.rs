@@ -22,7 +22,7 @@ use super::{
     table::{Heading, Table, plain},
     target,
 };
-use crate::drivers::cgroup::Ineffective;
+use crate::drivers::limits::Ineffective;
 
 /// Arguments of `herdlet explain` and `herdlet describe`.
 #[derive(Debug, Clone, Args)]

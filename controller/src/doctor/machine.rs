@@ -14,7 +14,8 @@ use crate::{
     config::Config,
     drivers::{
         artifact::unpack::Barrier,
-        cgroup::{Controller, Mounts},
+        cgroup::Mounts,
+        limits::Controller,
         privileges::{Mounting, Ownership, Privileges},
     },
 };

@@ -246,17 +246,6 @@ impl AllocDir {
     }
 }
 
-/// Opens an allocation's logs directory. Tasks may replace it, and what it lies in, by links: none is followed.
-///
-/// # Errors
-///
-/// When it is not there, or a link is in its way.
-pub fn open_logs(logs: &Path) -> Result<Dir, FsError> {
-    // The allocation's own directory is nobody's but ours.
-    let top = logs.ancestors().nth(2).unwrap_or(Path::new("/"));
-    Dir::open(top)?.open_below(logs.strip_prefix(top).unwrap_or(logs), Crossing::Mounts)
-}
-
 /// Removes what interrupted removals left, what was on its way from other nodes, and artifacts that were not ready. Returns how many
 /// directories of allocations there were.
 ///

@@ -15,7 +15,6 @@
 mod attempt;
 mod detect;
 mod files;
-mod ineffective;
 mod kill;
 mod limits;
 mod usage;
@@ -29,13 +28,14 @@ use std::{
 
 use rustix::mount::UnmountFlags;
 
-use super::task::AttemptId;
+use super::{
+    limits::{Controller, Ineffective, Limits},
+    task::AttemptId,
+};
 use crate::error::in_full;
 
 pub use attempt::Cgroup;
 pub use detect::Mounts;
-pub use ineffective::Ineffective;
-pub use limits::Limits;
 
 /// What a cgroup operation fails with. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
@@ -114,31 +114,6 @@ pub struct Setup {
     pub instance: String,
     /// The instance's runtime directory, where a cgroup2 is mounted if there is none.
     pub runtime: PathBuf,
-}
-
-/// What a v1 or v2 controller is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Controller {
-    /// Memory limits and counters.
-    Memory,
-    /// Shares of processor time.
-    Cpu,
-    /// How many processes there are.
-    Pids,
-}
-
-impl Controller {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Memory, Self::Cpu, Self::Pids];
-
-    /// As the kernel calls it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Cpu => "cpu",
-            Self::Pids => "pids",
-        }
-    }
 }
 
 /// The cgroups of one instance.
@@ -276,6 +251,18 @@ impl Cgroups {
 }
 
 const SHIMS: &str = "shims";
+
+impl Isolation {
+    /// What limits have no effect on.
+    pub fn ineffective(&self) -> Ineffective {
+        let has = |controller: Controller| {
+            self.cgroups().is_some_and(|cgroups| {
+                cgroups.v2.contains(&controller) || cgroups.v1.contains_key(&controller)
+            })
+        };
+        Ineffective::without(Controller::ALL.into_iter().filter(|controller| !has(*controller)).collect())
+    }
+}
 
 #[cfg(test)]
 mod tests;

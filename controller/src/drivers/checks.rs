@@ -43,7 +43,7 @@ use crate::{
 };
 use lanes::Lanes;
 pub use probe::Scripts;
-pub(in crate::drivers) use probe::host_port;
+pub(crate) use probe::host_port;
 use probe::{Probe, ProbeResult};
 pub use shortage::NoResult;
 use streak::Streak;

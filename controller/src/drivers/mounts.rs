@@ -17,6 +17,7 @@ mod table;
 
 pub use table::{Mount, MountBell, MountChange, MountWatch, mounts_below};
 
+use self::kernel::Access;
 use crate::drivers::{
     below::{NotBelow, below},
     privileges::{Mounting, Privileges},
@@ -33,15 +34,6 @@ pub struct Binding {
     pub destination: Destination,
     /// Whether the task may write.
     pub access: Access,
-}
-
-/// Whether a task may write to a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// It may.
-    ReadWrite,
-    /// It may not.
-    ReadOnly,
 }
 
 /// A path relative to the task directory, checked: no part goes up, and it is none of the directories that every task has.

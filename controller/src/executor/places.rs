@@ -25,7 +25,7 @@ use crate::{
         access::TaskUsers,
         alloc_dir::{AllocDir, heritage::Heritage},
         identity::{Given, IdentityError, TaskTokens, WantedToken},
-        mounts::{Access, Binding, Destination, TaskMounts},
+        mounts::{Binding, Destination, TaskMounts, kernel::Access},
         payload,
         sight::{Class, Sight},
         task_dir::TaskDir,

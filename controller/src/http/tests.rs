@@ -5,6 +5,7 @@ mod bodies;
 mod bounds;
 mod files;
 mod lists;
+mod placed;
 mod reads;
 mod services;
 mod shapes;

@@ -8,7 +8,8 @@ use std::{
 
 use super::*;
 use crate::drivers::{
-    mounts::{Access, Binding, Destination, TaskMounts},
+    mounts::{Binding, Destination, TaskMounts, kernel::Access},
+    safe_fs::open_logs,
     task_dir::TaskDir,
     test_ground::Ground,
 };

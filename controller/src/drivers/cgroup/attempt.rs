@@ -5,7 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{CgroupError, Controller, Limits, files, kill};
+use super::{
+    CgroupError, files, kill,
+    limits::{write_v1, write_v2},
+};
+use crate::drivers::limits::{Controller, Limits};
 
 /// The cgroup of one attempt: a v2 directory and, on a hybrid machine, v1 directories of the same name.
 #[derive(Debug, Clone)]
@@ -61,9 +65,9 @@ impl Cgroup {
         for controller in Controller::ALL.into_iter().filter(|controller| limits.needs(*controller)) {
             if let Some(dir) = self.v1.get(&controller) {
                 files::make_dirs(dir)?;
-                limits.write_v1(controller, dir)?;
+                write_v1(limits, controller, dir)?;
             } else if self.v2.contains(&controller) {
-                limits.write_v2(controller, &self.dir)?;
+                write_v2(limits, controller, &self.dir)?;
             }
         }
         Ok(())

@@ -11,7 +11,8 @@ use std::{
 
 use rustix::mount::MountFlags;
 
-use super::{CgroupError, Controller, Setup, files};
+use super::{CgroupError, Setup, files};
+use crate::drivers::limits::Controller;
 
 /// Where cgroup2 is looked for first: plain v2, then hybrid.
 const USUAL: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];

@@ -5,8 +5,9 @@
 
 use std::path::Path;
 
-use super::{Cgroup, Controller, files};
+use super::{Cgroup, files};
 use crate::drivers::{
+    limits::Controller,
     process_tree,
     task::{CpuUsage, MemoryUsage, Usage},
 };

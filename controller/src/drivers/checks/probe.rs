@@ -226,7 +226,7 @@ fn headers(fields: &BTreeMap<String, Vec<String>>) -> Result<HeaderMap, String> 
 }
 
 /// `host:port`, with brackets around an IPv6 address. An empty address is this machine.
-pub(in crate::drivers) fn host_port(address: &str, port: u16) -> String {
+pub(crate) fn host_port(address: &str, port: u16) -> String {
     match address {
         "" => format!("127.0.0.1:{port}"),
         address if address.parse::<Ipv6Addr>().is_ok() => format!("[{address}]:{port}"),

@@ -4,9 +4,10 @@
 
 use std::{ffi::OsStr, path::Path};
 
-use super::{Access, Binding, Mount, MountError, kernel, mounts_below, parents, table::mounts_below_now};
+use super::{Binding, Mount, MountError, kernel, mounts_below, parents, table::mounts_below_now};
 use crate::{
     drivers::{
+        mounts::kernel::Access,
         safe_fs::{Crossing, Dir, FsError},
         sight::Sight,
     },

@@ -17,10 +17,7 @@ use rustix::{
     },
 };
 
-use super::{
-    Access,
-    table::{Mount, OWNER_MARK, mounts_below_now, will_mount},
-};
+use super::table::{Mount, OWNER_MARK, mounts_below_now, will_mount};
 use crate::drivers::safe_fs::{Crossing, Dir, FsError};
 
 /// Mounts a fresh tmpfs on `target`: nothing in it can be executed, is a device or gives rights.
@@ -247,4 +244,13 @@ fn set_attributes(tree: BorrowedFd<'_>, access: Access) -> Result<(), Errno> {
     } else {
         Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL))
     }
+}
+
+/// Whether a task may write to a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// It may.
+    ReadWrite,
+    /// It may not.
+    ReadOnly,
 }

@@ -4,8 +4,9 @@
 
 use rustix::fs::FileType;
 
-use super::{Access, Binding, MountError, kernel, parents};
+use super::{Binding, MountError, kernel, parents};
 use crate::drivers::{
+    mounts::kernel::Access,
     safe_fs::{Crossing, Dir},
     sight::Sight,
 };

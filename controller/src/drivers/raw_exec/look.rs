@@ -7,7 +7,7 @@ use herdlet_api_types::UnixNanos;
 use super::{Shared, off_thread, retry, supervise};
 use crate::drivers::{
     attempts::Notice,
-    cgroup::Limits,
+    limits::Limits,
     process_tree,
     supervisor::{self, State},
     task::{AttemptId, Class, DriverError, DriverResult, Look, RunState, TaskInfo},

@@ -22,8 +22,8 @@ use super::{
     supervise::{self, Cause, Live, NeverRan},
 };
 use crate::drivers::{
-    alloc_dir,
-    cgroup::Limits,
+    limits::Limits,
+    safe_fs::open_logs,
     sight::Class,
     supervisor::{
         Child, Invocation, Launch, LaunchError, LogFiles, Logs, NewPrivileges, Record, ShimEnd, State, Step,
@@ -216,7 +216,7 @@ impl Shared {
                 .map_err(|errno| DriverError::retry(format!("open {}: {errno}", path.display())))
         };
         // The supervisor may write where the task may not: no link in what belongs to tasks is followed.
-        let logs_dir = alloc_dir::open_logs(&task.dirs.logs).map_err(DriverError::retry)?;
+        let logs_dir = open_logs(&task.dirs.logs).map_err(DriverError::retry)?;
         let runtime_dir = self.attempts().present()?;
         let shims = self.setup.isolation.cgroups().map(|cgroups| open(&cgroups.shims())).transpose()?;
         launch(&Launch {

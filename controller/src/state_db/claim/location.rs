@@ -76,7 +76,7 @@ impl Start<'_> {
     fn find(self) -> Result<Found, ClaimError> {
         let recorded = Location::read(&self.state.join(FILE));
         // What ran before a reboot runs no more.
-        let recorded = recorded.filter(|found| found.instance == *self.instance && found.boot == boot_id().0);
+        let recorded = recorded.filter(|found| found.instance == *self.instance && found.boot == boot_id());
         let runtime = recorded.as_ref().map(|recorded| &*recorded.runtime);
         let supervisors = Supervisor::list(self.instance, runtime).map_err(self.unknown())?;
         Ok(Found { recorded, supervisors })
@@ -215,7 +215,7 @@ impl StateDir {
         let kept = Directory::of(&self.path).and_then(|state| {
             let location = Location {
                 instance: self.instance.clone(),
-                boot: boot_id().0,
+                boot: boot_id(),
                 state,
                 // A link to it may be gone by the next start.
                 runtime: without_links(runtime),

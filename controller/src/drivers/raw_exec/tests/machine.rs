@@ -1,6 +1,7 @@
 //! What depends on the machine: users, cgroups, limits.
 
 use super::*;
+use crate::drivers::limits::Limits;
 
 /// Set where these tests already run on another machine.
 const MARK: &str = "HERDLET_TEST_OTHER_MACHINE";
@@ -80,7 +81,7 @@ async fn a_task_that_left_its_cgroup_is_brought_back() {
     let elsewhere = agent.driver.shared.setup.isolation.cgroups().unwrap().of(&id(2));
     let pids = cgroup.pids();
     assert_eq!(pids.len(), 2);
-    elsewhere.make(&cgroup::Limits::default()).unwrap();
+    elsewhere.make(&Limits::default()).unwrap();
     elsewhere.take_in(&pids).unwrap();
     assert!(matches!(agent.driver.look(&id(1)).await.unwrap(), Look::Repaired { .. }));
     assert_eq!(cgroup.pids(), pids);
